@@ -1,0 +1,80 @@
+# Targets for people and for CI; `make help` lists them.
+
+.DEFAULT_GOAL := help
+SHELL := /bin/bash
+
+VENV    := .venv
+BIN     := $(VENV)/bin
+READY   := $(VENV)/.ready
+SEEDS   ?= 500
+WORKERS ?= 2
+
+# Folders that exist now; pytest refuses to start for one that does not.
+FAST_TESTS   = $(wildcard tests/unit tests/contracts tests/simulation)
+SERIAL_TESTS = $(wildcard tests/spark tests/e2e)
+
+.PHONY: help setup lock lint test demo simulate bench clean
+
+help: ## Show this list
+	@grep -hE '^[a-zA-Z%-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-zA-Z%-]+):.*## /\1\t/' \
+		| awk -F '\t' '{printf "  %-12s %s\n", $$1, $$2}'
+
+setup: $(READY) ## Create .venv from requirements.lock and check Java
+
+# A python3.11 on PATH can be a version manager's shim that refuses to run, so each candidate is tried.
+define FIND_PYTHON
+for python in python3.11 python3; do \
+	if $$python -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then break; fi; python=; \
+done; \
+if [ -z "$$python" ]; then echo "holdfast needs Python 3.11 or later on PATH" >&2; exit 1; fi
+endef
+
+# Debian keeps venv in a package of its own; only root can add it.
+define MAKE_VENV
+if ! $$python -m venv $(VENV); then \
+	rm -rf $(VENV); \
+	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+		apt-get update -q && apt-get install -y -q python3-venv && $$python -m venv $(VENV); \
+	else \
+		echo "python has no venv module: install python3-venv" >&2; exit 1; \
+	fi; \
+fi
+endef
+
+$(READY): requirements.lock pyproject.toml
+	@set -e; if ! $(BIN)/python -m pip --version >/dev/null 2>&1; then $(FIND_PYTHON); $(MAKE_VENV); fi
+	$(BIN)/python -m pip install -q --disable-pip-version-check --require-hashes -r requirements.lock
+	$(BIN)/python -m pip install -q --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@$(BIN)/python -c 'from holdfast.spark.java import describe_java; print("Java:", describe_java())'
+	@touch $@
+
+lock: | $(READY) ## Resolve requirements.lock anew from pyproject.toml
+	env -u PIP_FIND_LINKS -u UV_FIND_LINKS $(BIN)/uv pip compile -q --upgrade --universal --python-version 3.11 --fork-strategy fewest \
+		--generate-hashes --no-emit-index-url --no-emit-find-links --custom-compile-command "make lock" \
+		--extra dev pyproject.toml -o requirements.lock
+
+lint: $(READY) ## Check style, types and import rules
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo
+
+test: lint ## Lint, then run every test
+	$(BIN)/python -m pytest -q -n $(WORKERS) $(FAST_TESTS)
+	$(BIN)/python -m pytest -q $(SERIAL_TESTS)
+
+demo: $(READY) ## Run the demonstration
+	$(BIN)/python examples/demo/demo.py
+
+simulate: $(READY) ## Run the simulator on SEEDS seeds (default 500)
+	$(BIN)/python -m tests.simulation --seeds $(SEEDS)
+
+bench: $(READY) ## Run every benchmark
+	$(BIN)/python benchmarks/run.py all
+
+bench-%: $(READY) ## Run one benchmark, e.g. bench-claims
+	$(BIN)/python benchmarks/run.py $*
+
+clean: ## Remove .venv, build/ and caches
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	find src tests benchmarks examples -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true

@@ -1,0 +1,234 @@
+"""The composition root: only here settings become objects."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import sys
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from holdfast.config.load import load
+from holdfast.config.models import PipelineSettings, Settings
+from holdfast.errors import StoreUnavailable, UsageError
+from holdfast.events import Event, Notice
+from holdfast.flow.batch import Limits
+from holdfast.flow.engine import Engine
+from holdfast.flow.loop import LoopSettings, PipelineLoop
+from holdfast.flow.node import Node
+from holdfast.flow.processor import Processor
+from holdfast.flow.sink import Sink
+from holdfast.flow.source import Source
+from holdfast.leases.coordinator import ClaimPolicy, Coordinator
+from holdfast.leases.lease import Status
+from holdfast.leases.operate import Operator
+from holdfast.leases.session import NodeInfo, Session, SessionTiming, nodes_of
+from holdfast.leases.source_coordinator import SourceCoordinator
+from holdfast.leases.store import Store
+from holdfast.leases.transitions import RetryLimits
+from holdfast.leases.world import HostClock, World, host_world
+from holdfast.leases.writes import until_answered
+from holdfast.registry import Registry
+
+START_PATIENCE = 60.0
+"""How long a starting node waits for a store that does not answer; a running one waits for ever."""
+STOP_WITHIN = 9.0
+
+Emit = Callable[[Event], None]
+
+
+@dataclass(frozen=True)
+class Parts:
+    """One pipeline's plugins, built."""
+
+    source: Source
+    processors: tuple[Processor, ...]
+    sinks: Mapping[str, Sink]
+
+
+def load_settings(path: str | Path, registry: Registry | None = None) -> Settings:
+    """The file's settings. Raises `ConfigError` with the place of every problem."""
+    return load(Path(path), registry or Registry.installed())
+
+
+def fleet(settings: Settings) -> str:
+    """Where this fleet's node rows are kept in the store."""
+    return nodes_of(settings.coordination.partition_prefix or "")
+
+
+def open_store(settings: Settings, registry: Registry | None = None) -> Store:
+    """The configured store, opened. Raises `StoreUnavailable` or `SchemaMismatch`."""
+    use = settings.coordination.store
+    store: Store = (registry or Registry.installed()).get("stores", use.name).build(use.config)
+    store.open()
+    return store
+
+
+def operator(settings: Settings, store: Store, pipeline: str, run: str = "") -> Operator:
+    """What a person may do to that pipeline's partitions."""
+    return Operator(store, lambda: uuid.uuid4().hex, settings.identifier(pipeline), run)
+
+
+def source_coordinator(
+    settings: Settings, store: Store, session: Session, pipeline: str, world: World
+) -> SourceCoordinator:
+    """The API for source authors on that pipeline, with the file's ownership timeout."""
+    return SourceCoordinator(
+        store,
+        world,
+        session,
+        settings.identifier(pipeline),
+        ownership_timeout=settings.coordination.ownership_timeout,
+        closed_last=settings.pipelines[pipeline].closed_last,
+    )
+
+
+def new_session(
+    settings: Settings, store: Store, world: World, pipelines: Sequence[str], name: str | None = None
+) -> Session:
+    """A session for this process, not joined yet."""
+    node = settings.node
+    info = NodeInfo(
+        name=name or node.name,
+        session=f"{socket.gethostname()}:{os.getpid()}",
+        pipelines=tuple(settings.identifier(pipeline) for pipeline in pipelines),
+        generations=tuple(sorted({settings.pipelines[pipeline].generation for pipeline in pipelines})),
+    )
+    timing = SessionTiming(node.session_timeout, node.heartbeat_interval, margin=min(2.0, node.session_timeout / 10))
+    return Session(store, world, fleet(settings), info, timing)
+
+
+def run(settings: Settings, emit: Emit, *, node_name: str | None = None, pipelines: Sequence[str] = ()) -> int:
+    """Run the pipelines on this node until they are finished or the process is asked to stop.
+
+    Answers 0, or 1 if partitions are FAILED at the end. SIGTERM and SIGINT hand all leases back within ten seconds.
+    """
+    names = _chosen(settings, pipelines)
+    clock = HostClock()
+    world = host_world(emit, clock)
+    registry = Registry.installed()
+    with _exit_on_signal():
+        store = until_answered(world, "store", lambda: open_store(settings, registry), START_PATIENCE)
+        _warn_of_forgetful(settings, store, emit)
+        parts = {name: _build(settings.pipelines[name], registry) for name in names}
+        try:
+            _open_all(settings, store, parts)
+            return _run_node(settings, store, world, clock, parts, node_name)
+        finally:
+            for built in parts.values():
+                for sink in built.sinks.values():
+                    sink.close()
+            store.close()
+
+
+def _chosen(settings: Settings, asked: Sequence[str]) -> list[str]:
+    unknown = [name for name in asked if name not in settings.pipelines]
+    if unknown:
+        raise UsageError(f"there is no pipeline {unknown[0]!r} in this file; it has {', '.join(settings.pipelines)}")
+    names = list(asked or settings.pipelines)
+    if not names:
+        raise UsageError("this file has no pipelines to run")
+    return names
+
+
+def _warn_of_forgetful(settings: Settings, store: Store, emit: Emit) -> None:
+    if not store.durable:
+        emit(
+            Notice(
+                f"the store {settings.coordination.store.name} is for one process and forgets everything when it ends; "
+                "for several nodes, or to go on after a restart, configure a durable one such as sqlite"
+            )
+        )
+
+
+def _build(pipeline: PipelineSettings, registry: Registry) -> Parts:
+    source: Source = registry.get("sources", pipeline.source.name).build(pipeline.source.config)
+    processors = tuple(registry.get("processors", use.name).build(use.config) for use in pipeline.processors)
+    sinks = {
+        named.name: registry.get("sinks", named.use.name).build(named.name, named.use.config, registry)
+        for named in pipeline.sinks
+    }
+    return Parts(source, processors, sinks)
+
+
+def _open_all(settings: Settings, store: Store, parts: Mapping[str, Parts]) -> None:
+    for name, built in parts.items():
+        built.source.open()
+        for sink in built.sinks.values():
+            sink.open(settings.identifier(name), durable=store.durable)
+
+
+def _run_node(
+    settings: Settings, store: Store, world: World, clock: HostClock, parts: Mapping[str, Parts], name: str | None
+) -> int:
+    session = new_session(settings, store, world, list(parts), name)
+    engine = _engine(settings, parts)
+    coordinators = {name: _coordinator(settings, store, world, session, name) for name in parts}
+    loops = [
+        PipelineLoop(coordinators[name], built.source, built.sinks, engine, _loop_settings(settings.pipelines[name]))
+        for name, built in parts.items()
+    ]
+    node = Node(session, loops, engine, world)
+
+    def stop(_signal: int, _frame: FrameType | None) -> None:
+        clock.ask_to_stop(STOP_WITHIN)
+        node.stop()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, stop)
+    node.run()
+    return int(any(_has_failed(coordinator) for coordinator in coordinators.values()))
+
+
+def _coordinator(settings: Settings, store: Store, world: World, session: Session, name: str) -> Coordinator:
+    pipeline = settings.pipelines[name]
+    retries = pipeline.retries
+    limits = RetryLimits(retries.max_retries, retries.max_takeovers, retries.backoff, retries.max_backoff)
+    policy = ClaimPolicy(closed_last=pipeline.closed_last, limits=limits)
+    return Coordinator(store, world, session, settings.identifier(name), policy=policy)
+
+
+def _loop_settings(pipeline: PipelineSettings) -> LoopSettings:
+    batch = pipeline.batch
+    limits = Limits(batch.max_bytes, batch.max_records, batch.timeout)
+    return LoopSettings(limits, pipeline.round.max_batches, pipeline.generation)
+
+
+def _engine(settings: Settings, parts: Mapping[str, Parts]) -> Engine:
+    # Spark is loaded only here, so that commands which only look at the store stay fast.
+    from holdfast.spark.engine import Recipe, SparkEngine
+    from holdfast.spark.session import start_session
+
+    spark = start_session("holdfast", settings.spark.plain_conf(), settings.spark.master or "local[2]")
+    recipes = {
+        settings.identifier(name): Recipe(built.source, built.processors, built.sinks) for name, built in parts.items()
+    }
+    return SparkEngine(spark, recipes)
+
+
+def _has_failed(coordinator: Coordinator) -> bool:
+    try:
+        return coordinator.store.count(coordinator.pipeline, coordinator.run).get(Status.FAILED, 0) > 0
+    except StoreUnavailable:
+        return False
+
+
+@contextmanager
+def _exit_on_signal() -> Iterator[None]:
+    """Until the node runs it holds nothing, so that a signal may simply end the process; restores handlers after."""
+
+    def leave(_signal: int, _frame: Any) -> None:
+        sys.exit(0)
+
+    before = {number: signal.signal(number, leave) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

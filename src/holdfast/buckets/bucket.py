@@ -1,0 +1,81 @@
+"""The bucket: an object store or a file system, seen through the few verbs that exactly-once needs.
+
+Keys are paths relative to the pipeline's root, made by `holdfast.flow.names`. All calls block and raise
+`SinkUnavailable` when the bucket does not answer; the same call may then be made again.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Protocol
+
+from holdfast.leases.lease import Json
+
+
+class Published(Enum):
+    """What is at the final key now."""
+
+    DONE = "done"
+    """The very bytes that were staged, by this call or an earlier one."""
+    GONE = "gone"
+    """Nothing, and the staged data is gone as well."""
+    FOREIGN = "foreign"
+    """Another object. It was not touched."""
+
+
+@dataclass(frozen=True, slots=True)
+class StagedFile:
+    """A staged object on its way to its final key. `handle` is what the bucket needs to find it again."""
+
+    handle: Json
+    key: str
+    sha256: str
+
+
+class StagedWriter(Protocol):
+    """An open staged object. Nothing of it is visible to readers."""
+
+    def write(self, data: bytes | memoryview) -> int: ...
+
+    def close(self) -> tuple[Json, int, str]:
+        """Make it durable. Answers its handle, its size and the SHA-256 of its bytes. May be called once."""
+        ...
+
+
+class Bucket(ABC):
+    """One root in a bucket. Instances are picklable and open their clients where they are used."""
+
+    @abstractmethod
+    def create(self, key: str, data: bytes) -> bool:
+        """Create an object with these bytes if there is none; False if there is. Atomic and durable."""
+
+    @abstractmethod
+    def read(self, key: str) -> bytes | None:
+        """The object's bytes; None if there is none."""
+
+    @abstractmethod
+    def keys(self, prefix: str) -> Iterator[str]:
+        """Keys of all objects whose key begins with the prefix, hidden ones included, sorted."""
+
+    @abstractmethod
+    def stage(self, place: str, key: str) -> StagedWriter:
+        """Open a staged object that will get the final key `key`. `place` is unique to this try."""
+
+    @abstractmethod
+    def has_staged(self, files: Sequence[StagedFile]) -> list[bool]:
+        """Whether the staged data of each is still there."""
+
+    @abstractmethod
+    def publish(self, files: Sequence[StagedFile]) -> list[Published]:
+        """Make each visible under its final key; durable when the call returns. Never overwrites."""
+
+    @abstractmethod
+    def discard(self, handles: Sequence[Json]) -> None:
+        """Delete staged objects; those that are gone already are passed over."""
+
+    @abstractmethod
+    def staged_under(self, prefix: str) -> Iterator[tuple[str, Json]]:
+        """Place and handle of every staged object whose place begins with the prefix."""

@@ -1,0 +1,224 @@
+"""The configuration file as frozen models. What a plugin can be told is in the plugin's own model."""
+
+from __future__ import annotations
+
+import re
+import socket
+from typing import Annotated, Any, Literal
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainValidator,
+    ValidationInfo,
+    WithJsonSchema,
+    field_validator,
+)
+from pydantic_core import PydanticCustomError
+
+from holdfast.config.plugins import Name, NamedSink, PluginUse, Uses, give_names, names_differ
+from holdfast.config.secrets import Resolved, Secret
+from holdfast.config.units import VALUE_ERROR, ByteSize, Count, Duration, Port, PositiveCount, format_duration
+
+
+class Options(BaseModel):
+    """Parent of every group of settings, also of a plugin's `Config`: unknown keys are refused."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
+
+
+def _check_identity(text: str) -> str:
+    if not re.fullmatch(r"[^$\s\x00-\x1f\x7f][^\x00-\x1f\x7f]{0,127}", text):
+        raise PydanticCustomError(VALUE_ERROR, "must have 1 to 128 visible characters and not begin with '$'")
+    return text
+
+
+Identity = Annotated[str, AfterValidator(_check_identity)]
+
+
+class Coordination(Options):
+    """How nodes share work."""
+
+    partition_prefix: Identity | None = Field(
+        None,
+        description="Put before every pipeline's name in the store, so that several clusters can share it.",
+    )
+    ownership_timeout: Annotated[Duration, Field(gt=0)] = Field(
+        "10m",
+        validate_default=True,
+        description="How long a lease of the API for source authors stays valid unless state is saved.",
+    )
+    store: Annotated[PluginUse, Uses("stores")] = Field(
+        {"in_memory": None},
+        validate_default=True,
+        description="The table of leases: the store's name, and below it the store's settings.",
+    )
+
+
+class NodeSettings(Options):
+    """This process among the others."""
+
+    name: Identity = Field(
+        default_factory=lambda: socket.gethostname() or "localhost",
+        description="Stable name of this node; the host name unless given.",
+    )
+    session_timeout: Annotated[Duration, Field(gt=0)] = Field(
+        "30s",
+        validate_default=True,
+        description="A node that has not been heard of for so long is dead, and others take its leases over.",
+    )
+    heartbeat_interval: Annotated[Duration, Field(gt=0)] = Field(
+        default_factory=lambda settings: settings["session_timeout"] / 3,
+        description="Time between signs of life: at most half of session_timeout, a third unless given.",
+    )
+    metrics_port: Port | None = Field(
+        None, description="Port on which Prometheus metrics are served; none unless given."
+    )
+    log: Literal["text", "json"] = Field("text", description="Log lines for people (text) or for machines (json).")
+
+    @field_validator("heartbeat_interval")
+    @classmethod
+    def _at_most_half_of_session(cls, interval: float, info: ValidationInfo) -> float:
+        session = info.data.get("session_timeout")
+        if session is not None and interval > session / 2:
+            limit = format_duration(session / 2)
+            raise PydanticCustomError(VALUE_ERROR, f"is too long; at most half of session_timeout, {limit}, is safe")
+        return interval
+
+
+def _conf_value(value: Any) -> str | Secret:
+    if isinstance(value, Resolved):
+        return Secret(str.__str__(value))
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, str | int | float):
+        return str(value)
+    if isinstance(value, Secret):
+        return value
+    raise PydanticCustomError(VALUE_ERROR, "is no value for Spark; write text, a number, true or false")
+
+
+ConfValue = Annotated[
+    str | Secret,
+    PlainValidator(_conf_value),
+    WithJsonSchema({"type": ["string", "number", "boolean"]}),
+]
+
+
+class SparkSettings(Options):
+    """The Spark session of this node."""
+
+    master: str | None = Field(
+        None,
+        min_length=1,
+        description="Spark's master URL, such as local[2]; what spark-submit says unless given.",
+    )
+    conf: dict[str, ConfValue] = Field(
+        default_factory=dict, description="Spark's own settings; a value that is a reference is kept secret."
+    )
+
+    def plain_conf(self) -> dict[str, str]:
+        """Spark's settings with every secret revealed, to build the session from."""
+        return {key: value.reveal() if isinstance(value, Secret) else value for key, value in self.conf.items()}
+
+
+class BatchLimits(Options):
+    """Limits of one batch."""
+
+    max_bytes: Annotated[ByteSize, Field(gt=0)] = Field(
+        "256MB", validate_default=True, description="A batch ends when it holds so many bytes."
+    )
+    max_records: PositiveCount | None = Field(
+        None, description="A batch ends when it holds so many records; no limit unless given."
+    )
+    timeout: Annotated[Duration, Field(gt=0)] = Field(
+        "1h",
+        validate_default=True,
+        description="A batch that runs longer is cancelled and counts as a failed attempt.",
+    )
+
+
+class RoundLimits(Options):
+    """Limits of one round, which is one Spark job."""
+
+    max_batches: PositiveCount = Field(100, description="How many batches one Spark job carries at most.")
+
+
+class RetryLimits(Options):
+    """What happens to a partition that fails."""
+
+    max_retries: Count = Field(3, description="Failed attempts at one position before the partition is FAILED.")
+    backoff: Duration = Field(
+        "5s",
+        validate_default=True,
+        description="Wait before the first retry; doubled before each further one.",
+    )
+    max_backoff: Duration = Field(
+        "5m", validate_default=True, description="Longest wait between two retries, at least backoff."
+    )
+    max_takeovers: Count = Field(10, description="Nodes that may die at one position before the partition is FAILED.")
+
+    @field_validator("max_backoff")
+    @classmethod
+    def _at_least_backoff(cls, longest: float, info: ValidationInfo) -> float:
+        first = info.data.get("backoff", 0.0)
+        if longest < first:
+            raise PydanticCustomError(VALUE_ERROR, f"is less than backoff, which is {format_duration(first)}")
+        return longest
+
+
+class PipelineSettings(Options):
+    """A source, processors, and one or more sinks."""
+
+    source: Annotated[PluginUse, Uses("sources")] = Field(
+        description="Where records come from: the source's name, and below it the source's settings."
+    )
+    processors: tuple[Annotated[PluginUse, Uses("processors")], ...] = Field(
+        (), description="What happens to records, in order: each a processor's name with its settings."
+    )
+    sinks: Annotated[
+        tuple[Annotated[NamedSink, Uses("sinks", named=True)], ...],
+        BeforeValidator(give_names),
+        AfterValidator(names_differ),
+    ] = Field(
+        min_length=1,
+        description="Where records go: each a sink's name with its settings, if wanted with a `name`.",
+    )
+    batch: BatchLimits = Field(default_factory=BatchLimits, description="Limits of one batch.")
+    round: RoundLimits = Field(default_factory=RoundLimits, description="Limits of one Spark job.")
+    retries: RetryLimits = Field(default_factory=RetryLimits, description="What happens when a batch fails.")
+    generation: PositiveCount = Field(
+        1, description="Version of the parsing; raise it when the same records would give other output."
+    )
+    closed_last: bool = Field(
+        False, description="Take new partitions before closed ones whose time to reopen has come."
+    )
+
+
+class Settings(Options):
+    """The whole file."""
+
+    coordination: Coordination = Field(
+        default_factory=dict,
+        validate_default=True,
+        validation_alias="source_coordination",
+        description="How nodes share work.",
+    )
+    node: NodeSettings = Field(default_factory=NodeSettings, description="This process among the others.")
+    spark: SparkSettings = Field(default_factory=SparkSettings, description="The Spark session of this node.")
+    pipelines: dict[Name, PipelineSettings] = Field(
+        default_factory=dict,
+        json_schema_extra={"additionalProperties": False},
+        description="Pipelines by name; a name has letters, digits, '_' and '-'.",
+    )
+    allow_plaintext_secrets: bool = Field(
+        False, description="Allow secrets in this file itself instead of references to them."
+    )
+
+    def identifier(self, pipeline: str) -> str:
+        """The pipeline's name in the store: `prefix|pipeline`, or the bare name without a prefix."""
+        prefix = self.coordination.partition_prefix
+        return f"{prefix}|{pipeline}" if prefix else pipeline

@@ -1,0 +1,168 @@
+"""`name: settings` in the file to a plugin with its validated settings.
+
+The validation context carries what a model cannot know: `registry` (a `Registry`) and `plaintext` (a
+`PlaintextRule`). Without a context, as in code, the installed plugins count and plain text is allowed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from pydantic import (
+    AfterValidator,
+    GetCoreSchemaHandler,
+    GetJsonSchemaHandler,
+    TypeAdapter,
+    ValidationError,
+    ValidationInfo,
+    WithJsonSchema,
+)
+from pydantic_core import CoreSchema, InitErrorDetails, PydanticCustomError, core_schema
+from typing_extensions import TypedDict
+
+from holdfast.config.units import VALUE_ERROR
+from holdfast.errors import UsageError
+from holdfast.registry import Kind, Registry, singular
+
+# The loader puts the caret below the key, not below its value.
+KEY_ERROR = "holdfast.key"
+# The message stands alone, without the value in front of it.
+PLAIN_ERROR = "holdfast.plain"
+# Marks the places in a JSON Schema that depend on what is installed.
+SCHEMA_MARK = "x-holdfast-uses"
+
+NAME_PATTERN = r"[A-Za-z0-9_-]{1,64}"
+
+
+def _check_name(name: str) -> str:
+    if not re.fullmatch(NAME_PATTERN, name):
+        raise PydanticCustomError(VALUE_ERROR, "is no name; use 1 to 64 letters, digits, '_' and '-'")
+    return name
+
+
+Name = Annotated[str, AfterValidator(_check_name), WithJsonSchema({"type": "string", "pattern": f"^{NAME_PATTERN}$"})]
+"""Name of a pipeline or a sink; it becomes a part of paths and of rows."""
+
+
+@dataclass(frozen=True)
+class PluginUse:
+    """A plugin by its name, and its settings as an instance of the plugin's own model."""
+
+    name: str
+    config: Any
+
+
+@dataclass(frozen=True)
+class NamedSink:
+    """A sink of a pipeline, under the name that its receipts carry."""
+
+    name: str
+    use: PluginUse
+
+
+@dataclass(frozen=True)
+class Uses:
+    """Annotates a field that takes one plugin: `Annotated[PluginUse, Uses("formats")]`.
+
+    With `named`, a `name:` may stand beside the plugin, and the field holds a `NamedSink`.
+    """
+
+    kind: Kind
+    named: bool = False
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        """Take the place of the schema that pydantic would make for the dataclass."""
+        show = core_schema.plain_serializer_function_ser_schema(_show)
+        return core_schema.with_info_plain_validator_function(self._validate, serialization=show)
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        """Leave a mark; only `json_schema` knows the registry."""
+        return {SCHEMA_MARK: self.kind, "named": self.named}
+
+    def _validate(self, value: Any, info: ValidationInfo) -> PluginUse | NamedSink:
+        if isinstance(value, PluginUse | NamedSink):
+            return value
+        plugin, settings = self._only_entry(value)
+        given = {**value, plugin: {} if settings is None else settings}
+        checked = self._check(plugin, given, info.context or {"registry": Registry.installed()})
+        use = PluginUse(plugin, checked[plugin])
+        return NamedSink(checked["name"], use) if self.named else use
+
+    def _only_entry(self, value: Any) -> tuple[str, Any]:
+        word = singular(self.kind)
+        if isinstance(value, str):
+            raise PydanticCustomError(VALUE_ERROR, f"needs a ':' behind it, as the name of a {word}")
+        if not isinstance(value, Mapping):
+            raise PydanticCustomError(PLAIN_ERROR, f"expected the name of a {word} with its settings")
+        entries = [(name, given) for name, given in value.items() if not (self.named and name == "name")]
+        if not entries:
+            raise PydanticCustomError(PLAIN_ERROR, f"the name of a {word} is missing here")
+        if len(entries) > 1:
+            first, second = entries[0][0], entries[1][0]
+            raise problem_at(
+                (second,),
+                KEY_ERROR,
+                f"only one {word} is possible here, not {first!r} and {second!r}; "
+                f"the settings of {first!r} are indented below it",
+            )
+        return entries[0]
+
+    def _check(self, plugin: str, given: dict[str, Any], context: dict[str, Any]) -> dict[str, Any]:
+        word = singular(self.kind)
+        try:
+            entries = {plugin: context["registry"].get(self.kind, plugin).config}
+        except UsageError as error:
+            raise problem_at((plugin,), KEY_ERROR, str(error)) from None
+        if self.named:
+            entries["name"] = Name
+        form: Any = TypedDict("entry", entries)  # type: ignore[misc]
+        try:
+            return dict(TypeAdapter(form).validate_python(given, context=context))
+        except ValidationError:
+            raise
+        except Exception as error:  # noqa: BLE001 (a plugin's own check may fail in any way)
+            reason = f"{word} {plugin!r} failed on its settings: {type(error).__name__}: {error}"
+            raise problem_at((plugin,), "value_error", reason) from None
+
+
+def problem_at(place: tuple[str | int, ...], kind: str, message: str) -> ValidationError:
+    """An error at a place below the value that is validated now; pydantic merges it with the others."""
+    error = PydanticCustomError(kind, message)
+    return ValidationError.from_exception_data("settings", [InitErrorDetails(type=error, loc=place, input=None)])
+
+
+def give_names(sinks: Any) -> Any:
+    """Give each sink without a name its plugin's, with -2, -3 and so on where that is taken."""
+    if not isinstance(sinks, list):
+        return sinks
+    taken = {sink["name"] for sink in sinks if isinstance(sink, dict) and isinstance(sink.get("name"), str)}
+    return [_name(sink, taken) if isinstance(sink, dict) and sink and "name" not in sink else sink for sink in sinks]
+
+
+def _name(sink: dict[str, Any], taken: set[str]) -> dict[str, Any]:
+    plugin = next(iter(sink)).rpartition(":")[2]
+    name, number = plugin, 1
+    while name in taken:
+        number += 1
+        name = f"{plugin}-{number}"
+    taken.add(name)
+    return {**sink, "name": name}
+
+
+def names_differ(sinks: tuple[NamedSink, ...]) -> tuple[NamedSink, ...]:
+    """Refuse two sinks of one name, at the second's name."""
+    seen: set[str] = set()
+    for index, sink in enumerate(sinks):
+        if sink.name in seen:
+            raise problem_at((index, "name"), VALUE_ERROR, "is the name of another sink of this pipeline")
+        seen.add(sink.name)
+    return sinks
+
+
+def _show(value: PluginUse | NamedSink) -> dict[str, Any]:
+    if isinstance(value, NamedSink):
+        return {"name": value.name, value.use.name: value.use.config}
+    return {value.name: value.config}

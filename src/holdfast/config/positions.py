@@ -1,0 +1,195 @@
+"""YAML text to nodes, and places in the data to marks in the file.
+
+Plain words of YAML 1.2: only `true` and `false` are truth values, `12:30` and `2024-01-01` are text.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import yaml
+from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
+
+from holdfast.config.secrets import REFERENCE
+from holdfast.errors import ConfigError, Mark
+
+MAX_DEPTH = 64
+MAX_ALIASES = 100
+MAX_NODES = 50_000
+
+NULL, BOOL, INT, FLOAT, STR, LIST, MAP = (
+    f"tag:yaml.org,2002:{name}" for name in ("null", "bool", "int", "float", "str", "seq", "map")
+)
+Problem = tuple[Node, str]
+
+# The line breaks that PyYAML counts.
+_LINE_BREAK = re.compile("\r\n|[\n\r\x85\u2028\u2029]")
+# Values below such keys are not quoted, even where the key itself is a mistake.
+_SECRET_KEY = re.compile(r"pas+w|pwd|secret|token|credential|api_?key|access_?key", re.IGNORECASE)
+_SECRET_ENTRY = re.compile(rf"((?:{_SECRET_KEY.pattern})[^\s:]*\s*:\s*)(?!['\"]?\$\{{)(\S.*)", re.IGNORECASE)
+_PLAIN_WORDS = {
+    "mapping values are not allowed": "a ':' cannot stand here; check the indentation, or quote the value",
+    "cannot start any token": "this cannot begin a value; quote the value, and indent with spaces only",
+    "expected <block end>": "this line does not fit the indentation of the lines above",
+    "could not find expected ':'": "a ':' is missing after this key",
+    "found unexpected end of stream": "a quote that is opened here is never closed",
+    "expected a single document": "only one document is possible in a file; remove this '---'",
+    "but got '{'": "a '{' cannot stand here; within {…} and […] a reference needs quotes: \"${env:NAME}\"",
+    "found undefined alias": "this alias has no anchor above it",
+}
+
+
+class _Loader(yaml.SafeLoader):
+    """Composes nodes within bounds; constructs no objects."""
+
+    yaml_implicit_resolvers: dict[str, Any] = {}  # noqa: RUF012 (filled below, as PyYAML wants it)
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self._depth = self._nodes = self._aliases = 0
+
+    def compose_node(self, parent: Node | None, index: Any) -> Node | None:
+        self._depth += 1
+        self._nodes += 1
+        self._aliases += self.check_event(yaml.AliasEvent)
+        for count, limit, of in (
+            (self._depth, MAX_DEPTH, "levels"),
+            (self._nodes, MAX_NODES, "values"),
+            (self._aliases, MAX_ALIASES, "aliases"),
+        ):
+            if count > limit:
+                mark = self.get_mark()
+                raise yaml.composer.ComposerError(None, None, f"more than {limit} {of}", mark)
+        node = super().compose_node(parent, index)
+        self._depth -= 1
+        return node
+
+
+for _tag, _pattern, _first in (
+    (NULL, r"(?:~|null|Null|NULL|)", ["~", "n", "N", ""]),
+    (BOOL, r"(?:true|True|TRUE|false|False|FALSE)", list("tTfF")),
+    (INT, r"[-+]?[0-9]+", list("-+0123456789")),
+    (FLOAT, r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?", list("-+.0123456789")),
+):
+    _Loader.add_implicit_resolver(_tag, re.compile(rf"{_pattern}\Z"), _first)
+
+
+@dataclass(frozen=True)
+class Place:
+    """A value in the file, its key if it has one, and its path in the data."""
+
+    node: Node
+    key: Node | None
+    path: tuple[str | int, ...]
+
+
+class Document:
+    """One YAML file, parsed."""
+
+    def __init__(self, file: str, text: str) -> None:
+        self.file = file
+        self._lines = _LINE_BREAK.split(text)
+        self.root = self._compose(text)
+
+    def find(self, path: Sequence[str | int]) -> Place:
+        """The place that a path of the data names, or the last place on the way that is in the file."""
+        node, key = self.root, None
+        found: list[str | int] = []
+        for step in path:
+            entry = _entry(node, step)
+            # Names of union members stand in pydantic's paths but not in the file.
+            if entry is not None:
+                key, node = entry
+                found.append(step)
+        return Place(node, key, tuple(found))
+
+    def error(self, problems: Iterable[Problem], secrets: Iterable[str]) -> ConfigError:
+        """All problems at once, in the order of the file; lines are quoted without these secrets."""
+        lines = _hide(self._lines, self.root, frozenset(secrets))
+        ordered = sorted(set(problems), key=lambda problem: (problem[0].start_mark.index, problem[1]))
+        return ConfigError([(self._mark(node.start_mark, lines), message) for node, message in ordered])
+
+    def _mark(self, mark: yaml.Mark, lines: Sequence[str]) -> Mark:
+        text = lines[mark.line] if mark.line < len(lines) else ""
+        return Mark(self.file, mark.line + 1, mark.column + 1, text)
+
+    def _compose(self, text: str) -> Node:
+        loader = None
+        try:
+            loader = _Loader(text)
+            root = loader.get_single_node()
+        except yaml.reader.ReaderError as error:
+            raise self._unreadable_character(text, error) from None
+        except yaml.MarkedYAMLError as error:
+            raise self._not_yaml(error) from None
+        except (ValueError, OverflowError) as error:  # PyYAML passes impossible escapes on to chr() and int()
+            raise self._at(loader.get_mark() if loader else None, f"not valid YAML: {error}") from None
+        if root is None:
+            raise ConfigError([(Mark(self.file, 1, 1), "the file is empty")])
+        return root
+
+    def _unreadable_character(self, text: str, error: yaml.reader.ReaderError) -> ConfigError:
+        before = _LINE_BREAK.split(text[: error.position])
+        mark = Mark(self.file, len(before), len(before[-1]) + 1, self._lines[len(before) - 1])
+        return ConfigError([(mark, f"the character U+{ord(text[error.position]):04X} is not allowed in YAML")])
+
+    def _not_yaml(self, error: yaml.MarkedYAMLError) -> ConfigError:
+        problem = error.problem or "not valid YAML"
+        unclosed = "end of stream" in problem and error.context_mark
+        message = next((plain for raw, plain in _PLAIN_WORDS.items() if raw in problem), f"not valid YAML: {problem}")
+        return self._at(unclosed or error.problem_mark or error.context_mark, message)
+
+    def _at(self, mark: yaml.Mark | None, message: str) -> ConfigError:
+        if mark is None:
+            return ConfigError([(Mark(self.file, 1, 1), message)])
+        # What cannot be parsed has no nodes; whatever follows a secret's key is hidden.
+        lines = [_SECRET_ENTRY.sub(lambda entry: entry[1] + "*" * len(entry[2]), line) for line in self._lines]
+        return ConfigError([(self._mark(mark, lines), message)])
+
+
+def is_secret_key(key: str) -> bool:
+    """Whether the name of a key suggests that its value is nobody's business."""
+    return _SECRET_KEY.search(key) is not None
+
+
+def describe(node: Node) -> str:
+    """The value as it stands in the file, short, for a message."""
+    if isinstance(node, ScalarNode):
+        text = node.value if len(node.value) <= 60 else node.value[:57] + "..."
+        return text if node.tag != STR and text.isprintable() else repr(text)
+    return "this list" if isinstance(node, SequenceNode) else "this mapping"
+
+
+def _entry(node: Node, step: str | int) -> tuple[Node | None, Node] | None:
+    if isinstance(node, SequenceNode) and isinstance(step, int) and step < len(node.value):
+        return None, node.value[step]
+    if isinstance(node, MappingNode):
+        return next(((key, value) for key, value in node.value if key.value == step), None)
+    return None
+
+
+def _hide(lines: Sequence[str], root: Node, secrets: frozenset[str]) -> list[str]:
+    hidden = list(lines)
+    for key, node in _scalars(root, "", set()):
+        literal = REFERENCE.sub("", node.value)
+        if literal and (node.value in secrets or is_secret_key(key)):
+            for number in range(node.start_mark.line, min(node.end_mark.line, len(lines) - 1) + 1):
+                start = node.start_mark.column if number == node.start_mark.line else 0
+                end = node.end_mark.column if number == node.end_mark.line else len(lines[number])
+                hidden[number] = hidden[number][:start] + "*" * (end - start) + hidden[number][end:]
+    return hidden
+
+
+def _scalars(node: Node, key: str, visited: set[int]) -> Iterator[tuple[str, ScalarNode]]:
+    if isinstance(node, ScalarNode):
+        yield key, node
+    elif id(node) not in visited:
+        visited.add(id(node))
+        for entry in node.value:
+            if isinstance(node, MappingNode):
+                yield from _scalars(entry[1], str(entry[0].value), visited)
+            else:
+                yield from _scalars(entry, key, visited)

@@ -1,0 +1,166 @@
+"""Secrets, and the references `${env:NAME}` and `${file:PATH}` through which they enter a configuration.
+
+`$${` stands for a literal `${`. A path is relative to the working directory of the process.
+"""
+
+from __future__ import annotations
+
+import hmac
+import os
+import re
+import stat
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler, ValidationInfo
+from pydantic_core import CoreSchema, PydanticCustomError, core_schema
+
+HIDDEN = "***"
+# The message stands alone; what stands in the file is not repeated.
+SECRET_ERROR = "holdfast.secret"  # noqa: S105 (the kind of an error)
+REFERENCE = re.compile(r"\$\{(?P<kind>env|file):(?P<name>[^{}]+)\}")
+_TOKEN = re.compile(rf"(?P<escape>\$\$\{{)|{REFERENCE.pattern}|(?P<stray>\$\{{[^}}]*\}}?)")
+_LARGEST_FILE = 64 * 1024
+
+
+class Resolved(str):
+    """Text that came from a reference; shows the reference instead of the text."""
+
+    __slots__ = ("written",)
+
+    written: str
+
+    def __new__(cls, text: str, written: str) -> Self:
+        """The text that a reference stands for, and the reference as it is written in the file."""
+        resolved = super().__new__(cls, text)
+        resolved.written = written
+        return resolved
+
+    def __reduce__(self) -> tuple[type[Self], tuple[str, str]]:
+        return type(self), (str.__str__(self), self.written)
+
+    def __repr__(self) -> str:
+        return repr(self.written)
+
+
+@dataclass(frozen=True)
+class PlaintextRule:
+    """Whether a secret may stand in the file itself, and those that did, so that no error quotes them."""
+
+    allowed: bool
+    seen: set[str] = field(default_factory=set)
+
+
+class Secret:
+    """A value that is never shown. In a file it must be a reference, unless plain text is allowed there."""
+
+    __slots__ = ("_value",)
+
+    def __init__(self, value: str) -> None:
+        self._value = value
+
+    def reveal(self) -> str:
+        """The value itself, for the one who needs it to connect."""
+        return self._value
+
+    def __repr__(self) -> str:
+        return HIDDEN
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Secret):
+            return NotImplemented
+        return hmac.compare_digest(self._bytes(), other._bytes())
+
+    def __hash__(self) -> int:
+        return hash((Secret, self._value))
+
+    def _bytes(self) -> bytes:
+        return self._value.encode("utf-8", "surrogatepass")
+
+    @classmethod
+    def _validate(cls, value: Any, info: ValidationInfo) -> Secret:
+        if isinstance(value, Secret):
+            return value
+        rule = (info.context or {}).get("plaintext")
+        if isinstance(rule, PlaintextRule) and not isinstance(value, Resolved):
+            rule.seen.add(str(value))
+            if not rule.allowed:
+                raise PydanticCustomError(SECRET_ERROR, _PLAINTEXT_REFUSED)
+        if not isinstance(value, str):
+            raise PydanticCustomError(SECRET_ERROR, "a secret must be text; put it in quotes")
+        return cls(str.__str__(value))
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        hide = core_schema.plain_serializer_function_ser_schema(lambda _: HIDDEN)
+        return core_schema.with_info_plain_validator_function(cls._validate, serialization=hide)
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        return {"type": "string", "writeOnly": True, "examples": ["${env:NAME}", "${file:PATH}"]}
+
+
+_PLAINTEXT_REFUSED = (
+    "a secret may not stand in the file; write ${env:NAME} or ${file:PATH}, or set allow_plaintext_secrets: true"
+)
+
+
+@dataclass(frozen=True)
+class References:
+    """Replaces references in text by what they stand for."""
+
+    environ: Mapping[str, str]
+
+    def resolve(self, text: str) -> str:
+        """The text with every reference replaced; `ValueError` if one stands for nothing."""
+        resolved = _TOKEN.sub(self._replace, text)
+        referred = any(token["kind"] for token in _TOKEN.finditer(text))
+        return Resolved(resolved, text) if referred else resolved
+
+    def _replace(self, match: re.Match[str]) -> str:
+        if match["escape"]:
+            return "${"
+        if match["stray"]:
+            usage = "write ${env:NAME} or ${file:PATH}, or $${ for a literal ${"
+            raise ValueError(f"{match[0]!r} is not a reference; {usage}")
+        return self._variable(match["name"]) if match["kind"] == "env" else read_secret_file(match["name"])
+
+    def _variable(self, name: str) -> str:
+        try:
+            value = self.environ.get(name)
+        except ValueError:  # the name cannot be encoded, so there is no such variable
+            value = None
+        if value is None:
+            raise ValueError(f"the environment variable {name!r} is not set")
+        return value
+
+
+def read_secret_file(path: str) -> str:
+    """Text of a file that only its owner may read, without the last line break."""
+    try:
+        # Without O_NONBLOCK a pipe of that name would stop the program here.
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        with open(descriptor, "rb") as file:  # noqa: PTH123 (a descriptor has no path)
+            mode = os.fstat(descriptor).st_mode
+            content = file.read(_LARGEST_FILE + 1) if stat.S_ISREG(mode) else b""
+    except OSError as error:
+        raise ValueError(f"the secret file {path!r} cannot be read: {error.strerror}") from None
+    except ValueError:
+        raise ValueError(f"the secret file {path!r} cannot be read: no such path is possible") from None
+    if not stat.S_ISREG(mode):
+        raise ValueError(f"the secret file {path!r} is no regular file")
+    if mode & (stat.S_IRWXG | stat.S_IRWXO):
+        shown = f"{stat.S_IMODE(mode):04o}"
+        raise ValueError(f"the secret file {path!r} is open to other users (mode {shown}); chmod 600 it")
+    return _decode(path, content)
+
+
+def _decode(path: str, content: bytes) -> str:
+    if len(content) > _LARGEST_FILE:
+        raise ValueError(f"the secret file {path!r} is larger than {_LARGEST_FILE // 1024} KiB")
+    try:
+        text = content.decode("utf-8")
+    except UnicodeDecodeError:
+        raise ValueError(f"the secret file {path!r} is not UTF-8 text") from None
+    return text.removesuffix("\n").removesuffix("\r")

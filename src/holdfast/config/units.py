@@ -1,0 +1,144 @@
+"""Durations and sizes in words, as pydantic types."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from decimal import Decimal
+from typing import Annotated, Any, TypeVar
+
+from pydantic import (
+    BeforeValidator,
+    Field,
+    PlainSerializer,
+    PlainValidator,
+    ValidationInfo,
+    WithJsonSchema,
+)
+from pydantic_core import PydanticCustomError
+
+# `{value} {message}`: the loader puts the value as it stands in the file in front of the message.
+VALUE_ERROR = "holdfast.value"
+
+_SECONDS = {
+    "ms": Decimal("0.001"),
+    "s": Decimal(1),
+    "m": Decimal(60),
+    "h": Decimal(3600),
+    "d": Decimal(86400),
+}
+_BYTES = {"": 1, "b": 1} | {
+    f"{prefix}{middle}b": base**power
+    for middle, base in (("", 1000), ("i", 1024))
+    for power, prefix in enumerate("kmgt", start=1)
+}
+_NUMBER = r"[0-9]+(?:\.[0-9]+)?"
+_WORDS = rf"(?:{_NUMBER} ?(?:ms|s|m|h|d))+"
+_ISO = (
+    rf"[Pp](?=.)(?:({_NUMBER})[Dd])?"
+    rf"(?:[Tt](?=.)(?:({_NUMBER})[Hh])?(?:({_NUMBER})[Mm])?(?:({_NUMBER})[Ss])?)?"
+)
+_SIZE = rf"({_NUMBER}) ?((?:[KkMmGgTt][Ii]?)?[Bb]|)"
+_Number = TypeVar("_Number", int, float)
+_LONGEST = Decimal(100 * 366 * 86400)
+_LARGEST = 2**63 - 1
+# No sensible number of units is longer; Decimal would take its time with a million digits.
+_MAX_CHARACTERS = 40
+_HOW_TO_WRITE_DURATIONS = "write 30s, 5m, 1h or PT30S"
+_HOW_TO_WRITE_SIZES = "write 512KB, 64MB or 1GiB"
+
+
+def parse_duration(text: str) -> float:
+    """Seconds of `30s`, `1h30m`, `P7D` or `PT10M`; `ValueError` for anything else."""
+    parts: list[tuple[str, str]] = []
+    if len(text) <= _MAX_CHARACTERS and re.fullmatch(_WORDS, text):
+        parts = re.findall(rf"({_NUMBER}) ?(ms|s|m|h|d)", text)
+    elif len(text) <= _MAX_CHARACTERS and (iso := re.fullmatch(_ISO, text)):
+        parts = [(number, unit) for number, unit in zip(iso.groups(), "dhms", strict=True) if number]
+    if not parts:
+        raise ValueError(f"is not a duration; {_HOW_TO_WRITE_DURATIONS}")
+    seconds = sum((Decimal(number) * _SECONDS[unit] for number, unit in parts), Decimal(0))
+    if seconds > _LONGEST:
+        raise ValueError("is longer than 100 years")
+    return float(seconds)
+
+
+def format_duration(seconds: float) -> str:
+    """The shortest text that `parse_duration` turns into these seconds."""
+    exact = Decimal(str(seconds))
+    if not exact:
+        return "0s"
+    for unit in ("d", "h", "m", "s", "ms"):
+        count = exact / _SECONDS[unit]
+        if count == count.to_integral_value():
+            return f"{int(count)}{unit}"
+    return f"{exact:f}s"
+
+
+def parse_size(text: str) -> int:
+    """Bytes of `64MB` (millions), `1GiB` (1024³) or `4096`; `ValueError` for anything else."""
+    match = re.fullmatch(_SIZE, text) if len(text) <= _MAX_CHARACTERS else None
+    if match is None:
+        raise ValueError(f"is not a size; {_HOW_TO_WRITE_SIZES}")
+    size = int(Decimal(match[1]) * _BYTES[match[2].lower()])
+    if size > _LARGEST:
+        raise ValueError("is more than 8 EiB")
+    return size
+
+
+def _duration(value: Any, info: ValidationInfo) -> float:
+    # Code may give seconds; in a file a bare number would leave the unit open.
+    in_code = info.context is None and isinstance(value, int | float)
+    if in_code and 0 <= value <= _LONGEST:
+        return float(value)
+    return _or_explain(parse_duration, value)
+
+
+def _size(value: Any) -> int:
+    if isinstance(value, int) and not isinstance(value, bool):
+        value = str(value)
+    return _or_explain(parse_size, value)
+
+
+def _or_explain(parse: Callable[[str], _Number], value: Any) -> _Number:
+    try:
+        return parse(value if isinstance(value, str) else "?")
+    except ValueError as error:
+        raise PydanticCustomError(VALUE_ERROR, str(error)) from None
+
+
+def _no_truth_value(value: Any) -> Any:
+    # pydantic would read true as 1.
+    if isinstance(value, bool):
+        raise PydanticCustomError(VALUE_ERROR, "is not a whole number")
+    return value
+
+
+def _text(pattern: str, how_to: str, *examples: str) -> dict[str, Any]:
+    # patternErrorMessage is what editors show instead of the pattern.
+    return {"type": "string", "pattern": pattern, "patternErrorMessage": how_to, "examples": list(examples)}
+
+
+Duration = Annotated[
+    float,
+    PlainValidator(_duration),
+    PlainSerializer(format_duration, return_type=str, when_used="json"),
+    WithJsonSchema(_text(f"^(?:{_WORDS}|{_ISO})$", _HOW_TO_WRITE_DURATIONS, "30s", "5m", "PT1H")),
+]
+"""A time span of at least 0, in seconds."""
+
+ByteSize = Annotated[
+    int,
+    PlainValidator(_size),
+    WithJsonSchema(_text(f"^{_SIZE}$", _HOW_TO_WRITE_SIZES, "64MB", "1GiB") | {"type": ["string", "integer"]}),
+]
+"""A number of bytes, at least 0."""
+
+Count = Annotated[int, Field(ge=0), BeforeValidator(_no_truth_value)]
+"""A whole number, at least 0."""
+
+PositiveCount = Annotated[int, Field(ge=1), BeforeValidator(_no_truth_value)]
+"""A whole number, at least 1."""
+
+Port = Annotated[int, Field(ge=1, le=65535), BeforeValidator(_no_truth_value)]
+"""Number of a TCP port."""

@@ -1,0 +1,183 @@
+"""Every exception that holdfast raises on purpose.
+
+HoldfastError
+├── ConfigError                 the file is wrong; names file, line and column (exit 2)
+├── UsageError                  a command was asked for something that cannot be (exit 2)
+├── Refused                     starting would put data at risk (exit 2)
+├── Unavailable                 something outside cannot be reached; waiting helps (exit 3)
+│   ├── StoreUnavailable
+│   │   └── AnswerLost          a write was sent and may have been applied
+│   ├── SourceUnavailable
+│   └── SinkUnavailable
+├── StoreError                  the store answered, and waiting will not help
+│   ├── RowTooLarge             refused before the write
+│   ├── RowUnreadable           a stored row that cannot be decoded is never a fresh start
+│   └── SchemaMismatch          the tables are of another version, or missing
+├── TransitionRefused           this lease cannot change that way
+├── LeaseLost                   another node, or nobody, owns the lease now
+│   └── LeaseMissing            its row is gone
+├── SessionExpired              this node was declared dead; it must join anew
+├── PartitionError              what the API for source authors raises
+│   ├── PartitionNotFound
+│   ├── PartitionNotOwned
+│   └── PartitionUpdateFailed
+├── BatchError                  this batch cannot be processed; counts an attempt
+├── Halt                        evidence disagrees; a person must look, nothing is overwritten
+├── StagedDataGone              a committed file can no longer be published from its staging
+└── Interrupted                 the process was asked to stop while it waited
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from dataclasses import dataclass
+
+# Characters of a configuration line that an error quotes at most.
+_QUOTED = 120
+
+
+class HoldfastError(Exception):
+    """Root of all holdfast errors."""
+
+
+@dataclass(frozen=True)
+class Mark:
+    """A place in a configuration file; line and column count from 1."""
+
+    file: str
+    line: int
+    column: int
+    text: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}:{self.column}"
+
+
+class ConfigError(HoldfastError):
+    """One or more problems of a configuration file, each with its place."""
+
+    def __init__(self, problems: list[tuple[Mark | None, str]]) -> None:
+        self.problems = problems
+        super().__init__("\n\n".join(_paragraph(mark, message) for mark, message in problems))
+
+
+def _paragraph(mark: Mark | None, message: str) -> str:
+    if mark is None:
+        return message
+    if not mark.text:
+        return f"{mark}: {message}"
+    gutter = f"{mark.line:>5} | "
+    # A long line is cut to the part that holds the caret.
+    start = max(0, mark.column - 1 - _QUOTED // 2)
+    before, after = mark.text[start : mark.column - 1], mark.text[mark.column - 1 : start + _QUOTED]
+    caret = " " * len(gutter) + "".join(map(_blank, before)) + "^"
+    return f"{mark}: {message}\n{gutter}{_printable(before)}{_printable(after)}\n{caret}"
+
+
+def _blank(character: str) -> str:
+    """As much empty space as the character takes, so that the caret stands below its place."""
+    if character == "\t":
+        return character
+    if unicodedata.combining(character):
+        return ""
+    return "  " if unicodedata.east_asian_width(character) in "WF" else " "
+
+
+def _printable(text: str) -> str:
+    return "".join(c if c.isprintable() or c == "\t" else "?" for c in text)
+
+
+class UsageError(HoldfastError):
+    """A command was asked for something that cannot be done."""
+
+
+class Refused(HoldfastError):
+    """Starting would put data at risk; the message says what to do instead."""
+
+
+class Unavailable(HoldfastError):
+    """Something outside cannot be reached now; the same call may work later."""
+
+
+class StoreUnavailable(Unavailable):
+    """The lease store did not answer. For a read: nothing is known. For a write: nothing was sent."""
+
+
+class AnswerLost(StoreUnavailable):
+    """The request was sent and no answer came; it may have been applied, now or later."""
+
+
+class SourceUnavailable(Unavailable):
+    """The source did not answer."""
+
+
+class SinkUnavailable(Unavailable):
+    """The sink did not answer."""
+
+
+class StoreError(HoldfastError):
+    """The store answered with something that waiting does not mend."""
+
+
+class RowTooLarge(StoreError):
+    """Progress and receipts of a row exceed the store's declared limit; nothing was written."""
+
+
+class RowUnreadable(StoreError):
+    """A stored row cannot be decoded. It is an error, never a fresh start."""
+
+
+class SchemaMismatch(StoreError):
+    """The store's tables are missing or belong to another version."""
+
+
+class TransitionRefused(HoldfastError):
+    """The lease is not in a state from which this change is allowed."""
+
+
+class LeaseLost(HoldfastError):
+    """Another owner or token is on the lease; nothing more may be written under it."""
+
+
+class LeaseMissing(LeaseLost):
+    """The lease's row does not exist."""
+
+
+class SessionExpired(HoldfastError):
+    """This node's session was declared dead; it must stop its work and join anew."""
+
+
+class PartitionError(HoldfastError):
+    """Root of what the API for source authors raises; carries the partition's key."""
+
+    def __init__(self, key: str, message: str) -> None:
+        self.key = key
+        super().__init__(f"partition {key!r}: {message}")
+
+
+class PartitionNotFound(PartitionError):
+    """No row with this key exists."""
+
+
+class PartitionNotOwned(PartitionError):
+    """The caller does not own this partition, or no longer does."""
+
+
+class PartitionUpdateFailed(PartitionError):
+    """The store could not apply the update."""
+
+
+class BatchError(HoldfastError):
+    """This batch cannot be processed; counts an attempt on its partition."""
+
+
+class Halt(HoldfastError):
+    """Store and sink contradict each other; the partition stops with an alarm, nothing is overwritten."""
+
+
+class StagedDataGone(HoldfastError):
+    """Staged files of a commit vanished before they were published; they must be rebuilt from the source."""
+
+
+class Interrupted(HoldfastError):
+    """The process was asked to stop while it waited."""

@@ -1,0 +1,80 @@
+"""The engine: carries the batches of a round to the sinks' staging areas and reports each.
+
+Spark implements it for real, the simulator has its own. The node's loop never blocks on a job: it submits, polls and
+commits each batch as soon as it is reported.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from holdfast.flow.batch import Batch
+from holdfast.leases.lease import Counts, Json
+
+
+@dataclass(frozen=True, slots=True)
+class Staged:
+    """The batch is staged in full; it may be committed. No further report follows for it.
+
+    `end` may lie before the planned end when the engine cut the batch shorter; `last` is then False.
+    `receipts` has one entry per sink, or none at all for a mere acknowledgement.
+    """
+
+    batch_id: str
+    end: Json
+    last: bool
+    receipts: Mapping[str, Json]
+    counts: Counts = Counts()
+
+
+@dataclass(frozen=True, slots=True)
+class Advanced:
+    """A long-lived batch has acknowledged records up to `position` and in `acked` ranges beyond it, and goes on."""
+
+    batch_id: str
+    position: Json
+    acked: tuple[tuple[int, int], ...] = ()
+    counts: Counts = Counts()
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The batch has ended by an error. It counts an attempt unless something outside was `unavailable`."""
+
+    batch_id: str
+    error: str
+    unavailable: bool = False
+
+
+Report = Staged | Advanced | Failed
+
+
+class Engine(ABC):
+    """Carries rounds of one node, for all its pipelines. Used by one thread."""
+
+    @abstractmethod
+    def room(self) -> int:
+        """How many rounds it would accept now. Does not block."""
+
+    @abstractmethod
+    def submit(self, pipeline: str, batches: Sequence[Batch]) -> None:
+        """Begin a round. Does not block; every outcome comes through `poll`."""
+
+    @abstractmethod
+    def poll(self, timeout: float) -> list[Report]:
+        """Reports that have come in. Blocks up to `timeout` seconds for the first one."""
+
+    @abstractmethod
+    def cancel(self, batch_ids: Sequence[str]) -> None:
+        """Stop these batches without waiting. Other batches of the same round may come back as unavailable.
+
+        What was staged stays; nothing is reported for them any more.
+        """
+
+    def drain(self, batch_ids: Sequence[str]) -> None:
+        """Let long-lived batches finish what is out and take no more; each ends with `Staged`. Does not block."""
+
+    def close(self) -> None:
+        """Cancel everything and free resources. May be called again; never raises."""

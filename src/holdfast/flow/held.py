@@ -1,0 +1,93 @@
+"""What a node holds: leases, and where each one is on its way through acquire, plan, stage, commit and publish."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from holdfast.flow.batch import Batch, Name
+from holdfast.leases.lease import Lease
+
+LONELY_AFTER_TAKEOVERS = 2
+
+
+@dataclass
+class Held:
+    """One lease in this node's hands."""
+
+    lease: Lease
+    name: Name
+    admitted: bool = False
+    """The sinks have been asked whether they know more of this partition than its row does."""
+    batch: Batch | None = None
+    cancel_at: float = 0.0
+    found_pending: bool = False
+    """An earlier owner committed and did not get to publish it."""
+    complete_after_publish: bool = False
+    rebuild: bool = False
+    """Staged data of the pending commit is gone and must be made again."""
+    wait_until: float = 0.0
+    waits: int = 0
+
+    @property
+    def pending(self) -> bool:
+        """Whether a commit waits to be published."""
+        return self.lease.commit.receipts is not None
+
+    @property
+    def lonely(self) -> bool:
+        """Whether this partition should run in a round of its own, because it may have harmed its company."""
+        past = self.lease.history
+        return past.takeovers >= LONELY_AFTER_TAKEOVERS or past.attempts > 0
+
+    def put_off(self, until: float) -> None:
+        """Leave it alone until then."""
+        self.wait_until = until
+        self.waits += 1
+
+
+class Holdings:
+    """All leases that one pipeline holds on this node, by key and by the batch that is out."""
+
+    def __init__(self) -> None:
+        self._by_key: dict[str, Held] = {}
+        self._by_batch: dict[str, Held] = {}
+
+    def __len__(self) -> int:
+        return len(self._by_key)
+
+    def __iter__(self) -> Iterator[Held]:
+        return iter(list(self._by_key.values()))
+
+    def __contains__(self, key: str) -> bool:
+        return key in self._by_key
+
+    def add(self, held: Held) -> None:
+        self._by_key[held.lease.key] = held
+
+    def drop(self, held: Held) -> None:
+        """Forget the lease; a batch that is out is nobody's from now on."""
+        self._by_key.pop(held.lease.key, None)
+        self.recall(held)
+
+    def send(self, held: Held, batch: Batch, cancel_at: float) -> None:
+        """The batch is out."""
+        held.batch, held.cancel_at = batch, cancel_at
+        self._by_batch[batch.id] = held
+
+    def recall(self, held: Held) -> None:
+        """The batch is out no more."""
+        if held.batch is not None:
+            self._by_batch.pop(held.batch.id, None)
+            held.batch = None
+
+    def carrying(self, batch_id: str) -> Held | None:
+        """Whose batch that is; None for one that was cancelled or abandoned."""
+        return self._by_batch.get(batch_id)
+
+    def where(self, wanted: Callable[[Held], bool]) -> list[Held]:
+        return [held for held in self._by_key.values() if wanted(held)]
+
+    def clear(self) -> None:
+        self._by_key.clear()
+        self._by_batch.clear()

@@ -1,0 +1,281 @@
+"""One pipeline on one node: acquire, plan, read and stage (the engine's part), commit, publish, and go on.
+
+`turn` does what can be done now and never waits for a job. Every job of holdfast is this loop over leased partitions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from holdfast.errors import BatchError, LeaseLost, SinkUnavailable, SourceUnavailable
+from holdfast.events import BatchCancelled, NothingAcquired, PipelineFinished, RoundSubmitted, Unreachable
+from holdfast.flow.batch import Batch, Cut, Done, Limits, Wait
+from holdfast.flow.committing import Committer
+from holdfast.flow.engine import Engine, Report
+from holdfast.flow.held import Held, Holdings
+from holdfast.flow.publishing import Publisher
+from holdfast.flow.sink import Sink
+from holdfast.flow.source import Source
+from holdfast.leases import transitions
+from holdfast.leases.coordinator import Coordinator
+from holdfast.leases.discovery import Discovery
+from holdfast.leases.lease import FINISHED, Lease, Status
+
+SOURCE_PAUSE = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class LoopSettings:
+    """How much one node takes at a time."""
+
+    limits: Limits = Limits()
+    max_batches: int = 100
+    """Leases held, and batches in one round."""
+    generation: int = 1
+    step_limit: float = 60.0
+    """Seconds that one part of a turn may take; a node that hangs for longer stops its heartbeat."""
+
+
+class PipelineLoop:
+    """The loop of one pipeline. Called by one thread; blocks only on the store, the sinks' publishing and planning."""
+
+    def __init__(
+        self,
+        coordinator: Coordinator,
+        source: Source,
+        sinks: Mapping[str, Sink],
+        engine: Engine,
+        settings: LoopSettings,
+    ) -> None:
+        self._coordinator = coordinator
+        self._world = coordinator.world
+        self._source = source
+        self._sinks = sinks
+        self._engine = engine
+        self._settings = settings
+        self._holdings = Holdings()
+        self._publisher = Publisher(coordinator, sinks, self._holdings)
+        self._committer = Committer(coordinator, self._publisher, sinks, self._holdings)
+        self._discovery = Discovery(coordinator, source.discover, again_after=source.rediscover_after)
+        self._discovering = False
+        self._next_look = 0.0
+        self._next_pass = 0.0
+        self._draining = False
+        self.finished = False
+
+    @property
+    def pipeline(self) -> str:
+        return self._coordinator.pipeline
+
+    @property
+    def busy(self) -> bool:
+        """Whether a batch is out or a commit waits to be published."""
+        return any(held.batch is not None or held.pending for held in self._holdings)
+
+    def turn(self, reports: Sequence[Report], step: Callable[[str, float], None]) -> None:
+        """Everything that can be done now. `step` is told the name and limit of each part before it begins."""
+        limit = self._settings.step_limit
+        step("commit", limit)
+        self._committer.receive(reports)
+        step("publish", limit)
+        self._publish()
+        self._cancel_overdue()
+        step("look", limit)
+        self._look()
+        step("admit", limit)
+        self._admit_new()
+        step("plan", limit)
+        self._plan()
+
+    def drain(self) -> None:
+        """Take no more leases and start no more rounds; long-lived batches finish what is out."""
+        self._draining = True
+        self._engine.drain([held.batch.id for held in self._holdings if held.batch is not None])
+
+    def hand_back(self) -> None:
+        """Cancel what is out and give every lease back at once."""
+        self._cancel([held for held in self._holdings if held.batch is not None])
+        self._coordinator.release([held.lease for held in self._holdings])
+        self._holdings.clear()
+
+    def abandon(self) -> None:
+        """The session is over: nothing here is ours any more, and nothing is written."""
+        self._cancel([held for held in self._holdings if held.batch is not None])
+        self._holdings.clear()
+        self._next_look = 0.0
+
+    # --- acquire -----------------------------------------------------------------------------------------------
+
+    def _look(self) -> None:
+        """One pass: what do I really own, who is dead, what is free."""
+        now = self._world.clock.monotonic()
+        if self._draining or now < self._next_look:
+            return
+        if self._pass_due(now):
+            self._reconcile()
+            self._coordinator.sweep()
+        room = self._settings.max_batches - len(self._holdings)
+        taken = self._coordinator.claim(room)
+        self._hold(taken)
+        if not taken and room > 0:
+            self._next_look = now + self._world.jittered(self._coordinator.session.timing.heartbeat)
+            self._nothing_acquired()
+
+    def _pass_due(self, now: float) -> bool:
+        if now < self._next_pass:
+            return False
+        self._next_pass = now + self._world.jittered(self._coordinator.session.timing.heartbeat)
+        return True
+
+    def _reconcile(self) -> None:
+        """Compare with the store: let go of what was taken away, and hold what a lost answer gave us."""
+        rows = {row.key: row for row in self._coordinator.owned()}
+        for held in self._holdings:
+            row = rows.pop(held.lease.key, None)
+            if row is None or row.token != held.lease.token:
+                self._cancel([held])
+                self._holdings.drop(held)
+        self._hold(list(rows.values()))
+
+    def _hold(self, leases: Sequence[Lease]) -> None:
+        for lease in leases:
+            self._holdings.add(Held(lease, self._source.name(lease), found_pending=lease.commit.receipts is not None))
+
+    def _nothing_acquired(self) -> None:
+        self._world.emit(NothingAcquired(self.pipeline))
+        if not self._discovering:
+            self._discovering = True
+            self._world.spawn(self._discover)
+        if not len(self._holdings):
+            self._check_finished()
+
+    def _discover(self) -> None:
+        try:
+            if self._discovery.run():
+                self._next_look = 0.0
+        finally:
+            self._discovering = False
+
+    def _check_finished(self) -> None:
+        if self._source.rediscover_after is not None or not self._discovery.exhausted:
+            return
+        counts = self._coordinator.counts()
+        if not any(number for status, number in counts.items() if status not in FINISHED):
+            self.finished = True
+            completed, failed = counts.get(Status.COMPLETED, 0), counts.get(Status.FAILED, 0)
+            self._world.emit(PipelineFinished(self.pipeline, completed, failed))
+
+    def _admit_new(self) -> None:
+        """Before anything else happens under a lease: do the sinks know more of the partition than its row?"""
+        new = self._ready(lambda held: not held.admitted)
+        if not new:
+            return
+        taken = [(held.lease, held.name) for held in new]
+        try:
+            verdicts = [sink.witness(taken) for sink in self._sinks.values()]
+            for sink in self._sinks.values():
+                sink.sweep(taken)
+        except SinkUnavailable as away:
+            self._put_off(new, "sink", away)
+            return
+        for held, *told in zip(new, *verdicts, strict=True):
+            halts = [halt for halt in told if halt is not None]
+            held.admitted = not halts
+            if halts:
+                self._coordinator.halt(held.lease, str(halts[0]))
+                self._holdings.drop(held)
+
+    # --- plan --------------------------------------------------------------------------------------------------
+
+    def _plan(self) -> None:
+        if self._draining or self._engine.room() <= 0:
+            return
+        self._rebuild(self._ready(lambda held: held.admitted and held.rebuild and held.batch is None))
+        idle = self._ready(lambda held: held.admitted and held.batch is None and not held.pending)
+        idle = [held for held in idle if self._at_our_generation(held)]
+        if not idle:
+            return
+        try:
+            plans = self._source.plan([held.lease for held in idle], self._settings.limits)
+        except SourceUnavailable as away:
+            self._put_off(idle, "source", away)
+            return
+        planned = [(held, plan) for held, plan in zip(idle, plans, strict=True) if self._worth_reading(held, plan)]
+        self._submit([(held, self._batch(held, plan)) for held, plan in planned if isinstance(plan, Cut)])
+
+    def _at_our_generation(self, held: Held) -> bool:
+        wanted, present = self._settings.generation, held.lease.commit.generation
+        if present == wanted:
+            return True
+        if present > wanted:
+            self._committer.hand_back_later(held, self._coordinator.session.timing.timeout)
+            return False
+        (result,) = self._coordinator.write(
+            [held.lease], lambda row, now: transitions.switch_generation(row, wanted, now)
+        )
+        if isinstance(result, LeaseLost):
+            self._holdings.drop(held)
+            return False
+        held.lease = result
+        return True
+
+    def _worth_reading(self, held: Held, plan: Cut | Wait | Done | BatchError) -> bool:
+        if isinstance(plan, BatchError):
+            self._committer.count_attempt(held, str(plan))
+        elif isinstance(plan, Done):
+            self._committer.complete(held)
+        elif isinstance(plan, Wait):
+            held.put_off(self._world.clock.monotonic() + plan.seconds)
+        return isinstance(plan, Cut)
+
+    def _batch(self, held: Held, cut: Cut, restages: str | None = None) -> Batch:
+        return Batch(self._world.new_id(), held.lease, held.name, cut, restages)
+
+    def _rebuild(self, gone: Sequence[Held]) -> None:
+        for held in gone:
+            receipt = next(iter((held.lease.commit.receipts or {}).values()))
+            cut = Cut(receipt["from"], receipt["to"])
+            held.rebuild = False
+            self._submit([(held, self._batch(held, cut, held.lease.commit.commit_id))])
+
+    def _submit(self, planned: Sequence[tuple[Held, Batch]]) -> None:
+        together = [pair for pair in planned if not pair[0].lonely]
+        rounds = [together] if together else []
+        rounds += [[pair] for pair in planned if pair[0].lonely]
+        for pairs in rounds[: max(self._engine.room(), 0)]:
+            cancel_at = self._world.clock.monotonic() + self._settings.limits.timeout
+            for held, batch in pairs:
+                self._holdings.send(held, batch, cancel_at)
+            self._engine.submit(self.pipeline, [batch for _, batch in pairs])
+            self._world.emit(RoundSubmitted(self.pipeline, len(pairs)))
+
+    # --- publish and watch -------------------------------------------------------------------------------------
+
+    def _publish(self) -> None:
+        waiting = self._ready(lambda held: held.admitted and held.pending and not held.rebuild and held.batch is None)
+        if waiting:
+            self._publisher.publish(waiting)
+
+    def _cancel_overdue(self) -> None:
+        now = self._world.clock.monotonic()
+        for held in self._holdings.where(lambda held: held.batch is not None and held.cancel_at <= now):
+            reason = f"the batch took longer than {self._settings.limits.timeout:g} s"
+            self._cancel([held])
+            self._world.emit(BatchCancelled(self.pipeline, held.lease.key, reason))
+            self._committer.count_attempt(held, reason)
+
+    def _cancel(self, helds: Sequence[Held]) -> None:
+        self._engine.cancel([held.batch.id for held in helds if held.batch is not None])
+        for held in helds:
+            self._holdings.recall(held)
+
+    def _ready(self, wanted: Callable[[Held], bool]) -> list[Held]:
+        now = self._world.clock.monotonic()
+        return self._holdings.where(lambda held: held.wait_until <= now and wanted(held))
+
+    def _put_off(self, helds: Sequence[Held], what: str, away: Exception) -> None:
+        pause = self._world.jittered(SOURCE_PAUSE)
+        self._world.emit(Unreachable(what, str(away), pause))
+        for held in helds:
+            held.put_off(self._world.clock.monotonic() + pause)

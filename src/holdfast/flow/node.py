@@ -1,0 +1,88 @@
+"""The node: one process's session, its pipelines' loops, and what happens when either ends."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from holdfast.errors import Interrupted
+from holdfast.events import SessionEnded
+from holdfast.flow.engine import Engine, Report
+from holdfast.flow.loop import PipelineLoop
+from holdfast.leases.keeper import Keeper
+from holdfast.leases.session import Session
+from holdfast.leases.world import World
+
+IDLE_WAIT = 0.5
+
+
+class Node:
+    """Runs until its pipelines are finished or it is asked to stop. `run` is called once, by one thread."""
+
+    def __init__(
+        self, session: Session, loops: Sequence[PipelineLoop], engine: Engine, world: World, *, grace: float = 5.0
+    ) -> None:
+        """`grace`: seconds that running batches are given to finish when the node is asked to stop."""
+        self._session = session
+        self._keeper = Keeper(session, world)
+        self._loops = loops
+        self._engine = engine
+        self._world = world
+        self._grace = grace
+        self._stopping = False
+
+    def stop(self) -> None:
+        """Ask the node to finish or cancel what is out, hand its leases back and leave. Safe in a signal handler."""
+        self._stopping = True
+
+    def run(self) -> None:
+        """Join, work, leave. Returns when all pipelines are finished or the node was stopped.
+
+        Whatever ends it, leases are handed back if the store still answers.
+        """
+        self._join()
+        try:
+            while not self._stopping and not all(loop.finished for loop in self._loops):
+                self._turn(self._engine.poll(IDLE_WAIT))
+        finally:
+            self._leave()
+
+    def _turn(self, reports: Sequence[Report]) -> None:
+        if not self._session.usable:
+            self._rejoin()
+            return
+        for loop in self._loops:
+            if not loop.finished:
+                loop.turn(reports, self._keeper.step)
+
+    def _join(self) -> None:
+        self._session.join()
+        self._keeper.step("join", self._session.timing.timeout)
+        self._keeper.start()
+
+    def _rejoin(self) -> None:
+        """This session may be dead to the others: drop everything that was done under it and begin anew."""
+        self._world.emit(SessionEnded(self._session.id, "it could not be renewed in time"))
+        for loop in self._loops:
+            loop.abandon()
+        self._join()
+
+    def _leave(self) -> None:
+        try:
+            self._finish_what_is_out()
+            for loop in self._loops:
+                loop.hand_back()
+            self._keeper.stop()
+            self._session.leave()
+        except Interrupted:
+            self._session.abandon()
+        finally:
+            self._engine.close()
+
+    def _finish_what_is_out(self) -> None:
+        give_up_at = self._world.clock.monotonic() + self._grace
+        for loop in self._loops:
+            loop.drain()
+        while self._session.usable and any(loop.busy for loop in self._loops):
+            if self._world.clock.monotonic() >= give_up_at:
+                return
+            self._turn(self._engine.poll(IDLE_WAIT / 5))

@@ -1,0 +1,110 @@
+"""Publish: make committed batches visible, then clear their receipts from the rows.
+
+Whoever holds a lease with receipts does this first, whether it made the commit itself or found it. All sinks must have
+published before the row moves on. Nothing here needs the lease to be still ours: publishing repeats decided bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from holdfast.errors import Halt, LeaseLost, StagedDataGone
+from holdfast.events import BatchPublished, PartitionCompleted, Unreachable
+from holdfast.flow.held import Held, Holdings
+from holdfast.flow.sink import Publication, PublishResult, Sink
+from holdfast.leases import transitions
+from holdfast.leases.coordinator import Coordinator
+from holdfast.leases.lease import Lease, Status
+from holdfast.leases.writes import Change
+
+FIRST_WAIT = 0.5
+LONGEST_WAIT = 30.0
+
+
+class Publisher:
+    """Publishes the pending commits among a pipeline's holdings."""
+
+    def __init__(self, coordinator: Coordinator, sinks: Mapping[str, Sink], holdings: Holdings) -> None:
+        self._coordinator = coordinator
+        self._sinks = sinks
+        self._holdings = holdings
+
+    def publish(self, pending: Sequence[Held]) -> None:
+        """Try each once. What cannot be published now is put off, halted, or marked to be rebuilt."""
+        results = self._through_all_sinks(pending)
+        done = [held for held in pending if self._settled(held, results[held.lease.key])]
+        self._clear_receipts(done)
+
+    def publication(self, held: Held, sink: str) -> Publication | None:
+        """What that sink has to publish for the lease; None if it staged nothing."""
+        receipts = held.lease.commit.receipts or {}
+        return Publication(held.lease, held.name, receipts[sink]) if sink in receipts else None
+
+    def _through_all_sinks(self, pending: Sequence[Held]) -> dict[str, list[PublishResult]]:
+        results: dict[str, list[PublishResult]] = {held.lease.key: self._unknown_sinks(held) for held in pending}
+        for name, sink in self._sinks.items():
+            asked = [(held, told) for held in pending if (told := self.publication(held, name))]
+            for (held, _), result in zip(asked, sink.publish([told for _, told in asked]), strict=True):
+                results[held.lease.key].append(result)
+        return results
+
+    def _unknown_sinks(self, held: Held) -> list[PublishResult]:
+        unknown = [name for name in held.lease.commit.receipts or {} if name not in self._sinks]
+        return [Halt(f"a commit waits for sink {name!r}, which is not configured any more") for name in unknown]
+
+    def _settled(self, held: Held, results: list[PublishResult]) -> bool:
+        """Whether all sinks have it; otherwise sees to what is to be done."""
+        trouble = [result for result in results if result is not None]
+        if not trouble:
+            return True
+        worst = next((one for one in trouble if isinstance(one, Halt)), trouble[0])
+        if isinstance(worst, Halt):
+            self._coordinator.halt(held.lease, str(worst))
+            self._holdings.drop(held)
+        elif isinstance(worst, StagedDataGone):
+            held.rebuild = True
+        else:
+            self._put_off(held, worst)
+        return False
+
+    def _put_off(self, held: Held, trouble: Exception) -> None:
+        world = self._coordinator.world
+        pause = world.jittered(min(LONGEST_WAIT, FIRST_WAIT * 2.0 ** min(held.waits, 10)))
+        world.emit(Unreachable("sink", str(trouble), pause))
+        held.put_off(world.clock.monotonic() + pause)
+
+    def _clear_receipts(self, done: Sequence[Held]) -> None:
+        if not done:
+            return
+        now = self._coordinator.now()
+        changes = [(held.lease, _receipts_cleared(held, now)) for held in done]
+        for held, result in zip(done, self._coordinator.write_each(changes), strict=True):
+            if isinstance(result, LeaseLost):
+                self._holdings.drop(held)
+            else:
+                self._published(held, result)
+
+    def _published(self, held: Held, row: Lease) -> None:
+        self._discard_leftovers(held)
+        emit, was = self._coordinator.world.emit, held.lease
+        emit(BatchPublished(was.pipeline, was.key, was.commit.sequence, held.found_pending))
+        held.lease, held.waits, held.found_pending = row, 0, False
+        if row.status is Status.COMPLETED:
+            emit(PartitionCompleted(row.pipeline, row.key, row.progress.counts.processed))
+            self._holdings.drop(held)
+
+    def _discard_leftovers(self, held: Held) -> None:
+        for name, sink in self._sinks.items():
+            told = self.publication(held, name)
+            if told is not None:
+                sink.settle([told])
+
+
+def _receipts_cleared(held: Held, now: float) -> Change:
+    commit_id, finish = held.lease.commit.commit_id, held.complete_after_publish
+
+    def change(row: Lease) -> Lease:
+        cleared = transitions.published(row, commit_id, now)
+        return transitions.complete(cleared, now) if finish else cleared
+
+    return change

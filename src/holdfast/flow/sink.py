@@ -1,0 +1,74 @@
+"""The sink: staging happens in the engine's tasks, everything else here, on the node.
+
+The order for one commit is stage, commit, publish, settle. Each call may be repeated, by any node, at any time, also
+at the same time as another node's; a commit that was published stays so.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from holdfast.errors import Halt, SinkUnavailable, StagedDataGone
+from holdfast.flow.batch import Name
+from holdfast.leases.lease import Json, Lease
+
+
+@dataclass(frozen=True, slots=True)
+class Publication:
+    """A commit on its way to readers: the row that carries it, and what this sink staged for it.
+
+    `receipt` is JSON with the keys `from`, `to` and `token` of the batch, and what the sink needs to publish.
+    """
+
+    lease: Lease
+    name: Name
+    receipt: Json
+
+
+PublishResult = Halt | StagedDataGone | SinkUnavailable | None
+
+
+class Sink(ABC):
+    """One output of one pipeline."""
+
+    name: str
+
+    def open(self, pipeline: str, *, durable: bool) -> None:
+        """Check that this output belongs to this pipeline. `durable` tells whether the store survives a restart.
+
+        Raises `Refused` when going on would put data at risk, `SinkUnavailable` when it cannot be told.
+        """
+
+    def close(self) -> None:
+        """Give back what `open` took. Never raises."""
+
+    @abstractmethod
+    def stager(self, context: Any) -> Any:
+        """What the engine's tasks use to stage rows where no reader sees them; must be picklable."""
+
+    def witness(self, taken: Sequence[tuple[Lease, Name]]) -> list[Halt | None]:
+        """For each lease just taken: does the output know more commits than the row? Then the store has lost writes.
+
+        Raises `SinkUnavailable`.
+        """
+        return [None] * len(taken)
+
+    def sweep(self, taken: Sequence[tuple[Lease, Name]]) -> None:
+        """Delete what lower tokens staged and no row names. Never by age. Raises `SinkUnavailable`."""
+
+    @abstractmethod
+    def publish(self, publications: Sequence[Publication]) -> list[PublishResult]:
+        """Make each commit visible; None when all of it is. Each for itself; nothing is raised."""
+
+    def mend(self, publication: Publication, fresh: Json) -> Json:
+        """The receipt to record in place of one whose staged data is gone, from the same range staged anew.
+
+        Raises `Halt` when part of the commit is visible already and the fresh data is not the same.
+        """
+        raise Halt(f"sink {self.name} cannot publish {publication.receipt!r} and cannot use {fresh!r} instead")
+
+    def settle(self, publications: Sequence[Publication]) -> None:
+        """The row names these receipts no longer: staged leftovers may go. Never raises."""

@@ -1,0 +1,240 @@
+"""Policy over a store, for one pipeline on behalf of one session: claim, write, sweep, hand back.
+
+Order of claim: leases whose owner is gone or late, then closed ones that are due, then unassigned ones by priority and
+supplier order. Every write goes through `FencedWrites`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from holdfast.errors import LeaseLost, StoreUnavailable
+from holdfast.events import (
+    PartitionAcquired,
+    PartitionChanged,
+    PartitionHalted,
+    PartitionLost,
+    PartitionOrphaned,
+    PartitionReleased,
+    PartitionsCreated,
+    Unreachable,
+)
+from holdfast.leases import transitions
+from holdfast.leases.lease import Key, Lease, Partition, Status, facts, new_lease
+from holdfast.leases.session import Session, expire_silent_sessions
+from holdfast.leases.store import ClaimingStore, ClaimRequest, Outcome, Query, Store, Swap
+from holdfast.leases.transitions import RetryLimits, stamped
+from holdfast.leases.world import World
+from holdfast.leases.writes import FencedWrites, add_surely, until_answered
+
+CREATE_CHUNK = 500
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimPolicy:
+    """How leases of a pipeline are taken and for how long."""
+
+    closed_last: bool = False
+    ownership_timeout: float | None = None
+    """None: the session alone keeps the lease, as the built-in loop wants it."""
+    limits: RetryLimits = RetryLimits()
+
+
+class Coordinator:
+    """Leases of one pipeline (and run) in the hands of one session. Blocks while the store does not answer."""
+
+    def __init__(
+        self,
+        store: Store,
+        world: World,
+        session: Session,
+        pipeline: str,
+        *,
+        run: str = "",
+        policy: ClaimPolicy,
+    ) -> None:
+        self.store = store
+        self.world = world
+        self.session = session
+        self.pipeline = pipeline
+        self.run = run
+        self.policy = policy
+        self._writes = FencedWrites(store, world)
+
+    def now(self) -> float:
+        """The store's time."""
+        return until_answered(self.world, "store", self.store.now)
+
+    # --- taking ------------------------------------------------------------------------------------------------
+
+    def claim(self, limit: int) -> list[Lease]:
+        """Take up to `limit` free leases. An answer that is lost is found again by `owned`, never guessed at.
+
+        A lease that was taken over too often since its last commit is halted instead of being answered.
+        """
+        taken = self._claim(limit) if limit > 0 else []
+        return [lease for lease in taken if self._fit_for_work(lease)]
+
+    def owned(self) -> list[Lease]:
+        """What the store says this session owns; more than `claim` answered if an answer was lost."""
+        query = Query(self.pipeline, self.run, (Status.ASSIGNED,), owner=self.session.id)
+        return until_answered(self.world, "store", lambda: self.store.find(query))
+
+    def _claim(self, limit: int) -> list[Lease]:
+        request = ClaimRequest(
+            self.pipeline,
+            self.session.id,
+            self.world.new_id(),
+            limit,
+            self.run,
+            self.policy.closed_last,
+            self.policy.ownership_timeout,
+        )
+        try:
+            if isinstance(self.store, ClaimingStore):
+                return self.store.claim(request)
+            return self._find_and_swap(request)
+        except StoreUnavailable as away:
+            self.world.emit(Unreachable("store", str(away), self.session.timing.heartbeat))
+            return []
+
+    def _find_and_swap(self, request: ClaimRequest) -> list[Lease]:
+        found = self.store.find(Query(self.pipeline, self.run, request.order, due=True, limit=request.limit))
+        now = self.store.now()
+        readable = [row for row in found if row.unreadable is None and transitions.claimable(row, now)]
+        taken = [request.take(row, now) for row in readable]
+        outcomes = self.store.swap([Swap(row.version, lease) for row, lease in zip(readable, taken, strict=True)])
+        won = [lease for lease, outcome in zip(taken, outcomes, strict=True) if outcome is Outcome.OK]
+        return won + [row for row in found if row.unreadable is not None]
+
+    def _fit_for_work(self, lease: Lease) -> bool:
+        if lease.unreadable is not None:
+            self._halt_unread(lease)
+            return False
+        takeovers, limits = lease.history.takeovers, self.policy.limits
+        if takeovers > limits.max_takeovers:
+            self.halt(lease, f"its owner died {takeovers} times since the last commit: {lease.history.last_error}")
+            return False
+        self.world.emit(PartitionAcquired(self.pipeline, lease.key, lease.token))
+        return True
+
+    def _halt_unread(self, row: Lease) -> None:
+        reason = "the stored row cannot be read; it is kept as it is"
+        failed = stamped(row, transitions.halt(row, reason, 0.0), self.world.new_id())
+        until_answered(self.world, "store", lambda: self.store.swap([Swap(row.version, failed)]))
+        self.world.emit(PartitionHalted(self.pipeline, row.key, reason))
+
+    # --- changing what is held ---------------------------------------------------------------------------------
+
+    def write(self, leases: Sequence[Lease], change: Callable[[Lease, float], Lease]) -> list[Lease | LeaseLost]:
+        """Apply one change, given the store's time, to each lease; answers as `FencedWrites.apply`."""
+        now = self.now()
+        return self.write_each([(lease, lambda row: change(row, now)) for lease in leases])
+
+    def write_each(self, changes: Sequence[tuple[Lease, Callable[[Lease], Lease]]]) -> list[Lease | LeaseLost]:
+        """Apply each change to its lease and report those that are lost."""
+        results = self._writes.apply(changes)
+        for (lease, _), result in zip(changes, results, strict=True):
+            if isinstance(result, LeaseLost):
+                self.world.emit(PartitionLost(self.pipeline, lease.key, str(result)))
+            else:
+                self.world.emit(PartitionChanged(self.pipeline, facts(lease), facts(result)))
+        return results
+
+    def release(self, leases: Sequence[Lease]) -> None:
+        """Hand back at once. Leases that are lost already are none of our business."""
+        for result in self.write(leases, transitions.release):
+            if isinstance(result, Lease):
+                self.world.emit(PartitionReleased(self.pipeline, result.key))
+
+    def halt(self, lease: Lease, reason: str) -> None:
+        """FAILED with an alarm; only a person reopens it."""
+        (result,) = self.write([lease], lambda row, now: transitions.halt(row, reason, now))
+        if isinstance(result, Lease):
+            self.world.emit(PartitionHalted(self.pipeline, lease.key, reason))
+
+    # --- looking after the others ------------------------------------------------------------------------------
+
+    def sweep(self) -> None:
+        """End silent sessions, then make leases of ended sessions claimable.
+
+        Runs on every pass, because a claim may land after its owner was ended. Does nothing if the store is away.
+        """
+        expire_silent_sessions(self.store, self.world, self.session.fleet, self.session.id)
+        try:
+            self._orphan(self._rows_of_strangers())
+        except StoreUnavailable:
+            return
+
+    def _rows_of_strangers(self) -> list[Lease]:
+        live = self.store.find(Query(self.session.fleet, statuses=(Status.ASSIGNED,)))
+        query = Query(
+            self.pipeline,
+            self.run,
+            (Status.ASSIGNED,),
+            without_owners=tuple(row.key for row in live),
+            not_due=True,
+        )
+        return self.store.find(query)
+
+    def _orphan(self, rows: list[Lease]) -> None:
+        # A node may have joined and claimed after the sessions were listed: look at its session row itself.
+        owners = sorted({row.owner for row in rows if row.owner is not None})
+        sessions = self.store.get([Key(self.session.fleet, "", owner) for owner in owners])
+        dead = {
+            owner
+            for owner, row in zip(owners, sessions, strict=True)
+            if row is None or row.status is not Status.ASSIGNED
+        }
+        orphans = [row for row in rows if row.owner in dead]
+        if not orphans:
+            return
+        now = self.store.now()
+        swaps = [Swap(row.version, stamped(row, transitions.orphan(row, now), self.world.new_id())) for row in orphans]
+        for row, outcome in zip(orphans, self.store.swap(swaps), strict=True):
+            if outcome is Outcome.OK:
+                self.world.emit(PartitionOrphaned(self.pipeline, row.key, str(row.owner)))
+
+    # --- making partitions -------------------------------------------------------------------------------------
+
+    def create(self, partitions: Iterable[Partition]) -> int:
+        """Add rows for the partitions that have none, in this order; answers how many were new.
+
+        Streams: holds a few hundred partitions at a time. May be repeated.
+        """
+        created = index = 0
+        chunk: list[Partition] = []
+        for partition in partitions:
+            chunk.append(partition)
+            if len(chunk) == CREATE_CHUNK:
+                created += self._add(chunk, index)
+                index += len(chunk)
+                chunk = []
+        created += self._add(chunk, index)
+        if created:
+            self.world.emit(PartitionsCreated(self.pipeline, created))
+        return created
+
+    def _add(self, partitions: list[Partition], index: int) -> int:
+        if not partitions:
+            return 0
+        now, floor, write_id = self.now(), self._token_floor(), self.world.new_id()
+        rows = [
+            new_lease(self.pipeline, partition, write_id, run=self.run, now=now, index=index + i, token=floor)
+            for i, partition in enumerate(partitions)
+        ]
+        return add_surely(self.store, self.world, rows)
+
+    def _token_floor(self) -> int:
+        (row,) = until_answered(self.world, "store", lambda: self.store.get([floor_of(self.pipeline)]))
+        return 0 if row is None else row.token
+
+    def counts(self) -> dict[Status, int]:
+        """Rows by status."""
+        return dict(until_answered(self.world, "store", lambda: self.store.count(self.pipeline, self.run)))
+
+
+def floor_of(pipeline: str) -> Key:
+    """Where the pipeline's token floor is kept: rows made anew start there, above every removed one."""
+    return Key(f"{pipeline}/$floor", "", "$floor")

@@ -1,0 +1,117 @@
+"""Discovery: the supplier of partitions, run by one node at a time under the `$discovery` lease.
+
+The lease's state is the supplier's global state, shared by all nodes. After a run the lease sleeps until the
+next one, or is complete when there is nothing more to find. A node that dies in the middle loses nothing: rows
+that exist already are not added twice, and the next node runs the supplier again from the saved state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from typing import Any, TypeAlias
+
+from holdfast.errors import HoldfastError
+from holdfast.events import DiscoveryFailed, DiscoveryFinished
+from holdfast.leases import transitions
+from holdfast.leases.coordinator import ClaimPolicy, Coordinator
+from holdfast.leases.lease import Key, Lease, Partition, Status, new_lease
+from holdfast.leases.transitions import RetryLimits
+from holdfast.leases.writes import add_surely, until_answered
+
+Supplier: TypeAlias = Callable[[dict[str, Any]], Iterable[Partition]]
+"""Given the global state, which it may change, yields partitions in the order in which they should be taken."""
+
+NEVER_GIVE_UP = RetryLimits(max_retries=1 << 31, max_takeovers=1 << 31)
+
+
+class Discovery:
+    """Finds partitions for one pipeline. `run` may be called by every node at any time."""
+
+    def __init__(self, partitions: Coordinator, supplier: Supplier, *, again_after: float | None) -> None:
+        """`again_after`: seconds until the supplier runs again; None if one complete run finds everything."""
+        self._partitions = partitions
+        self._supplier = supplier
+        self._again_after = again_after
+        self._lock = Coordinator(
+            partitions.store,
+            partitions.world,
+            partitions.session,
+            discovery_of(partitions.pipeline).pipeline,
+            run=partitions.run,
+            policy=ClaimPolicy(limits=NEVER_GIVE_UP),
+        )
+        self._known = False
+
+    def run(self) -> bool:
+        """Run the supplier if it is due and no other node runs it. True if it ran. Blocks until it is done.
+
+        An error of the supplier is reported and tried again later, by any node.
+        """
+        self._ensure_row()
+        self._lock.sweep()
+        for lease in self._lock.claim(1):
+            return self._run_under(lease)
+        return False
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether everything has been found. Blocks until the store has answered."""
+        row = self._row()
+        return row is not None and row.status is Status.COMPLETED
+
+    def _row(self) -> Lease | None:
+        key = discovery_of(self._partitions.pipeline, self._partitions.run)
+        (row,) = until_answered(self._lock.world, "store", lambda: self._lock.store.get([key]))
+        return row
+
+    def _ensure_row(self) -> None:
+        if not self._known:
+            lock = self._lock
+            row = new_lease(lock.pipeline, Partition("$discovery"), lock.world.new_id(), run=lock.run, now=lock.now())
+            add_surely(lock.store, lock.world, [row])
+            self._known = True
+
+    def _run_under(self, lease: Lease) -> bool:
+        state = dict(lease.progress.state or {})
+        try:
+            found = _Counted(self._supplier(state))
+            created = self._partitions.create(found)
+        except HoldfastError as failed:
+            self._put_off(lease, str(failed))
+            return False
+        self._finish(lease, state)
+        exhausted = self._again_after is None
+        self._lock.world.emit(DiscoveryFinished(self._partitions.pipeline, found.count, created, exhausted))
+        return True
+
+    def _finish(self, lease: Lease, state: dict[str, Any]) -> None:
+        def sleep(row: Lease, now: float) -> Lease:
+            saved = replace(row, progress=replace(row.progress, state=state))
+            if self._again_after is None:
+                return transitions.complete(saved, now)
+            return transitions.close(saved, now, now + self._again_after)
+
+        self._lock.write([lease], sleep)
+
+    def _put_off(self, lease: Lease, error: str) -> None:
+        self._lock.world.emit(DiscoveryFailed(self._partitions.pipeline, error))
+        self._lock.write([lease], lambda row, now: transitions.fail_attempt(row, error, NEVER_GIVE_UP, now))
+
+
+class _Counted:
+    """Counts what passes through."""
+
+    def __init__(self, partitions: Iterable[Partition]) -> None:
+        self._partitions = partitions
+        self.count = 0
+
+    def __iter__(self) -> Iterator[Partition]:
+        for partition in self._partitions:
+            self.count += 1
+            yield partition
+
+
+def discovery_of(pipeline: str, run: str = "") -> Key:
+    """Where the pipeline's discovery lease is kept: beside its partitions, never among them."""
+    return Key(f"{pipeline}/$discovery", run, "$discovery")

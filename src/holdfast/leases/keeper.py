@@ -1,0 +1,63 @@
+"""The keeper renews a node's session while its loop makes progress, and stops renewing when it does not.
+
+The loop declares each step with a limit. Past that limit the keeper withholds the heartbeat on purpose: a loop that
+hangs must lose its leases, or a live-looking node would keep partitions for ever. A running Spark job is not a step.
+"""
+
+from __future__ import annotations
+
+from holdfast.errors import Interrupted, SessionExpired
+from holdfast.events import HeartbeatWithheld, SessionEnded
+from holdfast.leases.session import Session
+from holdfast.leases.world import Task, World
+
+
+class Keeper:
+    """Runs beside the loop, on a thread of its own, from `start` to `stop`."""
+
+    def __init__(self, session: Session, world: World) -> None:
+        self._session = session
+        self._world = world
+        self._step = ("start", world.clock.monotonic() + session.timing.timeout)
+        self._shift = 0
+        self._task: Task | None = None
+
+    def start(self) -> None:
+        """Begin to renew. Call after the session has joined; a shift that still runs from before ends by itself."""
+        self._shift += 1
+        shift = self._shift
+        self._task = self._world.spawn(lambda: self._run(shift))
+
+    def stop(self) -> None:
+        """Renew no more. Blocks at most one heartbeat; may be called again."""
+        self._shift += 1
+        if self._task is not None:
+            self._task.join(self._session.timing.heartbeat)
+
+    def step(self, name: str, limit: float) -> None:
+        """The loop begins this step now and means to be done within `limit` seconds. Does not block."""
+        self._step = (name, self._world.clock.monotonic() + limit)
+
+    def _run(self, shift: int) -> None:
+        try:
+            while self._renews_after_a_while(shift):
+                self._session.heartbeat()
+        except SessionExpired as expired:
+            self._world.emit(SessionEnded(self._session.id, str(expired)))
+        except Interrupted:
+            return
+
+    def _renews_after_a_while(self, shift: int) -> bool:
+        while shift == self._shift:
+            self._world.clock.wait(self._world.jittered(self._session.timing.heartbeat * 0.8))
+            if shift == self._shift and not self._withheld():
+                return True
+        return False
+
+    def _withheld(self) -> bool:
+        name, deadline = self._step
+        late = self._world.clock.monotonic() - deadline
+        if late <= 0:
+            return False
+        self._world.emit(HeartbeatWithheld(self._session.id, name, late))
+        return True

@@ -1,0 +1,208 @@
+"""The lease: who works on a partition, under which token, and how far it got.
+
+A lease is frozen. It changes only through the functions in `transitions`, and a store keeps it only through a
+compare-and-swap on `version`. Three numbers guard it:
+
+- `token` grows by one each time the lease is taken; nothing is written under an old one.
+- `version` grows by one on every write; a write names the version it was derived from.
+- `sequence` grows by one with every commit; it names the commit's manifest.
+
+`position` names the *next* item of the partition. None means that it was never read, so that the pipeline's start
+setting applies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, NamedTuple, TypeAlias
+
+Json: TypeAlias = Any
+"""A value that survives a round trip through JSON."""
+
+
+class Status(StrEnum):
+    UNASSIGNED = "UNASSIGNED"
+    ASSIGNED = "ASSIGNED"
+    CLOSED = "CLOSED"
+    COMPLETED = "COMPLETED"
+    FAILED = "FAILED"
+
+
+FINISHED = (Status.COMPLETED, Status.FAILED)
+"""Nothing happens to such a partition unless a person asks for it."""
+
+
+class Key(NamedTuple):
+    """Primary key of a row. All three are opaque text; `run` is empty for a live pipeline."""
+
+    pipeline: str
+    run: str
+    key: str
+
+
+@dataclass(frozen=True, slots=True)
+class Partition:
+    """A unit of work as a source describes it, before there is a row for it.
+
+    `group` is what seed systems call the entity type; `range_start`, `range_end` and `estimated_count` describe a
+    key range of a table. `spec` is JSON that the source needs to read the partition again.
+    """
+
+    key: str
+    group: str = ""
+    spec: Mapping[str, Json] = field(default_factory=dict)
+    priority: int = 0
+    work_units: int = 1
+    range_start: int | None = None
+    range_end: int | None = None
+    estimated_count: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Ownership:
+    status: Status = Status.UNASSIGNED
+    owner: str | None = None
+    token: int = 0
+    version: int = 0
+    write_id: str = ""
+    due_at: float | None = 0.0
+    """Store time. UNASSIGNED: not before; CLOSED: reopens; ASSIGNED: the lease's own deadline, None if it has none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    priority: int = 0
+    ordinal: int = 0
+    work_units: int = 1
+    range_start: int | None = None
+    range_end: int | None = None
+    estimated_count: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    processed: int = 0
+    succeeded: int = 0
+    failed: int = 0
+    dead: int = 0
+
+    def __add__(self, other: Counts) -> Counts:
+        return Counts(
+            self.processed + other.processed,
+            self.succeeded + other.succeeded,
+            self.failed + other.failed,
+            self.dead + other.dead,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    position: Json = None
+    acked: tuple[tuple[int, int], ...] = ()
+    """Ranges [from, to) beyond the position that are acknowledged already; bounded by the window."""
+    state: Json = None
+    counts: Counts = Counts()
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    sequence: int = 0
+    generation: int = 1
+    incarnation: str = ""
+    commit_id: str = ""
+    receipts: Mapping[str, Json] | None = None
+    """What each sink staged for the last commit; None once all of it is published."""
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    attempts: int = 0
+    takeovers: int = 0
+    closed_count: int = 0
+    last_error: str | None = None
+    halt_reason: str | None = None
+    created_at: float | None = None
+    claimed_at: float | None = None
+    started_at: float | None = None
+    updated_at: float | None = None
+    completed_at: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """One row of the store."""
+
+    pipeline: str
+    key: str
+    run: str = ""
+    group: str = ""
+    spec: Mapping[str, Json] = field(default_factory=dict)
+    ownership: Ownership = Ownership()
+    order: Order = Order()
+    progress: Progress = Progress()
+    commit: Commit = Commit()
+    history: History = History()
+    unreadable: str | None = None
+    """The stored body, when it could not be decoded. Such a row is kept as it is and may only be failed."""
+    extra: Mapping[str, Json] = field(default_factory=dict)
+    """What a node of a later version wrote into the body; kept, never read."""
+
+    @property
+    def id(self) -> Key:
+        return Key(self.pipeline, self.run, self.key)
+
+    @property
+    def status(self) -> Status:
+        return self.ownership.status
+
+    @property
+    def owner(self) -> str | None:
+        return self.ownership.owner
+
+    @property
+    def token(self) -> int:
+        return self.ownership.token
+
+    @property
+    def version(self) -> int:
+        return self.ownership.version
+
+
+def new_lease(
+    pipeline: str, partition: Partition, write_id: str, *, run: str = "", now: float, index: int = 0, token: int = 0
+) -> Lease:
+    """A row for a partition that nobody has worked on. `now` is the store's, `index` the supplier's order."""
+    order = Order(
+        priority=partition.priority,
+        ordinal=int(now * 1_000_000) + index,
+        work_units=partition.work_units,
+        range_start=partition.range_start,
+        range_end=partition.range_end,
+        estimated_count=partition.estimated_count,
+    )
+    return Lease(
+        pipeline=pipeline,
+        key=partition.key,
+        run=run,
+        group=partition.group,
+        spec=partition.spec,
+        ownership=Ownership(token=token, write_id=write_id),
+        order=order,
+        history=History(created_at=now),
+    )
+
+
+def facts(lease: Lease) -> dict[str, Json]:
+    """What an event tells of a row: enough to draw who owned what, when, and how far it got."""
+    return {
+        "key": lease.key,
+        "status": lease.status.value,
+        "owner": lease.owner,
+        "token": lease.token,
+        "version": lease.version,
+        "position": lease.progress.position,
+        "sequence": lease.commit.sequence,
+        "attempts": lease.history.attempts,
+    }

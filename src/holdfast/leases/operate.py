@@ -1,0 +1,113 @@
+"""What a person may do to partitions: reopen, release, fail, purge. No lease is needed; the row's version decides.
+
+The owner of a partition, if there is one, learns of it at its next write, which finds another version and lets go.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+from holdfast.errors import PartitionNotFound, PartitionUpdateFailed
+from holdfast.leases import transitions
+from holdfast.leases.coordinator import floor_of
+from holdfast.leases.lease import Key, Lease, Ownership, Status
+from holdfast.leases.store import Outcome, Query, Store, Swap
+from holdfast.leases.transitions import stamped
+
+PAGE = 1000
+TRIES = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Operator:
+    """Acts on one pipeline (and run). Raises `StoreUnavailable` at once; a person can try again."""
+
+    store: Store
+    new_id: Callable[[], str]
+    pipeline: str
+    run: str = ""
+
+    def rows(self, statuses: tuple[Status, ...] = ()) -> Iterator[Lease]:
+        """All rows in order of key, page by page."""
+        after: str | None = None
+        while True:
+            page = self.store.find(Query(self.pipeline, self.run, statuses, after_key=after, limit=PAGE))
+            yield from page
+            if len(page) < PAGE:
+                return
+            after = page[-1].key
+
+    def show(self, key: str) -> Lease:
+        """The row as it is. Raises `PartitionNotFound`."""
+        (row,) = self.store.get([Key(self.pipeline, self.run, key)])
+        if row is None:
+            raise PartitionNotFound(key, "there is no such partition")
+        return row
+
+    def reopen(self, key: str) -> Lease:
+        """Try a FAILED, CLOSED or COMPLETED partition again from where it stands."""
+        return self._change(key, transitions.reopen)
+
+    def release(self, key: str) -> Lease:
+        """Take a partition away from its owner; anybody may have it now. Its owner's late writes are refused."""
+        return self._change(key, transitions.release)
+
+    def fail(self, key: str, reason: str) -> Lease:
+        """Stop work on a partition until somebody reopens it."""
+        return self._change(key, lambda row, now: transitions.halt(row, reason, now))
+
+    def purgeable(self, older_than: float) -> Iterator[Lease]:
+        """COMPLETED rows without receipts, completed that long ago, that still carry more than key and token."""
+        limit = self.store.now() - older_than
+        for row in self.rows((Status.COMPLETED,)):
+            if row.commit.receipts is None and row.unreadable is None and _completed_by(row, limit):
+                yield row
+
+    def purge(self, rows: list[Lease]) -> int:
+        """Reduce the rows to key and token: space is freed, deduplication and fence stay. Answers how many."""
+        now = self.store.now()
+        swaps = [Swap(row.version, stamped(row, transitions.strip(row, now), self.new_id())) for row in rows]
+        return sum(outcome is Outcome.OK for outcome in self.store.swap(swaps))
+
+    def forget(self, rows: list[Lease]) -> int:
+        """Delete COMPLETED rows for good, after raising the token floor above every one of them.
+
+        A partition that is found again later is read again: deduplication is then the source's task.
+        """
+        done = [row for row in rows if row.status is Status.COMPLETED and row.commit.receipts is None]
+        if not done:
+            return 0
+        self._raise_floor(max(row.token for row in done))
+        return sum(outcome is Outcome.OK for outcome in self.store.remove(done))
+
+    def _raise_floor(self, token: int) -> None:
+        key = floor_of(self.pipeline)
+        self.store.add([Lease(key.pipeline, key.key, ownership=Ownership(Status.COMPLETED, due_at=None))])
+        self._swap(key, lambda row, _: _with_token(row, max(row.token, token)))
+
+    def _change(self, key: str, change: Callable[[Lease, float], Lease]) -> Lease:
+        return self._swap(Key(self.pipeline, self.run, key), change)
+
+    def _swap(self, key: Key, change: Callable[[Lease, float], Lease]) -> Lease:
+        write_id = self.new_id()
+        for _ in range(TRIES):
+            (row,) = self.store.get([key])
+            if row is None:
+                raise PartitionNotFound(key.key, "there is no such partition")
+            if row.ownership.write_id == write_id:
+                return row
+            wanted = stamped(row, change(row, self.store.now()), write_id)
+            if self.store.swap([Swap(row.version, wanted)]) == [Outcome.OK]:
+                return wanted
+        raise PartitionUpdateFailed(key.key, "its row changes all the time")
+
+
+def _completed_by(row: Lease, limit: float) -> bool:
+    # A purged row has lost its time of creation.
+    past = row.history
+    return past.created_at is not None and past.completed_at is not None and past.completed_at <= limit
+
+
+def _with_token(row: Lease, token: int) -> Lease:
+    return replace(row, ownership=replace(row.ownership, token=token))

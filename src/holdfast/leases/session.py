@@ -1,0 +1,193 @@
+"""A node's session: its row in `$nodes`, and the one heartbeat that keeps all its leases.
+
+A lease is live while its owner's session is. The session has ended when the store's clock has passed its `due_at`
+and somebody marked it so; from then on it can never heartbeat again. The node itself stops relying on it a margin
+earlier, by its own clock: that saves work, it is not what keeps data safe (the token is).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from holdfast.errors import LeaseLost, SessionExpired, StoreUnavailable
+from holdfast.events import Heartbeat, NodeExpired, NodeJoined, NodeLeft
+from holdfast.leases.lease import Lease, Ownership, Progress, Status
+from holdfast.leases.store import Outcome, Query, Store, Swap
+from holdfast.leases.transitions import stamped
+from holdfast.leases.world import World
+from holdfast.leases.writes import FencedWrites, add_surely, until_answered
+
+CLOCK_RATE_BOUND = 0.05
+"""How much faster than the store's a node's clock may run before it relies on its leases for too long."""
+
+
+KEEP_ENDED_SESSIONS = 24 * 3600.0
+"""For people who look at what happened last night."""
+
+
+@dataclass(frozen=True, slots=True)
+class SessionTiming:
+    """How long a silent node is believed, how often it speaks, and how much earlier it stops by itself."""
+
+    timeout: float = 30.0
+    heartbeat: float = 10.0
+    margin: float = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class NodeInfo:
+    """What a node says of itself: kept in its row for people and for planning, never for safety."""
+
+    name: str
+    session: str
+    pipelines: tuple[str, ...] = ()
+    slots: int = 1
+    generations: tuple[int, ...] = ()
+    draining: bool = False
+    counter: int = 0
+    last_heartbeat: float = 0.0
+
+
+def node_info(row: Lease) -> NodeInfo:
+    """What a row of `$nodes` says."""
+    said: Mapping[str, Any] = row.progress.state
+    return NodeInfo(**{**said, "pipelines": tuple(said["pipelines"]), "generations": tuple(said["generations"])})
+
+
+def nodes_of(prefix: str) -> str:
+    """The name under which a fleet's node rows are kept; fleets with other prefixes never see them."""
+    return f"{prefix}|$nodes" if prefix else "$nodes"
+
+
+class Session:
+    """One process's presence. `heartbeat` may run on another thread than the rest."""
+
+    def __init__(self, store: Store, world: World, fleet: str, info: NodeInfo, timing: SessionTiming) -> None:
+        """`info.session` is the part of the session id that people recognise (host and process)."""
+        self._store = store
+        self._world = world
+        self._fleet = fleet
+        self._writes = FencedWrites(store, world)
+        self._info = info
+        self._process = info.session
+        self._row: Lease | None = None
+        self._usable_until = 0.0
+        self.timing = timing
+
+    @property
+    def id(self) -> str:
+        return self._info.session
+
+    @property
+    def fleet(self) -> str:
+        return self._fleet
+
+    @property
+    def usable(self) -> bool:
+        """Whether this node may still start work under its leases, by its own clock. Does not block."""
+        return self._world.clock.monotonic() < self._usable_until
+
+    def join(self) -> None:
+        """Begin a session with a new id and make it known. Blocks until the store has answered."""
+        self._info = replace(self._info, session=self._new_session_id(), counter=0, draining=False)
+        started = self._world.clock.monotonic()
+        now = until_answered(self._world, "store", self._store.now)
+        self._row = self._first_row(now)
+        add_surely(self._store, self._world, [self._joined_row])
+        self._forget_long_gone(now)
+        self._renewed(started)
+        self._world.emit(NodeJoined(self._info.name, self.id))
+
+    def heartbeat(self) -> None:
+        """Renew. Blocks while the store does not answer. Raises `SessionExpired` when it is too late."""
+        started = self._world.clock.monotonic()
+        now = until_answered(self._world, "store", self._store.now)
+        self._info = replace(self._info, counter=self._info.counter + 1, last_heartbeat=now)
+        self._write(lambda row: self._renew(row, now))
+        self._renewed(started)
+        self._world.emit(Heartbeat(self.id, self._info.counter, self._usable_until - started))
+
+    def drain(self) -> None:
+        """Tell the others with the next heartbeat that this node takes no more work."""
+        self._info = replace(self._info, draining=True)
+
+    def leave(self) -> None:
+        """End the session at once, so that nobody waits for its timeout. Does not raise if it has ended already."""
+        self._usable_until = 0.0
+        try:
+            now = until_answered(self._world, "store", self._store.now)
+            self._write(lambda row: _ended(row, now))
+        except SessionExpired:
+            return
+        self._world.emit(NodeLeft(self._info.name, self.id))
+
+    def abandon(self) -> None:
+        """Stop relying on the session without telling anybody."""
+        self._usable_until = 0.0
+
+    @property
+    def _joined_row(self) -> Lease:
+        if self._row is None:
+            raise SessionExpired("the session has not joined")
+        return self._row
+
+    def _new_session_id(self) -> str:
+        # A restarted process is somebody else, and so is one that joins again.
+        return f"{self._process}:{self._world.new_id()[:12]}"
+
+    def _write(self, change: Callable[[Lease], Lease]) -> None:
+        before = self._joined_row
+        (written,) = self._writes.apply([(before, change)])
+        if before.key != self.id:
+            raise SessionExpired(f"session {before.key} was left for a new one")
+        if isinstance(written, LeaseLost):
+            self._usable_until = 0.0
+            raise SessionExpired(f"session {self.id} was ended by another node: {written}")
+        self._row = written
+
+    def _forget_long_gone(self, now: float) -> None:
+        # A session id is never used again, so that no fence is lost with its row.
+        ended = Query(self._fleet, statuses=(Status.COMPLETED,))
+        rows = until_answered(self._world, "store", lambda: self._store.find(ended))
+        old = [row for row in rows if (row.history.completed_at or 0.0) < now - KEEP_ENDED_SESSIONS]
+        if old:
+            until_answered(self._world, "store", lambda: self._store.remove(old))
+
+    def _renewed(self, started: float) -> None:
+        timing = self.timing
+        self._usable_until = started + timing.timeout * (1 - CLOCK_RATE_BOUND) - timing.margin
+
+    def _first_row(self, now: float) -> Lease:
+        ownership = Ownership(
+            Status.ASSIGNED, self.id, token=1, version=1, write_id=self.id, due_at=now + self.timing.timeout
+        )
+        info = asdict(replace(self._info, last_heartbeat=now))
+        return Lease(self._fleet, self.id, ownership=ownership, progress=Progress(state=info))
+
+    def _renew(self, row: Lease, now: float) -> Lease:
+        ownership = replace(row.ownership, due_at=now + self.timing.timeout)
+        return replace(row, ownership=ownership, progress=Progress(state=asdict(self._info)))
+
+
+def _ended(row: Lease, now: float) -> Lease:
+    ownership = replace(row.ownership, status=Status.COMPLETED, due_at=None)
+    return replace(row, ownership=ownership, history=replace(row.history, completed_at=now))
+
+
+def expire_silent_sessions(store: Store, world: World, fleet: str, seen_by: str) -> None:
+    """Mark every session whose time is over by the store's clock. It can never heartbeat again.
+
+    A session that renews at the same moment wins or loses by version. Does nothing if the store is away.
+    """
+    try:
+        silent = store.find(Query(fleet, statuses=(Status.ASSIGNED,), due=True))
+        now = store.now() if silent else 0.0
+        swaps = [Swap(row.version, stamped(row, _ended(row, now), world.new_id())) for row in silent]
+        outcomes = store.swap(swaps) if swaps else []
+    except StoreUnavailable:
+        return
+    for row, outcome in zip(silent, outcomes, strict=True):
+        if outcome is Outcome.OK:
+            world.emit(NodeExpired(row.key, seen_by))

@@ -1,0 +1,160 @@
+"""The store: a dumb table of leases with few verbs. Policy lives above it, in pure functions.
+
+Rules for every implementation, checked by `holdfast.testing.stores`:
+
+- All verbs block until the server has answered. All take batches and answer in the order of their argument.
+- A read that decides something is linearizable: it sees every write that was acknowledged before it began.
+- A write answers per row: OK (applied), CONFLICT (not applied, the row has another version or exists), UNKNOWN (sent,
+  no answer; it may be applied now or later). UNKNOWN is never reported as CONFLICT.
+- `StoreUnavailable` means: for a read nothing is known, for a write nothing was sent. It is never an empty answer.
+- Keys, groups and owners are opaque text: any character but NUL and lone surrogates, compared byte by byte.
+- One row's trouble is its own: a row that cannot be decoded comes back with `unreadable` set.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from holdfast.leases.lease import Key, Lease, Status
+from holdfast.leases.transitions import stamped, take
+
+
+class Outcome(Enum):
+    OK = "ok"
+    CONFLICT = "conflict"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """Which rows to find. None means any; all given conditions must hold."""
+
+    pipeline: str
+    run: str | None = ""
+    statuses: tuple[Status, ...] = ()
+    due: bool = False
+    """Only rows whose `due_at` the store's own clock has reached; then answered in order of claim."""
+    owner: str | None = None
+    without_owners: tuple[str, ...] | None = None
+    """Only rows that have an owner, and none of these."""
+    not_due: bool = False
+    """Only rows whose `due_at` is null or lies ahead by the store's own clock."""
+    group: str | None = None
+    after_key: str | None = None
+    limit: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimRequest:
+    """Take up to `limit` free leases for `owner` in order of claim."""
+
+    pipeline: str
+    owner: str
+    write_id: str
+    limit: int = 1
+    run: str = ""
+    closed_last: bool = False
+    ownership_timeout: float | None = None
+    """Seconds until the lease's own deadline; None if the owner's session alone keeps it."""
+
+    @property
+    def order(self) -> tuple[Status, ...]:
+        """Statuses in the order in which leases are taken."""
+        if self.closed_last:
+            return (Status.ASSIGNED, Status.UNASSIGNED, Status.CLOSED)
+        return (Status.ASSIGNED, Status.CLOSED, Status.UNASSIGNED)
+
+    def take(self, row: Lease, now: float) -> Lease:
+        """The row as this claim leaves it."""
+        due_at = None if self.ownership_timeout is None else now + self.ownership_timeout
+        return stamped(row, take(row, self.owner, now, due_at), self.write_id)
+
+
+@dataclass(frozen=True, slots=True)
+class Swap:
+    """Replace the row of that key if it still has that version."""
+
+    version: int
+    lease: Lease
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """Sessions and leases of a pipeline. `consistent` tells whether both are of one moment."""
+
+    sessions: tuple[Lease, ...]
+    leases: tuple[Lease, ...]
+    consistent: bool
+
+
+class Store(ABC):
+    """The table of leases. One instance is used by one process; it must be safe to call from several threads."""
+
+    durable: bool = True
+    """False for a store that forgets when its process ends."""
+    shared: bool = True
+    """False for a store that only one process can see."""
+    max_body_bytes: int = 1 << 20
+    """Largest body of a row. A larger one raises `RowTooLarge` before anything is written."""
+
+    @abstractmethod
+    def open(self) -> None:
+        """Connect, and create or migrate tables unless told not to. May be called again."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Give back connections. May be called again; never raises."""
+
+    @abstractmethod
+    def now(self) -> float:
+        """Seconds since 1970 by the store's own clock."""
+
+    @abstractmethod
+    def add(self, leases: Sequence[Lease]) -> list[Outcome]:
+        """Insert the rows whose key is not there yet; CONFLICT for the others, which stay untouched."""
+
+    @abstractmethod
+    def get(self, keys: Sequence[Key]) -> list[Lease | None]:
+        """The rows as they are now."""
+
+    @abstractmethod
+    def find(self, query: Query) -> list[Lease]:
+        """Matching rows, ordered by key, or by order of claim if `due` is asked for.
+
+        Order of claim within one status: ASSIGNED and CLOSED by `due_at`; UNASSIGNED by priority (higher
+        first), then ordinal; key breaks ties. Statuses follow in the order in which the query names them.
+        """
+
+    @abstractmethod
+    def snapshot(self, pipeline: str, sessions: str, run: str = "") -> Snapshot:
+        """All rows of `sessions` (the pipeline that holds node rows), and the unfinished ones of the pipeline."""
+
+    @abstractmethod
+    def swap(self, swaps: Sequence[Swap]) -> list[Outcome]:
+        """Replace each row by version; each row for itself. A missing row is a CONFLICT."""
+
+    @abstractmethod
+    def remove(self, leases: Sequence[Lease]) -> list[Outcome]:
+        """Delete each row if it still has that version. A missing row is OK.
+
+        Callers raise the pipeline's token floor first, or know that the key is never used again.
+        """
+
+    @abstractmethod
+    def count(self, pipeline: str, run: str = "") -> Mapping[Status, int]:
+        """Number of rows by status; statuses without rows are left out."""
+
+
+class ClaimingStore(Store):
+    """A store that can claim in one step, without a find and a swap. The answer means the same."""
+
+    @abstractmethod
+    def claim(self, request: ClaimRequest) -> list[Lease]:
+        """The leases taken, each changed by `transitions.take` and stamped with the request's write id.
+
+        A candidate that is unreadable is answered as it is, not taken. Raises `StoreUnavailable` if nothing was
+        sent, `AnswerLost` if the claim may have been applied.
+        """

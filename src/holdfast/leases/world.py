@@ -1,0 +1,105 @@
+"""What the core may not do by itself: tell time, wait, draw lots, make ids, start threads, report.
+
+The coordinator and the node get a `World` and touch nothing else outside their arguments, so the same code
+runs on threads in production and on greenlets in the simulator. The adapters for the real world live here
+too; no other module of `leases` or `flow` may import `time`, `random`, `uuid` or `threading`.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from holdfast.errors import Interrupted
+from holdfast.events import Event
+
+
+class Clock(Protocol):
+    """A node's own clock. It is never compared with another node's or with the store's."""
+
+    def monotonic(self) -> float:
+        """Seconds that also pass while the host is suspended. Does not block."""
+        ...
+
+    def wait(self, seconds: float) -> None:
+        """Block for that long, or until the node is asked to stop.
+
+        Raises `Interrupted` when the time allowed for stopping is over.
+        """
+        ...
+
+
+class Task(Protocol):
+    """A thread of work started by `World.spawn`."""
+
+    def join(self, timeout: float) -> None:
+        """Block until the work has ended, at most that long."""
+        ...
+
+
+class Dice(Protocol):
+    """The part of `random.Random` that the core uses, for jitter."""
+
+    def random(self) -> float: ...
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """Everything that is not deterministic, handed in."""
+
+    clock: Clock
+    new_id: Callable[[], str]
+    dice: Dice
+    spawn: Callable[[Callable[[], None]], Task]
+    emit: Callable[[Event], None]
+
+    def jittered(self, seconds: float) -> float:
+        """The duration give or take a fifth, so that nodes do not act in step."""
+        return seconds * (0.8 + 0.4 * self.dice.random())
+
+
+class HostClock:
+    """The host's boot-time clock; `ask_to_stop` ends waits early."""
+
+    def __init__(self) -> None:
+        self._stop_asked = threading.Event()
+        self._give_up_at: float | None = None
+
+    def monotonic(self) -> float:
+        return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+    def ask_to_stop(self, within: float) -> None:
+        """End the current wait now; waits that begin later raise once `within` seconds are over."""
+        self._give_up_at = self.monotonic() + within
+        self._stop_asked.set()
+
+    def wait(self, seconds: float) -> None:
+        if self._give_up_at is None:
+            self._stop_asked.wait(seconds)
+            return
+        left = self._give_up_at - self.monotonic()
+        if left <= 0:
+            raise Interrupted("the time allowed for stopping is over")
+        time.sleep(min(seconds, left))
+
+
+def _start_thread(work: Callable[[], None]) -> Task:
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    return thread
+
+
+def host_world(emit: Callable[[Event], None], clock: Clock | None = None) -> World:
+    """The world of a real process: host clock, random ids, threads."""
+    return World(
+        clock=clock or HostClock(),
+        new_id=lambda: uuid.uuid4().hex,
+        dice=random.Random(),
+        spawn=_start_thread,
+        emit=emit,
+    )

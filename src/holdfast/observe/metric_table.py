@@ -1,0 +1,184 @@
+"""Every metric, with its labels, its help text and the events that it counts. The reference page is made from this."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from holdfast.events import (
+    AttemptFailed,
+    BatchCancelled,
+    BatchCommitted,
+    BatchPublished,
+    BatchRebuilt,
+    DiscoveryFailed,
+    DiscoveryFinished,
+    Event,
+    Heartbeat,
+    HeartbeatWithheld,
+    NodeExpired,
+    NodeJoined,
+    NodeLeft,
+    NothingAcquired,
+    PartitionAcquired,
+    PartitionClosed,
+    PartitionCompleted,
+    PartitionErrorRaised,
+    PartitionFailed,
+    PartitionHalted,
+    PartitionLost,
+    PartitionOrphaned,
+    PartitionReleased,
+    PartitionsCreated,
+    RoundSubmitted,
+    SessionEnded,
+    Unreachable,
+)
+
+E = TypeVar("E", bound=Event)
+PIPELINE = "pipeline"
+"""The label that every metric of a pipeline has first; its value is taken from the event."""
+
+
+@dataclass(frozen=True, slots=True)
+class Counts(Generic[E]):
+    """How much one kind of event adds, and to which labels beyond the pipeline; fixed ones exist from the start."""
+
+    event: type[E]
+    labels: tuple[str, ...] | Callable[[E], tuple[str, ...]] = ()
+    amount: Callable[[E], float] = lambda _: 1
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """A number that only grows while the process lives."""
+
+    name: str
+    help: str
+    labels: tuple[str, ...]
+    counted: tuple[Counts[Any], ...]
+
+
+COUNTERS = (
+    Metric(
+        "holdfast_partitions_total",
+        "Partitions that were created, or changed in this way, by this node.",
+        (PIPELINE, "event"),
+        (
+            Counts(PartitionsCreated, ("created",), lambda event: event.count),
+            Counts(PartitionAcquired, ("acquired",)),
+            Counts(PartitionCompleted, ("completed",)),
+            Counts(PartitionClosed, ("closed",)),
+            Counts(PartitionReleased, ("released",)),
+            Counts(PartitionOrphaned, ("orphaned",)),
+            Counts(PartitionFailed, ("failed",)),
+            Counts(PartitionHalted, ("halted",)),
+            Counts(PartitionLost, ("lost",)),
+        ),
+    ),
+    Metric(
+        "holdfast_nothing_acquired_total",
+        "Looks at the store that found no free partition.",
+        (PIPELINE,),
+        (Counts(NothingAcquired),),
+    ),
+    Metric(
+        "holdfast_attempts_failed_total",
+        "Errors that counted as an attempt on their partition.",
+        (PIPELINE,),
+        (Counts(AttemptFailed),),
+    ),
+    Metric(
+        "holdfast_partition_errors_total",
+        "Errors that the API for source authors raised to its caller.",
+        (PIPELINE, "kind", "action"),
+        (Counts(PartitionErrorRaised, lambda event: (event.kind, event.action)),),
+    ),
+    Metric(
+        "holdfast_discoveries_total",
+        "Runs of the supplier of partitions on this node.",
+        (PIPELINE, "outcome"),
+        (Counts(DiscoveryFinished, ("finished",)), Counts(DiscoveryFailed, ("failed",))),
+    ),
+    Metric(
+        "holdfast_rounds_total",
+        "Rounds that were submitted; each is one Spark job.",
+        (PIPELINE,),
+        (Counts(RoundSubmitted),),
+    ),
+    Metric(
+        "holdfast_batches_submitted_total",
+        "Batches that were submitted in rounds.",
+        (PIPELINE,),
+        (Counts(RoundSubmitted, (), lambda event: event.batches),),
+    ),
+    Metric(
+        "holdfast_batches_total",
+        "What became of batches; rolled_forward was published on behalf of an earlier owner or try.",
+        (PIPELINE, "outcome"),
+        (
+            Counts(BatchCommitted, ("committed",)),
+            Counts(BatchPublished, ("published",), lambda event: not event.rolled_forward),
+            Counts(BatchPublished, ("rolled_forward",), lambda event: event.rolled_forward),
+            Counts(BatchCancelled, ("cancelled",)),
+            Counts(BatchRebuilt, ("rebuilt",)),
+        ),
+    ),
+    Metric(
+        "holdfast_records_committed_total",
+        "Records in committed batches, dead letters included.",
+        (PIPELINE,),
+        (Counts(BatchCommitted, (), lambda event: event.records),),
+    ),
+    Metric(
+        "holdfast_dead_letters_total",
+        "Records in committed batches that could not be processed.",
+        (PIPELINE,),
+        (Counts(BatchCommitted, (), lambda event: event.dead),),
+    ),
+    Metric(
+        "holdfast_sessions_total",
+        "Sessions of this node that began, were left in order, or ended against its will.",
+        ("event",),
+        (Counts(NodeJoined, ("joined",)), Counts(NodeLeft, ("left",)), Counts(SessionEnded, ("ended",))),
+    ),
+    Metric(
+        "holdfast_heartbeats_total",
+        "Heartbeats of this node; withheld ones because a step of its loop took too long.",
+        ("outcome",),
+        (Counts(Heartbeat, ("renewed",)), Counts(HeartbeatWithheld, ("withheld",))),
+    ),
+    Metric(
+        "holdfast_nodes_expired_total",
+        "Silent sessions of other nodes that this node marked as ended.",
+        (),
+        (Counts(NodeExpired),),
+    ),
+    Metric(
+        "holdfast_unreachable_total",
+        "Calls to something outside that got no answer and are made again.",
+        ("what",),
+        (Counts(Unreachable, lambda event: (event.what,)),),
+    ),
+)
+
+SESSION_USABLE = "holdfast_session_usable_seconds"
+SESSION_USABLE_HELP = "For how long this node may still rely on its session, by its own clock; 0 without one."
+
+
+def _update_errors(action: str) -> Counts[PartitionErrorRaised]:
+    return Counts(
+        PartitionErrorRaised, (), lambda event: event.kind == "update" and event.action == action
+    )
+
+
+SOURCE_COORDINATOR = (
+    Metric("partitionsCreatedCount", "Partitions that have been created.", (PIPELINE,), (
+        Counts(PartitionsCreated, (), lambda event: event.count),
+    )),
+    Metric("partitionsCompleted", "Partitions that have been fully processed.", (PIPELINE,), (
+        Counts(PartitionCompleted),
+    )),
+)
+"""Named `<pipeline>_source_coordinator_<name>`: one metric per pipeline, without labels and without any suffix."""

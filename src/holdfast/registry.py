@@ -1,0 +1,141 @@
+"""Finds stores, sources, processors, sinks and formats.
+
+A package offers a plugin through an entry point of the group `holdfast.<kind>`. The entry point names a
+module that has a `PLUGIN`, or the `Plugin` itself:
+
+    [project.entry-points."holdfast.stores"]
+    sqlite = "holdfast.stores.sqlite:PLUGIN"
+
+A configuration file may also name a plugin by its place, as in `my_package.my_module:PLUGIN`.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import operator
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from importlib.metadata import EntryPoint, entry_points
+from types import ModuleType
+from typing import Any, Literal, get_args
+
+from holdfast.errors import UsageError
+
+Kind = Literal["stores", "sources", "processors", "sinks", "formats"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
+
+_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_PLACE = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*:[A-Za-z_][A-Za-z0-9_.]*")
+
+
+@dataclass(frozen=True)
+class Plugin:
+    """What one module offers: how its settings look, and how it is built from them.
+
+    `config` is a pydantic model; `build` is called by the composition root with an instance of it.
+    """
+
+    name: str
+    config: type[Any]
+    build: Callable[..., Any]
+    summary: str
+
+    def __post_init__(self) -> None:
+        if not _NAME.fullmatch(self.name):
+            raise ValueError(f"a plugin's name has letters, digits, '_' and '-' only, not {self.name!r}")
+
+
+class Registry:
+    """The plugins that can be used, by kind and name. A module is imported only when it is asked for."""
+
+    def __init__(
+        self,
+        plugins: Mapping[Kind, Iterable[Plugin]] | None = None,
+        discover: Callable[[Kind], Iterable[EntryPoint]] = lambda _: (),
+    ) -> None:
+        self._loaded: dict[tuple[Kind, str], Plugin] = {
+            (kind, plugin.name): plugin for kind, offered in (plugins or {}).items() for plugin in offered
+        }
+        self._discover = discover
+        self._offered: dict[Kind, dict[str, list[EntryPoint]]] = {}
+
+    @classmethod
+    def installed(cls) -> Registry:
+        """All plugins of all installed packages."""
+        return cls(discover=lambda kind: entry_points(group=f"holdfast.{kind}"))
+
+    def names(self, kind: Kind) -> tuple[str, ...]:
+        """Names of the plugins of this kind, sorted; imports nothing."""
+        given = {name for of_kind, name in self._loaded if of_kind == kind and ":" not in name}
+        return tuple(sorted(given | self._entry_points(kind).keys()))
+
+    def get(self, kind: Kind, name: str) -> Plugin:
+        """The plugin of this name, or of this `module:ATTRIBUTE`; `UsageError` if there is none."""
+        plugin = self._loaded.get((kind, name))
+        if plugin is None:
+            plugin = self._loaded[kind, name] = self._load(kind, name)
+        return plugin
+
+    def _load(self, kind: Kind, name: str) -> Plugin:
+        if _PLACE.fullmatch(name):
+            return _load(kind, name, lambda: _import(name), "")
+        offers = self._entry_points(kind).get(name, [])
+        if not offers:
+            raise UsageError(_not_installed(kind, name, self.names(kind)))
+        if len(offers) > 1:
+            packages = " and ".join(sorted(_package(offer) for offer in offers))
+            raise UsageError(f"{singular(kind)} {name!r} is offered by {packages}; uninstall all but one")
+        plugin = _load(kind, name, offers[0].load, f" of {_package(offers[0])}")
+        if plugin.name != name:
+            raise UsageError(f"{singular(kind)} {name!r} of {_package(offers[0])} calls itself {plugin.name!r}")
+        return plugin
+
+    def _entry_points(self, kind: Kind) -> dict[str, list[EntryPoint]]:
+        if kind not in self._offered:
+            by_name: dict[str, list[EntryPoint]] = {}
+            for offer in self._discover(kind):
+                others = by_name.setdefault(offer.name, [])
+                # An editable install may be found twice; the same target is no conflict.
+                if all(offer.value != other.value for other in others):
+                    others.append(offer)
+            self._offered[kind] = by_name
+        return self._offered[kind]
+
+
+def singular(kind: Kind) -> str:
+    """The word for one plugin of this kind."""
+    return kind.removesuffix("s")
+
+
+def did_you_mean(word: str, candidates: Iterable[str]) -> str:
+    """`; did you mean 'x'?` for the candidate that looks most like the word, or nothing."""
+    close = difflib.get_close_matches(word, list(candidates), n=1)
+    return f"; did you mean {close[0]!r}?" if close else ""
+
+
+def _not_installed(kind: Kind, name: str, names: tuple[str, ...]) -> str:
+    hint = did_you_mean(name, names) or ";"
+    return f"{singular(kind)} {name!r} is not installed{hint} installed: {', '.join(names) or 'none'}"
+
+
+def _load(kind: Kind, name: str, load: Callable[[], object], origin: str) -> Plugin:
+    try:
+        found = load()
+        plugin = found.PLUGIN if isinstance(found, ModuleType) else found
+    except (Exception, SystemExit) as error:  # a module that exits when imported must not end the command
+        reason = f"{type(error).__name__}: {error}"
+        raise UsageError(f"{singular(kind)} {name!r}{origin} cannot be loaded: {reason}") from error
+    if not isinstance(plugin, Plugin):
+        raise UsageError(f"{singular(kind)} {name!r}{origin} is no Plugin but {type(plugin).__name__}")
+    return plugin
+
+
+def _import(path: str) -> object:
+    module, _, attribute = path.partition(":")
+    return operator.attrgetter(attribute)(importlib.import_module(module))
+
+
+def _package(offer: EntryPoint) -> str:
+    return f"package {offer.dist.name!r}" if offer.dist else offer.value

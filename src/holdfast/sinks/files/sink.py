@@ -1,0 +1,137 @@
+"""The files sink on the node: who owns the root, what is visible, publish, rebuild, sweep.
+
+This is the exactly-once protocol for readers who only list the bucket. Nothing is ever overwritten or taken back: a file
+is created under its final name once, from bytes that a commit has decided, after the commit's manifest was created. Runs
+in the simulator as it is, over a simulated bucket.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from holdfast.buckets.bucket import Bucket, Published, StagedFile
+from holdfast.errors import Halt, Refused, SinkUnavailable, StagedDataGone
+from holdfast.flow.batch import Name
+from holdfast.flow.manifest import Manifest, decode_manifest, manifest_of
+from holdfast.flow.names import OWNER_KEY, manifest_key, staged_token, staging_folder
+from holdfast.flow.sink import Publication, PublishResult, Sink
+from holdfast.leases.lease import Json, Lease
+
+
+class FilesSink(Sink):
+    """Files under one root of one bucket. A root belongs to one sink of one pipeline."""
+
+    def __init__(self, name: str, bucket: Bucket) -> None:
+        self.name = name
+        self._bucket = bucket
+
+    def open(self, pipeline: str, *, durable: bool) -> None:
+        owner = {"pipeline": pipeline, "sink": self.name}
+        mine = json.dumps(owner).encode()
+        if not self._bucket.create(OWNER_KEY, mine):
+            present = json.loads(self._bucket.read(OWNER_KEY) or b"{}")
+            if present != owner:
+                raise Refused(
+                    f"the root of sink {self.name!r} belongs to pipeline {present.get('pipeline')!r}, "
+                    f"sink {present.get('sink')!r}; give this pipeline a root of its own"
+                )
+        if not durable and next(self._bucket.keys("_holdfast/commits/"), None) is not None:
+            raise Refused(
+                f"the root of sink {self.name!r} has commits of an earlier run, and the store in_memory has forgotten "
+                "them; everything would be written twice. Use a durable store, for example `sqlite`, or a new root"
+            )
+
+    def stager(self, context: Any) -> Any:
+        raise Refused("this sink was built without a format; it can publish but not stage")
+
+    def witness(self, taken: Sequence[tuple[Lease, Name]]) -> list[Halt | None]:
+        return [self._ahead(lease, name) for lease, name in taken]
+
+    def _ahead(self, lease: Lease, name: Name) -> Halt | None:
+        unknown = manifest_key(name, lease.commit.sequence + 1)
+        if self._bucket.read(unknown) is None:
+            return None
+        return Halt(
+            f"sink {self.name!r} has a manifest {unknown} that the store does not know: "
+            f"the store is at commit {lease.commit.sequence} and has lost what came after it"
+        )
+
+    def sweep(self, taken: Sequence[tuple[Lease, Name]]) -> None:
+        for lease, name in taken:
+            named = {_place(file["staged"]) for file in self._pending_files(lease)}
+            stale = [
+                handle
+                for place, handle in self._bucket.staged_under(staging_folder(name))
+                if staged_token(name, place) < lease.token and _place(handle) not in named
+            ]
+            self._bucket.discard(stale)
+
+    def _pending_files(self, lease: Lease) -> list[dict[str, Json]]:
+        receipt = (lease.commit.receipts or {}).get(self.name)
+        return [] if receipt is None else list(receipt["files"])
+
+    def publish(self, publications: Sequence[Publication]) -> list[PublishResult]:
+        return [self._publish(publication) for publication in publications]
+
+    def _publish(self, publication: Publication) -> PublishResult:
+        files = _staged_files(publication.receipt)
+        try:
+            self._witnessed(publication, files)
+            for file, now in zip(files, self._bucket.publish(files), strict=True):
+                if now is Published.FOREIGN:
+                    return Halt(f"another object is at the committed key {file.key}; it was not touched")
+                if now is Published.GONE:
+                    return StagedDataGone(f"the staged data of {file.key} is gone")
+        except (Halt, StagedDataGone, SinkUnavailable) as trouble:
+            return trouble
+        return None
+
+    def _witnessed(self, publication: Publication, files: Sequence[StagedFile]) -> None:
+        """The commit's manifest is in the bucket and says what the receipt says; else nothing may become visible."""
+        manifest = manifest_of(publication.lease, publication.name, publication.receipt)
+        if self._agreeing(manifest):
+            return
+        # Data that vanished before the manifest exists can be made again freely, so look before it is written.
+        if not all(self._bucket.has_staged(files)):
+            raise StagedDataGone(f"staged data of commit {manifest.commit_id} is gone")
+        key = manifest_key(publication.name, manifest.sequence)
+        if not self._bucket.create(key, manifest.encode()) and not self._agreeing(manifest):
+            raise Halt(f"manifest {key} is gone again")
+
+    def _agreeing(self, manifest: Manifest) -> bool:
+        """Whether the manifest exists. Raises `Halt` when there is another one in its place."""
+        key = manifest_key(Name(manifest.stream, manifest.label), manifest.sequence)
+        present = self._bucket.read(key)
+        if present is None:
+            return False
+        if not decode_manifest(present).agrees_with(manifest):
+            raise Halt(f"store and bucket disagree: manifest {key} is not of commit {manifest.commit_id}")
+        return True
+
+    def mend(self, publication: Publication, fresh: Json) -> Json:
+        old = manifest_of(publication.lease, publication.name, publication.receipt)
+        if not self._agreeing(old):
+            return fresh
+        if not manifest_of(publication.lease, publication.name, fresh).agrees_with(old):
+            raise Halt(
+                f"staged data of commit {old.commit_id} is gone, its manifest is written, "
+                "and reading the source again gives other files"
+            )
+        return {**fresh, "token": publication.receipt["token"]}
+
+    def settle(self, publications: Sequence[Publication]) -> None:
+        handles = [file.handle for told in publications for file in _staged_files(told.receipt)]
+        try:
+            self._bucket.discard(handles)
+        except SinkUnavailable:
+            return  # a later owner's sweep finds them
+
+
+def _staged_files(receipt: Json) -> list[StagedFile]:
+    return [StagedFile(file["staged"], file["key"], file["sha256"]) for file in receipt["files"]]
+
+
+def _place(handle: Json) -> str:
+    return json.dumps(handle, sort_keys=True)

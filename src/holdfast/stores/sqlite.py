@@ -1,0 +1,325 @@
+"""A store in one SQLite file, for any number of processes on one host. Never put it on a network file system.
+
+The store's clock is the host's wall clock: all processes that can open the file share it. It is read after the
+write lock has been taken, so that waiting for the lock does not make it stale.
+
+Every write is one `BEGIN IMMEDIATE` transaction. A deferred one that reads first and then writes would fail at once
+with `SQLITE_BUSY_SNAPSHOT`, without regard to the busy timeout. WAL with `synchronous=FULL`, because a commit that
+is lost with the power would let tokens go back.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from holdfast.errors import AnswerLost, SchemaMismatch, StoreError, StoreUnavailable
+from holdfast.leases.lease import Key, Lease, Status
+from holdfast.leases.store import ClaimingStore, ClaimRequest, Outcome, Query, Snapshot, Swap
+from holdfast.registry import Plugin
+from holdfast.stores import _sql
+
+T = TypeVar("T")
+
+MIGRATIONS: tuple[tuple[str, ...], ...] = (
+    (
+        """CREATE TABLE lease (
+            "pipeline" TEXT NOT NULL, "run" TEXT NOT NULL, "key" TEXT NOT NULL, "group" TEXT NOT NULL,
+            "status" TEXT NOT NULL, "owner" TEXT, "token" INTEGER NOT NULL, "version" INTEGER NOT NULL,
+            "due_at" REAL, "priority" INTEGER NOT NULL, "ordinal" INTEGER NOT NULL, "body" TEXT NOT NULL,
+            PRIMARY KEY ("pipeline", "run", "key"))""",
+        'CREATE INDEX lease_by_status ON lease ("pipeline", "run", "status", "key")',
+        # One small index per status that can be claimed: finished rows are in none of them.
+        """CREATE INDEX lease_assigned ON lease ("pipeline", "run", "due_at", "key") WHERE "status" = 'ASSIGNED'""",
+        """CREATE INDEX lease_closed ON lease ("pipeline", "run", "due_at", "key") WHERE "status" = 'CLOSED'""",
+        """CREATE INDEX lease_unassigned ON lease
+            ("pipeline", "run", "priority" DESC, "ordinal", "key", "due_at") WHERE "status" = 'UNASSIGNED'""",
+    ),
+)
+"""What leads from each version of the tables to the next."""
+SCHEMA_VERSION = len(MIGRATIONS)
+
+_PASSING = frozenset(
+    (
+        sqlite3.SQLITE_BUSY,
+        sqlite3.SQLITE_LOCKED,
+        sqlite3.SQLITE_NOMEM,
+        sqlite3.SQLITE_IOERR,
+        sqlite3.SQLITE_FULL,
+        sqlite3.SQLITE_PROTOCOL,
+    )
+)
+"""Errors that waiting may mend."""
+
+
+class SqliteStore(ClaimingStore):
+    """Rows in a SQLite file. One connection under a lock serves all threads of the process."""
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        skip_table_creation: bool = False,
+        busy_timeout: float = 5.0,
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        self._path = path
+        self._skip_table_creation = skip_table_creation
+        self._busy_timeout = busy_timeout
+        self._now = now
+        self._connection: sqlite3.Connection | None = None
+        self._lock = threading.Lock()
+
+    def open(self) -> None:
+        """Open the file; make its tables, or bring them up to date, unless told not to."""
+        with self._lock:
+            self._connected()
+
+    def close(self) -> None:
+        with self._lock:
+            self._disconnect()
+
+    def now(self) -> float:
+        return self._now()
+
+    def add(self, leases: Sequence[Lease]) -> list[Outcome]:
+        rows = [_sql.row_of(lease, self.max_body_bytes) for lease in leases]
+        return self._each([(_sql.INSERT, row) for row in rows])
+
+    def get(self, keys: Sequence[Key]) -> list[Lease | None]:
+        rows = self._read(lambda db: [db.execute(_sql.SELECT_ONE, key).fetchone() for key in keys])
+        return [None if row is None else _sql.lease_of(row) for row in rows]
+
+    def find(self, query: Query) -> list[Lease]:
+        rows = self._read(lambda db: _found(db, query, self._now()))
+        return [_sql.lease_of(row) for row in rows]
+
+    def snapshot(self, pipeline: str, sessions: str, run: str = "") -> Snapshot:
+        nodes, leases = self._read(
+            lambda db: (
+                _found(db, Query(sessions, run=None), 0.0),
+                _found(db, Query(pipeline, run, _sql.UNFINISHED), 0.0),
+            )
+        )
+        return Snapshot(tuple(map(_sql.lease_of, nodes)), tuple(map(_sql.lease_of, leases)), consistent=True)
+
+    def swap(self, swaps: Sequence[Swap]) -> list[Outcome]:
+        rows = [_sql.row_of(swap.lease, self.max_body_bytes) for swap in swaps]
+        updates = [_sql.update_of(row, swap.version) for row, swap in zip(rows, swaps, strict=True)]
+        return self._each([(_sql.UPDATE_ONE, update) for update in updates])
+
+    def remove(self, leases: Sequence[Lease]) -> list[Outcome]:
+        return self._answered(lambda db: [_removed(db, lease) for lease in leases], len(leases))
+
+    def count(self, pipeline: str, run: str = "") -> Mapping[Status, int]:
+        rows = self._read(lambda db: db.execute(_sql.COUNT, (pipeline, run)).fetchall())
+        return {Status(status): number for status, number in rows}
+
+    def claim(self, request: ClaimRequest) -> list[Lease]:
+        return self._write(lambda db: self._claimed(db, request))
+
+    def _claimed(self, db: sqlite3.Connection, request: ClaimRequest) -> list[Lease]:
+        now = self._now()
+        query = Query(request.pipeline, request.run, request.order, due=True, limit=request.limit)
+        found = [_sql.lease_of(row) for row in _found(db, query, now)]
+        claimed = [row if row.unreadable is not None else request.take(row, now) for row in found]
+        taken = [_sql.row_of(lease, self.max_body_bytes) for lease in claimed if lease.unreadable is None]
+        # Nobody else writes now, so each row still has the version that was read.
+        db.executemany(_sql.CLAIM_ONE, [_sql.claim_of(row) for row in taken])
+        return claimed
+
+    def _each(self, statements: Sequence[tuple[str, _sql.Row]]) -> list[Outcome]:
+        """Run each statement; it is OK if it changed a row."""
+
+        def work(db: sqlite3.Connection) -> list[Outcome]:
+            changed = [db.execute(text, values).rowcount for text, values in statements]
+            return [Outcome.OK if count else Outcome.CONFLICT for count in changed]
+
+        return self._answered(work, len(statements))
+
+    def _answered(self, work: Callable[[sqlite3.Connection], list[Outcome]], rows: int) -> list[Outcome]:
+        try:
+            return self._write(work)
+        except AnswerLost:
+            return [Outcome.UNKNOWN] * rows
+
+    # --- transactions ------------------------------------------------------------------------------------------
+
+    def _read(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        """Run `work` on one moment of the table. It must fetch all that it asks for."""
+        with self._lock:
+            db = self._connected()
+            try:
+                db.execute("BEGIN")
+                result = work(db)
+                db.execute("COMMIT")
+                return result
+            except sqlite3.Error as error:
+                raise self._trouble(error) from error
+            finally:
+                self._roll_back(db)
+
+    def _write(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        """Run `work` while nobody else writes, and commit. Raises `AnswerLost` if the commit itself fails."""
+        with self._lock:
+            db = self._connected()
+            try:
+                db.execute("BEGIN IMMEDIATE")
+                result = work(db)
+            except sqlite3.Error as error:
+                self._roll_back(db)
+                raise self._trouble(error) from error
+            except BaseException:
+                self._roll_back(db)
+                raise
+            try:
+                db.execute("COMMIT")
+            except sqlite3.Error as error:
+                self._disconnect()
+                raise AnswerLost(f"{self._path}: the commit failed: {error}") from error
+            return result
+
+    def _roll_back(self, db: sqlite3.Connection) -> None:
+        try:
+            if db.in_transaction:
+                db.execute("ROLLBACK")
+        except sqlite3.Error:
+            # Closing the connection ends the transaction too; the next call opens another.
+            self._disconnect()
+
+    def _trouble(self, error: sqlite3.Error) -> StoreError | StoreUnavailable:
+        code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
+        if code in _PASSING:
+            return StoreUnavailable(f"{self._path}: {error}")
+        if code == sqlite3.SQLITE_ERROR:
+            return SchemaMismatch(f"{self._path}: its tables are not those of holdfast: {error}")
+        return StoreError(f"{self._path}: {error}")
+
+    # --- connection and tables ---------------------------------------------------------------------------------
+
+    def _connected(self) -> sqlite3.Connection:
+        if self._connection is None:
+            self._require_place()
+            try:
+                db = sqlite3.connect(
+                    self._path, timeout=self._busy_timeout, isolation_level=None, check_same_thread=False
+                )
+            except sqlite3.Error as error:
+                raise StoreError(f"cannot open {self._path}: {error}") from error
+            try:
+                self._prepare(db)
+            except sqlite3.Error as error:
+                db.close()
+                raise self._trouble(error) from error
+            except BaseException:
+                db.close()
+                raise
+            self._connection = db
+        return self._connection
+
+    def _disconnect(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def _require_place(self) -> None:
+        if not self._path.parent.is_dir():
+            raise StoreError(f"cannot open {self._path}: there is no directory {self._path.parent}")
+        if self._skip_table_creation and not self._path.exists():
+            raise SchemaMismatch(
+                f"{self._path} does not exist, and skip_table_creation is set; create it once without that setting"
+            )
+
+    def _prepare(self, db: sqlite3.Connection) -> None:
+        (mode,) = db.execute("PRAGMA journal_mode = WAL").fetchone()
+        if mode != "wal":
+            raise StoreError(f"{self._path}: needs a local file in WAL mode, but SQLite answers {mode!r}")
+        db.execute("PRAGMA synchronous = FULL")
+        if _version(db) != SCHEMA_VERSION:
+            self._migrate(db)
+
+    def _migrate(self, db: sqlite3.Connection) -> None:
+        if not self._skip_table_creation:
+            db.execute("BEGIN IMMEDIATE")
+        # Read again under the lock: another process may have made the tables in the meantime.
+        found = _version(db)
+        if found > SCHEMA_VERSION or (found < SCHEMA_VERSION and self._skip_table_creation):
+            raise SchemaMismatch(_mismatch(self._path, found))
+        for statement in (one for step in MIGRATIONS[found:] for one in step):
+            db.execute(statement)
+        db.execute("CREATE TABLE IF NOT EXISTS schema_version (version INTEGER NOT NULL)")
+        db.execute("DELETE FROM schema_version")
+        db.execute("INSERT INTO schema_version VALUES (?)", (SCHEMA_VERSION,))
+        db.execute("COMMIT")
+
+
+def _found(db: sqlite3.Connection, query: Query, now: float) -> list[_sql.Row]:
+    """Rows of one query, in its order, at most as many as it asks for."""
+    rows: list[_sql.Row] = []
+    for text, parameters in _sql.searches(query, now):
+        rows += db.execute(text, parameters).fetchall()
+        if query.due and query.limit is not None and len(rows) >= query.limit:
+            break
+    if not query.due:
+        rows.sort(key=lambda row: (row[2], row[1]))
+    return rows[: query.limit]
+
+
+def _removed(db: sqlite3.Connection, lease: Lease) -> Outcome:
+    if db.execute(_sql.DELETE_ONE, (*lease.id, lease.version)).rowcount:
+        return Outcome.OK
+    return Outcome.CONFLICT if db.execute(_sql.SELECT_ONE, lease.id).fetchone() else Outcome.OK
+
+
+def _version(db: sqlite3.Connection) -> int:
+    """Version of the tables; 0 if there are none."""
+    if not db.execute("SELECT 1 FROM sqlite_master WHERE name = 'schema_version'").fetchone():
+        return 0
+    (version,) = db.execute("SELECT max(version) FROM schema_version").fetchone()
+    return int(version or 0)
+
+
+def _mismatch(path: Path, found: int) -> str:
+    if found > SCHEMA_VERSION:
+        advice = "it belongs to a newer holdfast; upgrade this one"
+    else:
+        advice = "skip_table_creation is set, so nothing was changed; open it once without that setting"
+    there = f"tables of version {found}" if found else "no lease tables"
+    return f"{path} has {there}, and this holdfast needs version {SCHEMA_VERSION}: {advice}"
+
+
+class SqliteConfig(BaseModel):
+    """Where the file is, and how patient its users are with each other."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    path: Path = Field(description="The database file, on a local disk. Its directory must exist.")
+    skip_table_creation: bool = Field(
+        default=False, description="Never create or migrate tables; refuse to start if they are not as needed."
+    )
+    busy_timeout: float = Field(
+        default=5.0, gt=0, description="Seconds to wait while another process writes, before the store counts as away."
+    )
+
+
+def build(config: SqliteConfig) -> SqliteStore:
+    """The store that the settings describe, not yet opened."""
+    return SqliteStore(
+        config.path.expanduser(),
+        skip_table_creation=config.skip_table_creation,
+        busy_timeout=config.busy_timeout,
+    )
+
+
+PLUGIN = Plugin(
+    name="sqlite",
+    config=SqliteConfig,
+    build=build,
+    summary="Leases in one file, shared by all processes of one host.",
+)

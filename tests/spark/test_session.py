@@ -1,0 +1,193 @@
+"""A session in a process of its own, because these tests start, signal and kill it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark import daemon
+
+from holdfast.spark.workers import quiet_on_hangup
+
+pytestmark = pytest.mark.spark
+
+SECRET = "an-open-sesame"
+PATIENCE = 20.0
+
+NODE = f"""
+import json, os, signal, threading, time
+seen = []
+for number in (signal.SIGINT, signal.SIGTERM):
+    signal.signal(number, lambda number, frame: seen.append(number))
+
+from pyspark import SparkContext
+from holdfast.spark.session import start_session
+
+settings = {{"spark.hadoop.fs.s3a.secret.key": {SECRET!r}, "spark.sql.shuffle.partitions": "3"}}
+session = start_session("node", settings)
+
+def say(**facts):
+    print(json.dumps(facts), flush=True)
+
+def who(batches):
+    import pyarrow
+    yield pyarrow.RecordBatch.from_pydict({{"pid": [os.getpid()]}})
+
+def slow(batches):
+    time.sleep(4)
+    yield from batches
+
+say(
+    jvm=SparkContext._gateway.proc.pid,
+    workers=[row.pid for row in session.range(2).mapInArrow(who, "pid long").collect()],
+    conf=dict(session.sparkContext.getConf().getAll()),
+)
+counts = []
+job = threading.Thread(target=lambda: counts.append(session.range(10).mapInArrow(slow, "id long").count()))
+job.start()
+while not session.sparkContext.statusTracker().getActiveStageIds():
+    time.sleep(0.05)
+say(running=True)
+job.join()
+say(counts=counts, signals=seen)
+signal.pause()
+"""
+
+TWICE = """
+import json
+from pyspark import SparkContext
+from holdfast.errors import UsageError
+from holdfast.spark.session import start_session, stop_session
+
+jvms, refused = [], False
+for partitions in ("3", "5"):
+    session = start_session("twice", {"spark.sql.shuffle.partitions": partitions}, "local[1]")
+    jvms.append(SparkContext._gateway.proc.pid)
+    assert session.conf.get("spark.sql.shuffle.partitions") == partitions
+    assert session.range(3).count() == 3
+    try:
+        start_session("once more", {})
+    except UsageError:
+        refused = True
+    stop_session(session)
+print(json.dumps({"jvms": jvms, "refused": refused}))
+"""
+
+
+def _alive(pid: int) -> bool:
+    """Whether that process runs; a dead one that nobody waited for does not."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return False
+    return state != "Z"
+
+
+def _survivors(pids: list[int]) -> list[int]:
+    end = time.monotonic() + PATIENCE
+    while (left := [pid for pid in pids if _alive(pid)]) and time.monotonic() < end:
+        time.sleep(0.1)
+    return left
+
+
+@dataclass(frozen=True)
+class Life:
+    """What one node did, from start to kill -9."""
+
+    facts: dict[str, Any]
+    command_lines: str
+    result: dict[str, Any]
+    survivors: list[int]
+    stderr: str
+
+
+@pytest.fixture(scope="module")
+def life(tmp_path_factory: pytest.TempPathFactory) -> Life:
+    errors = tmp_path_factory.mktemp("node") / "stderr"
+    with (
+        errors.open("w") as stderr,
+        subprocess.Popen(
+            [sys.executable, "-c", NODE],
+            stdout=subprocess.PIPE,
+            stderr=stderr,
+            text=True,
+            start_new_session=True,
+            cwd=errors.parent,
+        ) as node,
+    ):
+        assert node.stdout is not None
+        try:
+            facts = json.loads(node.stdout.readline())
+            command_lines = Path(f"/proc/{facts['jvm']}/cmdline").read_text()
+            node.stdout.readline()
+            os.killpg(node.pid, signal.SIGINT)
+            os.killpg(node.pid, signal.SIGTERM)
+            result = json.loads(node.stdout.readline())
+        finally:
+            node.kill()
+            node.wait()
+        survivors = _survivors([facts["jvm"], *facts["workers"]])
+    return Life(facts, command_lines, result, survivors, errors.read_text())
+
+
+def test_a_secret_reaches_spark_but_no_command_line(life: Life) -> None:
+    assert life.facts["conf"]["spark.hadoop.fs.s3a.secret.key"] == SECRET
+    assert "spark.sql.shuffle.partitions=3" in life.command_lines
+    assert SECRET not in life.command_lines
+
+
+def test_defaults_bind_to_loopback_and_keep_time_in_utc(life: Life) -> None:
+    conf = life.facts["conf"]
+    assert conf["spark.driver.host"] == conf["spark.driver.bindAddress"] == "127.0.0.1"
+    assert conf["spark.sql.session.timeZone"] == "UTC"
+    assert conf["spark.ui.enabled"] == "false"
+
+
+def test_signals_to_the_group_reach_our_handlers_and_no_job(life: Life) -> None:
+    assert life.result == {"counts": [10], "signals": [signal.SIGINT, signal.SIGTERM]}
+
+
+def test_a_killed_node_takes_its_jvm_and_workers_along(life: Life) -> None:
+    assert life.survivors == []
+
+
+def test_nothing_is_written_to_stderr(life: Life) -> None:
+    assert life.stderr == ""
+
+
+def test_a_stopped_session_ends_its_jvm_and_the_next_has_its_own_settings() -> None:
+    done = subprocess.run([sys.executable, "-c", TWICE], capture_output=True, text=True, check=False)
+    assert done.stderr == ""
+    told = json.loads(done.stdout)
+    assert told["refused"]
+    assert len(set(told["jvms"])) == 2
+    assert not any(_alive(pid) for pid in told["jvms"])
+
+
+@pytest.mark.parametrize(
+    ("error", "file", "printed"),
+    [
+        ("BrokenPipeError", daemon.__file__, False),
+        ("ValueError", daemon.__file__, True),
+        # The same error from a user's function is worth a traceback.
+        ("BrokenPipeError", "handler.py", True),
+    ],
+)
+def test_workers_keep_quiet_about_hangups_of_their_own_socket_only(
+    error: str, file: str, *, printed: bool
+) -> None:
+    tracebacks: list[bool] = []
+    report = quiet_on_hangup(lambda: tracebacks.append(True))
+    try:
+        exec(compile(f"raise {error}", file, "exec"))  # noqa: S102 - the way to raise from a file of that name
+    except (BrokenPipeError, ValueError):
+        report()
+    assert bool(tracebacks) is printed
