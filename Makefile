@@ -56,7 +56,7 @@ lock: | $(READY) ## Resolve requirements.lock anew from pyproject.toml
 lint: $(READY) ## Check style, types and import rules
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy
+	$(BIN)/mypy $(wildcard src tests benchmarks)
 	$(BIN)/lint-imports --no-logo
 
 test: lint ## Lint, then run every test

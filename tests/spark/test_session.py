@@ -181,9 +181,7 @@ def test_a_stopped_session_ends_its_jvm_and_the_next_has_its_own_settings() -> N
         ("BrokenPipeError", "handler.py", True),
     ],
 )
-def test_workers_keep_quiet_about_hangups_of_their_own_socket_only(
-    error: str, file: str, *, printed: bool
-) -> None:
+def test_workers_keep_quiet_about_hangups_of_their_own_socket_only(error: str, file: str, *, printed: bool) -> None:
     tracebacks: list[bool] = []
     report = quiet_on_hangup(lambda: tracebacks.append(True))
     try:

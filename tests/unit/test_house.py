@@ -12,9 +12,7 @@ import pytest
 SOURCE = Path(__file__).parents[2] / "src"
 MODULES = sorted(SOURCE.rglob("*.py"))
 CORE = [
-    path
-    for path in MODULES
-    if path.relative_to(SOURCE).parts[:2] in {("holdfast", "leases"), ("holdfast", "flow")}
+    path for path in MODULES if path.relative_to(SOURCE).parts[:2] in {("holdfast", "leases"), ("holdfast", "flow")}
 ]
 
 LONGEST_MODULE = 400
@@ -66,20 +64,14 @@ def test_module_is_short(path: Path) -> None:
 
 @pytest.mark.parametrize("path", MODULES, ids=_name)
 def test_functions_are_short(path: Path) -> None:
-    functions = [
-        node for node in ast.walk(_tree(path)) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-    ]
+    functions = [node for node in ast.walk(_tree(path)) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
     assert {f.name: _length(f) for f in functions if _length(f) > LONGEST_FUNCTION} == {}
 
 
 @pytest.mark.parametrize("path", [path for path in CORE if path != REAL_WORLD], ids=_name)
 def test_core_has_no_clock_no_dice_and_no_threads(path: Path) -> None:
     tree = _tree(path)
-    imports = [
-        f"line {line}: import {name}"
-        for line, name in _imported(tree)
-        if name.split(".")[0] in IMPURE_MODULES
-    ]
+    imports = [f"line {line}: import {name}" for line, name in _imported(tree) if name.split(".")[0] in IMPURE_MODULES]
     assert imports + list(_clock_calls(tree)) == []
 
 
@@ -97,6 +89,4 @@ def test_leases_knows_the_standard_library_errors_and_events_only(path: Path) ->
 
 def test_the_rules_look_at_real_modules() -> None:
     assert REAL_WORLD in CORE
-    assert list(_clock_calls(ast.parse("import datetime as d\nd.datetime.now()"))) == [
-        "line 2: d.datetime.now"
-    ]
+    assert list(_clock_calls(ast.parse("import datetime as d\nd.datetime.now()"))) == ["line 2: d.datetime.now"]

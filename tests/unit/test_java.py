@@ -74,9 +74,7 @@ def test_without_any_java_the_error_says_what_was_found_and_what_helps(
         java_home()
 
 
-def test_the_wrapper_drops_one_argument_and_keeps_the_rest(
-    install: Install, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_wrapper_drops_one_argument_and_keeps_the_rest(install: Install, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JAVA_HOME", str(install("it's here", "17")))
     given = ["-Xmx1g", "--add-modules=jdk.incubator.vector", "a b", "", "--add-modules=other", "*"]
     program = Path(java_home(), "bin", "java")

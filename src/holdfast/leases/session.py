@@ -135,7 +135,7 @@ class Session:
 
     def _new_session_id(self) -> str:
         # A restarted process is somebody else, and so is one that joins again.
-        return f"{self._process}:{self._world.new_id()[:12]}"
+        return f"{self._process}:{self._world.new_id()}"
 
     def _write(self, change: Callable[[Lease], Lease]) -> None:
         before = self._joined_row

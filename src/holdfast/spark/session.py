@@ -66,9 +66,7 @@ def start_session(app_name: str, settings: Mapping[str, str], master: str = "loc
     public = [(name, value) for name, value in everything.items() if not re.search(SECRETS, name)]
     # The JVM's command line is readable by every user of the machine, so secrets follow over the socket.
     launch: Callable[..., Any] = launch_gateway
-    gateway = SparkContext._gateway or launch(
-        SparkConf(loadDefaults=False).setAll(public), {"process_group": 0}
-    )
+    gateway = SparkContext._gateway or launch(SparkConf(loadDefaults=False).setAll(public), {"process_group": 0})
     # Remembered before there is a context, so that a failure below leaves no JVM behind.
     SparkContext._gateway, SparkContext._jvm = gateway, gateway.jvm
     try:

@@ -1,4 +1,4 @@
-"""Fakes for testing a pipeline's loop without Spark: a source of numbers, an engine moved by hand, a bucket in memory."""
+"""Fakes to test a pipeline's loop without Spark: a source of numbers, an engine moved by hand, a bucket in memory."""
 
 from __future__ import annotations
 

@@ -2,15 +2,17 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.errors import StoreUnavailable
+from holdfast.errors import AnswerLost
 from holdfast.events import BatchCancelled, BatchPublished, PartitionHalted, PipelineFinished, Unreachable
 from holdfast.flow.batch import Limits
 from holdfast.flow.engine import Advanced, Failed, Staged
 from holdfast.flow.sink import Publication, PublishResult
-from holdfast.leases.lease import Counts, Status
+from holdfast.leases.lease import Counts, Lease, Status
 from holdfast.leases.operate import Operator
+from holdfast.leases.store import ClaimRequest
 from holdfast.leases.transitions import RetryLimits
 from holdfast.sinks.files.sink import FilesSink
+from holdfast.stores.memory import MemoryStore
 from tests.unit.flow.rig import PIPELINE, Fleet, TestNode
 
 
@@ -29,10 +31,11 @@ def test_a_partition_goes_from_found_to_completed_and_every_record_is_visible_on
 def test_a_bounded_pipeline_is_finished_when_everything_is() -> None:
     fleet = Fleet({"p": 1})
     node = TestNode(fleet).start()
-    assert not node.loop.finished
+    finished = [node.loop.finished]
     node.stage("p")
     node.turn()
-    assert node.loop.finished
+    finished.append(node.loop.finished)
+    assert finished == [False, True]
     assert fleet.told(PipelineFinished) == [PipelineFinished(PIPELINE, completed=1, failed=0)]
 
 
@@ -261,13 +264,13 @@ def test_a_claim_whose_answer_was_lost_is_found_at_the_next_pass(monkeypatch: py
     fleet = Fleet({"p": 3})
     node = TestNode(fleet).join()
     node.turn()
-    claim = type(fleet.store).claim
+    claim = MemoryStore.claim
 
-    def lost(store: object, request: object) -> list[object]:
-        claim(store, request)  # type: ignore[arg-type]
-        raise StoreUnavailable("the answer was lost")
+    def lost(store: MemoryStore, request: ClaimRequest) -> list[Lease]:
+        claim(store, request)
+        raise AnswerLost("the connection broke")
 
-    monkeypatch.setattr(type(fleet.store), "claim", lost)
+    monkeypatch.setattr(MemoryStore, "claim", lost)
     node.turn()
     monkeypatch.undo()
     assert not node.engine.rounds

@@ -1,0 +1,200 @@
+"""Secrets come in by reference and never come out."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import traceback
+from pathlib import Path
+
+import pytest
+from pydantic import TypeAdapter
+
+from holdfast.config import Secret
+from holdfast.config.secrets import References, Resolved
+from tests.unit.config.samples import PIPELINE, Objects, failure, problems, settings
+
+SESAME = {"PASSWORD": "sesame"}
+
+
+def pipeline(source: str) -> str:
+    return PIPELINE.replace("path: in", f"path: in, {source}")
+
+
+def source(text: str, environ: dict[str, str]) -> Objects:
+    config = settings(pipeline(text), environ).pipelines["clicks"].source.config
+    assert isinstance(config, Objects)
+    return config
+
+
+@pytest.fixture
+def secret_file(tmp_path: Path) -> Path:
+    path = tmp_path / "secret"
+    path.write_text("sesame\n")
+    path.chmod(0o600)
+    return path
+
+
+class TestReferences:
+    def test_a_variable(self) -> None:
+        password = source('password: "${env:PASSWORD}"', SESAME).password
+        assert password is not None
+        assert password.reveal() == "sesame"
+
+    def test_a_file_without_its_last_line_break(self, secret_file: Path) -> None:
+        assert source(f'password: "${{file:{secret_file}}}"', {}).password == Secret("sesame")
+
+    def test_a_reference_within_text_of_any_setting(self) -> None:
+        assert source('user: "a-${env:PASSWORD}-${env:PASSWORD}"', SESAME).user == "a-sesame-sesame"
+
+    def test_a_number_may_be_a_reference(self) -> None:
+        assert settings("node: {metrics_port: '${env:PORT}'}", {"PORT": "9090"}).node.metrics_port == 9090
+
+    def test_two_dollars_stand_for_one(self) -> None:
+        assert source('user: "$${env:PASSWORD} $5"', SESAME).user == "${env:PASSWORD} $5"
+
+    def test_a_value_is_not_read_as_a_reference_again(self) -> None:
+        assert source('user: "${env:A}"', {"A": "${env:B}", "B": "x"}).user == "${env:B}"
+
+    def test_a_variable_that_is_not_set(self) -> None:
+        assert problems(pipeline('user: "${env:NOPE}"')) == ["3:40 the environment variable 'NOPE' is not set"]
+
+    def test_a_variable_that_cannot_be(self) -> None:
+        with pytest.raises(ValueError, match="is not set"):
+            References(os.environ).resolve("${env:\ud800}")
+
+    @pytest.mark.parametrize("text", ["${PASSWORD}", "${evn:PASSWORD}", "${env:}", "${env:PASSWORD"])
+    def test_what_looks_like_a_reference_but_is_none(self, text: str) -> None:
+        assert problems(pipeline(f'user: "{text}"'), SESAME) == [
+            f"3:40 '{text}' is not a reference; write ${{env:NAME}} or ${{file:PATH}}, or $${{ for a literal ${{"
+        ]
+
+
+class TestSecretFiles:
+    @pytest.mark.parametrize("mode", [0o640, 0o604, 0o644, 0o620])
+    def test_a_file_that_others_may_open(self, secret_file: Path, mode: int) -> None:
+        secret_file.chmod(mode)
+        assert problems(pipeline(f'password: "${{file:{secret_file}}}"')) == [
+            f"3:44 the secret file '{secret_file}' is open to other users (mode {mode:04o}); chmod 600 it"
+        ]
+
+    def test_a_missing_file(self, tmp_path: Path) -> None:
+        assert problems(pipeline(f'password: "${{file:{tmp_path}/nope}}"')) == [
+            f"3:44 the secret file '{tmp_path}/nope' cannot be read: No such file or directory"
+        ]
+
+    def test_a_pipe_does_not_stop_the_program(self, tmp_path: Path) -> None:
+        os.mkfifo(tmp_path / "pipe", 0o600)
+        assert problems(pipeline(f'password: "${{file:{tmp_path}/pipe}}"')) == [
+            f"3:44 the secret file '{tmp_path}/pipe' is no regular file"
+        ]
+
+    def test_a_file_that_is_too_large(self, secret_file: Path) -> None:
+        secret_file.write_text("x" * 65_537)
+        assert "is larger than 64 KiB" in problems(pipeline(f'password: "${{file:{secret_file}}}"'))[0]
+
+    def test_a_file_that_is_no_text(self, secret_file: Path) -> None:
+        secret_file.write_bytes(b"\xff")
+        assert "is not UTF-8 text" in problems(pipeline(f'password: "${{file:{secret_file}}}"'))[0]
+
+    def test_a_path_that_cannot_be(self) -> None:
+        assert "cannot be read" in problems(pipeline(r'password: "${file:\0}"'))[0]
+
+
+class TestPlainText:
+    def test_it_is_refused_and_not_quoted(self) -> None:
+        error = failure(pipeline("password: hunter2"))
+        assert str(error) == (
+            "holdfast.yaml:3:44: a secret may not stand in the file; write ${env:NAME} or ${file:PATH}, "
+            "or set allow_plaintext_secrets: true\n"
+            "    3 |     source: {objects: {path: in, password: *******}}\n"
+            "                                                   ^"
+        )
+
+    @pytest.mark.parametrize("allow", ["true", "yes", '"${env:ALLOW}"'])
+    def test_it_is_taken_where_the_file_says_so(self, allow: str) -> None:
+        text = f"allow_plaintext_secrets: {allow}\n" + pipeline("password: hunter2")
+        loaded = settings(text, {"ALLOW": "on"})
+        assert loaded.allow_plaintext_secrets
+        assert loaded.pipelines["clicks"].source.config.password == Secret("hunter2")
+
+    def test_it_must_be_text_even_then(self) -> None:
+        text = "allow_plaintext_secrets: true\n" + pipeline("password: [hunter2]")
+        assert problems(text) == ["4:44 a secret must be text; put it in quotes"]
+
+    @pytest.mark.parametrize(
+        "text",
+        [
+            pipeline("password: hunter2, usr: 1"),
+            pipeline("pasword: hunter2"),
+            pipeline("password: 'hunter2', fragile: hunter2"),
+            pipeline("password: [hunter2, hunter2]"),
+            pipeline('password: "hunter2'),
+            PIPELINE + "    password: hunter2\n   x: 1\n",
+            PIPELINE + "    api_key: |\n      hunter2\n      hunter2\n",
+            PIPELINE + "password: hunter2 hunter2: x\n",
+            "spark: {conf: {fs.secret.key: hunter2}, secret_token: hunter2}",
+            "node: {password: hunter2, metrics_port: x}",
+        ],
+    )
+    @pytest.mark.parametrize("allow", ["", "allow_plaintext_secrets: true\n"])
+    def test_no_error_repeats_it(self, text: str, allow: str) -> None:
+        assert "hunter2" not in str(failure(allow + text))
+
+
+class TestNeverShown:
+    def test_a_secret_does_not_show_itself(self) -> None:
+        secret = Secret("sesame")
+        for shown in (str(secret), repr(secret), f"{secret}", f"{secret!r:>3}", TypeAdapter(Secret).dump_json(secret)):
+            assert shown in {"***", b'"***"'}
+
+    def test_secrets_are_compared_by_value_and_survive_a_trip_to_an_executor(self) -> None:
+        secret = Secret("sesame")
+        assert pickle.loads(pickle.dumps(secret)) == secret  # noqa: S301 (our own bytes)
+        assert len({secret, Secret("sesame")}) == 1
+        assert secret != Secret("other")
+        assert secret != "sesame"
+
+    def test_resolved_text_shows_its_reference(self) -> None:
+        resolved = References(SESAME).resolve("${env:PASSWORD}")
+        assert repr(resolved) == "'${env:PASSWORD}'"
+        again = pickle.loads(pickle.dumps(resolved))  # noqa: S301 (our own bytes)
+        assert isinstance(again, Resolved)
+        assert (again, again.written) == ("sesame", "${env:PASSWORD}")
+
+    def test_settings_do_not_show_it(self) -> None:
+        text = pipeline('password: "${env:PASSWORD}"') + 'spark: {conf: {fs.key: "${env:PASSWORD}"}}'
+        loaded = settings(text, SESAME)
+        for shown in (repr(loaded), loaded.model_dump_json(), str(loaded.model_dump())):
+            assert "sesame" not in shown
+        assert loaded.spark.plain_conf() == {"fs.key": "sesame"}
+
+    @pytest.mark.parametrize(
+        ("text", "problem"),
+        [
+            (
+                pipeline('label: "bad${env:PASSWORD}"'),
+                "3:41 'bad${env:PASSWORD}' is not accepted; the reason is not shown because it may contain the value",
+            ),
+            (
+                PIPELINE.replace("path: in", 'path: "${env:PASSWORD}", user: "${env:PASSWORD}"'),
+                "3:23 user ${env:PASSWORD} is the path, too",
+            ),
+            (
+                pipeline('fragile: "${env:PASSWORD}"'),
+                "3:23 source 'objects' failed on its settings: KeyError: '${env:PASSWORD}'",
+            ),
+            ("node: {metrics_port: '${env:PASSWORD}'}", "1:22 expected a whole number, not '${env:PASSWORD}'"),
+            (
+                "node: {session_timeout: '${env:PASSWORD}'}",
+                "1:25 '${env:PASSWORD}' is not a duration; write 30s, 5m, 1h or PT30S",
+            ),
+            ("node: {log: '${env:PASSWORD}'}", "1:13 expected 'text' or 'json', not '${env:PASSWORD}'"),
+            ("node: {nmae: '${env:PASSWORD}'}", "1:8 unknown key 'nmae'; did you mean 'name'?"),
+        ],
+    )
+    def test_no_error_carries_what_a_reference_stands_for(self, text: str, problem: str) -> None:
+        assert problems(text, SESAME) == [problem]
+        error = failure(text, SESAME)
+        assert "sesame" not in "".join(traceback.format_exception(error))
+        assert error.__context__ is None
