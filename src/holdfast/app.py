@@ -202,7 +202,8 @@ def _loop_settings(pipeline: PipelineSettings) -> LoopSettings:
 
 def _engine(settings: Settings, parts: Mapping[str, Parts]) -> Engine:
     # Spark is loaded only here, so that commands which only look at the store stay fast.
-    from holdfast.spark.engine import Recipe, SparkEngine
+    from holdfast.spark.engine import SparkEngine
+    from holdfast.spark.job import Recipe
     from holdfast.spark.session import start_session
 
     spark = start_session("holdfast", settings.spark.plain_conf(), settings.spark.master or "local[2]")

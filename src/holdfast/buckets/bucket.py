@@ -45,6 +45,14 @@ class StagedWriter(Protocol):
         ...
 
 
+class RootLock(Protocol):
+    """A root that is held by this process."""
+
+    def close(self) -> None:
+        """Let others have it. May be called again; never raises."""
+        ...
+
+
 class Bucket(ABC):
     """One root in a bucket. Instances are picklable and open their clients where they are used."""
 
@@ -58,7 +66,10 @@ class Bucket(ABC):
 
     @abstractmethod
     def keys(self, prefix: str) -> Iterator[str]:
-        """Keys of all objects whose key begins with the prefix, hidden ones included, sorted."""
+        """Keys of all objects whose key begins with the prefix, hidden ones included, sorted.
+
+        What is only staged is no object.
+        """
 
     @abstractmethod
     def stage(self, place: str, key: str) -> StagedWriter:
@@ -79,3 +90,16 @@ class Bucket(ABC):
     @abstractmethod
     def staged_under(self, prefix: str) -> Iterator[tuple[str, Json]]:
         """Place and handle of every staged object whose place begins with the prefix."""
+
+    def lock(self, *, exclusive: bool) -> RootLock | None:  # noqa: ARG002 - for those that have locks
+        """Hold this root: alone, or together with others that do not ask for it alone. None if it is taken otherwise.
+
+        The lock ends with the process. It catches mistakes of people; no data depends on it. A bucket that has no locks
+        keeps nobody out.
+        """
+        return _NoLock()
+
+
+class _NoLock:
+    def close(self) -> None:
+        """Nothing was taken."""

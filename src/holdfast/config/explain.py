@@ -12,8 +12,8 @@ from yaml.nodes import Node, ScalarNode
 
 from holdfast.config.known import Path, known_keys
 from holdfast.config.plugins import KEY_ERROR, PLAIN_ERROR
-from holdfast.config.positions import NULL, Document, Place, Problem, describe, is_secret_key
-from holdfast.config.secrets import SECRET_ERROR, Resolved
+from holdfast.config.positions import NULL, Document, Place, Problem, describe, is_secret_key, without_password
+from holdfast.config.secrets import HIDDEN, SECRET_ERROR, Resolved
 from holdfast.config.units import VALUE_ERROR
 from holdfast.registry import Registry, did_you_mean
 
@@ -102,10 +102,12 @@ class Explainer:
         value = _follow(self._data, place.path)
         if isinstance(value, Resolved) or self._is_secret(place):
             return f"{quoted} is not accepted; {_NO_REASON}"
-        for resolved in _references(value):
-            for text in {str.__str__(resolved), str.__repr__(resolved)[1:-1]} - {""}:
-                message = message.replace(text, resolved.written)
-        return re.sub(r"^(Value error|Assertion failed), ", "", message)
+        shown_as = dict.fromkeys(self._secrets, HIDDEN)
+        shown_as |= {str.__str__(resolved): resolved.written for resolved in _references(value)}
+        for hidden, shown in shown_as.items():
+            for text in {hidden, repr(hidden)[1:-1]} - {""}:
+                message = message.replace(text, shown)
+        return re.sub(r"^(Value error|Assertion failed), ", "", without_password(message))
 
     def _quoted(self, place: Place) -> str:
         return "this value" if self._is_secret(place) else describe(place.node)
@@ -137,7 +139,10 @@ def _wrong_type(expected: str, quoted: str, node: Node) -> str:
 
 def _follow(data: Any, path: Path) -> Any:
     for step in path:
-        data = data[step]
+        # A value with a refused tag was not read, so its node has more below it than the data.
+        if not isinstance(data, dict | list):
+            return None
+        data = data.get(step) if isinstance(data, dict) else data[int(step)]
     return data
 
 

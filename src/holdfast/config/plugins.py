@@ -106,7 +106,7 @@ class Uses:
                 (second,),
                 KEY_ERROR,
                 f"only one {word} is possible here, not {first!r} and {second!r}; "
-                f"the settings of {first!r} are indented below it",
+                f"indent the settings of {first!r} below it",
             )
         return entries[0]
 

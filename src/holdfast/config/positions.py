@@ -30,16 +30,21 @@ _LINE_BREAK = re.compile("\r\n|[\n\r\x85\u2028\u2029]")
 # Values below such keys are not quoted, even where the key itself is a mistake.
 _SECRET_KEY = re.compile(r"pas+w|pwd|secret|token|credential|api_?key|access_?key", re.IGNORECASE)
 _SECRET_ENTRY = re.compile(rf"((?:{_SECRET_KEY.pattern})[^\s:]*\s*:\s*)(?!['\"]?\$\{{)(\S.*)", re.IGNORECASE)
+_PASSWORD_IN_URL = re.compile(r"(://[^/\s:@]*:)([^/\s@$]+)(?=@)")
 _PLAIN_WORDS = {
     "mapping values are not allowed": "a ':' cannot stand here; check the indentation, or quote the value",
     "cannot start any token": "this cannot begin a value; quote the value, and indent with spaces only",
     "expected <block end>": "this line does not fit the indentation of the lines above",
     "could not find expected ':'": "a ':' is missing after this key",
     "found unexpected end of stream": "a quote that is opened here is never closed",
-    "expected a single document": "only one document is possible in a file; remove this '---'",
+    "but found another document": "only one document is possible in a file; remove this '---'",
     "but got '{'": "a '{' cannot stand here; within {…} and […] a reference needs quotes: \"${env:NAME}\"",
     "found undefined alias": "this alias has no anchor above it",
 }
+
+
+class _BoundExceeded(yaml.MarkedYAMLError):
+    """More of something than a configuration can need."""
 
 
 class _Loader(yaml.SafeLoader):
@@ -62,7 +67,7 @@ class _Loader(yaml.SafeLoader):
         ):
             if count > limit:
                 mark = self.get_mark()
-                raise yaml.composer.ComposerError(None, None, f"more than {limit} {of}", mark)
+                raise _BoundExceeded(problem=f"more than {limit} {of} are not allowed", problem_mark=mark)
         node = super().compose_node(parent, index)
         self._depth -= 1
         return node
@@ -123,6 +128,8 @@ class Document:
             root = loader.get_single_node()
         except yaml.reader.ReaderError as error:
             raise self._unreadable_character(text, error) from None
+        except _BoundExceeded as error:
+            raise self._at(error.problem_mark, str(error.problem)) from None
         except yaml.MarkedYAMLError as error:
             raise self._not_yaml(error) from None
         except (ValueError, OverflowError) as error:  # PyYAML passes impossible escapes on to chr() and int()
@@ -133,8 +140,8 @@ class Document:
 
     def _unreadable_character(self, text: str, error: yaml.reader.ReaderError) -> ConfigError:
         before = _LINE_BREAK.split(text[: error.position])
-        mark = Mark(self.file, len(before), len(before[-1]) + 1, self._lines[len(before) - 1])
-        return ConfigError([(mark, f"the character U+{ord(text[error.position]):04X} is not allowed in YAML")])
+        mark = yaml.Mark(self.file, error.position, len(before) - 1, len(before[-1]), None, 0)
+        return self._at(mark, f"the character U+{ord(text[error.position]):04X} is not allowed in YAML")
 
     def _not_yaml(self, error: yaml.MarkedYAMLError) -> ConfigError:
         problem = error.problem or "not valid YAML"
@@ -146,20 +153,20 @@ class Document:
         if mark is None:
             return ConfigError([(Mark(self.file, 1, 1), message)])
         # What cannot be parsed has no nodes; whatever follows a secret's key is hidden.
-        lines = [_SECRET_ENTRY.sub(lambda entry: entry[1] + "*" * len(entry[2]), line) for line in self._lines]
+        lines = [_SECRET_ENTRY.sub(_blank_out, without_password(line)) for line in self._lines]
         return ConfigError([(self._mark(mark, lines), message)])
 
 
 def is_secret_key(key: str) -> bool:
     """Whether the name of a key suggests that its value is nobody's business."""
-    return _SECRET_KEY.search(key) is not None
+    return key != "allow_plaintext_secrets" and _SECRET_KEY.search(key) is not None
 
 
 def describe(node: Node) -> str:
     """The value as it stands in the file, short, for a message."""
     if isinstance(node, ScalarNode):
         text = node.value if len(node.value) <= 60 else node.value[:57] + "..."
-        return text if node.tag != STR and text.isprintable() else repr(text)
+        return text if node.tag != STR and text.isprintable() else repr(without_password(text))
     return "this list" if isinstance(node, SequenceNode) else "this mapping"
 
 
@@ -172,7 +179,7 @@ def _entry(node: Node, step: str | int) -> tuple[Node | None, Node] | None:
 
 
 def _hide(lines: Sequence[str], root: Node, secrets: frozenset[str]) -> list[str]:
-    hidden = list(lines)
+    hidden = [without_password(line) for line in lines]
     for key, node in _scalars(root, "", set()):
         literal = REFERENCE.sub("", node.value)
         if literal and (node.value in secrets or is_secret_key(key)):
@@ -181,6 +188,15 @@ def _hide(lines: Sequence[str], root: Node, secrets: frozenset[str]) -> list[str
                 end = node.end_mark.column if number == node.end_mark.line else len(lines[number])
                 hidden[number] = hidden[number][:start] + "*" * (end - start) + hidden[number][end:]
     return hidden
+
+
+def without_password(text: str) -> str:
+    """The text with the password of every URL blanked out."""
+    return _PASSWORD_IN_URL.sub(_blank_out, text)
+
+
+def _blank_out(found: re.Match[str]) -> str:
+    return found[1] + "*" * len(found[2])
 
 
 def _scalars(node: Node, key: str, visited: set[int]) -> Iterator[tuple[str, ScalarNode]]:

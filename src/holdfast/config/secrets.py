@@ -122,8 +122,9 @@ class References:
         if match["escape"]:
             return "${"
         if match["stray"]:
+            # What follows is not repeated: it may be a part of a password.
             usage = "write ${env:NAME} or ${file:PATH}, or $${ for a literal ${"
-            raise ValueError(f"{match[0]!r} is not a reference; {usage}")
+            raise ValueError(f"'${{' does not begin a reference here; {usage}")
         return self._variable(match["name"]) if match["kind"] == "env" else read_secret_file(match["name"])
 
     def _variable(self, name: str) -> str:
@@ -133,6 +134,8 @@ class References:
             value = None
         if value is None:
             raise ValueError(f"the environment variable {name!r} is not set")
+        if not is_encodable(value):
+            raise ValueError(f"the environment variable {name!r} is not UTF-8 text")
         return value
 
 
@@ -164,3 +167,8 @@ def _decode(path: str, content: bytes) -> str:
     except UnicodeDecodeError:
         raise ValueError(f"the secret file {path!r} is not UTF-8 text") from None
     return text.removesuffix("\n").removesuffix("\r")
+
+
+def is_encodable(text: str) -> bool:
+    """Whether the text can be written as UTF-8; half of a surrogate pair cannot."""
+    return not any("\ud800" <= character <= "\udfff" for character in text)

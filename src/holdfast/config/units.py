@@ -95,9 +95,7 @@ def _duration(value: Any, info: ValidationInfo) -> float:
 
 
 def _size(value: Any) -> int:
-    if isinstance(value, int) and not isinstance(value, bool):
-        value = str(value)
-    return _or_explain(parse_size, value)
+    return _or_explain(parse_size, str(value) if isinstance(value, int) else value)
 
 
 def _or_explain(parse: Callable[[str], _Number], value: Any) -> _Number:

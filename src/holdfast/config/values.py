@@ -18,8 +18,8 @@ from holdfast.config.positions import (
     NULL,
     STR,
     Problem,
-    describe,
 )
+from holdfast.config.secrets import is_encodable
 
 
 class TooMuch(Exception):
@@ -34,7 +34,7 @@ class Values:
 
     def __init__(self, resolve: Callable[[str], str]) -> None:
         self._scalars: dict[str, Callable[[str], Any]] = {
-            STR: resolve,
+            STR: lambda text: resolve(_checked(text)),
             NULL: lambda _: None,
             BOOL: _truth,
             INT: int,
@@ -70,7 +70,7 @@ class Values:
         data: dict[str, Any] = {}
         for key, value in node.value:
             read = self.read(value)
-            if not isinstance(key, ScalarNode):
+            if not isinstance(key, ScalarNode) or not is_encodable(key.value):
                 self.problems.append((key, "a key must be plain text"))
             elif key.value == "<<" and key.style is None:
                 self.problems.append((key, "merging with '<<' is not supported; repeat the keys"))
@@ -87,8 +87,8 @@ class Values:
         try:
             return read(node.value)
         except ValueError as error:
-            # int() and float() speak of Python; what the file says is enough.
-            message = str(error) if node.tag == STR else f"{describe(node)} cannot be read as {_word(node.tag)}"
+            # int() and float() speak of Python, and repeat what may be a secret.
+            message = str(error) if node.tag == STR else f"this cannot be read as {node.tag.rpartition(':')[2]}"
             self.problems.append((node, message))
             return None
 
@@ -102,5 +102,7 @@ def _truth(text: str) -> bool:
     return text.lower() == "true"
 
 
-def _word(tag: str) -> str:
-    return tag.rpartition(":")[2]
+def _checked(text: str) -> str:
+    if not is_encodable(text):
+        raise ValueError("this is not text that can be written as UTF-8")
+    return text

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from holdfast.errors import Halt, LeaseLost, StoreError
+from holdfast.errors import Halt, LeaseLost, SinkUnavailable, StoreError
 from holdfast.events import AttemptFailed, BatchCommitted, BatchRebuilt, PartitionCompleted, PartitionFailed
-from holdfast.flow.engine import Advanced, Failed, Report, Staged
+from holdfast.flow.batch import Batch
+from holdfast.flow.engine import Advanced, Engine, Failed, Report, Staged
 from holdfast.flow.held import Held, Holdings
 from holdfast.flow.publishing import Publisher
 from holdfast.flow.sink import Sink
@@ -22,61 +23,76 @@ class Committer:
     """Turns reports into writes on the rows of one pipeline's holdings."""
 
     def __init__(
-        self, coordinator: Coordinator, publisher: Publisher, sinks: Mapping[str, Sink], holdings: Holdings
+        self,
+        coordinator: Coordinator,
+        publisher: Publisher,
+        sinks: Mapping[str, Sink],
+        engine: Engine,
+        holdings: Holdings,
     ) -> None:
         self._coordinator = coordinator
         self._publisher = publisher
         self._sinks = sinks
+        self._engine = engine
         self._holdings = holdings
 
     def receive(self, reports: Sequence[Report]) -> None:
         """Commit what is staged, count what failed. Reports of batches that are nobody's any more are passed over."""
-        mine = [(held, report) for report in reports if (held := self._holdings.carrying(report.batch_id))]
+        for wave in _one_of_each_batch(reports):
+            self._receive(wave)
+
+    def _receive(self, reports: Sequence[Report]) -> None:
         commits = []
-        for held, report in mine:
+        for report in reports:
+            held = self._holdings.carrying(report.batch_id)
+            if held is None or held.batch is None:
+                continue
+            batch = held.batch
+            if not isinstance(report, Advanced):
+                self._holdings.recall(held)
             if isinstance(report, Failed):
                 self._failed(held, report)
-            elif held.batch is not None and held.batch.restages is not None:
-                self._restage(held, report)
-            else:
-                commits.append((held, report))
+            elif batch.restages is not None:
+                self._restage(held, batch, report)
+            elif isinstance(report, Staged) or _tells_more(report, held.lease):
+                commits.append((held, batch, report))
         self._commit(commits)
 
     # --- commit ------------------------------------------------------------------------------------------------
 
-    def _commit(self, commits: Sequence[tuple[Held, Staged | Advanced]]) -> None:
+    def _commit(self, commits: Sequence[tuple[Held, Batch, Staged | Advanced]]) -> None:
         if not commits:
             return
         now = self._coordinator.now()
-        changes = [(held.lease, self._advance(held, report, now)) for held, report in commits]
+        changes = [(held.lease, self._advance(held, batch, report, now)) for held, batch, report in commits]
         try:
             results = self._coordinator.write_each(changes)
         except StoreError as refused:
             self._commit_apart(commits, refused)
             return
-        for (held, report), result in zip(commits, results, strict=True):
+        for (held, _, report), result in zip(commits, results, strict=True):
             self._committed(held, report, result)
 
-    def _commit_apart(self, commits: Sequence[tuple[Held, Staged | Advanced]], refused: StoreError) -> None:
+    def _commit_apart(self, commits: Sequence[tuple[Held, Batch, Staged | Advanced]], refused: StoreError) -> None:
         # One row that the store refuses, such as receipts too large, must not hold up the others.
         if len(commits) > 1:
-            for pair in commits:
-                self._commit([pair])
+            for one in commits:
+                self._commit([one])
         else:
             self.count_attempt(commits[0][0], f"the commit was refused: {refused}")
 
-    def _advance(self, held: Held, report: Staged | Advanced, now: float) -> Callable[[Lease], Lease]:
+    def _advance(self, held: Held, batch: Batch, report: Staged | Advanced, now: float) -> Callable[[Lease], Lease]:
         planned, commit_id = held.lease, self._coordinator.world.new_id()
         if isinstance(report, Staged):
-            receipts = _receipts(held, report)
-            advance = Advance(commit_id, report.end, receipts, report.counts)
+            receipts = _receipts(batch, report)
+            advance = Advance(commit_id, report.end, receipts, report.counts, report.acked)
         else:
             advance = Advance(commit_id, report.position, {}, report.counts, report.acked)
         return lambda row: transitions.commit(row, advance, planned, now)
 
     def _committed(self, held: Held, report: Staged | Advanced, result: Lease | LeaseLost) -> None:
         if isinstance(result, LeaseLost):
-            self._holdings.drop(held)
+            self._let_go(held)
             return
         held.lease = result
         counts: Counts = report.counts
@@ -84,37 +100,43 @@ class Committer:
             BatchCommitted(result.pipeline, result.key, result.commit.sequence, counts.processed, counts.dead)
         )
         if isinstance(report, Staged):
-            self._holdings.recall(held)
             held.complete_after_publish = report.last
             if report.last and not held.pending:
                 self.complete(held)
 
     # --- rebuild -----------------------------------------------------------------------------------------------
 
-    def _restage(self, held: Held, report: Staged | Advanced) -> None:
+    def _restage(self, held: Held, batch: Batch, report: Staged | Advanced) -> None:
         if isinstance(report, Advanced):
             return
+        if report.end != batch.cut.end:
+            self.count_attempt(held, f"a rebuilt batch ends at {report.end} instead of {batch.cut.end}")
+            return
         try:
-            mended = self._mended(held, _receipts(held, report))
+            mended = self._mended(held, _receipts(batch, report))
         except Halt as halt:
-            self._holdings.recall(held)
             self._coordinator.halt(held.lease, str(halt))
             self._holdings.drop(held)
-            return
+        except SinkUnavailable as away:
+            self._publisher.put_off(held, away)
+        else:
+            self._record_mended(held, mended)
+
+    def _record_mended(self, held: Held, mended: Mapping[str, Json]) -> None:
         commit_id = held.lease.commit.commit_id
         (result,) = self._coordinator.write(
             [held.lease], lambda row, now: transitions.restage(row, commit_id, mended, now)
         )
-        self._holdings.recall(held)
         if isinstance(result, LeaseLost):
             self._holdings.drop(held)
             return
-        held.lease = result
+        held.lease, held.gone = result, ()
         self._coordinator.world.emit(BatchRebuilt(result.pipeline, result.key, result.commit.sequence))
 
     def _mended(self, held: Held, fresh: Mapping[str, Json]) -> dict[str, Json]:
+        """Receipts with those replaced whose data is gone; what another sink has published stays as it is."""
         mended = dict(held.lease.commit.receipts or {})
-        for name in mended:
+        for name in held.gone:
             publication = self._publisher.publication(held, name)
             if publication is not None:
                 mended[name] = self._sinks[name].mend(publication, fresh[name])
@@ -136,7 +158,7 @@ class Committer:
         (result,) = self._coordinator.write(
             [held.lease], lambda row, now: transitions.fail_attempt(row, error, limits, now)
         )
-        self._holdings.drop(held)
+        self._let_go(held)
         if isinstance(result, LeaseLost):
             return
         emit = self._coordinator.world.emit
@@ -149,17 +171,39 @@ class Committer:
         self._coordinator.write([held.lease], lambda row, now: transitions.release(row, now, now + seconds))
         self._holdings.drop(held)
 
+    def _let_go(self, held: Held) -> None:
+        """The lease is not ours any more: a long-lived batch under it must end."""
+        if held.batch is not None:
+            self._engine.cancel([held.batch.id])
+        self._holdings.drop(held)
+
     def _failed(self, held: Held, report: Failed) -> None:
-        self._holdings.recall(held)
         if report.unavailable:
             self.hand_back_later(held, self._coordinator.world.jittered(OUTSIDE_PAUSE))
         else:
             self.count_attempt(held, report.error)
 
 
-def _receipts(held: Held, report: Staged) -> dict[str, Json]:
+def _one_of_each_batch(reports: Sequence[Report]) -> list[list[Report]]:
+    """The reports in waves: a later report of a batch is derived from the row that the earlier one has made."""
+    waves: list[list[Report]] = []
+    told: dict[str, int] = {}
+    for report in reports:
+        place = told.get(report.batch_id, 0)
+        told[report.batch_id] = place + 1
+        if place == len(waves):
+            waves.append([])
+        waves[place].append(report)
+    return waves
+
+
+def _tells_more(report: Advanced, lease: Lease) -> bool:
+    """Whether the row does not know it yet; else it is a mere sign of life."""
+    known = lease.progress
+    return (report.position, report.acked) != (known.position, known.acked) or report.counts != Counts()
+
+
+def _receipts(batch: Batch, report: Staged) -> dict[str, Json]:
     """Receipts by sink, each with the range and the token of the batch, so that anybody can publish or rebuild it."""
-    if held.batch is None:
-        return {}
-    told = {"from": held.batch.cut.start, "to": report.end, "token": held.batch.lease.token}
+    told = {"from": batch.cut.start, "to": report.end, "token": batch.lease.token}
     return {sink: {**receipt, **told} for sink, receipt in report.receipts.items()}

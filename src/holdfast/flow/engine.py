@@ -18,8 +18,10 @@ from holdfast.leases.lease import Counts, Json
 class Staged:
     """The batch is staged in full; it may be committed. No further report follows for it.
 
-    `end` may lie before the planned end when the engine cut the batch shorter; `last` is then False.
-    `receipts` has one entry per sink, or none at all for a mere acknowledgement.
+    `end` may lie before the planned end when the engine cut the batch shorter; `last` is then False. A batch that
+    restages a commit is never cut shorter.
+    `receipts` has one entry per sink, or none at all for a mere acknowledgement. `acked` is what a long-lived batch
+    knows to be acknowledged beyond its end.
     """
 
     batch_id: str
@@ -27,11 +29,15 @@ class Staged:
     last: bool
     receipts: Mapping[str, Json]
     counts: Counts = Counts()
+    acked: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Advanced:
-    """A long-lived batch has acknowledged records up to `position` and in `acked` ranges beyond it, and goes on."""
+    """A long-lived batch has acknowledged records up to `position` and in `acked` ranges beyond it, and goes on.
+
+    It puts off the watchdog; one that tells nothing new is a mere sign of life and writes nothing.
+    """
 
     batch_id: str
     position: Json

@@ -24,8 +24,8 @@ class Held:
     found_pending: bool = False
     """An earlier owner committed and did not get to publish it."""
     complete_after_publish: bool = False
-    rebuild: bool = False
-    """Staged data of the pending commit is gone and must be made again."""
+    gone: tuple[str, ...] = ()
+    """Sinks whose staged data of the pending commit is gone and must be made again."""
     wait_until: float = 0.0
     waits: int = 0
 
@@ -62,12 +62,17 @@ class Holdings:
     def __contains__(self, key: str) -> bool:
         return key in self._by_key
 
+    def get(self, key: str) -> Held | None:
+        return self._by_key.get(key)
+
     def add(self, held: Held) -> None:
         self._by_key[held.lease.key] = held
 
     def drop(self, held: Held) -> None:
         """Forget the lease; a batch that is out is nobody's from now on."""
-        self._by_key.pop(held.lease.key, None)
+        # The same partition may have come back to this node under another token.
+        if self._by_key.get(held.lease.key) is held:
+            del self._by_key[held.lease.key]
         self.recall(held)
 
     def send(self, held: Held, batch: Batch, cancel_at: float) -> None:

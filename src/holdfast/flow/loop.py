@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from holdfast.errors import BatchError, LeaseLost, SinkUnavailable, SourceUnavailable
+from holdfast.errors import BatchError, Interrupted, LeaseLost, SinkUnavailable, SourceUnavailable
 from holdfast.events import BatchCancelled, NothingAcquired, PipelineFinished, RoundSubmitted, Unreachable
 from holdfast.flow.batch import Batch, Cut, Done, Limits, Wait
 from holdfast.flow.committing import Committer
-from holdfast.flow.engine import Engine, Report
+from holdfast.flow.engine import Advanced, Engine, Report
 from holdfast.flow.held import Held, Holdings
 from holdfast.flow.publishing import Publisher
 from holdfast.flow.sink import Sink
@@ -56,7 +56,7 @@ class PipelineLoop:
         self._settings = settings
         self._holdings = Holdings()
         self._publisher = Publisher(coordinator, sinks, self._holdings)
-        self._committer = Committer(coordinator, self._publisher, sinks, self._holdings)
+        self._committer = Committer(coordinator, self._publisher, sinks, engine, self._holdings)
         self._discovery = Discovery(coordinator, source.discover, again_after=source.rediscover_after)
         self._discovering = False
         self._next_look = 0.0
@@ -77,6 +77,7 @@ class PipelineLoop:
         """Everything that can be done now. `step` is told the name and limit of each part before it begins."""
         limit = self._settings.step_limit
         step("commit", limit)
+        self._put_off_watchdog(reports)
         self._committer.receive(reports)
         step("publish", limit)
         self._publish()
@@ -132,34 +133,39 @@ class PipelineLoop:
         """Compare with the store: let go of what was taken away, and hold what a lost answer gave us."""
         rows = {row.key: row for row in self._coordinator.owned()}
         for held in self._holdings:
-            row = rows.pop(held.lease.key, None)
+            row = rows.get(held.lease.key)
             if row is None or row.token != held.lease.token:
                 self._cancel([held])
                 self._holdings.drop(held)
-        self._hold(list(rows.values()))
+            else:
+                del rows[row.key]
+        self._hold(self._coordinator.adopt(rows.values()))
 
     def _hold(self, leases: Sequence[Lease]) -> None:
         for lease in leases:
+            if (earlier := self._holdings.get(lease.key)) is not None:
+                self._cancel([earlier])
             self._holdings.add(Held(lease, self._source.name(lease), found_pending=lease.commit.receipts is not None))
 
     def _nothing_acquired(self) -> None:
         self._world.emit(NothingAcquired(self.pipeline))
-        if not self._discovering:
+        if self._source.rediscover_after is None and self._discovery.exhausted:
+            if not len(self._holdings):
+                self._check_finished()
+        elif not self._discovering:
             self._discovering = True
             self._world.spawn(self._discover)
-        if not len(self._holdings):
-            self._check_finished()
 
     def _discover(self) -> None:
         try:
             if self._discovery.run():
                 self._next_look = 0.0
+        except Interrupted:
+            return
         finally:
             self._discovering = False
 
     def _check_finished(self) -> None:
-        if self._source.rediscover_after is not None or not self._discovery.exhausted:
-            return
         counts = self._coordinator.counts()
         if not any(number for status, number in counts.items() if status not in FINISHED):
             self.finished = True
@@ -191,7 +197,7 @@ class PipelineLoop:
     def _plan(self) -> None:
         if self._draining or self._engine.room() <= 0:
             return
-        self._rebuild(self._ready(lambda held: held.admitted and held.rebuild and held.batch is None))
+        self._rebuild(self._ready(lambda held: held.admitted and bool(held.gone) and held.batch is None))
         idle = self._ready(lambda held: held.admitted and held.batch is None and not held.pending)
         idle = [held for held in idle if self._at_our_generation(held)]
         if not idle:
@@ -236,7 +242,6 @@ class PipelineLoop:
         for held in gone:
             receipt = next(iter((held.lease.commit.receipts or {}).values()))
             cut = Cut(receipt["from"], receipt["to"])
-            held.rebuild = False
             self._submit([(held, self._batch(held, cut, held.lease.commit.commit_id))])
 
     def _submit(self, planned: Sequence[tuple[Held, Batch]]) -> None:
@@ -244,7 +249,7 @@ class PipelineLoop:
         rounds = [together] if together else []
         rounds += [[pair] for pair in planned if pair[0].lonely]
         for pairs in rounds[: max(self._engine.room(), 0)]:
-            cancel_at = self._world.clock.monotonic() + self._settings.limits.timeout
+            cancel_at = self._watchdog()
             for held, batch in pairs:
                 self._holdings.send(held, batch, cancel_at)
             self._engine.submit(self.pipeline, [batch for _, batch in pairs])
@@ -253,9 +258,18 @@ class PipelineLoop:
     # --- publish and watch -------------------------------------------------------------------------------------
 
     def _publish(self) -> None:
-        waiting = self._ready(lambda held: held.admitted and held.pending and not held.rebuild and held.batch is None)
+        waiting = self._ready(lambda held: held.admitted and held.pending and not held.gone and held.batch is None)
         if waiting:
             self._publisher.publish(waiting)
+
+    def _watchdog(self) -> float:
+        return self._world.clock.monotonic() + self._settings.limits.timeout
+
+    def _put_off_watchdog(self, reports: Sequence[Report]) -> None:
+        for report in reports:
+            held = self._holdings.carrying(report.batch_id) if isinstance(report, Advanced) else None
+            if held is not None:
+                held.cancel_at = self._watchdog()
 
     def _cancel_overdue(self) -> None:
         now = self._world.clock.monotonic()

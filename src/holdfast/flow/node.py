@@ -24,7 +24,7 @@ class Node:
         """`grace`: seconds that running batches are given to finish when the node is asked to stop."""
         self._session = session
         self._keeper = Keeper(session, world)
-        self._loops = loops
+        self._loops = list(loops)
         self._engine = engine
         self._world = world
         self._grace = grace
@@ -53,6 +53,8 @@ class Node:
         for loop in self._loops:
             if not loop.finished:
                 loop.turn(reports, self._keeper.step)
+        # Another pipeline comes first next time, or the first one would take every free place of the engine.
+        self._loops.append(self._loops.pop(0))
 
     def _join(self) -> None:
         self._session.join()

@@ -40,34 +40,35 @@ class Publisher:
         receipts = held.lease.commit.receipts or {}
         return Publication(held.lease, held.name, receipts[sink]) if sink in receipts else None
 
-    def _through_all_sinks(self, pending: Sequence[Held]) -> dict[str, list[PublishResult]]:
-        results: dict[str, list[PublishResult]] = {held.lease.key: self._unknown_sinks(held) for held in pending}
+    def _through_all_sinks(self, pending: Sequence[Held]) -> dict[str, dict[str, PublishResult]]:
+        """Results by partition and sink."""
+        results = {held.lease.key: self._unknown_sinks(held) for held in pending}
         for name, sink in self._sinks.items():
             asked = [(held, told) for held in pending if (told := self.publication(held, name))]
             for (held, _), result in zip(asked, sink.publish([told for _, told in asked]), strict=True):
-                results[held.lease.key].append(result)
+                results[held.lease.key][name] = result
         return results
 
-    def _unknown_sinks(self, held: Held) -> list[PublishResult]:
+    def _unknown_sinks(self, held: Held) -> dict[str, PublishResult]:
         unknown = [name for name in held.lease.commit.receipts or {} if name not in self._sinks]
-        return [Halt(f"a commit waits for sink {name!r}, which is not configured any more") for name in unknown]
+        return {name: Halt(f"a commit waits for sink {name!r}, which is not configured any more") for name in unknown}
 
-    def _settled(self, held: Held, results: list[PublishResult]) -> bool:
+    def _settled(self, held: Held, results: Mapping[str, PublishResult]) -> bool:
         """Whether all sinks have it; otherwise sees to what is to be done."""
-        trouble = [result for result in results if result is not None]
-        if not trouble:
-            return True
-        worst = next((one for one in trouble if isinstance(one, Halt)), trouble[0])
-        if isinstance(worst, Halt):
-            self._coordinator.halt(held.lease, str(worst))
+        trouble = {name: result for name, result in results.items() if result is not None}
+        halts = [result for result in trouble.values() if isinstance(result, Halt)]
+        gone = tuple(name for name, result in trouble.items() if isinstance(result, StagedDataGone))
+        if halts:
+            self._coordinator.halt(held.lease, str(halts[0]))
             self._holdings.drop(held)
-        elif isinstance(worst, StagedDataGone):
-            held.rebuild = True
-        else:
-            self._put_off(held, worst)
-        return False
+        elif gone:
+            held.gone = gone
+        elif trouble:
+            self.put_off(held, next(iter(trouble.values())))
+        return not trouble
 
-    def _put_off(self, held: Held, trouble: Exception) -> None:
+    def put_off(self, held: Held, trouble: Exception) -> None:
+        """The sink does not answer: try this one again after a while."""
         world = self._coordinator.world
         pause = world.jittered(min(LONGEST_WAIT, FIRST_WAIT * 2.0 ** min(held.waits, 10)))
         world.emit(Unreachable("sink", str(trouble), pause))

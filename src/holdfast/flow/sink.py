@@ -9,10 +9,10 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from holdfast.errors import Halt, SinkUnavailable, StagedDataGone
 from holdfast.flow.batch import Name
+from holdfast.flow.staging import Stager
 from holdfast.leases.lease import Json, Lease
 
 
@@ -46,8 +46,15 @@ class Sink(ABC):
         """Give back what `open` took. Never raises."""
 
     @abstractmethod
-    def stager(self, context: Any) -> Any:
+    def stager(self) -> Stager:
         """What the engine's tasks use to stage rows where no reader sees them; must be picklable."""
+
+    @abstractmethod
+    def receipt(self, parts: Sequence[Json]) -> Json:
+        """One receipt from what the tasks staged for a batch; there are no parts for a batch without rows.
+
+        Raises `BatchError` when the parts cannot be one commit.
+        """
 
     def witness(self, taken: Sequence[tuple[Lease, Name]]) -> list[Halt | None]:
         """For each lease just taken: does the output know more commits than the row? Then the store has lost writes.

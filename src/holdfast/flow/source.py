@@ -7,8 +7,8 @@ batch may be read by another node after this one died.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Protocol
 
 from holdfast.errors import BatchError
 from holdfast.flow.batch import Batch, Cut, Done, Limits, Name, Wait
@@ -19,10 +19,29 @@ BATCH_COLUMN = "_batch"
 ITEM_COLUMN = "_item"
 """Where the record begins in its partition: an offset that grows within the partition and names the record."""
 FAULT_COLUMN = "_fault"
-"""Null for good rows. Else JSON: {"kind": "record" | "batch", "reason": …, "raw": …}.
+"""Null for good rows. Else JSON: {"kind": "record" | "batch", "reason": …, "raw": …}, see `holdfast.flow.deadletter`.
 
 Kind "record": this record cannot be handled and belongs to the dead letters. Kind "batch": all of the batch failed."""
 SYSTEM_COLUMNS = (BATCH_COLUMN, ITEM_COLUMN, FAULT_COLUMN)
+
+
+class DirectRead(Protocol):
+    """A read that needs no Spark expression: each task makes its rows as Arrow record batches by itself. Picklable.
+
+    Where nothing between source and sinks needs Spark either, rows are then staged by the process that read them, which
+    saves the way through the JVM and back.
+    """
+
+    @property
+    def tasks(self) -> int:
+        """How many tasks share the rows."""
+
+    @property
+    def schema(self) -> Any:
+        """All columns, system columns first, as Spark's `StructType`."""
+
+    def rows(self, task: int) -> Iterator[Any]:
+        """The record batches of that task; called in the task. `_batch` may be dictionary-encoded."""
 
 
 class Source(ABC):
@@ -59,3 +78,7 @@ class Source(ABC):
 
         An error of one batch becomes a row of that batch with a fault, never a failed job.
         """
+
+    def direct(self, spark: Any, batches: Sequence[Batch]) -> DirectRead | None:  # noqa: ARG002 - most have none
+        """The same rows as `read`, without the frame; None if this source has no such way."""
+        return None

@@ -68,9 +68,8 @@ def encode_body(lease: Lease) -> str:
         "generation": commit.generation,
         "incarnation": commit.incarnation,
     }
-    for name, value, default in zip(_OPTIONAL, _optional_parts(lease), _DEFAULTS, strict=True):
-        if value != default:
-            body[name] = value
+    parts = zip(_OPTIONAL, _optional_parts(lease), _DEFAULTS, strict=True)
+    body.update({name: value for name, value, default in parts if value != default})
     return _dumped(body)
 
 

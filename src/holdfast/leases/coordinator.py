@@ -74,7 +74,11 @@ class Coordinator:
         A lease that was taken over too often since its last commit is halted instead of being answered.
         """
         taken = self._claim(limit) if limit > 0 else []
-        return [lease for lease in taken if self._fit_for_work(lease)]
+        return self.adopt(taken)
+
+    def adopt(self, found: Iterable[Lease]) -> list[Lease]:
+        """Of leases that `owned` answered and nobody here holds, those fit for work; the others as `claim` does."""
+        return [lease for lease in found if self._fit_for_work(lease)]
 
     def owned(self) -> list[Lease]:
         """What the store says this session owns; more than `claim` answered if an answer was lost."""
@@ -101,6 +105,8 @@ class Coordinator:
 
     def _find_and_swap(self, request: ClaimRequest) -> list[Lease]:
         found = self.store.find(Query(self.pipeline, self.run, request.order, due=True, limit=request.limit))
+        if not found:
+            return []
         now = self.store.now()
         readable = [row for row in found if row.unreadable is None and transitions.claimable(row, now)]
         taken = [request.take(row, now) for row in readable]
@@ -179,6 +185,8 @@ class Coordinator:
         return self.store.find(query)
 
     def _orphan(self, rows: list[Lease]) -> None:
+        if not rows:
+            return
         # A node may have joined and claimed after the sessions were listed: look at its session row itself.
         owners = sorted({row.owner for row in rows if row.owner is not None})
         sessions = self.store.get([Key(self.session.fleet, "", owner) for owner in owners])

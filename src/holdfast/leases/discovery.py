@@ -7,11 +7,12 @@ that exist already are not added twice, and the next node runs the supplier agai
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Any, TypeAlias
 
-from holdfast.errors import HoldfastError
+from holdfast.errors import Interrupted
 from holdfast.events import DiscoveryFailed, DiscoveryFinished
 from holdfast.leases import transitions
 from holdfast.leases.coordinator import ClaimPolicy, Coordinator
@@ -41,16 +42,20 @@ class Discovery:
             run=partitions.run,
             policy=ClaimPolicy(limits=NEVER_GIVE_UP),
         )
-        self._known = False
 
     def run(self) -> bool:
         """Run the supplier if it is due and no other node runs it. True if it ran. Blocks until it is done.
 
         An error of the supplier is reported and tried again later, by any node.
         """
-        self._ensure_row()
+        row = self._row()
+        if row is None:
+            self._add_row()
+        elif row.status is Status.COMPLETED:
+            return False
         self._lock.sweep()
-        for lease in self._lock.claim(1):
+        # A claim whose answer was lost has left the lease with this node, and only this node can tell.
+        for lease in self._lock.claim(1) or self._lock.owned():
             return self._run_under(lease)
         return False
 
@@ -65,19 +70,20 @@ class Discovery:
         (row,) = until_answered(self._lock.world, "store", lambda: self._lock.store.get([key]))
         return row
 
-    def _ensure_row(self) -> None:
-        if not self._known:
-            lock = self._lock
-            row = new_lease(lock.pipeline, Partition("$discovery"), lock.world.new_id(), run=lock.run, now=lock.now())
-            add_surely(lock.store, lock.world, [row])
-            self._known = True
+    def _add_row(self) -> None:
+        lock = self._lock
+        row = new_lease(lock.pipeline, Partition("$discovery"), lock.world.new_id(), run=lock.run, now=lock.now())
+        add_surely(lock.store, lock.world, [row])
 
     def _run_under(self, lease: Lease) -> bool:
-        state = dict(lease.progress.state or {})
+        # A copy to the last depth: what a run changes before it fails must not be saved.
+        state = copy.deepcopy(lease.progress.state or {})
         try:
             found = _Counted(self._supplier(state))
             created = self._partitions.create(found)
-        except HoldfastError as failed:
+        except Interrupted:
+            raise
+        except Exception as failed:  # noqa: BLE001 - the supplier is foreign code; what it raises is its own affair
             self._put_off(lease, str(failed))
             return False
         self._finish(lease, state)
@@ -87,7 +93,8 @@ class Discovery:
 
     def _finish(self, lease: Lease, state: dict[str, Any]) -> None:
         def sleep(row: Lease, now: float) -> Lease:
-            saved = replace(row, progress=replace(row.progress, state=state))
+            fresh = replace(row.history, attempts=0, takeovers=0, last_error=None)
+            saved = replace(row, progress=replace(row.progress, state=state), history=fresh)
             if self._again_after is None:
                 return transitions.complete(saved, now)
             return transitions.close(saved, now, now + self._again_after)

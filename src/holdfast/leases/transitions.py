@@ -12,7 +12,9 @@ from dataclasses import dataclass, replace
 from holdfast.errors import TransitionRefused
 from holdfast.leases.lease import FINISHED, Counts, History, Json, Lease, Ownership, Progress, Status
 
-FAR_BACKOFF = 2.0**20
+MOST_DOUBLINGS = 20
+ERROR_ENDS = 2000
+"""How many characters of each end of a long error a row keeps."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +39,7 @@ class RetryLimits:
 
     def delay(self, attempts: int) -> float:
         """Seconds to wait before the next try after that many failed ones."""
-        return min(self.max_backoff, self.backoff * min(2.0 ** (attempts - 1), FAR_BACKOFF))
+        return min(self.max_backoff, self.backoff * 2.0 ** min(attempts - 1, MOST_DOUBLINGS))
 
 
 def stamped(old: Lease, new: Lease, write_id: str) -> Lease:
@@ -59,14 +61,19 @@ def take(lease: Lease, owner: str, now: float, due_at: float | None = None) -> L
     if not claimable(lease, now):
         raise TransitionRefused(f"{lease.key!r} is {lease.status} and not due")
     past = lease.history
-    history = replace(
-        past,
-        takeovers=past.takeovers + (lease.status is Status.ASSIGNED),
+    own = lease.ownership
+    history = History(
+        past.attempts,
+        past.takeovers + (own.status is Status.ASSIGNED),
+        past.closed_count,
+        past.last_error,
+        past.halt_reason,
+        past.created_at,
         claimed_at=now,
         started_at=now if past.started_at is None else past.started_at,
         updated_at=now,
+        completed_at=past.completed_at,
     )
-    own = lease.ownership
     return _with(lease, Ownership(Status.ASSIGNED, owner, own.token + 1, own.version, own.write_id, due_at), history)
 
 
@@ -149,7 +156,7 @@ def fail_attempt(lease: Lease, error: str, limits: RetryLimits, now: float) -> L
     """One error more. Handed back with a backoff, or FAILED when the retries are used up."""
     _require_owned(lease)
     attempts = lease.history.attempts + 1
-    noted = replace(lease, history=replace(lease.history, attempts=attempts, last_error=error))
+    noted = replace(lease, history=replace(lease.history, attempts=attempts, last_error=_cut(error)))
     if attempts > limits.max_retries:
         return _free(noted, Status.FAILED, None, now)
     return _free(noted, Status.UNASSIGNED, now + limits.delay(attempts), now)
@@ -158,7 +165,7 @@ def fail_attempt(lease: Lease, error: str, limits: RetryLimits, now: float) -> L
 def halt(lease: Lease, reason: str, now: float) -> Lease:
     """FAILED with an alarm: evidence disagrees, or the partition kills its owners. Pending receipts stay."""
     if lease.unreadable is None:
-        lease = replace(lease, history=replace(lease.history, halt_reason=reason, last_error=reason))
+        lease = replace(lease, history=replace(lease.history, halt_reason=_cut(reason), last_error=_cut(reason)))
     return _free(lease, Status.FAILED, None, now)
 
 
@@ -219,6 +226,11 @@ def strip(lease: Lease, now: float) -> Lease:
     kept = Ownership(status=Status.COMPLETED, token=lease.token, version=lease.version, due_at=None)
     commit_kept = replace(lease.commit, commit_id="")
     return Lease(lease.pipeline, lease.key, lease.run, lease.group, ownership=kept, commit=commit_kept, history=history)
+
+
+def _cut(error: str) -> str:
+    # An error may quote a record of many megabytes; the row must still fit into the store.
+    return error if len(error) <= 2 * ERROR_ENDS else f"{error[:ERROR_ENDS]} … {error[-ERROR_ENDS:]}"
 
 
 def _require_owned(lease: Lease) -> None:

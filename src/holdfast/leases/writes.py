@@ -93,6 +93,8 @@ class FencedWrites:
                 one.result = LeaseMissing(f"the row of {one.lease.key!r} is gone")
             elif row.ownership.write_id == one.write_id:
                 one.result = row
+            elif row.unreadable is not None:
+                one.result = LeaseLost(f"the row of {row.key!r} cannot be read any more")
             elif still_held(row, one.lease):
                 one.lease = row
                 self._derive(one)
@@ -123,8 +125,12 @@ def add_surely(store: Store, world: World, rows: Sequence[Lease]) -> int:
 
 
 def still_held(row: Lease, held: Lease) -> bool:
-    """Whether the stored row is under the same token and owner as the lease in hand."""
-    return row.token == held.token and row.owner == held.owner
+    """Whether the stored row is under the same token and owner as the lease in hand, and knows all that it knows.
+
+    A row that is behind the lease has lost writes that were acknowledged: nothing may be derived from it in passing.
+    """
+    behind = row.version < held.version or row.commit.sequence < held.commit.sequence
+    return row.token == held.token and row.owner == held.owner and not behind
 
 
 def until_answered(world: World, what: str, call: Callable[[], T], patience: float | None = None) -> T:

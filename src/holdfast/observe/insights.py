@@ -15,7 +15,8 @@ from typing import Any
 from holdfast.leases.lease import Lease, Status
 from holdfast.leases.session import NodeInfo, node_info
 from holdfast.leases.store import Query, Store
-from holdfast.observe.plain import plain, timestamp
+from holdfast.observe.plain import plain
+from holdfast.observe.text import timestamp
 
 Row = dict[str, Any]
 

@@ -11,7 +11,8 @@ from dataclasses import fields
 from typing import Any, Literal, TextIO, get_args
 
 from holdfast.events import Event, Level, Notice
-from holdfast.observe.plain import plain, printable, timestamp, worded
+from holdfast.observe.plain import plain, worded
+from holdfast.observe.text import printable, timestamp
 
 Form = Literal["text", "json"]
 

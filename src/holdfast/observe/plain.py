@@ -1,14 +1,14 @@
-"""Values of events and rows as plain JSON, as printable text, and times in words. Secrets stay hidden in all of them."""
+"""Values of events and rows as plain JSON, or as words of a sentence. Secrets stay hidden in both."""
 
 from __future__ import annotations
 
 import json
 import math
 from collections.abc import Mapping
-from datetime import UTC, datetime
 from typing import Any
 
 from holdfast.config.secrets import Resolved
+from holdfast.observe.text import printable
 
 
 def plain(value: Any) -> Any:
@@ -28,11 +28,6 @@ def plain(value: Any) -> Any:
     return str(value)
 
 
-def printable(text: str) -> str:
-    """The text on one line, with everything that a terminal would act on shown as an escape."""
-    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
-
-
 def worded(value: Any) -> str:
     """The value as a word of a sentence: text as it is, in quotes where its end would not be clear."""
     simple = plain(value)
@@ -41,11 +36,3 @@ def worded(value: Any) -> str:
     text = printable(simple)
     clear = text and not any(one in text for one in ' ,"')
     return text if clear else '"' + text.replace('"', '\\"') + '"'
-
-
-def timestamp(seconds: float) -> str:
-    """Seconds since 1970 as `2026-01-31T12:00:00.000Z`; a time that no calendar has stays a number."""
-    try:
-        return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-    except (ValueError, OverflowError, OSError):
-        return str(seconds)

@@ -3,6 +3,7 @@
 Values travel as parameters only, written `?`. Statuses stand in the text: they are words of our own, and a partial
 index serves a statement only if it names the status.
 """
+# ruff: noqa: S608 - the texts are made of constants of this module alone
 
 from __future__ import annotations
 
@@ -20,15 +21,12 @@ CLAIM_ORDER = ClaimRequest("", "", "").order + FINISHED
 
 _NAMES = tuple(f'"{name}"' for name in (*Columns._fields, "body"))
 _KEY_NAMES = _NAMES[:3]
-_CLAIMED = (*_NAMES[4:9], _NAMES[-1])
 _THIS_ROW = " AND ".join(f"{name} = ?" for name in _KEY_NAMES)
 
 INSERT = f"INSERT INTO lease ({', '.join(_NAMES)}) VALUES ({', '.join('?' * len(_NAMES))}) ON CONFLICT DO NOTHING"
 SELECT = f"SELECT {', '.join(_NAMES)} FROM lease"
 SELECT_ONE = f"{SELECT} WHERE {_THIS_ROW}"
 UPDATE_ONE = f'UPDATE lease SET {", ".join(f"{name} = ?" for name in _NAMES[3:])} WHERE {_THIS_ROW} AND "version" = ?'
-CLAIM_ONE = f"UPDATE lease SET {', '.join(f'{name} = ?' for name in _CLAIMED)} WHERE {_THIS_ROW}"
-"""Replaces what a claim changes, and no more: fewer indexes are looked at."""
 DELETE_ONE = f'DELETE FROM lease WHERE {_THIS_ROW} AND "version" = ?'
 COUNT = 'SELECT "status", count(*) FROM lease WHERE "pipeline" = ? AND "run" = ? GROUP BY "status"'
 
@@ -55,11 +53,6 @@ def update_of(row: Row, version: int) -> Row:
     return (*row[3:], *row[:3], version)
 
 
-def claim_of(row: Row) -> Row:
-    """Parameters of `CLAIM_ONE` that put this row in place."""
-    return (*row[4:9], row[-1], *row[:3])
-
-
 def searches(query: Query, now: float) -> list[Statement]:
     """One statement per status, so that each is served by one index; none of them sorts more than it answers.
 
@@ -74,17 +67,22 @@ def _search(query: Query, status: Status | None, now: float) -> Statement:
     conditions = _conditions(query, now)
     texts = [text for text, _ in conditions]
     if status is not None:
-        texts.append(f"\"status\" = '{status.value}'")
-    text = f"{SELECT} WHERE {' AND '.join(texts)} ORDER BY {_order(query, status)}"
+        texts.append(has(status))
+    order = claim_order(status) if query.due else '"key", "run"'
+    text = f"{SELECT} WHERE {' AND '.join(texts)} ORDER BY {order}"
     parameters = [value for _, values in conditions for value in values]
     if query.limit is None:
         return Statement(text, parameters)
     return Statement(f"{text} LIMIT ?", [*parameters, query.limit])
 
 
-def _order(query: Query, status: Status | None) -> str:
-    if not query.due:
-        return '"key", "run"'
+def has(status: Status) -> str:
+    """The condition that a row has this status."""
+    return f"\"status\" = '{status.value}'"
+
+
+def claim_order(status: Status | None) -> str:
+    """In which order rows of this status are claimed; the indexes have it too."""
     if status is Status.UNASSIGNED:
         return '"priority" DESC, "ordinal", "key", "run"'
     return '"due_at", "key", "run"'

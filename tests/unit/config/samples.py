@@ -52,6 +52,7 @@ def _breaks(value: str) -> str:
 class Objects(Options):
     path: str = Field(description="Where the objects are.")
     password: Secret | None = Field(None, description="Password of the account.")
+    access_key: str | None = Field(None, max_length=3, description="A secret whose author forgot that it is one.")
     user: str | None = Field(None, description="Name of the account.")
     endpoint: Endpoint | None = Field(None, description="Where the service is.")
     label: Annotated[str, AfterValidator(_quotes_what_it_gets)] = Field("x", description="A label.")

@@ -19,6 +19,7 @@ from tests.unit.config.samples import (
     DynamoDb,
     Files,
     InMemory,
+    Jsonl,
     Objects,
     Sqlite,
     plugin,
@@ -105,13 +106,13 @@ def test_sinks_without_a_name_get_their_plugins_name_and_a_number() -> None:
     )
     sinks = settings(text).pipelines["clicks"].sinks
     assert [sink.name for sink in sinks] == ["files", "files-2", "files-3", "files-4"]
-    assert sinks[2] == NamedSink("files-3", PluginUse("files", Files(path="c")))
+    assert sinks[2] == NamedSink("files-3", PluginUse("files", Files(path="c", format=PluginUse("jsonl", Jsonl()))))
 
 
 def test_a_plugin_may_be_named_by_its_place() -> None:
     place = "tests.unit.config.samples:PLUGINS"
     assert problems(f"source_coordination: {{store: {{'{place}': }}}}") == [
-        f"1:30 store '{place}' is no Plugin but dict"
+        f"1:31 store '{place}' is no Plugin but dict"
     ]
     place = "tests.unit.test_registry:SAMPLE"
     assert settings(f"source_coordination: {{store: {{'{place}': }}}}").coordination.store.name == place

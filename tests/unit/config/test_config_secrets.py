@@ -59,6 +59,11 @@ class TestReferences:
     def test_a_variable_that_is_not_set(self) -> None:
         assert problems(pipeline('user: "${env:NOPE}"')) == ["3:40 the environment variable 'NOPE' is not set"]
 
+    def test_a_variable_that_is_no_text(self) -> None:
+        assert problems(pipeline('user: "${env:A}"'), {"A": "\udcff"}) == [
+            "3:40 the environment variable 'A' is not UTF-8 text"
+        ]
+
     def test_a_variable_that_cannot_be(self) -> None:
         with pytest.raises(ValueError, match="is not set"):
             References(os.environ).resolve("${env:\ud800}")
@@ -66,7 +71,7 @@ class TestReferences:
     @pytest.mark.parametrize("text", ["${PASSWORD}", "${evn:PASSWORD}", "${env:}", "${env:PASSWORD"])
     def test_what_looks_like_a_reference_but_is_none(self, text: str) -> None:
         assert problems(pipeline(f'user: "{text}"'), SESAME) == [
-            f"3:40 '{text}' is not a reference; write ${{env:NAME}} or ${{file:PATH}}, or $${{ for a literal ${{"
+            "3:40 '${' does not begin a reference here; write ${env:NAME} or ${file:PATH}, or $${ for a literal ${"
         ]
 
 
@@ -135,6 +140,13 @@ class TestPlainText:
             PIPELINE + "password: hunter2 hunter2: x\n",
             "spark: {conf: {fs.secret.key: hunter2}, secret_token: hunter2}",
             "node: {password: hunter2, metrics_port: x}",
+            "node: {password: hunter2, name: '\x07'}",
+            pipeline("label: 'bad://me:hunter2@host'") + "x: 1",
+            "node: {log: 'x://me:hunter2@host'}",
+            "node: {log: 'x://me:hunter2@host'",
+            pipeline("password: 'x${hunter2}'"),
+            pipeline("password: !!int hunter2"),
+            pipeline("access_key: hunter2"),
         ],
     )
     @pytest.mark.parametrize("allow", ["", "allow_plaintext_secrets: true\n"])

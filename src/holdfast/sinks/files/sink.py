@@ -1,33 +1,37 @@
 """The files sink on the node: who owns the root, what is visible, publish, rebuild, sweep.
 
-This is the exactly-once protocol for readers who only list the bucket. Nothing is ever overwritten or taken back: a file
-is created under its final name once, from bytes that a commit has decided, after the commit's manifest was created. Runs
-in the simulator as it is, over a simulated bucket.
+This is the exactly-once protocol for readers who only list the bucket. Nothing is ever overwritten or taken back: a
+file is created under its final name once, from bytes that a commit has decided, after the commit's manifest was
+created. Runs in the simulator as it is, over a simulated bucket.
 """
 
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Sequence
-from typing import Any
 
-from holdfast.buckets.bucket import Bucket, Published, StagedFile
-from holdfast.errors import Halt, Refused, SinkUnavailable, StagedDataGone
+from holdfast.buckets.bucket import Bucket, Published, RootLock, StagedFile
+from holdfast.errors import BatchError, Halt, Refused, SinkUnavailable, StagedDataGone
 from holdfast.flow.batch import Name
 from holdfast.flow.manifest import Manifest, decode_manifest, manifest_of
 from holdfast.flow.names import OWNER_KEY, manifest_key, staged_token, staging_folder
 from holdfast.flow.sink import Publication, PublishResult, Sink
+from holdfast.flow.staging import Stager
 from holdfast.leases.lease import Json, Lease
 
 
 class FilesSink(Sink):
     """Files under one root of one bucket. A root belongs to one sink of one pipeline."""
 
-    def __init__(self, name: str, bucket: Bucket) -> None:
+    def __init__(self, name: str, bucket: Bucket, stager: Stager | None = None) -> None:
         self.name = name
         self._bucket = bucket
+        self._stager = stager
+        self._lock: RootLock | None = None
 
     def open(self, pipeline: str, *, durable: bool) -> None:
+        self._hold(alone=not durable)
         owner = {"pipeline": pipeline, "sink": self.name}
         mine = json.dumps(owner).encode()
         if not self._bucket.create(OWNER_KEY, mine):
@@ -43,8 +47,35 @@ class FilesSink(Sink):
                 "them; everything would be written twice. Use a durable store, for example `sqlite`, or a new root"
             )
 
-    def stager(self, context: Any) -> Any:
-        raise Refused("this sink was built without a format; it can publish but not stage")
+    def _hold(self, *, alone: bool) -> None:
+        if self._lock is None:
+            self._lock = self._bucket.lock(exclusive=alone)
+        if self._lock is None:
+            raise Refused(
+                f"another process uses the root of sink {self.name!r}, and one of the two has the store in_memory, "
+                "which is for one process. Let both use a store that they can share, for example `sqlite`, or give "
+                "this process a root of its own"
+            )
+
+    def close(self) -> None:
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
+
+    def stager(self) -> Stager:
+        if self._stager is None:
+            raise Refused("this sink was built without a format; it can publish but not stage")
+        return self._stager
+
+    def receipt(self, parts: Sequence[Json]) -> Json:
+        files = sorted((file for part in parts for file in part["files"]), key=lambda file: str(file["key"]))
+        (key, times), *_ = Counter(file["key"] for file in files).most_common(1) or [("", 0)]
+        if times > 1:
+            raise BatchError(
+                f"two files of this batch would be called {key}: a processor has spread the rows of one record over "
+                "several tasks or files; keep the rows of a record together"
+            )
+        return {"files": files}
 
     def witness(self, taken: Sequence[tuple[Lease, Name]]) -> list[Halt | None]:
         return [self._ahead(lease, name) for lease, name in taken]

@@ -1,0 +1,63 @@
+"""What all benchmarks share: a comparison of two figures from one run, and how it is taken and shown."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+
+from rich.console import Console
+from rich.table import Table
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Our figure beside the peer's.
+
+    `bar` is what the ratio must reach, or as text (`"<= 1.5"`) what it must not exceed.
+    """
+
+    bench: str
+    case: str
+    ours: float
+    peer: float
+    unit: str
+    ratio: float
+    bar: float | str
+    holds: bool
+
+
+def compare(bench: str, case: str, ours: float, peer: float, unit: str, bar: float | str) -> Comparison:
+    """The comparison of two figures; the ratio is ours to the peer's."""
+    ratio = ours / peer
+    return Comparison(bench, case, ours, peer, unit, ratio, bar, holds(ratio, bar))
+
+
+def holds(ratio: float, bar: float | str) -> bool:
+    """Whether the ratio keeps the bar."""
+    if isinstance(bar, str):
+        return ratio <= float(bar.removeprefix("<="))
+    return ratio >= bar
+
+
+def interleaved(cases: Sequence[Callable[[], float]], repetitions: int) -> list[float]:
+    """The median of each case. The cases take turns, so that a noisy minute of the machine is shared by all."""
+    figures: list[list[float]] = [[] for _ in cases]
+    for _ in range(repetitions):
+        for case, own in zip(cases, figures, strict=True):
+            own.append(case())
+    return [statistics.median(own) for own in figures]
+
+
+def show(comparisons: Sequence[Comparison]) -> None:
+    """A table for people, then one JSON object per line for machines."""
+    table = Table("benchmark", "case", "ours", "peer", "unit", "ratio", "bar", "holds")
+    for one in comparisons:
+        bar = one.bar if isinstance(one.bar, str) else f">= {one.bar:g}"
+        verdict = "[green]yes[/]" if one.holds else "[red]NO[/]"
+        figures = f"{one.ours:,.0f}", f"{one.peer:,.0f}", one.unit, f"{one.ratio:.2f}"
+        table.add_row(one.bench, one.case, *figures, bar, verdict)
+    Console().print(table)
+    for one in comparisons:
+        print(json.dumps(asdict(one)))

@@ -1,0 +1,127 @@
+"""Claims through the SQLite store, beside what a program would do by hand on the same table.
+
+The peer takes one lease by `BEGIN IMMEDIATE; SELECT …; UPDATE …; COMMIT`: the key, version and body of the first free
+row, and its new owner and token. It keeps no history and reads no JSON. Both commit with `synchronous=FULL`.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+from benchmarks.harness import Comparison, compare, interleaved
+from holdfast.leases.lease import Lease, Partition, Status, new_lease
+from holdfast.leases.store import ClaimRequest
+from holdfast.leases.transitions import complete, stamped, take
+from holdfast.stores.sqlite import SqliteStore
+
+PIPELINE = "scan"
+BATCH = 100
+ONE_BY_ONE = 60
+BATCHES = 4
+REPETITIONS = 60
+MILLION = 1_000_000
+THOUSAND = 1_000
+CLAIMS_AMONG_MANY = 25
+REPETITIONS_AMONG_MANY = 30
+
+SELECT_ONE = (
+    "SELECT key, version, body FROM lease WHERE pipeline = ? AND run = '' AND status = 'UNASSIGNED' AND due_at <= ? "
+    "ORDER BY priority DESC, ordinal, key LIMIT 1"
+)
+UPDATE_ONE = (
+    "UPDATE lease SET status = 'ASSIGNED', owner = ?, token = token + 1, version = version + 1, due_at = NULL "
+    "WHERE pipeline = ? AND run = '' AND key = ? AND version = ?"
+)
+
+
+def run() -> list[Comparison]:
+    with tempfile.TemporaryDirectory() as folder:
+        return [*_against_raw(Path(folder)), _among_many(Path(folder))]
+
+
+def _against_raw(folder: Path) -> list[Comparison]:
+    with (
+        _store(folder / "ours.db", REPETITIONS * (ONE_BY_ONE + BATCH * BATCHES)) as ours,
+        _store(folder / "peer.db", REPETITIONS * ONE_BY_ONE),
+        closing(_raw(folder / "peer.db")) as peer,
+    ):
+        single, hundreds, raw = interleaved(
+            [
+                lambda: _rate(ONE_BY_ONE, lambda: _claim(ours, 1)),
+                lambda: BATCH * _rate(BATCHES, lambda: _claim(ours, BATCH)),
+                lambda: _rate(ONE_BY_ONE, lambda: _claim_by_hand(peer)),
+            ],
+            REPETITIONS,
+        )
+    return [
+        compare("sqlite", "claims one at a time", single, raw, "claims/s", 0.7),
+        compare("sqlite", "claims in hundreds against the peer's one at a time", hundreds, raw, "claims/s", 5.0),
+    ]
+
+
+def _among_many(folder: Path) -> Comparison:
+    with _store(folder / "million.db", MILLION, completed=0.99) as many, _store(folder / "few.db", THOUSAND) as few:
+        large, small = interleaved(
+            [
+                lambda: 1e6 / _rate(CLAIMS_AMONG_MANY, lambda: _claim(many, 1)),
+                lambda: 1e6 / _rate(CLAIMS_AMONG_MANY, lambda: _claim(few, 1)),
+            ],
+            REPETITIONS_AMONG_MANY,
+        )
+    return compare(
+        "sqlite", "a claim among 1,000,000 rows, 99 % COMPLETED, against 1,000", large, small, "µs", "<= 1.5"
+    )
+
+
+@contextmanager
+def _store(path: Path, rows: int, completed: float = 0.0) -> Iterator[SqliteStore]:
+    store = SqliteStore(path)
+    store.open()
+    now = store.now()
+    step = 10_000
+    for start in range(0, rows, step):
+        store.add([_row(number, completed, now) for number in range(start, min(start + step, rows))])
+    yield store
+    store.close()
+
+
+def _row(number: int, completed: float, now: float) -> Lease:
+    partition = Partition(f"s3://bucket/2026/01/{number:08d}.json.gz", spec={"bucket": "bucket", "size": number})
+    row = new_lease(PIPELINE, partition, "made by the supplier", now=now, index=number)
+    if number % 1000 >= completed * 1000:
+        return row
+    done = complete(take(row, "an earlier node", now), now)
+    return stamped(row, done, "completed by an earlier node")
+
+
+def _raw(path: Path) -> sqlite3.Connection:
+    db = sqlite3.connect(path, isolation_level=None)
+    db.execute("PRAGMA synchronous = FULL")
+    return db
+
+
+def _claim(store: SqliteStore, limit: int) -> None:
+    taken = store.claim(ClaimRequest(PIPELINE, "node:1", "0123456789abcdef0123456789abcdef", limit))
+    assert len(taken) == limit
+    assert taken[0].status is Status.ASSIGNED
+
+
+def _claim_by_hand(db: sqlite3.Connection) -> None:
+    db.execute("BEGIN IMMEDIATE")
+    key, version, _body = db.execute(SELECT_ONE, (PIPELINE, time.time())).fetchone()
+    changed = db.execute(UPDATE_ONE, ("node:1", PIPELINE, key, version)).rowcount
+    db.execute("COMMIT")
+    assert changed == 1
+
+
+def _rate(times: int, work: Callable[[], None]) -> float:
+    """How often per second."""
+    started = time.perf_counter()
+    for _ in range(times):
+        work()
+    return times / (time.perf_counter() - started)

@@ -1,0 +1,260 @@
+"""A bucket on a file system: staged as hidden files, published by hard link, never by rename.
+
+A link fails when the name exists, so nothing is overwritten, and the file appears with all of its bytes at once.
+What a call has answered survives a power cut: files are fsynced before they get a name that counts, and the folders
+that name them before the call returns. Several processes may use one root; on a network mount it needs atomic links.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import hashlib
+import os
+import stat
+import uuid
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from io import BufferedReader
+from pathlib import Path
+from typing import BinaryIO
+
+from holdfast.buckets.bucket import Bucket, Published, StagedFile
+from holdfast.buckets.folders import Folders, walk
+from holdfast.errors import SinkUnavailable
+from holdfast.flow.names import OURS
+from holdfast.leases.lease import Json
+
+STAGING = f"{OURS}/staging/"
+LOCK = f"{OURS}/lock"
+
+_REASONS = {
+    errno.ENOSPC: "the disk is full",
+    errno.EDQUOT: "the disk quota is used up",
+    errno.EACCES: "permission denied",
+    errno.EPERM: "the file system or its permissions allow no such thing; hard links are needed",
+    errno.EROFS: "the file system is read-only",
+    errno.EXDEV: "it lies on another file system than the staging folder",
+    errno.EMFILE: "this process has too many files open",
+    errno.ELOOP: "a symbolic link is in its place",
+}
+
+
+class LocalBucket(Bucket):
+    """A folder. It is made when the first object is."""
+
+    def __init__(self, root: str | os.PathLike[str]) -> None:
+        self._root = Path(root).absolute()
+
+    def create(self, key: str, data: bytes) -> bool:
+        path = self._path(key)
+        with _told(f"create {path}"):
+            draft = self._draft(data)
+            try:
+                return _link_durably(draft, path, Folders())
+            finally:
+                draft.unlink(missing_ok=True)
+
+    def _draft(self, data: bytes) -> Path:
+        """A hidden file with these bytes, durable, for a name that it gets by link."""
+        # Names of staged objects never begin with a dot, so nobody takes a draft for one.
+        draft = self._root / STAGING / f".{uuid.uuid4().hex}"
+        with Folders().creating(draft) as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        return draft
+
+    def read(self, key: str) -> bytes | None:
+        path = self._path(key)
+        with _told(f"read {path}"):
+            try:
+                return _contents(path)
+            except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+                return None
+
+    def keys(self, prefix: str) -> Iterator[str]:
+        with _told(f"list {self._root}"):
+            for key in self._walk(prefix):
+                if not key.startswith(STAGING) and key != LOCK:
+                    yield key
+
+    def stage(self, place: str, key: str) -> LocalWriter:  # noqa: ARG002 - a link needs no key before
+        path = self._staged(place)
+        with _told(f"write {path}"):
+            folders = Folders()
+            return LocalWriter(place, path, folders.creating(path), folders)
+
+    def has_staged(self, files: Sequence[StagedFile]) -> list[bool]:
+        with _told(f"look for staged files under {self._root}"):
+            return [os.path.lexists(self._staged(file.handle)) for file in files]
+
+    def publish(self, files: Sequence[StagedFile]) -> list[Published]:
+        folders = Folders()
+        with _told(f"publish under {self._root}"):
+            results = [self._publish(file, folders) for file in files]
+            folders.sync()
+        return results
+
+    def _publish(self, file: StagedFile, folders: Folders) -> Published:
+        staged, path = self._staged(file.handle), self._path(file.key)
+        folders.make(path.parent)
+        try:
+            os.link(staged, path, follow_symlinks=False)
+        except FileExistsError:
+            return _compare(path, file.sha256)
+        except FileNotFoundError:
+            if os.path.lexists(staged):
+                raise  # the final folder was deleted under us; try again later
+            return _compare(path, file.sha256)
+        return Published.DONE
+
+    def discard(self, handles: Sequence[Json]) -> None:
+        staging = self._root / STAGING
+        for handle in handles:
+            path = self._staged(handle)
+            with _told(f"delete {path}"), suppress(FileNotFoundError, NotADirectoryError):
+                path.unlink()
+            _remove_empty(path.parent, staging)
+
+    def staged_under(self, prefix: str) -> Iterator[tuple[str, Json]]:
+        with _told(f"list {self._root / STAGING}"):
+            for place in self._walk(prefix):
+                if place.startswith(STAGING) and not place.startswith(f"{STAGING}."):
+                    yield place, place
+
+    def lock(self, *, exclusive: bool) -> LocalLock | None:
+        path = self._root / LOCK
+        with _told(f"lock {path}"):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
+            try:
+                fcntl.flock(file, (fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH) | fcntl.LOCK_NB)
+            except BlockingIOError:
+                os.close(file)
+                return None
+            except OSError:
+                os.close(file)
+                raise
+            return LocalLock(file)
+
+    def _walk(self, prefix: str) -> Iterator[str]:
+        folder, slash, _ = prefix.rpartition("/")
+        start = self._path(folder) if slash else self._root
+        return walk(start, folder + slash, prefix)
+
+    # --- paths -------------------------------------------------------------------------------------------------
+
+    def _path(self, key: str) -> Path:
+        """Where that object is. `ValueError` for what is no key, `SinkUnavailable` if it leads out of the root."""
+        if "\0" in key or any(part in {"", ".", ".."} for part in key.split("/")):
+            raise ValueError(f"{key!r} is no key")
+        path = self._root / key
+        root, folder = os.path.realpath(self._root), os.path.realpath(path.parent)
+        if os.path.commonpath([root, folder]) != root:
+            raise SinkUnavailable(f"{path.parent} leads out of {self._root} through a symbolic link; remove the link")
+        return path
+
+    def _staged(self, handle: Json) -> Path:
+        # A handle comes from a row of the store: it must never name a published object.
+        if not isinstance(handle, str) or not handle.startswith(STAGING):
+            raise ValueError(f"{handle!r} is no staged object")
+        return self._path(handle)
+
+
+class LocalWriter:
+    """A staged file. Whatever is written to it is hashed on its way."""
+
+    def __init__(self, place: str, path: Path, file: BinaryIO, folders: Folders) -> None:
+        self._place = place
+        self._path = path
+        self._file = file
+        self._folders = folders
+        self._digest = hashlib.sha256()
+        self._size = 0
+
+    def write(self, data: bytes | memoryview) -> int:
+        with _told(f"write {self._path}"):
+            self._file.write(data)
+        self._digest.update(data)
+        size = memoryview(data).nbytes
+        self._size += size
+        return size
+
+    def close(self) -> tuple[Json, int, str]:
+        with _told(f"write {self._path}"), self._file:
+            self._file.flush()
+            os.fsync(self._file.fileno())
+            self._folders.sync()
+        return self._place, self._size, self._digest.hexdigest()
+
+
+class LocalLock:
+    """A lock of the operating system on one file; it ends with the process at the latest."""
+
+    def __init__(self, file: int) -> None:
+        self._file: int | None = file
+
+    def close(self) -> None:
+        file, self._file = self._file, None
+        if file is not None:
+            os.close(file)
+
+
+@contextmanager
+def _told(doing: str) -> Iterator[None]:
+    """Turn an error of the operating system into one that a person can act on."""
+    try:
+        yield
+    except OSError as error:
+        reason = _REASONS.get(error.errno or 0) or error.strerror or str(error)
+        raise SinkUnavailable(f"cannot {doing}: {reason}") from error
+
+
+def _link_durably(draft: Path, path: Path, folders: Folders) -> bool:
+    """Give the draft this name too; False if the name is taken. The name is durable either way."""
+    folders.make(path.parent)
+    try:
+        os.link(draft, path)
+        won = True
+    except FileExistsError:
+        # A network mount may repeat a request that succeeded: two names of the draft mean that we have won.
+        won = draft.stat().st_nlink > 1
+    folders.sync()
+    return won
+
+
+def _compare(path: Path, sha256: str) -> Published:
+    """What is at that name already: the decided bytes, or somebody else's."""
+    try:
+        with _opened(path) as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+    except FileNotFoundError:
+        return Published.GONE
+    except OSError as error:
+        if error.errno in {errno.ELOOP, errno.EISDIR, errno.ENXIO}:
+            return Published.FOREIGN
+        raise
+    return Published.DONE if digest == sha256 else Published.FOREIGN
+
+
+def _contents(path: Path) -> bytes:
+    with _opened(path) as file:
+        return file.read()
+
+
+def _opened(path: Path) -> BufferedReader:
+    """The regular file of that name; links are not followed, and pipes are not waited for."""
+    number = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    if not stat.S_ISREG(os.fstat(number).st_mode):
+        os.close(number)
+        raise IsADirectoryError(errno.EISDIR, "it is no regular file")
+    return os.fdopen(number, "rb")
+
+
+def _remove_empty(folder: Path, up_to: Path) -> None:
+    """Remove folders that hold nothing, from there upwards. Whoever wants one again makes it."""
+    with suppress(OSError):
+        while folder != up_to:
+            folder.rmdir()
+            folder = folder.parent

@@ -1,0 +1,111 @@
+"""How a command ends: one code for each kind of end, and one place where errors become codes and messages."""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from enum import IntEnum
+from typing import Any
+
+import typer
+from typer.core import TyperGroup
+
+from holdfast.cli import output
+from holdfast.errors import (
+    ConfigError,
+    HoldfastError,
+    Interrupted,
+    PartitionError,
+    PartitionUpdateFailed,
+    Refused,
+    StoreError,
+    TransitionRefused,
+    Unavailable,
+    UsageError,
+)
+
+VERBOSE = "holdfast.verbose"
+"""Key in a context's `meta`: true if a traceback is wanted."""
+
+
+class ExitCode(IntEnum):
+    """Codes of all commands; each member's text is in `MEANINGS`."""
+
+    DONE = 0
+    PARTITIONS_FAILED = 1
+    WRONG = 2
+    UNREACHABLE = 3
+    BUG = 70
+    INTERRUPTED = 130
+
+
+MEANINGS = {
+    ExitCode.DONE: "Done, or stopped in order by SIGTERM or SIGINT during `run`.",
+    ExitCode.PARTITIONS_FAILED: "`run` has ended, and some partitions are FAILED.",
+    ExitCode.WRONG: "Wrong usage or configuration, or refused because data would be at risk; nothing was started.",
+    ExitCode.UNREACHABLE: "The store or another server could not be reached; nothing was lost, try again.",
+    ExitCode.BUG: "A bug in holdfast or in a plugin; `--verbose` shows where.",
+    ExitCode.INTERRUPTED: "Interrupted by the keyboard before the command was done.",
+}
+
+CODES: tuple[tuple[type[HoldfastError], ExitCode], ...] = (
+    (ConfigError, ExitCode.WRONG),
+    (UsageError, ExitCode.WRONG),
+    (Refused, ExitCode.WRONG),
+    (StoreError, ExitCode.WRONG),
+    (TransitionRefused, ExitCode.WRONG),
+    # A row that changes all the time: the same command may work the next time.
+    (PartitionUpdateFailed, ExitCode.UNREACHABLE),
+    (PartitionError, ExitCode.WRONG),
+    (Unavailable, ExitCode.UNREACHABLE),
+    (Interrupted, ExitCode.INTERRUPTED),
+)
+"""The first entry that an error is an instance of counts; any other error is a bug."""
+
+
+def exit_code(error: Exception) -> ExitCode:
+    """The code of a command that ends by this error."""
+    return next((code for kind, code in CODES if isinstance(error, kind)), ExitCode.BUG)
+
+
+class Commands(TyperGroup):
+    """The group of all commands; every error of theirs ends here."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command. Errors are told on stderr and become exit codes; only wrong usage is left to Typer."""
+        try:
+            answer = super().invoke(ctx)
+            # Output that nobody reads any more must be noticed here and not when the process ends.
+            sys.stdout.flush()
+        except (typer.Exit, typer.Abort, typer.TyperException):
+            raise
+        except BrokenPipeError:
+            _let_go_of_stdout()
+            raise typer.Exit(ExitCode.DONE) from None
+        except Exception as error:
+            _tell(error, verbose=bool(ctx.meta.get(VERBOSE)))
+            raise typer.Exit(exit_code(error)) from error
+        return answer
+
+
+def _tell(error: Exception, *, verbose: bool) -> None:
+    if verbose:
+        output.tell("".join(traceback.format_exception(error)).rstrip("\n"))
+    if isinstance(error, ConfigError):
+        # Begins with file, line and column, as editors want it.
+        output.tell(str(error))
+    elif exit_code(error) is not ExitCode.BUG:
+        output.tell(f"error: {error}")
+    else:
+        hint = "" if verbose else " (--verbose shows where it happened)"
+        output.tell(f"error: this is a bug: {_in_one_line(error)}{hint}")
+
+
+def _in_one_line(error: Exception) -> str:
+    return " ".join(f"{type(error).__name__}: {error}".split())
+
+
+def _let_go_of_stdout() -> None:
+    """The reader has gone, as `head` does: what is still buffered goes nowhere, without an error at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -1,0 +1,48 @@
+"""`holdfast nodes`: who takes part."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from holdfast.cli import output
+from holdfast.cli.options import AsJson, File, opened_store
+
+if TYPE_CHECKING:
+    from holdfast.observe.insights import NodeView
+
+Ended = Annotated[bool, typer.Option("--all", metavar="", help="Show sessions that have ended, too.")]
+COLUMNS = ("NAME", "STATE", "LEASES", "SLOTS", "LAST HEARTBEAT", "SESSION", "PIPELINES")
+
+
+def nodes(file: File, ended: Ended = False, json: AsJson = False) -> None:
+    """List the nodes that share the file's store and prefix, and how many leases each holds.
+
+    A node is alive while its last heartbeat is recent enough by the store's clock.
+    """
+    from holdfast import app
+    from holdfast.observe import insights
+
+    settings = app.load_settings(file)
+    pipelines = [settings.identifier(name) for name in settings.pipelines]
+    with opened_store(settings) as store:
+        found = insights.nodes(store, app.fleet(settings), pipelines)
+    shown = [node for node in found if ended or not node.ended]
+    if json:
+        output.say_json([node.row() for node in shown])
+    else:
+        output.say_table(COLUMNS, [_cells(node) for node in shown])
+
+
+def _cells(node: NodeView) -> tuple[object, ...]:
+    pipelines = ", ".join(node.pipelines)
+    return (node.name, _state(node), node.leases, node.slots, node.last_heartbeat, node.session, pipelines)
+
+
+def _state(node: NodeView) -> str:
+    if node.ended:
+        return "ended"
+    if not node.alive:
+        return "silent"
+    return "draining" if node.draining else "alive"

@@ -1,0 +1,178 @@
+"""`holdfast partitions`: look at the rows of a pipeline, and act on them as a person."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import islice
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from holdfast.cli import output
+from holdfast.cli.options import AsJson, File, PipelineName, chosen_pipeline, opened_store
+from holdfast.errors import UsageError
+from holdfast.leases.lease import Status
+
+if TYPE_CHECKING:
+    from holdfast.leases.lease import Lease
+    from holdfast.leases.operate import Operator
+
+Key = Annotated[str, typer.Argument(metavar="KEY", help="The partition's key.")]
+Keys = Annotated[list[str], typer.Argument(metavar="KEY", help="Keys of one or more partitions.")]
+Statuses = Annotated[
+    list[Status] | None,
+    typer.Option(
+        "--status",
+        case_sensitive=False,
+        metavar="STATUS",
+        help="Only partitions that are UNASSIGNED, ASSIGNED, CLOSED, COMPLETED or FAILED; may be given several times.",
+    ),
+]
+Limit = Annotated[int | None, typer.Option("--limit", min=1, metavar="N", help="At most so many; all unless given.")]
+Reason = Annotated[str, typer.Option("--reason", metavar="TEXT", help="What the row will say about it.")]
+PurgedStatus = Annotated[
+    Status,
+    typer.Option(
+        "--status",
+        case_sensitive=False,
+        metavar="STATUS",
+        help="Must be COMPLETED: all others are still needed.",
+    ),
+]
+OlderThan = Annotated[
+    str, typer.Option("--older-than", metavar="DURATION", help="Only what was completed so long ago, such as 7d.")
+]
+DryRun = Annotated[bool, typer.Option("--dry-run", metavar="", help="Say how many there are, and change nothing.")]
+Yes = Annotated[bool, typer.Option("--yes", metavar="", help="Do not ask.")]
+
+COLUMNS = ("KEY", "STATUS", "OWNER", "TOKEN", "SEQUENCE", "POSITION", "RECORDS", "ATTEMPTS", "LAST ERROR")
+PURGE_CHUNK = 500
+
+
+def list_partitions(
+    file: File, pipeline: PipelineName = None, status: Statuses = None, limit: Limit = None, json: AsJson = False
+) -> None:
+    """List the partitions of a pipeline in order of their keys."""
+    from holdfast.observe import insights
+
+    with _operator(file, pipeline) as operator:
+        rows = islice(operator.rows(tuple(status or ())), limit)
+        if json:
+            output.say_json_rows(insights.partition(row) for row in rows)
+        else:
+            output.say_table(COLUMNS, map(_cells, rows))
+            _tell_counts(insights.counts(operator.store, operator.pipeline))
+
+
+def show(file: File, key: Key, pipeline: PipelineName = None, json: AsJson = False) -> None:
+    """Show all that is known of one partition."""
+    from holdfast.observe import insights
+
+    with _operator(file, pipeline) as operator:
+        row = insights.partition(operator.show(key))
+    if json:
+        output.say_json(row)
+    else:
+        output.say_table(("FIELD", "VALUE"), list(row.items()))
+
+
+def reopen(file: File, key: Keys, pipeline: PipelineName = None) -> None:
+    """Try FAILED, CLOSED or COMPLETED partitions again, each from where it stands."""
+    _change(file, pipeline, key, lambda operator, one: operator.reopen(one))
+
+
+def release(file: File, key: Keys, pipeline: PipelineName = None) -> None:
+    """Take partitions away from their owner, for anybody to have; late writes of the owner are refused."""
+    _change(file, pipeline, key, lambda operator, one: operator.release(one))
+
+
+def fail(
+    file: File,
+    key: Keys,
+    reason: Reason = "failed by hand with holdfast partitions fail",
+    pipeline: PipelineName = None,
+) -> None:
+    """Stop work on partitions until somebody reopens them."""
+    _change(file, pipeline, key, lambda operator, one: operator.fail(one, reason))
+
+
+def purge(
+    file: File,
+    older_than: OlderThan,
+    status: PurgedStatus = Status.COMPLETED,
+    pipeline: PipelineName = None,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+) -> None:
+    """Free the space of partitions that were completed long ago.
+
+    Each row is reduced to its key and token, so that nothing is read again and no late writer gets through.
+    """
+    if status is not Status.COMPLETED:
+        raise UsageError(f"{status.value} partitions cannot be purged: only COMPLETED ones are not needed any more")
+    seconds = _seconds(older_than)
+    with _operator(file, pipeline) as operator:
+        number = sum(1 for _ in operator.purgeable(seconds))
+        if dry_run or not number:
+            output.say(f"{_number(number)} would be purged" if number else "there is nothing to purge")
+        elif yes or output.confirm(f"Purge {_number(number)} of {operator.pipeline}?", otherwise="--yes"):
+            output.say(f"{_number(_purge(operator, seconds))} purged")
+        else:
+            output.say("nothing was changed")
+
+
+def _purge(operator: Operator, seconds: float) -> int:
+    purged, rows = 0, operator.purgeable(seconds)
+    while chunk := list(islice(rows, PURGE_CHUNK)):
+        purged += operator.purge(chunk)
+    return purged
+
+
+@contextmanager
+def _operator(file: str, pipeline: str | None) -> Iterator[Operator]:
+    from holdfast import app
+
+    settings = app.load_settings(file)
+    name = chosen_pipeline(settings, pipeline)
+    with opened_store(settings) as store:
+        yield app.operator(settings, store, name)
+
+
+def _change(file: str, pipeline: str | None, keys: list[str], change: Callable[[Operator, str], Lease]) -> None:
+    with _operator(file, pipeline) as operator:
+        for key in keys:
+            row = change(operator, key)
+            output.say(f"{row.key} is {row.status.value} now")
+
+
+def _cells(row: Lease) -> tuple[Any, ...]:
+    return (
+        row.key,
+        row.status.value,
+        row.owner,
+        row.token,
+        row.commit.sequence,
+        row.progress.position,
+        row.progress.counts.processed,
+        row.history.attempts,
+        "its row cannot be read" if row.unreadable is not None else row.history.last_error,
+    )
+
+
+def _tell_counts(counts: dict[str, int]) -> None:
+    found = [f"{number} {status}" for status, number in counts.items() if number]
+    output.tell(f"{_number(sum(counts.values()))} in all" + (f": {', '.join(found)}" if found else ""))
+
+
+def _number(count: int) -> str:
+    return f"{count} partition" if count == 1 else f"{count} partitions"
+
+
+def _seconds(duration: str) -> float:
+    from holdfast.config.units import parse_duration
+
+    try:
+        return parse_duration(duration)
+    except ValueError as error:
+        raise UsageError(f"--older-than: {duration!r} {error}") from None

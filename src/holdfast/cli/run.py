@@ -1,0 +1,59 @@
+"""`holdfast run`: work as one node."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated, Literal
+
+import typer
+
+from holdfast.cli.exits import VERBOSE
+from holdfast.cli.options import File
+from holdfast.events import Level
+
+Pipelines = Annotated[
+    list[str] | None,
+    typer.Option("--pipeline", metavar="NAME", help="Run only this pipeline; may be given several times."),
+]
+NodeName = Annotated[
+    str | None, typer.Option("--node", metavar="NAME", help="Stable name of this node; that of the file unless given.")
+]
+Verbose = Annotated[
+    bool, typer.Option("--verbose", metavar="", help="Log every event, and show where errors come from.")
+]
+LogForm = Annotated[
+    Literal["text", "json"] | None,
+    typer.Option("--log", help="Log lines for people or for machines; what the file says unless given."),
+]
+
+
+def run(
+    ctx: typer.Context,
+    file: File,
+    node: NodeName = None,
+    pipeline: Pipelines = None,
+    verbose: Verbose = False,
+    log: LogForm = None,
+) -> None:
+    """Run the pipelines of a file on this node, until they are finished or the process is asked to stop.
+
+    Any number of nodes may run the same file; they share the work through the store. The log goes to stderr.
+    """
+    from holdfast import app
+    from holdfast.observe.fanout import Reporter
+    from holdfast.observe.log import Log
+    from holdfast.observe.metrics import Metrics
+
+    ctx.meta[VERBOSE] = verbose or ctx.meta.get(VERBOSE, False)
+    settings = app.load_settings(file)
+    level: Level = "debug" if ctx.meta[VERBOSE] else "info"
+    metrics = Metrics({settings.identifier(name): name for name in settings.pipelines})
+    emit = Reporter([Log(sys.stderr, form=log or settings.node.log, level=level), metrics])
+    port = settings.node.metrics_port
+    endpoint = None if port is None else metrics.serve(port)
+    try:
+        code = app.run(settings, emit, node_name=node, pipelines=pipeline or ())
+    finally:
+        if endpoint is not None:
+            endpoint.stop()
+    raise typer.Exit(code)

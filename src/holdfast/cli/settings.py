@@ -1,0 +1,59 @@
+"""`holdfast validate` and `holdfast schema`: the configuration file."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from holdfast.cli import output
+from holdfast.cli.exits import ExitCode
+from holdfast.cli.options import AsJson, File
+from holdfast.errors import ConfigError
+
+if TYPE_CHECKING:
+    from holdfast.config.models import Settings
+
+
+def validate(file: File, json: AsJson = False) -> None:
+    """Check a file without connecting to anything; every problem is shown with its line and column."""
+    from holdfast import app
+
+    try:
+        settings = app.load_settings(file)
+    except ConfigError as error:
+        if not json:
+            raise
+        output.say_json(_wrong(file, error))
+        raise typer.Exit(ExitCode.WRONG) from error
+    if json:
+        output.say_json(_right(file, settings))
+    else:
+        pipelines = ", ".join(settings.pipelines) or "none"
+        output.say(f"{file} is valid; store: {settings.coordination.store.name}; pipelines: {pipelines}")
+
+
+def schema() -> None:
+    """Print the JSON Schema of the file, with the settings of all installed plugins, for editors and other tools."""
+    from holdfast.config.schema import json_schema
+    from holdfast.registry import Registry
+
+    output.say_json(json_schema(Registry.installed()))
+
+
+def _right(file: str, settings: Settings) -> dict[str, Any]:
+    store, pipelines = settings.coordination.store.name, list(settings.pipelines)
+    return {"file": file, "valid": True, "store": store, "pipelines": pipelines, "problems": []}
+
+
+def _wrong(file: str, error: ConfigError) -> dict[str, Any]:
+    problems = [
+        {
+            "file": mark.file if mark else file,
+            "line": mark.line if mark else None,
+            "column": mark.column if mark else None,
+            "message": message,
+        }
+        for mark, message in error.problems
+    ]
+    return {"file": file, "valid": False, "store": None, "pipelines": [], "problems": problems}

@@ -1,0 +1,74 @@
+"""Staging in the engine's tasks: what a sink is given there, and what it answers.
+
+A sink's `Stager` is made on the node and pickled into every task. A task may run several times, also at the same time;
+only what the engine's result returns counts, so whatever is staged has a name that no other attempt can have.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from holdfast.flow.batch import Batch, Name
+from holdfast.flow.deadletter import Fault
+from holdfast.leases.lease import Json
+
+
+@dataclass(frozen=True, slots=True)
+class StagedBatch:
+    """What a task needs to know of a batch."""
+
+    id: str
+    pipeline: str
+    key: str
+    name: Name
+    token: int
+    generation: int
+
+
+def staged_batch(batch: Batch) -> StagedBatch:
+    """The part of a batch that goes to the tasks."""
+    lease = batch.lease
+    return StagedBatch(batch.id, lease.pipeline, lease.key, batch.name, lease.token, lease.commit.generation)
+
+
+class Staging(ABC):
+    """One sink in one attempt of one task. Used by one thread; batches may come in any order and mixed.
+
+    `write` and `bury` raise `SinkUnavailable`, or anything else if this batch cannot be staged; the batch has then
+    failed, and `abandon` follows.
+    """
+
+    @abstractmethod
+    def write(self, batch: StagedBatch, items: Any, rows: Any) -> None:
+        """Stage good rows: a record batch of the columns that the stager asked for, and each row's item."""
+
+    @abstractmethod
+    def bury(self, batch: StagedBatch, faults: Sequence[tuple[int, Fault]]) -> None:
+        """Keep records that cannot be handled, each with its item, as dead letters."""
+
+    @abstractmethod
+    def finish(self, batch: StagedBatch) -> Json:
+        """Make durable what was staged for the batch. Answers this task's part of the receipt, for `Sink.receipt`."""
+
+    @abstractmethod
+    def abandon(self, batch: StagedBatch) -> None:
+        """The batch has failed before anybody heard of what was staged: delete it. Never raises."""
+
+
+class Stager(ABC):
+    """How one sink stages. Picklable."""
+
+    @abstractmethod
+    def columns(self, fields: Any) -> Mapping[str, Any]:
+        """Called on the node: the columns that `Staging.write` wants, made from the data columns `fields`.
+
+        `fields` is Spark's `StructType`. Each is a Spark expression, or None for the data column of that name as it is.
+        Raises `Refused` when such data cannot be staged.
+        """
+
+    @abstractmethod
+    def begin(self) -> Staging:
+        """Called in a task, once per attempt."""

@@ -1,0 +1,33 @@
+"""The processor `filter`: keep the rows for which a condition holds."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import Field
+
+from holdfast.config import Options
+from holdfast.flow.processor import Processor
+from holdfast.flow.source import FAULT_COLUMN
+from holdfast.registry import Plugin
+
+
+class FilterConfig(Options):
+    """What stays."""
+
+    where: str = Field(min_length=1, description="Condition in Spark SQL; rows for which it is false or null go.")
+
+
+class Filter(Processor):
+    """Rows for which the condition holds, and every row with a fault."""
+
+    def __init__(self, where: str) -> None:
+        self._where = where
+
+    def apply(self, frame: Any) -> Any:
+        from pyspark.sql import functions as sql
+
+        return frame.where(sql.col(FAULT_COLUMN).isNotNull() | sql.expr(self._where))
+
+
+PLUGIN = Plugin("filter", FilterConfig, lambda config: Filter(config.where), "Keep rows for which a condition holds.")

@@ -1,0 +1,21 @@
+"""The source `objects`: files of a folder, read line by line. A partition is one object, a position a byte offset."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from holdfast.registry import Plugin
+from holdfast.sources.objects.config import ObjectsConfig
+
+if TYPE_CHECKING:
+    from holdfast.sources.objects.source import ObjectsSource
+
+
+def build(config: ObjectsConfig) -> ObjectsSource:
+    """The source with these settings. Reads nothing yet."""
+    from holdfast.sources.objects.source import ObjectsSource
+
+    return ObjectsSource(config)
+
+
+PLUGIN = Plugin("objects", ObjectsConfig, build, "Files of a folder: JSON lines or text, plain or gzipped.")

@@ -1,0 +1,127 @@
+"""Lines of a byte range, found with numpy: no Python code runs per line.
+
+A range owns the lines that begin in [start, end): it skips to the first of them, and reads beyond its end to finish the
+last. So ranges of any size, read in any order, together give every line exactly once.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from holdfast.sources.objects.streams import Stream
+
+CHUNK = 8 << 20
+OVERRUN = 64 << 10
+KEPT_OF_LONG_LINE = 64 << 10
+BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+NOT_OF_THE_LINE = len(BYTE_ORDER_MARK) + 1
+"""Bytes that an unfinished line may turn out not to have: the mark before it and a carriage return behind it."""
+END_OF_STREAM = sys.maxsize
+
+_LF, _CR = 10, 13
+
+Offsets: TypeAlias = "np.ndarray[Any, np.dtype[np.int64]]"
+
+
+@dataclass(frozen=True, slots=True)
+class Lines:
+    """Consecutive lines in one buffer. Line i is `data[starts[i]:ends[i]]`, without its line break."""
+
+    data: bytes
+    starts: Offsets
+    ends: Offsets
+    items: Offsets
+    """Where each begins in the object."""
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    def part(self, start: int, end: int) -> Lines:
+        """Some of the lines."""
+        return Lines(self.data, self.starts[start:end], self.ends[start:end], self.items[start:end])
+
+    def line(self, index: int) -> bytes:
+        return self.data[self.starts[index] : self.ends[index]]
+
+
+@dataclass(frozen=True, slots=True)
+class LongLine:
+    """A line beyond the bound: where it begins, and its first bytes."""
+
+    item: int
+    beginning: bytes
+
+
+def split(
+    stream: Stream, start: int = 0, end: int = END_OF_STREAM, *, longest: int = 64 << 20, chunk: int = CHUNK
+) -> Iterator[Lines | LongLine]:
+    """The lines that begin in [start, end). The stream must stand one byte before `start`, or at 0."""
+    at, block = _first_begin(stream, start, end, chunk) if start else (0, b"")
+    tail, overrun = b"", OVERRUN
+    while at < end:
+        known = at + len(tail)
+        if not block and known < end:
+            block = stream.read(min(chunk, end - known))
+        elif not block:
+            block, overrun = stream.read(overrun), min(2 * overrun, chunk)
+        if not block:
+            yield from _bounded(_lines(tail, np.array([len(tail)], np.int64), at), longest) if tail else ()
+            return
+        breaks = np.flatnonzero(np.frombuffer(block, np.uint8) == _LF) + len(tail)
+        data, block = tail + block if tail else block, b""
+        if len(breaks):
+            lines = _lines(data, breaks, at)
+            yield from _bounded(lines.part(0, int(np.searchsorted(lines.items, end))), longest)
+            tail, at = data[breaks[-1] + 1 :], at + int(breaks[-1]) + 1
+        elif len(data) > longest + NOT_OF_THE_LINE:
+            yield LongLine(at, _without_mark(data, at)[:KEPT_OF_LONG_LINE])
+            at, block = _first_begin(stream, at + len(data) + 1, end, chunk)
+            tail = b""
+        else:
+            tail = data
+
+
+def _first_begin(stream: Stream, start: int, end: int, chunk: int) -> tuple[int, bytes]:
+    """The first line that begins at `start` or later, and what was read of it and what follows.
+
+    The stream stands at the byte before `start`: if that is a line break, a line begins at `start` itself.
+    """
+    at = start - 1
+    while at < end - 1 and (block := stream.read(min(chunk, max(end - 1 - at, 1), OVERRUN))):
+        found = block.find(b"\n")
+        if found >= 0:
+            return at + found + 1, block[found + 1 :]
+        at += len(block)
+    return end, b""
+
+
+def _lines(data: bytes, breaks: Offsets, at: int) -> Lines:
+    """The lines that end at these breaks. A carriage return before a break belongs to it."""
+    numbers = np.frombuffer(data, np.uint8)
+    starts = np.concatenate([np.zeros(1, np.int64), breaks[:-1] + 1])
+    items = starts + at
+    if at == 0 and data.startswith(BYTE_ORDER_MARK):
+        starts[0] = len(BYTE_ORDER_MARK)
+    returns = (breaks > starts) & (numbers[np.maximum(breaks - 1, 0)] == _CR)
+    return Lines(data, starts, breaks - returns, items)
+
+
+def _without_mark(data: bytes, at: int) -> bytes:
+    return data if at else data.removeprefix(BYTE_ORDER_MARK)
+
+
+def _bounded(lines: Lines, longest: int) -> Iterator[Lines | LongLine]:
+    """The same lines, with those beyond the bound taken out."""
+    begun = 0
+    for index in np.flatnonzero(lines.ends - lines.starts > longest).tolist():
+        if begun < index:
+            yield lines.part(begun, index)
+        yield LongLine(int(lines.items[index]), lines.line(index)[:KEPT_OF_LONG_LINE])
+        begun = index + 1
+    if begun < len(lines):
+        yield lines.part(begun, len(lines))

@@ -1,0 +1,67 @@
+"""Pieces: what one task reads at a stretch, and how pieces share tasks.
+
+How a batch is cut depends on the batch alone, and no task reads two pieces of one batch, so a batch that is staged
+again in other company gives the same files.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+TASKS_PER_CORE = 4
+WORTH_A_TASK = 16 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A byte range of one object. It owns the lines that begin in [start, end)."""
+
+    batch: str
+    path: str
+    size: int
+    mtime_ns: int
+    start: int
+    end: int
+    gzipped: bool = False
+    """Then the piece is the whole object, and items are offsets into what it unpacks to."""
+
+
+def cut(whole: Piece, split_bytes: int) -> list[Piece]:
+    """The piece in parts of nearly equal size, none larger than `split_bytes`."""
+    length = whole.end - whole.start
+    count = 1 if whole.gzipped else max(1, -(-length // split_bytes))
+    borders = [whole.start + length * number // count for number in range(count + 1)]
+    return [
+        Piece(whole.batch, whole.path, whole.size, whole.mtime_ns, start, end, whole.gzipped)
+        for start, end in itertools.pairwise(borders)
+    ]
+
+
+def pack(batches: Sequence[Sequence[Piece]], cores: int) -> list[list[Piece]]:
+    """Tasks with about equal work; each element of `batches` is one batch's pieces, which all get other tasks."""
+    pieces = [piece for batch in batches for piece in batch]
+    if not pieces:
+        return []
+    tasks = max(_task_count(pieces, cores), *map(len, batches))
+    packed: list[list[Piece]] = [[] for _ in range(tasks)]
+    loads = [(0, number) for number in range(tasks)]
+    # The largest first, so that the small ones fill the gaps.
+    for batch in sorted(batches, key=lambda batch: -sum(map(_work, batch))):
+        lightest = [heapq.heappop(loads) for _ in batch]
+        for piece, (load, number) in zip(batch, lightest, strict=True):
+            packed[number].append(piece)
+            heapq.heappush(loads, (load + _work(piece), number))
+    return [task for task in packed if task]
+
+
+def _task_count(pieces: Sequence[Piece], cores: int) -> int:
+    worth = sum(map(_work, pieces)) // WORTH_A_TASK
+    return min(len(pieces), max(cores, min(worth, TASKS_PER_CORE * cores)))
+
+
+def _work(piece: Piece) -> int:
+    # Unpacking and what comes out of it cost about this much more than the bytes themselves.
+    return (piece.end - piece.start) * (5 if piece.gzipped else 1)

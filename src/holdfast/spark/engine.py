@@ -1,0 +1,174 @@
+"""The engine on Spark: one job per round, reading, processing and staging in one go.
+
+Where Spark itself fails a job, because a Python worker died or a processor raised, the round is cut in halves until the
+culprit is alone; the others are staged and reported.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from holdfast.errors import Unavailable
+from holdfast.flow.batch import Batch
+from holdfast.flow.engine import Engine, Failed, Report
+from holdfast.spark.failures import readable, session_is_gone
+from holdfast.spark.job import Recipe, run_job
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["Recipe", "Round", "SparkEngine"]
+
+CLOSE_PATIENCE = 5.0
+CANCELLED = "the round was cancelled"
+
+
+@dataclass
+class Round:
+    """Batches that were submitted together. `wanted` and `cancelled` belong to the engine's caller."""
+
+    group: str
+    recipe: Recipe
+    batches: list[Batch]
+    wanted: set[str]
+    cancelled: threading.Event = field(default_factory=threading.Event)
+
+
+class SparkEngine(Engine):
+    """Carries the rounds of all pipelines of a node. The session is the caller's and stays open.
+
+    Up to `rounds` run at the same time; Spark gives the cores to the first and what it leaves to the next.
+    """
+
+    def __init__(self, spark: SparkSession, recipes: Mapping[str, Recipe], *, rounds: int = 2) -> None:
+        self._spark = spark
+        self._recipes = dict(recipes)
+        self._limit = rounds
+        self._todo: queue.SimpleQueue[Round | None] = queue.SimpleQueue()
+        self._told: queue.SimpleQueue[Report | Round] = queue.SimpleQueue()
+        self._rounds: list[Round] = []
+        self._submitted = 0
+        self._gone: str | None = None
+        self._closed = False
+        # They live as long as the engine: Spark keeps a thread of its own for each that ever called it.
+        self._threads = [threading.Thread(target=self._work, daemon=True) for _ in range(rounds)]
+        for thread in self._threads:
+            thread.start()
+
+    def room(self) -> int:
+        return 0 if self._gone or self._closed else self._limit - len(self._rounds)
+
+    def submit(self, pipeline: str, batches: Sequence[Batch]) -> None:
+        self._submitted += 1
+        group = f"holdfast-{id(self):x}-{self._submitted}"
+        carried = Round(group, self._recipes[pipeline], list(batches), {batch.id for batch in batches})
+        self._rounds.append(carried)
+        self._todo.put(carried)
+
+    def poll(self, timeout: float) -> list[Report]:
+        """As the interface says; once, when the Spark session turns out to be gone, it raises `Unavailable`."""
+        deadline = time.monotonic() + timeout
+        reports = self._collect(max(0.0, timeout))
+        while not reports and (left := deadline - time.monotonic()) > 0:
+            reports = self._collect(left)
+        if not reports and self._gone:
+            gone, self._gone, self._limit = self._gone, None, 0
+            raise Unavailable(gone)
+        self._cancel_again()
+        return reports
+
+    def cancel(self, batch_ids: Sequence[str]) -> None:
+        """As the interface says. The job goes on for the others of its round, and is stopped when there are none."""
+        for carried in self._rounds:
+            carried.wanted.difference_update(batch_ids)
+            if not carried.wanted:
+                self._stop(carried)
+
+    def close(self) -> None:
+        if not self._closed:
+            self._closed = True
+            for carried in self._rounds:
+                carried.wanted.clear()
+                self._stop(carried)
+            for _ in self._threads:
+                self._todo.put(None)
+            deadline = time.monotonic() + CLOSE_PATIENCE
+            for thread in self._threads:
+                thread.join(max(0.0, deadline - time.monotonic()))
+
+    # --- on the caller's thread --------------------------------------------------------------------------------
+
+    def _collect(self, timeout: float) -> list[Report]:
+        """What is there, after the first came or the time was over; without what nobody waits for any more."""
+        reports: list[Report] = []
+        try:
+            told = self._told.get(timeout=timeout) if timeout else self._told.get_nowait()
+            while True:
+                if isinstance(told, Round):
+                    self._rounds.remove(told)
+                elif self._is_wanted(told.batch_id):
+                    reports.append(told)
+                told = self._told.get_nowait()
+        except queue.Empty:
+            return reports
+
+    def _is_wanted(self, batch_id: str) -> bool:
+        """Whether a report is the first for its batch, and somebody waits for it."""
+        for carried in self._rounds:
+            if batch_id in carried.wanted:
+                carried.wanted.remove(batch_id)
+                return True
+        return False
+
+    def _stop(self, carried: Round) -> None:
+        carried.cancelled.set()
+        # Without the JVM there is no job to stop.
+        with contextlib.suppress(Exception):
+            self._spark.sparkContext.cancelJobGroup(carried.group)
+
+    def _cancel_again(self) -> None:
+        # A job that began just when it was cancelled has not heard of it.
+        for carried in self._rounds:
+            if carried.cancelled.is_set():
+                self._stop(carried)
+
+    # --- on the engine's threads -------------------------------------------------------------------------------
+
+    def _work(self) -> None:
+        while (carried := self._todo.get()) is not None:
+            left = {batch.id for batch in carried.batches}
+            reason = CANCELLED
+            try:
+                for report in self._reports_of(carried):
+                    left.discard(report.batch_id)
+                    self._told.put(report)
+            except Exception as error:  # noqa: BLE001 - this thread must live, and every batch must be reported
+                reason = readable(error)
+                if session_is_gone(error):
+                    self._gone = f"the Spark session is gone: {reason}"
+            for batch_id in left:
+                self._told.put(Failed(batch_id, reason, unavailable=True))
+            self._told.put(carried)
+
+    def _reports_of(self, carried: Round) -> Iterator[Report]:
+        """Reports of all batches; fewer if the round was cancelled. Raises when the session is gone."""
+        about = f"{carried.batches[0].lease.pipeline}: {len(carried.batches)} batches"
+        self._spark.sparkContext.setJobGroup(carried.group, about, interruptOnCancel=True)
+        todo = [carried.batches]
+        while todo and not carried.cancelled.is_set():
+            batches = todo.pop()
+            try:
+                yield from run_job(self._spark, carried.recipe, batches)
+            except Exception as error:
+                if carried.cancelled.is_set() or session_is_gone(error):
+                    raise
+                if len(batches) == 1:
+                    yield Failed(batches[0].id, readable(error))
+                half = len(batches) // 2
+                todo += [some for some in (batches[half:], batches[:half]) if len(batches) > 1]

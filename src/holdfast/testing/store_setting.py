@@ -1,0 +1,65 @@
+"""What a subclass of `StoreBehaviour` gives, and what each of its tests finds."""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+
+import pytest
+
+from holdfast.leases.lease import Key, Lease
+from holdfast.leases.store import Store
+from holdfast.testing.rows import PIPELINE
+
+
+class StoreSetting(ABC):
+    """One table of leases per test, empty at first, reached through any number of handles."""
+
+    tick: float = 0.25
+    """The shortest span in which the store and this process surely get something done, in seconds."""
+
+    _stores: list[Store]
+
+    @abstractmethod
+    def make_store(self) -> Store:
+        """A new handle on the table of this test, not yet opened."""
+
+    def child_factory(self) -> Callable[[], Store] | None:
+        """A picklable function that makes a handle in another process; None if only threads can share the table."""
+        return None
+
+    def pass_time(self, seconds: float) -> None:
+        """Let the store's clock go on. Override it if the clock can be turned."""
+        time.sleep(seconds)
+
+    def corrupt(self, store: Store, key: Key) -> None:
+        """Make the stored body of that row unreadable, behind the back of the store."""
+        pytest.skip("the subclass does not say how to corrupt a row")
+
+    def setup_method(self) -> None:
+        """Called by pytest before each test."""
+        self._stores = []
+
+    def teardown_method(self) -> None:
+        """Called by pytest after each test."""
+        for store in self._stores:
+            store.close()
+
+    @property
+    def store(self) -> Store:
+        """The handle that most tests use."""
+        return self._stores[0] if self._stores else self.another_store()
+
+    def another_store(self) -> Store:
+        """One more handle, opened."""
+        store = self.make_store()
+        store.open()
+        self._stores.append(store)
+        return store
+
+    def row(self, key: str, pipeline: str = PIPELINE, run: str = "") -> Lease:
+        """The row as it is now; it must be there."""
+        (row,) = self.store.get([Key(pipeline, run, key)])
+        assert row is not None, f"there is no row {key!r}"
+        return row

@@ -1,0 +1,28 @@
+"""The behaviour that every store must show. Subclass both classes to prove one.
+
+    class TestMyStore(StoreBehaviour):
+        def make_store(self) -> Store:
+            return MyStore(...)          # a new handle on one table; the table is empty when a test begins
+
+    class MyMachine(StoreMachine):
+        def make_store(self) -> Store: ...
+
+    TestMyStoreAgainstTheModel = MyMachine.TestCase
+
+`StoreSetting` tells what else may be given: how to turn the store's clock, how to corrupt a row, how to make a handle
+in another process.
+"""
+
+from __future__ import annotations
+
+from holdfast.testing.store_claims import ClaimBehaviour
+from holdfast.testing.store_machine import StoreMachine
+from holdfast.testing.store_policies import PolicyBehaviour
+from holdfast.testing.store_rows import RowBehaviour
+from holdfast.testing.store_setting import StoreSetting
+
+__all__ = ["StoreBehaviour", "StoreMachine", "StoreSetting"]
+
+
+class StoreBehaviour(RowBehaviour, ClaimBehaviour, PolicyBehaviour):
+    """All that a store promises, and what the policies above it make of that."""

@@ -1,0 +1,203 @@
+"""Real database servers for tests and benchmarks: on loopback, in a temporary folder, never as root.
+
+A server is started by whoever needs it and stopped by the same; `scripts/install_servers.sh` brings the programs.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+PASSWORD = "correct horse 'battery' staple"
+NOBODY = 65534
+READY_WITHIN = 30.0
+HOW_TO_INSTALL = "run scripts/install_servers.sh (as root), or put the server's programs on PATH"
+
+
+class Server(ABC):
+    """One server with a data folder of its own. It can be stopped, killed and started again on the same port."""
+
+    user: str
+
+    def __init__(self, folder: Path, settings: Mapping[str, str]) -> None:
+        self.folder = folder
+        self.port = free_port()
+        self.settings = settings
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @abstractmethod
+    def initialise(self) -> None:
+        """Make the data folder."""
+
+    @abstractmethod
+    def command(self) -> Sequence[str]:
+        """What starts the server in the foreground."""
+
+    def start(self) -> None:
+        """Start the server, and return when it takes connections."""
+        log = (self.folder / "log").open("ab")
+        with log:
+            self._process = subprocess.Popen(_unprivileged(self.command()), stdout=log, stderr=log, cwd=self.folder)
+        give_up_at = time.monotonic() + READY_WITHIN
+        while not self._answers():
+            if self._process.poll() is not None or time.monotonic() > give_up_at:
+                raise RuntimeError(f"{type(self).__name__} does not start:\n{(self.folder / 'log').read_text()[-3000:]}")
+            time.sleep(0.02)
+
+    def stop(self, sign: signal.Signals = signal.SIGTERM) -> None:
+        """Tell the server to end, and wait until it has."""
+        if self._process is not None:
+            self._process.send_signal(sign)
+            self._process.wait(READY_WITHIN)
+            self._process = None
+
+    @abstractmethod
+    def crash(self) -> None:
+        """End the server without giving it time to write anything."""
+
+    def freeze(self) -> None:
+        """Let the server hang: it takes connections and answers nothing."""
+        self._signal_all(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        self._signal_all(signal.SIGCONT)
+
+    @abstractmethod
+    def _answers(self) -> bool:
+        """Whether a connection can be made."""
+
+    def _signal_all(self, sign: signal.Signals) -> None:
+        assert self._process is not None
+        # Children first, so that the parent does not start new ones in between.
+        for child in Path(f"/proc/{self._process.pid}/task/{self._process.pid}/children").read_text().split():
+            os.kill(int(child), sign)
+        self._process.send_signal(sign)
+
+
+class PostgresqlServer(Server):
+    user = "postgres"
+
+    def initialise(self) -> None:
+        password = self.folder / "password"
+        password.write_text(PASSWORD)
+        initdb = (self._program("initdb"), "-D", str(self.folder / "data"), "-U", self.user, "-A", "scram-sha-256")
+        _run(*initdb, "--pwfile", str(password), "--no-sync", "-E", "UTF8", "--locale=C")
+
+    def command(self) -> Sequence[str]:
+        settings = {
+            "listen_addresses": "127.0.0.1",
+            "unix_socket_directories": str(self.folder),
+            "shared_buffers": "128MB",
+            # A killed server loses nothing by this, only a killed machine would; it starts ten times faster.
+            "fsync": "off",
+            **self.settings,
+        }
+        given = [word for name, value in settings.items() for word in ("-c", f"{name}={value}")]
+        return (self._program("postgres"), "-D", str(self.folder / "data"), "-p", str(self.port), *given)
+
+    def crash(self) -> None:
+        # SIGQUIT is an "immediate" shutdown: no checkpoint, so that the next start has to recover.
+        self.stop(signal.SIGQUIT)
+
+    def stop(self, sign: signal.Signals = signal.SIGINT) -> None:
+        """SIGINT is a "fast" shutdown: sessions are ended, not waited for."""
+        super().stop(sign)
+
+    def _answers(self) -> bool:
+        ready = (self._program("pg_isready"), "-q", "-h", "127.0.0.1", "-p", str(self.port))
+        return subprocess.run(ready, check=False).returncode == 0
+
+    def _program(self, name: str) -> str:
+        return _program(name, *sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True))
+
+
+class MariadbServer(Server):
+    user = "holdfast"
+
+    def initialise(self) -> None:
+        quoted = PASSWORD.replace("'", "''")
+        (self.folder / "users.sql").write_text(
+            f"CREATE USER IF NOT EXISTS '{self.user}'@'127.0.0.1' IDENTIFIED BY '{quoted}';\n"
+            f"GRANT ALL ON *.* TO '{self.user}'@'127.0.0.1';\n"
+        )
+        install = (_program("mariadb-install-db"), "--no-defaults", f"--datadir={self.folder / 'data'}")
+        _run(*install, "--auth-root-authentication-method=normal", "--skip-test-db", "--skip-name-resolve")
+
+    def command(self) -> Sequence[str]:
+        settings = {
+            "datadir": str(self.folder / "data"),
+            "socket": str(self.folder / "socket"),
+            "pid-file": str(self.folder / "pid"),
+            "init-file": str(self.folder / "users.sql"),
+            "bind-address": "127.0.0.1",
+            "port": str(self.port),
+            "skip-name-resolve": "1",
+            # As fsync above: commits are handed to the system, not to the disk.
+            "innodb-flush-log-at-trx-commit": "2",
+            **self.settings,
+        }
+        given = [f"--{name}={value}" for name, value in settings.items()]
+        return (_program("mariadbd", Path("/usr/sbin")), "--no-defaults", *given)
+
+    def crash(self) -> None:
+        self.stop(signal.SIGKILL)
+
+    def _answers(self) -> bool:
+        try:
+            with socket.create_connection(("127.0.0.1", self.port), timeout=1.0) as connection:
+                return bool(connection.recv(1))
+        except OSError:
+            return False
+
+
+@contextmanager
+def running(kind: type[Server], **settings: str) -> Iterator[Server]:
+    """A server of that kind, started with these settings; stopped and removed at the end."""
+    folder = Path(tempfile.mkdtemp(prefix="holdfast-server-"))
+    folder.chmod(0o755)
+    if os.geteuid() == 0:
+        os.chown(folder, NOBODY, NOBODY)
+    server = kind(folder, settings)
+    try:
+        server.initialise()
+        server.start()
+        yield server
+    finally:
+        server.stop()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _program(name: str, *folders: Path) -> str:
+    found = shutil.which(name, path=os.pathsep.join([*map(str, folders), os.environ.get("PATH", "")]))
+    if found is None:
+        # A missing server is a failure, never a skip: else nobody notices that nothing was tested.
+        raise RuntimeError(f"there is no {name} on this machine; {HOW_TO_INSTALL}")
+    return found
+
+
+def _run(*command: str) -> None:
+    done = subprocess.run(_unprivileged(command), check=False, capture_output=True, text=True)
+    if done.returncode:
+        raise RuntimeError(f"{command[0]} ended with {done.returncode}:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
+
+
+def _unprivileged(command: Sequence[str]) -> Sequence[str]:
+    """The command as an ordinary user: these servers refuse to run as root."""
+    if os.geteuid() != 0:
+        return command
+    return ("setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups", *command)

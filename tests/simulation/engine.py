@@ -1,0 +1,224 @@
+"""The simulated engine: executors that stage batches in the bucket, outlive their driver, and report when they like."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from holdfast.flow import names
+from holdfast.flow.batch import Batch
+from holdfast.flow.engine import Engine, Failed, Report, Staged
+from holdfast.leases.lease import Counts, Json, Lease
+from tests.simulation.bucket import BucketServer, DataFile
+from tests.simulation.faults import Faults
+from tests.simulation.host import Host
+from tests.simulation.kernel import Process
+
+SHELVES = 3
+"""Most files into which the items of a batch are spread."""
+
+
+@dataclass(slots=True)
+class Work:
+    """One batch on its way through the executors."""
+
+    batch: Batch
+    round_size: list[int]
+    cancelled: bool = False
+    reported: bool = False
+
+
+class Reports:
+    """What has come in for one driver, and the driver's thread that waits for it."""
+
+    def __init__(self, host: Host) -> None:
+        self._host = host
+        self._ready: list[Report] = []
+        self._poller: Process | None = None
+
+    def poll(self, timeout: float) -> list[Report]:
+        host = self._host
+        if self._ready:
+            host.touch()
+        else:
+            self._poller = host.current
+            host.wait(timeout)
+            self._poller = None
+        ready, self._ready = self._ready, []
+        return ready
+
+    def deliver(self, report: Report) -> None:
+        if self._host.dead:
+            return
+        self._host.kernel.note(self._host.name, "engine reports", report)
+        self._ready.append(report)
+        if self._poller is not None:
+            self._poller.wake_soon()
+
+
+class FailureBudget:
+    """How often batches of a partition may fail for no fault of its own: never often enough to use up its retries."""
+
+    def __init__(self, faults: Faults, retries: int) -> None:
+        self._faults = faults
+        self._retries = retries
+        self._spent: dict[tuple[str, int | None], int] = {}
+
+    def fails(self, dice: random.Random, kind: str, key: str, position: int | None) -> bool:
+        """Whether a batch fails now in that way. The position counts because attempts begin anew when it moves."""
+        place = (key, position)
+        spent = self._spent.get(place, 0)
+        if spent >= self._retries or not self._faults.happens(dice, kind, 0.5):
+            return False
+        self._spent[place] = spent + 1
+        return True
+
+
+class SimulatedEngine(Engine):
+    """Executors of one driver."""
+
+    def __init__(
+        self,
+        host: Host,
+        buckets: Mapping[str, BucketServer],
+        poison: Mapping[str, int],
+        budget: FailureBudget,
+        *,
+        ttl: float,
+        rounds: int,
+    ) -> None:
+        self._host = host
+        self._kernel = host.kernel
+        self._faults = host.faults
+        self._buckets = buckets
+        self._poison = poison
+        self._budget = budget
+        self._ttl = ttl
+        self._rounds = rounds
+        self._open_rounds = 0
+        self._works: dict[str, Work] = {}
+        self._reports = Reports(host)
+
+    def works_on(self, lease: Lease) -> bool:
+        """Whether a batch under this lease is out and was not cancelled."""
+        return any(
+            work.batch.lease.key == lease.key and work.batch.lease.token == lease.token
+            for work in self._works.values()
+            if not work.cancelled and not work.reported
+        )
+
+    def room(self) -> int:
+        self._host.touch()
+        return self._rounds - self._open_rounds
+
+    def submit(self, pipeline: str, batches: Sequence[Batch]) -> None:
+        self._host.touch()
+        self._open_rounds += 1
+        size = [len(batches)]
+        for batch in batches:
+            work = Work(batch, size)
+            self._works[batch.id] = work
+            cut = batch.cut
+            self._kernel.note(self._host.name, f"engine.submit {batch.lease.key}", f"{cut} as {batch.id}")
+            self._kernel.after(self._duration(), self._execute, work)
+
+    def poll(self, timeout: float) -> list[Report]:
+        return self._reports.poll(timeout)
+
+    def cancel(self, batch_ids: Sequence[str]) -> None:
+        self._host.touch()
+        for batch_id in batch_ids:
+            work = self._works.get(batch_id)
+            if work is not None and not work.cancelled:
+                work.cancelled = True
+                if not work.reported:
+                    self._leave_round(work)
+
+    def drain(self, batch_ids: Sequence[str]) -> None:
+        self._host.touch()
+
+    # --- executors, which know no driver ----------------------------------------------------------------------------
+
+    def _duration(self) -> float:
+        roll = self._kernel.random()
+        return self._ttl * (0.2 * roll if roll < 0.85 else 2 * roll)
+
+    def _execute(self, work: Work) -> None:
+        kernel, faults = self._kernel, self._faults
+        if (work.cancelled or self._host.dead) and not faults.happens(kernel.dice, "executor_outlives", 0.9):
+            return
+        failed = self._failure(work.batch)
+        if failed == "hangs":
+            return
+        report = failed if isinstance(failed, Failed) else self._stage(work.batch)
+        delay = 0.0
+        if faults.happens(kernel.dice, "report_late", 0.3):
+            delay = self._ttl * 3 * kernel.random() ** 2
+        kernel.after(delay, self._report, (work, report))
+
+    def _report(self, told: tuple[Work, Report]) -> None:
+        work, report = told
+        if work.cancelled and not self._faults.happens(self._kernel.dice, "report_after_cancel", 1.0):
+            return
+        if not work.cancelled and not work.reported:
+            self._leave_round(work)
+        work.reported = True
+        self._reports.deliver(report)
+
+    def _leave_round(self, work: Work) -> None:
+        work.round_size[0] -= 1
+        if work.round_size[0] == 0:
+            self._open_rounds -= 1
+
+    def _failure(self, batch: Batch) -> Failed | str | None:
+        dice, faults, key = self._kernel.dice, self._faults, batch.lease.key
+        if batch.cut.start <= self._poison.get(key, -1) < batch.cut.end:
+            faults.strike("poison")
+            return Failed(batch.id, "poison")
+        if any(bucket.down_until > self._kernel.now for bucket in self._buckets.values()):
+            return Failed(batch.id, "the bucket is down", unavailable=True)
+        if faults.happens(dice, "batch_unavailable", 0.3):
+            return Failed(batch.id, "an executor was lost", unavailable=True)
+        position = batch.lease.progress.position
+        if self._budget.fails(dice, "batch_failed", key, position):
+            return Failed(batch.id, "a task has failed")
+        return "hangs" if self._budget.fails(dice, "batch_hangs", key, position) else None
+
+    def _stage(self, batch: Batch) -> Staged:
+        start, end = batch.cut.start, batch.cut.end
+        shorter = end - start > 1 and batch.restages is None
+        if shorter and self._faults.happens(self._kernel.dice, "batch_cut_short", 0.5):
+            end = start + 1 + self._kernel.below(end - start - 1)
+        receipts = {sink: {"files": self._files(batch, bucket, end)} for sink, bucket in self._buckets.items()}
+        last = batch.cut.last and end == batch.cut.end
+        return Staged(batch.id, end, last, receipts, Counts(end - start, end - start))
+
+    def _files(self, batch: Batch, bucket: BucketServer, end: int) -> list[dict[str, Json]]:
+        varies = self._faults["parser_varies"] > 0.0
+        if varies:
+            self._faults.strike("parser_varies")
+        shelves: dict[int, list[int]] = {}
+        for item in range(batch.cut.start, end):
+            shelf = self._kernel.below(SHELVES) if varies else item * 7 // 3 % SHELVES
+            shelves.setdefault(shelf, []).append(item)
+        return [self._file(batch, bucket, shelf, items, varies=varies) for shelf, items in shelves.items()]
+
+    def _file(
+        self, batch: Batch, bucket: BucketServer, shelf: int, items: list[int], *, varies: bool
+    ) -> dict[str, Json]:
+        lease = batch.lease
+        key = names.file_key(batch.name, lease.commit.generation, items[0], "jsonl", (f"dt={shelf}",))
+        salt = self._kernel.below(1 << 30) if varies else 0
+        digest = f"{lease.key}{items}{salt}"
+        place = names.staging_key(batch.name, lease.token, batch.id, f"{shelf}")
+        bucket.stage(place, key, DataFile(lease.key, tuple(items), digest))
+        return {
+            "key": key,
+            "rows": len(items),
+            "size": len(items),
+            "sha256": digest,
+            "first": items[0],
+            "last": items[-1],
+            "staged": place,
+        }

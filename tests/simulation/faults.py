@@ -1,0 +1,103 @@
+"""What can go wrong, and how much of it does in one seed.
+
+Swarm testing: each seed enables a random subset of kinds, each with a random strength. A seed with few kinds goes deep
+into them, one with many mixes them; together they find more than one recipe for all would.
+"""
+
+from __future__ import annotations
+
+import random
+
+STORE_CALLS = ("store_request_lost", "store_answer_lost", "store_write_late", "store_write_twice", "store_slow")
+BUCKET_CALLS = ("bucket_request_lost", "bucket_answer_lost", "bucket_write_late", "bucket_slow")
+NODE = ("crash", "pause", "freeze", "preempt", "clock", "stop")
+OUTAGES = ("store_down", "bucket_down")
+DAMAGE = ("store_rolled_back", "row_rolled_back", "staged_expired", "foreign_object")
+SOURCE = ("source_unavailable", "source_waits", "poison")
+ENGINE = (
+    "batch_failed",
+    "batch_unavailable",
+    "batch_hangs",
+    "batch_cut_short",
+    "report_late",
+    "report_after_cancel",
+    "executor_outlives",
+    "parser_varies",
+)
+HANDLER = ("ack_lost",)
+
+FILES_KINDS = STORE_CALLS + BUCKET_CALLS + NODE + OUTAGES + DAMAGE + SOURCE + ENGINE
+STREAM_KINDS = (
+    *STORE_CALLS,
+    *NODE,
+    "store_down",
+    "store_rolled_back",
+    "source_unavailable",
+    "batch_failed",
+    "report_late",
+    "report_after_cancel",
+    *HANDLER,
+)
+ALL_KINDS = (*FILES_KINDS, *HANDLER)
+
+RARE = frozenset(("store_rolled_back", "row_rolled_back", "foreign_object", "poison", "staged_expired"))
+"""Kinds after which less can be demanded, so most seeds go without them."""
+
+
+class Faults:
+    """The kinds that are enabled in one seed, each with a strength from 0 to 1, and how often each one struck."""
+
+    def __init__(self, dice: random.Random, kinds: tuple[str, ...]) -> None:
+        share = dice.random() * 0.7
+        self._strength = {
+            kind: dice.random() for kind in kinds if dice.random() < (share * 0.4 if kind in RARE else share)
+        }
+        self.struck: dict[str, int] = {}
+        self.active = True
+
+    def __getitem__(self, kind: str) -> float:
+        """Strength of the kind; 0 when it is not enabled, or when the time of faults is over."""
+        return self._strength.get(kind, 0.0) if self.active else 0.0
+
+    @property
+    def enabled(self) -> dict[str, float]:
+        return dict(self._strength)
+
+    def strike(self, kind: str) -> None:
+        """Count one that happened."""
+        self.struck[kind] = self.struck.get(kind, 0) + 1
+
+    def happens(self, dice: random.Random, kind: str, likely: float) -> bool:
+        """Whether a fault of that kind happens now, given its likelihood at full strength. Counts it."""
+        strength = self[kind]
+        if strength == 0.0 or dice.random() >= strength * likely:
+            return False
+        self.strike(kind)
+        return True
+
+    def end(self) -> None:
+        """From now on nothing goes wrong any more."""
+        self.active = False
+
+
+class CallFaults:
+    """Faults of calls over one network, cheap to ask on every call."""
+
+    def __init__(self, faults: Faults, kinds: tuple[str, ...], likely: float) -> None:
+        self._faults = faults
+        self._steps: list[tuple[float, str]] = []
+        total = 0.0
+        for kind in kinds:
+            if faults[kind]:
+                total += faults[kind] * likely
+                self._steps.append((total, kind))
+        self.total = total
+
+    def pick(self, roll: float) -> str | None:
+        """The fault that a roll of the dice below `total` means."""
+        if not self._faults.active:
+            return None
+        for limit, kind in self._steps:
+            if roll < limit:
+                return kind
+        return None

@@ -1,0 +1,185 @@
+"""The nemesis: outages, damage and deaths at random times, and the end of all that."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol, TypeVar
+
+from tests.simulation.bucket import BucketServer
+from tests.simulation.faults import Faults
+from tests.simulation.host import Host
+from tests.simulation.kernel import Kernel
+from tests.simulation.oracle import PIPELINE, Oracle
+from tests.simulation.scenario import Knobs
+from tests.simulation.store import StoreServer
+
+
+T = TypeVar("T")
+
+
+class Ground(Protocol):
+    """What the nemesis acts on."""
+
+    kernel: Kernel
+    faults: Faults
+    knobs: Knobs
+    store: StoreServer
+    oracle: Oracle
+
+    @property
+    def buckets(self) -> list[BucketServer]: ...
+
+    @property
+    def hosts(self) -> list[Host]: ...
+
+    def start(self, name: str) -> None:
+        """Start the node's process, unless one runs."""
+        ...
+
+    def stop(self, host: Host) -> None:
+        """Ask the process to stop, as a signal would."""
+        ...
+
+    @property
+    def names(self) -> list[str]: ...
+
+    @property
+    def work_is_done(self) -> bool: ...
+
+    @property
+    def endless(self) -> bool:
+        """Whether nodes go on looking for work when all is done."""
+        ...
+
+
+class Nemesis:
+    """Makes trouble until `quiet_at`, then heals everything and sees to it that somebody is there to go on."""
+
+    def __init__(self, ground: Ground) -> None:
+        self._ground = ground
+        self._kernel = ground.kernel
+        self._faults = ground.faults
+        self._ttl = ground.knobs.ttl
+
+    def begin(self) -> None:
+        """Schedule the whole campaign."""
+        self._often("store_down", 2, self._store_goes_down)
+        self._often("bucket_down", 2, self._bucket_goes_down)
+        self._often("crash", 2, self._crash)
+        self._often("pause", 2, self._pause)
+        self._often("freeze", 1, self._freeze)
+        self._often("stop", 2, self._stop)
+        self._often("staged_expired", 6, self._expire)
+        self._often("foreign_object", 4, self._put_foreign)
+        self._often("store_rolled_back", 1, self._roll_store_back)
+        self._often("row_rolled_back", 1, self._roll_row_back)
+        self._kernel.after(self._ground.knobs.quiet_at, self._heal)
+
+    def restart_later(self, name: str) -> None:
+        """A node's process has ended: somebody starts it again, sooner or later."""
+        if self._kernel.random() < 0.8:
+            self._kernel.after(self._ttl * 3 * self._kernel.random(), self._ground.start, name)
+
+    def _often(self, kind: str, most: int, strike: Callable[[object], None]) -> None:
+        strength = self._faults[kind]
+        if strength:
+            for _ in range(1 + self._kernel.below(most)):
+                if self._kernel.random() < 0.3 + strength:
+                    self._kernel.after(self._ground.knobs.quiet_at * self._kernel.random(), strike)
+
+    # --- outages --------------------------------------------------------------------------------------------------
+
+    def _store_goes_down(self, _: object) -> None:
+        self._faults.strike("store_down")
+        self._ground.store.down_until = self._kernel.now + self._ttl * 3 * self._kernel.random()
+        self._kernel.note("store", "down", f"until {self._ground.store.down_until:.3f}")
+
+    def _bucket_goes_down(self, _: object) -> None:
+        self._faults.strike("bucket_down")
+        bucket = self._one_of(self._ground.buckets)
+        bucket.down_until = self._kernel.now + self._ttl * 3 * self._kernel.random()
+        self._kernel.note(bucket.sink, "down", f"until {bucket.down_until:.3f}")
+
+    # --- nodes ----------------------------------------------------------------------------------------------------
+
+    def _crash(self, _: object) -> None:
+        if hosts := self._ground.hosts:
+            self._faults.strike("crash")
+            self._one_of(hosts).crash()
+
+    def _pause(self, _: object) -> None:
+        if hosts := self._ground.hosts:
+            self._faults.strike("pause")
+            self._one_of(hosts).pause(self._ttl * 10 * self._kernel.random() ** 2)
+
+    def _freeze(self, _: object) -> None:
+        if hosts := self._ground.hosts:
+            self._faults.strike("freeze")
+            self._one_of(hosts).pause(self._ttl * 10 * self._kernel.random() ** 2, clock_stops=True)
+
+    def _stop(self, _: object) -> None:
+        if hosts := self._ground.hosts:
+            self._faults.strike("stop")
+            self._ground.stop(self._one_of(hosts))
+
+    # --- damage ---------------------------------------------------------------------------------------------------
+
+    def _expire(self, _: object) -> None:
+        bucket = self._one_of(self._ground.buckets)
+        if bucket.staged:
+            self._faults.strike("staged_expired")
+            bucket.expire(self._one_of(sorted(bucket.staged)))
+            if self._faults["parser_varies"]:
+                self._ground.oracle.halts_allowed = True
+
+    def _put_foreign(self, _: object) -> None:
+        bucket = self._one_of(self._ground.buckets)
+        if bucket.staged and bucket.put_foreign(self._one_of(sorted(bucket.staged))):
+            self._faults.strike("foreign_object")
+            self._ground.oracle.halts_allowed = True
+
+    def _roll_store_back(self, _: object) -> None:
+        self._ground.store.save()
+        self._kernel.after(self._ttl * 2 * self._kernel.random(), self._restore)
+
+    def _restore(self, _: object) -> None:
+        if self._faults.active:
+            self._faults.strike("store_rolled_back")
+            self._ground.store.restore()
+
+    def _roll_row_back(self, _: object) -> None:
+        self._ground.store.save()
+        self._kernel.after(self._ttl * 2 * self._kernel.random(), self._restore_row)
+
+    def _restore_row(self, _: object) -> None:
+        rows = [key for key in self._ground.oracle.rows if key.pipeline == PIPELINE]
+        if self._faults.active and rows:
+            self._faults.strike("row_rolled_back")
+            self._ground.store.restore_row(self._one_of(rows))
+
+    # --- peace ----------------------------------------------------------------------------------------------------
+
+    def _heal(self, _: object) -> None:
+        ground = self._ground
+        self._kernel.note("nemesis", "faults are over")
+        self._faults.end()
+        ground.store.down_until = 0.0
+        for bucket in ground.buckets:
+            bucket.down_until = 0.0
+        for host in ground.hosts:
+            host.heal()
+        self._watch(None)
+
+    def _watch(self, _: object) -> None:
+        """Somebody must be there while work is left; nodes of an endless pipeline are stopped when none is."""
+        ground = self._ground
+        if ground.work_is_done:
+            for host in ground.hosts if ground.endless else []:
+                ground.stop(host)
+            return
+        if not ground.hosts:
+            ground.start(self._one_of(ground.names))
+        self._kernel.after(4 * self._ttl, self._watch)
+
+    def _one_of(self, choices: Sequence[T]) -> T:
+        return choices[self._kernel.below(len(choices))]

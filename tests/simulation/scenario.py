@@ -1,0 +1,85 @@
+"""Scenarios: how large a world is, and the settings that a seed draws for it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tests.simulation.faults import FILES_KINDS, STREAM_KINDS, Faults
+from tests.simulation.kernel import Kernel
+from tests.simulation.source import Data
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """The size of a world."""
+
+    name: str
+    nodes: int
+    partitions: int
+    items: int
+    sinks: int = 1
+    kinds: tuple[str, ...] = FILES_KINDS
+    streams: bool = False
+    late_partitions: bool = False
+
+
+MICRO = Scenario("micro", nodes=2, partitions=1, items=6)
+MESO = Scenario("meso", nodes=3, partitions=4, items=10, sinks=2, late_partitions=True)
+STREAMS = Scenario("streams", nodes=2, partitions=2, items=12, kinds=STREAM_KINDS, streams=True)
+SCENARIOS = {scenario.name: scenario for scenario in (MICRO, MESO, STREAMS)}
+
+
+@dataclass(frozen=True, slots=True)
+class Knobs:
+    """Settings of one seed, small on purpose: what is rare with large ones is common with tiny ones."""
+
+    ttl: float
+    heartbeat: float
+    latency: float
+    step_limit: float
+    batch_timeout: float
+    max_retries: int
+    backoff: float
+    largest_cut: int
+    rounds: int
+    max_batches: int
+    grace: float
+    claims_in_one: bool
+    copies: bool
+    quiet_at: float
+    window: int
+
+
+def draw_knobs(kernel: Kernel, scenario: Scenario) -> Knobs:
+    """Settings for a seed."""
+    dice = kernel.dice
+    ttl = dice.choice((1.0, 2.0, 3.0))
+    return Knobs(
+        ttl=ttl,
+        heartbeat=ttl * dice.choice((0.33, 0.5)),
+        latency=dice.choice((0.004, 0.02, 0.06)) * ttl,
+        step_limit=ttl * dice.choice((2.0, 10.0)),
+        batch_timeout=ttl * 8,
+        max_retries=dice.choice((1, 3)),
+        backoff=ttl * 0.5,
+        largest_cut=dice.choice((2, 3, 6)),
+        rounds=dice.choice((1, 2)),
+        max_batches=dice.choice((1, 3, 10)),
+        grace=ttl * dice.choice((0.1, 2.0)),
+        claims_in_one=dice.random() < 0.5,
+        copies=dice.random() < 0.5,
+        quiet_at=ttl * kernel.between(2.0, 7.0),
+        window=dice.choice((1, 3, 5)),
+    )
+
+
+def draw_data(kernel: Kernel, scenario: Scenario, faults: Faults, knobs: Knobs) -> Data:
+    """What there is to read in a seed."""
+    dice = kernel.dice
+    keys = [f"p{index}" for index in range(scenario.partitions)]
+    items = {key: 1 + dice.randrange(scenario.items) if scenario.partitions > 1 else scenario.items for key in keys}
+    known = scenario.partitions == 1 and dice.random() < 0.7
+    late = scenario.late_partitions and dice.random() < 0.5
+    appears_at = {key: knobs.quiet_at * dice.random() if late else 0.0 for key in keys}
+    poison = {key: items[key] // 2 for key in keys if faults["poison"] and dice.random() < 0.4}
+    return Data(items, appears_at, poison, rediscover_after=knobs.ttl if late else None, known=known)

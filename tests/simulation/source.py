@@ -1,0 +1,80 @@
+"""The simulated source: partitions of numbered items, cut at random places."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from holdfast.errors import BatchError, SourceUnavailable
+from holdfast.flow.batch import Batch, Cut, Done, Limits, Name, Wait
+from holdfast.flow.source import Source
+from holdfast.leases.lease import Lease, Partition
+from tests.simulation.host import Host
+
+
+@dataclass(frozen=True, slots=True)
+class Data:
+    """What there is to read, the same for all nodes."""
+
+    items: Mapping[str, int]
+    """Number of items by partition; item n of a partition stands at position n."""
+    appears_at: Mapping[str, float]
+    """When a partition can be found for the first time."""
+    poison: Mapping[str, int] = field(default_factory=dict)
+    """The item of a partition that nobody can process."""
+    rediscover_after: float | None = None
+    known: bool = False
+    """Whether the partitions were found before the world begins."""
+
+
+class SimulatedSource(Source):
+    """Chooses every cut anew: two tries of one range need not be alike."""
+
+    def __init__(self, data: Data, host: Host, ttl: float, largest: int) -> None:
+        self._data = data
+        self._host = host
+        self._ttl = ttl
+        self._largest = largest
+        self.rediscover_after = data.rediscover_after
+
+    def discover(self, state: dict[str, Any]) -> Iterator[Partition]:
+        self._answers()
+        kernel = self._host.kernel
+        for key in self._data.items:
+            if self._data.appears_at[key] <= kernel.now:
+                yield Partition(key)
+                if kernel.random() < 0.2:
+                    self._answers()
+        state["scans"] = state.get("scans", 0) + 1
+
+    def name(self, lease: Lease) -> Name:
+        return Name("stream", lease.key)
+
+    def plan(self, leases: Sequence[Lease], limits: Limits) -> list[Cut | Wait | Done | BatchError]:
+        self._answers()
+        return [self._cut(lease) for lease in leases]
+
+    def read(self, spark: Any, batches: Sequence[Batch]) -> Any:
+        raise NotImplementedError("the simulated engine needs no DataFrame")
+
+    def _cut(self, lease: Lease) -> Cut | Wait | Done | BatchError:
+        kernel, faults = self._host.kernel, self._host.faults
+        start = lease.progress.position or 0
+        number = self._data.items[lease.key]
+        if start == self._data.poison.get(lease.key) and kernel.random() < 0.3:
+            faults.strike("poison")
+            return BatchError("poison in the plan")
+        if start >= number:
+            return Done()
+        if faults.happens(kernel.dice, "source_waits", 0.4):
+            return Wait(self._ttl * kernel.random())
+        end = min(number, start + 1 + kernel.below(self._largest))
+        return Cut(start, end, last=end == number and kernel.random() < 0.8)
+
+    def _answers(self) -> None:
+        host = self._host
+        host.sleep(0.01 * host.kernel.random())
+        if host.faults.happens(host.kernel.dice, "source_unavailable", 0.5):
+            host.kernel.note(host.name, "source", "unavailable")
+            raise SourceUnavailable("the source does not answer")

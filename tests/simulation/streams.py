@@ -1,0 +1,179 @@
+"""Long-lived batches: a handler that acknowledges records of a stream out of order, until it is drained or the stream ends.
+
+It stands for functions over shards. The engine delivers within a window and reports how far the acknowledged prefix
+reaches and which ranges beyond it are acknowledged; the loop commits that as it does for files, without receipts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from holdfast.errors import BatchError
+from holdfast.flow.batch import Batch, Cut, Done, Limits, Wait
+from holdfast.flow.engine import Advanced, Engine, Failed, Report, Staged
+from holdfast.leases.lease import Counts, Lease
+from tests.simulation.engine import FailureBudget, Reports
+from tests.simulation.host import Host
+from tests.simulation.source import Data, SimulatedSource
+from tests.simulation.streams_oracle import StreamsOracle
+
+
+class StreamSource(SimulatedSource):
+    """Plans one batch per partition, which goes on until the stream's end."""
+
+    def plan(self, leases: Sequence[Lease], limits: Limits) -> list[Cut | Wait | Done | BatchError]:
+        self._answers()
+        return [self._rest(lease) for lease in leases]
+
+    def _rest(self, lease: Lease) -> Cut | Done:
+        start, number = lease.progress.position or 0, self._data.items[lease.key]
+        return Cut(start, None) if start < number else Done()
+
+
+@dataclass(slots=True)
+class Shard:
+    """One batch: what was delivered, what is acknowledged, and what the driver has been told."""
+
+    batch: Batch
+    position: int
+    next_item: int
+    acked: set[int] = field(default_factory=set)
+    out: set[int] = field(default_factory=set)
+    draining: bool = False
+    over: bool = False
+    cancelled: bool = False
+    told_until: float = 0.0
+    """When the last report arrives: reports of a batch never overtake each other."""
+
+    def advance(self) -> None:
+        """Move the position along the longest acknowledged prefix."""
+        while self.position in self.acked:
+            self.acked.remove(self.position)
+            self.position += 1
+
+    @property
+    def ranges(self) -> tuple[tuple[int, int], ...]:
+        """Acknowledged beyond the position, as ranges [from, to)."""
+        ranges: list[tuple[int, int]] = []
+        for item in sorted(self.acked):
+            if ranges and ranges[-1][1] == item:
+                ranges[-1] = (ranges[-1][0], item + 1)
+            else:
+                ranges.append((item, item + 1))
+        return tuple(ranges)
+
+
+class StreamEngine(Engine):
+    """Handlers of one driver. They die with it, or a little later."""
+
+    def __init__(
+        self, host: Host, data: Data, budget: FailureBudget, oracle: StreamsOracle, *, ttl: float, window: int
+    ) -> None:
+        self._host = host
+        self._kernel = host.kernel
+        self._faults = host.faults
+        self._data = data
+        self._budget = budget
+        self._oracle = oracle
+        self._ttl = ttl
+        self._window = window
+        self._shards: dict[str, Shard] = {}
+        self._reports = Reports(host)
+
+    def works_on(self, lease: Lease) -> bool:
+        """Whether records of this lease are in a handler's hands."""
+        return any(
+            shard.batch.lease.key == lease.key and shard.batch.lease.token == lease.token
+            for shard in self._shards.values()
+            if not shard.over
+        )
+
+    def room(self) -> int:
+        self._host.touch()
+        return 1
+
+    def submit(self, pipeline: str, batches: Sequence[Batch]) -> None:
+        self._host.touch()
+        for batch in batches:
+            lease = batch.lease
+            if any(other.batch.lease.key == lease.key and not other.over for other in self._shards.values()):
+                self._oracle.fail(f"{lease.key}: two handlers of {self._host.name} have it at once")
+            start = lease.progress.position or 0
+            known = {item for first, end in lease.progress.acked for item in range(first, end)}
+            shard = Shard(batch, start, start, known)
+            self._shards[batch.id] = shard
+            self._kernel.note(self._host.name, f"engine.submit {lease.key}", f"from {start} as {batch.id}")
+            self._kernel.after(0.05 * self._ttl * self._kernel.random(), self._deliver, shard)
+
+    def poll(self, timeout: float) -> list[Report]:
+        return self._reports.poll(timeout)
+
+    def cancel(self, batch_ids: Sequence[str]) -> None:
+        self._host.touch()
+        for batch_id in batch_ids:
+            if (shard := self._shards.get(batch_id)) is not None:
+                shard.over = shard.cancelled = True
+
+    def drain(self, batch_ids: Sequence[str]) -> None:
+        self._host.touch()
+        for batch_id in batch_ids:
+            if (shard := self._shards.get(batch_id)) is not None:
+                shard.draining = True
+                self._kernel.after(0.0, self._finish_if_through, shard)
+
+    # --- the handler's side ---------------------------------------------------------------------------------------
+
+    def _deliver(self, shard: Shard) -> None:
+        """Hand out as many records as the window allows."""
+        if shard.over or self._host.dead:
+            return
+        end = self._data.items[shard.batch.lease.key]
+        while not shard.draining and shard.next_item < min(end, shard.position + self._window):
+            item = shard.next_item
+            shard.next_item += 1
+            if item in shard.acked or item < shard.position:
+                continue
+            self._oracle.delivered(shard.batch.lease, item)
+            shard.out.add(item)
+            self._kernel.after(0.3 * self._ttl * self._kernel.random() ** 2, self._handled, (shard, item))
+        self._finish_if_through(shard)
+
+    def _handled(self, told: tuple[Shard, int]) -> None:
+        shard, item = told
+        if shard.over or self._host.dead:
+            return
+        if self._budget.fails(self._kernel.dice, "batch_failed", shard.batch.lease.key, shard.position):
+            shard.over = True
+            self._tell(shard, Failed(shard.batch.id, "the handler has failed"))
+            return
+        if self._faults.happens(self._kernel.dice, "ack_lost", 0.3):
+            # The handler's word does not come through; it says it again later.
+            self._kernel.after(0.3 * self._ttl * self._kernel.random(), self._handled, told)
+            return
+        self._oracle.acknowledged(shard.batch.lease.key, item)
+        shard.out.remove(item)
+        shard.acked.add(item)
+        shard.advance()
+        self._tell(shard, Advanced(shard.batch.id, shard.position, shard.ranges, Counts(1, 1)))
+        self._deliver(shard)
+
+    def _finish_if_through(self, shard: Shard) -> None:
+        end = self._data.items[shard.batch.lease.key]
+        if shard.over or shard.out or not (shard.draining or shard.position == end):
+            return
+        shard.over = True
+        self._tell(shard, Staged(shard.batch.id, shard.position, shard.position == end, {}, acked=shard.ranges))
+
+    def _tell(self, shard: Shard, report: Report) -> None:
+        kernel = self._kernel
+        arrives = kernel.now
+        if self._faults.happens(kernel.dice, "report_late", 0.2):
+            arrives += 0.5 * self._ttl * kernel.random()
+        shard.told_until = max(shard.told_until, arrives)
+        kernel.after(shard.told_until - kernel.now, self._arrive, (shard, report))
+
+    def _arrive(self, told: tuple[Shard, Report]) -> None:
+        shard, report = told
+        if not shard.cancelled or self._faults.happens(self._kernel.dice, "report_after_cancel", 1.0):
+            self._reports.deliver(report)

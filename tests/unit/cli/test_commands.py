@@ -1,0 +1,226 @@
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from holdfast import __version__, app
+from holdfast.config.models import Settings
+from holdfast.events import NothingAcquired, PartitionFailed
+from holdfast.leases.lease import Partition
+from tests.unit.cli.conftest import Site
+
+COMMANDS = [
+    (),
+    ("run",),
+    ("validate",),
+    ("schema",),
+    ("plugins",),
+    ("nodes",),
+    ("partitions",),
+    *[("partitions", name) for name in ("list", "show", "reopen", "release", "fail", "purge")],
+]
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_help_explains_and_shows_an_example(site: Site, command: tuple[str, ...]) -> None:
+    result = site.invoke(*command, "--help")
+
+    assert result.exit_code == 0
+    assert "Example" in result.stdout
+    assert " ".join(("holdfast", *command)) in result.stdout.partition("Example")[2]
+
+
+def test_version(site: Site) -> None:
+    result = site.invoke("--version")
+
+    assert (result.exit_code, result.stdout) == (0, f"holdfast {__version__}\n")
+
+
+# --- validate, schema, plugins ---------------------------------------------------------------------------------------
+
+
+def test_a_valid_file(site: Site) -> None:
+    file = site.write("orders", "users")
+
+    assert site.invoke("validate", file).stdout == f"{file} is valid; store: sqlite; pipelines: orders, users\n"
+    assert site.json("validate", file) == {
+        "file": file,
+        "valid": True,
+        "store": "sqlite",
+        "pipelines": ["orders", "users"],
+        "problems": [],
+    }
+
+
+@pytest.mark.parametrize(
+    "command", [("validate",), ("run",), ("nodes",), ("partitions", "list"), ("partitions", "list", "--json")]
+)
+def test_a_wrong_file_is_answered_with_line_and_column(site: Site, command: tuple[str, ...]) -> None:
+    file = site.write(store="sqlite: {path: x.db, paht: y.db}")
+
+    result = site.invoke(*command, file)
+    assert result.exit_code == 2
+    assert result.stdout == ""
+    assert result.stderr.startswith(f"{file}:4:26: unknown key 'paht'; did you mean 'path'?\n")
+    assert "    4 |     sqlite: {path: x.db, paht: y.db}\n" in result.stderr
+
+
+def test_problems_of_a_wrong_file_as_json(site: Site) -> None:
+    file = site.write(store="sqlite: {path: x.db, paht: x.db}")
+
+    result = site.invoke("validate", file, "--json")
+    assert (result.exit_code, result.stderr) == (2, "")
+    told = json.loads(result.stdout)
+    assert (told["valid"], told["file"]) == (False, file)
+    (problem,) = told["problems"]
+    assert problem["message"].startswith("unknown key 'paht'")
+    assert (problem["file"], problem["line"], problem["column"]) == (file, 4, 26)
+
+
+def test_a_file_that_does_not_exist(site: Site) -> None:
+    result = site.invoke("validate", "nowhere.yaml")
+
+    assert (result.exit_code, result.stderr) == (2, "nowhere.yaml: there is no such file\n")
+
+
+def test_a_secret_in_a_wrong_file_is_not_shown(site: Site) -> None:
+    file = site.write()
+    with open(file, "a", encoding="utf-8") as more:  # noqa: PTH123
+        more.write("  users:\n    source:\n      tests.unit.cli.fakes:SOURCE: {password: hunter2}\n    sinks: []\n")
+
+    result = site.invoke("validate", file)
+    assert result.exit_code == 2
+    assert "a secret may not stand in the file" in result.stderr
+    assert "hunter2" not in result.output
+    assert "hunter2" not in site.invoke("validate", file, "--json").output
+
+
+def test_the_schema_is_json_schema(site: Site) -> None:
+    result = site.invoke("schema")
+
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert json.loads(result.stdout)["$schema"] == "https://json-schema.org/draft/2020-12/schema"
+
+
+def test_plugins_are_listed_with_their_summaries(site: Site) -> None:
+    listed = {(row["kind"], row["name"]): row for row in site.json("plugins")}
+
+    sqlite = listed["store", "sqlite"]
+    assert sqlite["summary"]
+    assert sqlite["problem"] is None
+    assert sqlite["summary"] in site.invoke("plugins").stdout
+
+
+def test_a_plugin_that_cannot_be_loaded_does_not_hide_the_others(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "holdfast.stores.sqlite", None)
+
+    listed = {row["name"]: row for row in site.json("plugins") if row["kind"] == "store"}
+    assert "cannot be loaded" in listed["sqlite"]["problem"]
+    assert listed["in_memory"]["summary"]
+
+
+# --- nodes -----------------------------------------------------------------------------------------------------------
+
+
+def test_nodes_with_their_leases(site: Site) -> None:
+    file = site.write()
+    leases = site.coordinator(file)
+    leases.create([Partition("a"), Partition("b")])
+    leases.claim(2)
+
+    (node,) = site.json("nodes", file)
+    assert (node["name"], node["session"], node["leases"]) == ("replica1", leases.session.id, 2)
+    assert (node["alive"], node["ended"], node["draining"]) == (True, False, False)
+    assert node["pipelines"] == ["prod|orders"]
+    _, line = site.invoke("nodes", file).stdout.splitlines()
+    assert line.split()[:4] == ["replica1", "alive", "2", "1"]
+
+
+def test_sessions_that_ended_are_shown_on_request(site: Site) -> None:
+    file = site.write()
+    store = site.store(file)
+    site.session(file, store, "gone").leave()
+    site.session(file, store, "here")
+
+    assert [node["name"] for node in site.json("nodes", file)] == ["here"]
+    assert [(node["name"], node["ended"]) for node in site.json("nodes", file, "--all")] == [
+        ("gone", True),
+        ("here", False),
+    ]
+    assert "ended" in site.invoke("nodes", file, "--all").stdout
+
+
+@pytest.mark.parametrize("command", [("nodes",), ("partitions", "list")])
+def test_a_store_that_only_its_own_process_sees_is_not_shown_as_empty(site: Site, command: tuple[str, ...]) -> None:
+    file = site.write(store="in_memory:")
+
+    result = site.invoke(*command, file)
+    assert result.exit_code == 2
+    assert result.stderr.startswith("error: the store in_memory can be seen by its own process only")
+
+
+# --- run -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """What `run` asks of the composition root, which does not start Spark here."""
+    asked: dict[str, Any] = {"answer": 0}
+
+    def run(settings: Settings, emit: app.Emit, *, node_name: str | None = None, pipelines: Sequence[str] = ()) -> int:
+        asked.update(settings=settings, node_name=node_name, pipelines=list(pipelines))
+        emit(PartitionFailed("prod|orders", "a", "no more retries"))
+        emit(NothingAcquired("prod|orders"))
+        return int(asked["answer"])
+
+    monkeypatch.setattr(app, "run", run)
+    return asked
+
+
+@pytest.mark.parametrize("code", [0, 1])
+def test_run_ends_with_the_code_of_the_run(site: Site, asked: dict[str, Any], code: int) -> None:
+    asked["answer"] = code
+
+    result = site.invoke("run", site.write())
+    assert (result.exit_code, result.stdout) == (code, "")
+    assert (asked["node_name"], asked["pipelines"]) == (None, [])
+
+
+def test_run_one_pipeline_under_a_name(site: Site, asked: dict[str, Any]) -> None:
+    file = site.write("orders", "users", "items")
+
+    result = site.invoke("run", file, "--node", "replica7", "--pipeline", "users", "--pipeline", "items")
+    assert result.exit_code == 0
+    assert (asked["node_name"], asked["pipelines"]) == ("replica7", ["users", "items"])
+
+
+@pytest.mark.usefixtures("asked")
+def test_run_logs_to_stderr_without_debug_events(site: Site) -> None:
+    (line,) = site.invoke("run", site.write()).stderr.splitlines()
+
+    assert line.endswith('error   partition failed: pipeline prod|orders, key a, error "no more retries"')
+
+
+@pytest.mark.usefixtures("asked")
+@pytest.mark.parametrize("options", [("run", "--verbose"), ("--verbose", "run")])
+def test_run_logs_debug_events_on_request(site: Site, options: tuple[str, ...]) -> None:
+    lines = site.invoke(*options, site.write()).stderr.splitlines()
+
+    assert [line.split()[1] for line in lines] == ["error", "debug"]
+
+
+@pytest.mark.usefixtures("asked")
+@pytest.mark.parametrize(
+    ("in_file", "options"), [("json", ()), ("text", ("--log", "json")), ("json", ("--log", "json"))]
+)
+def test_run_logs_json(site: Site, in_file: str, options: tuple[str, ...]) -> None:
+    file = site.write()
+    with open(file, "a", encoding="utf-8") as more:  # noqa: PTH123
+        more.write(f"node: {{log: {in_file}}}\n")
+
+    (line,) = site.invoke("run", file, *options).stderr.splitlines()
+    assert json.loads(line)["event"] == "PartitionFailed"

@@ -1,0 +1,99 @@
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.errors import RowTooLarge
+from holdfast.leases.codec import Columns, columns, decode, encode_body, encode_within
+from holdfast.leases.lease import Commit, History, Lease
+from holdfast.testing.rows import make_row
+from holdfast.testing.store_rows import FULL_ROW
+
+
+def again(lease: Lease) -> Lease:
+    return decode(columns(lease), encode_body(lease))
+
+
+@pytest.mark.parametrize("lease", [FULL_ROW, Lease("p", "k"), make_row("k", state={}, position=0, created_at=0.0)])
+def test_a_lease_survives_the_round_trip(lease: Lease) -> None:
+    assert again(lease) == lease
+
+
+def test_values_as_in_a_new_row_take_no_room_but_what_fences_is_written_out() -> None:
+    body = json.loads(encode_body(Lease("p", "k")))
+    assert body == {
+        "v": 1, "spec": {}, "write_id": "", "position": None, "sequence": 0, "generation": 1, "incarnation": "",
+    }  # fmt: skip
+
+
+def test_falsy_values_that_are_no_defaults_are_kept() -> None:
+    lease = replace(
+        make_row("k", state=0, position=0, work_units=0, range_start=0, created_at=0.0, last_error=""),
+        commit=Commit(receipts={}),
+    )
+    assert again(lease) == lease
+    assert again(lease).progress.state == 0
+    assert again(lease).history.created_at == 0.0
+
+
+def test_what_a_later_version_wrote_is_kept() -> None:
+    body = {**json.loads(encode_body(make_row("k"))), "colour": "red", "shape": {"sides": 3}}
+    lease = decode(columns(make_row("k")), json.dumps(body))
+    assert lease.unreadable is None
+    changed = replace(lease, history=History(attempts=1))
+    assert json.loads(encode_body(changed))["colour"] == "red"
+    assert again(changed).extra == {"colour": "red", "shape": {"sides": 3}}
+
+
+def test_what_an_earlier_version_did_not_write_has_its_default() -> None:
+    body = json.loads(encode_body(FULL_ROW))
+    del body["halt_reason"], body["takeovers"], body["estimated_count"]
+    lease = decode(columns(FULL_ROW), json.dumps(body))
+    assert (lease.unreadable, lease.history.halt_reason, lease.history.takeovers) == (None, None, 0)
+    assert lease.history.attempts == FULL_ROW.history.attempts
+
+
+@pytest.mark.parametrize(
+    "body",
+    ["", "{", "null", "[]", "7", '"text"', "{}", '{"v":2}', encode_body(FULL_ROW)[:-1], encode_body(FULL_ROW)[:40]],
+)
+def test_a_body_that_cannot_be_read_is_marked_and_kept(body: str) -> None:
+    lease = decode(columns(FULL_ROW), body)
+    assert lease.unreadable == body
+    assert columns(lease) == columns(FULL_ROW)
+    assert encode_body(lease) == body
+    assert encode_within(lease, 1) == body
+
+
+@pytest.mark.parametrize("missing", ["v", "spec", "write_id", "position", "sequence", "generation", "incarnation"])
+def test_a_body_without_what_fences_or_resumes_is_unreadable(missing: str) -> None:
+    body = json.loads(encode_body(FULL_ROW))
+    del body[missing]
+    assert decode(columns(FULL_ROW), json.dumps(body)).unreadable is not None
+
+
+@given(st.text(st.characters(), max_size=20))
+def test_any_error_text_can_be_stored_as_utf8(text: str) -> None:
+    lease = make_row("k", last_error=text + "\udc80")
+    encode_body(lease).encode()
+    assert again(lease) == lease
+
+
+@given(st.binary(max_size=60))
+def test_any_stored_text_is_a_lease_or_unreadable(body: bytes) -> None:
+    row = Columns("p", "", "k", "", "ASSIGNED", "me", 1, 2, None, 0, 0)
+    assert decode(row, body.decode(errors="replace")).key == "k"
+
+
+def test_the_limit_counts_bytes_and_what_users_put_in() -> None:
+    lease = make_row("k", state="é" * 1000)
+    size = len(encode_body(lease).encode())
+    assert encode_within(lease, size) == encode_body(lease)
+    with pytest.raises(RowTooLarge, match=f"'k'.*{size} bytes.*{size - 1}"):
+        encode_within(lease, size - 1)
+    noted = replace(lease, history=History(attempts=9, last_error="x" * 900))
+    assert encode_within(noted, size) == encode_body(noted)

@@ -1,0 +1,161 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from holdfast.errors import LeaseLost, PartitionNotFound, PartitionUpdateFailed, StoreUnavailable, TransitionRefused
+from holdfast.leases import transitions
+from holdfast.leases.coordinator import floor_of
+from holdfast.leases.lease import Commit, Lease, Partition, Status
+from holdfast.leases.operate import Operator
+from holdfast.leases.store import Outcome, Swap
+from holdfast.leases.transitions import RetryLimits
+from holdfast.testing.faults import Fault
+from holdfast.testing.rows import PIPELINE, make_row, touched
+from holdfast.testing.worlds import make_world
+from tests.unit.leases.rig import Rig
+
+
+@pytest.fixture
+def rig() -> Rig:
+    return Rig()
+
+
+@pytest.fixture
+def operator(rig: Rig) -> Operator:
+    return Operator(rig.store, make_world("op").new_id, PIPELINE)
+
+
+def completed(key: str, at: float, **fields: Any) -> Lease:
+    return make_row(key, status=Status.COMPLETED, due_at=None, created_at=1.0, completed_at=at, token=3, **fields)
+
+
+def test_rows_come_page_by_page_and_all_of_them(rig: Rig, operator: Operator) -> None:
+    rig.table.add([make_row(f"{number:05d}") for number in range(2500)])
+    assert [row.key for row in operator.rows()] == [f"{number:05d}" for number in range(2500)]
+    assert list(operator.rows((Status.FAILED,))) == []
+
+
+def test_a_failed_partition_is_reopened_from_where_it_stands(rig: Rig, operator: Operator) -> None:
+    node = rig.node()
+    lease = rig.held(node)
+    limits = RetryLimits(max_retries=0)
+    node.leases.write([lease], lambda row, now: transitions.fail_attempt(row, "bad record", limits, now))
+    assert node.leases.claim(1) == []
+    assert operator.reopen("k").status is Status.UNASSIGNED
+    (again,) = node.leases.claim(1)
+    assert (again.token, again.history.attempts) == (2, 0)
+
+
+def test_a_release_takes_the_partition_from_its_owner(rig: Rig, operator: Operator) -> None:
+    node, other = rig.node("a"), rig.node("b")
+    lease = rig.held(node)
+    operator.release("k")
+    (late,) = node.leases.write([lease], transitions.complete)
+    assert isinstance(late, LeaseLost)
+    (taken,) = other.leases.claim(1)
+    assert taken.token == 2
+
+
+def test_failing_stops_the_work_and_tells_why(rig: Rig, operator: Operator) -> None:
+    node = rig.node()
+    lease = rig.held(node)
+    assert operator.fail("k", "wrong bucket").history.halt_reason == "wrong bucket"
+    (late,) = node.leases.write([lease], transitions.complete)
+    assert isinstance(late, LeaseLost)
+    assert rig.row("k").status is Status.FAILED
+
+
+def test_what_cannot_be_is_refused(rig: Rig, operator: Operator) -> None:
+    with pytest.raises(PartitionNotFound):
+        operator.show("nothing")
+    with pytest.raises(PartitionNotFound):
+        operator.reopen("nothing")
+    rig.held(rig.node())
+    with pytest.raises(TransitionRefused):
+        operator.reopen("k")
+
+
+@pytest.mark.parametrize("fault", [fault for fault in Fault if fault not in (Fault.AWAY, Fault.ANSWER_LOST)])
+def test_an_unknown_answer_is_looked_up(rig: Rig, operator: Operator, fault: Fault) -> None:
+    rig.table.add([make_row("k", status=Status.FAILED, due_at=None)])
+    rig.store.order("swap", fault)
+    assert operator.reopen("k") == rig.row("k")
+    assert rig.row("k").version == 1
+
+
+def test_a_store_that_is_away_is_told_at_once(rig: Rig, operator: Operator) -> None:
+    rig.store.order("get", Fault.AWAY)
+    with pytest.raises(StoreUnavailable):
+        operator.show("k")
+
+
+def test_a_row_that_changes_all_the_time_is_given_up(rig: Rig, operator: Operator) -> None:
+    rig.table.add([make_row("k", status=Status.FAILED, due_at=None)])
+    get = rig.store.inner.get
+
+    def get_and_disturb(keys: object) -> object:
+        rows = get([rig.row("k").id])
+        rig.table.swap([Swap(rig.row("k").version, touched(rig.row("k")))])
+        return rows
+
+    rig.store.get = get_and_disturb  # type: ignore[assignment,method-assign]
+    with pytest.raises(PartitionUpdateFailed):
+        operator.reopen("k")
+
+
+# --- purge and forget --------------------------------------------------------------------------------------------
+
+
+def test_only_old_completed_rows_without_receipts_are_purged(rig: Rig, operator: Operator) -> None:
+    now = rig.clock.monotonic()
+    rig.table.add(
+        [
+            completed("old", now - 100, spec={"a": 1}),
+            completed("young", now - 10),
+            completed("pending", now - 100, commit=Commit(receipts={"files": []})),
+            make_row("failed", status=Status.FAILED, due_at=None, completed_at=now - 100),
+        ]
+    )
+    rows = list(operator.purgeable(older_than=50.0))
+    assert [row.key for row in rows] == ["old"]
+    assert operator.purge(rows) == 1
+    assert (rig.row("old").spec, rig.row("old").token) == ({}, 3)
+    assert list(operator.purgeable(older_than=50.0)) == []
+
+
+def test_a_row_that_changed_since_is_not_purged(rig: Rig, operator: Operator) -> None:
+    rig.table.add([completed("k", 1.0, spec={"a": 1})])
+    rows = list(operator.purgeable(older_than=0.0))
+    operator.reopen("k")
+    assert operator.purge(rows) == 0
+    assert rig.row("k").spec == {"a": 1}
+
+
+def test_the_floor_is_raised_before_anything_is_removed(rig: Rig, operator: Operator) -> None:
+    rig.table.add([completed("k", 1.0)])
+    rig.store.order("remove", Fault.AWAY)
+    with pytest.raises(StoreUnavailable):
+        operator.forget([rig.row("k")])
+    (floor,) = rig.table.get([floor_of(PIPELINE)])
+    assert floor is not None
+    assert floor.token == 3
+
+
+def test_the_floor_never_sinks(rig: Rig, operator: Operator) -> None:
+    for key, token in (("high", 9), ("low", 2)):
+        row = make_row(key, status=Status.COMPLETED, due_at=None, token=token)
+        rig.table.add([row])
+        assert operator.forget([row]) == 1
+    node = rig.node()
+    node.leases.create([Partition("low")])
+    (lease,) = node.leases.claim(1)
+    assert lease.token == 10
+
+
+def test_only_completed_rows_without_receipts_are_forgotten(rig: Rig, operator: Operator) -> None:
+    rows = [make_row("free"), completed("pending", 1.0, commit=Commit(receipts={}))]
+    assert rig.table.add(rows) == [Outcome.OK] * 2
+    assert operator.forget(rows) == 0
+    assert rig.table.count(PIPELINE) == {Status.UNASSIGNED: 1, Status.COMPLETED: 1}

@@ -1,0 +1,110 @@
+from __future__ import annotations
+
+import io
+import json
+from dataclasses import dataclass, fields
+from typing import Any
+
+import pytest
+
+from holdfast import events
+from holdfast.config.secrets import Resolved, Secret
+from holdfast.events import (
+    AttemptFailed,
+    Event,
+    NothingAcquired,
+    Notice,
+    PartitionAcquired,
+    PartitionChanged,
+    PartitionsCreated,
+)
+from holdfast.observe.log import Form, Log
+
+AT = 1_700_000_000.25
+STAMP = "2023-11-14T22:13:20.250Z"
+
+
+@dataclass(frozen=True, slots=True)
+class Told(Event):
+    value: Any
+
+
+def logged(event: Event, *, form: Form = "text", level: events.Level = "info") -> str:
+    stream = io.StringIO()
+    Log(stream, form=form, level=level, now=lambda: AT)(event)
+    return stream.getvalue()
+
+
+def test_text_is_a_sentence() -> None:
+    event = AttemptFailed("p|orders", "bucket|a b.jsonl", 2, "cannot parse line 7")
+
+    assert logged(event) == (
+        f"{STAMP} warning attempt failed: pipeline p|orders, "
+        'key "bucket|a b.jsonl", attempts 2, error "cannot parse line 7"\n'
+    )
+
+
+def test_a_notice_is_the_sentence_that_it_carries() -> None:
+    assert logged(Notice("the store forgets")) == f"{STAMP} warning the store forgets\n"
+
+
+def test_json_is_one_object_per_line_with_time_level_event_and_fields() -> None:
+    assert json.loads(logged(PartitionsCreated("orders", 3), form="json")) == {
+        "ts": STAMP,
+        "level": "info",
+        "event": "PartitionsCreated",
+        "pipeline": "orders",
+        "count": 3,
+    }
+
+
+def test_rows_are_shown_as_json() -> None:
+    event = PartitionChanged("orders", {"status": "ASSIGNED"}, {"status": "COMPLETED"})
+
+    assert json.loads(logged(event, form="json", level="debug"))["after"] == {"status": "COMPLETED"}
+    assert 'before {"status": "ASSIGNED"}, after {"status": "COMPLETED"}' in logged(event, level="debug")
+
+
+def test_debug_events_are_shown_only_on_request() -> None:
+    assert logged(NothingAcquired("orders")) == ""
+    assert logged(NothingAcquired("orders"), level="debug") == f"{STAMP} debug   nothing acquired: pipeline orders\n"
+    assert logged(PartitionsCreated("orders", 3), level="warning") == ""
+
+
+def test_what_is_not_there_is_left_out_of_text_and_null_in_json() -> None:
+    event = PartitionAcquired("orders", "k", 1, taken_over_from=None)
+
+    assert "taken_over_from" not in logged(event, level="debug")
+    assert json.loads(logged(event, form="json", level="debug"))["taken_over_from"] is None
+
+
+@pytest.mark.parametrize("form", ["text", "json"])
+def test_an_event_stays_on_one_line_and_sends_nothing_to_the_terminal(form: Form) -> None:
+    line = logged(AttemptFailed("p", "a\nb\x1b[2J\u202e\udc80", 1, "first\r\nsecond"), form=form)
+
+    assert line.count("\n") == 1
+    assert line.rstrip("\n").isprintable()
+
+
+@pytest.mark.parametrize("form", ["text", "json"])
+def test_secrets_are_never_shown(form: Form) -> None:
+    event = Told({"password": Secret("hunter2"), "all": [Secret("hunter2")], "url": Resolved("hunter2", "${env:URL}")})
+
+    line = logged(event, form=form)
+    assert "hunter2" not in line
+    assert line.count("***") == 2
+    assert "${env:URL}" in line
+
+
+def test_json_stays_json_whatever_a_field_holds() -> None:
+    told = json.loads(logged(Told((float("inf"), {1: object}, {"a"})), form="json"))
+
+    assert told["value"] == ["inf", {"1": "<class 'object'>"}, ["a"]]
+
+
+def test_no_event_has_a_field_that_would_hide_what_every_line_has() -> None:
+    kinds = [kind for kind in vars(events).values() if isinstance(kind, type) and issubclass(kind, Event)]
+
+    assert len(kinds) > 20
+    for kind in kinds:
+        assert not {"ts", "level", "event"} & {field.name for field in fields(kind)}

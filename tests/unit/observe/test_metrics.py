@@ -1,0 +1,168 @@
+from __future__ import annotations
+
+import re
+import socket
+import threading
+from typing import Any, cast
+
+import pytest
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.openmetrics import exposition, parser
+
+from holdfast import events
+from holdfast.errors import UsageError
+from holdfast.events import (
+    BatchCommitted,
+    BatchPublished,
+    Event,
+    Heartbeat,
+    NodeLeft,
+    PartitionAcquired,
+    PartitionErrorRaised,
+    PartitionsCreated,
+    SessionEnded,
+    Unreachable,
+)
+from holdfast.observe.metric_table import COUNTERS, PIPELINE, SOURCE_COORDINATOR
+from holdfast.observe.metrics import Metrics, metric_names
+
+VALID_NAME = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
+
+
+def registry(metrics: Metrics) -> CollectorRegistry:
+    made = CollectorRegistry()
+    made.register(metrics)
+    return made
+
+
+def value(metrics: Metrics, name: str, **labels: str) -> float | None:
+    return registry(metrics).get_sample_value(name, labels)
+
+
+@pytest.fixture
+def metrics() -> Metrics:
+    return Metrics({"p|orders": "orders", "p|users": "users"})
+
+
+def test_labels_carry_the_pipelines_name_without_its_prefix(metrics: Metrics) -> None:
+    metrics(PartitionsCreated("p|orders", 7))
+    metrics(PartitionAcquired("p|orders", "k", 1))
+
+    assert value(metrics, "holdfast_partitions_total", pipeline="orders", event="created") == 7
+    assert value(metrics, "holdfast_partitions_total", pipeline="orders", event="acquired") == 1
+    assert value(metrics, "holdfast_partitions_total", pipeline="users", event="created") == 0
+
+
+def test_events_of_a_pipeline_that_is_not_configured_are_not_counted(metrics: Metrics) -> None:
+    before = generate_latest(registry(metrics))
+
+    metrics(PartitionAcquired("p|orders/$discovery", "$discovery", 1))
+
+    assert generate_latest(registry(metrics)) == before
+
+
+def test_records_dead_letters_and_outcomes_of_batches(metrics: Metrics) -> None:
+    metrics(BatchCommitted("p|orders", "k", 1, records=10, dead=2))
+    metrics(BatchPublished("p|orders", "k", 1, rolled_forward=False))
+    metrics(BatchPublished("p|orders", "k", 2, rolled_forward=True))
+    metrics(BatchPublished("p|orders", "k", 3, rolled_forward=True))
+
+    assert value(metrics, "holdfast_records_committed_total", pipeline="orders") == 10
+    assert value(metrics, "holdfast_dead_letters_total", pipeline="orders") == 2
+    assert value(metrics, "holdfast_batches_total", pipeline="orders", outcome="committed") == 1
+    assert value(metrics, "holdfast_batches_total", pipeline="orders", outcome="published") == 1
+    assert value(metrics, "holdfast_batches_total", pipeline="orders", outcome="rolled_forward") == 2
+
+
+def test_labels_from_the_event_itself(metrics: Metrics) -> None:
+    metrics(Unreachable("store", "no answer", 1.0))
+    metrics(PartitionErrorRaised("p|orders", "k", "update", "giveUp"))
+
+    assert value(metrics, "holdfast_unreachable_total", what="store") == 1
+    errors = "holdfast_partition_errors_total"
+    assert value(metrics, errors, pipeline="orders", kind="update", action="giveUp") == 1
+
+
+@pytest.mark.parametrize("end", [SessionEnded("s", "silent"), NodeLeft("n", "s")])
+def test_usable_seconds_run_down_between_heartbeats_and_are_0_when_the_session_is_over(end: Event) -> None:
+    now = [100.0]
+    metrics = Metrics({}, clock=lambda: now[0])
+    name = "holdfast_session_usable_seconds"
+
+    assert value(metrics, name) == 0
+    metrics(Heartbeat("s", 1, usable_for=26.5))
+    now[0] += 10
+    assert value(metrics, name) == 16.5
+    now[0] += 60
+    assert value(metrics, name) == 0
+    metrics(Heartbeat("s", 2, usable_for=26.5))
+    metrics(end)
+    assert value(metrics, name) == 0
+
+
+def test_every_metric_is_valid_for_both_formats_and_has_a_help_text(metrics: Metrics) -> None:
+    text = generate_latest(registry(metrics)).decode()
+    # This part of the client has no types.
+    open_metrics = cast("Any", exposition).generate_latest(registry(metrics)).decode()
+    families = list(cast("Any", parser).text_string_to_metric_families(open_metrics))
+
+    assert all(VALID_NAME.fullmatch(family.name) and family.documentation for family in families)
+    assert "# TYPE holdfast_batches_total counter" in text
+    assert "# TYPE orders_source_coordinator_partitionsCompleted untyped" in text
+    assert not [line for line in text.splitlines() if "_created" in line.partition("{")[0]]
+
+
+def test_the_table_counts_every_event_with_its_own_labels() -> None:
+    for metric in (*COUNTERS, *SOURCE_COORDINATOR):
+        for counts in metric.counted:
+            assert issubclass(counts.event, events.Event)
+            of_pipeline = PIPELINE in metric.labels
+            assert of_pipeline == (PIPELINE in counts.event.__dataclass_fields__)
+            if not callable(counts.labels):
+                assert len(counts.labels) + of_pipeline == len(metric.labels)
+
+
+@pytest.mark.parametrize(
+    ("pipelines", "names"),
+    [
+        (["orders"], {"orders": "orders"}),
+        (["s3-scan"], {"s3-scan": "s3_scan"}),
+        (["2024-logs"], {"2024-logs": "_2024_logs"}),
+        (["a-b", "a_b"], {"a-b": "a_b_d44362d6", "a_b": "a_b"}),
+        (["a-b_c", "a_b-c"], {"a-b_c": "a_b_c_0b7808a0", "a_b-c": "a_b_c_9a83c37c"}),
+    ],
+)
+def test_names_of_pipelines_in_metric_names(pipelines: list[str], names: dict[str, str]) -> None:
+    assert metric_names(pipelines) == names
+    assert metric_names(reversed(pipelines)) == names
+
+
+def test_a_taken_port_is_said_plainly(metrics: Metrics) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with pytest.raises(UsageError, match=rf"metrics cannot be served on 127\.0\.0\.1:{port}: Address"):
+            metrics.serve(port)
+
+
+def test_a_stopped_endpoint_frees_its_port_and_may_be_stopped_again(metrics: Metrics) -> None:
+    first = metrics.serve(0)
+    port = first.port
+    first.stop()
+    first.stop()
+    metrics.serve(port).stop()
+
+
+def test_counting_from_several_threads_loses_nothing(metrics: Metrics) -> None:
+    def count() -> None:
+        for _ in range(2000):
+            metrics(PartitionsCreated("p|orders", 1))
+
+    threads = [threading.Thread(target=count) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert value(metrics, "holdfast_partitions_total", pipeline="orders", event="created") == 8000
