@@ -13,7 +13,7 @@ WORKERS ?= 2
 FAST_TESTS   = $(wildcard tests/unit tests/contracts tests/simulation)
 SERIAL_TESTS = $(wildcard tests/spark tests/e2e)
 
-.PHONY: help setup lock lint test demo simulate bench clean
+.PHONY: help setup lock lint test reference demo simulate bench clean
 
 help: ## Show this list
 	@grep -hE '^[a-zA-Z%-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-zA-Z%-]+):.*## /\1\t/' \
@@ -56,12 +56,15 @@ lock: | $(READY) ## Resolve requirements.lock anew from pyproject.toml
 lint: $(READY) ## Check style, types and import rules
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy $(wildcard src tests benchmarks)
+	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
 
 test: lint ## Lint, then run every test
 	$(BIN)/python -m pytest -q -n $(WORKERS) $(FAST_TESTS)
 	$(BIN)/python -m pytest -q $(SERIAL_TESTS)
+
+reference: $(READY) ## Write docs/reference anew from the code
+	$(BIN)/python scripts/make_reference.py
 
 demo: $(READY) ## Run the demonstration
 	$(BIN)/python examples/demo/demo.py

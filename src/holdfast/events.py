@@ -174,6 +174,8 @@ class PartitionLost(Event):
     pipeline: str
     key: str
     reason: str
+    missing: bool = False
+    """The row is gone altogether."""
 
 
 Action: TypeAlias = Literal["saveState", "close", "complete", "giveUp"]

@@ -12,6 +12,7 @@ from typing import Any
 
 from holdfast.leases.lease import Key, Lease, Status
 from tests.simulation.bucket import BucketServer, DataFile
+from tests.simulation.host import Host
 from tests.simulation.kernel import Kernel
 from tests.simulation.oracle import PIPELINE, Oracle
 from tests.simulation.source import Data
@@ -31,12 +32,21 @@ class FilesOracle(Oracle):
         self._needed: dict[str, set[tuple[str, str]]] = {}
         """Sink and place of what the pending commit of a partition has staged."""
         self._manifests: dict[tuple[str, str, int], Mapping[str, Any]] = {}
+        self._witnesses: dict[tuple[str, str, int], float] = {}
+        """When each manifest was written."""
+        self._taken_at: dict[tuple[str, str | None, int], float] = {}
+        """When a partition came into the hands of that owner under that token."""
 
     def add_bucket(self, bucket: BucketServer) -> None:
         self.buckets[bucket.sink] = bucket
         self._seen[bucket.sink] = {}
 
     # --- the store's side -----------------------------------------------------------------------------------------
+
+    def row_written(self, row: Lease, sender: Host) -> None:
+        if row.pipeline == PIPELINE and row.owner is not None:
+            self._taken_at.setdefault((row.key, row.owner, row.token), self.kernel.now)
+        super().row_written(row, sender)
 
     def committed(self, before: Lease, row: Lease) -> None:
         if before.commit.receipts is not None:
@@ -64,6 +74,7 @@ class FilesOracle(Oracle):
         for sink, receipt in (row.commit.receipts or {}).items():
             items: list[int] = []
             bucket = self.buckets[sink]
+            self._require_not_behind(row, sink)
             for file in receipt["files"]:
                 place, key, digest = file["staged"], file["key"], file["sha256"]
                 self._decided[sink, key, digest] = (row.key, row.commit.sequence)
@@ -73,6 +84,15 @@ class FilesOracle(Oracle):
                     self.fail(f"{row.key}: commit {row.commit.sequence} names {place}, which is not staged")
                 items.extend(range(file["first"], file["last"] + 1) if content is None else content.items)
             self._require_all_items(row, sink, receipt, items)
+
+    def _require_not_behind(self, row: Lease, sink: str) -> None:
+        """Whoever takes a partition looks first whether the bucket is ahead of the row."""
+        written_at = self._witnesses.get((sink, row.key, row.commit.sequence))
+        taken_at = self._taken_at.get((row.key, row.owner, row.token))
+        if written_at is not None and taken_at is not None and written_at < taken_at:
+            manifest = self._manifests[sink, row.key, row.commit.sequence]
+            if manifest["commit_id"] != row.commit.commit_id:
+                self.fail(f"{row.key}: commit {row.commit.sequence} was decided anew though {sink} has its manifest")
 
     def _require_all_items(self, row: Lease, sink: str, receipt: Mapping[str, Any], items: list[int]) -> None:
         known = not self.buckets[sink].expired and not self.rollbacks
@@ -99,6 +119,7 @@ class FilesOracle(Oracle):
         """A manifest: the only objects that the product creates while it runs."""
         told = json.loads(data)
         self._manifests[sink, told["key"], told["sequence"]] = told
+        self._witnesses[sink, told["key"], told["sequence"]] = self.kernel.now
 
     def became_visible(self, sink: str, key: str, file: DataFile) -> None:
         seen = self._seen[sink]

@@ -15,6 +15,8 @@ from tests.simulation.store import StoreServer
 
 
 T = TypeVar("T")
+LATEST_TTLS = 5.0
+"""No request is under way for longer."""
 
 
 class Ground(Protocol):
@@ -173,13 +175,20 @@ class Nemesis:
     def _watch(self, _: object) -> None:
         """Somebody must be there while work is left; nodes of an endless pipeline are stopped when none is."""
         ground = self._ground
-        if ground.work_is_done:
+        done = ground.work_is_done
+        if done and not self._a_late_write_may_undo_it:
             for host in ground.hosts if ground.endless else []:
                 ground.stop(host)
             return
-        if not ground.hosts:
+        if not done and not ground.hosts:
             ground.start(self._one_of(ground.names))
         self._kernel.after(4 * self._ttl, self._watch)
+
+    @property
+    def _a_late_write_may_undo_it(self) -> bool:
+        """After a rollback a request that is still under way may find its version again."""
+        ground = self._ground
+        return ground.oracle.rollbacks > 0 and self._kernel.now < ground.knobs.quiet_at + LATEST_TTLS * self._ttl
 
     def _one_of(self, choices: Sequence[T]) -> T:
         return choices[self._kernel.below(len(choices))]

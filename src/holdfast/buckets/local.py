@@ -140,7 +140,7 @@ class LocalBucket(Bucket):
 
     def _walk(self, prefix: str) -> Iterator[str]:
         folder, slash, _ = prefix.rpartition("/")
-        start = self._path(folder) if slash else self._root
+        start = self._path(f"{folder}/any").parent if slash else self._root
         return walk(start, folder + slash, prefix)
 
     # --- paths -------------------------------------------------------------------------------------------------
@@ -172,17 +172,23 @@ class LocalWriter:
         self._folders = folders
         self._digest = hashlib.sha256()
         self._size = 0
+        self._whole = True
 
     def write(self, data: bytes | memoryview) -> int:
+        # A file that lacks what could not be written must never be closed as if it were whole.
+        whole, self._whole = self._whole, False
         with _told(f"write {self._path}"):
             self._file.write(data)
         self._digest.update(data)
         size = memoryview(data).nbytes
         self._size += size
+        self._whole = whole
         return size
 
     def close(self) -> tuple[Json, int, str]:
         with _told(f"write {self._path}"), self._file:
+            if not self._whole:
+                raise SinkUnavailable(f"cannot write {self._path}: an earlier write has failed")
             self._file.flush()
             os.fsync(self._file.fileno())
             self._folders.sync()

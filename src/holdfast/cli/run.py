@@ -50,7 +50,7 @@ def run(
     metrics = Metrics({settings.identifier(name): name for name in settings.pipelines})
     emit = Reporter([Log(sys.stderr, form=log or settings.node.log, level=level), metrics])
     port = settings.node.metrics_port
-    endpoint = None if port is None else metrics.serve(port)
+    endpoint = None if port is None else metrics.serve(port, settings.node.metrics_address)
     try:
         code = app.run(settings, emit, node_name=node, pipelines=pipeline or ())
     finally:

@@ -77,6 +77,9 @@ class NodeSettings(Options):
     metrics_port: Port | None = Field(
         None, description="Port on which Prometheus metrics are served; none unless given."
     )
+    metrics_address: str = Field(
+        "127.0.0.1", min_length=1, description="Address on which metrics are served; only this host unless given."
+    )
     log: Literal["text", "json"] = Field("text", description="Log lines for people (text) or for machines (json).")
 
     @field_validator("heartbeat_interval")

@@ -95,7 +95,9 @@ def decode(row: Columns, body: str) -> Lease:
     try:
         return _read(row, json.loads(body))
     except (ValueError, TypeError, KeyError, AttributeError):
-        ownership = Ownership(Status(row.status), row.owner, row.token, row.version, "", row.due_at)
+        # A status of a later version counts as FAILED: nobody here knows what to do with the row.
+        status = _STATUSES.get(row.status, Status.FAILED)
+        ownership = Ownership(status, row.owner, row.token, row.version, "", row.due_at)
         order = Order(row.priority, row.ordinal)
         return Lease(row.pipeline, row.key, row.run, row.group, {}, ownership, order, unreadable=body)
 
@@ -104,7 +106,8 @@ _ORDER = ("work_units", "range_start", "range_end", "estimated_count")
 _HISTORY = tuple(History.__dataclass_fields__)
 _OPTIONAL = ("acked", "state", "counts", "commit_id", "receipts", *_ORDER, *_HISTORY)
 _KNOWN = frozenset(("v", "spec", "write_id", "position", "sequence", "generation", "incarnation", *_OPTIONAL))
-_NO_COUNTS = Counts()
+_NO_COUNTS = Progress().counts
+_STATUSES = {status.value: status for status in Status}
 
 _order_parts = operator.attrgetter(*_ORDER)
 _history_parts = operator.attrgetter(*_HISTORY)
@@ -119,7 +122,9 @@ def _optional_parts(lease: Lease) -> tuple[Json, ...]:
     return (
         progress.acked,
         progress.state,
-        None if counts == _NO_COUNTS else [counts.processed, counts.succeeded, counts.failed, counts.dead],
+        None
+        if counts is _NO_COUNTS or counts == _NO_COUNTS
+        else [counts.processed, counts.succeeded, counts.failed, counts.dead],
         commit.commit_id,
         None if commit.receipts is None else dict(commit.receipts),
         *_order_parts(lease.order),
@@ -167,7 +172,7 @@ def _read(row: Columns, body: Mapping[str, Json]) -> Lease:
         row.run,
         row.group,
         body["spec"],
-        Ownership(Status(row.status), row.owner, row.token, row.version, body["write_id"], row.due_at),
+        Ownership(_STATUSES[row.status], row.owner, row.token, row.version, body["write_id"], row.due_at),
         Order(row.priority, row.ordinal, *map(get, _ORDER, _ORDER_DEFAULTS)),
         Progress(body["position"], _spans(get("acked", ())), get("state"), _counts(get("counts"))),
         Commit(body["sequence"], body["generation"], body["incarnation"], get("commit_id", ""), get("receipts")),

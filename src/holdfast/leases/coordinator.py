@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from holdfast.errors import LeaseLost, StoreUnavailable
+from holdfast.errors import LeaseLost, LeaseMissing, StoreUnavailable
 from holdfast.events import (
     PartitionAcquired,
     PartitionChanged,
@@ -143,7 +143,7 @@ class Coordinator:
         results = self._writes.apply(changes)
         for (lease, _), result in zip(changes, results, strict=True):
             if isinstance(result, LeaseLost):
-                self.world.emit(PartitionLost(self.pipeline, lease.key, str(result)))
+                self.world.emit(PartitionLost(self.pipeline, lease.key, str(result), isinstance(result, LeaseMissing)))
             else:
                 self.world.emit(PartitionChanged(self.pipeline, facts(lease), facts(result)))
         return results

@@ -51,7 +51,9 @@ class NodeInfo:
 def node_info(row: Lease) -> NodeInfo:
     """What a row of `$nodes` says."""
     said: Mapping[str, Any] = row.progress.state
-    return NodeInfo(**{**said, "pipelines": tuple(said["pipelines"]), "generations": tuple(said["generations"])})
+    # A node of a later version may say more.
+    known = {name: said[name] for name in NodeInfo.__dataclass_fields__ if name in said}
+    return NodeInfo(**{**known, "pipelines": tuple(said["pipelines"]), "generations": tuple(said["generations"])})
 
 
 def _said(info: NodeInfo) -> dict[str, Json]:

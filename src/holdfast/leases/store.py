@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from holdfast.leases.lease import Key, Lease, Status
-from holdfast.leases.transitions import stamped, take
+from holdfast.leases.transitions import take_stamped
 
 
 class Outcome(Enum):
@@ -70,7 +70,7 @@ class ClaimRequest:
     def take(self, row: Lease, now: float) -> Lease:
         """The row as this claim leaves it."""
         due_at = None if self.ownership_timeout is None else now + self.ownership_timeout
-        return stamped(row, take(row, self.owner, now, due_at), self.write_id)
+        return take_stamped(row, self.owner, now, due_at, self.write_id)
 
 
 @dataclass(frozen=True, slots=True)

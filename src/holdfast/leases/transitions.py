@@ -56,25 +56,16 @@ def claimable(lease: Lease, now: float) -> bool:
 
 def take(lease: Lease, owner: str, now: float, due_at: float | None = None) -> Lease:
     """The lease in the hands of `owner` under the next token. Counts a take-over from a lapsed owner."""
-    if lease.unreadable is not None:
-        raise TransitionRefused(f"the row of {lease.key!r} is unreadable")
-    if not claimable(lease, now):
-        raise TransitionRefused(f"{lease.key!r} is {lease.status} and not due")
-    past = lease.history
     own = lease.ownership
-    history = History(
-        past.attempts,
-        past.takeovers + (own.status is Status.ASSIGNED),
-        past.closed_count,
-        past.last_error,
-        past.halt_reason,
-        past.created_at,
-        claimed_at=now,
-        started_at=now if past.started_at is None else past.started_at,
-        updated_at=now,
-        completed_at=past.completed_at,
-    )
-    return _with(lease, Ownership(Status.ASSIGNED, owner, own.token + 1, own.version, own.write_id, due_at), history)
+    ownership = Ownership(Status.ASSIGNED, owner, own.token + 1, own.version, own.write_id, due_at)
+    return _with(lease, ownership, _taken(lease, now))
+
+
+def take_stamped(lease: Lease, owner: str, now: float, due_at: float | None, write_id: str) -> Lease:
+    """`take` and `stamped` in one step, for claims of hundreds of leases."""
+    own = lease.ownership
+    ownership = Ownership(Status.ASSIGNED, owner, own.token + 1, own.version + 1, write_id, due_at)
+    return _with(lease, ownership, _taken(lease, now))
 
 
 def commit(lease: Lease, advance: Advance, expected: Lease, now: float) -> Lease:
@@ -226,6 +217,26 @@ def strip(lease: Lease, now: float) -> Lease:
     kept = Ownership(status=Status.COMPLETED, token=lease.token, version=lease.version, due_at=None)
     commit_kept = replace(lease.commit, commit_id="")
     return Lease(lease.pipeline, lease.key, lease.run, lease.group, ownership=kept, commit=commit_kept, history=history)
+
+
+def _taken(lease: Lease, now: float) -> History:
+    if lease.unreadable is not None:
+        raise TransitionRefused(f"the row of {lease.key!r} is unreadable")
+    if not claimable(lease, now):
+        raise TransitionRefused(f"{lease.key!r} is {lease.status} and not due")
+    past = lease.history
+    return History(
+        past.attempts,
+        past.takeovers + (lease.status is Status.ASSIGNED),
+        past.closed_count,
+        past.last_error,
+        past.halt_reason,
+        past.created_at,
+        claimed_at=now,
+        started_at=now if past.started_at is None else past.started_at,
+        updated_at=now,
+        completed_at=past.completed_at,
+    )
 
 
 def _cut(error: str) -> str:

@@ -209,12 +209,13 @@ SOURCE_COORDINATOR = (
         "partitionNotFoundErrors",
         "Partitions that this node owned and whose row was gone.",
         _errors("not_found"),
+        Counts(PartitionLost, (), lambda event: event.missing),
     ),
     _of_source_coordinator(
         "partitionNotOwnedErrors",
         "Partitions that this node worked on and did not own any more.",
         _errors("not_owned"),
-        Counts(PartitionLost),
+        Counts(PartitionLost, (), lambda event: not event.missing),
     ),
     _of_source_coordinator(
         "saveStatePartitionUpdateErrors",

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from holdfast.errors import RowTooLarge
 from holdfast.leases.codec import Columns, columns, decode, encode_body, encode_within
-from holdfast.leases.lease import Commit, History, Lease
+from holdfast.leases.lease import Commit, History, Lease, Status
 from holdfast.testing.rows import make_row
 from holdfast.testing.store_rows import FULL_ROW
 
@@ -74,6 +74,12 @@ def test_a_body_without_what_fences_or_resumes_is_unreadable(missing: str) -> No
     body = json.loads(encode_body(FULL_ROW))
     del body[missing]
     assert decode(columns(FULL_ROW), json.dumps(body)).unreadable is not None
+
+
+def test_a_row_with_a_status_of_a_later_version_is_left_alone() -> None:
+    row = columns(FULL_ROW)._replace(status="PAUSED")
+    lease = decode(row, encode_body(FULL_ROW))
+    assert (lease.status, lease.unreadable) == (Status.FAILED, encode_body(FULL_ROW))
 
 
 @given(st.text(st.characters(), max_size=20))

@@ -87,11 +87,19 @@ def test_a_node_is_alive_by_the_stores_clock(store: MemoryStore, time: Time) -> 
 def test_a_node_row_that_cannot_be_understood_is_still_shown(store: MemoryStore) -> None:
     session = joined(store, "replica1")
     (row,) = store.find(Query(FLEET))
-    from_the_future = replace(row.progress, state={**row.progress.state, "mood": "good"})
-    store.swap([Swap(row.version, replace(row, progress=from_the_future))])
+    store.swap([Swap(row.version, replace(row, progress=replace(row.progress, state={"mood": "good"})))])
 
     (view,) = insights.nodes(store, FLEET, [])
     assert (view.name, view.session, view.alive) == ("?", session.id, True)
+
+
+def test_a_node_of_a_later_version_that_says_more_is_understood(store: MemoryStore) -> None:
+    joined(store, "replica1")
+    (row,) = store.find(Query(FLEET))
+    from_the_future = replace(row.progress, state={**row.progress.state, "mood": "good"})
+    store.swap([Swap(row.version, replace(row, progress=from_the_future))])
+
+    assert [view.name for view in insights.nodes(store, FLEET, [])] == ["replica1"]
 
 
 def test_other_fleets_are_not_shown(store: MemoryStore) -> None:
