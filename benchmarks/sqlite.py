@@ -1,7 +1,8 @@
 """Claims through the SQLite store, beside what a program would do by hand on the same table.
 
-The peer takes one lease by `BEGIN IMMEDIATE; SELECT …; UPDATE …; COMMIT`: the key, version and body of the first free
-row, and its new owner and token. It keeps no history and reads no JSON. Both commit with `synchronous=FULL`.
+The peer takes one lease by `BEGIN IMMEDIATE; SELECT …; UPDATE …; COMMIT`: key, version and body of the first row that
+is free, in the same order of claim, and its new owner and token. It keeps no history and reads no JSON. Both commit
+with `synchronous=FULL`.
 """
 
 from __future__ import annotations
@@ -29,9 +30,11 @@ THOUSAND = 1_000
 CLAIMS_AMONG_MANY = 25
 REPETITIONS_AMONG_MANY = 30
 
-SELECT_ONE = (
-    "SELECT key, version, body FROM lease WHERE pipeline = ? AND run = '' AND status = 'UNASSIGNED' AND due_at <= ? "
-    "ORDER BY priority DESC, ordinal, key LIMIT 1"
+ORDERS = {"ASSIGNED": "due_at, key", "CLOSED": "due_at, key", "UNASSIGNED": "priority DESC, ordinal, key"}
+SELECT_ONE = " UNION ALL ".join(
+    "SELECT * FROM (SELECT key, version, body FROM lease WHERE pipeline = ?1 AND run = '' AND due_at <= ?2 "
+    f"AND status = '{status}' ORDER BY {order} LIMIT 1)"
+    for status, order in ORDERS.items()
 )
 UPDATE_ONE = (
     "UPDATE lease SET status = 'ASSIGNED', owner = ?, token = token + 1, version = version + 1, due_at = NULL "
@@ -113,7 +116,7 @@ def _claim(store: SqliteStore, limit: int) -> None:
 
 def _claim_by_hand(db: sqlite3.Connection) -> None:
     db.execute("BEGIN IMMEDIATE")
-    key, version, _body = db.execute(SELECT_ONE, (PIPELINE, time.time())).fetchone()
+    key, version, _body = db.execute(f"{SELECT_ONE} LIMIT 1", (PIPELINE, time.time())).fetchone()
     changed = db.execute(UPDATE_ONE, ("node:1", PIPELINE, key, version)).rowcount
     db.execute("COMMIT")
     assert changed == 1

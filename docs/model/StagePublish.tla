@@ -23,7 +23,7 @@ CONSTANTS
     None,           \* "nothing", unlike any other value
     Items,          \* the partition has the items 0 .. Items - 1
     MaxFiles,       \* a commit has at most that many files
-    MaxToken,       \* so often the lease is taken while faults go on
+    MaxTakes,       \* so often the lease is taken while faults go on
     MaxGeneration,  \* generations 1 .. MaxGeneration
     MaxLate,        \* so many requests may be on their way without a sender that waits
     MaxRollbacks,   \* so often the store loses what it acknowledged
@@ -38,12 +38,12 @@ VARIABLES
     manifests,  \* created beside the data, never changed
     bucket,     \* visible files: key, items
     late,       \* requests without a sender that waits
-    backup,     \* an old row that the store may come back with, or None
-    rollbacks, expired, calm
+    history,    \* earlier rows that the store may come back with
+    takes, rollbacks, expired, calm
 
-vars == <<row, node, staged, manifests, bucket, late, backup, rollbacks, expired, calm>>
-store == <<row, backup, rollbacks>>
-faults == <<late, backup, rollbacks, expired, calm>>
+vars == <<row, history, takes, node, staged, manifests, bucket, late, rollbacks, expired, calm>>
+store == <<row, history, takes>>
+faults == <<late, rollbacks, expired, calm>>
 
 Bug(name) == name \in Bugs
 
@@ -115,6 +115,10 @@ WithLease(n, pc, lease) == [node[n] EXCEPT !.pc = pc, !.doubt = FALSE, !.lease =
 Admitted(n, lease) ==  \* what an owner does next: publish what is committed, else go on
     WithLease(n, IF lease.receipts # None THEN "publish" ELSE "plan", lease)
 
+Put(new) ==  \* the only way to the row
+    /\ row' = new
+    /\ history' = IF rollbacks < MaxRollbacks /\ new # row THEN history \cup {row} ELSE history
+
 Go(n, pc) == node' = [node EXCEPT ![n].pc = pc]
 
 Become(n, state) == node' = [node EXCEPT ![n] = state]
@@ -124,7 +128,7 @@ Init ==
               generation |-> 1, receipts |-> None]
     /\ node = [n \in Nodes |-> Idle]
     /\ staged = {} /\ manifests = {} /\ bucket = {} /\ late = {}
-    /\ backup = None /\ rollbacks = 0 /\ expired = 0 /\ calm = FALSE
+    /\ history = {} /\ takes = 0 /\ rollbacks = 0 /\ expired = 0 /\ calm = FALSE
 
 -----------------------------------------------------------------------------
 (* Take a lease.  While faults go on, at any moment; then only when nobody works under the row's token. *)
@@ -133,8 +137,9 @@ Working(n) == node[n].pc # "idle" /\ node[n].lease.token = row.token /\ row.owne
 
 Take(n, generation) ==
     /\ node[n].pc = "idle" /\ row.status = "open"
-    /\ IF calm THEN (\A m \in Nodes : ~Working(m)) /\ generation = MaxGeneration ELSE row.token < MaxToken
-    /\ row' = [row EXCEPT !.version = @ + 1, !.token = @ + 1, !.owner = n]
+    /\ IF calm THEN (\A m \in Nodes : ~Working(m)) /\ generation = MaxGeneration ELSE takes < MaxTakes
+    /\ takes' = IF calm THEN takes ELSE takes + 1
+    /\ Put([row EXCEPT !.version = @ + 1, !.token = @ + 1, !.owner = n])
     /\ Become(n, [Idle EXCEPT !.pc = "witness", !.generation = generation, !.lease = row'])
     /\ UNCHANGED <<staged, manifests, bucket, faults>>
 
@@ -142,7 +147,7 @@ Take(n, generation) ==
 Witness(n) ==
     /\ node[n].pc = "witness"
     /\ Go(n, IF ManifestsAt(node[n].lease.sequence + 1) # {} /\ ~Bug("NoWitness") THEN "halt" ELSE "sweep")
-    /\ UNCHANGED <<row, staged, manifests, bucket, faults>>
+    /\ UNCHANGED <<store, staged, manifests, bucket, faults>>
 
 (* Garbage collection: read first ... *)
 Stale(lease) ==
@@ -153,14 +158,14 @@ List(n) ==
     /\ node[n].pc = "sweep"
     /\ \/ Become(n, Admitted(n, node[n].lease))
        \/ \E x \in Stale(node[n].lease) : Become(n, [node[n] EXCEPT !.pc = "discard", !.stale = x.place])
-    /\ UNCHANGED <<row, staged, manifests, bucket, faults>>
+    /\ UNCHANGED <<store, staged, manifests, bucket, faults>>
 
 (* ... and delete later, however much has happened since. *)
 Discard(n) ==
     /\ node[n].pc = "discard"
     /\ staged' = {x \in staged : x.place # node[n].stale}
     /\ Become(n, Admitted(n, node[n].lease))
-    /\ UNCHANGED <<row, manifests, bucket, faults>>
+    /\ UNCHANGED <<store, manifests, bucket, faults>>
 
 -----------------------------------------------------------------------------
 (* Stage a batch: all of its files or, if the node dies, some that nobody will ever name. *)
@@ -177,25 +182,25 @@ Stage(n) ==
     /\ \E t \in NextBatches(n) :
         /\ staged' = StageInto(staged, StagedFiles(t))
         /\ Become(n, [node[n] EXCEPT !.pc = "commit", !.batch = t])
-    /\ UNCHANGED <<row, manifests, bucket, faults>>
+    /\ UNCHANGED <<store, manifests, bucket, faults>>
 
 (* The node dies or gives up; its tasks go on staging. *)
 StageLate(n) ==
     /\ MayPlan(n) /\ ~calm /\ Cardinality(late) < MaxLate
     /\ \E t \in NextBatches(n) : late' = late \cup {[kind |-> "stage", files |-> StagedFiles(t)]}
     /\ Become(n, Idle)
-    /\ UNCHANGED <<row, staged, manifests, bucket, backup, rollbacks, expired, calm>>
+    /\ UNCHANGED <<store, staged, manifests, bucket, rollbacks, expired, calm>>
 
 (* A node of a later generation moves the row to it, between two commits.  An older one hands the lease back. *)
 BeginSwitch(n) ==
     /\ node[n].pc = "plan" /\ node[n].lease.generation < node[n].generation /\ ~Bug("OldGenerationMayCommit")
     /\ Go(n, "switch")
-    /\ UNCHANGED <<row, staged, manifests, bucket, faults>>
+    /\ UNCHANGED <<store, staged, manifests, bucket, faults>>
 
 HandBack(n) ==
     /\ node[n].pc = "plan" /\ node[n].lease.generation > node[n].generation /\ ~Bug("OldGenerationMayCommit")
     /\ Become(n, Idle)
-    /\ UNCHANGED <<row, staged, manifests, bucket, faults>>
+    /\ UNCHANGED <<store, staged, manifests, bucket, faults>>
 
 -----------------------------------------------------------------------------
 (* Fenced writes: the row that is wanted, derived from the row that is known, swapped by version. *)
@@ -234,8 +239,8 @@ After(n, written) ==  \* what a node does when its write is known to be applied
 Write(n) ==
     /\ node[n].pc \in Swaps /\ ~node[n].doubt
     /\ IF Applies(Swap(n))
-       THEN row' = Applied(Swap(n)) /\ Become(n, After(n, Applied(Swap(n))))
-       ELSE node' = [node EXCEPT ![n].doubt = TRUE] /\ UNCHANGED row
+       THEN Put(Applied(Swap(n))) /\ Become(n, After(n, Applied(Swap(n)))) /\ UNCHANGED takes
+       ELSE node' = [node EXCEPT ![n].doubt = TRUE] /\ UNCHANGED store
     /\ UNCHANGED <<staged, manifests, bucket, faults>>
 
 (* No answer, or "conflict": the row tells.  It is the row that was wanted: applied.  The same token and owner: derive the
@@ -259,7 +264,7 @@ ReadBack(n) ==
          [] row # Wanted(n) /\ Held(n) /\ ~(node[n].pc = "clear" /\ ~StillPending(n)) /\ Allowed(n) ->
                 node' = [node EXCEPT ![n].doubt = FALSE, ![n].lease = row]
          [] OTHER -> Become(n, WithLease(n, "witness", row))  \* dropped, and found again by the next look
-    /\ UNCHANGED <<row, staged, manifests, bucket, faults>>
+    /\ UNCHANGED <<store, staged, manifests, bucket, faults>>
 
 -----------------------------------------------------------------------------
 (* Publish: the manifest first, then the files, then the receipts are cleared.  Needs no lease that is still valid. *)
@@ -273,7 +278,7 @@ Publish(n) ==
             [] there # {} /\ ~(\E m \in there : Agrees(m, mine)) -> Go(n, "halt")
             [] there = {} /\ (\E f \in files : ~IsStaged(f)) -> Go(n, "rebuild")
             [] OTHER -> Go(n, "manifest")
-    /\ UNCHANGED <<row, staged, manifests, bucket, faults>>
+    /\ UNCHANGED <<store, staged, manifests, bucket, faults>>
 
 Created(m) ==
     IF Bug("ManifestOverwritten") THEN {x \in manifests : x.sequence # m.sequence} \cup {m}
@@ -287,7 +292,7 @@ CreateManifest(n) ==
            THEN IF Bug("ManifestAfterData") THEN Go(n, "clear")
                 ELSE node' = [node EXCEPT ![n].pc = "link", ![n].left = Files(node[n].lease.receipts.batch)]
            ELSE Go(n, "halt")
-    /\ UNCHANGED <<row, staged, bucket, faults>>
+    /\ UNCHANGED <<store, staged, bucket, faults>>
 
 Linked(f) ==  \* the bytes that are staged now appear under the final key, unless something is there already
     LET bytes == {x \in staged : x.place = f.place} IN
@@ -304,14 +309,14 @@ LinkFile(n) ==
                     node' = [node EXCEPT ![n].left = rest,
                                          ![n].pc = IF rest # {} THEN "link"
                                                    ELSE IF Bug("ManifestAfterData") THEN "manifest" ELSE "clear"]
-    /\ UNCHANGED <<row, staged, manifests, faults>>
+    /\ UNCHANGED <<store, staged, manifests, faults>>
 
 (* The row names the receipts no longer: what is left of them in staging may go. *)
 Settle(n) ==
     /\ node[n].pc = "settle"
     /\ staged' = {x \in staged : \A f \in Files(node[n].batch) : x.place # f.place}
     /\ Become(n, Admitted(n, node[n].lease))
-    /\ UNCHANGED <<row, manifests, bucket, faults>>
+    /\ UNCHANGED <<store, manifests, bucket, faults>>
 
 (* Staged data of a commit is gone: read its range again.  What a manifest tells of already must come out the same. *)
 Rebuild(n) ==
@@ -325,19 +330,19 @@ Rebuild(n) ==
         /\ IF there = {} \/ (\E m \in there : Agrees(m, old) /\ Agrees(m, fresh))
            THEN Become(n, [node[n] EXCEPT !.pc = "restage", !.batch = t])
            ELSE Go(n, "halt")
-    /\ UNCHANGED <<row, manifests, bucket, faults>>
+    /\ UNCHANGED <<store, manifests, bucket, faults>>
 
 (* Mutant: the files are made visible first and the manifest is created afterwards. *)
 LinkFirst(n) ==
     /\ Bug("ManifestAfterData") /\ node[n].pc = "publish"
     /\ node' = [node EXCEPT ![n].pc = "link", ![n].left = Files(node[n].lease.receipts.batch)]
-    /\ UNCHANGED <<row, staged, manifests, bucket, faults>>
+    /\ UNCHANGED <<store, staged, manifests, bucket, faults>>
 
 (* Mutant: the files are made visible before they are committed. *)
 PublishEarly(n) ==
     /\ Bug("PublishBeforeCommit") /\ node[n].pc = "commit"
     /\ \E f \in Files(node[n].batch) : bucket' = Linked(f)
-    /\ UNCHANGED <<row, node, staged, manifests, faults>>
+    /\ UNCHANGED <<store, node, staged, manifests, faults>>
 
 -----------------------------------------------------------------------------
 (* Faults *)
@@ -355,7 +360,7 @@ Crash(n) ==
     /\ \/ UNCHANGED late
        \/ Cardinality(late) < MaxLate /\ \E m \in Requests(n) : late' = late \cup {m}
     /\ Become(n, Idle)
-    /\ UNCHANGED <<store, staged, manifests, bucket, expired, calm>>
+    /\ UNCHANGED <<store, staged, manifests, bucket, rollbacks, expired, calm>>
 
 (* No answer.  A write to the row is looked into; anything else is simply sent again. *)
 Timeout(n) ==
@@ -364,41 +369,36 @@ Timeout(n) ==
     /\ IF node[n].pc \in Swaps THEN node' = [node EXCEPT ![n].doubt = TRUE] ELSE UNCHANGED node
     /\ staged' = IF node[n].pc = "commit" /\ Bug("AbortAfterTimeout")
                  THEN {x \in staged : \A f \in Files(node[n].batch) : x.place # f.place} ELSE staged
-    /\ UNCHANGED <<store, manifests, bucket, expired, calm>>
+    /\ UNCHANGED <<store, manifests, bucket, rollbacks, expired, calm>>
 
 (* A request lands without anybody waiting for it, and may land again. *)
 Land(m) ==
     /\ late' = late \ {m} \/ (~calm /\ late' = late)
-    /\ row' = IF m.kind = "swap" /\ Applies(m) THEN Applied(m) ELSE row
+    /\ Put(IF m.kind = "swap" /\ Applies(m) THEN Applied(m) ELSE row)
     /\ staged' = CASE m.kind = "stage"  -> StageInto(staged, m.files)
                    [] m.kind = "delete" -> {x \in staged : x.place \notin m.places}
                    [] OTHER -> staged
     /\ manifests' = IF m.kind = "manifest" THEN Created(m.manifest) ELSE manifests
     /\ bucket' = IF m.kind = "link" THEN Linked(m.file) ELSE bucket
-    /\ UNCHANGED <<node, backup, rollbacks, expired, calm>>
+    /\ UNCHANGED <<takes, node, rollbacks, expired, calm>>
 
-(* The store comes back with an old row: a restored backup, a replica that lagged behind. *)
-Remember ==
-    /\ ~calm /\ rollbacks < MaxRollbacks /\ backup = None
-    /\ backup' = row
-    /\ UNCHANGED <<row, node, staged, manifests, bucket, late, rollbacks, expired, calm>>
-
+(* The store comes back with an old row: a restored a replica that lagged behind. *)
 Rollback ==
-    /\ ~calm /\ backup # None /\ backup # row
-    /\ row' = backup /\ backup' = None /\ rollbacks' = rollbacks + 1
-    /\ UNCHANGED <<node, staged, manifests, bucket, late, expired, calm>>
+    /\ ~calm /\ \E old \in history : row' = old
+    /\ history' = {} /\ rollbacks' = rollbacks + 1
+    /\ UNCHANGED <<takes, node, staged, manifests, bucket, late, expired, calm>>
 
 (* Somebody's clean-up rule deletes a staged file. *)
 Expire ==
     /\ ~calm /\ expired < MaxExpired
     /\ \E x \in staged : staged' = staged \ {x}
     /\ expired' = expired + 1
-    /\ UNCHANGED <<store, node, manifests, bucket, late, calm>>
+    /\ UNCHANGED <<store, node, manifests, bucket, late, rollbacks, calm>>
 
 FaultsStop ==
     /\ FaultsEnd /\ ~calm
     /\ calm' = TRUE
-    /\ UNCHANGED <<store, node, staged, manifests, bucket, late, expired>>
+    /\ UNCHANGED <<store, node, staged, manifests, bucket, late, rollbacks, expired>>
 
 -----------------------------------------------------------------------------
 Work(n) ==
@@ -412,7 +412,7 @@ Next ==
     \/ \E n \in Nodes, g \in 1..MaxGeneration : Take(n, g)
     \/ \E n \in Nodes : Work(n) \/ StageLate(n) \/ Crash(n) \/ Timeout(n)
     \/ \E m \in late : Land(m)
-    \/ Remember \/ Rollback \/ Expire \/ FaultsStop
+    \/ Rollback \/ Expire \/ FaultsStop
 
 Spec == Init /\ [][Next]_vars
 

@@ -129,6 +129,16 @@ class PartitionReleased(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class PartitionHandedOff(Event):
+    """Given to another node under the next token, so that all hold a fair share."""
+
+    level: ClassVar[Level] = "debug"
+    pipeline: str
+    key: str
+    to: str
+
+
+@dataclass(frozen=True, slots=True)
 class PartitionOrphaned(Event):
     """The owner's session is dead; anybody may take the partition now."""
 

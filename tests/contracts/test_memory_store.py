@@ -1,12 +1,15 @@
 from __future__ import annotations
 
+import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
 from hypothesis import settings
 
 from holdfast.leases.lease import Key, Lease, Status
-from holdfast.leases.store import ClaimRequest, Query, Store, Swap
+from holdfast.leases.store import ClaimRequest, Outcome, Query, Store, Swap
+from holdfast.stores import memory
 from holdfast.stores.memory import PLUGIN, MemoryConfig, MemoryStore
 from holdfast.testing.rows import PIPELINE, assigned_row, make_row, touched
 from holdfast.testing.stores import StoreBehaviour, StoreMachine
@@ -79,3 +82,20 @@ def test_rows_are_as_json_would_bring_them() -> None:
     assert row.progress.state == {"pair": [1, 2], "3": "three", "word": "FAILED"}
     with pytest.raises(TypeError):
         store.add([make_row("b", state={"set": {1, 2}})])
+
+
+def test_a_write_that_takes_its_time_is_not_overtaken(monkeypatch: pytest.MonkeyPatch) -> None:
+    put = memory._Table.put
+
+    def put_slowly(table: memory._Table, row: Lease) -> None:
+        time.sleep(0.01)
+        put(table, row)
+
+    monkeypatch.setattr(memory._Table, "put", put_slowly)
+    store = MemoryStore()
+    row = make_row("a")
+    with ThreadPoolExecutor(4) as pool:
+        added = list(pool.map(lambda _: store.add([row])[0], range(4)))
+        swapped = list(pool.map(lambda _: store.swap([Swap(0, touched(row))])[0], range(4)))
+        claimed = list(pool.map(lambda n: store.claim(ClaimRequest(PIPELINE, f"node {n}", "w")), range(4)))
+    assert added.count(Outcome.OK) == swapped.count(Outcome.OK) == sum(map(len, claimed)) == 1

@@ -190,11 +190,12 @@ def test_a_disk_error_during_commit_is_unknown_never_a_conflict(store: SqliteSto
     assert len(store.find(Query(PIPELINE, owner="me"))) == (1 if applied else 0)
 
 
-def test_an_error_inside_a_transaction_rolls_all_of_it_back(path: Path, store: SqliteStore) -> None:
+@pytest.mark.parametrize("severity", ["ABORT", "ROLLBACK"])
+def test_an_error_inside_a_transaction_rolls_all_of_it_back(path: Path, store: SqliteStore, severity: str) -> None:
     with raw(path) as other:
         other.execute(
             "CREATE TRIGGER full BEFORE INSERT ON lease WHEN NEW.key = 'last' "
-            "BEGIN SELECT RAISE(ROLLBACK, 'no room'); END"
+            f"BEGIN SELECT RAISE({severity}, 'no room'); END"
         )
     with pytest.raises(StoreError, match="no room"):
         store.add([make_row("first"), make_row("last")])

@@ -50,7 +50,9 @@ class Server(ABC):
         give_up_at = time.monotonic() + READY_WITHIN
         while not self._answers():
             if self._process.poll() is not None or time.monotonic() > give_up_at:
-                raise RuntimeError(f"{type(self).__name__} does not start:\n{(self.folder / 'log').read_text()[-3000:]}")
+                raise RuntimeError(
+                    f"{type(self).__name__} does not start:\n{(self.folder / 'log').read_text()[-3000:]}"
+                )
             time.sleep(0.02)
 
     def stop(self, sign: signal.Signals = signal.SIGTERM) -> None:

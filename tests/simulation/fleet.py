@@ -192,9 +192,7 @@ class Fleet:
         knobs, oracle = self.knobs, self.oracle
         if isinstance(oracle, StreamsOracle):
             return StreamEngine(host, self.data, self._budget, oracle, ttl=knobs.ttl, window=knobs.window)
-        return SimulatedEngine(
-            host, self._buckets, self.data.poison, self._budget, ttl=knobs.ttl, rounds=knobs.rounds
-        )
+        return SimulatedEngine(host, self._buckets, self.data.poison, self._budget, ttl=knobs.ttl, rounds=knobs.rounds)
 
     def _bucket(self, sink: str, oracle: FilesOracle) -> BucketServer:
         bucket = BucketServer(self.kernel, self.faults, sink, oracle, copies=self.knobs.copies)

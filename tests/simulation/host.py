@@ -77,7 +77,11 @@ class Host(Life):
 
     def sleep(self, seconds: float) -> None:
         """The current process waits for something outside; that may be where it dies."""
-        self.touch()
+        if self.dead:
+            raise Crash
+        self._fuse -= 1
+        if not self._fuse:
+            self._strike()
         self.current.sleep(seconds)
 
     def touch(self) -> None:

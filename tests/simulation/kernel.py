@@ -125,13 +125,13 @@ class Process(greenlet):
 
     def sleep(self, seconds: float) -> None:
         """Give way for that long, or until `wake_soon`. Called by the process itself. Raises `Crash`."""
-        if self._life.dead:
+        life, kernel = self._life, self._kernel
+        if life.dead:
             raise Crash
         self._ticket += 1
-        kernel = self._kernel
         kernel.after(seconds, self._wake, self._ticket)
         kernel.hub.switch()
-        if self._life.dead:
+        if life.dead:
             raise Crash
 
     def wake_soon(self) -> None:

@@ -24,7 +24,7 @@ SHORT_PAUSES: tuple[tuple[ModuleType, str, float], ...] = (
     (writes, "LONGEST_WAIT", 1.0),
 )
 """The product's own pauses suit a TTL of half a minute; here it is a few seconds."""
-COLLECT_EVERY = 100
+COLLECT_EVERY = 50
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,8 +140,10 @@ def short_pauses() -> Iterator[None]:
 def _rare_collection() -> Iterator[None]:
     """Garbage is collected between seeds only: a seed is short and makes many objects."""
     gc.collect()
+    gc.freeze()
     gc.disable()
     try:
         yield
     finally:
         gc.enable()
+        gc.unfreeze()

@@ -26,6 +26,8 @@ class Held:
     complete_after_publish: bool = False
     gone: tuple[str, ...] = ()
     """Sinks whose staged data of the pending commit is gone and must be made again."""
+    hand_to: str | None = None
+    """The session that should have this lease as soon as nothing of it is out."""
     wait_until: float = 0.0
     waits: int = 0
 
@@ -33,6 +35,11 @@ class Held:
     def pending(self) -> bool:
         """Whether a commit waits to be published."""
         return self.lease.commit.receipts is not None
+
+    @property
+    def at_rest(self) -> bool:
+        """Whether nothing of it is out and nothing waits to be published."""
+        return self.batch is None and not self.pending
 
     @property
     def lonely(self) -> bool:

@@ -13,6 +13,7 @@ from holdfast.events import BatchCancelled, NothingAcquired, PipelineFinished, R
 from holdfast.flow.batch import Batch, Cut, Done, Limits, Wait
 from holdfast.flow.committing import Committer
 from holdfast.flow.engine import Advanced, Engine, Report
+from holdfast.flow.handing import HandingOff
 from holdfast.flow.held import Held, Holdings
 from holdfast.flow.publishing import Publisher
 from holdfast.flow.sink import Sink
@@ -21,6 +22,7 @@ from holdfast.leases import transitions
 from holdfast.leases.coordinator import Coordinator
 from holdfast.leases.discovery import Discovery
 from holdfast.leases.lease import FINISHED, Lease, Status
+from holdfast.leases.sharing import FairShare, Pull, Sharing
 
 SOURCE_PAUSE = 5.0
 
@@ -33,6 +35,8 @@ class LoopSettings:
     max_batches: int = 100
     """Leases held, and batches in one round."""
     generation: int = 1
+    replicas: int = 0
+    """For sources whose partitions live long: hold the share of so many nodes; 0 for those that are there."""
     step_limit: float = 60.0
     """Seconds that one part of a turn may take; a node that hangs for longer stops its heartbeat."""
 
@@ -57,6 +61,9 @@ class PipelineLoop:
         self._holdings = Holdings()
         self._publisher = Publisher(coordinator, sinks, self._holdings)
         self._committer = Committer(coordinator, self._publisher, sinks, engine, self._holdings)
+        fair = FairShare(coordinator, settings.replicas)
+        self._sharing: Sharing = fair if source.lives_long else Pull(coordinator)
+        self._handing = HandingOff(coordinator, engine, self._holdings)
         self._discovery = Discovery(coordinator, source.discover, again_after=source.rediscover_after)
         self._discovering = False
         self._next_look = 0.0
@@ -71,7 +78,7 @@ class PipelineLoop:
     @property
     def busy(self) -> bool:
         """Whether a batch is out or a commit waits to be published."""
-        return any(held.batch is not None or held.pending for held in self._holdings)
+        return not all(held.at_rest for held in self._holdings)
 
     def turn(self, reports: Sequence[Report], step: Callable[[str, float], None]) -> None:
         """Everything that can be done now. `step` is told the name and limit of each part before it begins."""
@@ -87,6 +94,7 @@ class PipelineLoop:
         step("admit", limit)
         self._admit_new()
         step("plan", limit)
+        self._handing.hand_off()
         self._plan()
 
     def drain(self) -> None:
@@ -113,13 +121,17 @@ class PipelineLoop:
         now = self._world.clock.monotonic()
         if self._draining or now < self._next_look:
             return
-        if self._pass_due(now):
+        passing = self._pass_due(now)
+        if passing:
             self._reconcile()
             self._coordinator.sweep()
         room = self._settings.max_batches - len(self._holdings)
-        taken = self._coordinator.claim(room)
-        self._hold(taken)
-        if not taken and room > 0:
+        if room <= 0 and not passing:
+            return
+        look = self._sharing.look(len(self._holdings), max(room, 0))
+        self._hold(look.taken)
+        self._handing.shed_to(look.shed_to)
+        if not look.taken and room > 0:
             self._next_look = now + self._world.jittered(self._coordinator.session.timing.heartbeat)
             self._nothing_acquired()
 
@@ -198,7 +210,7 @@ class PipelineLoop:
         if self._draining or self._engine.room() <= 0:
             return
         self._rebuild(self._ready(lambda held: held.admitted and bool(held.gone) and held.batch is None))
-        idle = self._ready(lambda held: held.admitted and held.batch is None and not held.pending)
+        idle = self._ready(lambda held: held.admitted and held.at_rest and held.hand_to is None)
         idle = [held for held in idle if self._at_our_generation(held)]
         if not idle:
             return

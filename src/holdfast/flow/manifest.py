@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from holdfast.errors import Halt
@@ -36,7 +36,9 @@ class Manifest:
 
     def encode(self) -> bytes:
         """The same manifest gives the same bytes."""
-        return json.dumps(asdict(self), sort_keys=True, ensure_ascii=False, indent=1).encode()
+        # Neither `asdict`, which copies, nor indented, which is written without C: a commit may name thousands of files.
+        told = {name: getattr(self, name) for name in Manifest.__slots__}
+        return json.dumps(told, sort_keys=True, ensure_ascii=False).encode()
 
     def agrees_with(self, other: Manifest) -> bool:
         """Whether both tell of the same commit and the same bytes under the same names."""

@@ -50,6 +50,9 @@ class Source(ABC):
     rediscover_after: float | None = None
     """Seconds after which `discover` should run again; None if one complete run finds everything."""
 
+    lives_long: bool = False
+    """Whether partitions go on for ever and are shared fairly; else nodes pull the next free one."""
+
     def open(self) -> None:
         """Check that the source is there and is what the settings say. Raises `SourceUnavailable` or `Refused`."""
 

@@ -118,18 +118,20 @@ _write_ascii_json = json.JSONEncoder(separators=(",", ":")).encode
 def _optional_parts(lease: Lease) -> tuple[Json, ...]:
     """Values of `_OPTIONAL`, as JSON has them."""
     progress, commit = lease.progress, lease.commit
-    counts = progress.counts
     return (
         progress.acked,
         progress.state,
-        None
-        if counts is _NO_COUNTS or counts == _NO_COUNTS
-        else [counts.processed, counts.succeeded, counts.failed, counts.dead],
+        None if progress.counts is _NO_COUNTS else _numbers(progress.counts),
         commit.commit_id,
         None if commit.receipts is None else dict(commit.receipts),
         *_order_parts(lease.order),
         *_history_parts(lease.history),
     )
+
+
+def _numbers(counts: Counts) -> list[int] | None:
+    numbers = [counts.processed, counts.succeeded, counts.failed, counts.dead]
+    return numbers if any(numbers) else None
 
 
 _DEFAULTS = _optional_parts(Lease("", ""))

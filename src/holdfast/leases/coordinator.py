@@ -80,13 +80,23 @@ class Coordinator:
         """Of leases that `owned` answered and nobody here holds, those fit for work; the others as `claim` does."""
         return [lease for lease in found if self._fit_for_work(lease)]
 
+    def claim_rows(self, rows: Sequence[Lease]) -> list[Lease]:
+        """Take these very leases, as a snapshot showed them; those that have changed since are passed over."""
+        if not rows:
+            return []
+        try:
+            return self.adopt(self._take(self._request(len(rows)), rows))
+        except StoreUnavailable as away:
+            self._report_away(away)
+            return []
+
     def owned(self) -> list[Lease]:
         """What the store says this session owns; more than `claim` answered if an answer was lost."""
         query = Query(self.pipeline, self.run, (Status.ASSIGNED,), owner=self.session.id)
         return until_answered(self.world, "store", lambda: self.store.find(query))
 
-    def _claim(self, limit: int) -> list[Lease]:
-        request = ClaimRequest(
+    def _request(self, limit: int) -> ClaimRequest:
+        return ClaimRequest(
             self.pipeline,
             self.session.id,
             self.world.new_id(),
@@ -95,18 +105,25 @@ class Coordinator:
             self.policy.closed_last,
             self.policy.ownership_timeout,
         )
+
+    def _claim(self, limit: int) -> list[Lease]:
+        request = self._request(limit)
         try:
             if isinstance(self.store, ClaimingStore):
                 return self.store.claim(request)
             return self._find_and_swap(request)
         except StoreUnavailable as away:
-            self.world.emit(Unreachable("store", str(away), self.session.timing.heartbeat))
+            self._report_away(away)
             return []
+
+    def _report_away(self, away: StoreUnavailable) -> None:
+        self.world.emit(Unreachable("store", str(away), self.session.timing.heartbeat))
 
     def _find_and_swap(self, request: ClaimRequest) -> list[Lease]:
         found = self.store.find(Query(self.pipeline, self.run, request.order, due=True, limit=request.limit))
-        if not found:
-            return []
+        return self._take(request, found) if found else []
+
+    def _take(self, request: ClaimRequest, found: Sequence[Lease]) -> list[Lease]:
         now = self.store.now()
         readable = [row for row in found if row.unreadable is None and transitions.claimable(row, now)]
         taken = [request.take(row, now) for row in readable]

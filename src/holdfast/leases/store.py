@@ -47,6 +47,13 @@ class Query:
     limit: int | None = None
 
 
+def claim_order(*, closed_last: bool) -> tuple[Status, ...]:
+    """Statuses in the order in which leases are taken."""
+    if closed_last:
+        return (Status.ASSIGNED, Status.UNASSIGNED, Status.CLOSED)
+    return (Status.ASSIGNED, Status.CLOSED, Status.UNASSIGNED)
+
+
 @dataclass(frozen=True, slots=True)
 class ClaimRequest:
     """Take up to `limit` free leases for `owner` in order of claim."""
@@ -63,9 +70,7 @@ class ClaimRequest:
     @property
     def order(self) -> tuple[Status, ...]:
         """Statuses in the order in which leases are taken."""
-        if self.closed_last:
-            return (Status.ASSIGNED, Status.UNASSIGNED, Status.CLOSED)
-        return (Status.ASSIGNED, Status.CLOSED, Status.UNASSIGNED)
+        return claim_order(closed_last=self.closed_last)
 
     def take(self, row: Lease, now: float) -> Lease:
         """The row as this claim leaves it."""

@@ -23,7 +23,7 @@ FIRST_WAIT = 0.2
 LONGEST_WAIT = 10.0
 
 
-@dataclass
+@dataclass(slots=True)
 class _Pending:
     """One change on its way: the row it is derived from, and the row it makes."""
 

@@ -10,8 +10,7 @@ from holdfast.flow.source import BATCH_COLUMN, DirectRead
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-Task = Callable[[Iterator[Any]], Iterator[Any]]
-"""What Spark runs in a task: record batches in, record batches out."""
+    from holdfast.spark.tally import FaultTally
 
 
 def run_tasks(spark: SparkSession, tasks: int, work: Callable[[int], Iterator[Any]], schema: Any) -> DataFrame:
@@ -25,11 +24,16 @@ def run_tasks(spark: SparkSession, tasks: int, work: Callable[[int], Iterator[An
     return spark.range(0, tasks, 1, tasks).mapInArrow(numbered, schema)
 
 
-def frame_of(spark: SparkSession, read: DirectRead) -> DataFrame:
-    """The frame of a direct read."""
+def frame_of(spark: SparkSession, read: DirectRead, tally: FaultTally | None = None) -> DataFrame:
+    """The frame of a direct read; `tally` counts the faults that come out of it."""
     if not read.tasks:
         return spark.createDataFrame([], read.schema)
-    return run_tasks(spark, read.tasks, lambda task: map(_plain, read.rows(task)), read.schema)
+
+    def rows(task: int) -> Iterator[Any]:
+        portions = map(_plain, read.rows(task))
+        return portions if tally is None else tally.counted(task, portions)
+
+    return run_tasks(spark, read.tasks, rows, read.schema)
 
 
 def _plain(rows: Any) -> Any:

@@ -14,10 +14,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from holdfast.errors import Unavailable
+from holdfast.errors import BatchError, Unavailable
 from holdfast.flow.batch import Batch
 from holdfast.flow.engine import Engine, Failed, Report
-from holdfast.spark.failures import readable, session_is_gone
+from holdfast.spark.failures import quieten, readable, session_is_gone
 from holdfast.spark.job import Recipe, run_job
 
 if TYPE_CHECKING:
@@ -47,6 +47,7 @@ class SparkEngine(Engine):
     """
 
     def __init__(self, spark: SparkSession, recipes: Mapping[str, Recipe], *, rounds: int = 2) -> None:
+        quieten()
         self._spark = spark
         self._recipes = dict(recipes)
         self._limit = rounds
@@ -169,6 +170,6 @@ class SparkEngine(Engine):
                 if carried.cancelled.is_set() or session_is_gone(error):
                     raise
                 if len(batches) == 1:
-                    yield Failed(batches[0].id, readable(error))
+                    yield Failed(batches[0].id, str(error) if isinstance(error, BatchError) else readable(error))
                 half = len(batches) // 2
                 todo += [some for some in (batches[half:], batches[:half]) if len(batches) > 1]

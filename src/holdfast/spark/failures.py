@@ -6,7 +6,7 @@ import re
 
 MAX_ERROR = 500
 
-_WORKER_TRACE = re.compile(r"Traceback \(most recent call last\):\n(?:.*\n)*?(?P<error>\S[^\n]*)(?:\n\s*\n|\n\tat |\Z)")
+_TRACEBACK = "Traceback (most recent call last):\n"
 _LOST_TASK = re.compile(r"[Ll]ost task [^)]*\)[^:]*: (?P<error>[^\n]+)")
 _JAVA_NAME = re.compile(r"^(?:[a-z][\w$]*\.)+(?P<name>[A-Z]\w*): ")
 _GONE = (
@@ -22,12 +22,9 @@ _GONE = (
 def readable(error: BaseException) -> str:
     """The line that says what happened."""
     text = str(error)
-    worker = _last(_WORKER_TRACE, text)
-    if worker is not None:
-        return worker[:MAX_ERROR]
-    line = _last(_LOST_TASK, text) or next((line for line in text.splitlines() if line.strip()), "")
-    line = _JAVA_NAME.sub("", line.strip())
-    return (line or type(error).__name__)[:MAX_ERROR]
+    lost = _LOST_TASK.search(text)
+    line = _raised_in_worker(text) or (lost["error"] if lost else _first_line(text)).strip()
+    return (_JAVA_NAME.sub("", line) or type(error).__name__)[:MAX_ERROR]
 
 
 def session_is_gone(error: BaseException) -> bool:
@@ -35,8 +32,18 @@ def session_is_gone(error: BaseException) -> bool:
     return isinstance(error, ConnectionError) or any(sign in str(error) for sign in _GONE)
 
 
-def _last(pattern: re.Pattern[str], text: str) -> str | None:
-    found: str | None = None
-    for match in pattern.finditer(text):
-        found = match["error"].strip()
-    return found
+def quieten() -> None:
+    """Keep pyspark from writing what it raises to stderr as well, all eighty lines of it."""
+    from pyspark.logger import PySparkLogger
+
+    PySparkLogger.getLogger("DataFrameQueryContextLogger").disabled = True
+
+
+def _raised_in_worker(text: str) -> str:
+    """The error at the end of the last Python traceback in there."""
+    _, traceback, rest = text.rpartition(_TRACEBACK)
+    return next((line for line in rest.splitlines() if line[:1].strip()), "") if traceback else ""
+
+
+def _first_line(text: str) -> str:
+    return next((line for line in text.splitlines() if line.strip()), "")

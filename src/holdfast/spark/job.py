@@ -16,9 +16,10 @@ from holdfast.flow.sink import Sink
 from holdfast.flow.source import SYSTEM_COLUMNS, DirectRead, Source
 from holdfast.flow.staging import staged_batch
 from holdfast.leases.lease import Counts
-from holdfast.spark.arrow import run_tasks
+from holdfast.spark.arrow import frame_of, run_tasks
 from holdfast.spark.failures import readable, session_is_gone
 from holdfast.spark.staging import REPORT_SCHEMA, BatchReport, SinkTask, StageTask
+from holdfast.spark.tally import FaultTally
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -37,7 +38,7 @@ class Recipe:
 def run_job(spark: SparkSession, recipe: Recipe, batches: Sequence[Batch]) -> list[Report]:
     """Stage the batches; blocks until Spark is done. One report for each, also for those without rows.
 
-    Raises what Spark raises when it fails the job.
+    Raises what Spark raises when it fails the job, and `BatchError` when the job as a whole cannot be trusted.
     """
     try:
         job = _planned(spark, recipe, batches)
@@ -49,10 +50,26 @@ def run_job(spark: SparkSession, recipe: Recipe, batches: Sequence[Batch]) -> li
         # The plan is the same for every batch: halves of the round would fail in the same way.
         reason = str(error) if isinstance(error, HoldfastError) else readable(error)
         return [Failed(batch.id, reason) for batch in batches]
-    told = defaultdict(list)
-    for row in job.collect() if job is not None else ():
-        told[row.batch].append(BatchReport.decode(row.report))
-    return [_report(recipe, batch, told[batch.id]) for batch in batches]
+    told = job.run()
+    return [_report(recipe, batch, told.get(batch.id, [])) for batch in batches]
+
+
+@dataclass(frozen=True)
+class _Job:
+    """A lazy job, and what it has to be compared with when it is done."""
+
+    frame: DataFrame | None
+    """None if there is nothing to read."""
+    tally: FaultTally | None = None
+
+    def run(self) -> dict[str, list[BatchReport]]:
+        """Reports of the tasks, by batch. Raises `BatchError` when faults were lost on the way."""
+        told = defaultdict(list)
+        for row in self.frame.collect() if self.frame is not None else ():
+            told[row.batch].append(BatchReport.decode(row.report))
+        if self.tally is not None:
+            self.tally.compare(sum(part.faults for parts in told.values() for part in parts))
+        return told
 
 
 def _report(recipe: Recipe, batch: Batch, told: Sequence[BatchReport]) -> Report:
@@ -67,18 +84,23 @@ def _report(recipe: Recipe, batch: Batch, told: Sequence[BatchReport]) -> Report
     return Staged(batch.id, batch.cut.end, batch.cut.last, receipts, Counts(rows + dead, rows, 0, dead))
 
 
-def _planned(spark: SparkSession, recipe: Recipe, batches: Sequence[Batch]) -> DataFrame | None:
-    """The lazy job; None if there is nothing to read."""
-    if not recipe.processors:
-        direct = recipe.source.direct(spark, batches)
-        if direct is not None and not direct.tasks:
-            return None
-        if direct is not None and (stage := _without_expressions(recipe, batches, direct)) is not None:
-            return run_tasks(spark, direct.tasks, partial(_read_and_stage, direct, stage), REPORT_SCHEMA)
-    frame = recipe.source.read(spark, batches)
+def _planned(spark: SparkSession, recipe: Recipe, batches: Sequence[Batch]) -> _Job:
+    direct = recipe.source.direct(spark, batches)
+    if direct is None:
+        return _Job(_staged(_processed(recipe, recipe.source.read(spark, batches)), recipe, batches))
+    if not direct.tasks:
+        return _Job(None)
+    stage = None if recipe.processors else _without_expressions(recipe, batches, direct)
+    if stage is not None:
+        return _Job(run_tasks(spark, direct.tasks, partial(_read_and_stage, direct, stage), REPORT_SCHEMA))
+    tally = FaultTally(spark)
+    return _Job(_staged(_processed(recipe, frame_of(spark, direct, tally)), recipe, batches), tally)
+
+
+def _processed(recipe: Recipe, frame: DataFrame) -> DataFrame:
     for processor in recipe.processors:
         frame = processor.apply(frame)
-    return _staged(frame, recipe, batches)
+    return frame
 
 
 def _read_and_stage(direct: DirectRead, stage: StageTask, task: int) -> Any:

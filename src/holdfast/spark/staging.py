@@ -40,6 +40,8 @@ class BatchReport:
 
     rows: int = 0
     dead: int = 0
+    faults: int = 0
+    """Rows with a fault that came, also after the batch had failed."""
     error: str | None = None
     unavailable: bool = False
     parts: dict[str, Json] = field(default_factory=dict)
@@ -88,6 +90,7 @@ class _Attempt:
         """Stage a portion, in which rows of several batches may be mixed."""
         for batch_id, own in _by_batch(rows):
             report = self._reports.setdefault(batch_id, BatchReport())
+            report.faults += own.num_rows - own.column(FAULT_COLUMN).null_count
             if report.error is None:
                 self._guarded(batch_id, report, partial(self._stage, batch_id, own))
 

@@ -1,19 +1,24 @@
 """What the SQL stores share: the table's statements, rows to leases and back, and the conditions of a `Query`.
 
 Values travel as parameters only, written `?`. Statuses stand in the text: they are words of our own, and a partial
-index serves a statement only if it names the status.
+index serves a statement only if it names the status. The second half is for those that talk to a server.
 """
 # ruff: noqa: S608 - the texts are made of constants of this module alone
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, NamedTuple, TypeAlias
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
+from holdfast.errors import SchemaMismatch
 from holdfast.leases.codec import Columns, columns, decode, encode_within
-from holdfast.leases.lease import FINISHED, Lease, Status
+from holdfast.leases.lease import FINISHED, Key, Lease, Status
 from holdfast.leases.store import ClaimRequest, Query
 
+C = TypeVar("C")
 Row: TypeAlias = tuple[Any, ...]
 
 UNFINISHED = tuple(status for status in Status if status not in FINISHED)
@@ -110,4 +115,126 @@ def _conditions(query: Query, now: float) -> list[tuple[str, Sequence[Any]]]:
 def _owned_by_none_of(owners: tuple[str, ...]) -> tuple[str, Sequence[Any]]:
     if not owners:
         return ('"owner" IS NOT NULL', [])
-    return (f'"owner" IS NOT NULL AND "owner" NOT IN ({", ".join("?" * len(owners))})', owners)
+    # For a row without owner this is null, which is not true.
+    return (f'"owner" NOT IN ({", ".join("?" * len(owners))})', owners)
+
+
+# --- for stores on a server ----------------------------------------------------------------------------------------
+
+
+def for_server(text: str, table: str, select: str = "") -> str:
+    """A text of this module as drivers want it: `%s` for `?`, the table's own name, and the columns of `select`."""
+    return text.replace(SELECT, select or SELECT).replace(" lease", f" {table}").replace("?", "%s")
+
+
+def together(statements: Sequence[Statement]) -> Statement:
+    """One statement that answers what these answer, so that all of it is of one moment."""
+    if len(statements) == 1:
+        return statements[0]
+    text = " UNION ALL ".join(f"({one.text})" for one in statements)
+    return Statement(text, [value for one in statements for value in one.parameters])
+
+
+def in_order(rows: Iterable[Row], query: Query) -> list[Row]:
+    """The rows as the query wants them, whatever the order in which the server put their parts together."""
+    if not query.due:
+        return sorted(rows, key=lambda row: (row[2], row[1]))[: query.limit]
+    places = {status.value: place for place, status in enumerate(dict.fromkeys(query.statuses or CLAIM_ORDER))}
+    return sorted(rows, key=lambda row: (places[row[4]], claim_place(row), row[1]))[: query.limit]
+
+
+def claim_place(row: Row) -> tuple[Any, ...]:
+    """What sorts rows of one status in order of claim."""
+    _, _, key, _, status, _, _, _, due_at, priority, ordinal = row[:11]
+    return (-priority, ordinal, key) if status == Status.UNASSIGNED else (due_at, key)
+
+
+def rounds(keys: Sequence[Key]) -> list[list[int]]:
+    """Indexes of the keys, sorted by key, in as few rounds as let no key occur twice in one.
+
+    Rows that are written in one order by all do not lock each other out, and a statement for many rows has no
+    order of its own in which it could meet one of them twice.
+    """
+    parted: list[list[int]] = []
+    seen: dict[Key, int] = {}
+    for index, key in enumerate(keys):
+        number = seen[key] = seen.get(key, -1) + 1
+        if number == len(parted):
+            parted.append([])
+        parted[number].append(index)
+    return [sorted(one, key=keys.__getitem__) for one in parted]
+
+
+class Connections(Generic[C]):
+    """Connections to one server: as many as threads call at once, each used by one thread at a time.
+
+    `connect` opens one, `usable` tells whether one that was idle for so many seconds can still be used.
+    """
+
+    def __init__(
+        self, connect: Callable[[], C], usable: Callable[[C, float], bool], close: Callable[[C], None]
+    ) -> None:
+        self._connect = connect
+        self._usable = usable
+        self._close = close
+        self._idle: list[tuple[C, float]] = []
+        self._lock = threading.Lock()
+
+    def take(self) -> C:
+        """A connection that nobody else uses. Raises what `connect` raises."""
+        while True:
+            with self._lock:
+                if not self._idle:
+                    break
+                connection, since = self._idle.pop()
+            if self._usable(connection, time.monotonic() - since):
+                return connection
+            self._close(connection)
+        return self._connect()
+
+    def give_back(self, connection: C) -> None:
+        """Whoever took a connection gives it back, in whatever state; it is used again if it still can be."""
+        if self._usable(connection, 0.0):
+            with self._lock:
+                self._idle.append((connection, time.monotonic()))
+        else:
+            self._close(connection)
+
+    @contextmanager
+    def lent(self) -> Iterator[C]:
+        connection = self.take()
+        try:
+            yield connection
+        finally:
+            self.give_back(connection)
+
+    def close(self) -> None:
+        """Close all that are idle; the others are closed by nobody, so call it when no call is under way."""
+        with self._lock:
+            idle, self._idle = self._idle, []
+        for connection, _ in idle:
+            self._close(connection)
+
+
+class Tables(NamedTuple):
+    """What the tables say of themselves: their version, and the oldest holdfast schema that may work on them.
+
+    A change that only adds leaves `oldest` one behind, so that nodes can be upgraded one by one.
+    """
+
+    version: int
+    oldest: int
+
+
+NO_TABLES = Tables(0, 0)
+
+
+def is_behind(place: str, found: Tables, known: int, *, may_change: bool) -> bool:
+    """Whether the tables must be brought up to the known version. Raises `SchemaMismatch` if they cannot be used."""
+    there = f"tables of version {found.version}" if found.version else "no lease tables"
+    needs = f"{place} has {there}, and this holdfast needs version {known}"
+    if found.oldest > known:
+        raise SchemaMismatch(f"{needs}: they belong to a newer holdfast; upgrade this one")
+    if found.version < known and not may_change:
+        raise SchemaMismatch(f"{needs}: skip_table_creation is set; open it once without that setting")
+    return found.version < known

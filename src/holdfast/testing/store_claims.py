@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import multiprocessing
-from collections.abc import Callable
+import sys
+import threading
+from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -13,9 +16,9 @@ import pytest
 from holdfast.leases.coordinator import ClaimPolicy, Coordinator
 from holdfast.leases.lease import Lease, Status
 from holdfast.leases.session import NodeInfo, Session, SessionTiming
-from holdfast.leases.store import ClaimingStore, ClaimRequest, Query, Store, Swap
+from holdfast.leases.store import ClaimingStore, ClaimRequest, Outcome, Query, Store, Swap
 from holdfast.leases.transitions import complete, stamped, take
-from holdfast.testing.rows import ODD_TEXTS, PIPELINE, assigned_row, make_row
+from holdfast.testing.rows import ODD_TEXTS, PIPELINE, assigned_row, make_row, touched
 from holdfast.testing.store_setting import StoreSetting
 from holdfast.testing.worlds import make_world
 
@@ -147,7 +150,7 @@ class ClaimBehaviour(StoreSetting):
     def test_each_of_many_leases_is_claimed_exactly_once_by_many_processes(self) -> None:
         self.store.add([make_row(f"{number:05d}", ordinal=number) for number in range(MANY)])
         owners = [f"owner {number}" for number in range(CLAIMERS)]
-        with self.claimers() as pool:
+        with self.claimers() as pool, restless_threads():
             factory = self.child_factory() or self.make_store
             work = [pool.submit(claim_all, factory, PIPELINE, owner, BATCH) for owner in owners]
             claims = [(owner, key) for owner, task in zip(owners, work, strict=True) for key in task.result()]
@@ -156,6 +159,32 @@ class ClaimBehaviour(StoreSetting):
         rows = self.store.find(Query(PIPELINE))
         assert {row.key: row.owner for row in rows} == owner_of
         assert {row.token for row in rows} == {1}
+
+    def test_of_many_threads_that_write_one_row_one_wins(self) -> None:
+        rows = [make_row(f"{number:03d}") for number in range(100)]
+        handles = [self.store, self.another_store()] * (CLAIMERS // 2)
+        together = threading.Barrier(CLAIMERS)
+
+        def race(call: Callable[[Store, str], list[Outcome]]) -> list[str]:
+            names = [f"thread {number}" for number in range(CLAIMERS)]
+            with ThreadPoolExecutor(CLAIMERS) as pool, restless_threads():
+                answers = list(pool.map(call, handles, names))
+            winners = [[name for name, outcome in zip(names, of_row, strict=True) if outcome is Outcome.OK]
+                       for of_row in zip(*answers, strict=True)]  # fmt: skip
+            assert {len(names) for names in winners} == {1}
+            return [name for (name,) in winners]
+
+        def add(store: Store, name: str) -> list[Outcome]:
+            together.wait()
+            return [store.add([touched(row, name)])[0] for row in rows]
+
+        def swap(store: Store, name: str) -> list[Outcome]:
+            together.wait()
+            return [store.swap([Swap(1, touched(touched(row), name))])[0] for row in rows]
+
+        for call in (add, swap):
+            winners = race(call)
+            assert [row.ownership.write_id for row in self.store.find(Query(PIPELINE))] == winners
 
     def claimers(self) -> Executor:
         """Processes if the table can be shared by them, else threads."""
@@ -166,6 +195,17 @@ class ClaimBehaviour(StoreSetting):
     def found_due(self) -> list[Lease]:
         """What could be claimed now."""
         return self.store.find(Query(PIPELINE, due=True))
+
+
+@contextmanager
+def restless_threads() -> Iterator[None]:
+    """Let Python switch between threads a thousand times more often than it does by itself."""
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(interval / 1000)
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(interval)
 
 
 def claim_through(store: Store, request: ClaimRequest) -> list[Lease]:

@@ -40,6 +40,7 @@ def test_every_setting_arrives() -> None:
         "session_timeout": 30.0,
         "heartbeat_interval": 10.0,
         "metrics_port": 9090,
+        "metrics_address": "0.0.0.0",  # noqa: S104 (data, nothing listens)
         "log": "json",
     }
     assert loaded.spark.master == "local[2]"
@@ -71,7 +72,8 @@ def test_what_is_not_given_has_a_default() -> None:
     assert loaded.coordination.ownership_timeout == 600
     assert loaded.node.name == socket.gethostname()
     assert (loaded.node.session_timeout, loaded.node.heartbeat_interval) == (30, 10)
-    assert (loaded.node.metrics_port, loaded.node.log) == (None, "text")
+    assert (loaded.node.metrics_port, loaded.node.metrics_address) == (None, "127.0.0.1")
+    assert loaded.node.log == "text"
     assert (loaded.spark.master, loaded.spark.plain_conf()) == (None, {})
     clicks = loaded.pipelines["clicks"]
     assert clicks.processors == ()

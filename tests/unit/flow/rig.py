@@ -71,6 +71,11 @@ class Fleet:
         data = self.buckets[sink].data()
         return [int(line) for key in sorted(data) for line in data[key].split()]
 
+    def visible_of(self, partition: str) -> list[int]:
+        """The same for one partition alone."""
+        data = self.buckets["files"].data()
+        return [int(line) for key in sorted(data) if f"_{partition}_" in key for line in data[key].split()]
+
 
 class WakingEngine(HandEngine):
     """An engine whose `poll` lets time pass, does what runs in the background, and then follows the test's script."""
@@ -101,17 +106,22 @@ class TestNode:
         limits: Limits = Limits(),
         retries: RetryLimits = RetryLimits(),
         generation: int = 1,
+        replicas: int = 0,
         sinks: Callable[[str, Bucket], Sink] = FilesSink,
     ) -> None:
         self.fleet = fleet
         self.engine = WakingEngine(self)
         self.background: list[Callable[[], None]] = []
         self.world = World(fleet.clock, lambda: next(fleet.ids), random.Random(1), self._later, fleet.events.append)
-        self.session = Session(fleet.store, self.world, "$nodes", NodeInfo(name, name), SessionTiming())
+        self.session = Session(fleet.store, self.world, "$nodes", NodeInfo(name, name, (PIPELINE,)), SessionTiming())
         coordinator = Coordinator(fleet.store, self.world, self.session, PIPELINE, policy=ClaimPolicy(limits=retries))
         built = {sink: sinks(sink, bucket) for sink, bucket in fleet.buckets.items()}
         self.loop = PipelineLoop(
-            coordinator, fleet.source, built, self.engine, LoopSettings(limits, generation=generation)
+            coordinator,
+            fleet.source,
+            built,
+            self.engine,
+            LoopSettings(limits, generation=generation, replicas=replicas),
         )
         self.node = Node(self.session, [self.loop], self.engine, self.world)
 

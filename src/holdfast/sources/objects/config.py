@@ -8,15 +8,17 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field, model_validator
 
 from holdfast.config import ByteSize, Duration, Options
+from holdfast.sources.objects.finding import Selection
 
 
-def _not_empty(patterns: tuple[str, ...]) -> tuple[str, ...]:
+def _check_patterns(patterns: tuple[str, ...]) -> tuple[str, ...]:
     if not all(patterns):
         raise ValueError("a pattern is empty; write **/* for every file")
+    Selection(patterns)
     return patterns
 
 
-Patterns = Annotated[tuple[str, ...], AfterValidator(_not_empty)]
+Patterns = Annotated[tuple[str, ...], AfterValidator(_check_patterns)]
 PositiveSize = Annotated[ByteSize, Field(gt=0)]
 
 

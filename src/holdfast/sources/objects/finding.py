@@ -21,7 +21,7 @@ class Found:
 
 
 class Selection:
-    """Which paths below a folder are read. Names that begin with `.` or `_` are unfinished or somebody's own."""
+    """Which paths below a folder are read. Raises `ValueError` for what is no pattern."""
 
     def __init__(self, include: Sequence[str], exclude: Sequence[str] = ()) -> None:
         self._include = [_pattern(glob) for glob in include]
@@ -69,6 +69,7 @@ def _walk(folder: Path, at: str) -> Iterator[str]:
 
 def _listed(entry: os.DirEntry[str]) -> str:
     """The entry's name, with a slash if it is a folder; nothing if it is not for us."""
+    # Such files are unfinished, or somebody's own: ours begin with these when they are not data.
     if entry.name.startswith((".", "_")):
         return ""
     if entry.is_dir(follow_symlinks=False):
@@ -79,8 +80,11 @@ def _listed(entry: os.DirEntry[str]) -> str:
 
 def _pattern(glob: str) -> re.Pattern[str]:
     """The glob as an expression for whole paths: `*`, `?` and `[…]` stay in a name, `**/` is any folders or none."""
-    tokens = re.findall(r"\*\*/|\*\*|\*|\?|\[!?\]?[^\]/]*\]|.", glob, re.DOTALL)
-    return re.compile("".join(map(_translated, tokens)), re.DOTALL)
+    tokens = re.findall(r"\*\*/|\*\*|\*|\?|\[!?[^\]/]+\]|.", glob, re.DOTALL)
+    try:
+        return re.compile("".join(map(_translated, tokens)), re.DOTALL)
+    except re.error as error:
+        raise ValueError(f"{glob!r} is no pattern: {error}") from error
 
 
 def _translated(token: str) -> str:
@@ -88,6 +92,7 @@ def _translated(token: str) -> str:
     if token in known:
         return known[token]
     if token.startswith("[") and len(token) > 1:
-        inner = token[1:-1].replace("\\", "\\\\").replace("[", "\\[")
-        return f"(?!/)[{'^' + inner[1:] if inner.startswith('!') else inner}]"
+        negated = token.startswith("[!")
+        inner = re.escape(token[2:-1] if negated else token[1:-1]).replace(r"\-", "-")
+        return f"(?!/)[{'^' if negated else ''}{inner}]"
     return re.escape(token)

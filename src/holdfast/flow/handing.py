@@ -1,0 +1,54 @@
+"""Hand-off: give leases to nodes that hold less than their share, one by one, when nothing of them is out."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from holdfast.errors import LeaseLost
+from holdfast.events import PartitionHandedOff
+from holdfast.flow.engine import Engine
+from holdfast.flow.held import Held, Holdings
+from holdfast.leases import transitions
+from holdfast.leases.coordinator import Coordinator
+from holdfast.leases.writes import Change
+
+
+class HandingOff:
+    """Hands leases of one pipeline's holdings to other sessions."""
+
+    def __init__(self, coordinator: Coordinator, engine: Engine, holdings: Holdings) -> None:
+        self._coordinator = coordinator
+        self._engine = engine
+        self._holdings = holdings
+
+    def shed_to(self, targets: Sequence[str]) -> None:
+        """Choose a lease for each target, those at rest first. Replaces what was chosen before and has not gone yet."""
+        wanted = Counter(targets)
+        for held in self._holdings:
+            if held.hand_to is not None and wanted[held.hand_to] > 0:
+                wanted[held.hand_to] -= 1
+            else:
+                held.hand_to = None
+        free = sorted((held for held in self._holdings if held.hand_to is None), key=lambda held: not held.at_rest)
+        for held, target in zip(free, wanted.elements(), strict=False):
+            held.hand_to = target
+        self._engine.drain([held.batch.id for held in self._holdings if held.hand_to and held.batch])
+
+    def hand_off(self) -> None:
+        """Give away what is chosen and at rest, in one write each: there is no moment without an owner."""
+        going = self._holdings.where(lambda held: held.hand_to is not None and held.at_rest)
+        if not going:
+            return
+        now = self._coordinator.now()
+        results = self._coordinator.write_each([(held.lease, _given(held, now)) for held in going])
+        for held, result in zip(going, results, strict=True):
+            self._holdings.drop(held)
+            if not isinstance(result, LeaseLost):
+                event = PartitionHandedOff(result.pipeline, result.key, str(result.owner))
+                self._coordinator.world.emit(event)
+
+
+def _given(held: Held, now: float) -> Change:
+    target = str(held.hand_to)
+    return lambda row: transitions.hand_off(row, target, now)

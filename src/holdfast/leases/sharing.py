@@ -1,0 +1,85 @@
+"""Two ways to share a pipeline's leases among nodes: pull what is free, or hold a fair share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from holdfast.errors import StoreUnavailable
+from holdfast.leases.balance import share
+from holdfast.leases.coordinator import Coordinator
+from holdfast.leases.lease import Lease, Status
+from holdfast.leases.session import node_info
+from holdfast.leases.store import claim_order
+from holdfast.leases.transitions import claimable
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What one look at the store gave and asks for."""
+
+    taken: Sequence[Lease] = ()
+    shed_to: Sequence[str] = ()
+    """Sessions that should each get one of this node's leases."""
+
+
+class Sharing(Protocol):
+    """How a node gets its leases."""
+
+    def look(self, held: int, room: int) -> Look:
+        """Take what is this node's to take, at most `room` leases beside the `held` ones.
+
+        Answers nothing while the store is away.
+        """
+        ...
+
+
+class Pull:
+    """Take the next free leases: right for work that is soon done, such as objects and key ranges."""
+
+    def __init__(self, coordinator: Coordinator) -> None:
+        self._coordinator = coordinator
+
+    def look(self, held: int, room: int) -> Look:
+        return Look(self._coordinator.claim(room))
+
+
+class FairShare:
+    """Hold an equal part of the leases: right for partitions that live long, such as those of a topic."""
+
+    def __init__(self, coordinator: Coordinator, replicas: int = 0) -> None:
+        """`replicas`: hold the share of so many nodes even while fewer are there; 0 for the nodes that are there."""
+        self._coordinator = coordinator
+        self._replicas = replicas
+
+    def look(self, held: int, room: int) -> Look:
+        coordinator = self._coordinator
+        try:
+            seen = coordinator.store.snapshot(coordinator.pipeline, coordinator.session.fleet, coordinator.run)
+            now = coordinator.store.now()
+        except StoreUnavailable:
+            return Look()
+        members = [row.key for row in seen.sessions if self._takes_part(row)]
+        if coordinator.session.id not in members:
+            return Look()
+        free = sorted((row for row in seen.leases if claimable(row, now)), key=self._rank)
+        owners = [row.owner for row in seen.leases if row.owner and not claimable(row, now)]
+        plan = share(coordinator.session.id, members, owners, [row.key for row in free], self._replicas)
+        # What this node holds it knows better than a snapshot does.
+        wanted = set(plan.claims[: max(0, min(room, plan.quota - held))])
+        taken = coordinator.claim_rows([row for row in free if row.key in wanted])
+        return Look(taken, plan.shed_to[: max(0, held - plan.quota)])
+
+    def _takes_part(self, row: Lease) -> bool:
+        """A node counts once it has renewed its session: one that comes and goes moves nothing."""
+        if row.status is not Status.ASSIGNED:
+            return False
+        node = node_info(row)
+        return node.counter > 0 and not node.draining and self._coordinator.pipeline in node.pipelines
+
+    def _rank(self, row: Lease) -> tuple[int, float, int, str]:
+        place = claim_order(closed_last=self._coordinator.policy.closed_last).index(row.status)
+        if row.status is Status.UNASSIGNED:
+            return (place, -row.order.priority, row.order.ordinal, row.key)
+        return (place, row.ownership.due_at or 0.0, 0, row.key)

@@ -1,0 +1,149 @@
+"""Claims in PostgreSQL: one statement, with SKIP LOCKED, for as many leases as are wanted.
+
+The candidates are locked first, in order of claim, and nobody is waited for. What decides is in the row itself: in
+READ COMMITTED a row that was changed meanwhile is judged by its new version, but a joined row would not be. The clock
+is read after the row is locked. A row that was changed and is still free is passed over, because its new version is
+not in this statement's view; the next claim finds it.
+"""
+# ruff: noqa: S608 - the texts are made of constants and a checked table name
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import psycopg
+from psycopg import generators
+from psycopg.adapt import Transformer
+from psycopg.pq import ExecStatus, Format
+
+from holdfast.leases.codec import Columns
+from holdfast.leases.lease import Lease, Status
+from holdfast.leases.store import ClaimRequest
+from holdfast.stores import _sql
+from holdfast.stores.postgresql.connection import PatientConnection
+from holdfast.stores.postgresql.statements import claim_id_of, lease_after_claim
+from holdfast.stores.postgresql.tables import SEAL
+
+HEAD_AFTER = 500
+"""So many claims make it worth while to remember the head of the queue."""
+LOOK_EVERY, LOOK_AT_LEAST_EVERY = 1.0, 5.0
+LOOK_SHARE = 0.05
+"""Part of the time that may go into looking at the whole queue."""
+
+_UNASSIGNED = Status.UNASSIGNED.value
+_ASSIGNED = Status.ASSIGNED.value
+
+_TAKE = f"""
+UPDATE {{table}} AS l SET "status" = '{_ASSIGNED}', "owner" = $4, "token" = l."token" + 1, "version" = l."version" + 1,
+    "due_at" = candidate.now + $5::double precision, "claim_id" = $6, "claimed_at" = candidate.now,
+    "started_at" = coalesce(l."started_at", l."claimed_at"),
+    "takeovers" = l."takeovers" + (l."status" = '{_ASSIGNED}')::int
+FROM candidate WHERE l.ctid = candidate.ctid AND l."seal" = {SEAL.format(body='l."body"')}
+RETURNING candidate."status", candidate."due_at", l."key", l."group", l."token", l."version", l."due_at",
+    l."priority", l."ordinal", l."claimed_at", l."started_at", l."takeovers", l."body"
+"""
+
+
+class Place(NamedTuple):
+    """A place in the queue of unassigned leases."""
+
+    priority: int
+    ordinal: int
+    key: str
+
+    def is_before(self, other: Place) -> bool:
+        return (-self.priority, self.ordinal, self.key) < (-other.priority, other.ordinal, other.key)
+
+
+class ClaimTexts:
+    """The two ways to claim on one table: what comes first of everything, and what follows the remembered head."""
+
+    def __init__(self, table: str, clock: str, statement_clock: str) -> None:
+        self._table = table
+        self._clock = clock
+        self._statement_clock = statement_clock
+        self.head = self._claim([self._arm(Status.UNASSIGNED, '"priority" = $7 AND ("ordinal", "key") > ($8, $9)')])
+
+    def look(self, order: Sequence[Status]) -> str:
+        """Claims in that order of statuses."""
+        return self._claim([self._arm(status) for status in order])
+
+    def _arm(self, status: Status, further: str = "true") -> str:
+        # The statement's own time may be a little early, never late; as it is fixed, the index can search by it.
+        return (
+            f'SELECT * FROM (SELECT ctid, "status", "due_at" FROM {self._table} WHERE "pipeline" = $1 AND "run" = $2 '
+            f"AND \"status\" = '{status.value}' AND \"due_at\" <= {self._statement_clock} AND {further} "
+            f"ORDER BY {_sql.claim_order(status)} LIMIT $3::bigint FOR UPDATE SKIP LOCKED) AS {status.value.lower()}"
+        )
+
+    def _claim(self, arms: Sequence[str]) -> str:
+        return (
+            f"WITH candidate AS MATERIALIZED (SELECT found.*, {self._clock} AS now "
+            f"FROM ({' UNION ALL '.join(arms)}) AS found LIMIT $3::bigint) {_TAKE.format(table=self._table)}"
+        )
+
+
+class Claimed(NamedTuple):
+    """What one statement took, in order of claim, and where the queue of unassigned leases goes on."""
+
+    leases: list[Lease]
+    head: Place | None
+
+
+def claim(db: PatientConnection, text: str, request: ClaimRequest, after: Place | None) -> Claimed:
+    """Run a text of `ClaimTexts`."""
+    claim_id = claim_id_of(request.write_id)
+    timeout = request.ownership_timeout
+    parameters = [
+        request.pipeline.encode(),
+        request.run.encode(),
+        b"%d" % request.limit,
+        request.owner.encode(),
+        None if timeout is None else repr(timeout).encode(),
+        claim_id.encode(),
+    ]
+    if after is not None:
+        parameters += (b"%d" % after.priority, b"%d" % after.ordinal, after.key.encode())
+    rows = _run_prepared(db, text, parameters)
+    if len(rows) > 1:
+        rows.sort(key=lambda row: _place_before(row, request.order))
+    return Claimed([_lease(row, request, claim_id) for row in rows], _head(rows))
+
+
+def _lease(row: _sql.Row, request: ClaimRequest, claim_id: str) -> Lease:
+    _, _, key, group, token, version, due_at, priority, ordinal, *claimed, body = row
+    columns = Columns(
+        request.pipeline, request.run, key, group, _ASSIGNED, request.owner, token, version, due_at, priority, ordinal
+    )
+    return lease_after_claim(columns, body, claim_id, *claimed)
+
+
+def _place_before(row: _sql.Row, order: Sequence[Status]) -> tuple[Any, ...]:
+    status, due_at, key, _, _, _, _, priority, ordinal, *_ = row
+    return (order.index(status), *((-priority, ordinal, key) if status == _UNASSIGNED else (due_at, key)))
+
+
+def _head(rows: Sequence[_sql.Row]) -> Place | None:
+    if not rows or rows[-1][0] != _UNASSIGNED:
+        return None
+    _, _, key, _, _, _, _, priority, ordinal, *_ = rows[-1]
+    return Place(priority, ordinal, key)
+
+
+def _run_prepared(db: PatientConnection, text: str, parameters: Sequence[bytes | None]) -> list[_sql.Row]:
+    """Rows of a statement that is prepared on first use. Costs the client half of what a cursor costs."""
+    with db.lock:
+        pgconn = db.pgconn
+        name = db.prepared.get(text)
+        if name is None:
+            name = b"holdfast_%d" % len(db.prepared)
+            pgconn.send_prepare(name, text.encode())
+            db.results(ExecStatus.COMMAND_OK)
+            db.prepared[text] = name
+        pgconn.send_query_prepared(name, parameters, result_format=Format.BINARY)
+        result = db.results(ExecStatus.TUPLES_OK)
+        transformer = Transformer(db)
+        transformer.set_pgresult(result)
+        return transformer.load_rows(0, result.ntuples, tuple)

@@ -1,0 +1,152 @@
+"""Connections to PostgreSQL, and what their errors mean."""
+
+from __future__ import annotations
+
+import math
+import select
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+import psycopg
+from psycopg.abc import PQGen
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from psycopg.pq import TransactionStatus
+from psycopg.rows import TupleRow, tuple_row
+
+from holdfast.errors import AnswerLost, SchemaMismatch, StoreError, StoreUnavailable
+from holdfast.stores._sql import Connections
+from holdfast.stores.postgresql import PostgresqlConfig
+
+T = TypeVar("T")
+
+PLANNING = {
+    # Every statement of ours is served by an index. A plan that was made while the table was small is kept for as
+    # long as the connection lives, so the planner must not choose one that is good for small tables only.
+    "plan_cache_mode": "force_generic_plan",
+    "enable_seqscan": "off",
+    "enable_bitmapscan": "off",
+    "enable_hashjoin": "off",
+    "enable_mergejoin": "off",
+    "jit": "off",
+    "default_transaction_isolation": "read\\ committed",
+}
+KEEPALIVES = {"keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 3}
+
+# A commit that is lost with the power would let tokens go back.
+_COMMITS_LAST = (
+    "SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('synchronous_commit') = 'off'"
+)
+
+_NO_ANSWER = ("08", "57P", "40003")
+"""The session ended; what it was doing may be done or not."""
+_PASSING = ("40001", "40P01", "55P03", "57014", "53", "58", "25006")
+"""The statement was undone, and may work later: conflicts, timeouts, no room, a server that only reads for now."""
+_OTHER_TABLES = ("42P01", "42703", "42883", "3F000", "42804")
+CLASHES = ("40001", "40P01")
+"""Two statements waited for each other, and the server has undone this one."""
+
+
+class PatientConnection(psycopg.Connection[TupleRow]):
+    """A connection on which nobody waits for ever: a server that hangs counts as gone."""
+
+    patience: float = 60.0
+    _listener: select.poll | None = None
+
+    def wait(self, gen: PQGen[T], interval: float = 0.1, timeout: float | None = None) -> T:
+        """As inherited, but never without a timeout. A connection that ran into it is of no more use."""
+        return super().wait(gen, interval, self.patience if timeout is None else timeout)
+
+    def usable(self) -> bool:
+        """Whether nothing is under way, and the server has not hung up while nobody looked."""
+        if self.closed or self.pgconn.transaction_status != TransactionStatus.IDLE:
+            return False
+        if self._listener is None:
+            self._listener = select.poll()
+            self._listener.register(self.fileno(), select.POLLIN)
+        # An idle server says nothing, unless it is going.
+        return not self._listener.poll(0)
+
+
+def connections(config: PostgresqlConfig) -> Connections[PatientConnection]:
+    """Connections as the settings describe them. Raises `StoreError` if the URL cannot be read."""
+    conninfo = _conninfo(config)
+    return Connections(
+        lambda: _connect(conninfo, config),
+        lambda connection, _idle: connection.usable(),
+        lambda connection: connection.close(),
+    )
+
+
+def place(config: PostgresqlConfig) -> str:
+    """The server's name in messages, without any secret."""
+    if config.url is None:
+        return f"postgresql at {config.host}:{config.port}/{config.database}"
+    parts = _url_parts(config.url.reveal())
+    return f"postgresql at {parts.get('host', 'localhost')}:{parts.get('port', 5432)}/{parts.get('dbname', '')}"
+
+
+def answered(where: str, error: psycopg.Error, *, writing: bool) -> StoreError | StoreUnavailable:
+    """The error in the words of a store. `writing`: the statement that failed might have changed rows."""
+    code = error.sqlstate or ""
+    silent = not code and isinstance(error, psycopg.OperationalError)
+    # The server's own hints may quote rows; its first line says what is wrong.
+    message = f"{where}: {str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__}"
+    if silent or code.startswith(_NO_ANSWER):
+        return AnswerLost(f"{message} (no answer)") if writing else StoreUnavailable(message)
+    if code.startswith(_PASSING) or isinstance(error, psycopg.InterfaceError):
+        return StoreUnavailable(message)
+    if code.startswith(_OTHER_TABLES):
+        return SchemaMismatch(f"{where}: its tables are not those of holdfast: {error.diag.message_primary}")
+    return StoreError(message)
+
+
+def _connect(conninfo: str, config: PostgresqlConfig) -> PatientConnection:
+    try:
+        connection = PatientConnection.connect(conninfo, autocommit=True, row_factory=tuple_row)
+    except psycopg.Error as error:
+        raise StoreUnavailable(f"{place(config)} cannot be reached: {error}") from error
+    connection.patience = 1.0 + 1.5 * config.statement_timeout
+    # Everything we run we run often; whether it is worth preparing is no question.
+    connection.prepare_threshold = 0
+    try:
+        connection.execute(_COMMITS_LAST)
+    except psycopg.Error as error:
+        connection.close()
+        raise StoreUnavailable(f"{place(config)}: {error}") from error
+    return connection
+
+
+def _conninfo(config: PostgresqlConfig) -> str:
+    timeout = {"statement_timeout": str(math.ceil(config.statement_timeout * 1000))}
+    options = " ".join(f"-c {name}={value}" for name, value in (PLANNING | timeout).items())
+    given = _server(config) if config.url is None else _url_parts(config.url.reveal())
+    fixed = {
+        "options": f"{given.pop('options', '')} {options}".strip(),
+        "connect_timeout": math.ceil(config.connect_timeout),
+        "client_encoding": "UTF8",
+        "application_name": given.pop("application_name", "holdfast"),
+        # A standby would answer with rows of the past.
+        "target_session_attrs": "read-write",
+    }
+    return make_conninfo("", **{**KEEPALIVES, **given, **_tls(config), **fixed})
+
+
+def _server(config: PostgresqlConfig) -> dict[str, Any]:
+    password = {} if config.password is None else {"password": config.password.reveal()}
+    return {"host": config.host, "port": config.port, "dbname": config.database, "user": config.user, **password}
+
+
+def _tls(config: PostgresqlConfig) -> Mapping[str, Any]:
+    tls = config.tls
+    # A URL may say it as well; what stands beside it counts only if somebody wrote it there.
+    mode = tls.mode if config.url is None or "mode" in tls.model_fields_set else None
+    words = {"sslmode": mode, "sslrootcert": tls.ca, "sslcert": tls.cert, "sslkey": tls.key}
+    return {name: str(value) for name, value in words.items() if value is not None}
+
+
+def _url_parts(url: str) -> dict[str, Any]:
+    try:
+        return dict(conninfo_to_dict(url))
+    except psycopg.Error:
+        # Neither the URL nor the driver's message is repeated: both may hold the password.
+        raise StoreError("the url of the postgresql store cannot be read; write postgresql://…") from None

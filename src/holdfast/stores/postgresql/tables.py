@@ -1,0 +1,92 @@
+"""The tables in PostgreSQL: how they are made, and how their version is told.
+
+Next to the columns that every store has, a row has those that a claim changes (`claim_id`, `claimed_at`, `started_at`,
+`takeovers`): a claim then leaves the body alone, however large it is. They count only while `claim_id` is set, that
+is until the next write of the whole row. `seal` tells that the body is one that holdfast itself has written and can
+read: the claim, which never sees a body, takes no other row.
+"""
+
+from __future__ import annotations
+
+from holdfast.errors import StoreError
+from holdfast.leases.codec import BODY_VERSION
+from holdfast.stores._sql import NO_TABLES, Tables, is_behind
+from holdfast.stores.postgresql import PostgresqlConfig
+from holdfast.stores.postgresql.connection import PatientConnection, place
+
+MIGRATIONS: tuple[tuple[str, ...], ...] = (
+    (
+        # The head of the queue is rewritten all the time: vacuum it early, and leave room for the next version of a row.
+        """CREATE TABLE {lease} (
+            "pipeline" text COLLATE "C" NOT NULL, "run" text COLLATE "C" NOT NULL, "key" text COLLATE "C" NOT NULL,
+            "group" text COLLATE "C" NOT NULL, "status" text COLLATE "C" NOT NULL, "owner" text COLLATE "C",
+            "token" bigint NOT NULL, "version" bigint NOT NULL, "due_at" double precision,
+            "priority" bigint NOT NULL, "ordinal" bigint NOT NULL, "claim_id" text, "claimed_at" double precision,
+            "started_at" double precision, "takeovers" bigint NOT NULL, "seal" bigint, "body" text NOT NULL,
+            PRIMARY KEY ("pipeline", "run", "key"))
+            WITH (fillfactor = 85, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 1000)""",
+        # Two indexes that share the rows between them, each in order of claim: a claim writes to one of them.
+        """CREATE INDEX {unassigned} ON {lease}
+            ("pipeline", "run", "priority" DESC, "ordinal", "key", "due_at") WHERE "status" = 'UNASSIGNED'""",
+        """CREATE INDEX {by_status} ON {lease}
+            ("pipeline", "run", "status", "due_at", "key") WHERE "status" <> 'UNASSIGNED'""",
+    ),
+)
+"""What leads from each version of the tables to the next."""
+SCHEMA_VERSION = len(MIGRATIONS)
+OLDEST_USABLE = 1
+"""The oldest version of holdfast's schema that can work on tables of this version: changes only ever add."""
+
+SEAL = f"hashtextextended({{body}}, {BODY_VERSION})"
+"""Of a body that this version can read. It is only a sign that nobody else wrote there, so any good hash will do."""
+
+
+def lease_table(config: PostgresqlConfig) -> str:
+    """The name of the table of leases, quoted."""
+    return f'"{config.table_prefix}lease"'
+
+
+def prepare_tables(db: PatientConnection, config: PostgresqlConfig) -> None:
+    """Make the tables, or bring them up to date, unless that is forbidden. Raises `SchemaMismatch`."""
+    names = _names(config)
+    may_change = not config.skip_table_creation
+    if not is_behind(place(config), _found(db, names), SCHEMA_VERSION, may_change=may_change):
+        return
+    with db.transaction():
+        # All that start at once come here; the first one works, the others find its tables.
+        db.execute("SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))", (names["lease"],))
+        found = _found(db, names)
+        if is_behind(place(config), found, SCHEMA_VERSION, may_change=may_change):
+            _migrate(db, names, found)
+
+
+def _migrate(db: PatientConnection, names: dict[str, str], found: Tables) -> None:
+    for statement in (one for step in MIGRATIONS[found.version :] for one in step):
+        db.execute(statement.format(**names))
+    db.execute("CREATE TABLE IF NOT EXISTS {versions} (version int NOT NULL, oldest int NOT NULL)".format(**names))
+    db.execute("DELETE FROM {versions}".format(**names))
+    db.execute("INSERT INTO {versions} VALUES (%s, %s)".format(**names), (SCHEMA_VERSION, OLDEST_USABLE))
+
+
+def _found(db: PatientConnection, names: dict[str, str]) -> Tables:
+    if db.execute("SELECT to_regclass(%s)", (names["versions"],)).fetchone() == (None,):
+        return NO_TABLES
+    row = db.execute("SELECT version, oldest FROM {versions}".format(**names)).fetchone()
+    return NO_TABLES if row is None else Tables(*row)
+
+
+def _names(config: PostgresqlConfig) -> dict[str, str]:
+    prefix = config.table_prefix
+    return {
+        "lease": lease_table(config),
+        "unassigned": f'"{prefix}lease_unassigned"',
+        "by_status": f'"{prefix}lease_by_status"',
+        "versions": f'"{prefix}schema_version"',
+    }
+
+
+def require_unicode(db: PatientConnection, config: PostgresqlConfig) -> None:
+    """Keys are any text: a database of another encoding would refuse some of them one day. Raises `StoreError`."""
+    encoding = db.info.parameter_status("server_encoding")
+    if encoding != "UTF8":
+        raise StoreError(f"{place(config)}: the encoding of the database is {encoding}, and must be UTF8")

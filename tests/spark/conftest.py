@@ -1,0 +1,29 @@
+"""One Spark session for all tests of this folder that need one in their own process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from holdfast.spark.session import start_session, stop_session
+from tests.spark.rig import Site
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    session = start_session("tests", {"spark.sql.shuffle.partitions": "2"}, "local[2]")
+    yield session
+    stop_session(session)
+
+
+@pytest.fixture
+def site(spark: SparkSession, tmp_path: Path) -> Iterator[Site]:
+    made = Site(spark, tmp_path)
+    yield made
+    made.engine.close()

@@ -1,0 +1,102 @@
+"""Partitions that live long are shared fairly: every node holds its part, and hands over only what it must."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from holdfast.events import PartitionHandedOff
+from holdfast.flow.batch import Limits
+from holdfast.leases.lease import Status
+from tests.unit.flow.rig import Fleet, TestNode
+
+
+class LongLived(Fleet):
+    """Twelve partitions that live long."""
+
+    def __init__(self) -> None:
+        super().__init__({f"p{i:02d}": 100 for i in range(12)})
+        self.source.lives_long = True
+        self.nodes: list[TestNode] = []
+
+    def join(self, name: str, replicas: int = 0) -> TestNode:
+        node = TestNode(self, name, limits=Limits(max_records=5), replicas=replicas).join()
+        self.nodes.append(node)
+        return node
+
+    def passes(self, times: int = 1) -> None:
+        """Every node renews its session and has a pass; all batches that are out come back."""
+        for _ in range(times):
+            self.clock.wait(12)
+            for node in self.nodes:
+                node.session.heartbeat()
+            for node in self.nodes:
+                for batch in list(node.engine.out.values()):
+                    node.stage(batch.lease.key)
+                node.turn(2)
+
+    def shares(self) -> Counter[str]:
+        rows = [self.row(key) for key in self.source.sizes]
+        return Counter(str(row.owner).split(":")[0] for row in rows if row.status is Status.ASSIGNED)
+
+
+def test_a_node_that_joins_gets_its_share_by_the_fewest_hand_offs_and_nothing_moves_after() -> None:
+    fleet = LongLived()
+    fleet.join("a")
+    fleet.passes(3)
+    assert fleet.shares() == {"a": 12}
+    fleet.join("b")
+    fleet.passes(4)
+    assert fleet.shares() == {"a": 6, "b": 6}
+    fleet.join("c")
+    fleet.passes(4)
+    assert fleet.shares() == {"a": 4, "b": 4, "c": 4}
+    assert len(fleet.told(PartitionHandedOff)) == 6 + 4
+    fleet.passes(3)
+    assert len(fleet.told(PartitionHandedOff)) == 6 + 4
+
+
+def test_a_handed_off_partition_goes_on_where_it_stood_under_the_next_token() -> None:
+    fleet = LongLived()
+    fleet.join("a")
+    fleet.passes(3)
+    fleet.join("b")
+    fleet.passes(6)
+    moved = [fleet.row(event.key) for event in fleet.told(PartitionHandedOff)]
+    assert {row.token for row in moved} == {2}
+    assert all(len(set(numbers)) == len(numbers) for numbers in [fleet.visible_of(row.key) for row in moved])
+
+
+def test_a_lease_is_handed_off_only_when_its_batch_is_in_and_published() -> None:
+    fleet = LongLived()
+    first = fleet.join("a")
+    fleet.passes(2)
+    second = fleet.join("b")
+    for _ in range(3):
+        fleet.clock.wait(12)
+        first.session.heartbeat()
+        second.session.heartbeat()
+        first.turn()
+        second.turn()
+    assert fleet.shares() == {"a": 12}, "everything is out"
+    fleet.passes(2)
+    assert fleet.shares() == {"a": 6, "b": 6}
+
+
+def test_leases_of_a_node_that_leaves_are_shared_by_the_others_at_their_next_pass() -> None:
+    fleet = LongLived()
+    for name in "abc":
+        fleet.join(name)
+    fleet.passes(4)
+    leaver = fleet.nodes.pop()
+    leaver.loop.hand_back()
+    leaver.session.leave()
+    fleet.passes(1)
+    assert fleet.shares() == {"a": 6, "b": 6}
+    assert not fleet.told(PartitionHandedOff)
+
+
+def test_a_fixed_number_of_replicas_fixes_the_share() -> None:
+    fleet = LongLived()
+    fleet.join("a", replicas=3)
+    fleet.passes(3)
+    assert fleet.shares() == {"a": 4}

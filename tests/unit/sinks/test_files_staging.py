@@ -1,0 +1,243 @@
+"""Staging files in a task: each file of one batch, named by its first item, the same for the same rows."""
+
+from __future__ import annotations
+
+import errno
+import gzip
+import json
+import os
+import pickle
+from dataclasses import replace
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from holdfast.buckets.bucket import StagedFile
+from holdfast.buckets.local import LocalBucket
+from holdfast.errors import BatchError, SinkUnavailable
+from holdfast.flow.batch import Name
+from holdfast.flow.deadletter import record_fault
+from holdfast.flow.staging import StagedBatch
+from holdfast.formats.jsonl import Jsonl
+from holdfast.formats.parquet import Parquet
+from holdfast.registry import Registry
+from holdfast.sinks.files import PLUGIN
+from holdfast.sinks.files.blocks import BLOCK_ROWS, Blocks
+from holdfast.sinks.files.sink import FilesSink
+from holdfast.sinks.files.staging import FilesStager, FilesStaging
+from holdfast.testing.flows import MemoryBucket
+
+BATCH = StagedBatch("b1", "orders", "in|a.jsonl", Name("in", "a"), token=3, generation=2)
+OTHER = replace(BATCH, id="b2", key="in|b.jsonl", name=Name("in", "b"))
+
+
+class Desk:
+    """One attempt of a task over a bucket in memory."""
+
+    def __init__(self, form: Any = None, **bounds: Any) -> None:
+        self.bucket = MemoryBucket()
+        self.staging: FilesStaging = FilesStager(self.bucket, form or Jsonl(), **bounds).begin()
+
+    def write(self, batch: StagedBatch, *items: int) -> None:
+        values = pa.RecordBatch.from_pydict({"value": [f'{{"item":{item}}}' for item in items]})
+        self.staging.write(batch, pa.array(items, pa.int64()), values)
+
+    def finish(self, batch: StagedBatch = BATCH) -> dict[str, list[int]]:
+        """The items of each file, by the number in its name; checks what the receipt says of it."""
+        found = {}
+        for file in self.staging.finish(batch)["files"]:
+            data = self.bucket.staged[file["staged"]]
+            items = [json.loads(line)["item"] for line in data.splitlines()]
+            assert file["key"] == f"in/2_{batch.name.label}_{min(items):020d}.jsonl"
+            told = (file["rows"], file["size"], file["first"], file["last"])
+            assert told == (len(items), len(data), min(items), max(items))
+            assert str(file["staged"]).startswith(f"_holdfast/staging/in/{batch.name.label}/{3:020d}/{batch.id}/")
+            found[str(file["first"])] = items
+        return found
+
+
+def test_rows_of_several_batches_go_to_files_of_their_own() -> None:
+    desk = Desk()
+    for start in range(0, 30, 10):
+        desk.write(BATCH, start, start + 5)
+        desk.write(OTHER, start + 100)
+    assert desk.finish(BATCH) == {"0": [0, 5, 10, 15, 20, 25]}
+    assert desk.finish(OTHER) == {"100": [100, 110, 120]}
+
+
+def test_a_batch_without_rows_has_no_files() -> None:
+    assert Desk().finish() == {}
+
+
+def test_a_file_that_would_begin_with_a_later_item_is_closed() -> None:
+    desk = Desk()
+    desk.write(BATCH, *range(100, 100 + BLOCK_ROWS))
+    desk.write(BATCH, *range(50, 60))
+    assert {name: len(items) for name, items in desk.finish().items()} == {"100": BLOCK_ROWS, "50": 10}
+
+
+def test_beyond_the_bound_of_open_files_the_one_used_longest_ago_is_closed() -> None:
+    desk = Desk(max_open_files=1)
+    for start in range(0, 4 * BLOCK_ROWS, BLOCK_ROWS):
+        desk.write(BATCH, *range(start, start + BLOCK_ROWS))
+        desk.write(OTHER, *range(start, start + BLOCK_ROWS))
+        assert sum(files.open_files for files in desk.staging._batches.values()) <= 1
+    files = desk.finish()
+    assert sorted(map(int, files)) == [0, BLOCK_ROWS, 2 * BLOCK_ROWS, 3 * BLOCK_ROWS]
+    assert list(chain(*files.values())) == list(range(4 * BLOCK_ROWS))
+
+
+def test_a_file_that_is_large_enough_is_followed_by_another() -> None:
+    desk = Desk(max_file_bytes=150_000)
+    desk.write(BATCH, *range(5 * BLOCK_ROWS))
+    files = desk.finish()
+    assert sorted(map(int, files)) == [0, 2 * BLOCK_ROWS, 4 * BLOCK_ROWS]
+    assert list(chain(*files.values())) == list(range(5 * BLOCK_ROWS))
+
+
+def test_what_waits_in_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast.sinks.files.staging.MAX_BUFFERED_BYTES", 300_000)
+    desk = Desk(Parquet())
+    batches = [replace(BATCH, id=f"b{number}") for number in range(20)]
+    for batch in batches:
+        desk.write(batch, *range(BLOCK_ROWS))
+        assert sum(files.buffered for files in desk.staging._batches.values()) < 600_000
+    assert all(len(desk.staging.finish(batch)["files"]) == 1 for batch in batches)
+
+
+def test_dead_letters_are_staged_beside_the_data_with_reason_and_origin() -> None:
+    desk = Desk()
+    desk.write(BATCH, 0, 20)
+    desk.staging.bury(BATCH, [(10, record_fault("it is no JSON", b"oops")), (15, record_fault("nor this", b"\xff"))])
+    desk.staging.bury(BATCH, [(5, record_fault("earlier", b""))])
+    letters = [file for file in desk.staging.finish(BATCH)["files"] if "deadletters" in file["key"]]
+    assert [file["key"] for file in letters] == [
+        f"_holdfast/deadletters/in/2_a_{10:020d}.jsonl",
+        f"_holdfast/deadletters/in/2_a_{5:020d}.jsonl",
+    ]
+    assert [(file["rows"], file["first"], file["last"]) for file in letters] == [(2, 10, 15), (1, 5, 5)]
+    first, second = map(json.loads, desk.bucket.staged[letters[0]["staged"]].splitlines())
+    origin = {"pipeline": "orders", "key": "in|a.jsonl"}
+    assert first == {"reason": "it is no JSON", "raw": "oops", "origin": {**origin, "item": 10}}
+    assert second == {"reason": "nor this", "raw": "/w==", "encoding": "base64", "origin": {**origin, "item": 15}}
+
+
+def test_an_abandoned_batch_leaves_nothing_and_the_others_stay() -> None:
+    desk = Desk(max_open_files=1)
+    desk.write(BATCH, *range(BLOCK_ROWS))
+    desk.staging.bury(BATCH, [(7, record_fault("bad", b""))])
+    desk.write(OTHER, *range(BLOCK_ROWS))
+    desk.write(BATCH, *range(BLOCK_ROWS, 2 * BLOCK_ROWS))
+    desk.staging.abandon(BATCH)
+    desk.staging.abandon(BATCH)
+    assert desk.finish(OTHER)["0"] == list(range(BLOCK_ROWS))
+    assert all("/b2/" in place for place in desk.bucket.staged)
+
+
+def test_two_attempts_of_one_task_never_share_a_place() -> None:
+    bucket = MemoryBucket()
+    stager = pickle.loads(pickle.dumps(FilesStager(bucket, Jsonl())))  # noqa: S301 - our own bytes
+    assert isinstance(stager, FilesStager)
+    places = set()
+    for _ in range(2):
+        desk = Desk()
+        desk.write(BATCH, 1)
+        (file,) = desk.staging.finish(BATCH)["files"]
+        places.add(file["staged"])
+    assert len(places) == 2
+
+
+def test_trouble_while_making_room_is_told_to_the_batch_whose_file_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    desk = Desk(max_open_files=1)
+    desk.staging = FilesStager(LocalBucket(tmp_path), Jsonl(), max_open_files=1).begin()
+    desk.write(BATCH, *range(BLOCK_ROWS))
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fsync", _disk_is_full)
+        desk.write(OTHER, *range(BLOCK_ROWS))
+    with pytest.raises(SinkUnavailable, match="the disk is full"):
+        desk.write(BATCH, BLOCK_ROWS)
+    with pytest.raises(SinkUnavailable, match="the disk is full"):
+        desk.staging.finish(BATCH)
+    desk.staging.abandon(BATCH)
+    assert [file["rows"] for file in desk.staging.finish(OTHER)["files"]] == [BLOCK_ROWS]
+
+
+def _disk_is_full(_number: int) -> None:
+    raise OSError(errno.ENOSPC, "no space")
+
+
+# --- the same rows, the same bytes ---------------------------------------------------------------------------------
+
+
+@settings(deadline=None, max_examples=25)
+@given(
+    portions=st.lists(st.integers(1, 9000), min_size=1, max_size=8),
+    company=st.booleans(),
+    form=st.sampled_from([Parquet(row_group_bytes=200_000), Jsonl("gzip")]),
+)
+def test_files_do_not_depend_on_the_portions_or_the_company_in_which_rows_come(
+    portions: list[int], *, company: bool, form: Any
+) -> None:
+    total = sum(portions)
+
+    def digests(sizes: list[int], *, company: bool) -> list[tuple[str, str]]:
+        desk, start = Desk(form, max_file_bytes=300_000), 0
+        for size in sizes:
+            desk.write(BATCH, *range(start, start + size))
+            start += size
+            if company:
+                desk.write(OTHER, start)
+        return [(file["key"], file["sha256"]) for file in desk.staging.finish(BATCH)["files"]]
+
+    assert digests(portions, company=company) == digests([total], company=False)
+
+
+@given(sizes=st.lists(st.integers(0, 25), max_size=12), block=st.integers(1, 10))
+def test_blocks_have_one_size_and_keep_the_order(sizes: list[int], block: int) -> None:
+    blocks, start, found = Blocks(block), 0, []
+    for size in sizes:
+        rows = pa.RecordBatch.from_pydict({"n": pa.array(range(start, start + size), pa.int64())})
+        found += list(blocks.add(rows))
+        start += size
+    assert all(one.num_rows == block for one in found)
+    found += list(blocks.rest())
+    assert [number for one in found for number in one.column("n").to_pylist()] == list(range(start))
+
+
+# --- on the node ---------------------------------------------------------------------------------------------------
+
+
+def test_parts_of_several_tasks_become_one_receipt_in_order_of_names() -> None:
+    sink = FilesSink("files", MemoryBucket())
+    parts = [{"files": [{"key": "b"}, {"key": "c"}]}, {"files": []}, {"files": [{"key": "a"}]}]
+    assert sink.receipt(parts) == {"files": [{"key": "a"}, {"key": "b"}, {"key": "c"}]}
+    assert sink.receipt([]) == {"files": []}
+
+
+def test_two_files_with_one_name_cannot_be_one_commit() -> None:
+    with pytest.raises(BatchError, match="keep the rows of a record together"):
+        FilesSink("files", MemoryBucket()).receipt([{"files": [{"key": "a"}]}, {"files": [{"key": "a"}]}])
+
+
+def test_the_plugin_builds_a_sink_with_its_format(tmp_path: Path) -> None:
+    config = PLUGIN.config(root=tmp_path, format={"jsonl": {"compression": "gzip"}}, max_file_bytes="1MB")
+    sink = PLUGIN.build("archive", config, Registry.installed())
+    assert sink.name == "archive"
+    staging = sink.stager().begin()
+    staging.write(BATCH, pa.array([0]), pa.RecordBatch.from_pydict({"value": ["{}"]}))
+    (file,) = sink.receipt([staging.finish(BATCH)])["files"]
+    bucket = LocalBucket(tmp_path)
+    bucket.publish([StagedFile(file["staged"], file["key"], file["sha256"])])
+    assert gzip.decompress((tmp_path / file["key"]).read_bytes()) == b"{}\n"
+
+
+def test_a_format_may_be_just_a_name(tmp_path: Path) -> None:
+    assert PLUGIN.config(root=tmp_path).format.name == "parquet"
+    assert PLUGIN.config(root=tmp_path, format="jsonl").format.name == "jsonl"

@@ -1,0 +1,96 @@
+"""What Spark says at length, told in a line; and an engine whose Spark is gone."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+
+from holdfast.errors import Unavailable
+from holdfast.flow.batch import Batch, Cut, Name
+from holdfast.flow.engine import Failed
+from holdfast.leases.lease import Lease
+from holdfast.spark.engine import Recipe, SparkEngine
+from holdfast.spark.failures import MAX_ERROR, readable, session_is_gone
+from holdfast.testing.flows import NumbersSource
+
+FROM_A_WORKER = """An exception was thrown from the Python worker. Please see the stack trace below.
+Traceback (most recent call last):
+  File "/lib/pyspark/worker.py", line 1834, in main
+    process()
+  File "/home/me/job.py", line 3, in clean
+    raise ValueError("twenty is no good")
+ValueError: twenty is no good
+
+\tat org.apache.spark.api.python.BasePythonRunner$ReaderIterator.handlePythonException(PythonRunner.scala:1)
+"""
+CHAINED = """Traceback (most recent call last):
+  File "a.py", line 1, in f
+KeyError: 'a'
+
+During handling of the above exception, another exception occurred:
+
+Traceback (most recent call last):
+  File "a.py", line 2, in f
+RuntimeError: the second one
+"""
+CRASHED = """An error occurred while calling o99.collectToPython.
+: org.apache.spark.SparkException: Job aborted due to stage failure: Task 0 in stage 3.0 failed 1 times, \
+most recent failure: Lost task 0.0 in stage 3.0 (TID 5) (localhost executor driver): \
+org.apache.spark.SparkException: Python worker exited unexpectedly (crashed)
+\tat org.apache.spark.api.python.BasePythonRunner$ReaderIterator$$anonfun$1.applyOrElse(PythonRunner.scala:758)
+Caused by: java.io.EOFException
+\tat java.base/java.io.DataInputStream.readInt(DataInputStream.java:386)
+"""
+ANALYSIS = """[UNRESOLVED_COLUMN] A column with name `x` cannot be resolved. SQLSTATE: 42703;
+'Filter 'x
++- Range (0, 2)
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        (FROM_A_WORKER, "ValueError: twenty is no good"),
+        (CHAINED, "RuntimeError: the second one"),
+        (CRASHED, "Python worker exited unexpectedly (crashed)"),
+        (ANALYSIS, "[UNRESOLVED_COLUMN] A column with name `x` cannot be resolved. SQLSTATE: 42703;"),
+        ("", "RuntimeError"),
+        ("x" * 9000, "x" * MAX_ERROR),
+    ],
+)
+def test_one_line_says_what_happened(text: str, line: str) -> None:
+    assert readable(RuntimeError(text)) == line
+
+
+def test_a_session_that_is_gone_is_told_from_a_job_that_failed() -> None:
+    assert session_is_gone(ConnectionRefusedError(111, "Connection refused"))
+    assert session_is_gone(RuntimeError("Cannot call methods on a stopped SparkContext."))
+    assert not session_is_gone(RuntimeError(CRASHED))
+
+
+class GoneSpark:
+    """A session whose JVM has died."""
+
+    @property
+    def sparkContext(self) -> Any:  # noqa: N802 - Spark's name
+        raise ConnectionRefusedError(111, "Connection refused")
+
+
+def test_when_spark_is_gone_batches_are_handed_back_and_the_node_is_told_once() -> None:
+    source = NumbersSource({"a": 1, "b": 1})
+    engine = SparkEngine(GoneSpark(), {"numbers": Recipe(source, (), {})})  # type: ignore[arg-type]
+    batches = [Batch(key, Lease("numbers", key), Name("numbers", key), Cut(0, 1)) for key in "ab"]
+    engine.submit("numbers", batches)
+    reports = engine.poll(30)
+    deadline = time.monotonic() + 30
+    while len(reports) < 2 and time.monotonic() < deadline:
+        reports += engine.poll(0.1)
+    assert sorted(report.batch_id for report in reports) == ["a", "b"]
+    assert all(isinstance(report, Failed) and report.unavailable for report in reports)
+    with pytest.raises(Unavailable, match="Connection refused"):
+        engine.poll(0)
+    assert engine.poll(0) == []
+    assert engine.room() == 0
+    engine.close()
