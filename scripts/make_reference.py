@@ -23,6 +23,8 @@ from holdfast.cli.exits import CODES, MEANINGS
 from holdfast.cli.root import app
 from holdfast.config.models import Settings
 from holdfast.config.plugins import SCHEMA_MARK
+from holdfast.observe.alert_kinds import KINDS as ALERT_KINDS
+from holdfast.observe.alert_metrics import ALERT_ACTIVE, ALERT_ACTIVE_HELP, ALERTS, ALERTS_HELP
 from holdfast.observe.log import in_words
 from holdfast.observe.metric_table import (
     COUNTERS,
@@ -221,6 +223,9 @@ def _metrics() -> Iterator[str]:
     )
     rows = [(_code(metric.name), "counter", _labels(metric), metric.help, _counted(metric)) for metric in COUNTERS]
     rows.append((_code(SESSION_USABLE), "gauge", "", SESSION_USABLE_HELP, _code("Heartbeat")))
+    kinds = f"`kind` ({', '.join(ALERT_KINDS)})"
+    rows.append((_code(ALERTS), "counter", kinds, ALERTS_HELP, _code("AlertRaised")))
+    rows.append((_code(ALERT_ACTIVE), "gauge", "`kind`, `pipeline`", ALERT_ACTIVE_HELP, "`AlertRaised`, `AlertCleared`"))
     yield _table(("name", "type", "labels", "meaning", "events"), rows)
     yield "## Source coordinator"
     yield (

@@ -16,6 +16,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TypeVar
+
+S = TypeVar("S", bound="Server")
 
 PASSWORD = "correct horse 'battery' staple"
 NOBODY = 65534
@@ -162,7 +165,7 @@ class MariadbServer(Server):
 
 
 @contextmanager
-def running(kind: type[Server], **settings: str) -> Iterator[Server]:
+def running(kind: type[S], **settings: str) -> Iterator[S]:
     """A server of that kind, started with these settings; stopped and removed at the end."""
     folder = Path(tempfile.mkdtemp(prefix="holdfast-server-"))
     folder.chmod(0o755)

@@ -144,8 +144,7 @@ class Host(Life):
         self.current.sleep(0.0)
 
     def _pause_length(self) -> float:
-        roll = self.kernel.random()
-        return self._ttl * (10.0 * roll * roll)
+        return self._ttl * 10.0 * self.kernel.random() ** 3
 
     def _reap(self, _: object) -> None:
         for process in self.processes:

@@ -112,12 +112,12 @@ class Nemesis:
     def _pause(self, _: object) -> None:
         if hosts := self._ground.hosts:
             self._faults.strike("pause")
-            self._one_of(hosts).pause(self._ttl * 10 * self._kernel.random() ** 2)
+            self._one_of(hosts).pause(self._ttl * 10 * self._kernel.random() ** 3)
 
     def _freeze(self, _: object) -> None:
         if hosts := self._ground.hosts:
             self._faults.strike("freeze")
-            self._one_of(hosts).pause(self._ttl * 10 * self._kernel.random() ** 2, clock_stops=True)
+            self._one_of(hosts).pause(self._ttl * 10 * self._kernel.random() ** 3, clock_stops=True)
 
     def _stop(self, _: object) -> None:
         if hosts := self._ground.hosts:

@@ -53,15 +53,15 @@ class Knobs:
 def draw_knobs(kernel: Kernel, scenario: Scenario) -> Knobs:
     """Settings for a seed."""
     dice = kernel.dice
-    ttl = dice.choice((1.0, 2.0, 3.0))
+    ttl = dice.choice((1.0, 1.5, 2.0))
     return Knobs(
         ttl=ttl,
-        heartbeat=ttl * dice.choice((0.33, 0.5)),
+        heartbeat=ttl * (0.5 if scenario.partitions == 1 else dice.choice((0.33, 0.5))),
         latency=dice.choice((0.004, 0.02, 0.06)) * ttl,
         step_limit=ttl * dice.choice((2.0, 10.0)),
-        batch_timeout=ttl * 8,
+        batch_timeout=ttl * 5,
         max_retries=dice.choice((1, 3)),
-        backoff=ttl * 0.5,
+        backoff=ttl * 0.2,
         largest_cut=dice.choice((2, 3, 6)),
         rounds=dice.choice((1, 2)),
         max_batches=dice.choice((1, 3, 10)),

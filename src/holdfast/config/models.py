@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import socket
 from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
 
 from pydantic import (
     AfterValidator,
@@ -20,7 +21,7 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from holdfast.config.plugins import Name, NamedSink, PluginUse, Uses, give_names, names_differ
-from holdfast.config.secrets import Resolved, Secret
+from holdfast.config.secrets import SECRET_ERROR, Resolved, Secret
 from holdfast.config.units import VALUE_ERROR, ByteSize, Count, Duration, Port, PositiveCount, format_duration
 
 
@@ -128,6 +129,58 @@ class SparkSettings(Options):
         return {key: value.reveal() if isinstance(value, Secret) else value for key, value in self.conf.items()}
 
 
+def _check_web_address(url: Secret) -> Secret:
+    try:
+        address = urlsplit(url.reveal())
+        usable = address.scheme in {"http", "https"} and address.hostname and address.port != 0
+    except ValueError:
+        usable = False
+    if not usable or not re.fullmatch(r"[!-~]+", url.reveal()):
+        message = "is no web address; write https://host/path, with percent codes for what is not ASCII"
+        raise PydanticCustomError(SECRET_ERROR, message)
+    if "@" in address.netloc:
+        raise PydanticCustomError(SECRET_ERROR, "a name or password before the host is not sent; put it into the path")
+    return url
+
+
+class WebhookSettings(Options):
+    """Where alerts are sent to, as JSON."""
+
+    url: Annotated[Secret, AfterValidator(_check_web_address)] = Field(
+        description="Address that alerts are posted to, http or https; a secret, because many carry a token."
+    )
+    allow_private: bool = Field(
+        False,
+        description="Allow an address of this host or of a private network; link-local ones are always refused.",
+    )
+    timeout: Annotated[Duration, Field(gt=0)] = Field(
+        "5s", validate_default=True, description="How long one request may take in all."
+    )
+
+
+class AlertSettings(Options):
+    """What raises an alert, and where it goes besides log and metrics."""
+
+    webhook: WebhookSettings | None = Field(
+        None, description="Where alerts are sent to, as JSON; nowhere unless given."
+    )
+    unreachable_after: Annotated[Duration, Field(gt=0)] = Field(
+        "20s", validate_default=True, description="A store, source or sink that is away for so long raises an alert."
+    )
+    lag_records: PositiveCount | None = Field(
+        None, description="A partition with more records than this to read raises an alert; no limit unless given."
+    )
+    lag_seconds: PositiveCount | None = Field(
+        None,
+        description="A partition whose oldest unread record is older than this raises an alert; no limit unless given.",
+    )
+    repeat_after: Annotated[Duration, Field(gt=0)] = Field(
+        "1h",
+        validate_default=True,
+        description="An alert that goes on is raised again after so long; one that is not seen again is cleared.",
+    )
+
+
 class BatchLimits(Options):
     """Limits of one batch."""
 
@@ -212,6 +265,9 @@ class Settings(Options):
     )
     node: NodeSettings = Field(default_factory=NodeSettings, description="This process among the others.")
     spark: SparkSettings = Field(default_factory=SparkSettings, description="The Spark session of this node.")
+    alerts: AlertSettings = Field(
+        default_factory=AlertSettings, description="What raises an alert, and where it goes besides log and metrics."
+    )
     pipelines: dict[Name, PipelineSettings] = Field(
         default_factory=dict,
         json_schema_extra={"additionalProperties": False},

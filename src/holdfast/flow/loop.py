@@ -51,7 +51,9 @@ class PipelineLoop:
         sinks: Mapping[str, Sink],
         engine: Engine,
         settings: LoopSettings,
+        may_claim: Callable[[], bool] = lambda: True,
     ) -> None:
+        """`may_claim` is asked on every pass; while it says no, everything is handed back. A run says so."""
         self._coordinator = coordinator
         self._world = coordinator.world
         self._source = source
@@ -64,7 +66,8 @@ class PipelineLoop:
         fair = FairShare(coordinator, settings.replicas)
         self._sharing: Sharing = fair if source.lives_long else Pull(coordinator)
         self._handing = HandingOff(coordinator, engine, self._holdings)
-        self._discovery = Discovery(coordinator, source.discover, again_after=source.rediscover_after)
+        self._may_claim = may_claim
+        self._discovery = _discovery(coordinator, source)
         self._discovering = False
         self._next_look = 0.0
         self._next_pass = 0.0
@@ -122,6 +125,10 @@ class PipelineLoop:
         if self._draining or now < self._next_look:
             return
         passing = self._pass_due(now)
+        if passing and not self._may_claim():
+            self._next_look = now + self._coordinator.session.timing.heartbeat
+            self.hand_back()
+            return
         if passing:
             self._reconcile()
             self._coordinator.sweep()
@@ -161,7 +168,7 @@ class PipelineLoop:
 
     def _nothing_acquired(self) -> None:
         self._world.emit(NothingAcquired(self.pipeline))
-        if self._source.rediscover_after is None and self._discovery.exhausted:
+        if self._discovery is None or (self._source.rediscover_after is None and self._discovery.exhausted):
             if not len(self._holdings):
                 self._check_finished()
         elif not self._discovering:
@@ -170,7 +177,7 @@ class PipelineLoop:
 
     def _discover(self) -> None:
         try:
-            if self._discovery.run():
+            if self._discovery is not None and self._discovery.run():
                 self._next_look = 0.0
         except Interrupted:
             return
@@ -305,3 +312,10 @@ class PipelineLoop:
         self._world.emit(Unreachable(what, str(away), pause))
         for held in helds:
             held.put_off(self._world.clock.monotonic() + pause)
+
+
+def _discovery(coordinator: Coordinator, source: Source) -> Discovery | None:
+    """A run's partitions were made when it was created; only a live pipeline looks for more."""
+    if coordinator.run:
+        return None
+    return Discovery(coordinator, source.discover, again_after=source.rediscover_after)

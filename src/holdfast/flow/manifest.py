@@ -36,7 +36,7 @@ class Manifest:
 
     def encode(self) -> bytes:
         """The same manifest gives the same bytes."""
-        # Neither `asdict`, which copies, nor indented, which is written without C: a commit may name thousands of files.
+        # Neither `asdict`, which copies, nor indented, which is written without C: there may be thousands of files.
         told = {name: getattr(self, name) for name in Manifest.__slots__}
         return json.dumps(told, sort_keys=True, ensure_ascii=False).encode()
 

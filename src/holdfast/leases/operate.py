@@ -47,15 +47,15 @@ class Operator:
 
     def reopen(self, key: str) -> Lease:
         """Try a FAILED, CLOSED or COMPLETED partition again from where it stands."""
-        return self._change(key, transitions.reopen)
+        return self.change(key, transitions.reopen)
 
     def release(self, key: str) -> Lease:
         """Take a partition away from its owner; anybody may have it now. Its owner's late writes are refused."""
-        return self._change(key, transitions.release)
+        return self.change(key, transitions.release)
 
     def fail(self, key: str, reason: str) -> Lease:
         """Stop work on a partition until somebody reopens it."""
-        return self._change(key, lambda row, now: transitions.halt(row, reason, now))
+        return self.change(key, lambda row, now: transitions.halt(row, reason, now))
 
     def purgeable(self, older_than: float) -> Iterator[Lease]:
         """COMPLETED rows without receipts, completed that long ago, that still carry more than key and token."""
@@ -86,7 +86,8 @@ class Operator:
         self.store.add([Lease(key.pipeline, key.key, ownership=Ownership(Status.COMPLETED, due_at=None))])
         self._swap(key, lambda row, _: _with_token(row, max(row.token, token)))
 
-    def _change(self, key: str, change: Callable[[Lease, float], Lease]) -> Lease:
+    def change(self, key: str, change: Callable[[Lease, float], Lease]) -> Lease:
+        """Change a row by version, deriving the change anew while others are faster. Raises `PartitionNotFound`."""
         return self._swap(Key(self.pipeline, self.run, key), change)
 
     def _swap(self, key: Key, change: Callable[[Lease, float], Lease]) -> Lease:

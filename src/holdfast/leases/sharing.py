@@ -41,7 +41,7 @@ class Pull:
     def __init__(self, coordinator: Coordinator) -> None:
         self._coordinator = coordinator
 
-    def look(self, held: int, room: int) -> Look:
+    def look(self, held: int, room: int) -> Look:  # noqa: ARG002 - what is held does not matter here
         return Look(self._coordinator.claim(room))
 
 

@@ -143,6 +143,21 @@ def in_order(rows: Iterable[Row], query: Query) -> list[Row]:
     return sorted(rows, key=lambda row: (places[row[4]], claim_place(row), row[1]))[: query.limit]
 
 
+def parts_of_snapshot(pipeline: str, sessions: str, run: str) -> Statement:
+    """One statement for all that `snapshot_of` needs."""
+    parts = searches(Query(sessions, run=None), 0.0)
+    if pipeline != sessions:
+        parts += searches(Query(pipeline, run, UNFINISHED), 0.0)
+    return together(parts)
+
+
+def snapshot_of(rows: Iterable[Row], pipeline: str, sessions: str, run: str) -> tuple[list[Row], list[Row]]:
+    """The rows of sessions and those of unfinished leases, in order of key."""
+    ordered = in_order(rows, Query(""))
+    leases = [row for row in ordered if (row[0], row[1]) == (pipeline, run) and row[4] in UNFINISHED]
+    return [row for row in ordered if row[0] == sessions], leases
+
+
 def claim_place(row: Row) -> tuple[Any, ...]:
     """What sorts rows of one status in order of claim."""
     _, _, key, _, status, _, _, _, due_at, priority, ordinal = row[:11]

@@ -114,10 +114,12 @@ class TestNode:
         self.background: list[Callable[[], None]] = []
         self.world = World(fleet.clock, lambda: next(fleet.ids), random.Random(1), self._later, fleet.events.append)
         self.session = Session(fleet.store, self.world, "$nodes", NodeInfo(name, name, (PIPELINE,)), SessionTiming())
-        coordinator = Coordinator(fleet.store, self.world, self.session, PIPELINE, policy=ClaimPolicy(limits=retries))
+        self.coordinator = Coordinator(
+            fleet.store, self.world, self.session, PIPELINE, policy=ClaimPolicy(limits=retries)
+        )
         built = {sink: sinks(sink, bucket) for sink, bucket in fleet.buckets.items()}
         self.loop = PipelineLoop(
-            coordinator,
+            self.coordinator,
             fleet.source,
             built,
             self.engine,

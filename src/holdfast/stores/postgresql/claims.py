@@ -9,28 +9,17 @@ not in this statement's view; the next claim finds it.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from typing import Any, NamedTuple
-
-import psycopg
-from psycopg import generators
-from psycopg.adapt import Transformer
-from psycopg.pq import ExecStatus, Format
 
 from holdfast.leases.codec import Columns
 from holdfast.leases.lease import Lease, Status
 from holdfast.leases.store import ClaimRequest
 from holdfast.stores import _sql
 from holdfast.stores.postgresql.connection import PatientConnection
+from holdfast.stores.postgresql.head import Place
 from holdfast.stores.postgresql.statements import claim_id_of, lease_after_claim
-from holdfast.stores.postgresql.tables import SEAL
-
-HEAD_AFTER = 500
-"""So many claims make it worth while to remember the head of the queue."""
-LOOK_EVERY, LOOK_AT_LEAST_EVERY = 1.0, 5.0
-LOOK_SHARE = 0.05
-"""Part of the time that may go into looking at the whole queue."""
+from holdfast.stores.postgresql.tables import seal_of
 
 _UNASSIGNED = Status.UNASSIGNED.value
 _ASSIGNED = Status.ASSIGNED.value
@@ -40,21 +29,10 @@ UPDATE {{table}} AS l SET "status" = '{_ASSIGNED}', "owner" = $4, "token" = l."t
     "due_at" = candidate.now + $5::double precision, "claim_id" = $6, "claimed_at" = candidate.now,
     "started_at" = coalesce(l."started_at", l."claimed_at"),
     "takeovers" = l."takeovers" + (l."status" = '{_ASSIGNED}')::int
-FROM candidate WHERE l.ctid = candidate.ctid AND l."seal" = {SEAL.format(body='l."body"')}
+FROM candidate WHERE l.ctid = candidate.ctid AND l."seal" = {seal_of('l."body"')}
 RETURNING candidate."status", candidate."due_at", l."key", l."group", l."token", l."version", l."due_at",
     l."priority", l."ordinal", l."claimed_at", l."started_at", l."takeovers", l."body"
 """
-
-
-class Place(NamedTuple):
-    """A place in the queue of unassigned leases."""
-
-    priority: int
-    ordinal: int
-    key: str
-
-    def is_before(self, other: Place) -> bool:
-        return (-self.priority, self.ordinal, self.key) < (-other.priority, other.ordinal, other.key)
 
 
 class ClaimTexts:
@@ -74,7 +52,7 @@ class ClaimTexts:
         # The statement's own time may be a little early, never late; as it is fixed, the index can search by it.
         return (
             f'SELECT * FROM (SELECT ctid, "status", "due_at" FROM {self._table} WHERE "pipeline" = $1 AND "run" = $2 '
-            f"AND \"status\" = '{status.value}' AND \"due_at\" <= {self._statement_clock} AND {further} "
+            f'AND "status" = \'{status.value}\' AND "due_at" <= {self._statement_clock} AND {further} '
             f"ORDER BY {_sql.claim_order(status)} LIMIT $3::bigint FOR UPDATE SKIP LOCKED) AS {status.value.lower()}"
         )
 
@@ -106,7 +84,7 @@ def claim(db: PatientConnection, text: str, request: ClaimRequest, after: Place 
     ]
     if after is not None:
         parameters += (b"%d" % after.priority, b"%d" % after.ordinal, after.key.encode())
-    rows = _run_prepared(db, text, parameters)
+    rows = db.run_prepared(text, parameters)
     if len(rows) > 1:
         rows.sort(key=lambda row: _place_before(row, request.order))
     return Claimed([_lease(row, request, claim_id) for row in rows], _head(rows))
@@ -130,20 +108,3 @@ def _head(rows: Sequence[_sql.Row]) -> Place | None:
         return None
     _, _, key, _, _, _, _, priority, ordinal, *_ = rows[-1]
     return Place(priority, ordinal, key)
-
-
-def _run_prepared(db: PatientConnection, text: str, parameters: Sequence[bytes | None]) -> list[_sql.Row]:
-    """Rows of a statement that is prepared on first use. Costs the client half of what a cursor costs."""
-    with db.lock:
-        pgconn = db.pgconn
-        name = db.prepared.get(text)
-        if name is None:
-            name = b"holdfast_%d" % len(db.prepared)
-            pgconn.send_prepare(name, text.encode())
-            db.results(ExecStatus.COMMAND_OK)
-            db.prepared[text] = name
-        pgconn.send_query_prepared(name, parameters, result_format=Format.BINARY)
-        result = db.results(ExecStatus.TUPLES_OK)
-        transformer = Transformer(db)
-        transformer.set_pgresult(result)
-        return transformer.load_rows(0, result.ntuples, tuple)

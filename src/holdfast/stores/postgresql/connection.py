@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import math
 import select
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 import psycopg
+from psycopg import generators
 from psycopg.abc import PQGen
+from psycopg.adapt import Transformer
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
-from psycopg.pq import TransactionStatus
+from psycopg.pq import ExecStatus, Format, TransactionStatus
+from psycopg.pq.abc import PGresult
 from psycopg.rows import TupleRow, tuple_row
 
 from holdfast.errors import AnswerLost, SchemaMismatch, StoreError, StoreUnavailable
@@ -50,7 +53,11 @@ class PatientConnection(psycopg.Connection[TupleRow]):
     """A connection on which nobody waits for ever: a server that hangs counts as gone."""
 
     patience: float = 60.0
-    _listener: select.poll | None = None
+
+    def __init__(self, *arguments: Any, **settings: Any) -> None:
+        super().__init__(*arguments, **settings)
+        self._listener = select.poll()
+        self._statements: dict[str, bytes] = {}
 
     def wait(self, gen: PQGen[T], interval: float = 0.1, timeout: float | None = None) -> T:
         """As inherited, but never without a timeout. A connection that ran into it is of no more use."""
@@ -60,11 +67,31 @@ class PatientConnection(psycopg.Connection[TupleRow]):
         """Whether nothing is under way, and the server has not hung up while nobody looked."""
         if self.closed or self.pgconn.transaction_status != TransactionStatus.IDLE:
             return False
-        if self._listener is None:
-            self._listener = select.poll()
-            self._listener.register(self.fileno(), select.POLLIN)
         # An idle server says nothing, unless it is going.
+        self._listener.register(self.fileno(), select.POLLIN)
         return not self._listener.poll(0)
+
+    def run_prepared(self, text: str, parameters: Sequence[bytes | None]) -> list[TupleRow]:
+        """Rows of a statement with `$1` and so on, prepared on first use. Costs us half of what a cursor costs."""
+        name = self._statements.get(text)
+        if name is None:
+            name = b"holdfast_%d" % len(self._statements)
+            self.pgconn.send_prepare(name, text.encode())
+            self._result(ExecStatus.COMMAND_OK)
+            self._statements[text] = name
+        self.pgconn.send_query_prepared(name, parameters, result_format=Format.BINARY)
+        result = self._result(ExecStatus.TUPLES_OK)
+        transformer = Transformer(self)
+        transformer.set_pgresult(result)
+        return transformer.load_rows(0, result.ntuples, tuple)
+
+    def _result(self, wanted: ExecStatus) -> PGresult:
+        results: list[PGresult] = self.wait(generators.execute(self.pgconn))
+        for result in results:
+            # The rows come before the commit: one that fails is told of in a second result.
+            if result.status != wanted:
+                raise psycopg.errors.error_from_result(result)
+        return results[0]
 
 
 def connections(config: PostgresqlConfig) -> Connections[PatientConnection]:

@@ -15,7 +15,7 @@ from typing import Any
 from holdfast.leases.codec import Columns, decode
 from holdfast.leases.lease import Lease
 from holdfast.stores import _sql
-from holdfast.stores.postgresql.tables import SEAL
+from holdfast.stores.postgresql.tables import seal_of
 
 NAMES = (*Columns._fields, "body")
 CLAIMED = ("claim_id", "claimed_at", "started_at", "takeovers")
@@ -42,7 +42,7 @@ def _rows(names: Sequence[str]) -> str:
 
 
 _SAME_KEY = " AND ".join(f'l."{name}" = n."{name}"' for name in KEY)
-_SEALED = f'CASE WHEN n."readable" THEN {SEAL.format(body='n."body"')} END'
+_SEALED = f"""CASE WHEN n."readable" THEN {seal_of('n."body"')} END"""
 
 
 @dataclass(frozen=True)

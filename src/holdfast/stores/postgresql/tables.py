@@ -5,6 +5,7 @@ Next to the columns that every store has, a row has those that a claim changes (
 is until the next write of the whole row. `seal` tells that the body is one that holdfast itself has written and can
 read: the claim, which never sees a body, takes no other row.
 """
+# ruff: noqa: S608 - the texts are made of constants and a checked prefix
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ from holdfast.stores.postgresql.connection import PatientConnection, place
 
 MIGRATIONS: tuple[tuple[str, ...], ...] = (
     (
-        # The head of the queue is rewritten all the time: vacuum it early, and leave room for the next version of a row.
+        # The head of the queue is rewritten all the time: vacuum it early, and leave room for new versions of rows.
         """CREATE TABLE {lease} (
             "pipeline" text COLLATE "C" NOT NULL, "run" text COLLATE "C" NOT NULL, "key" text COLLATE "C" NOT NULL,
             "group" text COLLATE "C" NOT NULL, "status" text COLLATE "C" NOT NULL, "owner" text COLLATE "C",
@@ -37,8 +38,10 @@ SCHEMA_VERSION = len(MIGRATIONS)
 OLDEST_USABLE = 1
 """The oldest version of holdfast's schema that can work on tables of this version: changes only ever add."""
 
-SEAL = f"hashtextextended({{body}}, {BODY_VERSION})"
-"""Of a body that this version can read. It is only a sign that nobody else wrote there, so any good hash will do."""
+
+def seal_of(body: str) -> str:
+    """SQL for the seal of a body. It only tells that nobody else wrote there, so that any good hash will do."""
+    return f"hashtextextended({body}, {BODY_VERSION})"
 
 
 def lease_table(config: PostgresqlConfig) -> str:

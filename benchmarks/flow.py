@@ -1,0 +1,147 @@
+"""JSON lines to Parquet: a whole node against plain Spark, over the same files, in the same session.
+
+Ours is `Node` with its loop, leases in SQLite, the Spark engine and the files sink: discover, claim, plan, stage,
+commit, publish, until every file is COMPLETED. The peer is `spark.read.json(…).write.parquet(…)`, once without a
+schema, as most people write it (Spark then reads everything twice), and once with it. Both write snappy.
+
+Ours does more for its time: it checks that text is UTF-8, keeps bad lines apart, takes the SHA-256 of what it writes,
+and fsyncs every file, folder and commit. Spark leaves what it wrote to the page cache. Its rows come from the JVM's
+parser, ours from Arrow's.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow.parquet as pq
+
+from benchmarks.harness import Comparison, compare, interleaved
+from holdfast.events import Event, PartitionCompleted
+from holdfast.flow.loop import LoopSettings, PipelineLoop
+from holdfast.flow.node import Node
+from holdfast.leases.coordinator import ClaimPolicy, Coordinator
+from holdfast.leases.session import NodeInfo, Session, SessionTiming
+from holdfast.leases.world import host_world
+from holdfast.registry import Registry
+from holdfast.sinks.files import PLUGIN as FILES
+from holdfast.sources.objects import PLUGIN as OBJECTS
+from holdfast.spark.engine import Recipe, SparkEngine
+from holdfast.spark.session import start_session, stop_session
+from holdfast.stores.sqlite import SqliteStore
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+FILE_COUNT = 8
+LINES_PER_FILE = 650_000
+LINES = FILE_COUNT * LINES_PER_FILE
+REPETITIONS = 5
+SCHEMA = (
+    "id BIGINT, time TIMESTAMP, level STRING, host STRING, user BIGINT, bytes BIGINT, latency DOUBLE, message STRING"
+)
+PIPELINE = "scan"
+
+
+def run() -> list[Comparison]:
+    with tempfile.TemporaryDirectory() as folder, _session() as spark:
+        source = Path(folder, "in")
+        _make_files(source)
+        output = Path(folder, "out")
+        _warm_up(spark, source, output)
+        ours, inferred, given = interleaved(
+            [
+                lambda: _rate(output, lambda: _through_a_node(spark, source, output)),
+                lambda: _rate(output, lambda: spark.read.json(str(source)).write.parquet(str(output))),
+                lambda: _rate(output, lambda: spark.read.schema(SCHEMA).json(str(source)).write.parquet(str(output))),
+            ],
+            REPETITIONS,
+        )
+    return [
+        compare("flow", "JSON lines to Parquet, peer infers the schema", ours, inferred, "rows/s", 0.8),
+        compare("flow", "JSON lines to Parquet, peer has the schema", ours, given, "rows/s", 0.8),
+    ]
+
+
+@contextmanager
+def _session() -> Iterator[SparkSession]:
+    spark = start_session("bench", {}, "local[2]")
+    try:
+        yield spark
+    finally:
+        stop_session(spark)
+
+
+def _make_files(folder: Path) -> None:
+    folder.mkdir()
+    dice = random.Random(1)
+    for number in range(FILE_COUNT):
+        with (folder / f"part-{number}.jsonl").open("w") as file:
+            file.writelines(_line(number * LINES_PER_FILE + row, dice) for row in range(LINES_PER_FILE))
+
+
+def _line(row: int, dice: random.Random) -> str:
+    record = {
+        "id": row,
+        "time": f"2024-05-{row % 28 + 1:02d}T{row % 24:02d}:{row % 60:02d}:{row * 7 % 60:02d}Z",
+        "level": ("INFO", "WARN", "ERROR", "DEBUG")[row % 4],
+        "host": f"host-{row % 200}",
+        "user": dice.randrange(10**9),
+        "bytes": dice.randrange(10**6),
+        "latency": round(dice.random() * 1000, 3),
+        "message": f"request {dice.randrange(10**6)} served",
+    }
+    return json.dumps(record, separators=(",", ":")) + "\n"
+
+
+def _warm_up(spark: SparkSession, source: Path, output: Path) -> None:
+    """Both ways once, so that no case pays for starting workers and compiling."""
+    _through_a_node(spark, source, output)
+    shutil.rmtree(output)
+    spark.read.schema(SCHEMA).json(str(source)).write.parquet(str(output))
+    shutil.rmtree(output)
+
+
+def _rate(output: Path, work: Callable[[], None]) -> float:
+    """Rows per second; checks that every row is there, and removes them, off the clock."""
+    began = time.perf_counter()
+    work()
+    seconds = time.perf_counter() - began
+    rows = sum(pq.ParquetFile(path).metadata.num_rows for path in output.rglob("*.parquet"))
+    if rows != LINES:
+        raise RuntimeError(f"{rows} of {LINES} rows are there")
+    shutil.rmtree(output)
+    return LINES / seconds
+
+
+def _through_a_node(spark: SparkSession, folder: Path, output: Path) -> None:
+    """One node from its first look at the folder until it has nothing left to do."""
+    source = OBJECTS.build(OBJECTS.config(folder=folder, schema=SCHEMA))
+    config = FILES.config(root=output, format={"parquet": {"compression": "snappy"}})
+    sinks = {"files": FILES.build("files", config, Registry.installed())}
+    completed: list[Event] = []
+
+    def note(event: Event) -> None:
+        if isinstance(event, PartitionCompleted):
+            completed.append(event)
+
+    with tempfile.TemporaryDirectory() as leases:
+        store = SqliteStore(Path(leases, "leases.db"))
+        store.open()
+        world = host_world(note)
+        session = Session(store, world, "$nodes", NodeInfo("bench", "bench"), SessionTiming())
+        engine = SparkEngine(spark, {PIPELINE: Recipe(source, (), sinks)})
+        coordinator = Coordinator(store, world, session, PIPELINE, policy=ClaimPolicy())
+        sinks["files"].open(PIPELINE, durable=True)
+        Node(session, [PipelineLoop(coordinator, source, sinks, engine, LoopSettings())], engine, world).run()
+        sinks["files"].close()
+        store.close()
+    if len(completed) != FILE_COUNT:
+        raise RuntimeError(f"{len(completed)} of {FILE_COUNT} files are completed")

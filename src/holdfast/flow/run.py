@@ -1,0 +1,224 @@
+"""A run: one bounded pass of a pipeline with a status of its own, such as a reindex job or a backfill.
+
+A run's row is kept beside the pipeline's partitions and is changed by version; its partitions carry the run's id, so
+that they share neither keys nor positions with the live pipeline or another run. Partitions are claimed only while the
+run is RUNNING. Which run may go on at all is decided by `RunLock`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from enum import StrEnum
+from typing import Any
+
+from holdfast.errors import Refused, UsageError
+from holdfast.leases.coordinator import Coordinator
+from holdfast.leases.lease import Counts, Json, Lease, Ownership, Partition, Progress, Status
+from holdfast.leases.operate import Operator
+
+MAX_PARTITIONS_PER_GROUP = 10_000
+MAX_PARTITIONS = 50_000
+
+
+class RunStatus(StrEnum):
+    INITIALIZING = "INITIALIZING"
+    READY = "READY"
+    RUNNING = "RUNNING"
+    STOPPING = "STOPPING"
+    STOPPED = "STOPPED"
+    COMPLETED = "COMPLETED"
+    COMPLETED_WITH_ERRORS = "COMPLETED_WITH_ERRORS"
+    FAILED = "FAILED"
+
+
+ENDED = frozenset((RunStatus.STOPPED, RunStatus.COMPLETED, RunStatus.COMPLETED_WITH_ERRORS, RunStatus.FAILED))
+
+_NEXT = {
+    RunStatus.READY: {RunStatus.INITIALIZING},
+    RunStatus.RUNNING: {RunStatus.READY},
+    RunStatus.STOPPING: {RunStatus.RUNNING, RunStatus.READY},
+    RunStatus.STOPPED: {RunStatus.STOPPING},
+    RunStatus.COMPLETED: {RunStatus.RUNNING},
+    RunStatus.COMPLETED_WITH_ERRORS: {RunStatus.RUNNING},
+    RunStatus.FAILED: {RunStatus.INITIALIZING, RunStatus.READY, RunStatus.RUNNING, RunStatus.STOPPING},
+}
+
+
+@dataclass(frozen=True, slots=True)
+class GroupStats:
+    """How far the partitions of one group are."""
+
+    partitions: int = 0
+    total: int = 0
+    completed: int = 0
+    failed_partitions: int = 0
+    processed: int = 0
+    succeeded: int = 0
+    failed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A run as its row tells it. Times are the store's."""
+
+    id: str
+    status: RunStatus
+    configuration: Json = None
+    created_by: str = ""
+    groups: Mapping[str, GroupStats] = field(default_factory=dict)
+    created_at: float | None = None
+    started_at: float | None = None
+    completed_at: float | None = None
+    updated_at: float | None = None
+    error: str | None = None
+
+    @property
+    def total(self) -> int:
+        """Records that the run expects."""
+        return sum(group.total for group in self.groups.values())
+
+    @property
+    def counts(self) -> Counts:
+        groups = self.groups.values()
+        return Counts(
+            sum(group.processed for group in groups),
+            sum(group.succeeded for group in groups),
+            sum(group.failed for group in groups),
+        )
+
+
+def runs_of(pipeline: str) -> str:
+    """Where the rows of a pipeline's runs are kept."""
+    return f"{pipeline}/$runs"
+
+
+class Runs:
+    """The runs of one pipeline. Raises `StoreUnavailable` at once; the same call may be made again."""
+
+    def __init__(self, coordinator: Coordinator) -> None:
+        """`coordinator` is that of the live pipeline; each run gets one of its own."""
+        self._live = coordinator
+        self._rows = Operator(coordinator.store, coordinator.world.new_id, runs_of(coordinator.pipeline))
+
+    def create(self, run_id: str, partitions: Iterable[Partition], *, configuration: Json, created_by: str) -> Run:
+        """A READY run with these partitions. Raises `Refused` when there are too many; the run is then FAILED."""
+        now = self._live.now()
+        run = Run(run_id, RunStatus.INITIALIZING, configuration, created_by, created_at=now, updated_at=now)
+        self._add(run)
+        groups: Counter[str] = Counter()
+        expected: Counter[str] = Counter()
+        try:
+            self.coordinator(run_id).create(_bounded(partitions, groups, expected))
+        except Refused as refused:
+            self.fail(run_id, str(refused))
+            raise
+        stats = {group: GroupStats(number, expected[group]) for group, number in groups.items()}
+        return self._change(run_id, RunStatus.READY, groups=stats)
+
+    def start(self, run_id: str) -> Run:
+        """READY becomes RUNNING; from now on its partitions are claimed."""
+        return self._change(run_id, RunStatus.RUNNING, started_at=self._live.now())
+
+    def stop(self, run_id: str) -> Run:
+        """Ask every node to let go; they see it with their next pass."""
+        return self._change(run_id, RunStatus.STOPPING)
+
+    def fail(self, run_id: str, error: str) -> Run:
+        """End the run by an error. A run that has ended already stays as it is."""
+        if (run := self.show(run_id)).status in ENDED:
+            return run
+        return self._change(run_id, RunStatus.FAILED, error=error, completed_at=self._live.now())
+
+    def show(self, run_id: str) -> Run:
+        """The run as it was last aggregated. Raises `PartitionNotFound`."""
+        return _run(self._rows.show(run_id))
+
+    def list(self) -> Iterator[Run]:
+        return (_run(row) for row in self._rows.rows())
+
+    def coordinator(self, run_id: str) -> Coordinator:
+        """Leases of that run's partitions for this node."""
+        live = self._live
+        return Coordinator(live.store, live.world, live.session, live.pipeline, run=run_id, policy=live.policy)
+
+    def aggregate(self, run_id: str) -> Run:
+        """Sum up what the partitions say, and end the run when all of them have ended."""
+        run = self.show(run_id)
+        if run.status in ENDED:
+            return run
+        leases = list(Operator(self._live.store, self._live.world.new_id, self._live.pipeline, run_id).rows())
+        groups = _summed(leases, run.groups)
+        ended = _ending(run.status, leases)
+        if ended is None:
+            return self._change(run_id, run.status, groups=groups)
+        return self._change(run_id, ended, groups=groups, completed_at=self._live.now())
+
+    def is_running(self, run_id: str) -> bool:
+        """Whether partitions of the run may be claimed."""
+        return self.show(run_id).status is RunStatus.RUNNING
+
+    def _add(self, run: Run) -> None:
+        never_due = Ownership(Status.UNASSIGNED, due_at=None, write_id=self._live.world.new_id())
+        row = Lease(runs_of(self._live.pipeline), run.id, ownership=never_due, progress=Progress(state=asdict(run)))
+        self._live.store.add([row])
+        if self._rows.show(run.id).ownership.write_id != never_due.write_id:
+            raise UsageError(f"there is a run {run.id!r} already")
+
+    def _change(self, run_id: str, status: RunStatus, **changes: Any) -> Run:
+        def change(row: Lease, now: float) -> Lease:
+            run = _run(row)
+            if status is not run.status and run.status not in _NEXT[status]:
+                raise UsageError(f"run {run_id!r} is {run.status} and cannot become {status}")
+            told = asdict(replace(run, status=status, updated_at=now, **changes))
+            return replace(row, progress=replace(row.progress, state=told))
+
+        return _run(self._rows.change(run_id, change))
+
+
+def _bounded(partitions: Iterable[Partition], groups: Counter[str], expected: Counter[str]) -> Iterator[Partition]:
+    for partition in partitions:
+        groups[partition.group] += 1
+        expected[partition.group] += partition.estimated_count or 0
+        if groups[partition.group] > MAX_PARTITIONS_PER_GROUP:
+            raise Refused(
+                f"group {partition.group!r} has more than {MAX_PARTITIONS_PER_GROUP} partitions; make them larger"
+            )
+        if groups.total() > MAX_PARTITIONS:
+            raise Refused(f"the run has more than {MAX_PARTITIONS} partitions; make them larger")
+        yield partition
+
+
+def _summed(leases: list[Lease], before: Mapping[str, GroupStats]) -> dict[str, GroupStats]:
+    groups = {name: GroupStats(total=stats.total) for name, stats in before.items()}
+    for lease in leases:
+        so_far, counts = groups.get(lease.group, GroupStats()), lease.progress.counts
+        groups[lease.group] = GroupStats(
+            so_far.partitions + 1,
+            so_far.total,
+            so_far.completed + (lease.status is Status.COMPLETED),
+            so_far.failed_partitions + (lease.status is Status.FAILED),
+            so_far.processed + counts.processed,
+            so_far.succeeded + counts.succeeded,
+            so_far.failed + counts.failed + counts.dead,
+        )
+    return groups
+
+
+def _ending(status: RunStatus, leases: list[Lease]) -> RunStatus | None:
+    """What the run becomes now; None if it goes on."""
+    states = Counter(lease.status for lease in leases)
+    if status is RunStatus.STOPPING:
+        return None if states[Status.ASSIGNED] else RunStatus.STOPPED
+    if status is not RunStatus.RUNNING or states[Status.COMPLETED] + states[Status.FAILED] < len(leases):
+        return None
+    if leases and states[Status.FAILED] == len(leases):
+        return RunStatus.FAILED
+    return RunStatus.COMPLETED_WITH_ERRORS if states[Status.FAILED] else RunStatus.COMPLETED
+
+
+def _run(row: Lease) -> Run:
+    told = dict(row.progress.state)
+    groups = {name: GroupStats(**stats) for name, stats in told["groups"].items()}
+    return Run(**{**told, "status": RunStatus(told["status"]), "groups": groups})

@@ -1,0 +1,109 @@
+"""The lock that lets one run of a pipeline go on at a time: the `$run` lease, with a deadline of its own.
+
+Its holder renews it every minute. When it is lost, the run has FAILED: somebody else may have begun another one.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from holdfast.errors import LeaseLost, Refused
+from holdfast.flow.run import ENDED, Run, Runs, RunStatus
+from holdfast.leases import transitions
+from holdfast.leases.coordinator import ClaimPolicy, Coordinator
+from holdfast.leases.lease import Key, Lease, Partition, new_lease
+from holdfast.leases.writes import add_surely
+
+LOCK_TIMEOUT = 300.0
+REFRESH_EVERY = 60.0
+
+
+class RunLock:
+    """This node's hold on a pipeline's run. Call `refresh` once a minute while a run goes on."""
+
+    def __init__(self, live: Coordinator, runs: Runs, *, timeout: float = LOCK_TIMEOUT) -> None:
+        policy = ClaimPolicy(ownership_timeout=timeout)
+        self._timeout = timeout
+        self._runs = runs
+        self._lock = Coordinator(live.store, live.world, live.session, f"{live.pipeline}/$run", policy=policy)
+        self._lease: Lease | None = None
+
+    def acquire(self, run_id: str) -> None:
+        """Hold the lock for that run. Raises `Refused` when another run has it."""
+        lock = self._lock
+        row = new_lease(lock.pipeline, Partition("$run"), lock.world.new_id(), now=lock.now())
+        add_surely(lock.store, lock.world, [row])
+        lock.sweep()
+        for lease in lock.claim(1):
+            self._lease = lease
+            self._write(run_id)
+            return
+        raise Refused(f"run {self.holder()!r} is going on; stop it first, or wait until it has ended")
+
+    def holder(self) -> str | None:
+        """The run that the lock was last taken for, whether or not it still goes on."""
+        (row,) = self._lock.store.get([self._lock_key()])
+        return None if row is None or row.progress.state is None else str(row.progress.state["run"])
+
+    def refresh(self) -> None:
+        """Renew the lock. When it is lost, the run is marked FAILED and `LeaseLost` is raised."""
+        run_id = self._held_run()
+        try:
+            self._write(run_id)
+        except LeaseLost as lost:
+            self._lease = None
+            self._runs.fail(run_id, f"the lock was lost: {lost}")
+            raise
+
+    def transfer(self, expected: str, run_id: str) -> None:
+        """Hold the lock for another run from now on, in one write, only if it is still that of the expected one."""
+        if self._held_run() != expected:
+            raise Refused(f"the lock is that of run {self._held_run()!r}, not of {expected!r}")
+        self._write(run_id)
+
+    def release(self) -> None:
+        """Let others have it at once. Does nothing if it is not held."""
+        if self._lease is not None:
+            self._lock.release([self._lease])
+            self._lease = None
+
+    def recover(self, policy: Literal["recover", "fail"]) -> list[Run]:
+        """At start-up: what becomes of runs that nobody drives any more. Answers the ones that go on here.
+
+        Raises nothing when another node drives them.
+        """
+        orphans = [run for run in self._runs.list() if run.status not in ENDED]
+        if not orphans:
+            return []
+        try:
+            self.acquire(orphans[0].id)
+        except Refused:
+            return []
+        resumed = [run for run in orphans if policy == "recover" and run.status is not RunStatus.INITIALIZING][:1]
+        for run in orphans:
+            if run not in resumed:
+                self._runs.fail(run.id, "its node died, and it was not recovered")
+        if resumed:
+            self._write(resumed[0].id)
+        else:
+            self.release()
+        return resumed
+
+    def _held_run(self) -> str:
+        if self._lease is None:
+            raise Refused("this node does not hold the lock")
+        return str(self._lease.progress.state["run"])
+
+    def _write(self, run_id: str) -> None:
+        if self._lease is None:
+            raise Refused("this node does not hold the lock")
+        told = {"run": run_id}
+        (result,) = self._lock.write(
+            [self._lease], lambda row, now: transitions.save_state(row, told, now, now + self._timeout)
+        )
+        if isinstance(result, LeaseLost):
+            raise result
+        self._lease = result
+
+    def _lock_key(self) -> Key:
+        return Key(self._lock.pipeline, self._lock.run, "$run")

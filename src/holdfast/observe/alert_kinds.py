@@ -1,0 +1,212 @@
+"""Every kind of alert: what it means, which page says what to do, which events tell of it and which end it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from holdfast.config.models import AlertSettings
+from holdfast.events import (
+    BatchPublished,
+    DiscoveryFailed,
+    DiscoveryFinished,
+    Event,
+    Heartbeat,
+    HeartbeatWithheld,
+    LagMeasured,
+    NodeExpired,
+    NodeJoined,
+    NodeLeft,
+    PartitionAcquired,
+    PartitionClosed,
+    PartitionCompleted,
+    PartitionFailed,
+    PartitionHalted,
+    PartitionHandedOff,
+    PartitionLost,
+    PartitionReleased,
+    RecordsLost,
+    RoundSubmitted,
+    SessionEnded,
+    Unreachable,
+)
+
+Subject: TypeAlias = tuple[str | None, str | None]
+"""The pipeline and the key that an alert or an event is about; None where it names none."""
+
+
+@dataclass(frozen=True, slots=True)
+class AlertKind:
+    """A reason to call a person."""
+
+    name: str
+    meaning: str
+    runbook: str
+    """Name of the page in docs/runbooks."""
+    ended_by: tuple[type[Event], ...] = ()
+    """Events that prove that it is over, for the same pipeline and key as far as they name them."""
+    lasting: bool = False
+    """Raised only when it goes on for `unreachable_after`; the others are raised at once."""
+    of_pipeline: bool = True
+
+
+FAILED = AlertKind(
+    "partition_failed", "A partition is FAILED: its retries are used up.", "partition-failed.md", (PartitionAcquired,)
+)
+HALTED = AlertKind(
+    "partition_halted", "A partition is halted: evidence disagrees.", "partition-halted.md", (PartitionAcquired,)
+)
+LAGGING = AlertKind(
+    "partition_lagging",
+    "A partition that this node holds is behind its source by more than `lag_records` or `lag_seconds`.",
+    "partition-lagging.md",
+    (
+        PartitionReleased,
+        PartitionHandedOff,
+        PartitionLost,
+        PartitionClosed,
+        PartitionCompleted,
+        PartitionFailed,
+        PartitionHalted,
+        SessionEnded,
+        NodeLeft,
+    ),
+)
+RECORDS_LOST = AlertKind(
+    "records_lost", "The source has deleted records before they were read.", "records-lost.md"
+)
+LEASE_LOST = AlertKind(
+    "lease_lost", "A lease of this node was taken by another.", "node-expired.md", (PartitionAcquired,)
+)
+SESSION_LOST = AlertKind(
+    "session_lost", "The session of this node has ended against its will.", "node-expired.md", of_pipeline=False
+)
+NODE_LOST = AlertKind(
+    "node_lost", "Another node was silent for its whole session timeout.", "node-expired.md", of_pipeline=False
+)
+HEARTBEAT_WITHHELD = AlertKind(
+    "heartbeat_withheld",
+    "This node hangs and is about to lose its leases.",
+    "heartbeat-withheld.md",
+    (Heartbeat, NodeJoined),
+    of_pipeline=False,
+)
+DISCOVERY_FAILED = AlertKind(
+    "discovery_failed", "The supplier of partitions has failed.", "source-unreachable.md", (DiscoveryFinished,)
+)
+STORE_UNREACHABLE = AlertKind(
+    "store_unreachable",
+    "The store does not answer.",
+    "store-unreachable.md",
+    (Heartbeat, NodeJoined),
+    lasting=True,
+    of_pipeline=False,
+)
+SOURCE_UNREACHABLE = AlertKind(
+    "source_unreachable",
+    "A source, such as a broker, does not answer.",
+    "source-unreachable.md",
+    (RoundSubmitted, DiscoveryFinished),
+    lasting=True,
+)
+SINK_UNREACHABLE = AlertKind(
+    "sink_unreachable",
+    "A sink, such as a bucket, does not answer.",
+    "sink-unreachable.md",
+    (BatchPublished,),
+    lasting=True,
+)
+
+KINDS: Mapping[str, AlertKind] = {
+    kind.name: kind
+    for kind in (
+        FAILED,
+        HALTED,
+        LAGGING,
+        RECORDS_LOST,
+        LEASE_LOST,
+        SESSION_LOST,
+        NODE_LOST,
+        HEARTBEAT_WITHHELD,
+        DISCOVERY_FAILED,
+        STORE_UNREACHABLE,
+        SOURCE_UNREACHABLE,
+        SINK_UNREACHABLE,
+    )
+}
+
+
+def runbook(kind: str) -> str:
+    """The page, from the root of the repository, that says what to do."""
+    return f"docs/runbooks/{KINDS[kind].runbook if kind in KINDS else 'README.md'}"
+
+
+@dataclass(frozen=True, slots=True)
+class Sign:
+    """An event tells of trouble. `lasts` is for how long that is sure: until the next try is due."""
+
+    kind: AlertKind
+    subject: Subject
+    message: str
+    lasts: float = 0.0
+
+
+def subject_of(event: Event) -> Subject:
+    """What the event is about."""
+    return getattr(event, "pipeline", None), getattr(event, "key", None)
+
+
+def sign_of(event: Event, limits: AlertSettings) -> Sign | None:
+    """What trouble the event tells of, if any."""
+    told = _SIGNS.get(type(event))
+    return told(event, limits) if told is not None else None
+
+
+def within_limits(event: LagMeasured, limits: AlertSettings) -> bool:
+    """Whether the lag is known to be one that nobody needs to hear of."""
+    return all(lag is not None and lag <= limit for _, lag, limit in _limited(event, limits))
+
+
+def _limited(event: LagMeasured, limits: AlertSettings) -> list[tuple[str, float | None, int]]:
+    measured = (("records", event.records, limits.lag_records), ("seconds", event.seconds, limits.lag_seconds))
+    return [(unit, lag, limit) for unit, lag, limit in measured if limit is not None]
+
+
+def _lagging(event: LagMeasured, limits: AlertSettings) -> Sign | None:
+    excess = [
+        f"{lag:.0f} {unit} behind, more than {limit}"
+        for unit, lag, limit in _limited(event, limits)
+        if lag is not None and lag > limit
+    ]
+    return Sign(LAGGING, subject_of(event), "; ".join(excess)) if excess else None
+
+
+def _unreachable(event: Unreachable, _: AlertSettings) -> Sign:
+    name = f"{event.what}_unreachable"
+    kind = KINDS.get(name) or AlertKind(name, f"The {event.what} does not answer.", "README.md", lasting=True)
+    message = f"the {event.what} does not answer: {event.error}"
+    return Sign(kind, (event.pipeline, None), message, event.retry_in)
+
+
+def _at_once(kind: AlertKind, message: Callable[[Any], str]) -> Callable[[Any, AlertSettings], Sign]:
+    return lambda event, _: Sign(kind, subject_of(event), message(event))
+
+
+_SIGNS: Mapping[type[Event], Callable[[Any, AlertSettings], Sign | None]] = {
+    PartitionFailed: _at_once(FAILED, lambda event: f"its retries are used up: {event.error}"),
+    PartitionHalted: _at_once(HALTED, lambda event: event.reason),
+    RecordsLost: _at_once(
+        RECORDS_LOST, lambda event: f"the source has deleted {event.start} to {event.end} (exclusive) before it was read"
+    ),
+    PartitionLost: _at_once(LEASE_LOST, lambda event: event.reason),
+    SessionEnded: _at_once(SESSION_LOST, lambda event: f"session {event.session} has ended: {event.reason}"),
+    HeartbeatWithheld: _at_once(
+        HEARTBEAT_WITHHELD, lambda event: f"step {event.step} is {event.seconds:.0f} s over its limit"
+    ),
+    DiscoveryFailed: _at_once(DISCOVERY_FAILED, lambda event: event.error),
+    # Every session has an id of its own, so that each dead node is told of once.
+    NodeExpired: lambda event, _: Sign(NODE_LOST, (None, event.session), f"session {event.session} was silent"),
+    LagMeasured: _lagging,
+    Unreachable: _unreachable,
+}

@@ -1,0 +1,133 @@
+"""Alerts: what of all that is reported needs a person, told once and not a thousand times.
+
+Most kinds are raised at once. That something outside is away is raised when it goes on: a failed call says when the
+next one will be made, so that until then it is sure to be away, and after that nobody knows until an event tells.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from holdfast.config.models import AlertSettings
+from holdfast.config.units import format_duration
+from holdfast.events import AlertCleared, AlertRaised, Event, LagMeasured
+from holdfast.leases.world import HostClock
+from holdfast.observe.alert_kinds import KINDS, LAGGING, AlertKind, Sign, Subject, sign_of, subject_of, within_limits
+from holdfast.observe.log import in_words
+
+ANSWERED_IF_SILENT_FOR = 300.0
+"""Seconds without a failed call, after the next one was due, that pass for an answer where no event tells of one.
+
+As long as a round of Spark may take, because a sink that is away is noticed only when the round writes.
+"""
+MOST_OF_A_KIND = 1000
+"""Alerts of one kind that are followed at a time."""
+
+
+@dataclass(slots=True)
+class _Trouble:
+    """One thing that is wrong, from its first sign until it is over."""
+
+    since: float
+    sure_until: float
+    message: str
+    raised_at: float | None = None
+
+
+class Alerts:
+    """Raises and clears alerts through `emit`, which must not lead back here. May be called from several threads.
+
+    There is one alert for each kind, pipeline and key until it is cleared; it is raised again when it is still told
+    of after `repeat_after`. It is cleared by an event that proves its end, or when it was not told of for
+    `repeat_after` (for something outside: not tried in vain for five minutes). `tick` must be called every second or
+    so, because some alerts are raised by nothing but time.
+    """
+
+    def __init__(
+        self,
+        settings: AlertSettings,
+        emit: Callable[[Event], None],
+        clock: Callable[[], float] | None = None,
+    ) -> None:
+        """`clock` shows seconds and also goes on while the host is suspended."""
+        self._settings = settings
+        self._emit = emit
+        self._clock = clock or HostClock().monotonic
+        self._troubles: dict[AlertKind, dict[Subject, _Trouble]] = defaultdict(dict)
+        # Alerts go out under the lock, so that one is never cleared before it is raised.
+        self._lock = threading.Lock()
+
+    def __call__(self, event: Event) -> None:
+        """Raise or clear what follows from the event."""
+        with self._lock:
+            for kind in _ENDED_BY.get(type(event), ()):
+                self._end(kind, event)
+            if isinstance(event, LagMeasured) and within_limits(event, self._settings):
+                self._end(LAGGING, event)
+            sign = sign_of(event, self._settings)
+            if sign is not None:
+                self._follow(sign, self._clock())
+
+    def tick(self) -> None:
+        """Raise and clear what follows from the time alone."""
+        with self._lock:
+            now = self._clock()
+            for kind, troubles in self._troubles.items():
+                for subject, trouble in list(troubles.items()):
+                    self._raise_if_due(kind, subject, trouble, now)
+                    self._clear_if_silent(kind, subject, trouble, now)
+
+    def _follow(self, sign: Sign, now: float) -> None:
+        troubles = self._troubles[sign.kind]
+        if sign.subject not in troubles and len(troubles) >= MOST_OF_A_KIND:
+            self._clear(sign.kind, next(iter(troubles)), "there are too many to follow")
+        trouble = troubles.setdefault(sign.subject, _Trouble(now, now, sign.message))
+        trouble.sure_until = max(trouble.sure_until, now + sign.lasts)
+        trouble.message = sign.message
+        self._raise_if_due(sign.kind, sign.subject, trouble, now)
+
+    def _raise_if_due(self, kind: AlertKind, subject: Subject, trouble: _Trouble, now: float) -> None:
+        if trouble.raised_at is not None:
+            due = trouble.raised_at + self._settings.repeat_after
+        else:
+            due = trouble.since + (self._settings.unreachable_after if kind.lasting else 0.0)
+        if due <= now <= trouble.sure_until:
+            trouble.raised_at = now
+            self._emit(AlertRaised(kind.name, *subject, trouble.message))
+
+    def _clear_if_silent(self, kind: AlertKind, subject: Subject, trouble: _Trouble, now: float) -> None:
+        patience = ANSWERED_IF_SILENT_FOR if kind.lasting else self._settings.repeat_after
+        if now - trouble.sure_until >= patience:
+            self._clear(kind, subject, f"not seen again for {format_duration(patience)}")
+
+    def _end(self, kind: AlertKind, event: Event) -> None:
+        named = subject_of(event)
+        troubles = self._troubles[kind]
+        exact = None not in named and named in troubles
+        ended = [named] if exact else [subject for subject in troubles if _concerns(named, subject)]
+        for subject in ended:
+            self._clear(kind, subject, in_words(type(event)))
+
+    def _clear(self, kind: AlertKind, subject: Subject, reason: str) -> None:
+        trouble = self._troubles[kind].pop(subject)
+        if trouble.raised_at is not None:
+            self._emit(AlertCleared(kind.name, *subject, reason))
+
+
+def _concerns(named: Subject, subject: Subject) -> bool:
+    """Whether both are about the same, as far as both say what they are about."""
+    return all(None in pair or pair[0] == pair[1] for pair in zip(named, subject, strict=True))
+
+
+def _by_event() -> dict[type[Event], list[AlertKind]]:
+    ended: dict[type[Event], list[AlertKind]] = defaultdict(list)
+    for kind in KINDS.values():
+        for event in kind.ended_by:
+            ended[event].append(kind)
+    return dict(ended)
+
+
+_ENDED_BY = _by_event()
