@@ -15,9 +15,10 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 from benchmarks.harness import Comparison, compare, interleaved
-from holdfast.leases.lease import Lease, Partition, Status, new_lease
+from holdfast.leases.lease import Partition, Status, new_lease
 from holdfast.leases.store import ClaimRequest
 from holdfast.leases.transitions import complete, stamped, take
+from holdfast.stores._sql import INSERT, Row, row_of
 from holdfast.stores.sqlite import SqliteStore
 
 PIPELINE = "scan"
@@ -68,7 +69,7 @@ def _against_raw(folder: Path) -> list[Comparison]:
 
 
 def _among_many(folder: Path) -> Comparison:
-    with _store(folder / "million.db", MILLION, completed=0.99) as many, _store(folder / "few.db", THOUSAND) as few:
+    with _store(folder / "million.db", MILLION, completed=99) as many, _store(folder / "few.db", THOUSAND) as few:
         large, small = interleaved(
             [
                 lambda: 1e6 / _rate(CLAIMS_AMONG_MANY, lambda: _claim(many, 1)),
@@ -82,24 +83,28 @@ def _among_many(folder: Path) -> Comparison:
 
 
 @contextmanager
-def _store(path: Path, rows: int, completed: float = 0.0) -> Iterator[SqliteStore]:
+def _store(path: Path, rows: int, completed: int = 0) -> Iterator[SqliteStore]:
+    """A store with that many rows, of which every 100 begin with this many completed ones."""
     store = SqliteStore(path)
     store.open()
-    now = store.now()
-    step = 10_000
-    for start in range(0, rows, step):
-        store.add([_row(number, completed, now) for number in range(start, min(start + step, rows))])
+    free, done = _rows(store.now())
+    with closing(_raw(path)) as db:
+        db.execute("BEGIN IMMEDIATE")
+        db.executemany(INSERT, (_numbered(done if n % 100 < completed else free, n) for n in range(rows)))
+        db.execute("COMMIT")
     yield store
     store.close()
 
 
-def _row(number: int, completed: float, now: float) -> Lease:
-    partition = Partition(f"s3://bucket/2026/01/{number:08d}.json.gz", spec={"bucket": "bucket", "size": number})
-    row = new_lease(PIPELINE, partition, "made by the supplier", now=now, index=number)
-    if number % 1000 >= completed * 1000:
-        return row
-    done = complete(take(row, "an earlier node", now), now)
-    return stamped(row, done, "completed by an earlier node")
+def _rows(now: float) -> tuple[Row, Row]:
+    partition = Partition("", spec={"bucket": "bucket", "etag": "0123456789abcdef", "size": 123_456})
+    free = new_lease(PIPELINE, partition, "made by the supplier", now=now)
+    done = stamped(free, complete(take(free, "an earlier node", now), now), "completed by an earlier node")
+    return row_of(free, SqliteStore.max_body_bytes), row_of(done, SqliteStore.max_body_bytes)
+
+
+def _numbered(row: Row, number: int) -> Row:
+    return (*row[:2], f"s3://bucket/2026/01/{number:08d}.json.gz", *row[3:10], row[10] + number, row[11])
 
 
 def _raw(path: Path) -> sqlite3.Connection:

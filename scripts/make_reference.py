@@ -225,7 +225,9 @@ def _metrics() -> Iterator[str]:
     rows.append((_code(SESSION_USABLE), "gauge", "", SESSION_USABLE_HELP, _code("Heartbeat")))
     kinds = f"`kind` ({', '.join(ALERT_KINDS)})"
     rows.append((_code(ALERTS), "counter", kinds, ALERTS_HELP, _code("AlertRaised")))
-    rows.append((_code(ALERT_ACTIVE), "gauge", "`kind`, `pipeline`", ALERT_ACTIVE_HELP, "`AlertRaised`, `AlertCleared`"))
+    rows.append(
+        (_code(ALERT_ACTIVE), "gauge", "`kind`, `pipeline`", ALERT_ACTIVE_HELP, "`AlertRaised`, `AlertCleared`")
+    )
     yield _table(("name", "type", "labels", "meaning", "events"), rows)
     yield "## Source coordinator"
     yield (

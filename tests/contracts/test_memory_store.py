@@ -54,7 +54,7 @@ class MemoryMachine(StoreMachine):
 
 
 TestMemoryStoreAgainstSorting = MemoryMachine.TestCase
-TestMemoryStoreAgainstSorting.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestMemoryStoreAgainstSorting.settings = settings(max_examples=40, stateful_step_count=40, deadline=None)
 
 
 def test_the_plugin_builds_a_store_without_settings() -> None:

@@ -141,8 +141,8 @@ class SimulatedEngine(Engine):
     # --- executors, which know no driver ----------------------------------------------------------------------------
 
     def _duration(self) -> float:
-        roll = self._kernel.random()
-        return self._ttl * (0.2 * roll if roll < 0.85 else 2 * roll)
+        slow = self._faults.happens(self._kernel.dice, "batch_slow", 0.5)
+        return self._ttl * self._kernel.random() * (2.0 if slow else 0.15)
 
     def _execute(self, work: Work) -> None:
         kernel, faults = self._kernel, self._faults

@@ -18,6 +18,7 @@ ENGINE = (
     "batch_failed",
     "batch_unavailable",
     "batch_hangs",
+    "batch_slow",
     "batch_cut_short",
     "report_late",
     "report_after_cancel",

@@ -24,7 +24,7 @@ SHORT_PAUSES: tuple[tuple[ModuleType, str, float], ...] = (
     (writes, "LONGEST_WAIT", 1.0),
 )
 """The product's own pauses suit a TTL of half a minute; here it is a few seconds."""
-COLLECT_EVERY = 50
+COLLECT_EVERY = 200
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,10 +53,11 @@ class Knobs:
 def draw_knobs(kernel: Kernel, scenario: Scenario) -> Knobs:
     """Settings for a seed."""
     dice = kernel.dice
-    ttl = dice.choice((1.0, 1.5, 2.0))
+    ttl = dice.choice((0.8, 1.2, 2.0))
+    small = scenario.partitions == 1
     return Knobs(
         ttl=ttl,
-        heartbeat=ttl * (0.5 if scenario.partitions == 1 else dice.choice((0.33, 0.5))),
+        heartbeat=ttl * (0.6 if small else dice.choice((0.33, 0.5))),
         latency=dice.choice((0.004, 0.02, 0.06)) * ttl,
         step_limit=ttl * dice.choice((2.0, 10.0)),
         batch_timeout=ttl * 5,
@@ -64,11 +65,11 @@ def draw_knobs(kernel: Kernel, scenario: Scenario) -> Knobs:
         backoff=ttl * 0.2,
         largest_cut=dice.choice((2, 3, 6)),
         rounds=dice.choice((1, 2)),
-        max_batches=dice.choice((1, 3, 10)),
+        max_batches=1 if small else dice.choice((1, 3, 10)),
         grace=ttl * dice.choice((0.1, 2.0)),
         claims_in_one=dice.random() < 0.5,
         copies=dice.random() < 0.5,
-        quiet_at=ttl * kernel.between(2.0, 7.0),
+        quiet_at=ttl * kernel.between(1.0, 5.0),
         window=dice.choice((1, 3, 5)),
     )
 

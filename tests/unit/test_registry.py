@@ -143,12 +143,11 @@ def test_looking_at_what_is_installed_loads_no_spark_and_no_pydantic() -> None:
     assert printed == "[]\n"
 
 
-def test_loading_a_file_loads_no_spark(tmp_path: Path) -> None:
+def test_loading_a_file_and_writing_the_schema_load_no_spark(tmp_path: Path) -> None:
     (tmp_path / "x.yaml").write_text("source_coordination: {store: {in_memory: }}")
     program = (
-        "import sys; from holdfast.config import json_schema, load; from holdfast.registry import Plugin, Registry; "
-        "from pydantic import BaseModel; "
-        "load(sys.argv[1], Registry({'stores': [Plugin('in_memory', BaseModel, print, '')]})); "
+        "import sys; from holdfast.config import json_schema, load; from holdfast.registry import Registry; "
+        "load(sys.argv[1], Registry.installed()); json_schema(Registry.installed()); "
         "print('pyspark' in sys.modules)"
     )
     command = [sys.executable, "-c", program, str(tmp_path / "x.yaml")]

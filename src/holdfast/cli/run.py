@@ -40,7 +40,8 @@ def run(
     Any number of nodes may run the same file; they share the work through the store. The log goes to stderr.
     """
     from holdfast import app
-    from holdfast.observe.fanout import Reporter
+    from holdfast.observe.alerting import alerting
+    from holdfast.observe.fanout import Consumer, Reporter
     from holdfast.observe.log import Log
     from holdfast.observe.metrics import Metrics
 
@@ -48,11 +49,12 @@ def run(
     settings = app.load_settings(file)
     level: Level = "debug" if ctx.meta[VERBOSE] else "info"
     metrics = Metrics({settings.identifier(name): name for name in settings.pipelines})
-    emit = Reporter([Log(sys.stderr, form=log or settings.node.log, level=level), metrics])
+    consumers: list[Consumer] = [Log(sys.stderr, form=log or settings.node.log, level=level), metrics]
     port = settings.node.metrics_port
     endpoint = None if port is None else metrics.serve(port, settings.node.metrics_address)
     try:
-        code = app.run(settings, emit, node_name=node, pipelines=pipeline or ())
+        with alerting(settings.alerts, node or settings.node.name, consumers) as alerts:
+            code = app.run(settings, Reporter([*consumers, alerts]), node_name=node, pipelines=pipeline or ())
     finally:
         if endpoint is not None:
             endpoint.stop()

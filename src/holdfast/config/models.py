@@ -130,15 +130,16 @@ class SparkSettings(Options):
 
 
 def _check_web_address(url: Secret) -> Secret:
+    text = url.reveal()
     try:
-        address = urlsplit(url.reveal())
-        usable = address.scheme in {"http", "https"} and address.hostname and address.port != 0
+        parts = urlsplit(text)
+        host, port = (parts.hostname or "").encode("idna"), parts.port
     except ValueError:
-        usable = False
-    if not usable or not re.fullmatch(r"[!-~]+", url.reveal()):
+        parts, host, port = urlsplit(""), b"", None
+    if parts.scheme not in {"http", "https"} or not host or port == 0 or not re.fullmatch(r"[!-~]+", text):
         message = "is no web address; write https://host/path, with percent codes for what is not ASCII"
         raise PydanticCustomError(SECRET_ERROR, message)
-    if "@" in address.netloc:
+    if "@" in parts.netloc:
         raise PydanticCustomError(SECRET_ERROR, "a name or password before the host is not sent; put it into the path")
     return url
 

@@ -73,9 +73,7 @@ LAGGING = AlertKind(
         NodeLeft,
     ),
 )
-RECORDS_LOST = AlertKind(
-    "records_lost", "The source has deleted records before they were read.", "records-lost.md"
-)
+RECORDS_LOST = AlertKind("records_lost", "The source has deleted records before they were read.", "records-lost.md")
 LEASE_LOST = AlertKind(
     "lease_lost", "A lease of this node was taken by another.", "node-expired.md", (PartitionAcquired,)
 )
@@ -197,7 +195,8 @@ _SIGNS: Mapping[type[Event], Callable[[Any, AlertSettings], Sign | None]] = {
     PartitionFailed: _at_once(FAILED, lambda event: f"its retries are used up: {event.error}"),
     PartitionHalted: _at_once(HALTED, lambda event: event.reason),
     RecordsLost: _at_once(
-        RECORDS_LOST, lambda event: f"the source has deleted {event.start} to {event.end} (exclusive) before it was read"
+        RECORDS_LOST,
+        lambda event: f"the source has deleted {event.start} to {event.end} (exclusive) before it was read",
     ),
     PartitionLost: _at_once(LEASE_LOST, lambda event: event.reason),
     SessionEnded: _at_once(SESSION_LOST, lambda event: f"session {event.session} has ended: {event.reason}"),

@@ -28,8 +28,10 @@ _NAMES = tuple(f'"{name}"' for name in (*Columns._fields, "body"))
 _KEY_NAMES = _NAMES[:3]
 _THIS_ROW = " AND ".join(f"{name} = ?" for name in _KEY_NAMES)
 
-INSERT = f"INSERT INTO lease ({', '.join(_NAMES)}) VALUES ({', '.join('?' * len(_NAMES))}) ON CONFLICT DO NOTHING"
+INSERT_NEW = f"INSERT INTO lease ({', '.join(_NAMES)}) VALUES ({', '.join('?' * len(_NAMES))})"
+INSERT = f"{INSERT_NEW} ON CONFLICT DO NOTHING"
 SELECT = f"SELECT {', '.join(_NAMES)} FROM lease"
+SELECT_KEY = f"SELECT {', '.join(_KEY_NAMES)} FROM lease"
 SELECT_ONE = f"{SELECT} WHERE {_THIS_ROW}"
 UPDATE_ONE = f'UPDATE lease SET {", ".join(f"{name} = ?" for name in _NAMES[3:])} WHERE {_THIS_ROW} AND "version" = ?'
 DELETE_ONE = f'DELETE FROM lease WHERE {_THIS_ROW} AND "version" = ?'

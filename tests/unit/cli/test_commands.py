@@ -200,9 +200,10 @@ def test_run_one_pipeline_under_a_name(site: Site, asked: dict[str, Any]) -> Non
 
 @pytest.mark.usefixtures("asked")
 def test_run_logs_to_stderr_without_debug_events(site: Site) -> None:
-    (line,) = site.invoke("run", site.write()).stderr.splitlines()
+    line, alert = site.invoke("run", site.write()).stderr.splitlines()
 
     assert line.endswith('error   partition failed: pipeline prod|orders, key a, error "no more retries"')
+    assert "error   alert raised: kind partition_failed, pipeline prod|orders, key a, message " in alert
 
 
 @pytest.mark.usefixtures("asked")
@@ -210,7 +211,7 @@ def test_run_logs_to_stderr_without_debug_events(site: Site) -> None:
 def test_run_logs_debug_events_on_request(site: Site, options: tuple[str, ...]) -> None:
     lines = site.invoke(*options, site.write()).stderr.splitlines()
 
-    assert [line.split()[1] for line in lines] == ["error", "debug"]
+    assert [line.split()[1] for line in lines] == ["error", "error", "debug"]
 
 
 @pytest.mark.usefixtures("asked")
@@ -222,5 +223,5 @@ def test_run_logs_json(site: Site, in_file: str, options: tuple[str, ...]) -> No
     with open(file, "a", encoding="utf-8") as more:  # noqa: PTH123
         more.write(f"node: {{log: {in_file}}}\n")
 
-    (line,) = site.invoke("run", file, *options).stderr.splitlines()
-    assert json.loads(line)["event"] == "PartitionFailed"
+    lines = site.invoke("run", file, *options).stderr.splitlines()
+    assert [json.loads(line)["event"] for line in lines] == ["PartitionFailed", "AlertRaised"]

@@ -29,7 +29,7 @@ def test_all_problems_are_told_at_once_in_the_order_of_the_file() -> None:
             source: {kafak: }
             sinks: [{files: {pat: out}}]
             batch: {timeout: 30x, max_bytes: "${env:NOPE}"}
-        extra: 1
+        pipelins: 1
     """
     assert problems(text) == [
         "2:8 expected 'text' or 'json', not 'jsn'; did you mean 'json'?",
@@ -39,7 +39,7 @@ def test_all_problems_are_told_at_once_in_the_order_of_the_file() -> None:
         "7:22 unknown key 'pat'; did you mean 'path'?",
         "8:22 '30x' is not a duration; write 30s, 5m, 1h or PT30S",
         "8:38 the environment variable 'NOPE' is not set",
-        "9:1 unknown key 'extra'; possible: allow_plaintext_secrets, node, pipelines, source_coordination, spark",
+        "9:1 unknown key 'pipelins'; did you mean 'pipelines'?",
     ]
 
 

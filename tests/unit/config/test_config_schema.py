@@ -11,6 +11,7 @@ import yaml
 from jsonschema import Draft202012Validator
 
 from holdfast.config import json_schema
+from holdfast.registry import Registry
 from tests.unit.config.samples import PIPELINE, REGISTRY, problems
 
 FIXTURES = Path(__file__).parent / "fixtures"
@@ -68,8 +69,10 @@ def test_a_wrong_file_fits_neither_the_schema_nor_the_models(text: str) -> None:
     assert problems(text) != []
 
 
-def test_every_setting_is_described() -> None:
-    missing = [place for place, schema in _settings(SCHEMA, "") if not _description(schema)]
+@pytest.mark.parametrize("registry", [REGISTRY, Registry.installed()], ids=["samples", "installed"])
+def test_every_setting_is_described(registry: Registry) -> None:
+    whole = json_schema(registry)
+    missing = [place for place, schema in _settings(whole, "") if not _description(schema, whole["$defs"])]
     assert missing == []
 
 
@@ -84,6 +87,6 @@ def _settings(schema: dict[str, Any], place: str) -> Iterator[tuple[str, dict[st
         yield from _settings(definition, name)
 
 
-def _description(schema: dict[str, Any]) -> str:
-    referred = SCHEMA["$defs"][schema["$ref"].rpartition("/")[2]] if "$ref" in schema else {}
+def _description(schema: dict[str, Any], definitions: dict[str, Any]) -> str:
+    referred = definitions[schema["$ref"].rpartition("/")[2]] if "$ref" in schema else {}
     return str(schema.get("description") or referred.get("description", ""))

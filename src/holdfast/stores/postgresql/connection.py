@@ -104,7 +104,7 @@ def connections(config: PostgresqlConfig) -> Connections[PatientConnection]:
     )
 
 
-def place(config: PostgresqlConfig) -> str:
+def server_name(config: PostgresqlConfig) -> str:
     """The server's name in messages, without any secret."""
     if config.url is None:
         return f"postgresql at {config.host}:{config.port}/{config.database}"
@@ -131,7 +131,7 @@ def _connect(conninfo: str, config: PostgresqlConfig) -> PatientConnection:
     try:
         connection = PatientConnection.connect(conninfo, autocommit=True, row_factory=tuple_row)
     except psycopg.Error as error:
-        raise StoreUnavailable(f"{place(config)} cannot be reached: {error}") from error
+        raise StoreUnavailable(f"{server_name(config)} cannot be reached: {error}") from error
     connection.patience = 1.0 + 1.5 * config.statement_timeout
     # Everything we run we run often; whether it is worth preparing is no question.
     connection.prepare_threshold = 0
@@ -139,7 +139,7 @@ def _connect(conninfo: str, config: PostgresqlConfig) -> PatientConnection:
         connection.execute(_COMMITS_LAST)
     except psycopg.Error as error:
         connection.close()
-        raise StoreUnavailable(f"{place(config)}: {error}") from error
+        raise StoreUnavailable(f"{server_name(config)}: {error}") from error
     return connection
 
 

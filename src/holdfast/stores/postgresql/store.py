@@ -22,7 +22,7 @@ from holdfast.leases.store import ClaimingStore, ClaimRequest, Outcome, Query, S
 from holdfast.stores import _sql
 from holdfast.stores.postgresql import PostgresqlConfig
 from holdfast.stores.postgresql.claims import ClaimTexts, claim
-from holdfast.stores.postgresql.connection import CLASHES, PatientConnection, answered, connections, place
+from holdfast.stores.postgresql.connection import CLASHES, PatientConnection, answered, connections, server_name
 from holdfast.stores.postgresql.head import Head
 from holdfast.stores.postgresql.statements import Texts, arrays, lease_of, written
 from holdfast.stores.postgresql.tables import lease_table, prepare_tables, require_unicode, seal_of
@@ -41,7 +41,7 @@ class PostgresqlStore(ClaimingStore):
     def __init__(self, config: PostgresqlConfig, clock: str | None = None) -> None:
         """`clock` is SQL for the time in seconds, if it is not to be the server's."""
         self._config = config
-        self._place = place(config)
+        self._place = server_name(config)
         self._clock = clock or CLOCK
         self._texts = Texts(lease_table(config))
         self._claims = ClaimTexts(self._texts.table, self._clock, clock or STATEMENT_CLOCK)

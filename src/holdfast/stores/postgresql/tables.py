@@ -13,7 +13,7 @@ from holdfast.errors import StoreError
 from holdfast.leases.codec import BODY_VERSION
 from holdfast.stores._sql import NO_TABLES, Tables, is_behind
 from holdfast.stores.postgresql import PostgresqlConfig
-from holdfast.stores.postgresql.connection import PatientConnection, place
+from holdfast.stores.postgresql.connection import PatientConnection, server_name
 
 MIGRATIONS: tuple[tuple[str, ...], ...] = (
     (
@@ -53,13 +53,13 @@ def prepare_tables(db: PatientConnection, config: PostgresqlConfig) -> None:
     """Make the tables, or bring them up to date, unless that is forbidden. Raises `SchemaMismatch`."""
     names = _names(config)
     may_change = not config.skip_table_creation
-    if not is_behind(place(config), _found(db, names), SCHEMA_VERSION, may_change=may_change):
+    if not is_behind(server_name(config), _found(db, names), SCHEMA_VERSION, may_change=may_change):
         return
     with db.transaction():
         # All that start at once come here; the first one works, the others find its tables.
         db.execute("SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))", (names["lease"],))
         found = _found(db, names)
-        if is_behind(place(config), found, SCHEMA_VERSION, may_change=may_change):
+        if is_behind(server_name(config), found, SCHEMA_VERSION, may_change=may_change):
             _migrate(db, names, found)
 
 
@@ -92,4 +92,4 @@ def require_unicode(db: PatientConnection, config: PostgresqlConfig) -> None:
     """Keys are any text: a database of another encoding would refuse some of them one day. Raises `StoreError`."""
     encoding = db.info.parameter_status("server_encoding")
     if encoding != "UTF8":
-        raise StoreError(f"{place(config)}: the encoding of the database is {encoding}, and must be UTF8")
+        raise StoreError(f"{server_name(config)}: the encoding of the database is {encoding}, and must be UTF8")

@@ -1,0 +1,187 @@
+"""Alerts to a webhook: JSON over HTTP, on a thread of its own, so that a slow receiver never holds up a pipeline."""
+
+from __future__ import annotations
+
+import json
+import random
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from holdfast.config.models import WebhookSettings
+from holdfast.events import AlertCleared, AlertRaised, AlertsNotSent, Event, Notice, Unreachable
+from holdfast.observe.alert_kinds import runbook
+from holdfast.observe.http_post import Outcome, Target
+from holdfast.observe.log import event_fields
+from holdfast.observe.plain import plain
+from holdfast.observe.text import timestamp
+
+MOST_WAITING = 1000
+MOST_IN_A_POST = 100
+LONGEST_TEXT = 2000
+"""Characters of a key or of a message that are sent."""
+FIRST_PAUSE = 1.0
+LONGEST_PAUSE = 60.0
+
+Alert = Mapping[str, Any]
+
+
+class Webhook:
+    """Posts alerts to one address, from construction to `stop`. Calling it does not block.
+
+    Up to 100 that wait together go out in one request. What does not answer, or answers that it cannot now, is tried
+    again with growing pauses; what refuses is not. At most 1000 wait: then the oldest are dropped. Whatever is not
+    sent is told through `emit`, and the number of dropped ones in the next request. The address is never told.
+    """
+
+    def __init__(
+        self,
+        settings: WebhookSettings,
+        node: str,
+        emit: Callable[[Event], None],
+        *,
+        now: Callable[[], float] = time.time,
+        pause: float = FIRST_PAUSE,
+    ) -> None:
+        """`node` is the sender's name; `emit` must not lead back here; `pause` is the first one between two tries."""
+        self._target = Target(settings.url, settings.timeout, settings.allow_private)
+        self._patience = settings.timeout
+        self._node = node
+        self._emit = emit
+        self._now = now
+        self._first_pause = pause
+        self._outbox = _Outbox()
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="holdfast-webhook", daemon=True)
+        self._thread.start()
+
+    def __call__(self, event: Event) -> None:
+        """Send the event if it is an alert."""
+        if isinstance(event, AlertRaised | AlertCleared):
+            self._outbox.add(_as_json(event, self._now()))
+
+    def stop(self) -> None:
+        """Send what waits, trying once, and end. Blocks at most twice the timeout; may be called again."""
+        self._stopping.set()
+        self._outbox.close()
+        self._thread.join(2 * self._patience)
+
+    def _run(self) -> None:
+        refusal = self._target.refusal()
+        if refusal is not None:
+            self._emit(Notice(f"alerts will not reach the webhook: {refusal}"))
+        pause = self._first_pause
+        while alerts := self._outbox.take():
+            outcome = self._post(alerts)
+            if outcome.again and not self._stopping.is_set():
+                self._outbox.put_back(alerts)
+                self._wait(outcome.reason, pause)
+                pause = min(pause * 2, LONGEST_PAUSE)
+            else:
+                self._settle(alerts, outcome)
+                pause = self._first_pause
+            self._tell_of_dropped()
+
+    def _post(self, alerts: list[Alert]) -> Outcome:
+        dropped = self._outbox.dropped
+        text = "\n".join(_sentence(alert) for alert in alerts)
+        told = {"node": self._node, "text": text, "alerts": alerts, "dropped": dropped}
+        outcome = self._target.post(json.dumps(told).encode())
+        if outcome.done:
+            self._outbox.dropped_were_told(dropped)
+        return outcome
+
+    def _wait(self, reason: str, pause: float) -> None:
+        pause *= random.uniform(0.8, 1.2)
+        self._emit(Unreachable("webhook", reason, pause))
+        self._stopping.wait(pause)
+
+    def _settle(self, alerts: list[Alert], outcome: Outcome) -> None:
+        if outcome.done:
+            return
+        # At the end the rest is given up with the first: it would only wait for the same silence.
+        rest = self._outbox.clear() if outcome.again else 0
+        self._emit(AlertsNotSent(len(alerts) + rest, outcome.reason))
+
+    def _tell_of_dropped(self) -> None:
+        dropped = self._outbox.newly_dropped()
+        if dropped:
+            self._emit(AlertsNotSent(dropped, f"{MOST_WAITING} others waited for the webhook"))
+
+
+class _Outbox:
+    """Alerts that wait to be sent, oldest first and not too many. Safe for several threads."""
+
+    def __init__(self) -> None:
+        self._alerts: deque[Alert] = deque()
+        self._changed = threading.Condition()
+        self._closed = False
+        self._newly_dropped = 0
+        self.dropped = 0
+        """Since somebody outside was told."""
+
+    def add(self, alert: Alert) -> None:
+        """Does not block."""
+        with self._changed:
+            self._alerts.append(alert)
+            self._drop_oldest()
+            self._changed.notify()
+
+    def take(self) -> list[Alert]:
+        """The oldest ones. Blocks until there is one; empty when there is none and never will be."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._alerts or self._closed)
+            return [self._alerts.popleft() for _ in range(min(len(self._alerts), MOST_IN_A_POST))]
+
+    def put_back(self, alerts: list[Alert]) -> None:
+        """Undo `take`."""
+        with self._changed:
+            self._alerts.extendleft(reversed(alerts))
+            self._drop_oldest()
+
+    def clear(self) -> int:
+        """Forget all; answers how many there were."""
+        with self._changed:
+            number = len(self._alerts)
+            self._alerts.clear()
+            return number
+
+    def close(self) -> None:
+        """Nothing more is added."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify()
+
+    def newly_dropped(self) -> int:
+        """How many were dropped since this was asked the last time."""
+        with self._changed:
+            number, self._newly_dropped = self._newly_dropped, 0
+            return number
+
+    def dropped_were_told(self, number: int) -> None:
+        """So many of `dropped` are known outside."""
+        with self._changed:
+            self.dropped -= number
+
+    def _drop_oldest(self) -> None:
+        while len(self._alerts) > MOST_WAITING:
+            self._alerts.popleft()
+            self.dropped += 1
+            self._newly_dropped += 1
+
+
+def _as_json(event: AlertRaised | AlertCleared, at: float) -> Alert:
+    told = {
+        name: value[:LONGEST_TEXT] if isinstance(value, str) else value
+        for name, value in plain(event_fields(event)).items()
+    }
+    status = "raised" if isinstance(event, AlertRaised) else "cleared"
+    return {"status": status, "at": timestamp(at), **told, "runbook": runbook(event.kind)}
+
+
+def _sentence(alert: Alert) -> str:
+    about = " ".join(alert[name] for name in ("pipeline", "key") if alert[name])
+    said = alert.get("message") or alert.get("reason")
+    return f"{alert['status']} {alert['kind']}{about and f' ({about})'}: {said}"

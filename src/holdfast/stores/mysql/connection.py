@@ -1,0 +1,146 @@
+"""Connections to MariaDB and MySQL, and what their errors mean."""
+
+from __future__ import annotations
+
+import math
+from contextlib import suppress
+from typing import Any, NamedTuple
+from urllib.parse import unquote, urlsplit
+
+import pymysql
+from pymysql.connections import Connection
+from pymysql.constants import CLIENT, CR, ER
+
+from holdfast.errors import SchemaMismatch, StoreError, StoreUnavailable
+from holdfast.stores._sql import Connections
+from holdfast.stores.mysql import MysqlConfig
+
+TRIES = 5
+CLASHES = (ER.LOCK_DEADLOCK, ER.LOCK_WAIT_TIMEOUT, ER.CHECKREAD)
+"""Another transaction was in the way. All of it must be undone and done again: 1205 undoes the last statement only."""
+NO_TABLE = ER.NO_SUCH_TABLE
+DUPLICATE = ER.DUP_ENTRY
+
+_LOST = (0, CR.CR_SERVER_GONE_ERROR, CR.CR_SERVER_LOST, CR.CR_CONN_HOST_ERROR, 1927, ER.SERVER_SHUTDOWN, 4031)
+_READ_ONLY = (ER.OPTION_PREVENTS_STATEMENT, 1836)
+_FULL = (ER.CON_COUNT_ERROR, ER.TOO_MANY_USER_CONNECTIONS, ER.DISK_FULL, ER.RECORD_FILE_FULL)
+_PASSING = (*CLASHES, *_LOST, *_READ_ONLY, *_FULL)
+"""Errors that waiting may mend."""
+_OTHER_TABLES = (NO_TABLE, ER.BAD_FIELD_ERROR, ER.BAD_TABLE_ERROR)
+_REFUSED = (ER.ACCESS_DENIED_ERROR, ER.DBACCESS_DENIED_ERROR, ER.BAD_DB_ERROR, 1698)
+
+_PINGED_AFTER = 1.0
+"""Seconds of silence after which a connection is tried before it is used."""
+
+
+class _Server(NamedTuple):
+    host: str
+    port: int
+    user: str
+    password: str
+    database: str
+
+
+def connections(config: MysqlConfig) -> Connections[Connection[Any]]:
+    """Connections as the settings describe them. Raises `StoreError` if the URL cannot be read."""
+    server = _server(config)
+    return Connections(lambda: _connect(server, config), _usable, close)
+
+
+def server_name(config: MysqlConfig) -> str:
+    """The server's name in messages, without any secret."""
+    server = _server(config)
+    return f"mysql at {server.host}:{server.port}/{server.database}"
+
+
+def code_of(error: pymysql.Error) -> int:
+    return error.args[0] if error.args and isinstance(error.args[0], int) else -1
+
+
+def in_words(where: str, error: pymysql.Error) -> StoreError | StoreUnavailable:
+    """The error of something that was not applied, in the words of a store."""
+    code = code_of(error)
+    message = f"{where}: {error.args[-1] if error.args else error}"
+    if code in _PASSING:
+        return StoreUnavailable(message)
+    if code in _OTHER_TABLES:
+        return SchemaMismatch(f"{where}: its tables are not those of holdfast: {error.args[-1]}")
+    return StoreError(message)
+
+
+def roll_back(db: Connection[Any]) -> None:
+    """End the transaction, whatever it takes."""
+    try:
+        db.rollback()
+    except (pymysql.Error, OSError):
+        # The server ends the transaction of a connection that is gone.
+        close(db)
+
+
+def close(db: Connection[Any]) -> None:
+    with suppress(pymysql.Error, OSError):
+        db.close()
+
+
+def _usable(db: Connection[Any], idle_for: float) -> bool:
+    if not db.open:
+        return False
+    if idle_for < _PINGED_AFTER:
+        return True
+    try:
+        db.ping(reconnect=False)
+    except (pymysql.Error, OSError):
+        return False
+    return True
+
+
+def _connect(server: _Server, config: MysqlConfig) -> Connection[Any]:
+    patience = math.ceil(config.statement_timeout)
+    # All tries together wait no longer than one statement may.
+    lock_wait = max(1, patience // TRIES)
+    try:
+        db = pymysql.connect(
+            **server._asdict(),
+            charset="utf8mb4",
+            autocommit=True,
+            # An UPDATE answers how many rows it met, not how many it changed.
+            client_flag=CLIENT.FOUND_ROWS,
+            connect_timeout=math.ceil(config.connect_timeout),
+            read_timeout=patience + 1,
+            write_timeout=patience + 1,
+            init_command=(
+                "SET SESSION sql_mode = 'ANSI_QUOTES,STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION', "
+                f"time_zone = '+00:00', innodb_lock_wait_timeout = {lock_wait}"
+            ),
+            **_tls(config),
+        )
+        db.cursor().execute("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")
+        return db
+    except pymysql.Error as error:
+        message = f"mysql at {server.host}:{server.port}/{server.database} cannot be reached: {error.args[-1]}"
+        # Waiting changes neither a password nor a right.
+        raise (StoreError if code_of(error) in _REFUSED else StoreUnavailable)(message) from error
+
+
+def _tls(config: MysqlConfig) -> dict[str, Any]:
+    tls = config.tls
+    if tls.ca is None:
+        return {}
+    own = {name: str(path) for name, path in (("ssl_cert", tls.cert), ("ssl_key", tls.key)) if path is not None}
+    return {"ssl_ca": str(tls.ca), "ssl_verify_cert": True, "ssl_verify_identity": tls.check_host, **own}
+
+
+def _server(config: MysqlConfig) -> _Server:
+    if config.url is None:
+        password = "" if config.password is None else config.password.reveal()
+        return _Server(config.host, config.port, config.user, password, config.database)
+    try:
+        url = urlsplit(config.url.reveal())
+        if url.scheme not in {"mysql", "mariadb"} or not url.hostname or url.query:
+            raise ValueError
+        user, password = unquote(url.username or "holdfast"), unquote(url.password or "")
+        return _Server(url.hostname, url.port or 3306, user, password, unquote(url.path.strip("/")))
+    except ValueError:
+        # It is not repeated: it may hold the password.
+        usage = "write mysql://user:password@host:port/database"
+        raise StoreError(f"the url of the mysql store cannot be read; {usage}") from None
