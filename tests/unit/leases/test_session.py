@@ -180,7 +180,7 @@ def test_the_keeper_renews_until_it_is_stopped() -> None:
     (work,) = node.world.spawned
     work()
     assert len(node.world.seen(Heartbeat)) == 4
-    assert all(10.0 * 0.8 * 0.8 <= wait <= 10.0 for wait in rig.node_clock.waits)
+    assert all(10.0 <= wait <= 11.0 for wait in rig.node_clock.waits)
 
 
 def test_the_keeper_withholds_the_heartbeat_while_a_step_is_overdue() -> None:
