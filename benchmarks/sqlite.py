@@ -1,12 +1,14 @@
 """Claims through the SQLite store, beside what a program would do by hand on the same table.
 
-The peer takes one lease by `BEGIN IMMEDIATE; SELECT …; UPDATE …; COMMIT`: key, version and body of the first row that
-is free, in the same order of claim, and its new owner and token. It keeps no history and reads no JSON. Both commit
-with `synchronous=FULL`.
+The peer takes one lease by `BEGIN IMMEDIATE; SELECT …; UPDATE …; COMMIT`. It looks for the first free row in the same
+order of claim and leaves the same row behind: owner, token, version, and in the body who wrote it and when. It knows no
+lease, no unreadable row and no limits. Both commit with `synchronous=FULL`. A leaner peer, which leaves the body alone
+and looks at UNASSIGNED rows only, is a sixth to a quarter faster than this one.
 """
 
 from __future__ import annotations
 
+import json
 import sqlite3
 import tempfile
 import time
@@ -33,14 +35,15 @@ REPETITIONS_AMONG_MANY = 30
 
 ORDERS = {"ASSIGNED": "due_at, key", "CLOSED": "due_at, key", "UNASSIGNED": "priority DESC, ordinal, key"}
 SELECT_ONE = " UNION ALL ".join(
-    "SELECT * FROM (SELECT key, version, body FROM lease WHERE pipeline = ?1 AND run = '' AND due_at <= ?2 "
+    "SELECT * FROM (SELECT rowid, body FROM lease WHERE pipeline = ?1 AND run = '' AND due_at <= ?2 "
     f"AND status = '{status}' ORDER BY {order} LIMIT 1)"
     for status, order in ORDERS.items()
 )
 UPDATE_ONE = (
-    "UPDATE lease SET status = 'ASSIGNED', owner = ?, token = token + 1, version = version + 1, due_at = NULL "
-    "WHERE pipeline = ? AND run = '' AND key = ? AND version = ?"
+    "UPDATE lease SET status = 'ASSIGNED', owner = ?, token = token + 1, version = version + 1, due_at = NULL, "
+    "body = ? WHERE rowid = ?"
 )
+WRITE_ID = "0123456789abcdef0123456789abcdef"
 
 
 def run() -> list[Comparison]:
@@ -114,15 +117,18 @@ def _raw(path: Path) -> sqlite3.Connection:
 
 
 def _claim(store: SqliteStore, limit: int) -> None:
-    taken = store.claim(ClaimRequest(PIPELINE, "node:1", "0123456789abcdef0123456789abcdef", limit))
+    taken = store.claim(ClaimRequest(PIPELINE, "node:1", WRITE_ID, limit))
     assert len(taken) == limit
     assert taken[0].status is Status.ASSIGNED
 
 
 def _claim_by_hand(db: sqlite3.Connection) -> None:
     db.execute("BEGIN IMMEDIATE")
-    key, version, _body = db.execute(f"{SELECT_ONE} LIMIT 1", (PIPELINE, time.time())).fetchone()
-    changed = db.execute(UPDATE_ONE, ("node:1", PIPELINE, key, version)).rowcount
+    now = time.time()
+    rowid, text = db.execute(f"{SELECT_ONE} LIMIT 1", (PIPELINE, now)).fetchone()
+    body = json.loads(text)
+    body.update(write_id=WRITE_ID, claimed_at=now, started_at=now, updated_at=now)
+    changed = db.execute(UPDATE_ONE, ("node:1", json.dumps(body), rowid)).rowcount
     db.execute("COMMIT")
     assert changed == 1
 

@@ -136,7 +136,7 @@ class Node:
         return self.log.read_text()
 
 
-def eventually(true: Callable[[], object], within: float = 60.0, what: str = "") -> None:
+def eventually(true: Callable[[], object], within: float = 240.0, what: str = "") -> None:
     """Wait until that is so."""
     deadline = time.monotonic() + within
     while not true():

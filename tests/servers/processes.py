@@ -131,6 +131,7 @@ class MariadbServer(Server):
     def initialise(self) -> None:
         quoted = PASSWORD.replace("'", "''")
         (self.folder / "users.sql").write_text(
+            "CREATE DATABASE IF NOT EXISTS tests;\n"
             f"CREATE USER IF NOT EXISTS '{self.user}'@'127.0.0.1' IDENTIFIED BY '{quoted}';\n"
             f"GRANT ALL ON *.* TO '{self.user}'@'127.0.0.1';\n"
         )

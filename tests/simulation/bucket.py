@@ -14,7 +14,7 @@ from tests.simulation.host import Host
 from tests.simulation.kernel import Kernel
 
 T = TypeVar("T")
-CALL_LIKELY = 0.12
+CALL_LIKELY = 0.25
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +29,8 @@ class DataFile:
 class Watcher(Protocol):
     """Who judges every change of the bucket."""
 
+    halts_allowed: bool
+
     def created(self, sink: str, key: str, data: bytes) -> None: ...
 
     def became_visible(self, sink: str, key: str, file: DataFile) -> None: ...
@@ -39,11 +41,13 @@ class Watcher(Protocol):
 class BucketServer:
     """One root. In copy mode a published object's staging stays until it is discarded; else publishing moves it."""
 
-    def __init__(self, kernel: Kernel, faults: Faults, sink: str, watcher: Watcher, *, copies: bool) -> None:
+    def __init__(self, kernel: Kernel, faults: Faults, sink: str, watcher: Watcher, *, ttl: float, copies: bool) -> None:
         self.kernel = kernel
         self.faults = CallFaults(faults, BUCKET_CALLS, CALL_LIKELY)
         self.strike = faults.strike
         self.sink = sink
+        self._all_faults = faults
+        self._ttl = ttl
         self.down_until = 0.0
         self.staged: dict[str, DataFile] = {}
         self.visible: dict[str, DataFile] = {}
@@ -57,6 +61,11 @@ class BucketServer:
         """What an executor does: a hidden object that is meant for that key."""
         self.staged[place] = file
         self._targets[place] = key
+        dice, faults = self.kernel.dice, self._all_faults
+        if faults.happens(dice, "staged_expired", 0.4):
+            self.kernel.after(self._ttl * 0.3 * self.kernel.random(), self._expire, place)
+        if faults.happens(dice, "foreign_object", 0.2):
+            self.kernel.after(self._ttl * 0.3 * self.kernel.random(), self._put_foreign, place)
 
     def create(self, key: str, data: bytes) -> bool:
         if key in self.objects:
@@ -86,20 +95,21 @@ class BucketServer:
             if self.staged.pop(place, None) is not None:
                 self._watcher.discarded(self.sink, place)
 
-    def expire(self, place: str) -> None:
+    def _expire(self, place: str) -> None:
         """The bucket's own rules delete a staged object."""
-        del self.staged[place]
-        self.expired.add(place)
-        self.kernel.note("bucket", f"{self.sink}: expired", place)
+        if self.staged.pop(place, None) is not None:
+            self.expired.add(place)
+            # Data made again may differ then, and a manifest may say so.
+            self._watcher.halts_allowed |= self._all_faults.enables("parser_varies")
+            self.kernel.note("bucket", f"{self.sink}: expired", place)
 
-    def put_foreign(self, place: str) -> bool:
+    def _put_foreign(self, place: str) -> None:
         """Somebody else writes to the key for which that object was staged, if nothing is there yet."""
         key = self._targets[place]
-        if key in self.visible:
-            return False
-        self.visible[key] = DataFile("", (), "foreign")
-        self.kernel.note("bucket", f"{self.sink}: foreign object", key)
-        return True
+        if key not in self.visible:
+            self.visible[key] = DataFile("", (), "foreign")
+            self._watcher.halts_allowed = True
+            self.kernel.note("bucket", f"{self.sink}: foreign object", key)
 
 
 class BucketClient(Bucket):

@@ -141,12 +141,15 @@ class SimulatedEngine(Engine):
     # --- executors, which know no driver ----------------------------------------------------------------------------
 
     def _duration(self) -> float:
-        slow = self._faults.happens(self._kernel.dice, "batch_slow", 0.5)
-        return self._ttl * self._kernel.random() * (2.0 if slow else 0.15)
+        faults, dice = self._faults, self._kernel.dice
+        slow = faults.happens(dice, "batch_slow", 0.5)
+        # A driver is hardly ever gone while its executors work, unless they take their time.
+        outlives = (faults["executor_outlives"] or faults["report_after_cancel"]) and dice.random() < 0.4
+        return self._ttl * dice.random() * (2.0 if slow or outlives else 0.15)
 
     def _execute(self, work: Work) -> None:
         kernel, faults = self._kernel, self._faults
-        if (work.cancelled or self._host.dead) and not faults.happens(kernel.dice, "executor_outlives", 0.9):
+        if (work.cancelled or self._host.dead) and not self._goes_on():
             return
         failed = self._failure(work.batch)
         if failed == "hangs":
@@ -156,6 +159,12 @@ class SimulatedEngine(Engine):
         if faults.happens(kernel.dice, "report_late", 0.3):
             delay = self._ttl * 3 * kernel.random() ** 2
         kernel.after(delay, self._report, (work, report))
+
+    def _goes_on(self) -> bool:
+        """Whether an executor works on for a driver that is gone, or wants it no more."""
+        return self._faults["report_after_cancel"] > 0 or self._faults.happens(
+            self._kernel.dice, "executor_outlives", 0.9
+        )
 
     def _report(self, told: tuple[Work, Report]) -> None:
         work, report = told
@@ -195,7 +204,7 @@ class SimulatedEngine(Engine):
         return Staged(batch.id, end, last, receipts, Counts(end - start, end - start))
 
     def _files(self, batch: Batch, bucket: BucketServer, end: int) -> list[dict[str, Json]]:
-        varies = self._faults["parser_varies"] > 0.0
+        varies = self._faults.enables("parser_varies")
         if varies:
             self._faults.strike("parser_varies")
         shelves: dict[int, list[int]] = {}

@@ -60,6 +60,10 @@ class Faults:
         """Strength of the kind; 0 when it is not enabled, or when the time of faults is over."""
         return self._strength.get(kind, 0.0) if self.active else 0.0
 
+    def enables(self, kind: str) -> bool:
+        """Whether the kind belongs to this seed, also when the time of faults is over."""
+        return kind in self._strength
+
     @property
     def enabled(self) -> dict[str, float]:
         return dict(self._strength)

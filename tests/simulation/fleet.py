@@ -21,7 +21,7 @@ from tests.simulation.files_oracle import FilesOracle
 from tests.simulation.host import Host
 from tests.simulation.kernel import Crash, Kernel, Trace
 from tests.simulation.nemesis import Nemesis
-from tests.simulation.oracle import NODES, PIPELINE
+from tests.simulation.oracle import NODES, PIPELINE, nobody_works
 from tests.simulation.scenario import Knobs, Scenario, draw_data, draw_knobs
 from tests.simulation.source import SimulatedSource
 from tests.simulation.streams import StreamEngine, StreamSource
@@ -96,6 +96,9 @@ class Fleet:
             vars(running.host).clear()
         self._all.clear()
         self.nodes.clear()
+        vars(self._nemesis).clear()
+        vars(self.store).clear()
+        self.oracle.owner_works = nobody_works
 
     def _judge_end(self) -> None:
         for running in self._all:
@@ -204,7 +207,7 @@ class Fleet:
         return SimulatedEngine(host, self._buckets, self.data.poison, self._budget, ttl=knobs.ttl, rounds=knobs.rounds)
 
     def _bucket(self, sink: str, oracle: FilesOracle) -> BucketServer:
-        bucket = BucketServer(self.kernel, self.faults, sink, oracle, copies=self.knobs.copies)
+        bucket = BucketServer(self.kernel, self.faults, sink, oracle, ttl=self.knobs.ttl, copies=self.knobs.copies)
         oracle.add_bucket(bucket)
         return bucket
 

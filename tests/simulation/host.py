@@ -11,6 +11,21 @@ from tests.simulation.faults import Faults
 from tests.simulation.kernel import Crash, Kernel, Life, Process
 
 NEVER = 1 << 60
+TELLING = frozenset(
+    (
+        "BatchCancelled",
+        "BatchRebuilt",
+        "HeartbeatWithheld",
+        "PartitionFailed",
+        "PartitionHalted",
+        "PartitionHandedOff",
+        "PartitionLost",
+        "PartitionOrphaned",
+        "PartitionReleased",
+        "SessionEnded",
+    )
+)
+"""Events of the product that are counted like faults: they show that the ways out of trouble were walked."""
 HOUR = 3600.0
 
 
@@ -162,8 +177,13 @@ class Host(Life):
             self._offset = HOUR + self.kernel.between(-HOUR, HOUR)
 
     def _emit(self, event: Event) -> None:
-        if self.kernel.trace is not None and not self.dead:
-            self.kernel.note(self.name, "· " + type(event).__name__, event)
+        if self.dead:
+            return
+        name = type(event).__name__
+        if name in TELLING:
+            self.faults.strike(name)
+        if self.kernel.trace is not None:
+            self.kernel.note(self.name, f"· {name}", event)
 
 
 def _nothing() -> None:

@@ -71,8 +71,6 @@ class Nemesis:
         self._often("pause", 2, self._pause)
         self._often("freeze", 1, self._freeze)
         self._often("stop", 2, self._stop)
-        self._often("staged_expired", 6, self._expire)
-        self._often("foreign_object", 4, self._put_foreign)
         self._often("store_rolled_back", 1, self._roll_store_back)
         self._often("row_rolled_back", 1, self._roll_row_back)
         self._kernel.after(self._ground.knobs.quiet_at, self._heal)
@@ -125,20 +123,6 @@ class Nemesis:
             self._ground.stop(self._one_of(hosts))
 
     # --- damage ---------------------------------------------------------------------------------------------------
-
-    def _expire(self, _: object) -> None:
-        bucket = self._one_of(self._ground.buckets)
-        if bucket.staged:
-            self._faults.strike("staged_expired")
-            bucket.expire(self._one_of(sorted(bucket.staged)))
-            if self._faults["parser_varies"]:
-                self._ground.oracle.halts_allowed = True
-
-    def _put_foreign(self, _: object) -> None:
-        bucket = self._one_of(self._ground.buckets)
-        if bucket.staged and bucket.put_foreign(self._one_of(sorted(bucket.staged))):
-            self._faults.strike("foreign_object")
-            self._ground.oracle.halts_allowed = True
 
     def _roll_store_back(self, _: object) -> None:
         self._ground.store.save()

@@ -69,7 +69,7 @@ def draw_knobs(kernel: Kernel, scenario: Scenario) -> Knobs:
         grace=ttl * dice.choice((0.1, 2.0)),
         claims_in_one=dice.random() < 0.5,
         copies=dice.random() < 0.5,
-        quiet_at=ttl * kernel.between(1.0, 5.0),
+        quiet_at=ttl * kernel.between(1.0, 5.0 if small else 9.0),
         window=dice.choice((1, 3, 5)),
     )
 
@@ -79,8 +79,9 @@ def draw_data(kernel: Kernel, scenario: Scenario, faults: Faults, knobs: Knobs) 
     dice = kernel.dice
     keys = [f"p{index}" for index in range(scenario.partitions)]
     items = {key: 1 + dice.randrange(scenario.items) if scenario.partitions > 1 else scenario.items for key in keys}
-    known = scenario.partitions == 1 and dice.random() < 0.7
-    late = scenario.late_partitions and dice.random() < 0.5
+    fair = scenario.partitions > 1 and dice.random() < 0.5
+    known = dice.random() < (0.7 if scenario.partitions == 1 else 0.3)
+    late = not known and scenario.late_partitions and dice.random() < 0.5
     appears_at = {key: knobs.quiet_at * dice.random() if late else 0.0 for key in keys}
     poison = {key: items[key] // 2 for key in keys if faults["poison"] and dice.random() < 0.4}
-    return Data(items, appears_at, poison, rediscover_after=knobs.ttl if late else None, known=known)
+    return Data(items, appears_at, poison, rediscover_after=knobs.ttl if late else None, lives_long=fair, known=known)

@@ -24,6 +24,8 @@ class Data:
     poison: Mapping[str, int] = field(default_factory=dict)
     """The item of a partition that nobody can process."""
     rediscover_after: float | None = None
+    lives_long: bool = False
+    """Whether nodes share the partitions fairly, and hand them off to each other, instead of pulling them."""
     known: bool = False
     """Whether the partitions were found before the world begins."""
 
@@ -37,6 +39,7 @@ class SimulatedSource(Source):
         self._ttl = ttl
         self._largest = largest
         self.rediscover_after = data.rediscover_after
+        self.lives_long = data.lives_long
 
     def discover(self, state: dict[str, Any]) -> Iterator[Partition]:
         self._answers()

@@ -86,8 +86,12 @@ class StreamEngine(Engine):
         return any(
             shard.batch.lease.key == lease.key and shard.batch.lease.token == lease.token
             for shard in self._shards.values()
-            if not shard.over
+            if not shard.over and not shard.cancelled
         )
+
+    def _has(self, key: str) -> bool:
+        shards = [shard for shard in self._shards.values() if shard.batch.lease.key == key]
+        return any(not shard.over and not shard.cancelled for shard in shards)
 
     def room(self) -> int:
         self._host.touch()
@@ -97,7 +101,7 @@ class StreamEngine(Engine):
         self._host.touch()
         for batch in batches:
             lease = batch.lease
-            if any(other.batch.lease.key == lease.key and not other.over for other in self._shards.values()):
+            if self._has(lease.key):
                 self._oracle.fail(f"{lease.key}: two handlers of {self._host.name} have it at once")
             start = lease.progress.position or 0
             known = {item for first, end in lease.progress.acked for item in range(first, end)}
@@ -113,7 +117,8 @@ class StreamEngine(Engine):
         self._host.touch()
         for batch_id in batch_ids:
             if (shard := self._shards.get(batch_id)) is not None:
-                shard.over = shard.cancelled = True
+                shard.cancelled = True
+                shard.over = not self._faults.happens(self._kernel.dice, "report_after_cancel", 1.0)
 
     def drain(self, batch_ids: Sequence[str]) -> None:
         self._host.touch()
@@ -175,5 +180,5 @@ class StreamEngine(Engine):
 
     def _arrive(self, told: tuple[Shard, Report]) -> None:
         shard, report = told
-        if not shard.cancelled or self._faults.happens(self._kernel.dice, "report_after_cancel", 1.0):
+        if not (shard.cancelled and shard.over):
             self._reports.deliver(report)

@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from holdfast.errors import Halt, LeaseLost, SinkUnavailable, StoreError
-from holdfast.events import AttemptFailed, BatchCommitted, BatchRebuilt, PartitionCompleted, PartitionFailed
+from holdfast.events import (
+    AttemptFailed,
+    BatchCommitted,
+    BatchRebuilt,
+    PartitionCompleted,
+    PartitionFailed,
+    Unreachable,
+)
 from holdfast.flow.batch import Batch
 from holdfast.flow.engine import Advanced, Engine, Failed, Report, Staged
 from holdfast.flow.held import Held, Holdings
@@ -179,7 +186,10 @@ class Committer:
 
     def _failed(self, held: Held, report: Failed) -> None:
         if report.unavailable:
-            self.hand_back_later(held, self._coordinator.world.jittered(OUTSIDE_PAUSE))
+            world = self._coordinator.world
+            pause = world.jittered(OUTSIDE_PAUSE)
+            world.emit(Unreachable("sink", report.error, pause, self._coordinator.pipeline))
+            self.hand_back_later(held, pause)
         else:
             self.count_attempt(held, report.error)
 

@@ -309,7 +309,7 @@ class PipelineLoop:
 
     def _put_off(self, helds: Sequence[Held], what: str, away: Exception) -> None:
         pause = self._world.jittered(SOURCE_PAUSE)
-        self._world.emit(Unreachable(what, str(away), pause))
+        self._world.emit(Unreachable(what, str(away), pause, self.pipeline))
         for held in helds:
             held.put_off(self._world.clock.monotonic() + pause)
 

@@ -71,7 +71,7 @@ class Publisher:
         """The sink does not answer: try this one again after a while."""
         world = self._coordinator.world
         pause = world.jittered(min(LONGEST_WAIT, FIRST_WAIT * 2.0 ** min(held.waits, 10)))
-        world.emit(Unreachable("sink", str(trouble), pause))
+        world.emit(Unreachable("sink", str(trouble), pause, self._coordinator.pipeline))
         held.put_off(world.clock.monotonic() + pause)
 
     def _clear_receipts(self, done: Sequence[Held]) -> None:

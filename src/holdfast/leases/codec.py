@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from holdfast.errors import RowTooLarge
 from holdfast.leases.lease import Commit, Counts, History, Json, Lease, Order, Ownership, Progress, Status
+from holdfast.leases.store import ClaimRequest
 
 BODY_VERSION = 1
 
@@ -90,18 +91,43 @@ def encode_within(lease: Lease, max_bytes: int) -> str:
     return body
 
 
+class Taken(NamedTuple):
+    """A stored row as a claim leaves it, and the lease that it holds."""
+
+    row: Columns
+    body: str
+    lease: Lease
+
+
+def take_stored(row: Columns, body: str, claim: ClaimRequest, now: float) -> Taken:
+    """What `claim.take` makes of a stored row that can be claimed; an unreadable one is given back as it is.
+
+    The same as to decode, take and encode, at half the cost: a node claims hundreds of leases in a call.
+    """
+    try:
+        parts = json.loads(body)
+        parts.pop("write_id")
+        parts.update(write_id=claim.write_id, claimed_at=now, updated_at=now)
+        if parts.get("started_at") is None:
+            parts["started_at"] = now
+        if row.status == _ASSIGNED:
+            parts["takeovers"] = parts.get("takeovers", 0) + 1
+        taken = _row_of_owner(row, claim, now)
+        return Taken(taken, _dumped(parts), _read(taken, parts))
+    except _UNREADABLE:
+        return Taken(row, body, _unread(row, body))
+
+
 def decode(row: Columns, body: str) -> Lease:
     """The lease of a stored row. A body that cannot be read gives a lease marked `unreadable`, never a fresh one."""
     try:
         return _read(row, json.loads(body))
-    except (ValueError, TypeError, KeyError, AttributeError):
-        # A status of a later version counts as FAILED: nobody here knows what to do with the row.
-        status = _STATUSES.get(row.status, Status.FAILED)
-        ownership = Ownership(status, row.owner, row.token, row.version, "", row.due_at)
-        order = Order(row.priority, row.ordinal)
-        return Lease(row.pipeline, row.key, row.run, row.group, {}, ownership, order, unreadable=body)
+    except _UNREADABLE:
+        return _unread(row, body)
 
 
+_UNREADABLE = (ValueError, TypeError, KeyError, AttributeError)
+_ASSIGNED = Status.ASSIGNED.value
 _ORDER = ("work_units", "range_start", "range_end", "estimated_count")
 _HISTORY = tuple(History.__dataclass_fields__)
 _OPTIONAL = ("acked", "state", "counts", "commit_id", "receipts", *_ORDER, *_HISTORY)
@@ -137,6 +163,21 @@ def _numbers(counts: Counts) -> list[int] | None:
 _DEFAULTS = _optional_parts(Lease("", ""))
 _ORDER_DEFAULTS = _order_parts(Order())
 _HISTORY_DEFAULTS = _history_parts(History())
+
+
+def _row_of_owner(row: Columns, claim: ClaimRequest, now: float) -> Columns:
+    due_at = None if claim.ownership_timeout is None else now + claim.ownership_timeout
+    token, version = row.token + 1, row.version + 1
+    rest = (row.priority, row.ordinal)
+    return Columns(row.pipeline, row.run, row.key, row.group, _ASSIGNED, claim.owner, token, version, due_at, *rest)
+
+
+def _unread(row: Columns, body: str) -> Lease:
+    # A status of a later version counts as FAILED: nobody here knows what to do with the row.
+    status = _STATUSES.get(row.status, Status.FAILED)
+    ownership = Ownership(status, row.owner, row.token, row.version, "", row.due_at)
+    order = Order(row.priority, row.ordinal)
+    return Lease(row.pipeline, row.key, row.run, row.group, {}, ownership, order, unreadable=body)
 
 
 def _dumped(body: Mapping[str, Json]) -> str:

@@ -13,6 +13,8 @@ _Address = IPv4Address | IPv6Address
 
 # Public by its number, but answered by the host's own cloud.
 _METADATA = {IPv4Address("168.63.129.16")}
+# All that was ever given out; the rest of IPv6 has no public meaning.
+_GLOBAL_UNICAST = IPv6Network("2000::/3")
 _NAT64 = IPv6Network("64:ff9b::/96")
 
 
@@ -33,7 +35,7 @@ def allowed(address: str, *, private: bool) -> bool:
     plain = _unwrapped(ip_address(address.partition("%")[0]))
     if plain.is_link_local or plain.is_multicast or plain.is_unspecified or plain in _METADATA:
         return False
-    return private or (plain.is_global and not plain.is_reserved)
+    return private or (plain.is_global and (isinstance(plain, IPv4Address) or plain in _GLOBAL_UNICAST))
 
 
 def _unwrapped(address: _Address) -> _Address:

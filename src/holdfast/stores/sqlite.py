@@ -21,6 +21,7 @@ from typing import TypeVar
 from pydantic import BaseModel, ConfigDict, Field
 
 from holdfast.errors import AnswerLost, SchemaMismatch, StoreError, StoreUnavailable
+from holdfast.leases.codec import Columns, take_stored
 from holdfast.leases.lease import Key, Lease, Status
 from holdfast.leases.store import ClaimingStore, ClaimRequest, Outcome, Query, Snapshot, Swap
 from holdfast.registry import Plugin
@@ -134,13 +135,11 @@ class SqliteStore(ClaimingStore):
         now = self._now()
         place = (request.pipeline, request.run, now, max(request.limit, 0))
         claimed, changes = [], []
-        for rowid, *row in db.execute(_claim_search(request.order), place).fetchall():
-            lease = _sql.lease_of(row)
-            if lease.unreadable is None:
-                lease = request.take(lease, now)
-                values = _sql.row_of(lease, self.max_body_bytes)
-                changes.append((*values[4:9], values[-1], rowid))
-            claimed.append(lease)
+        for rowid, *columns, body in db.execute(_claim_search(request.order), place).fetchall():
+            taken = take_stored(Columns(*columns), body, request, now)
+            claimed.append(taken.lease)
+            if taken.lease.unreadable is None:
+                changes.append((*taken.row[4:9], taken.body, rowid))
         # Nobody else can write now, so that each row still has the version that was read.
         db.executemany(_CLAIM_ONE, changes)
         return claimed

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from tests.unit.config.samples import problems, settings
@@ -32,6 +34,16 @@ def test_what_is_not_given_has_a_default() -> None:
     webhook = settings("alerts: {webhook: {url: '${env:HOOK}'}}", {"HOOK": "http://h"}).alerts.webhook
     assert webhook is not None
     assert (webhook.allow_private, webhook.timeout) == (False, 5)
+
+
+def test_the_page_shows_the_defaults() -> None:
+    page = (Path(__file__).parents[3] / "docs/how-to/alerts.md").read_text()
+    shown = page.partition("```yaml\n")[2].partition("```")[0]
+    address = {"ALERT_WEBHOOK": "https://h/"}
+
+    assert (
+        settings(shown, address).alerts == settings("alerts: {webhook: {url: '${env:ALERT_WEBHOOK}'}}", address).alerts
+    )
 
 
 def test_the_address_is_a_secret() -> None:

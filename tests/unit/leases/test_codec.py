@@ -8,8 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.errors import RowTooLarge
-from holdfast.leases.codec import Columns, columns, decode, encode_body, encode_within
+from holdfast.leases.codec import Columns, columns, decode, encode_body, encode_within, take_stored
 from holdfast.leases.lease import Commit, History, Lease, Status
+from holdfast.leases.store import ClaimRequest
 from holdfast.testing.rows import make_row
 from holdfast.testing.store_rows import FULL_ROW
 
@@ -105,3 +106,42 @@ def test_the_limit_counts_bytes_and_what_users_put_in() -> None:
         encode_within(lease, size - 1)
     noted = replace(lease, history=History(attempts=9, last_error="x" * 900))
     assert encode_within(noted, size) == encode_body(noted)
+
+
+# --- claims ------------------------------------------------------------------------------------------------------
+
+CLAIM = ClaimRequest("p", "me", "claim", ownership_timeout=60.0)
+CLAIMABLE = [
+    make_row("k"),
+    make_row("k", state={"a": [1]}, position=0, created_at=1.0, write_id="w", token=3, version=9),
+    make_row("k", status=Status.CLOSED, due_at=5.0, closed_count=2, takeovers=1, started_at=2.0),
+    make_row("k", status=Status.ASSIGNED, owner="dead", due_at=5.0, started_at=0.0, claimed_at=1.0, last_error="é"),
+    replace(FULL_ROW, ownership=replace(FULL_ROW.ownership, due_at=5.0)),
+]
+
+
+@pytest.mark.parametrize("lease", CLAIMABLE)
+@pytest.mark.parametrize("claim", [CLAIM, replace(CLAIM, ownership_timeout=None)])
+def test_taking_a_stored_row_is_what_take_makes_of_its_lease(lease: Lease, claim: ClaimRequest) -> None:
+    wanted = claim.take(lease, 77.5)
+    taken = take_stored(columns(lease), encode_body(lease), claim, 77.5)
+    assert taken.lease == wanted
+    assert taken.row == columns(wanted)
+    assert decode(taken.row, taken.body) == wanted
+    assert json.loads(taken.body) == json.loads(encode_body(wanted))
+
+
+def test_a_row_whose_start_was_written_as_null_starts_with_the_claim() -> None:
+    body = {**json.loads(encode_body(make_row("k"))), "started_at": None}
+    taken = take_stored(columns(make_row("k")), json.dumps(body), CLAIM, 77.5)
+    assert taken.lease.history.started_at == 77.5
+
+
+@pytest.mark.parametrize("change", [{"takeovers": "many"}, {"write_id": ...}, {"position": ...}, {"v": 2}])
+def test_a_stored_row_that_cannot_be_taken_is_given_back_as_it_is(change: dict[str, object]) -> None:
+    row = columns(make_row("k", status=Status.ASSIGNED, owner="dead"))
+    parts = {**json.loads(encode_body(make_row("k"))), **change}
+    body = json.dumps({name: value for name, value in parts.items() if value is not ...})
+    taken = take_stored(row, body, CLAIM, 77.5)
+    assert (taken.row, taken.body, taken.lease.unreadable) == (row, body, body)
+    assert taken.lease.owner == "dead"
