@@ -131,6 +131,34 @@ Init ==
     /\ history = {} /\ takes = 0 /\ rollbacks = 0 /\ expired = 0 /\ calm = FALSE
 
 -----------------------------------------------------------------------------
+(* What can never matter again: a staged file that nothing names and, its name being used once only, nothing ever will;
+   a request that comes too late whatever happens.  Left out of View, which tells TLC what distinguishes two states.    *)
+Names(receipts, place) == receipts # None /\ \E f \in Files(receipts.batch) : f.place = place
+
+Named(place) ==
+    \/ \E r \in {row} \cup history : Names(r.receipts, place)
+    \/ \E n \in Nodes : /\ node[n].lease # None
+                        /\ \/ Names(node[n].lease.receipts, place)
+                           \/ node[n].batch # None /\ Names(Receipts(node[n].batch), place)
+    \/ \E m \in late : \/ m.kind = "swap" /\ Names(m.row.receipts, place)
+                       \/ m.kind = "link" /\ m.file.place = place
+
+Alive(m) ==
+    CASE m.kind = "swap"     -> row.version <= m.version \/ rollbacks < MaxRollbacks
+      [] m.kind = "stage"    -> \E x \in m.files : Named(x.place)
+      [] m.kind = "delete"   -> \E place \in m.places : Named(place)
+      [] m.kind = "manifest" -> ManifestsAt(m.manifest.sequence) = {}
+      [] m.kind = "link"     -> ~\E x \in bucket : x.key = m.file.key
+
+LateOnes == IF Bugs = {} THEN {m \in late : Alive(m)} ELSE late
+
+Room == Cardinality(LateOnes) < MaxLate
+
+View ==
+    <<row, history, takes, {x \in staged : Named(x.place)}, manifests, bucket, LateOnes, rollbacks, expired, calm,
+      [n \in Nodes |-> IF node[n].stale # None /\ ~Named(node[n].stale) THEN [node[n] EXCEPT !.stale = None] ELSE node[n]]>>
+
+-----------------------------------------------------------------------------
 (* Take a lease.  While faults go on, at any moment; then only when nobody works under the row's token. *)
 
 Working(n) == node[n].pc # "idle" /\ node[n].lease.token = row.token /\ row.owner = n
@@ -186,7 +214,7 @@ Stage(n) ==
 
 (* The node dies or gives up; its tasks go on staging. *)
 StageLate(n) ==
-    /\ MayPlan(n) /\ ~calm /\ Cardinality(late) < MaxLate
+    /\ MayPlan(n) /\ ~calm /\ Room
     /\ \E t \in NextBatches(n) : late' = late \cup {[kind |-> "stage", files |-> StagedFiles(t)]}
     /\ Become(n, Idle)
     /\ UNCHANGED <<store, staged, manifests, bucket, rollbacks, expired, calm>>
@@ -358,13 +386,13 @@ Requests(n) ==  \* what the node may have sent when it dies or stops waiting
 Crash(n) ==
     /\ ~calm /\ node[n].pc # "idle"
     /\ \/ UNCHANGED late
-       \/ Cardinality(late) < MaxLate /\ \E m \in Requests(n) : late' = late \cup {m}
+       \/ Room /\ \E m \in Requests(n) : late' = late \cup {m}
     /\ Become(n, Idle)
     /\ UNCHANGED <<store, staged, manifests, bucket, rollbacks, expired, calm>>
 
 (* No answer.  A write to the row is looked into; anything else is simply sent again. *)
 Timeout(n) ==
-    /\ ~calm /\ Cardinality(late) < MaxLate
+    /\ ~calm /\ Room
     /\ \E m \in Requests(n) : late' = late \cup {m}
     /\ IF node[n].pc \in Swaps THEN node' = [node EXCEPT ![n].doubt = TRUE] ELSE UNCHANGED node
     /\ staged' = IF node[n].pc = "commit" /\ Bug("AbortAfterTimeout")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -142,7 +143,7 @@ class ServerStoreBehaviour:
         store = self.open()
         store.add([make_row(key) for key in "abc"])
         with self.database.session() as other:
-            other.execute(f"SELECT * FROM {self.database.table} WHERE \"key\" = 'a' FOR UPDATE")
+            self.database.lock(other, "a")
             started = time.monotonic()
             assert [lease.key for lease in store.claim(request(2))] == ["b", "c"]
             assert store.claim(request(9)) == []
@@ -167,7 +168,7 @@ class ServerStoreBehaviour:
         rows = [make_row("a"), make_row("b")]
         store.add(rows)
         with self.database.session() as other:
-            other.execute(f"SELECT * FROM {self.database.table} WHERE \"key\" = 'b' FOR UPDATE")
+            self.database.lock(other, "b")
             with pytest.raises(StoreUnavailable) as caught:
                 store.swap([Swap(0, touched(row)) for row in rows])
             assert not isinstance(caught.value, AnswerLost)
@@ -178,7 +179,7 @@ class ServerStoreBehaviour:
         store = self.open()
         store.add([make_row("a"), assigned_row("b", "me")])
         with self.database.session() as other, ThreadPoolExecutor() as pool:
-            other.execute(f"SELECT * FROM {self.database.table} WHERE \"key\" = 'a' FOR UPDATE")
+            self.database.lock(other, "a")
             waiting = pool.submit(store.swap, [Swap(0, touched(make_row("a")))])
             for number in range(20):
                 (row,) = store.get([Key(PIPELINE, "", "b")])
@@ -291,18 +292,13 @@ class ServerStoreBehaviour:
 
     # --- lost answers ------------------------------------------------------------------------------------------
 
-    commit: bytes = b""
+    commit: bytes
     """What is in the request that makes a write final."""
 
     @contextmanager
     def through_a_proxy(self) -> Iterator[tuple[ClaimingStore, Proxy]]:
         with Proxy(self.database.server.port) as proxy:
             store = self.open(port=proxy.port)
-            # The statements are prepared now, so that the next request of each kind is the one that counts.
-            store.add([make_row("warm")])
-            store.claim(request())
-            store.swap([Swap(1, make_row("warm"))])
-            store.remove([make_row("warm")])
             yield store, proxy
             store.close()
 
@@ -428,7 +424,7 @@ class ServerStoreBehaviour:
     def test_a_name_that_is_too_long_is_refused_and_not_cut(self) -> None:
         store = self.open()
         with pytest.raises(StoreError):
-            store.add([make_row("a"), make_row("ok", pipeline="p" * 3000)])
+            store.add([make_row("a"), make_row("ok", pipeline=random.Random(1).randbytes(9000).hex())])
         assert store.find(Query(PIPELINE)) == []
 
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import itertools
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
 import psycopg
 import pymysql
+from pydantic import BaseModel
 
 from holdfast.config.secrets import Secret
 from holdfast.leases.store import ClaimingStore
@@ -18,6 +19,7 @@ from holdfast.stores.mysql import MysqlConfig
 from holdfast.stores.mysql.store import MysqlStore
 from holdfast.stores.postgresql import PostgresqlConfig
 from holdfast.stores.postgresql.store import PostgresqlStore
+from holdfast.testing.rows import PIPELINE
 from tests.servers.processes import PASSWORD, Server
 
 PREFIXES = (f"t{number}_" for number in itertools.count())
@@ -27,8 +29,8 @@ class Database(ABC):
     """One running server, a set of tables on it, and connections of somebody else."""
 
     name: str
-    store: type[Any]
-    config: type[Any]
+    store: Callable[..., ClaimingStore]
+    config: type[BaseModel]
 
     def __init__(self, server: Server) -> None:
         self.server = server
@@ -52,8 +54,7 @@ class Database(ABC):
 
     def make_store(self, *clock: str, **changes: Any) -> ClaimingStore:
         """A store on these tables, with the server's clock unless SQL for another is given."""
-        store: ClaimingStore = self.store(self.settings(**changes), *clock)
-        return store
+        return self.store(self.settings(**changes), *clock)
 
     def factory(self, *clock: str) -> partial[ClaimingStore]:
         """The same for another process."""
@@ -73,6 +74,11 @@ class Database(ABC):
             connection.rollback()
             connection.close()
 
+    def lock(self, cursor: Any, key: str) -> None:
+        """Lock one row and no other, as the whole primary key allows."""
+        row = f'{self.table} WHERE "pipeline" = %s AND "run" = %s AND "key" = %s'
+        cursor.execute(f"SELECT 1 FROM {row} FOR UPDATE", (PIPELINE, "", key))
+
     def run(self, text: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         """Run one statement and commit it; answers its rows."""
         connection = self.connect()
@@ -88,7 +94,7 @@ class Database(ABC):
 
 class Postgresql(Database):
     name = "postgres"
-    store = PostgresqlStore
+    store = staticmethod(PostgresqlStore)
     config = PostgresqlConfig
 
     def connect(self) -> psycopg.Connection[Any]:
@@ -99,7 +105,7 @@ class Postgresql(Database):
 
 class Mariadb(Database):
     name = "tests"
-    store = MysqlStore
+    store = staticmethod(MysqlStore)
     config = MysqlConfig
 
     def connect(self) -> pymysql.connections.Connection[Any]:

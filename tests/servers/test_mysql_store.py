@@ -118,7 +118,7 @@ class TestMariadbServer(ServerStoreBehaviour):
         rows = [make_row("a"), make_row("b")]
         store.add(rows)
         with self.database.session() as other:
-            other.execute(f"SELECT * FROM {self.database.table} WHERE \"key\" = 'b' FOR UPDATE")
+            self.database.lock(other, "b")
             with pytest.raises(pymysql.Error) as caught, store._connections.lent() as db:
                 store._transaction(db, lambda cursor: self.swap_both(store, cursor))
             assert caught.value.args[0] == 1205
@@ -141,7 +141,7 @@ class TestMariadbServer(ServerStoreBehaviour):
             other.execute(f"UPDATE {self.database.table} SET \"group\" = 'x' WHERE \"key\" > 'a'")
             answer = pool.submit(store.swap, [Swap(0, touched(row)) for row in rows[:2]])
             time.sleep(0.3)
-            other.execute(f"SELECT * FROM {self.database.table} WHERE \"key\" = 'a' FOR UPDATE")
+            self.database.lock(other, "a")
             other.connection.rollback()
             assert answer.result() == [OK, OK]
 

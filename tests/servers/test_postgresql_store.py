@@ -70,6 +70,9 @@ TestPostgresqlStoreAgainstTheModel.settings = settings(max_examples=40, stateful
 
 
 class TestPostgresqlServer(ServerStoreBehaviour):
+    # The message "execute all of it"; the statement is parsed and bound in messages before.
+    commit = b"E\x00\x00\x00\x09\x00\x00\x00\x00\x00"
+
     @pytest.fixture(autouse=True)
     def one_table(self, postgresql_server: PostgresqlServer) -> None:
         self.database = Postgresql(postgresql_server)
@@ -132,11 +135,11 @@ class TestPostgresqlServer(ServerStoreBehaviour):
         rows = [make_row("a"), make_row("b")]
         store.add(rows)
         with self.database.session() as other, ThreadPoolExecutor() as pool:
-            other.execute(f"SELECT * FROM {self.database.table} WHERE \"key\" = 'b' FOR UPDATE")
+            self.database.lock(other, "b")
             answer = pool.submit(store.swap, [Swap(0, touched(row)) for row in rows])
             time.sleep(0.3)
             # Now each waits for the other, and the server undoes the one that has waited for longer.
-            other.execute(f"SELECT * FROM {self.database.table} WHERE \"key\" = 'a' FOR UPDATE")
+            self.database.lock(other, "a")
             other.connection.rollback()
             assert answer.result() == [Outcome.OK, Outcome.OK]
 

@@ -105,9 +105,8 @@ class Operator:
 
 
 def _completed_by(row: Lease, limit: float) -> bool:
-    # A purged row has lost its time of creation.
-    past = row.history
-    return past.created_at is not None and past.completed_at is not None and past.completed_at <= limit
+    done = row.history.completed_at
+    return not transitions.is_stripped(row) and done is not None and done <= limit
 
 
 def _with_token(row: Lease, token: int) -> Lease:

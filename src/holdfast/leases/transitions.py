@@ -205,8 +205,15 @@ def reopen(lease: Lease, now: float) -> Lease:
     """A person's word: try a FAILED, CLOSED or COMPLETED partition again, from where it stands."""
     if lease.status is Status.ASSIGNED:
         raise TransitionRefused(f"{lease.key!r} is being worked on by {lease.owner}; release it first")
+    if is_stripped(lease):
+        raise TransitionRefused(f"{lease.key!r} was purged: its row does not say any more how to read it")
     fresh = replace(lease.history, attempts=0, takeovers=0, halt_reason=None, completed_at=None)
     return _free(replace(lease, history=fresh), Status.UNASSIGNED, 0.0, now)
+
+
+def is_stripped(lease: Lease) -> bool:
+    """Whether only key and token are left of a row."""
+    return lease.status is Status.COMPLETED and lease.history.created_at is None
 
 
 def strip(lease: Lease, now: float) -> Lease:

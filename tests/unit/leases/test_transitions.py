@@ -253,11 +253,18 @@ def test_what_nobody_holds_cannot_be_worked_on(status: Status, change: Callable[
 
 @pytest.mark.parametrize("status", [Status.FAILED, Status.CLOSED, Status.COMPLETED])
 def test_reopening_tries_again_from_where_it_stands(status: Status) -> None:
-    row = make_row("k", status=status, due_at=NOW + 99, token=7, position=5, attempts=4, takeovers=11, halt_reason="x")
+    history = {"attempts": 4, "takeovers": 11, "halt_reason": "x", "created_at": 1.0}
+    row = make_row("k", status=status, due_at=NOW + 99, token=7, position=5, **history)
     again = transitions.reopen(row, NOW)
     assert transitions.claimable(again, NOW)
     assert (again.token, again.progress.position) == (7, 5)
     assert (again.history.attempts, again.history.takeovers, again.history.halt_reason) == (0, 0, None)
+
+
+def test_a_purged_row_cannot_be_reopened() -> None:
+    completed = transitions.complete(HELD, NOW)
+    with pytest.raises(TransitionRefused, match="was purged"):
+        transitions.reopen(transitions.strip(completed, NOW), NOW)
 
 
 def test_what_is_being_worked_on_cannot_be_reopened() -> None:

@@ -131,16 +131,21 @@ def _tls(config: MysqlConfig) -> dict[str, Any]:
 
 
 def _server(config: MysqlConfig) -> _Server:
-    if config.url is None:
-        password = "" if config.password is None else config.password.reveal()
-        return _Server(config.host, config.port, config.user, password, config.database)
+    if config.url is not None:
+        return _server_of_url(config.url.reveal())
+    password = "" if config.password is None else config.password.reveal()
+    return _Server(config.host, config.port, config.user, password, config.database)
+
+
+def _server_of_url(text: str) -> _Server:
     try:
-        url = urlsplit(config.url.reveal())
-        if url.scheme not in {"mysql", "mariadb"} or not url.hostname or url.query:
-            raise ValueError
-        user, password = unquote(url.username or "holdfast"), unquote(url.password or "")
-        return _Server(url.hostname, url.port or 3306, user, password, unquote(url.path.strip("/")))
+        url = urlsplit(text)
+        port = url.port or 3306
     except ValueError:
+        url, port = urlsplit(""), 0
+    if url.scheme not in {"mysql", "mariadb"} or not url.hostname or url.query:
         # It is not repeated: it may hold the password.
         usage = "write mysql://user:password@host:port/database"
-        raise StoreError(f"the url of the mysql store cannot be read; {usage}") from None
+        raise StoreError(f"the url of the mysql store cannot be read; {usage}")
+    user, password = unquote(url.username or "holdfast"), unquote(url.password or "")
+    return _Server(url.hostname, port, user, password, unquote(url.path.strip("/")))

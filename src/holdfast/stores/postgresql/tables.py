@@ -72,7 +72,9 @@ def _migrate(db: PatientConnection, names: dict[str, str], found: Tables) -> Non
 
 
 def _found(db: PatientConnection, names: dict[str, str]) -> Tables:
-    if db.execute("SELECT to_regclass(%s)", (names["versions"],)).fetchone() == (None,):
+    # Not by to_regclass: it may remember that there was no table before somebody else was waited for.
+    there = "SELECT 1 FROM pg_catalog.pg_class WHERE relname = %s AND pg_catalog.pg_table_is_visible(oid)"
+    if db.execute(there, (names["versions"].strip('"'),)).fetchone() is None:
         return NO_TABLES
     row = db.execute("SELECT version, oldest FROM {versions}".format(**names)).fetchone()
     return NO_TABLES if row is None else Tables(*row)
