@@ -56,16 +56,18 @@ Range(a, b) == {o \in 0..(Items - 1) : a <= o /\ o < b}
 
 First(items) == CHOOSE o \in items : \A p \in items : o <= p
 
-Cut(batch) ==  \* the items of the batch, file by file
-    {f \in {{o \in Range(batch.start, batch.end) : o % batch.files = g} : g \in 0..(batch.files - 1)} : f # {}}
+Cuts ==  \* the items from a to b, spread over k files
+    [a \in 0..Items |-> [b \in 0..Items |-> [k \in 1..MaxFiles |->
+        {[items |-> f, first |-> First(f), part |-> First(f) % k] :
+            f \in {{o \in Range(a, b) : o % k = g} : g \in 0..(k - 1)} \ {{}}}]]]
 
-Place(batch, items) ==
-    IF Bug("StagingNameReused") THEN <<batch.start, First(items)>> ELSE <<batch, First(items)>>
+Place(batch, file) == IF Bug("StagingNameReused") THEN <<batch.start, file.part>> ELSE <<batch, file.part>>
 
 Files(batch) ==
-    {[place |-> Place(batch, items),
-      key   |-> <<batch.generation, First(items) % batch.files, First(items)>>,
-      items |-> items] : items \in Cut(batch)}
+    {[place |-> Place(batch, f), key |-> <<batch.generation, f.part, f.first>>, items |-> f.items] :
+        f \in Cuts[batch.start][batch.end][batch.files]}
+
+Places(batch) == {Place(batch, f) : f \in Cuts[batch.start][batch.end][batch.files]}
 
 Ranges(start, end, again) ==  \* what a try may cover: any length from the start on, or the whole range again
     IF again THEN {<<start, end>>} \cup (IF Bug("RestageShorter") THEN {<<start, b>> : b \in (start + 1)..end} ELSE {})
@@ -133,20 +135,19 @@ Init ==
 -----------------------------------------------------------------------------
 (* What can never matter again: a staged file that nothing names and, its name being used once only, nothing ever will;
    a request that comes too late whatever happens.  Left out of View, which tells TLC what distinguishes two states.    *)
-Names(receipts, place) == receipts # None /\ \E f \in Files(receipts.batch) : f.place = place
+PlacesOf(receipts) == IF receipts = None THEN {} ELSE Places(receipts.batch)
 
-Named(place) ==
-    \/ \E r \in {row} \cup history : Names(r.receipts, place)
-    \/ \E n \in Nodes : /\ node[n].lease # None
-                        /\ \/ Names(node[n].lease.receipts, place)
-                           \/ node[n].batch # None /\ Names(Receipts(node[n].batch), place)
-    \/ \E m \in late : \/ m.kind = "swap" /\ Names(m.row.receipts, place)
-                       \/ m.kind = "link" /\ m.file.place = place
+Named ==
+    UNION {PlacesOf(r.receipts) : r \in {row} \cup history}
+    \cup UNION {PlacesOf(node[n].lease.receipts) : n \in {n \in Nodes : node[n].lease # None}}
+    \cup UNION {Places(node[n].batch) : n \in {n \in Nodes : node[n].batch # None}}
+    \cup UNION {PlacesOf(m.row.receipts) : m \in {m \in late : m.kind = "swap"}}
+    \cup {m.file.place : m \in {m \in late : m.kind = "link"}}
 
 Alive(m) ==
     CASE m.kind = "swap"     -> row.version <= m.version \/ rollbacks < MaxRollbacks
-      [] m.kind = "stage"    -> \E x \in m.files : Named(x.place)
-      [] m.kind = "delete"   -> \E place \in m.places : Named(place)
+      [] m.kind = "stage"    -> \E x \in m.files : x.place \in Named
+      [] m.kind = "delete"   -> \E place \in m.places : place \in Named
       [] m.kind = "manifest" -> ManifestsAt(m.manifest.sequence) = {}
       [] m.kind = "link"     -> ~\E x \in bucket : x.key = m.file.key
 
@@ -155,8 +156,10 @@ LateOnes == IF Bugs = {} THEN {m \in late : Alive(m)} ELSE late
 Room == Cardinality(LateOnes) < MaxLate
 
 View ==
-    <<row, history, takes, {x \in staged : Named(x.place)}, manifests, bucket, LateOnes, rollbacks, expired, calm,
-      [n \in Nodes |-> IF node[n].stale # None /\ ~Named(node[n].stale) THEN [node[n] EXCEPT !.stale = None] ELSE node[n]]>>
+    LET named == Named
+        seen(n) == IF node[n].stale = None \/ node[n].stale \in named THEN node[n] ELSE [node[n] EXCEPT !.stale = None]
+    IN <<row, history, takes, [n \in Nodes |-> seen(n)], {x \in staged : x.place \in named}, manifests, bucket, LateOnes,
+         rollbacks, expired, calm>>
 
 -----------------------------------------------------------------------------
 (* Take a lease.  While faults go on, at any moment; then only when nobody works under the row's token. *)
@@ -179,7 +182,7 @@ Witness(n) ==
 
 (* Garbage collection: read first ... *)
 Stale(lease) ==
-    LET named == IF lease.receipts = None \/ Bug("SweepNamedFiles") THEN {} ELSE {f.place : f \in Files(lease.receipts.batch)}
+    LET named == IF lease.receipts = None \/ Bug("SweepNamedFiles") THEN {} ELSE Places(lease.receipts.batch)
     IN {x \in staged : (x.token < lease.token \/ Bug("SweepAnyToken")) /\ x.place \notin named}
 
 List(n) ==
@@ -342,7 +345,7 @@ LinkFile(n) ==
 (* The row names the receipts no longer: what is left of them in staging may go. *)
 Settle(n) ==
     /\ node[n].pc = "settle"
-    /\ staged' = {x \in staged : \A f \in Files(node[n].batch) : x.place # f.place}
+    /\ staged' = {x \in staged : x.place \notin Places(node[n].batch)}
     /\ Become(n, Admitted(n, node[n].lease))
     /\ UNCHANGED <<store, manifests, bucket, faults>>
 
@@ -380,7 +383,7 @@ Requests(n) ==  \* what the node may have sent when it dies or stops waiting
       [] node[n].pc = "manifest" -> {[kind |-> "manifest", manifest |-> ManifestOf(node[n].lease)]}
       [] node[n].pc = "link"     -> {[kind |-> "link", file |-> f] : f \in node[n].left}
       [] node[n].pc = "discard"  -> {[kind |-> "delete", places |-> {node[n].stale}]}
-      [] node[n].pc = "settle"   -> {[kind |-> "delete", places |-> {f.place : f \in Files(node[n].batch)}]}
+      [] node[n].pc = "settle"   -> {[kind |-> "delete", places |-> Places(node[n].batch)]}
       [] OTHER -> {}
 
 Crash(n) ==
@@ -396,7 +399,7 @@ Timeout(n) ==
     /\ \E m \in Requests(n) : late' = late \cup {m}
     /\ IF node[n].pc \in Swaps THEN node' = [node EXCEPT ![n].doubt = TRUE] ELSE UNCHANGED node
     /\ staged' = IF node[n].pc = "commit" /\ Bug("AbortAfterTimeout")
-                 THEN {x \in staged : \A f \in Files(node[n].batch) : x.place # f.place} ELSE staged
+                 THEN {x \in staged : x.place \notin Places(node[n].batch)} ELSE staged
     /\ UNCHANGED <<store, manifests, bucket, rollbacks, expired, calm>>
 
 (* A request lands without anybody waiting for it, and may land again. *)

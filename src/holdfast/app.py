@@ -85,7 +85,7 @@ def source_coordinator(
         session,
         settings.identifier(pipeline),
         ownership_timeout=settings.coordination.ownership_timeout,
-        closed_last=settings.pipelines[pipeline].closed_last,
+        closed_last=pipeline in settings.pipelines and settings.pipelines[pipeline].closed_last,
     )
 
 

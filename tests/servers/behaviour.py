@@ -54,7 +54,7 @@ class ServerStoreBehaviour:
         return store
 
     def body_of(self, key: str) -> str:
-        ((body,),) = self.database.run(f'SELECT "body" FROM {self.database.table} WHERE "key" = %s', (key,))
+        ((body,),) = self.database.run(f'SELECT "body" FROM {self.database.table} WHERE "key" = %s', values=(key,))
         return str(body)
 
     # --- the server's clock ------------------------------------------------------------------------------------
@@ -130,7 +130,7 @@ class ServerStoreBehaviour:
         store.add([make_row(key) for key in "abcd"])
         for key, add in (("b", ',"position":7} \n'), ("c", "")):
             body = self.body_of(key).removesuffix("}") + add
-            self.database.run(f'UPDATE {self.database.table} SET "body" = %s WHERE "key" = %s', (body, key))
+            self.database.run(f'UPDATE {self.database.table} SET "body" = %s WHERE "key" = %s', values=(body, key))
         found = {row.key: row for row in store.claim(request(9))}
         assert sorted(found) == ["a", "b", "c", "d"]
         assert (found["b"].progress.position, found["b"].owner, found["b"].token) == (7, "me", 1)
@@ -375,7 +375,7 @@ class ServerStoreBehaviour:
         self.become_next_version()
         body = self.body_of("a").removesuffix("}") + ',"flavour":{"of":"the next version"}}'
         changes = f'UPDATE {self.database.table} SET "flavour" = %s, "body" = %s WHERE "key" = %s'
-        self.database.run(changes, ("vanilla", body, "a"))
+        self.database.run(changes, values=("vanilla", body, "a"))
         for one in (store, self.open()):
             assert [lease.key for lease in one.claim(request(1))] == ["a"]
             (row,) = one.get([make_row("a").id])
@@ -394,7 +394,7 @@ class ServerStoreBehaviour:
     def become_next_version(self, oldest: int = 1) -> None:
         """What the next version would do to the tables."""
         self.database.run(f'ALTER TABLE {self.database.table} ADD COLUMN "flavour" varchar(100)')
-        self.database.run(f'UPDATE {self.database.versions} SET "version" = 2, "oldest" = %s', (oldest,))
+        self.database.run(f'UPDATE {self.database.versions} SET "version" = 2, "oldest" = %s', values=(oldest,))
 
     @pytest.mark.parametrize("skip", [False, True])
     def test_tables_that_only_a_newer_holdfast_can_use_are_refused(self, skip: bool) -> None:

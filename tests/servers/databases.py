@@ -79,12 +79,14 @@ class Database(ABC):
         row = f'{self.table} WHERE "pipeline" = %s AND "run" = %s AND "key" = %s'
         cursor.execute(f"SELECT 1 FROM {row} FOR UPDATE", (PIPELINE, "", key))
 
-    def run(self, text: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
-        """Run one statement and commit it; answers its rows."""
+    def run(self, *statements: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        """Run statements and commit them; `values` are for the last one, and its rows are answered."""
         connection = self.connect()
         try:
             cursor = connection.cursor()
-            cursor.execute(text, values)
+            for text in statements[:-1]:
+                cursor.execute(text)
+            cursor.execute(statements[-1], values)
             rows = list(cursor.fetchall()) if cursor.description else []
             connection.commit()
         finally:
@@ -126,13 +128,7 @@ class TurnableServerClock:
         self._database = database
         self._table = f'"{database.prefix}clock"'
         self.sql = f"(SELECT t FROM {self._table})"
-        database.run(f"CREATE TABLE {self._table} (t double precision)")
-        self.start()
-
-    def start(self) -> None:
-        """Set the clock to where it stood when it was new."""
-        self._database.run(f"DELETE FROM {self._table}")
-        self._database.run(f"INSERT INTO {self._table} VALUES (1000000)")
+        database.run(f"CREATE TABLE {self._table} (t double precision)", f"INSERT INTO {self._table} VALUES (1000000)")
 
     def turn(self, seconds: float) -> None:
-        self._database.run(f"UPDATE {self._table} SET t = t + %s", (seconds,))
+        self._database.run(f"UPDATE {self._table} SET t = t + %s", values=(seconds,))

@@ -49,7 +49,7 @@ class TestMysqlStore(StoreBehaviour):
 
     def corrupt(self, store: Store, key: Key) -> None:
         text = f'UPDATE {self.database.table} SET "body" = left("body", 20)'
-        self.database.run(f'{text} WHERE "pipeline" = %s AND "run" = %s AND "key" = %s', key)
+        self.database.run(f'{text} WHERE "pipeline" = %s AND "run" = %s AND "key" = %s', values=key)
 
 
 class MysqlMachine(StoreMachine):
@@ -60,9 +60,10 @@ class MysqlMachine(StoreMachine):
         if MysqlMachine.tables is None:
             database = Mariadb(self.server)
             MysqlMachine.tables = database, TurnableServerClock(database)
-            database.make_store().open()
+            store = database.make_store()
+            store.open()
+            store.close()
         database, self.clock = MysqlMachine.tables
-        self.clock.start()
         database.run(f"DELETE FROM {database.table}")
         return database.make_store(self.clock.sql)
 
@@ -97,7 +98,7 @@ class TestMariadbServer(ServerStoreBehaviour):
             for version in (1, 2):
                 (row,) = store._rows_of(cursor, [make_row("a").id], "SELECT version FROM lease")
                 versions.append(row[0])
-                self.database.run(f'UPDATE {self.database.table} SET "version" = %s', (version,))
+                self.database.run(f'UPDATE {self.database.table} SET "version" = %s', values=(version,))
             return versions
 
         assert store._write(work) == [0, 1]

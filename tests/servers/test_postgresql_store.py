@@ -44,7 +44,7 @@ class TestPostgresqlStore(StoreBehaviour):
 
     def corrupt(self, store: Store, key: Key) -> None:
         text = f'UPDATE {self.database.table} SET "body" = left("body", 20)'
-        self.database.run(f'{text} WHERE "pipeline" = %s AND "run" = %s AND "key" = %s', key)
+        self.database.run(f'{text} WHERE "pipeline" = %s AND "run" = %s AND "key" = %s', values=key)
 
 
 class PostgresqlMachine(StoreMachine):
@@ -55,10 +55,11 @@ class PostgresqlMachine(StoreMachine):
         if PostgresqlMachine.tables is None:
             database = Postgresql(self.server)
             PostgresqlMachine.tables = database, TurnableServerClock(database)
-            database.make_store().open()
+            store = database.make_store()
+            store.open()
+            store.close()
         database, self.clock = PostgresqlMachine.tables
-        self.clock.start()
-        database.run(f"TRUNCATE {database.table}")
+        database.run(f"DELETE FROM {database.table}")
         return database.make_store(self.clock.sql)
 
     def pass_time(self, seconds: float) -> None:

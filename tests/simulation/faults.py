@@ -51,7 +51,7 @@ class Faults:
     def __init__(self, dice: random.Random, kinds: tuple[str, ...]) -> None:
         share = dice.random() * 0.7
         self._strength = {
-            kind: dice.random() for kind in kinds if dice.random() < (share * 0.4 if kind in RARE else share)
+            kind: dice.random() for kind in kinds if dice.random() < (share * 0.5 if kind in RARE else share)
         }
         self.struck: dict[str, int] = {}
         self.active = True

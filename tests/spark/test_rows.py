@@ -199,6 +199,22 @@ def test_two_sinks_are_served_by_one_job(site: Site) -> None:
         assert site.rows(sink) == [{"id": number, "note": f"n{number}"} for number in range(4)]
 
 
+def test_reading_is_one_lazy_frame_with_the_system_columns_in_front(site: Site) -> None:
+    site.put("a", lines(2) + "oops\n")
+    site.reading(schema=SCHEMA)
+    (batch,) = site.batches()
+    frame = site.source.read(site.spark, [batch])
+    assert frame.columns == ["_batch", "_item", "_fault", "id", "note"]
+    rows = frame.orderBy("_item").collect()
+    assert [(row["_batch"], row["_item"], row["id"]) for row in rows] == [
+        (batch.id, 0, 0),
+        (batch.id, 24, 1),
+        (batch.id, 48, None),
+    ]
+    assert json.loads(rows[2]["_fault"])["kind"] == "record"
+    assert site.source.read(site.spark, []).collect() == []
+
+
 def test_filters_drop_rows_and_keep_faults(site: Site) -> None:
     site.put("a.jsonl", lines(4) + "oops\n")
     site.reading(Filter("id % 2 = 1"), schema=SCHEMA)

@@ -102,6 +102,18 @@ def test_buffered_bytes_are_told_and_given_up_by_a_flush() -> None:
     writer.close()
 
 
+def test_row_groups_end_at_the_same_row_however_rows_lie_in_memory() -> None:
+    bitmap = pa.RecordBatch.from_pydict({"id": pa.array([None, *range(1000)]), "note": ["x"] * 1001}).slice(1)
+    no_bitmap = pa.RecordBatch.from_pydict({"id": pa.array(range(1000)), "note": ["x"] * 1000})
+    waiting = []
+    for rows in (bitmap, no_bitmap):
+        writer = Parquet().open(io.BytesIO(), rows.schema)
+        writer.write(rows)
+        waiting.append(writer.buffered)
+        writer.close()
+    assert waiting[0] == waiting[1]
+
+
 def test_bytes_follow_from_the_rows_and_not_from_how_they_lie_in_memory() -> None:
     padded = pa.concat_batches([ROWS, ROWS, ROWS]).slice(3, 3)
     no_bitmap = pa.RecordBatch.from_pydict({"id": pa.array([1, 2])})
@@ -109,6 +121,7 @@ def test_bytes_follow_from_the_rows_and_not_from_how_they_lie_in_memory() -> Non
     for form in (Parquet(), Parquet("snappy")):
         assert written(form, ROWS) == written(form, padded)
         assert written(form, no_bitmap) == written(form, bitmap)
+        assert written(form, LINES) == written(form, LINES.cast(pa.schema([("value", pa.large_string())])))
     for lines in (Jsonl(), Jsonl("gzip"), Jsonl("zstd")):
         assert written(lines, LINES) == written(lines, pa.concat_batches([LINES, LINES]).slice(3))
 

@@ -253,8 +253,17 @@ def test_what_nobody_holds_cannot_be_worked_on(status: Status, change: Callable[
 
 @pytest.mark.parametrize("status", [Status.FAILED, Status.CLOSED, Status.COMPLETED])
 def test_reopening_tries_again_from_where_it_stands(status: Status) -> None:
-    history = {"attempts": 4, "takeovers": 11, "halt_reason": "x", "created_at": 1.0}
-    row = make_row("k", status=status, due_at=NOW + 99, token=7, position=5, **history)
+    row = make_row(
+        "k",
+        status=status,
+        due_at=NOW + 99,
+        token=7,
+        position=5,
+        attempts=4,
+        takeovers=11,
+        halt_reason="x",
+        created_at=1.0,
+    )
     again = transitions.reopen(row, NOW)
     assert transitions.claimable(again, NOW)
     assert (again.token, again.progress.position) == (7, 5)
