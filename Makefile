@@ -11,9 +11,9 @@ WORKERS ?= 2
 
 # Folders that exist now; pytest refuses to start for one that does not.
 FAST_TESTS   = $(wildcard tests/unit tests/contracts tests/simulation)
-SERIAL_TESTS = $(wildcard tests/spark tests/e2e)
+SERIAL_TESTS = $(wildcard tests/servers tests/spark tests/e2e)
 
-.PHONY: help setup lock lint test reference demo simulate bench clean
+.PHONY: help setup lock lint servers test reference demo simulate bench clean
 
 help: ## Show this list
 	@grep -hE '^[a-zA-Z%-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-zA-Z%-]+):.*## /\1\t/' \
@@ -59,7 +59,10 @@ lint: $(READY) ## Check style, types and import rules
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
 
-test: lint ## Lint, then run every test
+servers: ## Install the servers that tests start for themselves, where they are missing
+	sh scripts/install_servers.sh
+
+test: lint servers ## Lint, then run every test
 	$(BIN)/python -m pytest -q -n $(WORKERS) $(FAST_TESTS)
 	$(BIN)/python -m pytest -q $(SERIAL_TESTS)
 

@@ -1,5 +1,6 @@
 #!/bin/sh
-# Installs the database servers that tests/servers and benchmarks/claims start for themselves: PostgreSQL and MariaDB.
+# Installs the servers that tests/servers and benchmarks/claims start for themselves, PostgreSQL and MariaDB, and the
+# tool that checks alert rules.
 # Nothing is done if they are there. No system service is started; the tests run their own, on loopback, in a
 # temporary directory. Needs Debian or Ubuntu and root, or says what is missing and ends with 1.
 set -eu
@@ -16,6 +17,7 @@ has_mariadb() {
 missing=
 has_postgresql || missing="$missing postgresql"
 has_mariadb || missing="$missing mariadb-server-core mariadb-client-core"
+command -v promtool >/dev/null 2>&1 || missing="$missing prometheus"
 [ -n "$missing" ] || exit 0
 
 if [ "$(id -u)" != 0 ] || ! command -v apt-get >/dev/null 2>&1; then
@@ -38,4 +40,4 @@ apt-get update -q
 # shellcheck disable=SC2086
 apt-get install -y -q --no-install-recommends $missing
 
-has_postgresql && has_mariadb
+has_postgresql && has_mariadb && command -v promtool >/dev/null

@@ -16,7 +16,7 @@ from typing import Any
 
 from holdfast.config.load import load
 from holdfast.config.models import PipelineSettings, Settings
-from holdfast.errors import StoreUnavailable, UsageError
+from holdfast.errors import UsageError
 from holdfast.events import Event, Notice
 from holdfast.flow.batch import Limits
 from holdfast.flow.engine import Engine
@@ -107,7 +107,8 @@ def new_session(
 def run(settings: Settings, emit: Emit, *, node_name: str | None = None, pipelines: Sequence[str] = ()) -> int:
     """Run the pipelines on this node until they are finished or the process is asked to stop.
 
-    Answers 0, or 1 if partitions are FAILED at the end. SIGTERM and SIGINT hand all leases back within ten seconds.
+    Answers 0, or 1 if they are finished and partitions are FAILED. SIGTERM and SIGINT hand all leases back within ten
+    seconds and answer 0.
     """
     names = _chosen(settings, pipelines)
     clock = HostClock()
@@ -182,8 +183,9 @@ def _run_node(
 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, stop)
-    node.run()
-    return int(any(_has_failed(coordinator) for coordinator in coordinators.values()))
+    if not node.run():
+        return 0
+    return int(any(coordinator.counts().get(Status.FAILED) for coordinator in coordinators.values()))
 
 
 def _coordinator(settings: Settings, store: Store, world: World, session: Session, name: str) -> Coordinator:
@@ -211,13 +213,6 @@ def _engine(settings: Settings, parts: Mapping[str, Parts]) -> Engine:
         settings.identifier(name): Recipe(built.source, built.processors, built.sinks) for name, built in parts.items()
     }
     return SparkEngine(spark, recipes)
-
-
-def _has_failed(coordinator: Coordinator) -> bool:
-    try:
-        return coordinator.store.count(coordinator.pipeline, coordinator.run).get(Status.FAILED, 0) > 0
-    except StoreUnavailable:
-        return False
 
 
 @contextmanager

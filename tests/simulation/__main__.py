@@ -4,6 +4,8 @@ python -m tests.simulation --seeds 5000 [--start 0] [--scenario micro|meso|strea
 python -m tests.simulation --scenario micro --seed 42 --trace
 """
 
+# ruff: noqa: T201 - a command line prints
+
 from __future__ import annotations
 
 import argparse

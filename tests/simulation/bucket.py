@@ -41,7 +41,9 @@ class Watcher(Protocol):
 class BucketServer:
     """One root. In copy mode a published object's staging stays until it is discarded; else publishing moves it."""
 
-    def __init__(self, kernel: Kernel, faults: Faults, sink: str, watcher: Watcher, *, ttl: float, copies: bool) -> None:
+    def __init__(
+        self, kernel: Kernel, faults: Faults, sink: str, watcher: Watcher, *, ttl: float, copies: bool
+    ) -> None:
         self.kernel = kernel
         self.faults = CallFaults(faults, BUCKET_CALLS, CALL_LIKELY)
         self.strike = faults.strike

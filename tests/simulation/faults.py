@@ -11,6 +11,7 @@ import random
 STORE_CALLS = ("store_request_lost", "store_answer_lost", "store_write_late", "store_write_twice", "store_slow")
 BUCKET_CALLS = ("bucket_request_lost", "bucket_answer_lost", "bucket_write_late", "bucket_slow")
 NODE = ("crash", "pause", "freeze", "preempt", "clock", "stop")
+PEOPLE = ("row_touched",)
 OUTAGES = ("store_down", "bucket_down")
 DAMAGE = ("store_rolled_back", "row_rolled_back", "staged_expired", "foreign_object")
 SOURCE = ("source_unavailable", "source_waits", "poison")
@@ -27,12 +28,14 @@ ENGINE = (
 )
 HANDLER = ("ack_lost",)
 
-FILES_KINDS = STORE_CALLS + BUCKET_CALLS + NODE + OUTAGES + DAMAGE + SOURCE + ENGINE
+FILES_KINDS = STORE_CALLS + BUCKET_CALLS + NODE + PEOPLE + OUTAGES + DAMAGE + SOURCE + ENGINE
 STREAM_KINDS = (
     *STORE_CALLS,
     *NODE,
+    *PEOPLE,
     "store_down",
     "store_rolled_back",
+    "row_rolled_back",
     "source_unavailable",
     "batch_failed",
     "report_late",

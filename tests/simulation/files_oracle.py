@@ -1,7 +1,7 @@
 """What must be true of files, for a reader who lists the bucket at any moment.
 
-No record twice, nothing that is not committed, nothing before its manifest, nothing lost; a commit follows its predecessor
-without gap or overlap; data that a commit names stays until it is visible; receipts go only when all of it is.
+No record twice, nothing that is not committed, nothing before its manifest, nothing lost; a commit follows its
+predecessor without gap or overlap; data that a commit names stays until it is visible; receipts go only when all is.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class FilesOracle(Oracle):
         if receipts.keys() != self.buckets.keys():
             self.fail(f"{row.key}: commit {row.commit.sequence} has receipts of {sorted(receipts)} only")
         start, end = before.progress.position or 0, row.progress.position
-        for sink, receipt in receipts.items():
+        for receipt in receipts.values():
             if (receipt["from"], receipt["to"]) != (start, end):
                 self.fail(f"{row.key}: commit from {receipt['from']} to {receipt['to']} moves from {start} to {end}")
         self.decided(row)

@@ -22,11 +22,11 @@ from tests.simulation.host import Host
 from tests.simulation.kernel import Crash, Kernel, Trace
 from tests.simulation.nemesis import Nemesis
 from tests.simulation.oracle import NODES, PIPELINE, nobody_works
-from tests.simulation.scenario import Knobs, Scenario, draw_data, draw_knobs
+from tests.simulation.scenario import Scenario, draw_data, draw_knobs
 from tests.simulation.source import SimulatedSource
+from tests.simulation.store import ClaimingStoreClient, StoreClient, StoreServer
 from tests.simulation.streams import StreamEngine, StreamSource
 from tests.simulation.streams_oracle import StreamsOracle
-from tests.simulation.store import ClaimingStoreClient, StoreClient, StoreServer
 
 PATIENCE_TTLS = 60.0
 PATIENCE = 400.0
@@ -58,7 +58,7 @@ class Fleet:
         else:
             self.oracle = files = FilesOracle(self.kernel, self.data, self.knobs.max_retries)
             self._buckets = {f"sink{n}": self._bucket(f"sink{n}", files) for n in range(scenario.sinks)}
-        self.store = StoreServer(self.kernel, self.faults, self.oracle)
+        self.store = StoreServer(self.kernel, self.faults, self.oracle, self.knobs.ttl)
         self.nodes: dict[str, Running] = {}
         self._all: list[Running] = []
         self.names = [f"n{n}" for n in range(scenario.nodes)]
@@ -75,7 +75,7 @@ class Fleet:
             if self.data.known:
                 self._make_partitions()
             for name in self.names:
-                self.kernel.after(0.5 * self.knobs.ttl * self.kernel.random(), self.start, name)
+                self.kernel.after(self.knobs.starts_within * self.kernel.random(), self.start, name)
             self._nemesis.begin()
             self.kernel.run(self.knobs.quiet_at + PATIENCE_TTLS * self.knobs.ttl + PATIENCE)
             self._judge_end()
@@ -147,8 +147,8 @@ class Fleet:
 
     def start(self, name: str) -> None:
         """Start the node's process, unless one runs or there is nothing left to do."""
-        running = name in self.nodes and self.nodes[name].host.running
-        if running or (not self.faults.active and self.work_is_done):
+        before = self.nodes.get(name)
+        if (before is not None and before.host.running) or (not self.faults.active and self.work_is_done):
             return
         host = Host(self.kernel, self.faults, f"{name}.{next(self._runs)}", self.knobs.ttl, self._new_id)
         host.on_crash = lambda: self._nemesis.restart_later(name)

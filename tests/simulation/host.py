@@ -97,7 +97,9 @@ class Host(Life):
         self._fuse -= 1
         if not self._fuse:
             self._strike()
-        self.current.sleep(seconds)
+        process = self.kernel.running
+        assert process is not None
+        process.sleep(seconds)
 
     def touch(self) -> None:
         """A call begins or ends here: a point at which the node may die or be paused. Raises `Crash`."""

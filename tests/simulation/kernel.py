@@ -97,7 +97,7 @@ class Life:
         kernel.lives.append(self)
 
 
-class Process(greenlet):
+class Process(greenlet):  # type: ignore[misc]
     """A thread of a simulated node. Runs until it waits; is woken by the hub."""
 
     def __init__(self, kernel: Kernel, life: Life, work: Callable[[], None]) -> None:
@@ -107,12 +107,15 @@ class Process(greenlet):
         self._work = work
         self._ticket = 0
         self.ended = False
+        self._begun = False
+        self._give_way = kernel.hub.switch
         self.failure: Exception | None = None
         self._waiter: Process | None = None
         kernel.after(0.0, self._wake, 0)
 
     def run(self) -> None:
         """The greenlet's body."""
+        self._begun = True
         try:
             self._work()
         except Crash:
@@ -130,7 +133,7 @@ class Process(greenlet):
             raise Crash
         self._ticket += 1
         kernel.after(seconds, self._wake, self._ticket)
-        kernel.hub.switch()
+        self._give_way()
         if life.dead:
             raise Crash
 
@@ -141,11 +144,10 @@ class Process(greenlet):
     def kill(self) -> None:
         """Unwind it where it stands; its life must be dead already. Called by the hub."""
         self._ticket += 1
-        if not self:
-            self.ended = True  # never begun, or over
-        else:
+        if self._begun and not self.ended:
             self._kernel.running = self
             self.throw(Crash)
+        self.ended = True
 
     def join(self, timeout: float) -> None:
         """The calling process waits for the end of this one, at most that long."""

@@ -9,10 +9,9 @@ from tests.simulation.bucket import BucketServer
 from tests.simulation.faults import Faults
 from tests.simulation.host import Host
 from tests.simulation.kernel import Kernel
-from tests.simulation.oracle import PIPELINE, Oracle
+from tests.simulation.oracle import Oracle
 from tests.simulation.scenario import Knobs
 from tests.simulation.store import StoreServer
-
 
 T = TypeVar("T")
 LATEST_TTLS = 5.0
@@ -26,7 +25,9 @@ class Ground(Protocol):
     faults: Faults
     knobs: Knobs
     store: StoreServer
-    oracle: Oracle
+
+    @property
+    def oracle(self) -> Oracle: ...
 
     @property
     def buckets(self) -> list[BucketServer]: ...
@@ -71,8 +72,6 @@ class Nemesis:
         self._often("pause", 2, self._pause)
         self._often("freeze", 1, self._freeze)
         self._often("stop", 2, self._stop)
-        self._often("store_rolled_back", 1, self._roll_store_back)
-        self._often("row_rolled_back", 1, self._roll_row_back)
         self._kernel.after(self._ground.knobs.quiet_at, self._heal)
 
     def restart_later(self, name: str) -> None:
@@ -121,27 +120,6 @@ class Nemesis:
         if hosts := self._ground.hosts:
             self._faults.strike("stop")
             self._ground.stop(self._one_of(hosts))
-
-    # --- damage ---------------------------------------------------------------------------------------------------
-
-    def _roll_store_back(self, _: object) -> None:
-        self._ground.store.save()
-        self._kernel.after(self._ttl * 2 * self._kernel.random(), self._restore)
-
-    def _restore(self, _: object) -> None:
-        if self._faults.active:
-            self._faults.strike("store_rolled_back")
-            self._ground.store.restore()
-
-    def _roll_row_back(self, _: object) -> None:
-        self._ground.store.save()
-        self._kernel.after(self._ttl * 2 * self._kernel.random(), self._restore_row)
-
-    def _restore_row(self, _: object) -> None:
-        rows = [key for key in self._ground.oracle.rows if key.pipeline == PIPELINE]
-        if self._faults.active and rows:
-            self._faults.strike("row_rolled_back")
-            self._ground.store.restore_row(self._one_of(rows))
 
     # --- peace ----------------------------------------------------------------------------------------------------
 

@@ -69,7 +69,7 @@ class Oracle:
         taken = row.owner is not None and (before.owner != row.owner or before.status is not Status.ASSIGNED)
         if row.token != before.token + taken and not self._taken_again(before, row):
             self.fail(f"{row.key}: token went from {before.token} to {row.token}")
-        if before.status in FINISHED:
+        if before.status in FINISHED and row.status is not before.status:
             self.fail(f"{row.key}: was {before.status} and became {row.status}")
         steps = row.commit.sequence - before.commit.sequence
         if steps not in (0, 1):
@@ -81,8 +81,8 @@ class Oracle:
             self.fail(f"{row.key}: progress changed without a commit")
         elif row.commit.receipts != before.commit.receipts:
             self.receipts_changed(before, row)
-        if before.owner is not None and row.owner is None and self.owner_works(sender, before):
-            self.fail(f"{row.key}: freed by {sender.name} while its engine still works on it")
+        if before.owner is not None and row.owner != before.owner and self.owner_works(sender, before):
+            self.fail(f"{row.key}: {sender.name} let go of it while its engine still works on it")
 
     def _written_after_rollback(self, before: Lease, row: Lease) -> None:
         if row.pipeline == PIPELINE and row.commit.receipts != before.commit.receipts:

@@ -46,6 +46,7 @@ class Knobs:
     grace: float
     claims_in_one: bool
     copies: bool
+    starts_within: float
     quiet_at: float
     window: int
 
@@ -63,13 +64,14 @@ def draw_knobs(kernel: Kernel, scenario: Scenario) -> Knobs:
         batch_timeout=ttl * 5,
         max_retries=dice.choice((1, 3)),
         backoff=ttl * 0.2,
-        largest_cut=dice.choice((2, 3, 6)),
+        largest_cut=dice.choice((2, 4, 6)),
         rounds=dice.choice((1, 2)),
         max_batches=1 if small else dice.choice((1, 3, 10)),
         grace=ttl * dice.choice((0.1, 2.0)),
         claims_in_one=dice.random() < 0.5,
         copies=dice.random() < 0.5,
-        quiet_at=ttl * kernel.between(1.0, 5.0 if small else 9.0),
+        starts_within=ttl * dice.choice((0.2, 2.0)),
+        quiet_at=ttl * kernel.between(1.0, 4.5 if small else 9.0),
         window=dice.choice((1, 3, 5)),
     )
 

@@ -13,11 +13,12 @@ from typing import TypeVar
 from holdfast.errors import AnswerLost, StoreUnavailable
 from holdfast.leases.lease import Key, Lease, Status
 from holdfast.leases.store import ClaimingStore, ClaimRequest, Outcome, Query, Snapshot, Store, Swap
+from holdfast.leases.transitions import stamped
 from holdfast.stores.memory import MemoryStore
 from tests.simulation.faults import STORE_CALLS, CallFaults, Faults
 from tests.simulation.host import Host
 from tests.simulation.kernel import Kernel
-from tests.simulation.oracle import Oracle
+from tests.simulation.oracle import PIPELINE, Oracle
 
 T = TypeVar("T")
 EPOCH = 1_000_000.0
@@ -45,16 +46,19 @@ class FrozenRows(MemoryStore):
 
 
 class StoreServer:
-    """The table itself. Rows as they were are kept, so that the store can lose writes that it had acknowledged."""
+    """The table itself. It may lose writes that it had acknowledged, and somebody else may touch a row."""
 
-    def __init__(self, kernel: Kernel, faults: Faults, oracle: Oracle) -> None:
+    def __init__(self, kernel: Kernel, faults: Faults, oracle: Oracle, ttl: float) -> None:
         self.kernel = kernel
         self.faults = CallFaults(faults, STORE_CALLS, CALL_LIKELY)
         self.strike = faults.strike
         self.down_until = 0.0
         self.memory = FrozenRows(self.now)
         self._oracle = oracle
-        self._saved: dict[Key, Lease] = {}
+        self._ttl = ttl
+        self._all_faults = faults
+        self._haunted = any(faults[kind] for kind in ("row_touched", "row_rolled_back", "store_rolled_back"))
+        self._rollbacks_left = 1 + kernel.below(2)
 
     def now(self) -> float:
         return EPOCH + self.kernel.now
@@ -67,10 +71,13 @@ class StoreServer:
         return outcomes
 
     def swap(self, swaps: Sequence[Swap], sender: Host) -> list[Outcome]:
+        before = dict(self._oracle.rows) if self._haunted else {}
         outcomes = self.memory.swap(swaps)
         for swap, outcome in zip(swaps, outcomes, strict=True):
             if outcome is Outcome.OK:
                 self._oracle.row_written(swap.lease, sender)
+                if self._haunted and swap.lease.pipeline == PIPELINE:
+                    self._haunt(swap.lease, sender, before)
         return outcomes
 
     def claim(self, request: ClaimRequest, sender: Host) -> list[Lease]:
@@ -82,26 +89,39 @@ class StoreServer:
     def remove(self, leases: Sequence[Lease]) -> list[Outcome]:
         return self.memory.remove(leases)
 
-    # --- a store that loses acknowledged writes -------------------------------------------------------------------
+    # --- what may happen to a row that was just written -----------------------------------------------------------
 
-    def save(self) -> None:
-        """Remember all rows as they are now."""
-        self._saved = dict(self._oracle.rows)
+    def _haunt(self, row: Lease, sender: Host, before: dict[Key, Lease]) -> None:
+        dice, faults = self.kernel.dice, self._all_faults
+        if faults.happens(dice, "row_touched", 0.4):
+            # A person, or a sweep: the row is the same but for its version, and the last write id is covered.
+            touched = stamped(row, row, "somebody")
+            self.memory.swap([Swap(row.version, touched)])
+            self._oracle.row_written(touched, sender)
+        if self._rollbacks_left and faults.happens(dice, "row_rolled_back", 0.5):
+            self._rollbacks_left -= 1
+            self.kernel.after(self._ttl * dice.random() ** 2, self._restore_row, before[row.id])
+        if self._rollbacks_left and faults.happens(dice, "store_rolled_back", 0.5):
+            self._rollbacks_left -= 1
+            self.kernel.after(self._ttl * dice.random() ** 2, self._restore, before)
 
-    def restore(self) -> None:
-        """Every row as it was when it was saved; rows that came later are gone."""
+    def _restore(self, rows: dict[Key, Lease]) -> None:
+        """Every row as it was before; rows that came later are gone."""
+        if not self._all_faults.active:
+            return
         self.memory = FrozenRows(self.now)
-        self.memory.add(list(self._saved.values()))
-        self._oracle.rolled_back(dict(self._saved))
-        self.kernel.note("store", "rolled back", f"to {len(self._saved)} rows")
+        self.memory.add(list(rows.values()))
+        self._oracle.rolled_back(dict(rows))
+        self.kernel.note("store", "rolled back", f"to {len(rows)} rows")
 
-    def restore_row(self, key: Key) -> None:
-        """One row as it was when it was saved, if it was there."""
-        if (earlier := self._saved.get(key)) is not None:
-            self.memory.remove([self._oracle.rows[key]])
+    def _restore_row(self, earlier: Lease) -> None:
+        """One row as it was before. It needs an identity of its own: the table remembers the one that was there."""
+        present = self._oracle.rows.get(earlier.id)
+        if present is not None and self._all_faults.active:
+            self.memory.remove([present])
             self.memory.add([replace(earlier)])
-            self._oracle.rolled_back({**self._oracle.rows, key: earlier})
-            self.kernel.note("store", f"row {key.key} rolled back", f"to version {earlier.version}")
+            self._oracle.rolled_back({**self._oracle.rows, earlier.id: earlier})
+            self.kernel.note("store", f"row {earlier.key} rolled back", f"to version {earlier.version}")
 
 
 class StoreClient(Store):

@@ -1,4 +1,4 @@
-"""Long-lived batches: a handler that acknowledges records of a stream out of order, until it is drained or the stream ends.
+"""Long-lived batches: a handler that acknowledges records of a stream out of order, until it is drained.
 
 It stands for functions over shards. The engine delivers within a window and reports how far the acknowledged prefix
 reaches and which ranges beyond it are acknowledged; the loop commits that as it does for files, without receipts.

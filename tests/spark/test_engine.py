@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -115,12 +116,20 @@ def test_a_cancelled_round_stops_and_reports_nothing(site: Site) -> None:
     assert Counter(map(type, site.run().values())) == {type(staged(site.run()["a"])): 2}
 
 
-def test_a_round_that_is_cancelled_before_its_job_began_never_begins(site: Site) -> None:
+def test_a_round_that_is_cancelled_while_it_is_planned_is_stopped_as_well(site: Site) -> None:
     site.put("a", lines(1))
-    site.reading(stopping_at(0, lambda: time.sleep(60)), schema=SCHEMA)
+    planning = threading.Event()
+
+    def slow_to_plan(frame: Any) -> Any:
+        planning.set()
+        time.sleep(1)
+        return stopping_at(0, lambda: time.sleep(60))(frame)
+
+    site.reading(slow_to_plan, schema=SCHEMA)
     batches = site.batches()
-    began = time.monotonic()
     site.engine.submit(PIPELINE, batches)
+    planning.wait(30)
+    began = time.monotonic()
     site.engine.cancel([batch.id for batch in batches])
     assert site.reports() == []
     assert time.monotonic() - began < 30

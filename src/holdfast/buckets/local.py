@@ -102,7 +102,7 @@ class LocalBucket(Bucket):
         try:
             os.link(staged, path, follow_symlinks=False)
         except FileExistsError:
-            return _compare(path, file.sha256)
+            return Published.DONE if _is_same_file(staged, path) else _compare(path, file.sha256)
         except FileNotFoundError:
             if os.path.lexists(staged):
                 raise  # the final folder was deleted under us; try again later
@@ -126,7 +126,9 @@ class LocalBucket(Bucket):
     def lock(self, *, exclusive: bool) -> LocalLock | None:
         path = self._root / LOCK
         with _told(f"lock {path}"):
-            path.parent.mkdir(parents=True, exist_ok=True)
+            folders = Folders()
+            folders.make(path.parent)
+            folders.sync()
             file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
             try:
                 fcntl.flock(file, (fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH) | fcntl.LOCK_NB)
@@ -228,6 +230,14 @@ def _link_durably(draft: Path, path: Path, folders: Folders) -> bool:
         won = draft.stat().st_nlink > 1
     folders.sync()
     return won
+
+
+def _is_same_file(staged: Path, path: Path) -> bool:
+    """Whether both names are of one file: then nothing needs to be read."""
+    try:
+        return os.path.samestat(staged.lstat(), path.lstat())
+    except FileNotFoundError:
+        return False
 
 
 def _compare(path: Path, sha256: str) -> Published:

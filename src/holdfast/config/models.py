@@ -118,7 +118,7 @@ class SparkSettings(Options):
     master: str | None = Field(
         None,
         min_length=1,
-        description="Spark's master URL, such as local[2]; what spark-submit says unless given.",
+        description="Spark's master URL; local[2] unless given.",
     )
     conf: dict[str, ConfValue] = Field(
         default_factory=dict, description="Spark's own settings; a value that is a reference is kept secret."

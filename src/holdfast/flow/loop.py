@@ -8,8 +8,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from holdfast.errors import BatchError, Interrupted, LeaseLost, SinkUnavailable, SourceUnavailable
-from holdfast.events import BatchCancelled, NothingAcquired, PipelineFinished, RoundSubmitted, Unreachable
+from holdfast.errors import BatchError, Halt, Interrupted, LeaseLost, SourceUnavailable, StoreError
+from holdfast.events import (
+    BatchCancelled,
+    DiscoveryFailed,
+    NothingAcquired,
+    PipelineFinished,
+    RoundSubmitted,
+    Unreachable,
+)
 from holdfast.flow.batch import Batch, Cut, Done, Limits, Wait
 from holdfast.flow.committing import Committer
 from holdfast.flow.engine import Advanced, Engine, Report
@@ -25,6 +32,8 @@ from holdfast.leases.lease import FINISHED, Lease, Status
 from holdfast.leases.sharing import FairShare, Pull, Sharing
 
 SOURCE_PAUSE = 5.0
+PUBLISH_TOGETHER = 10
+"""Commits whose publishing is one step of the loop: the heartbeat goes on while one portion after the other is done."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,8 +98,7 @@ class PipelineLoop:
         step("commit", limit)
         self._put_off_watchdog(reports)
         self._committer.receive(reports)
-        step("publish", limit)
-        self._publish()
+        self._publish(step)
         self._cancel_overdue()
         step("look", limit)
         self._look()
@@ -181,6 +189,8 @@ class PipelineLoop:
                 self._next_look = 0.0
         except Interrupted:
             return
+        except StoreError as refused:
+            self._world.emit(DiscoveryFailed(self.pipeline, str(refused)))
         finally:
             self._discovering = False
 
@@ -197,19 +207,19 @@ class PipelineLoop:
         if not new:
             return
         taken = [(held.lease, held.name) for held in new]
-        try:
-            verdicts = [sink.witness(taken) for sink in self._sinks.values()]
-            for sink in self._sinks.values():
-                sink.sweep(taken)
-        except SinkUnavailable as away:
-            self._put_off(new, "sink", away)
-            return
+        verdicts = [sink.witness(taken) for sink in self._sinks.values()]
         for held, *told in zip(new, *verdicts, strict=True):
-            halts = [halt for halt in told if halt is not None]
-            held.admitted = not halts
-            if halts:
-                self._coordinator.halt(held.lease, str(halts[0]))
+            trouble = [one for one in told if one is not None]
+            halt = next((one for one in trouble if isinstance(one, Halt)), None)
+            if halt is not None:
+                self._coordinator.halt(held.lease, str(halt))
                 self._holdings.drop(held)
+            elif trouble:
+                self._put_off([held], "sink", trouble[0])
+            else:
+                held.admitted = True
+        for sink in self._sinks.values():
+            sink.sweep([(held.lease, held.name) for held in new if held.admitted])
 
     # --- plan --------------------------------------------------------------------------------------------------
 
@@ -259,14 +269,20 @@ class PipelineLoop:
 
     def _rebuild(self, gone: Sequence[Held]) -> None:
         for held in gone:
+            if held.lease.commit.generation != self._settings.generation:
+                # Only the parser that made the commit can make it again.
+                self._committer.hand_back_later(held, self._coordinator.session.timing.timeout)
+                continue
             receipt = next(iter((held.lease.commit.receipts or {}).values()))
             cut = Cut(receipt["from"], receipt["to"])
             self._submit([(held, self._batch(held, cut, held.lease.commit.commit_id))])
 
     def _submit(self, planned: Sequence[tuple[Held, Batch]]) -> None:
         together = [pair for pair in planned if not pair[0].lonely]
-        rounds = [together] if together else []
-        rounds += [[pair] for pair in planned if pair[0].lonely]
+        rounds = [[pair] for pair in planned if pair[0].lonely]
+        if together:
+            # Behind one lonely batch, so that neither kind waits for ever when there is room for few rounds.
+            rounds.insert(1, together)
         for pairs in rounds[: max(self._engine.room(), 0)]:
             cancel_at = self._watchdog()
             for held, batch in pairs:
@@ -276,10 +292,11 @@ class PipelineLoop:
 
     # --- publish and watch -------------------------------------------------------------------------------------
 
-    def _publish(self) -> None:
+    def _publish(self, step: Callable[[str, float], None]) -> None:
         waiting = self._ready(lambda held: held.admitted and held.pending and not held.gone and held.batch is None)
-        if waiting:
-            self._publisher.publish(waiting)
+        for portion in (waiting[at : at + PUBLISH_TOGETHER] for at in range(0, len(waiting), PUBLISH_TOGETHER)):
+            step("publish", self._settings.step_limit)
+            self._publisher.publish(portion)
 
     def _watchdog(self) -> float:
         return self._world.clock.monotonic() + self._settings.limits.timeout

@@ -34,17 +34,29 @@ class Node:
         """Ask the node to finish or cancel what is out, hand its leases back and leave. Safe in a signal handler."""
         self._stopping = True
 
-    def run(self) -> None:
-        """Join, work, leave. Returns when all pipelines are finished or the node was stopped.
+    def run(self) -> bool:
+        """Join, work, leave. True when all pipelines are finished, False when the node was stopped before.
 
-        Whatever ends it, leases are handed back if the store still answers.
+        In order, leases are handed back. An error ends the session alone: whoever takes a lease then counts a
+        take-over, so that a partition that kills its node is not passed on for ever.
         """
-        self._join()
         try:
+            self._join()
             while not self._stopping and not all(loop.finished for loop in self._loops):
                 self._turn(self._engine.poll(IDLE_WAIT))
-        finally:
+            self._finish_what_is_out()
+            for loop in self._loops:
+                loop.hand_back()
             self._leave()
+        except Interrupted:
+            self._session.abandon()
+        except Exception:
+            self._leave()
+            raise
+        finally:
+            self._keeper.stop()
+            self._engine.close()
+        return all(loop.finished for loop in self._loops)
 
     def _turn(self, reports: Sequence[Report]) -> None:
         if not self._session.usable:
@@ -69,19 +81,15 @@ class Node:
         self._join()
 
     def _leave(self) -> None:
+        self._keeper.stop()
         try:
-            self._finish_what_is_out()
-            for loop in self._loops:
-                loop.hand_back()
-            self._keeper.stop()
             self._session.leave()
         except Interrupted:
             self._session.abandon()
-        finally:
-            self._engine.close()
 
     def _finish_what_is_out(self) -> None:
         give_up_at = self._world.clock.monotonic() + self._grace
+        self._session.drain()
         for loop in self._loops:
             loop.drain()
         while self._session.usable and any(loop.busy for loop in self._loops):

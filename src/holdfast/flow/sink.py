@@ -56,15 +56,15 @@ class Sink(ABC):
         Raises `BatchError` when the parts cannot be one commit.
         """
 
-    def witness(self, taken: Sequence[tuple[Lease, Name]]) -> list[Halt | None]:
+    def witness(self, taken: Sequence[tuple[Lease, Name]]) -> list[Halt | SinkUnavailable | None]:
         """For each lease just taken: does the output know more commits than the row? Then the store has lost writes.
 
-        Raises `SinkUnavailable`.
+        Each for itself; nothing is raised.
         """
         return [None] * len(taken)
 
     def sweep(self, taken: Sequence[tuple[Lease, Name]]) -> None:
-        """Delete what lower tokens staged and no row names. Never by age. Raises `SinkUnavailable`."""
+        """Delete what lower tokens staged and no row names; never by age. Never raises: a later owner sweeps too."""
 
     @abstractmethod
     def publish(self, publications: Sequence[Publication]) -> list[PublishResult]:

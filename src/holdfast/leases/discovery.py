@@ -23,6 +23,9 @@ from holdfast.leases.writes import add_surely, until_answered
 Supplier: TypeAlias = Callable[[dict[str, Any]], Iterable[Partition]]
 """Given the global state, which it may change, yields partitions in the order in which they should be taken."""
 
+RENEW_EVERY = 5_000
+PATIENCE = 600.0
+"""A supplier that yields nothing for so long is believed to hang, and another node may run it."""
 NEVER_GIVE_UP = RetryLimits(max_retries=1 << 31, max_takeovers=1 << 31)
 
 
@@ -40,7 +43,7 @@ class Discovery:
             partitions.session,
             discovery_of(partitions.pipeline).pipeline,
             run=partitions.run,
-            policy=ClaimPolicy(limits=NEVER_GIVE_UP),
+            policy=ClaimPolicy(ownership_timeout=PATIENCE, limits=NEVER_GIVE_UP),
         )
 
     def run(self) -> bool:
@@ -79,7 +82,7 @@ class Discovery:
         # A copy to the last depth: what a run changes before it fails must not be saved.
         state = copy.deepcopy(lease.progress.state or {})
         try:
-            found = _Counted(self._supplier(state))
+            found = _Counted(self._supplier(state), lambda: self._renew(lease))
             created = self._partitions.create(found)
         except Interrupted:
             raise
@@ -90,6 +93,9 @@ class Discovery:
         exhausted = self._again_after is None
         self._lock.world.emit(DiscoveryFinished(self._partitions.pipeline, found.count, created, exhausted))
         return True
+
+    def _renew(self, lease: Lease) -> None:
+        self._lock.write([lease], lambda row, now: transitions.save_state(row, row.progress.state, now, now + PATIENCE))
 
     def _finish(self, lease: Lease, state: dict[str, Any]) -> None:
         def sleep(row: Lease, now: float) -> Lease:
@@ -107,15 +113,18 @@ class Discovery:
 
 
 class _Counted:
-    """Counts what passes through."""
+    """Counts what passes through, and tells now and then that it goes on."""
 
-    def __init__(self, partitions: Iterable[Partition]) -> None:
+    def __init__(self, partitions: Iterable[Partition], goes_on: Callable[[], None]) -> None:
         self._partitions = partitions
+        self._goes_on = goes_on
         self.count = 0
 
     def __iter__(self) -> Iterator[Partition]:
         for partition in self._partitions:
             self.count += 1
+            if self.count % RENEW_EVERY == 0:
+                self._goes_on()
             yield partition
 
 

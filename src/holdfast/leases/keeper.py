@@ -6,10 +6,10 @@ hangs must lose its leases, or a live-looking node would keep partitions for eve
 
 from __future__ import annotations
 
-from holdfast.errors import Interrupted, SessionExpired
+from holdfast.errors import Interrupted, SessionExpired, StoreError
 from holdfast.events import HeartbeatWithheld, SessionEnded
 from holdfast.leases.session import Session
-from holdfast.leases.world import Task, World
+from holdfast.leases.world import World
 
 SPREAD = 0.1
 """Part of a heartbeat that is added at random, so that nodes do not write in step. Never earlier: writes cost."""
@@ -23,19 +23,16 @@ class Keeper:
         self._world = world
         self._step = ("start", world.clock.monotonic() + session.timing.timeout)
         self._shift = 0
-        self._task: Task | None = None
 
     def start(self) -> None:
         """Begin to renew. Call after the session has joined; a shift that still runs from before ends by itself."""
         self._shift += 1
         shift = self._shift
-        self._task = self._world.spawn(lambda: self._run(shift))
+        self._world.spawn(lambda: self._run(shift))
 
     def stop(self) -> None:
-        """Renew no more. Blocks at most one heartbeat; may be called again."""
+        """Renew no more, but for a heartbeat that is on its way. Does not block; may be called again."""
         self._shift += 1
-        if self._task is not None:
-            self._task.join(self._session.timing.heartbeat)
 
     def step(self, name: str, limit: float) -> None:
         """The loop begins this step now and means to be done within `limit` seconds. Does not block."""
@@ -45,10 +42,11 @@ class Keeper:
         try:
             while self._renews_after_a_while(shift):
                 self._session.heartbeat()
-        except SessionExpired as expired:
-            self._world.emit(SessionEnded(self._session.id, str(expired)))
         except Interrupted:
             return
+        except (SessionExpired, StoreError) as ended:
+            if shift == self._shift:
+                self._world.emit(SessionEnded(self._session.id, str(ended)))
 
     def _renews_after_a_while(self, shift: int) -> bool:
         while shift == self._shift:

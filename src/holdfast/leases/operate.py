@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
-from holdfast.errors import PartitionNotFound, PartitionUpdateFailed
+from holdfast.errors import PartitionNotFound, PartitionUpdateFailed, TransitionRefused
 from holdfast.leases import transitions
 from holdfast.leases.coordinator import floor_of
 from holdfast.leases.lease import Key, Lease, Ownership, Status
@@ -55,7 +55,7 @@ class Operator:
 
     def fail(self, key: str, reason: str) -> Lease:
         """Stop work on a partition until somebody reopens it."""
-        return self.change(key, lambda row, now: transitions.halt(row, reason, now))
+        return self.change(key, lambda row, now: transitions.halt(_unfinished(row), reason, now))
 
     def purgeable(self, older_than: float) -> Iterator[Lease]:
         """COMPLETED rows without receipts, completed that long ago, that still carry more than key and token."""
@@ -102,6 +102,12 @@ class Operator:
             if self.store.swap([Swap(row.version, wanted)]) == [Outcome.OK]:
                 return wanted
         raise PartitionUpdateFailed(key.key, "its row changes all the time")
+
+
+def _unfinished(row: Lease) -> Lease:
+    if row.status is Status.COMPLETED:
+        raise TransitionRefused(f"{row.key!r} is COMPLETED; there is nothing to stop")
+    return row
 
 
 def _completed_by(row: Lease, limit: float) -> bool:

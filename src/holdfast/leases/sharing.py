@@ -75,6 +75,8 @@ class FairShare:
         """A node counts once it has renewed its session: one that comes and goes moves nothing."""
         if row.status is not Status.ASSIGNED:
             return False
+        if row.unreadable is not None:
+            return False
         node = node_info(row)
         return node.counter > 0 and not node.draining and self._coordinator.pipeline in node.pipelines
 

@@ -116,7 +116,9 @@ class SourceCoordinator:
 
     def _acquire(self) -> Lease | None:
         self._leases.sweep()
-        for lease in self._leases.claim(1):
+        # A claim whose answer was lost has left its lease with this node, and only this node can tell.
+        unknown = (row for row in self._leases.owned() if row.key not in self._held)
+        for lease in self._leases.claim(1) or self._leases.adopt(unknown):
             self._held[lease.key] = lease
             return lease
         return None

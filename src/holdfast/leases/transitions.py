@@ -133,7 +133,7 @@ def save_state(lease: Lease, state: Json, now: float, due_at: float | None = Non
         lease,
         ownership=replace(lease.ownership, due_at=due_at),
         progress=replace(lease.progress, state=state),
-        history=replace(lease.history, updated_at=now),
+        history=replace(lease.history, updated_at=now) if state == lease.progress.state else _moved(lease.history, now),
     )
 
 
@@ -164,7 +164,7 @@ def close(lease: Lease, now: float, reopen_at: float, max_closed: int | None = N
     """Asleep until `reopen_at`; COMPLETED when it has been closed `max_closed` times."""
     _require_owned(lease)
     count = lease.history.closed_count + 1
-    closed = replace(lease, history=replace(lease.history, closed_count=count))
+    closed = replace(lease, history=replace(_moved(lease.history, now), closed_count=count))
     if max_closed is not None and count >= max_closed:
         return complete(closed, now)
     return _free(closed, Status.CLOSED, reopen_at, now)
@@ -213,7 +213,7 @@ def reopen(lease: Lease, now: float) -> Lease:
 
 def is_stripped(lease: Lease) -> bool:
     """Whether only key and token are left of a row."""
-    return lease.status is Status.COMPLETED and lease.history.created_at is None
+    return lease.history.created_at is None and not lease.spec and lease.unreadable is None
 
 
 def strip(lease: Lease, now: float) -> Lease:

@@ -63,10 +63,10 @@ class Webhook:
             self._outbox.add(_as_json(event, self._now()))
 
     def stop(self) -> None:
-        """Send what waits, trying once, and end. Blocks at most twice the timeout; may be called again."""
+        """Send what waits, trying once, and end. Blocks for a second at most; may be called again."""
         self._stopping.set()
         self._outbox.close()
-        self._thread.join(2 * self._patience)
+        self._thread.join(1.0)
 
     def _run(self) -> None:
         refusal = self._target.refusal()

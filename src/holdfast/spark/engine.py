@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Recipe", "Round", "SparkEngine"]
 
-CLOSE_PATIENCE = 5.0
+CLOSE_PATIENCE = 2.0
 CANCELLED = "the round was cancelled"
 
 
@@ -151,11 +151,17 @@ class SparkEngine(Engine):
                     self._told.put(report)
             except Exception as error:  # noqa: BLE001 - this thread must live, and every batch must be reported
                 reason = readable(error)
-                if session_is_gone(error):
+                if self._is_gone(error):
+                    # Nothing is reported: what was out may have killed it, and must not be passed on as innocent.
                     self._gone = f"the Spark session is gone: {reason}"
+                    left.clear()
             for batch_id in left:
                 self._told.put(Failed(batch_id, reason, unavailable=True))
             self._told.put(carried)
+
+    def _is_gone(self, error: BaseException) -> bool:
+        """Whether no job will ever run in this session again. An error of a job's own never says so."""
+        return session_is_gone(self._spark, error)
 
     def _reports_of(self, carried: Round) -> Iterator[Report]:
         """Reports of all batches; fewer if the round was cancelled. Raises when the session is gone."""
@@ -167,7 +173,7 @@ class SparkEngine(Engine):
             try:
                 yield from run_job(self._spark, carried.recipe, batches)
             except Exception as error:
-                if carried.cancelled.is_set() or session_is_gone(error):
+                if carried.cancelled.is_set() or self._is_gone(error):
                     raise
                 if len(batches) == 1:
                     yield Failed(batches[0].id, str(error) if isinstance(error, BatchError) else readable(error))

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import re
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 MAX_ERROR = 500
 
 _TRACEBACK = "Traceback (most recent call last):\n"
 _LOST_TASK = re.compile(r"[Ll]ost task [^)]*\)[^:]*: (?P<error>[^\n]+)")
 _JAVA_NAME = re.compile(r"^(?:[a-z][\w$]*\.)+(?P<name>[A-Z]\w*): ")
-_GONE = (
-    "SparkContext was shut down",
-    "stopped SparkContext",
-    "SparkContext has been shutdown",
-    "Connection refused",
-    "Answer from Java side is empty",
-    "Error while sending or receiving",
-)
 
 
 def readable(error: BaseException) -> str:
@@ -27,9 +23,16 @@ def readable(error: BaseException) -> str:
     return (_JAVA_NAME.sub("", line) or type(error).__name__)[:MAX_ERROR]
 
 
-def session_is_gone(error: BaseException) -> bool:
-    """Whether no job will ever run in this session again."""
-    return isinstance(error, ConnectionError) or any(sign in str(error) for sign in _GONE)
+def session_is_gone(spark: SparkSession, error: BaseException) -> bool:
+    """Whether no job will ever run in this session again: asked of Spark itself, whatever the error says."""
+    from py4j.protocol import Py4JNetworkError
+
+    if isinstance(error, Py4JNetworkError):
+        return True
+    try:
+        return bool(spark.sparkContext._jsc.sc().isStopped())  # noqa: SLF001 - Python has no public way to ask
+    except Exception:  # noqa: BLE001 - whatever it is, the JVM does not answer
+        return True
 
 
 def quieten() -> None:

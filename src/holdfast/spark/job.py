@@ -45,7 +45,7 @@ def run_job(spark: SparkSession, recipe: Recipe, batches: Sequence[Batch]) -> li
     except Unavailable as away:
         return [Failed(batch.id, str(away), unavailable=True) for batch in batches]
     except Exception as error:
-        if session_is_gone(error):
+        if session_is_gone(spark, error):
             raise
         # The plan is the same for every batch: halves of the round would fail in the same way.
         reason = str(error) if isinstance(error, HoldfastError) else readable(error)
@@ -87,7 +87,7 @@ def _report(recipe: Recipe, batch: Batch, told: Sequence[BatchReport]) -> Report
 def _planned(spark: SparkSession, recipe: Recipe, batches: Sequence[Batch]) -> _Job:
     direct = recipe.source.direct(spark, batches)
     if direct is None:
-        return _Job(_staged(_processed(recipe, recipe.source.read(spark, batches)), recipe, batches))
+        return _read_by_frame(spark, recipe, batches)
     if not direct.tasks:
         return _Job(None)
     stage = None if recipe.processors else _without_expressions(recipe, batches, direct)
@@ -95,6 +95,15 @@ def _planned(spark: SparkSession, recipe: Recipe, batches: Sequence[Batch]) -> _
         return _Job(run_tasks(spark, direct.tasks, partial(_read_and_stage, direct, stage), REPORT_SCHEMA))
     tally = FaultTally(spark)
     return _Job(_staged(_processed(recipe, frame_of(spark, direct, tally)), recipe, batches), tally)
+
+
+def _read_by_frame(spark: SparkSession, recipe: Recipe, batches: Sequence[Batch]) -> _Job:
+    frame = recipe.source.read(spark, batches)
+    if not recipe.processors:
+        return _Job(_staged(frame, recipe, batches))
+    tally = FaultTally(spark)
+    counted = frame.mapInArrow(tally.counted_here, frame.schema)
+    return _Job(_staged(_processed(recipe, counted), recipe, batches), tally)
 
 
 def _processed(recipe: Recipe, frame: DataFrame) -> DataFrame:

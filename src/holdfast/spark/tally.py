@@ -44,6 +44,13 @@ class FaultTally:
         if faults:
             self._read.add({task: faults})
 
+    def counted_here(self, portions: Iterator[Any]) -> Iterator[Any]:
+        """As `counted`, for the Spark task in which it is called."""
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        return self.counted(0 if context is None else context.partitionId(), portions)
+
     def compare(self, staged: int) -> None:
         """Raise `BatchError` if fewer faults came to the sinks than were read."""
         read = sum(self._read.value.values())

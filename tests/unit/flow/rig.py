@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from holdfast.buckets.bucket import Bucket
+from holdfast.errors import Interrupted
 from holdfast.events import Event
 from holdfast.flow.batch import Limits
 from holdfast.flow.engine import Report
@@ -34,11 +35,14 @@ class TestClock:
 
     def __init__(self) -> None:
         self.time = 1000.0
+        self.interrupted = False
 
     def monotonic(self) -> float:
         return self.time
 
     def wait(self, seconds: float) -> None:
+        if self.interrupted:
+            raise Interrupted("the time for stopping is over")
         self.time += seconds
 
 

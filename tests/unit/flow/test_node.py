@@ -1,8 +1,13 @@
 from __future__ import annotations
 
+import pytest
+
+from holdfast.errors import BatchError, StoreUnavailable
 from holdfast.events import NodeJoined, NodeLeft, SessionEnded
-from holdfast.flow.batch import Limits
+from holdfast.flow.batch import Cut, Done, Limits, Wait
 from holdfast.leases.lease import Key, Status
+from holdfast.leases.session import node_info
+from holdfast.leases.transitions import RetryLimits
 from tests.unit.flow.rig import Fleet, TestNode
 
 
@@ -68,3 +73,63 @@ def test_a_node_that_could_not_renew_in_time_drops_its_work_and_joins_as_somebod
     assert len(joined) == len(set(joined)) == 2
     assert [event.session for event in fleet.told(SessionEnded)] == first
     assert fleet.row("p").token == 2
+
+
+def test_an_error_in_the_loop_counts_a_take_over_so_that_a_partition_cannot_kill_every_node_for_ever(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    fleet = Fleet({"p": 5})
+    TestNode(fleet).start().loop.hand_back()
+
+    def broken(leases: object, limits: object) -> list[Cut | Wait | Done | BatchError]:
+        raise KeyError("a plugin's mistake")
+
+    monkeypatch.setattr(fleet.source, "plan", broken)
+    for life in range(2):
+        node = TestNode(fleet, f"n{life}", retries=RetryLimits(max_takeovers=1))
+        with pytest.raises(KeyError):
+            node.node.run()
+        assert node.engine.closed
+    assert fleet.row("p").history.takeovers == 1
+    halted = TestNode(fleet, "last", retries=RetryLimits(max_takeovers=1))
+    halted.engine.script = halted.node.stop
+    halted.node.run()
+    assert fleet.row("p").status is Status.FAILED
+
+
+def test_a_node_that_is_stopped_while_the_store_is_away_ends_without_an_error() -> None:
+    fleet = Fleet({"p": 5})
+    node = TestNode(fleet)
+
+    def script() -> None:
+        if node.engine.out:
+            fleet.clock.interrupted = True
+            fleet.store.now = away  # type: ignore[method-assign]
+            node.node.stop()
+
+    def away() -> float:
+        raise StoreUnavailable("it is away")
+
+    node.engine.script = script
+    assert node.node.run() is False
+    assert node.engine.closed
+
+
+def test_the_node_says_that_it_is_draining_before_it_leaves() -> None:
+    fleet = Fleet({"p": 5})
+    node = TestNode(fleet)
+    said: list[bool] = []
+
+    def script() -> None:
+        if node.engine.drained:
+            node.session.heartbeat()
+            (row,) = fleet.store.get([Key("$nodes", "", node.session.id)])
+            assert row is not None
+            said.append(node_info(row).draining)
+        elif node.engine.out:
+            node.node.stop()
+
+    node.engine.script = script
+    node.node.run()
+    assert said
+    assert all(said)

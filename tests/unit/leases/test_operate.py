@@ -79,7 +79,7 @@ def test_what_cannot_be_is_refused(rig: Rig, operator: Operator) -> None:
 
 @pytest.mark.parametrize("fault", [fault for fault in Fault if fault not in (Fault.AWAY, Fault.ANSWER_LOST)])
 def test_an_unknown_answer_is_looked_up(rig: Rig, operator: Operator, fault: Fault) -> None:
-    rig.table.add([make_row("k", status=Status.FAILED, due_at=None)])
+    rig.table.add([make_row("k", status=Status.FAILED, due_at=None, created_at=1.0)])
     rig.store.order("swap", fault)
     assert operator.reopen("k") == rig.row("k")
     assert rig.row("k").version == 1
@@ -92,7 +92,7 @@ def test_a_store_that_is_away_is_told_at_once(rig: Rig, operator: Operator) -> N
 
 
 def test_a_row_that_changes_all_the_time_is_given_up(rig: Rig, operator: Operator) -> None:
-    rig.table.add([make_row("k", status=Status.FAILED, due_at=None)])
+    rig.table.add([make_row("k", status=Status.FAILED, due_at=None, created_at=1.0)])
     get = rig.store.inner.get
 
     def get_and_disturb(keys: object) -> object:

@@ -98,6 +98,14 @@ def test_a_commit_moves_position_receipts_and_sequence_together() -> None:
     assert done.ownership == held.ownership
 
 
+def test_they_start_anew_too_when_a_source_saves_new_state_or_closes_the_partition() -> None:
+    saved = transitions.save_state(HELD, {"page": 2}, NOW).history
+    assert (saved.attempts, saved.takeovers) == (0, 0)
+    renewed = transitions.save_state(HELD, HELD.progress.state, NOW).history
+    assert (renewed.attempts, renewed.takeovers) == (2, 1)
+    assert transitions.close(HELD, NOW, NOW + 5).history.takeovers == 0
+
+
 def test_attempts_and_takeovers_start_anew_when_the_position_moves() -> None:
     moved = transitions.commit(HELD, advance(), HELD, NOW).history
     assert (moved.attempts, moved.takeovers, moved.last_error) == (0, 0, None)

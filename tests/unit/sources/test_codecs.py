@@ -90,6 +90,7 @@ def test_json_lines_are_judged_one_by_one(data: bytes) -> None:
 
 @settings(deadline=None)
 @given(data=bodies)
+@example(data=b' \n  {"id":3}\t\n{"id": 0, "note": ""}')
 def test_without_a_schema_a_json_line_stays_as_it_is(data: bytes) -> None:
     rows, faults = decode(Jsonl(None), data)
     lines: dict[int, Any] = dict(rows)

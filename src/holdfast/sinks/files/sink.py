@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 
 from holdfast.buckets.bucket import Bucket, Published, RootLock, StagedFile
 from holdfast.errors import BatchError, Halt, Refused, SinkUnavailable, StagedDataGone
@@ -77,13 +78,16 @@ class FilesSink(Sink):
             )
         return {"files": files}
 
-    def witness(self, taken: Sequence[tuple[Lease, Name]]) -> list[Halt | None]:
+    def witness(self, taken: Sequence[tuple[Lease, Name]]) -> list[Halt | SinkUnavailable | None]:
         return [self._ahead(lease, name) for lease, name in taken]
 
-    def _ahead(self, lease: Lease, name: Name) -> Halt | None:
+    def _ahead(self, lease: Lease, name: Name) -> Halt | SinkUnavailable | None:
         unknown = manifest_key(name, lease.commit.sequence + 1)
-        if self._bucket.read(unknown) is None:
-            return None
+        try:
+            if self._bucket.read(unknown) is None:
+                return None
+        except SinkUnavailable as away:
+            return away
         return Halt(
             f"sink {self.name!r} has a manifest {unknown} that the store does not know: "
             f"the store is at commit {lease.commit.sequence} and has lost what came after it"
@@ -91,13 +95,17 @@ class FilesSink(Sink):
 
     def sweep(self, taken: Sequence[tuple[Lease, Name]]) -> None:
         for lease, name in taken:
-            named = {_place(file["staged"]) for file in self._pending_files(lease)}
-            stale = [
-                handle
-                for place, handle in self._bucket.staged_under(staging_folder(name))
-                if staged_token(name, place) < lease.token and _place(handle) not in named
-            ]
-            self._bucket.discard(stale)
+            # What cannot be deleted now is garbage that nobody sees; the next owner tries again.
+            with suppress(SinkUnavailable):
+                self._bucket.discard(self._stale(lease, name))
+
+    def _stale(self, lease: Lease, name: Name) -> list[Json]:
+        named = {_place(file["staged"]) for file in self._pending_files(lease)}
+        return [
+            handle
+            for place, handle in self._bucket.staged_under(staging_folder(name))
+            if staged_token(name, place) < lease.token and _place(handle) not in named
+        ]
 
     def _pending_files(self, lease: Lease) -> list[dict[str, Json]]:
         receipt = (lease.commit.receipts or {}).get(self.name)

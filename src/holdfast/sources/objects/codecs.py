@@ -107,14 +107,14 @@ def _check_utf8(lines: Lines) -> None:
 
 
 def _objects(lines: Lines) -> Lines:
-    """The lines that are not blank, without white space around. Raises unless each looks like an object."""
+    """The lines that are not blank, as they are. Raises unless each looks like an object."""
     # Arrow's parser would take an object that spans lines, or several in one, and it crashes on a lone `null`.
     numbers, starts, ends = np.frombuffer(lines.data, np.uint8), lines.starts, lines.ends
     for _ in range(TRIMMED):
         filled = ends > starts
         if not filled.all():
-            lines = Lines(lines.data, starts[filled], ends[filled], lines.items[filled])
-            starts, ends = lines.starts, lines.ends
+            lines = Lines(lines.data, lines.starts[filled], lines.ends[filled], lines.items[filled])
+            starts, ends = starts[filled], ends[filled]
         if not len(starts):
             return lines
         before, behind = _is_space(numbers[starts]), _is_space(numbers[ends - 1])

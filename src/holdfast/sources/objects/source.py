@@ -46,8 +46,14 @@ class ObjectsSource(Source):
 
     # --- on the node -------------------------------------------------------------------------------------------
 
-    def discover(self, state: dict[str, Any]) -> Iterator[Partition]:  # noqa: ARG002 - the store knows what is old
+    def discover(self, state: dict[str, Any]) -> Iterator[Partition]:
         """All objects in order of their paths. Objects that are known already are yielded again and not read again."""
+        folder = str(self._folder)
+        if state.setdefault("folder", folder) != folder:
+            raise Refused(
+                f"this pipeline has read {state['folder']}; in {folder} objects of the same name would count as done. "
+                "Give it another name, or another partition_prefix"
+            )
         for found in find(self._folder, self._selection):
             yield Partition(f"{self._folder.name}|{_key(found.path)}", spec=self._spec(found))
 
@@ -62,6 +68,8 @@ class ObjectsSource(Source):
         return Name(Path(lease.spec["folder"]).name or "objects", digest[:32])
 
     def plan(self, leases: Sequence[Lease], limits: Limits) -> list[Cut | Wait | Done | BatchError]:
+        if not self._folder.is_dir():
+            raise SourceUnavailable(f"the folder {self._folder} is not there")
         return [self._next(lease, limits) for lease in leases]
 
     def _next(self, lease: Lease, limits: Limits) -> Cut | Done | BatchError:
@@ -124,8 +132,10 @@ class ObjectsSource(Source):
         file = _file(spec)
         try:
             gzipped = is_gzipped(file, self._config.compression)
-        except OSError:
-            gzipped = False  # the task that opens it tells what is wrong
+        except FileNotFoundError:
+            gzipped = False  # the task that opens it tells that it is gone
+        except OSError as error:
+            raise SourceUnavailable(f"cannot read {file}: {error.strerror}") from error
         start, end = batch.cut.start["offset"], batch.cut.end["offset"]
         return Piece(batch.id, str(file), spec["size"], spec["mtime_ns"], start, end, gzipped)
 

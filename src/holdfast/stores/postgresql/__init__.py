@@ -8,12 +8,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from holdfast.config.plugins import PLAIN_ERROR
 from holdfast.config.secrets import Secret
-from holdfast.config.units import VALUE_ERROR, Duration, Port
+from holdfast.config.units import Duration, Port
 from holdfast.errors import UsageError
 from holdfast.registry import Plugin
 
@@ -23,13 +23,7 @@ if TYPE_CHECKING:
 TABLE_PREFIX = r"^([A-Za-z_][A-Za-z0-9_]{0,31})?$"
 
 
-def _some_time(seconds: float) -> float:
-    if seconds <= 0:
-        raise PydanticCustomError(VALUE_ERROR, "is no time at all; nothing could be answered within it")
-    return seconds
-
-
-Timeout = Annotated[Duration, AfterValidator(_some_time)]
+Timeout = Annotated[Duration, Field(gt=0)]
 
 
 class PostgresqlTls(BaseModel):
@@ -66,9 +60,11 @@ class PostgresqlConfig(BaseModel):
     skip_table_creation: bool = Field(
         default=False, description="Never create or migrate tables; refuse to start if they are not as needed."
     )
-    connect_timeout: Timeout = Field(default=5.0, description="How long to wait for a connection.")
+    connect_timeout: Timeout = Field("5s", validate_default=True, description="How long to wait for a connection.")
     statement_timeout: Timeout = Field(
-        default=10.0, description="How long the server may take for one statement, waiting for locks included."
+        "10s",
+        validate_default=True,
+        description="How long the server may take for one statement, waiting for locks included.",
     )
 
     @model_validator(mode="after")

@@ -57,33 +57,34 @@ class PatientConnection(psycopg.Connection[TupleRow]):
     def __init__(self, *arguments: Any, **settings: Any) -> None:
         super().__init__(*arguments, **settings)
         self._listener = select.poll()
-        self._statements: dict[str, bytes] = {}
+        self._listener.register(self.fileno(), select.POLLIN)
+        self._statements: dict[str, tuple[bytes, Transformer]] = {}
 
     def wait(self, gen: PQGen[T], interval: float = 0.1, timeout: float | None = None) -> T:
         """As inherited, but never without a timeout. A connection that ran into it is of no more use."""
         return super().wait(gen, interval, self.patience if timeout is None else timeout)
 
-    def usable(self) -> bool:
+    def usable(self, idle_for: float) -> bool:
         """Whether nothing is under way, and the server has not hung up while nobody looked."""
         if self.closed or self.pgconn.transaction_status != TransactionStatus.IDLE:
             return False
         # An idle server says nothing, unless it is going.
-        self._listener.register(self.fileno(), select.POLLIN)
-        return not self._listener.poll(0)
+        return not idle_for or not self._listener.poll(0)
 
     def run_prepared(self, text: str, parameters: Sequence[bytes | None]) -> list[TupleRow]:
         """Rows of a statement with `$1` and so on, prepared on first use. Costs us half of what a cursor costs."""
-        name = self._statements.get(text)
-        if name is None:
-            name = b"holdfast_%d" % len(self._statements)
-            self.pgconn.send_prepare(name, text.encode())
-            self._result(ExecStatus.COMMAND_OK)
-            self._statements[text] = name
-        self.pgconn.send_query_prepared(name, parameters, result_format=Format.BINARY)
+        name, rows = self._statements.get(text) or self._prepare_statement(text)
+        self.pgconn.send_query_prepared(name, parameters, None, Format.BINARY)
         result = self._result(ExecStatus.TUPLES_OK)
-        transformer = Transformer(self)
-        transformer.set_pgresult(result)
-        return transformer.load_rows(0, result.ntuples, tuple)
+        rows.set_pgresult(result)
+        return rows.load_rows(0, result.ntuples, tuple)
+
+    def _prepare_statement(self, text: str) -> tuple[bytes, Transformer]:
+        name = b"holdfast_%d" % len(self._statements)
+        self.pgconn.send_prepare(name, text.encode())
+        self._result(ExecStatus.COMMAND_OK)
+        self._statements[text] = name, Transformer(self)
+        return self._statements[text]
 
     def _result(self, wanted: ExecStatus) -> PGresult:
         results: list[PGresult] = self.wait(generators.execute(self.pgconn))
@@ -97,11 +98,7 @@ class PatientConnection(psycopg.Connection[TupleRow]):
 def connections(config: PostgresqlConfig) -> Connections[PatientConnection]:
     """Connections as the settings describe them. Raises `StoreError` if the URL cannot be read."""
     conninfo = _conninfo(config)
-    return Connections(
-        lambda: _connect(conninfo, config),
-        lambda connection, _idle: connection.usable(),
-        lambda connection: connection.close(),
-    )
+    return Connections(lambda: _connect(conninfo, config), PatientConnection.usable, PatientConnection.close)
 
 
 def server_name(config: PostgresqlConfig) -> str:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from holdfast.leases.lease import FINISHED, Lease, Status
 
-WORTH_REMEMBERING = 500
+WORTH_REMEMBERING = 100
 """So many claims leave enough behind to be worth avoiding. Below that, every claim looks at everything."""
 LOOK_EVERY, LOOK_EVERY_AT_LEAST = 1.0, 5.0
 TIME_FOR_LOOKING = 0.05

@@ -177,15 +177,18 @@ class PostgresqlStore(ClaimingStore):
 
     def _run(self, work: Callable[[PatientConnection], T], *, writing: bool) -> T:
         """Run work of one statement on a connection of its own; again if the server undid it for another's sake."""
-        for tries_left in reversed(range(TRIES)):
-            with self._connections.lent() as db:
-                try:
-                    self._prepare(db)
-                    return work(db)
-                except psycopg.Error as error:
-                    if error.sqlstate not in CLASHES or not tries_left:
-                        raise answered(self._place, error, writing=writing) from error
-        raise AssertionError("unreachable")
+        tries = 0
+        while True:
+            db = self._connections.take()
+            try:
+                self._prepare(db)
+                return work(db)
+            except psycopg.Error as error:
+                tries += 1
+                if error.sqlstate not in CLASHES or tries == TRIES:
+                    raise answered(self._place, error, writing=writing) from error
+            finally:
+                self._connections.give_back(db)
 
     def _prepare(self, db: PatientConnection) -> None:
         if self._prepared:

@@ -1,0 +1,236 @@
+"""Mutants of the way to readers: commit, publish, staging."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+from holdfast.errors import LeaseLost, SinkUnavailable, StagedDataGone
+from holdfast.flow import committing, names
+from holdfast.flow.batch import Batch, Name
+from holdfast.flow.committing import Committer
+from holdfast.flow.held import Held
+from holdfast.flow.loop import PipelineLoop
+from holdfast.flow.manifest import Manifest
+from holdfast.flow.publishing import Publisher
+from holdfast.leases import transitions
+from holdfast.leases.lease import Lease
+from holdfast.leases.store import Outcome, Swap
+from holdfast.leases.writes import FencedWrites
+from holdfast.sinks.files import sink as files_sink
+from holdfast.sinks.files.sink import FilesSink
+from tests.simulation.mutation import Put, mutant
+
+# --- commit -------------------------------------------------------------------------------------------------------
+
+
+@mutant()
+def a_commit_may_cover_one_that_is_not_published(put: Put) -> None:
+    original = transitions.commit
+
+    def commit(lease: Lease, advance: Any, expected: Lease, now: float) -> Lease:
+        return original(replace(lease, commit=replace(lease.commit, receipts=None)), advance, expected, now)
+
+    put(transitions, "commit", commit)
+    put(Held, "pending", property(lambda self: False))
+
+
+@mutant()
+def a_takeover_plans_before_it_publishes(put: Put) -> None:
+    put(Held, "pending", property(lambda self: False))
+
+
+@mutant()
+def files_are_published_before_the_commit(put: Put) -> None:
+    def commit(self: Committer, commits: Sequence[tuple[Held, Batch, Any]]) -> None:
+        for _, batch, report in commits:
+            for name, receipt in committing._receipts(batch, report).items():
+                _publish_at_once(self._sinks[name], receipt)
+        original(self, commits)
+
+    original = Committer._commit
+    put(Committer, "_commit", commit)
+
+
+@mutant()
+def the_position_moves_to_the_planned_end(put: Put) -> None:
+    original = Committer._advance
+
+    def advance(self: Committer, held: Held, batch: Batch, report: Any, now: float) -> Any:
+        return original(self, held, batch, replace(report, end=batch.cut.end), now)
+
+    put(Committer, "_advance", advance)
+
+
+@mutant()
+def an_owner_aborts_after_a_time_out(put: Put) -> None:
+    put(FencedWrites, "_send", _send_and_give_up)
+    put(Committer, "_committed", _cleaning_up_what_is_lost())
+
+
+@mutant()
+def an_owner_deletes_what_it_staged_when_its_commit_is_refused(put: Put) -> None:
+    put(Committer, "_committed", _cleaning_up_what_is_lost())
+
+
+# --- publish ------------------------------------------------------------------------------------------------------
+
+
+@mutant()
+def receipts_are_cleared_before_publishing(put: Put) -> None:
+    def publish(self: Publisher, pending: Sequence[Held]) -> None:
+        kept = [replace(held) for held in pending]
+        self._clear_receipts(pending)
+        self._through_all_sinks(kept)
+
+    put(Publisher, "publish", publish)
+
+
+@mutant("meso")
+def one_sink_stands_for_all(put: Put) -> None:
+    original = Publisher._settled
+
+    def settled(self: Publisher, held: Held, results: dict[str, Any]) -> bool:
+        return any(result is None for result in results.values()) or original(self, held, results)
+
+    put(Publisher, "_settled", settled)
+
+
+@mutant()
+def no_manifest_is_written(put: Put) -> None:
+    put(FilesSink, "_witnessed", lambda self, publication, files: None)
+
+
+@mutant()
+def the_manifest_follows_the_files(put: Put) -> None:
+    original = FilesSink._publish
+
+    def publish(self: FilesSink, publication: Any) -> Any:
+        _publish_at_once(self, publication.receipt)
+        return original(self, publication)
+
+    put(FilesSink, "_publish", publish)
+
+
+@mutant()
+def a_foreign_manifest_is_taken_for_ours(put: Put) -> None:
+    put(Manifest, "agrees_with", lambda self, other: True)
+
+
+@mutant()
+def a_manifest_is_compared_by_its_commit_alone(put: Put) -> None:
+    put(Manifest, "agrees_with", lambda self, other: self.commit_id == other.commit_id)
+
+
+@mutant()
+def nobody_asks_the_witness(put: Put) -> None:
+    put(FilesSink, "witness", lambda self, taken: [None] * len(taken))
+
+
+@mutant()
+def a_foreign_object_counts_as_published(put: Put) -> None:
+    original = FilesSink._publish
+
+    def publish(self: FilesSink, publication: Any) -> Any:
+        trouble = original(self, publication)
+        return None if "another object" in str(trouble) else trouble
+
+    put(FilesSink, "_publish", publish)
+
+
+@mutant()
+def missing_staged_data_counts_as_published(put: Put) -> None:
+    original = FilesSink._publish
+
+    def publish(self: FilesSink, publication: Any) -> Any:
+        trouble = original(self, publication)
+        return None if isinstance(trouble, StagedDataGone) else trouble
+
+    put(FilesSink, "_publish", publish)
+
+
+@mutant()
+def a_found_commit_completes_the_partition(put: Put) -> None:
+    original = PipelineLoop._hold
+
+    def hold(self: PipelineLoop, leases: Sequence[Lease]) -> None:
+        original(self, leases)
+        for held in self._holdings:
+            held.complete_after_publish |= held.found_pending
+
+    put(PipelineLoop, "_hold", hold)
+
+
+@mutant("meso")
+def a_rebuild_forgets_the_other_sink(put: Put) -> None:
+    original = Committer._mended
+
+    def mended(self: Committer, held: Held, fresh: Any) -> Any:
+        return {name: receipt for name, receipt in original(self, held, fresh).items() if name in held.gone}
+
+    put(Committer, "_mended", mended)
+
+
+# --- staging ------------------------------------------------------------------------------------------------------
+
+
+@mutant()
+def a_staging_name_has_no_batch_in_it(put: Put) -> None:
+    original = names.staging_key
+    put(names, "staging_key", lambda name, token, batch, part: original(name, token, "batch", part))
+
+
+@mutant()
+def a_staging_name_has_neither_batch_nor_token(put: Put) -> None:
+    original = names.staging_key
+    put(names, "staging_key", lambda name, token, batch, part: original(name, 0, "batch", part))
+
+
+@mutant()
+def a_sweep_deletes_what_a_row_names(put: Put) -> None:
+    put(FilesSink, "_pending_files", lambda self, lease: [])
+
+
+@mutant()
+def a_sweep_does_not_look_at_the_token(put: Put) -> None:
+    def sweep(self: FilesSink, taken: Sequence[tuple[Lease, Name]]) -> None:
+        original(self, [(replace(lease, ownership=replace(lease.ownership, token=1 << 60)), n) for lease, n in taken])
+
+    original = FilesSink.sweep
+    put(FilesSink, "sweep", sweep)
+
+
+# --- parts ---
+
+
+def _send_and_give_up(self: Any, pending: list[Any]) -> None:
+    """As `FencedWrites._send`, but a write without an answer counts as lost."""
+    outcomes = self._until_answered(lambda: self._store.swap([Swap(one.lease.version, one.wanted) for one in pending]))
+    for one, outcome in zip(pending, outcomes, strict=True):
+        if outcome is Outcome.OK:
+            one.result = one.wanted
+        elif outcome is Outcome.UNKNOWN:
+            one.result = LeaseLost("no answer")
+        else:
+            self._read_back([one])
+
+
+def _cleaning_up_what_is_lost() -> Callable[..., None]:
+    original = Committer._committed
+
+    def committed(self: Committer, held: Held, report: Any, result: Lease | LeaseLost) -> None:
+        if isinstance(result, LeaseLost):
+            for name, receipt in report.receipts.items():
+                sink: Any = self._sinks[name]
+                with suppress(SinkUnavailable):
+                    sink._bucket.discard([file["staged"] for file in receipt["files"]])
+        original(self, held, report, result)
+
+    return committed
+
+
+def _publish_at_once(sink: Any, receipt: Any) -> None:
+    with suppress(SinkUnavailable):
+        sink._bucket.publish(files_sink._staged_files(receipt))
