@@ -62,10 +62,16 @@ def fleet(settings: Settings) -> str:
     return nodes_of(settings.coordination.partition_prefix or "")
 
 
-def open_store(settings: Settings, registry: Registry | None = None) -> Store:
-    """The configured store, opened. Raises `StoreUnavailable` or `SchemaMismatch`."""
+def open_store(settings: Settings, registry: Registry | None = None, *, create: bool = True) -> Store:
+    """The configured store, opened. Without `create` a store that is not there yet is an error, not an empty one.
+
+    Raises `StoreUnavailable` or `SchemaMismatch`.
+    """
     use = settings.coordination.store
-    store: Store = (registry or Registry.installed()).get("stores", use.name).build(use.config)
+    config = use.config
+    if not create and hasattr(config, "skip_table_creation"):
+        config = config.model_copy(update={"skip_table_creation": True})
+    store: Store = (registry or Registry.installed()).get("stores", use.name).build(config)
     store.open()
     return store
 

@@ -44,7 +44,7 @@ def opened_store(settings: Settings) -> Iterator[Store]:
     """The store of the file. Raises `UsageError` for one that only its own process can see."""
     from holdfast import app
 
-    store = app.open_store(settings)
+    store = app.open_store(settings, create=False)
     try:
         if not store.shared:
             name = settings.coordination.store.name

@@ -243,7 +243,8 @@ class SqliteStore(ClaimingStore):
             raise StoreError(f"cannot open {self._path}: there is no directory {self._path.parent}")
         if self._skip_table_creation and not self._path.exists():
             raise SchemaMismatch(
-                f"{self._path} does not exist, and skip_table_creation is set; create it once without that setting"
+                f"{self._path} does not exist, and nothing is created here; it is made by `holdfast run`, "
+                "or by whoever opens it without skip_table_creation"
             )
 
     def _prepare(self, db: sqlite3.Connection) -> None:

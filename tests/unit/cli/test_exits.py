@@ -64,7 +64,7 @@ def test_an_error_of_holdfast_shows_where_it_happened_on_request(site: Site) -> 
 
 
 def test_the_keyboard_ends_a_command_with_130(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(_: object) -> None:
+    def interrupted(_: object, *, create: bool) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(app, "open_store", interrupted)

@@ -1,6 +1,9 @@
 from __future__ import annotations
 
+import subprocess
+import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -113,6 +116,7 @@ def test_show_one_partition(site: Site, file: str, leases: Coordinator) -> None:
 
 
 def test_show_a_partition_that_does_not_exist(site: Site, file: str) -> None:
+    site.store(file).close()
     result = site.invoke("partitions", "show", file, "nowhere")
 
     assert result.exit_code == 2
@@ -273,3 +277,17 @@ def test_a_duration_that_is_none(site: Site, file: str) -> None:
 
     assert result.exit_code == 2
     assert result.stderr == "error: --older-than: 'a week' is not a duration; write 30s, 5m, 1h or PT30S\n"
+
+
+def test_a_store_that_is_not_there_is_an_error_and_is_not_made(tmp_path: Path) -> None:
+    file = tmp_path / "typo.yaml"
+    file.write_text(
+        f"source_coordination: {{store: {{sqlite: {{path: {tmp_path}/typo.db}}}}}}\n"
+        "pipelines: {p: {source: {objects: {folder: in, codec: text}}, sinks: [{files: {root: out, format: jsonl}}]}}\n"
+    )
+    result = subprocess.run(
+        [sys.executable, "-m", "holdfast", "partitions", "list", str(file)], capture_output=True, text=True, check=False
+    )
+    assert result.returncode == 2
+    assert "does not exist" in result.stderr
+    assert not (tmp_path / "typo.db").exists()

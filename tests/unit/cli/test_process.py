@@ -47,6 +47,7 @@ def holdfast(*arguments: str, code: str = "from holdfast.cli import main; main()
 )
 def test_a_command_that_runs_no_pipeline_loads_no_spark(site: Site, command: tuple[str, ...]) -> None:
     file = site.write()
+    site.store(file).close()
 
     result = holdfast(*(file if word == "FILE" else word for word in command), code=BLOCKED)
 
