@@ -126,9 +126,20 @@ def decode(row: Columns, body: str) -> Lease:
         return _unread(row, body)
 
 
+def decode_changed(row: Columns, body: str, changes: Mapping[str, Json]) -> Lease:
+    """As `decode`, for a store that keeps what has changed since beside the body."""
+    try:
+        parts = json.loads(body)
+        parts.pop("write_id")
+        parts.update(changes)
+        return _read(row, parts)
+    except _UNREADABLE:
+        return _unread(row, body)
+
+
 _UNREADABLE = (ValueError, TypeError, KeyError, AttributeError)
 _ASSIGNED = Status.ASSIGNED.value
-_ORDER = ("work_units", "range_start", "range_end", "estimated_count")
+_ORDER = ("work_units", "range_start", "range_end", "estimated_count", "index")
 _HISTORY = tuple(History.__dataclass_fields__)
 _OPTIONAL = ("acked", "state", "counts", "commit_id", "receipts", *_ORDER, *_HISTORY)
 _KNOWN = frozenset(("v", "spec", "write_id", "position", "sequence", "generation", "incarnation", *_OPTIONAL))

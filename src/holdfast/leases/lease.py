@@ -58,6 +58,8 @@ class Partition:
     range_start: int | None = None
     range_end: int | None = None
     estimated_count: int | None = None
+    index: int | None = None
+    """Number of the partition within its group."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +81,7 @@ class Order:
     range_start: int | None = None
     range_end: int | None = None
     estimated_count: int | None = None
+    index: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,6 +184,7 @@ def new_lease(
         range_start=partition.range_start,
         range_end=partition.range_end,
         estimated_count=partition.estimated_count,
+        index=partition.index,
     )
     return Lease(
         pipeline=pipeline,

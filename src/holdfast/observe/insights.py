@@ -116,6 +116,7 @@ def _ownership(lease: Lease) -> Row:
         "range_start": order.range_start,
         "range_end": order.range_end,
         "estimated_count": order.estimated_count,
+        "index": order.index,
     }
 
 

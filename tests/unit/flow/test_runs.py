@@ -16,7 +16,9 @@ from holdfast.leases.transitions import Advance, RetryLimits
 from tests.unit.flow.rig import PIPELINE, Fleet, TestNode
 
 PARTITIONS = [
-    Partition(f"{group}-{i}", group, {"size": 10}, range_start=i * 10, range_end=i * 10 + 10, estimated_count=10)
+    Partition(
+        f"{group}-{i}", group, {"size": 10}, range_start=i * 10, range_end=i * 10 + 10, estimated_count=10, index=i
+    )
     for group in ("table", "topic")
     for i in range(2)
 ]

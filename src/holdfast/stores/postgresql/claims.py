@@ -72,7 +72,6 @@ class Claimed(NamedTuple):
 
 def claim(db: PatientConnection, text: str, request: ClaimRequest, after: Place | None) -> Claimed:
     """Run a text of `ClaimTexts`."""
-    claim_id = claim_id_of(request.write_id)
     timeout = request.ownership_timeout
     parameters = [
         request.pipeline.encode(),
@@ -80,22 +79,22 @@ def claim(db: PatientConnection, text: str, request: ClaimRequest, after: Place 
         b"%d" % request.limit,
         request.owner.encode(),
         None if timeout is None else repr(timeout).encode(),
-        claim_id.encode(),
+        claim_id_of(request.write_id).encode(),
     ]
     if after is not None:
         parameters += (b"%d" % after.priority, b"%d" % after.ordinal, after.key.encode())
     rows = db.run_prepared(text, parameters)
     if len(rows) > 1:
         rows.sort(key=lambda row: _place_before(row, request.order))
-    return Claimed([_lease(row, request, claim_id) for row in rows], _head(rows))
+    return Claimed([_lease(row, request) for row in rows], _head(rows))
 
 
-def _lease(row: _sql.Row, request: ClaimRequest, claim_id: str) -> Lease:
+def _lease(row: _sql.Row, request: ClaimRequest) -> Lease:
     _, _, key, group, token, version, due_at, priority, ordinal, *claimed, body = row
     columns = Columns(
         request.pipeline, request.run, key, group, _ASSIGNED, request.owner, token, version, due_at, priority, ordinal
     )
-    return lease_after_claim(columns, body, claim_id, *claimed)
+    return lease_after_claim(columns, body, request.write_id, *claimed)
 
 
 def _place_before(row: _sql.Row, order: Sequence[Status]) -> tuple[Any, ...]:

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import psycopg
 from psycopg import generators
 from psycopg.abc import PQGen
+from psycopg.abc import Transformer as AbstractTransformer
 from psycopg.adapt import Transformer
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.pq import ExecStatus, Format, TransactionStatus
@@ -58,7 +59,7 @@ class PatientConnection(psycopg.Connection[TupleRow]):
         super().__init__(*arguments, **settings)
         self._listener = select.poll()
         self._listener.register(self.fileno(), select.POLLIN)
-        self._statements: dict[str, tuple[bytes, Transformer]] = {}
+        self._statements: dict[str, tuple[bytes, AbstractTransformer]] = {}
 
     def wait(self, gen: PQGen[T], interval: float = 0.1, timeout: float | None = None) -> T:
         """As inherited, but never without a timeout. A connection that ran into it is of no more use."""
@@ -79,7 +80,7 @@ class PatientConnection(psycopg.Connection[TupleRow]):
         rows.set_pgresult(result)
         return rows.load_rows(0, result.ntuples, tuple)
 
-    def _prepare_statement(self, text: str) -> tuple[bytes, Transformer]:
+    def _prepare_statement(self, text: str) -> tuple[bytes, AbstractTransformer]:
         name = b"holdfast_%d" % len(self._statements)
         self.pgconn.send_prepare(name, text.encode())
         self._result(ExecStatus.COMMAND_OK)

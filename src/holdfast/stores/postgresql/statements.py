@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from holdfast.leases.codec import Columns, decode
+from holdfast.leases.codec import Columns, decode, decode_changed
 from holdfast.leases.lease import Lease
 from holdfast.stores import _sql
 from holdfast.stores.postgresql.tables import seal_of
@@ -108,27 +108,25 @@ def arrays(rows: Sequence[Sequence[Any]]) -> list[list[Any]]:
 
 def lease_of(row: _sql.Row) -> Lease:
     """The lease of a row, as the last write or claim left it."""
-    columns, body, claim = Columns(*row[:11]), row[11], row[12:]
-    return decode(columns, body) if claim[0] is None else lease_after_claim(columns, body, *claim)
+    columns, body, (claim_id, *claim) = Columns(*row[:11]), row[11], row[12:]
+    return decode(columns, body) if claim_id is None else lease_after_claim(columns, body, json.loads(claim_id), *claim)
 
 
 def lease_after_claim(
-    columns: Columns, body: str, claim_id: str, claimed_at: float, started_at: float | None, takeovers: int
+    columns: Columns, body: str, write_id: str, claimed_at: float, started_at: float | None, takeovers: int
 ) -> Lease:
-    """The lease of a row whose last change was a claim.
-
-    What the claim changed is put behind the rest of the body: of two values under one name the last one counts.
-    """
-    known = body.rstrip(" \t\r\n")
-    if known[-1:] != "}":
-        return decode(columns, body)
-    started_at = claimed_at if started_at is None else started_at
-    lease = decode(
+    """The lease of a row whose last change was a claim; the body is of the write before."""
+    return decode_changed(
         columns,
-        f'{known[:-1]},"write_id":{claim_id},"claimed_at":{claimed_at!r},"updated_at":{claimed_at!r},'
-        f'"started_at":{started_at!r},"takeovers":{takeovers}}}',
+        body,
+        {
+            "write_id": write_id,
+            "claimed_at": claimed_at,
+            "updated_at": claimed_at,
+            "started_at": claimed_at if started_at is None else started_at,
+            "takeovers": takeovers,
+        },
     )
-    return lease if lease.unreadable is None else decode(columns, body)
 
 
 def claim_id_of(write_id: str) -> str:
