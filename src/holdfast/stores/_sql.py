@@ -253,5 +253,6 @@ def is_behind(place: str, found: Tables, known: int, *, may_change: bool) -> boo
     if found.oldest > known:
         raise SchemaMismatch(f"{needs}: they belong to a newer holdfast; upgrade this one")
     if found.version < known and not may_change:
-        raise SchemaMismatch(f"{needs}: skip_table_creation is set; open it once without that setting")
+        maker = "`holdfast run` makes them, or whoever opens it without skip_table_creation"
+        raise SchemaMismatch(f"{needs}: nothing is created here; {maker}")
     return found.version < known

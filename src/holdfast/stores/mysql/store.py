@@ -17,9 +17,9 @@ from pymysql.connections import Connection
 from pymysql.cursors import Cursor
 
 from holdfast.errors import AnswerLost
+from holdfast.leases.codec import Columns, take_stored
 from holdfast.leases.lease import Key, Lease, Status
 from holdfast.leases.store import ClaimingStore, ClaimRequest, Outcome, Query, Snapshot, Swap
-from holdfast.leases.transitions import claimable
 from holdfast.stores import _sql
 from holdfast.stores.mysql import MysqlConfig
 from holdfast.stores.mysql.connection import (
@@ -136,13 +136,15 @@ class MysqlStore(ClaimingStore):
                 rows += self._rows(cursor, self._candidates(status, request, request.limit - len(rows)))
         # The clock is read when the rows are locked, so that waiting does not make it stale.
         now = self._time(cursor) if rows else 0.0
-        leases = [_sql.lease_of(row) for row in rows]
-        leases = [lease for lease in leases if lease.unreadable is not None or claimable(lease, now)]
-        taken = [request.take(lease, now) if lease.unreadable is None else lease for lease in leases]
-        changed = [_sql.row_of(lease, self.max_body_bytes) for lease in taken if lease.unreadable is None]
+        places = [(Columns(*row[:-1]), row[-1]) for row in rows]
+        # It may have been set back meanwhile.
+        taken = [
+            take_stored(row, body, request, now) for row, body in places if row.due_at is None or row.due_at <= now
+        ]
+        changed = [(*one.row, one.body) for one in taken if one.lease.unreadable is None]
         # They are locked, so that each of them is there and has the version that was read.
         cursor.executemany(_sql.for_server(_CLAIM_MANY, self._table), [_bound(row) for row in changed])
-        return taken
+        return [one.lease for one in taken]
 
     def _candidates(self, status: Status, request: ClaimRequest, limit: int) -> _sql.Statement:
         unassigned = status is Status.UNASSIGNED
@@ -234,7 +236,7 @@ def _in_order_of_key(keys: Sequence[Key], write: Callable[[int], Outcome]) -> li
 
 
 def _bound(values: Sequence[Any]) -> tuple[Any, ...]:
-    """Names as bytes; the last one of a whole row is its body, which is text."""
+    """Text as bytes, so that no collation has a say."""
     return tuple([value.encode() if isinstance(value, str) else value for value in values])
 
 
