@@ -28,6 +28,7 @@ CONSTANTS
     MaxLate,        \* so many requests may be on their way without a sender that waits
     MaxRollbacks,   \* so often the store loses what it acknowledged
     MaxExpired,     \* so many staged files vanish by themselves
+    MaxReopens,     \* so often a person reopens the halted partition
     FaultsEnd,      \* whether faults come to an end (for liveness)
     Bugs            \* what is built wrong; empty for holdfast as it should be
 
@@ -39,11 +40,11 @@ VARIABLES
     bucket,     \* visible files: key, items
     late,       \* requests without a sender that waits
     history,    \* earlier rows that the store may come back with
-    takes, rollbacks, expired, calm
+    takes, rollbacks, expired, reopens, calm
 
-vars == <<row, history, takes, node, staged, manifests, bucket, late, rollbacks, expired, calm>>
+vars == <<row, history, takes, node, staged, manifests, bucket, late, rollbacks, expired, reopens, calm>>
 store == <<row, history, takes>>
-faults == <<late, rollbacks, expired, calm>>
+faults == <<late, rollbacks, expired, reopens, calm>>
 
 Bug(name) == name \in Bugs
 
@@ -130,7 +131,7 @@ Init ==
               generation |-> 1, receipts |-> None]
     /\ node = [n \in Nodes |-> Idle]
     /\ staged = {} /\ manifests = {} /\ bucket = {} /\ late = {}
-    /\ history = {} /\ takes = 0 /\ rollbacks = 0 /\ expired = 0 /\ calm = FALSE
+    /\ history = {} /\ takes = 0 /\ rollbacks = 0 /\ expired = 0 /\ reopens = 0 /\ calm = FALSE
 
 -----------------------------------------------------------------------------
 (* What can never matter again: a staged file that nothing names and, its name being used once only, nothing ever will;
@@ -149,7 +150,7 @@ Alive(m) ==
       [] m.kind = "stage"    -> \E x \in m.files : x.place \in Named
       [] m.kind = "delete"   -> \E place \in m.places : place \in Named
       [] m.kind = "manifest" -> ManifestsAt(m.manifest.sequence) = {}
-      [] m.kind = "link"     -> ~\E x \in bucket : x.key = m.file.key
+      [] m.kind = "link"     -> ~Visible(m.file)
 
 LateOnes == IF Bugs = {} THEN {m \in late : Alive(m)} ELSE late
 
@@ -159,7 +160,7 @@ View ==
     LET named == Named
         seen(n) == IF node[n].stale = None \/ node[n].stale \in named THEN node[n] ELSE [node[n] EXCEPT !.stale = None]
     IN <<row, history, takes, [n \in Nodes |-> seen(n)], {x \in staged : x.place \in named}, manifests, bucket, LateOnes,
-         rollbacks, expired, calm>>
+         rollbacks, expired, reopens, calm>>
 
 -----------------------------------------------------------------------------
 (* Take a lease.  While faults go on, at any moment; then only when nobody works under the row's token. *)
@@ -203,7 +204,8 @@ Discard(n) ==
 
 MayPlan(n) ==
     /\ node[n].pc = "plan" \/ (Bug("CommitWhilePending") /\ node[n].pc = "publish")
-    /\ node[n].lease.generation = node[n].generation \/ Bug("OldGenerationMayCommit")
+    /\ \/ node[n].lease.generation = node[n].generation
+       \/ node[n].lease.generation > node[n].generation /\ Bug("OldGenerationMayCommit")
 
 NextBatches(n) ==
     {t \in Tries(n, node[n].lease.position, Items, node[n].generation, 0, FALSE) : Sensible(t)}
@@ -218,13 +220,13 @@ Stage(n) ==
 (* The node dies or gives up; its tasks go on staging. *)
 StageLate(n) ==
     /\ MayPlan(n) /\ ~calm /\ Room
-    /\ \E t \in NextBatches(n) : late' = late \cup {[kind |-> "stage", files |-> StagedFiles(t)]}
+    /\ \E t \in NextBatches(n) : late' = LateOnes \cup {[kind |-> "stage", files |-> StagedFiles(t)]}
     /\ Become(n, Idle)
-    /\ UNCHANGED <<store, staged, manifests, bucket, rollbacks, expired, calm>>
+    /\ UNCHANGED <<store, staged, manifests, bucket, rollbacks, expired, reopens, calm>>
 
 (* A node of a later generation moves the row to it, between two commits.  An older one hands the lease back. *)
 BeginSwitch(n) ==
-    /\ node[n].pc = "plan" /\ node[n].lease.generation < node[n].generation /\ ~Bug("OldGenerationMayCommit")
+    /\ node[n].pc = "plan" /\ node[n].lease.generation < node[n].generation
     /\ Go(n, "switch")
     /\ UNCHANGED <<store, staged, manifests, bucket, faults>>
 
@@ -303,6 +305,7 @@ ReadBack(n) ==
 (* Is the manifest there, and if not, is everything there that it would name? *)
 Publish(n) ==
     /\ node[n].pc = "publish" /\ ~Bug("ManifestAfterData")
+    /\ ~(Bug("FoundCommitIsLeft") /\ node[n].lease.receipts.commit.token < node[n].lease.token)
     /\ LET mine == ManifestOf(node[n].lease)  there == ManifestsAt(mine.sequence)
            files == Files(node[n].lease.receipts.batch)
        IN CASE \E m \in there : Agrees(m, mine) -> node' = [node EXCEPT ![n].pc = "link", ![n].left = files]
@@ -389,18 +392,18 @@ Requests(n) ==  \* what the node may have sent when it dies or stops waiting
 Crash(n) ==
     /\ ~calm /\ node[n].pc # "idle"
     /\ \/ UNCHANGED late
-       \/ Room /\ \E m \in Requests(n) : late' = late \cup {m}
+       \/ Room /\ \E m \in Requests(n) : late' = LateOnes \cup {m}
     /\ Become(n, Idle)
-    /\ UNCHANGED <<store, staged, manifests, bucket, rollbacks, expired, calm>>
+    /\ UNCHANGED <<store, staged, manifests, bucket, rollbacks, expired, reopens, calm>>
 
 (* No answer.  A write to the row is looked into; anything else is simply sent again. *)
 Timeout(n) ==
     /\ ~calm /\ Room
-    /\ \E m \in Requests(n) : late' = late \cup {m}
+    /\ \E m \in Requests(n) : late' = LateOnes \cup {m}
     /\ IF node[n].pc \in Swaps THEN node' = [node EXCEPT ![n].doubt = TRUE] ELSE UNCHANGED node
     /\ staged' = IF node[n].pc = "commit" /\ Bug("AbortAfterTimeout")
                  THEN {x \in staged : x.place \notin Places(node[n].batch)} ELSE staged
-    /\ UNCHANGED <<store, manifests, bucket, rollbacks, expired, calm>>
+    /\ UNCHANGED <<store, manifests, bucket, rollbacks, expired, reopens, calm>>
 
 (* A request lands without anybody waiting for it, and may land again. *)
 Land(m) ==
@@ -411,25 +414,32 @@ Land(m) ==
                    [] OTHER -> staged
     /\ manifests' = IF m.kind = "manifest" THEN Created(m.manifest) ELSE manifests
     /\ bucket' = IF m.kind = "link" THEN Linked(m.file) ELSE bucket
-    /\ UNCHANGED <<takes, node, rollbacks, expired, calm>>
+    /\ UNCHANGED <<takes, node, rollbacks, expired, reopens, calm>>
 
 (* The store comes back with an old row: a restored a replica that lagged behind. *)
 Rollback ==
     /\ ~calm /\ \E old \in history : row' = old
     /\ history' = {} /\ rollbacks' = rollbacks + 1
-    /\ UNCHANGED <<takes, node, staged, manifests, bucket, late, expired, calm>>
+    /\ UNCHANGED <<takes, node, staged, manifests, bucket, late, expired, reopens, calm>>
 
 (* Somebody's clean-up rule deletes a staged file. *)
 Expire ==
     /\ ~calm /\ expired < MaxExpired
     /\ \E x \in staged : staged' = staged \ {x}
     /\ expired' = expired + 1
-    /\ UNCHANGED <<store, node, manifests, bucket, late, rollbacks, calm>>
+    /\ UNCHANGED <<store, node, manifests, bucket, late, rollbacks, reopens, calm>>
+
+(* Somebody reopens a halted partition without having repaired anything. *)
+Reopen ==
+    /\ ~calm /\ row.status = "failed" /\ reopens < MaxReopens
+    /\ Put([row EXCEPT !.version = @ + 1, !.status = "open"])
+    /\ reopens' = reopens + 1
+    /\ UNCHANGED <<takes, node, staged, manifests, bucket, late, rollbacks, expired, calm>>
 
 FaultsStop ==
     /\ FaultsEnd /\ ~calm
     /\ calm' = TRUE
-    /\ UNCHANGED <<store, node, staged, manifests, bucket, late, rollbacks, expired>>
+    /\ UNCHANGED <<store, node, staged, manifests, bucket, late, rollbacks, expired, reopens>>
 
 -----------------------------------------------------------------------------
 Work(n) ==
@@ -443,7 +453,7 @@ Next ==
     \/ \E n \in Nodes, g \in 1..MaxGeneration : Take(n, g)
     \/ \E n \in Nodes : Work(n) \/ StageLate(n) \/ Crash(n) \/ Timeout(n)
     \/ \E m \in late : Land(m)
-    \/ Rollback \/ Expire \/ FaultsStop
+    \/ Rollback \/ Expire \/ Reopen \/ FaultsStop
 
 Spec == Init /\ [][Next]_vars
 
@@ -508,5 +518,15 @@ CommittedBecomesVisible == \A o \in AllItems : (o < row.position) ~> (Copies(o) 
 Finished == row.position = Items /\ row.receipts = None /\ \A o \in AllItems : Copies(o) = 1
 
 EverythingGetsDone == <>[](Finished \/ Halted)
+
+-----------------------------------------------------------------------------
+(* What must be possible, or the rest would say nothing.  Checked by looking for a counterexample. *)
+
+NeverFinished == ~Finished
+
+NeverHalted == ~Halted
+
+NeverRebuilt ==
+    ~(row.receipts # None /\ row.receipts.batch.revision > 0 /\ \A f \in Files(row.receipts.batch) : Visible(f))
 
 =============================================================================

@@ -1,4 +1,4 @@
-"""Twenty thousand worlds: nothing is lost, doubled or stuck in any of them, and each is the same when it is run again."""
+"""Twenty thousand worlds: nothing is lost, doubled or stuck in any of them, and each is the same when run again."""
 
 from __future__ import annotations
 

@@ -76,7 +76,7 @@ class SparkEngine(Engine):
         """As the interface says; once, when the Spark session turns out to be gone, it raises `Unavailable`."""
         deadline = time.monotonic() + timeout
         reports = self._collect(max(0.0, timeout))
-        while not reports and (left := deadline - time.monotonic()) > 0:
+        while not reports and not self._gone and (left := deadline - time.monotonic()) > 0:
             reports = self._collect(left)
         if not reports and self._gone:
             gone, self._gone, self._limit = self._gone, None, 0

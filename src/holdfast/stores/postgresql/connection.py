@@ -67,7 +67,8 @@ class PatientConnection(psycopg.Connection[TupleRow]):
 
     def usable(self, idle_for: float) -> bool:
         """Whether nothing is under way, and the server has not hung up while nobody looked."""
-        if self.closed or self.pgconn.transaction_status != TransactionStatus.IDLE:
+        # A connection that is closed or broken has no status.
+        if self.pgconn.transaction_status != TransactionStatus.IDLE:
             return False
         # An idle server says nothing, unless it is going.
         return not idle_for or not self._listener.poll(0)
