@@ -111,12 +111,14 @@ IsStaged(f) == \E x \in staged : x.place = f.place
 
 Idle == [pc |-> "idle", doubt |-> FALSE, generation |-> 1, lease |-> None, batch |-> None, left |-> {}, stale |-> None]
 
-Swaps == {"commit", "clear", "restage", "switch", "halt"}  \* steps that write the row
+Swaps == {"commit", "clear", "restage", "switch", "complete", "halt"}  \* steps that write the row
 
 WithLease(n, pc, lease) == [node[n] EXCEPT !.pc = pc, !.doubt = FALSE, !.lease = lease, !.batch = None, !.left = {}, !.stale = None]
 
-Admitted(n, lease) ==  \* what an owner does next: publish what is committed, else go on
-    WithLease(n, IF lease.receipts # None THEN "publish" ELSE "plan", lease)
+Admitted(n, lease) ==  \* what an owner does next: publish what is committed, else go on, until nothing is left
+    WithLease(n, CASE lease.receipts # None -> "publish"
+                   [] lease.receipts = None /\ lease.position = Items /\ lease.generation = node[n].generation -> "complete"
+                   [] OTHER -> "plan", lease)
 
 Put(new) ==  \* the only way to the row
     /\ row' = new
@@ -245,6 +247,7 @@ Derived(n, lease) ==
       [] node[n].pc = "clear"   -> [next EXCEPT !.receipts = None]
       [] node[n].pc = "restage" -> [next EXCEPT !.receipts.batch = node[n].batch]
       [] node[n].pc = "switch"  -> [next EXCEPT !.generation = node[n].generation]
+      [] node[n].pc = "complete" -> [next EXCEPT !.status = "completed", !.owner = None]
       [] node[n].pc = "halt"    -> [next EXCEPT !.status = "failed", !.owner = None]
 
 Wanted(n) == Derived(n, node[n].lease)
@@ -266,8 +269,8 @@ After(n, written) ==  \* what a node does when its write is known to be applied
     CASE node[n].pc = "commit"  -> WithLease(n, IF Bug("DoneBeforePublish") THEN "clear" ELSE "publish", written)
       [] node[n].pc = "clear"   -> [WithLease(n, "settle", written) EXCEPT !.batch = node[n].lease.receipts.batch]
       [] node[n].pc = "restage" -> WithLease(n, "publish", written)
-      [] node[n].pc = "switch"  -> WithLease(n, "plan", written)
-      [] node[n].pc = "halt"    -> Idle
+      [] node[n].pc = "switch"  -> Admitted(n, written)
+      [] node[n].pc \in {"complete", "halt"} -> Idle
 
 Write(n) ==
     /\ node[n].pc \in Swaps /\ ~node[n].doubt
@@ -287,6 +290,7 @@ Allowed(n) ==
                                    /\ row.receipts = None
       [] node[n].pc = "restage" -> StillPending(n)
       [] node[n].pc = "switch"  -> row.receipts = None /\ row.generation <= node[n].generation
+      [] node[n].pc = "complete" -> row.receipts = None
       [] OTHER                  -> TRUE
 
 ReadBack(n) ==
@@ -505,6 +509,8 @@ NobodyElsesFile ==  \* no publish ever meets another file under its key, so that
     /\ \A n \in Nodes : node[n].pc = "link" => \A f \in node[n].left : ~Foreign(f)
     /\ \A m \in late : m.kind = "link" => ~Foreign(m.file)
 
+CompletedIsComplete == row.status = "completed" => row.receipts = None /\ \A o \in AllItems : Copies(o) = 1
+
 NoFalseAlarm == (rollbacks = 0 /\ expired = 0) => ~Halted
 
 PublishedIsForEver == [][bucket \subseteq bucket' /\ manifests \subseteq manifests']_<<bucket, manifests>>
@@ -515,7 +521,7 @@ FenceOnlyRises ==
 
 CommittedBecomesVisible == \A o \in AllItems : (o < row.position) ~> (Copies(o) = 1 \/ Halted)
 
-Finished == row.position = Items /\ row.receipts = None /\ \A o \in AllItems : Copies(o) = 1
+Finished == row.status = "completed" /\ row.receipts = None /\ \A o \in AllItems : Copies(o) = 1
 
 EverythingGetsDone == <>[](Finished \/ Halted)
 

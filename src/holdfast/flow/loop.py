@@ -308,6 +308,8 @@ class PipelineLoop:
                 held.cancel_at = self._watchdog()
 
     def _cancel_overdue(self) -> None:
+        if not self._coordinator.session.usable:
+            return  # the node itself was held up; how long its batches took it cannot tell, and they are lost anyway
         now = self._world.clock.monotonic()
         for held in self._holdings.where(lambda held: held.batch is not None and held.cancel_at <= now):
             reason = f"the batch took longer than {self._settings.limits.timeout:g} s"
