@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import sys
 import time
 import uuid
@@ -66,6 +67,8 @@ async def raw(server: dict[str, Any]) -> Claim:
 async def procrastinate(server: dict[str, Any]) -> Claim:
     import procrastinate as library
 
+    # It warns of an App that others cannot import; here nobody wants to.
+    logging.getLogger("procrastinate").setLevel(logging.ERROR)
     place = {name: server[name] for name in ("host", "port", "user", "password", "dbname")}
     app = library.App(connector=library.PsycopgConnector(min_size=1, max_size=1, kwargs=place))
     await app.open_async()

@@ -165,10 +165,12 @@ class _Bench:
 
 
 _INSTALL = """
-import asyncio, json, sys
+import asyncio, json, logging, sys
 import procrastinate, psycopg
 from pgqueuer.db import PsycopgDriver
 from pgqueuer.queries import Queries
+
+logging.getLogger("procrastinate").setLevel(logging.ERROR)
 
 async def main(place):
     async with procrastinate.App(connector=procrastinate.PsycopgConnector(kwargs=place)).open_async() as app:

@@ -9,8 +9,8 @@ from __future__ import annotations
 from benchmarks.harness import Comparison, compare
 from tests.simulation.runner import Summary, run_seeds
 
-SEEDS = 600
-REPETITIONS = 5
+SEEDS = 300
+REPETITIONS = 12
 SEEDS_PER_SECOND = 300.0
 TIGERBEETLE_SPEED = 1000.0
 

@@ -55,7 +55,7 @@ run_tlc() {
     (
         cd "$run"
         java "-Xmx${MODEL_MEMORY:-4g}" -XX:+UseParallelGC "-Djava.io.tmpdir=$PWD" -cp "$JAR" tlc2.TLC \
-            -workers "${WORKERS:-2}" -metadir states StagePublish >log 2>&1
+            -workers "${WORKERS:-2}" -lncheck final -metadir states StagePublish >log 2>&1
     ) || true
     rm -rf "$run/states"
 }

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from pymysql.cursors import Cursor
 
 from holdfast.config.secrets import Secret
-from holdfast.errors import StoreError
+from holdfast.errors import StoreError, StoreUnavailable
 from holdfast.leases.lease import Key
 from holdfast.leases.store import ClaimingStore, ClaimRequest, Outcome, Query, Store, Swap
 from holdfast.stores.mysql import PLUGIN, MysqlConfig
@@ -201,6 +201,21 @@ class TestMariadbServer(ServerStoreBehaviour):
         finally:
             for setting in ("sql_mode", "time_zone", "tx_isolation"):
                 self.database.run(f"SET GLOBAL {setting} = DEFAULT")
+
+    def test_a_server_that_no_longer_writes_is_left_for_the_one_that_does(self) -> None:
+        store = self.mysql()
+        with store._connections.lent() as db:
+            db.cursor().execute("SET SESSION TRANSACTION READ ONLY")
+        with pytest.raises(StoreUnavailable, match="READ ONLY"):
+            store.add([make_row("a")])
+        assert store.add([make_row("a")]) == [OK]
+
+    def test_whoever_makes_the_tables_is_waited_for(self) -> None:
+        with self.database.session() as other:
+            other.execute("SELECT GET_LOCK(%s, 0)", (f"tests.{self.database.table}",))
+            with pytest.raises(StoreUnavailable, match="another node is making the tables"):
+                self.open(statement_timeout=1.0)
+        assert self.open().add([make_row("a")]) == [OK]
 
     # --- plans -------------------------------------------------------------------------------------------------
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -9,7 +10,7 @@ from hypothesis import settings
 from pydantic import ValidationError
 
 from holdfast.config.secrets import Secret
-from holdfast.errors import StoreError
+from holdfast.errors import StoreError, StoreUnavailable
 from holdfast.leases.lease import Key, Status
 from holdfast.leases.store import ClaimRequest, Outcome, Query, Store, Swap
 from holdfast.stores.postgresql import PLUGIN, PostgresqlConfig
@@ -144,18 +145,37 @@ class TestPostgresqlServer(ServerStoreBehaviour):
             other.connection.rollback()
             assert answer.result() == [Outcome.OK, Outcome.OK]
 
+    def test_a_server_that_no_longer_writes_is_left_for_the_one_that_does(self) -> None:
+        store = self.open()
+        assert isinstance(store, PostgresqlStore)
+        with store._connections.lent() as db:
+            db.execute("SET default_transaction_read_only = on")
+        with pytest.raises(StoreUnavailable, match="read-only"):
+            store.add([make_row("a")])
+        assert store.add([make_row("a")]) == [Outcome.OK]
+
     # --- plans -------------------------------------------------------------------------------------------------
 
     def test_plans_made_for_a_small_table_stay_good_for_a_large_one(self) -> None:
         store = self.open()
         assert isinstance(store, PostgresqlStore)
+        store.add([make_row("a"), assigned_row("b", "me", due_at=1.0), make_row("c", status=Status.CLOSED)])
+        self.database.run(f"ANALYZE {self.database.table}")
         for text in (store._look(request().order), store._claims.head):
-            with store._connections.lent() as db:
-                values = [b"p", b"", b"1", b"o", None, b'"w"', b"0", b"0", b""][: 9 if "$9" in text else 6]
-                plan = "\n".join(row[0] for row in _explained(db, text, values))
+            plan = self.plan(store, text, [b"p", b"", b"1", b"o", None, b'"w"', b"0", b"0", b""])
             assert "Seq Scan" not in plan, plan
             assert "Sort" not in plan, plan
             assert f"{self.database.prefix}lease_unassigned" in plan
+        for text in (store._texts.get, store._texts.update, store._texts.delete):
+            numbered = "".join(f"{part}${number}" for number, part in enumerate(text.split("%s")[:-1], start=1))
+            plan = self.plan(store, numbered + text.split("%s")[-1], [b"{}"] * text.count("%s"))
+            assert "Seq Scan" not in plan, plan
+            assert "Nested Loop" in plan, plan
+
+    def plan(self, store: PostgresqlStore, text: str, values: list[bytes | None]) -> str:
+        with store._connections.lent() as db:
+            rows = db.run_prepared(f"EXPLAIN {text}", values[: max(map(int, re.findall(r"\$(\d+)", text)))])
+        return "\n".join(line for (line,) in rows)
 
     def test_a_server_that_does_not_wait_for_the_disk_is_told_to(self) -> None:
         self.database.run("ALTER ROLE postgres SET synchronous_commit = off")
@@ -173,13 +193,6 @@ class TestPostgresqlServer(ServerStoreBehaviour):
         connection.close()
         with pytest.raises(StoreError, match=r"LATIN1.*must be UTF8"):
             self.open(database="latin")
-
-
-def _explained(db: object, text: str, values: list[bytes | None]) -> list[tuple[str]]:
-    from holdfast.stores.postgresql.connection import PatientConnection
-
-    assert isinstance(db, PatientConnection)
-    return db.run_prepared(f"EXPLAIN {text}", values)
 
 
 # --- settings --------------------------------------------------------------------------------------------------------

@@ -171,7 +171,7 @@ class BucketClient(Bucket):
         writes: bool = True,
     ) -> T:
         host, kernel = self._host, self._kernel
-        host.touch()
+        host.risk()
         roll = kernel.random()
         if roll < self._trouble.total or self._server.down_until > kernel.now:
             self._trouble_with(name, send, partly, roll, writes=writes)

@@ -122,6 +122,7 @@ class SimulatedEngine(Engine):
             cut = batch.cut
             self._kernel.note(self._host.name, f"engine.submit {batch.lease.key}", f"{cut} as {batch.id}")
             self._kernel.after(self._duration(), self._execute, work)
+        self._host.risk()
 
     def poll(self, timeout: float) -> list[Report]:
         return self._reports.poll(timeout)

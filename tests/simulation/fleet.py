@@ -24,7 +24,8 @@ from tests.simulation.nemesis import Nemesis
 from tests.simulation.oracle import NODES, PIPELINE, nobody_works
 from tests.simulation.scenario import Scenario, draw_data, draw_knobs
 from tests.simulation.source import SimulatedSource
-from tests.simulation.store import ClaimingStoreClient, StoreClient, StoreServer
+from tests.simulation.store import ClaimingStoreClient, StoreClient
+from tests.simulation.store_server import StoreServer
 from tests.simulation.streams import StreamEngine, StreamSource
 from tests.simulation.streams_oracle import StreamsOracle
 

@@ -45,6 +45,7 @@ class Host(Life):
         self._waiting: list[Process] = []
         self._draw_clock()
         self._fuse = self._new_fuse()
+        self._jumpy = 0.06 * (faults["crash"] + faults["pause"] + faults["freeze"])
         self.world = World(clock=self, new_id=new_id, dice=kernel.dice, spawn=self.spawn, emit=self._emit)
 
     # --- the node's clock -----------------------------------------------------------------------------------------
@@ -109,6 +110,13 @@ class Host(Life):
         if not self._fuse:
             self._strike()
 
+    def risk(self) -> None:
+        """As `touch`, at a moment that matters: a write, a publish, a batch that is out. Trouble likes to come here."""
+        if self.dead:
+            raise Crash
+        if self._jumpy and self.kernel.random() < self._jumpy:
+            self._strike()
+
     @property
     def running(self) -> bool:
         return not self.dead and not all(process.ended for process in self.processes)
@@ -139,6 +147,7 @@ class Host(Life):
     def heal(self) -> None:
         """No more trouble begins here."""
         self._fuse = NEVER
+        self._jumpy = 0.0
 
     def _strike(self) -> None:
         self._fuse = self._new_fuse()

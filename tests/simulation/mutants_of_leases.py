@@ -51,13 +51,13 @@ def a_swap_is_blind(put: Put) -> None:
     put(FencedWrites, "_send", send)
 
 
-@mutant("streams")
+@mutant("streams", start=219)
 def a_commit_does_not_look_at_the_sequence(put: Put) -> None:
     original = transitions.commit
     put(transitions, "commit", lambda lease, advance, expected, now: original(lease, advance, lease, now))
 
 
-@mutant()
+@mutant(start=1511)
 def a_commit_looks_neither_at_the_sequence_nor_at_receipts(put: Put) -> None:
     original = transitions.commit
 
@@ -66,11 +66,6 @@ def a_commit_looks_neither_at_the_sequence_nor_at_receipts(put: Put) -> None:
         return original(clear, advance, lease, now)
 
     put(transitions, "commit", commit)
-
-
-@mutant()
-def a_row_that_lost_writes_is_trusted(put: Put) -> None:
-    put(writes, "still_held", lambda row, held: row.token == held.token and row.owner == held.owner)
 
 
 @mutant()
@@ -108,7 +103,7 @@ def acknowledged_ranges_are_not_kept(put: Put) -> None:
     put(Committer, "_advance", advance)
 
 
-@mutant("streams")
+@mutant("streams", start=564)
 def a_drained_batch_forgets_its_ranges(put: Put) -> None:
     original = Committer._advance
 
@@ -119,7 +114,7 @@ def a_drained_batch_forgets_its_ranges(put: Put) -> None:
     put(Committer, "_advance", advance)
 
 
-@mutant("streams")
+@mutant("streams", start=343)
 def draining_releases_at_once(put: Put) -> None:
     def drain(self: PipelineLoop) -> None:
         original(self)
@@ -169,7 +164,7 @@ def nobody_sweeps(put: Put) -> None:
     put(Coordinator, "sweep", lambda self: None)
 
 
-@mutant()
+@mutant(start=170)
 def a_lost_claim_is_never_found(put: Put) -> None:
     put(PipelineLoop, "_reconcile", lambda self: None)
 
@@ -185,7 +180,7 @@ def attempts_are_not_counted(put: Put) -> None:
     put(transitions, "fail_attempt", fail_attempt)
 
 
-@mutant()
+@mutant(start=1817)
 def attempts_do_not_begin_anew(put: Put) -> None:
     put(transitions, "_moved", lambda history, now: replace(history, updated_at=now))
 
@@ -215,7 +210,7 @@ def discovery_is_complete_before_its_rows_are_there(put: Put) -> None:
     put(Discovery, "_run_under", run_under)
 
 
-@mutant("meso")
+@mutant("meso", start=743)
 def a_row_whose_answer_was_lost_counts_as_added(put: Put) -> None:
     put(coordinator, "add_surely", lambda store, world, rows: len(store.add(rows)))
 
@@ -231,7 +226,7 @@ def a_lost_claim_of_discovery_is_never_found(put: Put) -> None:
     put(Discovery, "__init__", init)
 
 
-@mutant()
+@mutant(start=865)
 def discovery_trusts_that_its_row_is_still_there(put: Put) -> None:
     original = Discovery._row
     seen: set[int] = set()

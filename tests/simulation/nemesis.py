@@ -11,7 +11,7 @@ from tests.simulation.host import Host
 from tests.simulation.kernel import Kernel
 from tests.simulation.oracle import Oracle
 from tests.simulation.scenario import Knobs
-from tests.simulation.store import StoreServer
+from tests.simulation.store_server import StoreServer
 
 T = TypeVar("T")
 LATEST_TTLS = 5.0

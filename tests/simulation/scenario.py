@@ -70,7 +70,7 @@ def draw_knobs(kernel: Kernel, scenario: Scenario) -> Knobs:
         grace=ttl * dice.choice((0.1, 2.0)),
         claims_in_one=dice.random() < 0.5,
         copies=dice.random() < 0.5,
-        starts_within=ttl * dice.choice((0.2, 2.0)),
+        starts_within=ttl * dice.choice((0.1, 0.3, 2.0)),
         quiet_at=ttl * kernel.between(1.0, 4.5 if small else 9.0),
         window=dice.choice((1, 3, 5)),
     )

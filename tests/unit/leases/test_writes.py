@@ -168,3 +168,12 @@ def test_rows_are_added_surely_and_counted_once(fault: Fault | None) -> None:
     desk.store.deliver()
     assert {desk.row(key).ownership.write_id for key in "ab"} == {"mine"}
     assert desk.row("there").ownership.write_id == "of another"
+
+
+def test_a_row_that_has_lost_writes_is_not_derived_from_although_token_and_owner_are_the_same() -> None:
+    older = assigned_row("k", "me", version=3)
+    desk = Desk(older)
+    held = assigned_row("k", "me", version=5)
+    (result,) = desk.writes.apply([(held, lambda row: transitions.save_state(row, "new", 0.0))])
+    assert isinstance(result, LeaseLost)
+    assert desk.row().progress.state is None

@@ -27,7 +27,7 @@ from holdfast.formats.jsonl import Jsonl
 from holdfast.formats.parquet import Parquet
 from holdfast.registry import Registry
 from holdfast.sinks.files import PLUGIN
-from holdfast.sinks.files.blocks import BLOCK_ROWS, Blocks
+from holdfast.sinks.files.blocks import BLOCK_ROWS, Blocks, _text_bytes
 from holdfast.sinks.files.sink import FilesSink
 from holdfast.sinks.files.staging import FilesStager, FilesStaging
 from holdfast.testing.flows import MemoryBucket
@@ -199,16 +199,51 @@ def test_files_do_not_depend_on_the_portions_or_the_company_in_which_rows_come(
     assert digests(portions, company=company) == digests([total], company=False)
 
 
-@given(sizes=st.lists(st.integers(0, 25), max_size=12), block=st.integers(1, 10))
-def test_blocks_have_one_size_and_keep_the_order(sizes: list[int], block: int) -> None:
-    blocks, start, found = Blocks(block), 0, []
-    for size in sizes:
-        rows = pa.RecordBatch.from_pydict({"n": pa.array(range(start, start + size), pa.int64())})
-        found += list(blocks.add(rows))
-        start += size
-    assert all(one.num_rows == block for one in found)
+texts = st.lists(st.lists(st.integers(0, 400), max_size=12), max_size=6)
+
+
+@settings(deadline=None)
+@given(portions=texts, rows=st.integers(1, 10), size=st.integers(1, 900))
+def test_blocks_end_by_rows_or_bytes_and_follow_from_the_rows_alone(
+    portions: list[list[int]], rows: int, size: int
+) -> None:
+    lengths = [length for portion in portions for length in portion]
+    expected, block = [], [0, 0]
+    for length in lengths:
+        block = [block[0] + 1, block[1] + length]
+        if block[0] == rows or block[1] >= size:
+            expected.append(block[0])
+            block = [0, 0]
+    blocks, found = Blocks(rows, size), []
+    for portion in portions:
+        found += list(
+            blocks.add(pa.RecordBatch.from_pydict({"text": pa.array(["x" * n for n in portion], pa.string())}))
+        )
+    assert [one.num_rows for one in found] == expected
     found += list(blocks.rest())
-    assert [number for one in found for number in one.column("n").to_pylist()] == list(range(start))
+    assert [len(text) for one in found for text in one.column("text").to_pylist()] == lengths
+
+
+def test_text_is_weighed_however_deep_it_is() -> None:
+    kind = pa.struct([("tags", pa.list_(pa.string())), ("more", pa.map_(pa.string(), pa.binary()))])
+    column = pa.array(
+        [
+            {"tags": ["aa", None], "more": [("k", b"vvv")]},
+            None,
+            {"tags": None, "more": []},
+            {"tags": ["b"], "more": None},
+        ],
+        kind,
+    )
+    assert _text_bytes(column).tolist() == [6, 0, 0, 1]
+    assert _text_bytes(column.slice(2)).tolist() == [0, 1]
+    assert _text_bytes(pa.array([1, 2])).tolist() == [0, 0]
+
+
+def test_a_few_long_texts_are_not_kept_until_there_are_many() -> None:
+    blocks = Blocks()
+    rows = pa.RecordBatch.from_pydict({"text": ["x" * (1 << 20)] * 10})
+    assert [one.num_rows for _ in range(7) for one in blocks.add(rows)] == [32, 32]
 
 
 # --- on the node ---------------------------------------------------------------------------------------------------

@@ -25,6 +25,7 @@ from holdfast.stores.mysql import MysqlConfig
 from holdfast.stores.mysql.connection import (
     CLASHES,
     DUPLICATE,
+    READ_ONLY,
     TRIES,
     close,
     code_of,
@@ -61,6 +62,7 @@ class MysqlStore(ClaimingStore):
 
     def close(self) -> None:
         self._connections.close()
+        self._prepared = False
 
     def now(self) -> float:
         return self._read(self._time)
@@ -211,8 +213,10 @@ class MysqlStore(ClaimingStore):
         try:
             db.begin()
             result = work(db.cursor())
-        except BaseException:
+        except BaseException as error:
             roll_back(db)
+            if isinstance(error, pymysql.Error) and code_of(error) in READ_ONLY:
+                close(db)  # the next connection may find a server that writes now
             raise
         try:
             db.commit()

@@ -43,7 +43,8 @@ _COMMITS_LAST = (
 
 _NO_ANSWER = ("08", "57P", "40003")
 """The session ended; what it was doing may be done or not."""
-_PASSING = ("40001", "40P01", "55P03", "57014", "53", "58", "25006")
+READ_ONLY = "25006"
+_PASSING = ("40001", "40P01", "55P03", "57014", "53", "58", READ_ONLY)
 """The statement was undone, and may work later: conflicts, timeouts, no room, a server that only reads for now."""
 _OTHER_TABLES = ("42P01", "42703", "42883", "3F000", "42804")
 CLASHES = ("40001", "40P01")

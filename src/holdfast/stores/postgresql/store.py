@@ -22,7 +22,14 @@ from holdfast.leases.store import ClaimingStore, ClaimRequest, Outcome, Query, S
 from holdfast.stores import _sql
 from holdfast.stores.postgresql import PostgresqlConfig
 from holdfast.stores.postgresql.claims import ClaimTexts, claim
-from holdfast.stores.postgresql.connection import CLASHES, PatientConnection, answered, connections, server_name
+from holdfast.stores.postgresql.connection import (
+    CLASHES,
+    READ_ONLY,
+    PatientConnection,
+    answered,
+    connections,
+    server_name,
+)
 from holdfast.stores.postgresql.head import Head
 from holdfast.stores.postgresql.statements import Texts, arrays, lease_of, written
 from holdfast.stores.postgresql.tables import lease_table, prepare_tables, require_unicode, seal_of
@@ -57,6 +64,7 @@ class PostgresqlStore(ClaimingStore):
 
     def close(self) -> None:
         self._connections.close()
+        self._prepared = False
 
     def now(self) -> float:
         return float(self._read(f"SELECT {self._clock}", ())[0][0])
@@ -185,6 +193,8 @@ class PostgresqlStore(ClaimingStore):
                 return work(db)
             except psycopg.Error as error:
                 tries += 1
+                if error.sqlstate == READ_ONLY:
+                    db.close()  # the next connection finds the server that writes now
                 if error.sqlstate not in CLASHES or tries == TRIES:
                     raise answered(self._place, error, writing=writing) from error
             finally:
