@@ -11,9 +11,9 @@ WORKERS ?= 2
 
 # Folders that exist now; pytest refuses to start for one that does not.
 FAST_TESTS   = $(wildcard tests/unit tests/contracts tests/simulation)
-SERIAL_TESTS = $(wildcard tests/servers tests/spark tests/e2e)
+SERIAL_TESTS = $(wildcard tests/spark tests/e2e)
 
-.PHONY: help setup lock lint servers test reference demo simulate bench clean
+.PHONY: help setup lock lint servers test reference model demo simulate bench clean
 
 help: ## Show this list
 	@grep -hE '^[a-zA-Z%-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-zA-Z%-]+):.*## /\1\t/' \
@@ -64,6 +64,7 @@ servers: ## Install the servers that tests start for themselves, where they are 
 
 test: lint servers ## Lint, then run every test
 	$(BIN)/python -m pytest -q -n $(WORKERS) $(FAST_TESTS)
+	$(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile tests/servers
 	$(BIN)/python -m pytest -q $(SERIAL_TESTS)
 
 reference: $(READY) ## Write docs/reference anew from the code
@@ -71,6 +72,9 @@ reference: $(READY) ## Write docs/reference anew from the code
 
 demo: $(READY) ## Run the demonstration
 	$(BIN)/python examples/demo/demo.py
+
+model: ## Check the TLA+ model of the protocol (needs Java and Maven)
+	bash scripts/model.sh small
 
 simulate: $(READY) ## Run the simulator on SEEDS seeds (default 500)
 	$(BIN)/python -m tests.simulation --seeds $(SEEDS)

@@ -125,12 +125,12 @@ fetch_tlc
 case $what in
 small) check_all small rollback ;;
 large) check_all large large-rollback ;;
-liveness) check_all liveness liveness-rollback ;;
+liveness) check_all liveness liveness-rebuild liveness-rollback ;;
 mutants) check_mutants ;;
 all)
     check_all small rollback
     check_mutants
-    check_all liveness liveness-rollback large large-rollback
+    check_all liveness liveness-rebuild liveness-rollback large large-rollback
     ;;
 esac
 

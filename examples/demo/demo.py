@@ -32,8 +32,8 @@ ROOT = Path("build/demo")
 CONFIG = Path("examples/demo/pipeline.yaml")
 PIPELINE = "orders"
 NODES = ("replica1", "replica2", "replica3")
-FILES = 36
-LINES = 20_000
+FILES = 24
+LINES = 15_000
 KILL_AFTER_COMPLETED = FILES // 4
 GIVE_UP_AFTER = 300.0
 
@@ -148,7 +148,7 @@ def verdict(records: int, fleet: Fleet, seconds: float) -> int:
     copies = Counter(published_ids())
     duplicates = sum(count - 1 for count in copies.values())
     lost = sum(number not in copies for number in range(records))
-    console.print(f"{fleet.killed or 'nobody'} was killed in the middle; {seconds:.0f} s in all")
+    console.print(f"\n{fleet.killed or 'nobody'} was killed in the middle; {seconds:.0f} s in all")
     console.print(f"records in:  {records}")
     console.print(f"records out: {sum(copies.values())}")
     console.print(f"duplicates:  {duplicates}")

@@ -8,7 +8,7 @@ import pytest
 
 from tests.servers.processes import MariadbServer, PostgresqlServer, running
 
-pytest.register_assert_rewrite("holdfast.testing")
+pytest.register_assert_rewrite("holdfast.testing", "tests.servers.behaviour", "tests.servers.outages")
 
 
 @pytest.fixture(scope="session")

@@ -6,6 +6,7 @@ import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -14,7 +15,7 @@ import pymysql
 from pydantic import BaseModel
 
 from holdfast.config.secrets import Secret
-from holdfast.leases.store import ClaimingStore
+from holdfast.leases.store import ClaimingStore, ClaimRequest
 from holdfast.stores.mysql import MysqlConfig
 from holdfast.stores.mysql.store import MysqlStore
 from holdfast.stores.postgresql import PostgresqlConfig
@@ -119,6 +120,11 @@ class Mariadb(Database):
             database=self.name,
             init_command="SET SESSION sql_mode = 'ANSI_QUOTES', innodb_lock_wait_timeout = 2",
         )
+
+
+def request(limit: int = 1, **changes: Any) -> ClaimRequest:
+    """A claim by "me", with these changes."""
+    return replace(ClaimRequest(PIPELINE, "me", "claim", limit), **changes)
 
 
 class TurnableServerClock:

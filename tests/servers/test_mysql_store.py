@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -12,7 +14,7 @@ from pydantic import ValidationError
 from pymysql.cursors import Cursor
 
 from holdfast.config.secrets import Secret
-from holdfast.errors import StoreError, StoreUnavailable
+from holdfast.errors import StoreError, StoreUnavailable, UsageError
 from holdfast.leases.lease import Key
 from holdfast.leases.store import ClaimingStore, ClaimRequest, Outcome, Query, Store, Swap
 from holdfast.stores.mysql import PLUGIN, MysqlConfig
@@ -20,8 +22,8 @@ from holdfast.stores.mysql.connection import _tls, server_name
 from holdfast.stores.mysql.store import MysqlStore
 from holdfast.testing.rows import PIPELINE, make_row, touched
 from holdfast.testing.stores import StoreBehaviour, StoreMachine
-from tests.servers.behaviour import ServerStoreBehaviour, request
-from tests.servers.databases import Mariadb, TurnableServerClock
+from tests.servers.behaviour import ServerStoreBehaviour
+from tests.servers.databases import Mariadb, TurnableServerClock, request
 from tests.servers.processes import MariadbServer
 
 OK, CONFLICT = Outcome.OK, Outcome.CONFLICT
@@ -72,7 +74,7 @@ class MysqlMachine(StoreMachine):
 
 
 TestMysqlStoreAgainstTheModel = MysqlMachine.TestCase
-TestMysqlStoreAgainstTheModel.settings = settings(max_examples=40, stateful_step_count=40, deadline=None)
+TestMysqlStoreAgainstTheModel.settings = settings(max_examples=25, stateful_step_count=40, deadline=None)
 
 
 class TestMariadbServer(ServerStoreBehaviour):
@@ -240,6 +242,17 @@ def test_the_plugin_builds_a_store_from_settings(mariadb_server: MariadbServer) 
     assert (store.durable, store.shared) == (True, True)
     assert len(store.claim(ClaimRequest(PIPELINE, "me", "w"))) == 1
     store.close()
+
+
+def test_a_missing_driver_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "holdfast.stores.mysql.store", None)
+    with pytest.raises(UsageError, match=r"install holdfast\[mysql\]"):
+        PLUGIN.build(PLUGIN.config())
+
+
+def test_settings_are_read_without_the_driver() -> None:
+    script = "import sys, holdfast.stores.mysql; print('pymysql' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", script], capture_output=True, check=True).stdout == b"False\n"
 
 
 @pytest.mark.parametrize(

@@ -16,8 +16,7 @@ from holdfast.stores.postgresql import head as head_module
 from holdfast.stores.postgresql.head import Head, Place
 from holdfast.stores.postgresql.store import PostgresqlStore
 from holdfast.testing.rows import PIPELINE, assigned_row, make_row
-from tests.servers.behaviour import request
-from tests.servers.databases import Postgresql
+from tests.servers.databases import Postgresql, request
 from tests.servers.processes import PostgresqlServer
 
 FEW, SOON = 10, 0.4

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -10,7 +12,7 @@ from hypothesis import settings
 from pydantic import ValidationError
 
 from holdfast.config.secrets import Secret
-from holdfast.errors import StoreError, StoreUnavailable
+from holdfast.errors import StoreError, StoreUnavailable, UsageError
 from holdfast.leases.lease import Key, Status
 from holdfast.leases.store import ClaimRequest, Outcome, Query, Store, Swap
 from holdfast.stores.postgresql import PLUGIN, PostgresqlConfig
@@ -18,8 +20,8 @@ from holdfast.stores.postgresql.connection import _conninfo, server_name
 from holdfast.stores.postgresql.store import PostgresqlStore
 from holdfast.testing.rows import PIPELINE, assigned_row, make_row, touched
 from holdfast.testing.stores import StoreBehaviour, StoreMachine
-from tests.servers.behaviour import ServerStoreBehaviour, request
-from tests.servers.databases import Postgresql, TurnableServerClock
+from tests.servers.behaviour import ServerStoreBehaviour
+from tests.servers.databases import Postgresql, TurnableServerClock, request
 from tests.servers.processes import PostgresqlServer
 
 
@@ -68,7 +70,7 @@ class PostgresqlMachine(StoreMachine):
 
 
 TestPostgresqlStoreAgainstTheModel = PostgresqlMachine.TestCase
-TestPostgresqlStoreAgainstTheModel.settings = settings(max_examples=40, stateful_step_count=40, deadline=None)
+TestPostgresqlStoreAgainstTheModel.settings = settings(max_examples=25, stateful_step_count=40, deadline=None)
 
 
 class TestPostgresqlServer(ServerStoreBehaviour):
@@ -204,6 +206,17 @@ def test_the_plugin_builds_a_store_from_settings(postgresql_server: PostgresqlSe
     assert (store.durable, store.shared) == (True, True)
     assert len(store.claim(ClaimRequest(PIPELINE, "me", "w"))) == 1
     store.close()
+
+
+def test_a_missing_driver_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "holdfast.stores.postgresql.store", None)
+    with pytest.raises(UsageError, match=r"install holdfast\[postgresql\]"):
+        PLUGIN.build(PLUGIN.config())
+
+
+def test_settings_are_read_without_the_driver() -> None:
+    script = "import sys, holdfast.stores.postgresql; print('psycopg' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", script], capture_output=True, check=True).stdout == b"False\n"
 
 
 @pytest.mark.parametrize(

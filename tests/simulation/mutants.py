@@ -6,7 +6,6 @@ Some that come to mind are not here, because they are equivalent: another guard 
   `a_commit_may_cover_one_that_is_not_published` also lets the node send it.
 - `mend` accepts whatever was staged anew: publishing compares with the manifest again.
   `a_manifest_is_compared_by_its_commit_alone` takes out both.
-- The staging name lacks the token but not the batch: names stay unique, only sweeps see less.
 - A sweep deletes what the same token staged: a lease is swept when it is taken, before anything is staged under it.
 - A write without an answer counts as a lost lease, without cleaning up: the lease is found again on the next pass.
 - Leftovers are deleted before the receipts are cleared: all of it is visible by then.

@@ -182,6 +182,12 @@ def a_staging_name_has_no_batch_in_it(put: Put) -> None:
     put(names, "staging_key", lambda name, token, batch, part: original(name, token, "batch", part))
 
 
+@mutant(start=1309)
+def a_staging_name_has_no_token_in_it(put: Put) -> None:
+    original = names.staging_key
+    put(names, "staging_key", lambda name, token, batch, part: original(name, 0, batch, part))
+
+
 @mutant(start=786)
 def a_staging_name_has_neither_batch_nor_token(put: Put) -> None:
     original = names.staging_key

@@ -1,7 +1,7 @@
 """A node's connection to the simulated store.
 
-The server applies each request at one moment of virtual time. A client belongs to one process of one node; what it sends
-may be lost, late or doubled, as its answer may be.
+The server applies each request at one moment of virtual time. A client belongs to one process of one node; what it
+sends may be lost, late or doubled, as its answer may be.
 """
 
 from __future__ import annotations

@@ -138,11 +138,9 @@ class MysqlStore(ClaimingStore):
                 rows += self._rows(cursor, self._candidates(status, request, request.limit - len(rows)))
         # The clock is read when the rows are locked, so that waiting does not make it stale.
         now = self._time(cursor) if rows else 0.0
-        places = [(Columns(*row[:-1]), row[-1]) for row in rows]
         # It may have been set back meanwhile.
-        taken = [
-            take_stored(row, body, request, now) for row, body in places if row.due_at is None or row.due_at <= now
-        ]
+        due = [row for row in rows if row[8] <= now]
+        taken = [take_stored(Columns(*row[:-1]), row[-1], request, now) for row in due]
         changed = [(*one.row, one.body) for one in taken if one.lease.unreadable is None]
         # They are locked, so that each of them is there and has the version that was read.
         cursor.executemany(_sql.for_server(_CLAIM_MANY, self._table), [_bound(row) for row in changed])
