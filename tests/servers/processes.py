@@ -72,6 +72,11 @@ class Server(ABC):
     def freeze(self) -> None:
         """Let the server hang: it takes connections and answers nothing."""
         self._signal_all(signal.SIGSTOP)
+        # A stop is not immediate: threads that run on another core answer a little longer.
+        assert self._process is not None
+        threads = Path(f"/proc/{self._process.pid}/task")
+        while not all(_is_stopped(thread) for thread in threads.iterdir()):
+            pass
 
     def thaw(self) -> None:
         self._signal_all(signal.SIGCONT)
@@ -207,3 +212,7 @@ def _unprivileged(command: Sequence[str]) -> Sequence[str]:
     if os.geteuid() != 0:
         return command
     return ("setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups", *command)
+
+
+def _is_stopped(thread: Path) -> bool:
+    return (thread / "stat").read_text().rpartition(")")[2].split()[0] == "T"
