@@ -7,19 +7,22 @@ VENV    := .venv
 BIN     := $(VENV)/bin
 READY   := $(VENV)/.ready
 SEEDS   ?= 500
+MINUTES ?= 2
+NODES   ?= 14
+STORES  ?= sqlite,postgresql,mysql
 WORKERS ?= 2
 
 # Folders that exist now; pytest refuses to start for one that does not.
 FAST_TESTS   = $(wildcard tests/unit tests/contracts tests/simulation)
 SERIAL_TESTS = $(wildcard tests/spark tests/e2e)
 
-.PHONY: help setup lock lint servers test reference model demo simulate bench clean
+.PHONY: help setup connector lock lint servers test reference model demo simulate soak bench clean
 
 help: ## Show this list
 	@grep -hE '^[a-zA-Z%-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-zA-Z%-]+):.*## /\1\t/' \
 		| awk -F '\t' '{printf "  %-12s %s\n", $$1, $$2}'
 
-setup: $(READY) ## Create .venv from requirements.lock and check Java
+setup: $(READY) connector ## Create .venv from requirements.lock, with Java and Spark's Kafka connector
 
 # A python3.11 on PATH can be a version manager's shim that refuses to run, so each candidate is tried.
 define FIND_PYTHON
@@ -48,6 +51,10 @@ $(READY): requirements.lock pyproject.toml
 	@$(BIN)/python -c 'from holdfast.spark.java import describe_java; print("Java:", describe_java())'
 	@touch $@
 
+# Apart from the rest: only pipelines that read Kafka need it, and it needs Maven.
+connector: $(READY)
+	@sh scripts/fetch_jars.sh spark-kafka $(VENV)/share/holdfast/jars
+
 lock: | $(READY) ## Resolve requirements.lock anew from pyproject.toml
 	env -u PIP_FIND_LINKS -u UV_FIND_LINKS $(BIN)/uv pip compile -q --upgrade --universal --python-version 3.11 --fork-strategy fewest \
 		--generate-hashes --no-emit-index-url --no-emit-find-links --custom-compile-command "make lock" \
@@ -62,10 +69,11 @@ lint: $(READY) ## Check style, types and import rules
 servers: ## Install the servers that tests start for themselves, where they are missing
 	sh scripts/install_servers.sh
 
-test: lint servers ## Lint, then run every test
+test: lint connector servers ## Lint, then run every test
 	$(BIN)/python -m pytest -q -n $(WORKERS) $(FAST_TESTS)
 	$(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile tests/servers
 	$(BIN)/python -m pytest -q $(SERIAL_TESTS)
+	$(BIN)/python -m pytest -q tests/soak
 
 reference: $(READY) ## Write docs/reference anew from the code
 	$(BIN)/python scripts/make_reference.py
@@ -78,6 +86,9 @@ model: ## Check the TLA+ model of the protocol (needs Java and Maven)
 
 simulate: $(READY) ## Run the simulator on SEEDS seeds (default 500)
 	$(BIN)/python -m tests.simulation --seeds $(SEEDS)
+
+soak: $(READY) servers ## Run NODES light nodes on each of STORES under faults for MINUTES (default 2)
+	$(BIN)/python -m tests.soak --minutes $(MINUTES) --nodes $(NODES) --stores $(STORES)
 
 bench: $(READY) ## Run every benchmark
 	$(BIN)/python benchmarks/run.py all

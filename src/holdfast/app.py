@@ -8,21 +8,26 @@ import socket
 import sys
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from holdfast.audit.subject import Subject, subjects
+from holdfast.config.digest import digest_of, parsing_of
 from holdfast.config.load import load
 from holdfast.config.models import PipelineSettings, Settings
-from holdfast.errors import UsageError
-from holdfast.events import Event, Notice
+from holdfast.errors import StoreUnavailable, UsageError
+from holdfast.events import Event, Notice, SinkOpened
 from holdfast.flow.batch import Limits
 from holdfast.flow.engine import Engine
+from holdfast.flow.generations import Generation, Generations
 from holdfast.flow.loop import LoopSettings, PipelineLoop
 from holdfast.flow.node import Node
 from holdfast.flow.processor import Processor
+from holdfast.flow.run import Runs
 from holdfast.flow.sink import Sink
 from holdfast.flow.source import Source
 from holdfast.leases.coordinator import ClaimPolicy, Coordinator
@@ -76,9 +81,30 @@ def open_store(settings: Settings, registry: Registry | None = None, *, create: 
     return store
 
 
+def generations(settings: Settings, store: Store, pipeline: str) -> Generations:
+    """The generations of that pipeline."""
+    return Generations(store, lambda: uuid.uuid4().hex, settings.identifier(pipeline))
+
+
 def operator(settings: Settings, store: Store, pipeline: str, run: str = "") -> Operator:
     """What a person may do to that pipeline's partitions."""
     return Operator(store, lambda: uuid.uuid4().hex, settings.identifier(pipeline), run)
+
+
+def runs(settings: Settings, store: Store, pipeline: str, emit: Emit = lambda _event: None) -> Runs:
+    """The runs of that pipeline, to look at and to stop; no node is needed."""
+    world = host_world(emit)
+    return Runs(coordinator_of(settings, store, world, new_session(settings, store, world, []), pipeline))
+
+
+def audited(settings: Settings, pipeline: str, registry: Registry | None = None) -> list[Subject]:
+    """The `files` sinks of a pipeline, for `holdfast.audit`. Raises `UsageError` if it has none."""
+    found = list(
+        subjects(settings.pipelines[pipeline], settings.identifier(pipeline), registry or Registry.installed())
+    )
+    if not found:
+        raise UsageError(f"pipeline {pipeline!r} has no sink `files`, and no other kind can be audited")
+    return found
 
 
 def source_coordinator(
@@ -123,12 +149,13 @@ def run(settings: Settings, emit: Emit, *, node_name: str | None = None, pipelin
     with _exit_on_signal():
         store = until_answered(world, "store", lambda: open_store(settings, registry), START_PATIENCE)
         _warn_of_forgetful(settings, store, emit)
-        parts = {name: _build(settings.pipelines[name], registry) for name in names}
+        parts = {name: build_parts(settings.pipelines[name], registry) for name in names}
         try:
-            _open_all(settings, store, parts)
+            open_parts(settings, store, parts, world)
             return _run_node(settings, store, world, clock, parts, node_name)
         finally:
             for built in parts.values():
+                built.source.close()
                 for sink in built.sinks.values():
                     sink.close()
             store.close()
@@ -154,7 +181,7 @@ def _warn_of_forgetful(settings: Settings, store: Store, emit: Emit) -> None:
         )
 
 
-def _build(pipeline: PipelineSettings, registry: Registry) -> Parts:
+def build_parts(pipeline: PipelineSettings, registry: Registry) -> Parts:
     source: Source = registry.get("sources", pipeline.source.name).build(pipeline.source.config)
     processors = tuple(registry.get("processors", use.name).build(use.config) for use in pipeline.processors)
     sinks = {
@@ -164,21 +191,33 @@ def _build(pipeline: PipelineSettings, registry: Registry) -> Parts:
     return Parts(source, processors, sinks)
 
 
-def _open_all(settings: Settings, store: Store, parts: Mapping[str, Parts]) -> None:
+def open_parts(settings: Settings, store: Store, parts: Mapping[str, Parts], world: World) -> None:
+    """Check sources and sinks; one that is away is waited for, for a while. Raises `Unavailable` and `Refused`."""
     for name, built in parts.items():
-        built.source.open()
-        for sink in built.sinks.values():
-            sink.open(settings.identifier(name), durable=store.durable)
+        pipeline = settings.identifier(name)
+        until_answered(world, "source", built.source.open, START_PATIENCE)
+        for sink_name, sink in built.sinks.items():
+            opened = partial(sink.open, pipeline, durable=store.durable)
+            if verdict := until_answered(world, "sink", opened, START_PATIENCE):
+                world.emit(SinkOpened(pipeline, sink_name, verdict))
 
 
 def _run_node(
     settings: Settings, store: Store, world: World, clock: HostClock, parts: Mapping[str, Parts], name: str | None
 ) -> int:
     session = new_session(settings, store, world, list(parts), name)
-    engine = _engine(settings, parts)
-    coordinators = {name: _coordinator(settings, store, world, session, name) for name in parts}
+    current = {name: _current_generation(settings, store, name) for name in parts}
+    engine = engine_of(settings, parts)
+    coordinators = {name: coordinator_of(settings, store, world, session, name) for name in parts}
     loops = [
-        PipelineLoop(coordinators[name], built.source, built.sinks, engine, _loop_settings(settings.pipelines[name]))
+        PipelineLoop(
+            coordinators[name],
+            built.source,
+            built.sinks,
+            engine,
+            loop_settings_of(settings, name),
+            generation=current[name],
+        )
         for name, built in parts.items()
     ]
     node = Node(session, loops, engine, world)
@@ -194,7 +233,7 @@ def _run_node(
     return int(any(coordinator.counts().get(Status.FAILED) for coordinator in coordinators.values()))
 
 
-def _coordinator(settings: Settings, store: Store, world: World, session: Session, name: str) -> Coordinator:
+def coordinator_of(settings: Settings, store: Store, world: World, session: Session, name: str) -> Coordinator:
     pipeline = settings.pipelines[name]
     retries = pipeline.retries
     limits = RetryLimits(retries.max_retries, retries.max_takeovers, retries.backoff, retries.max_backoff)
@@ -202,19 +241,46 @@ def _coordinator(settings: Settings, store: Store, world: World, session: Sessio
     return Coordinator(store, world, session, settings.identifier(name), policy=policy)
 
 
-def _loop_settings(pipeline: PipelineSettings) -> LoopSettings:
+def _current_generation(settings: Settings, store: Store, name: str) -> Callable[[], int | None]:
+    """Makes this node's generation known. Answers how to ask for the current one; None if it is another node's."""
+    pipeline, known = settings.pipelines[name], generations(settings, store, name)
+    digest = digest_of(pipeline)
+    mine = Generation(pipeline.generation, digest, parsing_of(pipeline), created_by=settings.node.name)
+    known.register(mine, switch=pipeline.generation_switch == "automatic")
+    latest = known.current()
+
+    def ask() -> int | None:
+        nonlocal latest
+        with suppress(StoreUnavailable):  # what is current was current a moment ago; a commit tests the row's own
+            latest = known.current()
+        number, current = latest
+        return number if current == digest else None
+
+    return ask
+
+
+def loop_settings_of(settings: Settings, name: str) -> LoopSettings:
+    pipeline = settings.pipelines[name]
     batch = pipeline.batch
-    limits = Limits(batch.max_bytes, batch.max_records, batch.timeout)
-    return LoopSettings(limits, pipeline.round.max_batches, pipeline.generation)
+    return LoopSettings(
+        limits=Limits(batch.max_bytes, batch.max_records, batch.timeout),
+        max_batches=pipeline.round.max_batches,
+        generation=pipeline.generation,
+        replicas=pipeline.replicas or 0,
+        step_limit=settings.node.step_limit,
+    )
 
 
-def _engine(settings: Settings, parts: Mapping[str, Parts]) -> Engine:
+def engine_of(settings: Settings, parts: Mapping[str, Parts]) -> Engine:
     # Spark is loaded only here, so that commands which only look at the store stay fast.
     from holdfast.spark.engine import SparkEngine
+    from holdfast.spark.jars import connector_jars
     from holdfast.spark.job import Recipe
     from holdfast.spark.session import start_session
 
-    spark = start_session("holdfast", settings.spark.plain_conf(), settings.spark.master or "local[2]")
+    connectors = {name for built in parts.values() for name in built.source.connectors}
+    jars = connector_jars() if connectors else []
+    spark = start_session("holdfast", settings.spark.plain_conf(), settings.spark.master or "local[2]", jars)
     recipes = {
         settings.identifier(name): Recipe(built.source, built.processors, built.sinks) for name, built in parts.items()
     }

@@ -297,6 +297,15 @@ class Unreachable(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class SinkOpened(Event):
+    """A sink found its output fit for use; `verdict` says what it found there and how it will be used."""
+
+    pipeline: str
+    sink: str
+    verdict: str
+
+
+@dataclass(frozen=True, slots=True)
 class LagMeasured(Event):
     """How far a partition is behind what its source has: records not yet read, and the age of the oldest of them.
 

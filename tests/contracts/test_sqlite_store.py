@@ -19,6 +19,7 @@ from pydantic import ValidationError
 from holdfast.errors import AnswerLost, SchemaMismatch, StoreError, StoreUnavailable
 from holdfast.leases.lease import Key
 from holdfast.leases.store import ClaimRequest, Outcome, Query, Store, Swap
+from holdfast.leases.transitions import release, stamped
 from holdfast.stores.sqlite import PLUGIN, SCHEMA_VERSION, SqliteConfig, SqliteStore
 from holdfast.testing.rows import PIPELINE, make_row, touched
 from holdfast.testing.stores import StoreBehaviour, StoreMachine
@@ -239,7 +240,7 @@ def test_tables_are_not_made_if_that_is_forbidden(path: Path) -> None:
     assert not path.exists()
     sqlite3.connect(path).close()
     path.touch()
-    with pytest.raises(SchemaMismatch, match=r"no lease tables.*without that setting"):
+    with pytest.raises(SchemaMismatch, match=r"no lease tables.*nothing is created here"):
         SqliteStore(path, skip_table_creation=True).open()
 
 
@@ -250,10 +251,41 @@ def test_existing_tables_are_used_if_making_them_is_forbidden(path: Path, store:
     other.close()
 
 
-@pytest.mark.parametrize("skip", [False, True])
-def test_tables_of_a_newer_version_are_refused(path: Path, store: SqliteStore, skip: bool) -> None:
+def become_next_version(path: Path, *, oldest: int) -> None:
+    """What the next version would do to the tables."""
     with raw(path) as other:
-        other.execute("UPDATE schema_version SET version = ?", (SCHEMA_VERSION + 1,))
+        other.execute("ALTER TABLE lease ADD COLUMN flavour TEXT NOT NULL DEFAULT 'plain'")
+        other.execute("UPDATE schema_version SET version = ?, oldest = ?", (SCHEMA_VERSION + 1, oldest))
+
+
+@pytest.mark.parametrize("skip", [False, True])
+def test_nodes_of_this_version_work_on_tables_of_the_next(path: Path, store: SqliteStore, skip: bool) -> None:
+    store.add([make_row("a", extra={"flavour": 1})])
+    become_next_version(path, oldest=SCHEMA_VERSION)
+    other = SqliteStore(path, skip_table_creation=skip)
+    for one in (store, other):
+        (lease,) = one.claim(ClaimRequest(PIPELINE, "me", "w", 1))
+        assert lease.extra == {"flavour": 1}
+        assert one.swap([Swap(lease.version, stamped(lease, release(lease, one.now()), "w"))]) == [Outcome.OK]
+    other.close()
+    with raw(path) as later:
+        assert later.execute("SELECT version FROM schema_version").fetchone() == (SCHEMA_VERSION + 1,)
+
+
+def test_a_file_from_before_it_said_who_may_use_it_is_used_by_its_own_version_only(path: Path) -> None:
+    SqliteStore(path).open()
+    with raw(path) as other:
+        other.execute("ALTER TABLE schema_version DROP COLUMN oldest")
+    SqliteStore(path).open()
+    with raw(path) as other:
+        other.execute("UPDATE schema_version SET version = version + 1")
+    with pytest.raises(SchemaMismatch, match="newer holdfast"):
+        SqliteStore(path).open()
+
+
+@pytest.mark.parametrize("skip", [False, True])
+def test_tables_that_only_a_newer_holdfast_can_use_are_refused(path: Path, store: SqliteStore, skip: bool) -> None:
+    become_next_version(path, oldest=SCHEMA_VERSION + 1)
     with pytest.raises(SchemaMismatch, match="newer holdfast"):
         SqliteStore(path, skip_table_creation=skip).open()
 

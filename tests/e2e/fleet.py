@@ -64,7 +64,7 @@ class Site:
             self.records += lines
 
     def start(self, node: str) -> Node:
-        return Node(self, node)
+        return Node(self.root, self.config, node)
 
     @contextmanager
     def nodes(self, *names: str) -> Iterator[list[Node]]:
@@ -111,11 +111,12 @@ class Site:
 class Node:
     """One `holdfast run` process."""
 
-    def __init__(self, site: Site, name: str) -> None:
-        self.log = site.root / f"{name}.log"
-        command = [sys.executable, "-m", "holdfast", "run", str(site.config), "--node", name, "--log", "json"]
+    def __init__(self, folder: Path, config: Path, name: str, *options: str) -> None:
+        self.name = name
+        self.log = folder / f"{name}.log"
+        command = [sys.executable, "-m", "holdfast", "run", str(config), "--node", name, "--log", "json", *options]
         with self.log.open("ab") as log:
-            self.process = subprocess.Popen(command, stdout=log, stderr=log, cwd=site.root)
+            self.process = subprocess.Popen(command, stdout=log, stderr=log, cwd=folder)
 
     def send(self, number: signal.Signals) -> None:
         os.kill(self.process.pid, number)

@@ -6,7 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.servers.kafka import KafkaServer
 from tests.servers.processes import MariadbServer, PostgresqlServer, running
+from tests.servers.s3 import S3Server
 
 pytest.register_assert_rewrite("holdfast.testing", "tests.servers.behaviour", "tests.servers.outages")
 
@@ -20,4 +22,16 @@ def postgresql_server() -> Iterator[PostgresqlServer]:
 @pytest.fixture(scope="session")
 def mariadb_server() -> Iterator[MariadbServer]:
     with running(MariadbServer) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def kafka_server() -> Iterator[KafkaServer]:
+    with running(KafkaServer) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def s3_server() -> Iterator[S3Server]:
+    with running(S3Server) as server:
         yield server

@@ -1,4 +1,4 @@
-"""Real database servers for tests and benchmarks: on loopback, in a temporary folder, never as root.
+"""Real servers for tests and benchmarks: on loopback, in a temporary folder; the databases never as root.
 
 A server is started by whoever needs it and stopped by the same; `scripts/install_servers.sh` brings the programs.
 """
@@ -6,6 +6,7 @@ A server is started by whoever needs it and stopped by the same; `scripts/instal
 from __future__ import annotations
 
 import os
+import random
 import shutil
 import signal
 import socket
@@ -14,7 +15,7 @@ import tempfile
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TypeVar
 
@@ -22,7 +23,7 @@ S = TypeVar("S", bound="Server")
 
 PASSWORD = "correct horse 'battery' staple"
 NOBODY = 65534
-READY_WITHIN = 30.0
+READY_WITHIN = 60.0
 HOW_TO_INSTALL = "run scripts/install_servers.sh (as root), or put the server's programs on PATH"
 
 
@@ -30,6 +31,7 @@ class Server(ABC):
     """One server with a data folder of its own. It can be stopped, killed and started again on the same port."""
 
     user: str
+    refuses_root = True
 
     def __init__(self, folder: Path, settings: Mapping[str, str]) -> None:
         self.folder = folder
@@ -45,11 +47,18 @@ class Server(ABC):
     def command(self) -> Sequence[str]:
         """What starts the server in the foreground."""
 
+    def environment(self) -> Mapping[str, str]:
+        """What the server's environment has beside ours."""
+        return {}
+
     def start(self) -> None:
         """Start the server, and return when it takes connections."""
         log = (self.folder / "log").open("ab")
         with log:
-            self._process = subprocess.Popen(_unprivileged(self.command()), stdout=log, stderr=log, cwd=self.folder)
+            command = _unprivileged(self.command()) if self.refuses_root else self.command()
+            self._process = subprocess.Popen(
+                command, stdout=log, stderr=log, cwd=self.folder, env={**os.environ, **self.environment()}
+            )
         give_up_at = time.monotonic() + READY_WITHIN
         while not self._answers():
             if self._process.poll() is not None or time.monotonic() > give_up_at:
@@ -61,13 +70,20 @@ class Server(ABC):
     def stop(self, sign: signal.Signals = signal.SIGTERM) -> None:
         """Tell the server to end, and wait until it has."""
         if self._process is not None:
-            self._process.send_signal(sign)
-            self._process.wait(READY_WITHIN)
-            self._process = None
+            process, self._process = self._process, None
+            process.send_signal(sign)
+            # One that is frozen would never hear of it.
+            process.send_signal(signal.SIGCONT)
+            try:
+                process.wait(READY_WITHIN)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+                raise
 
-    @abstractmethod
     def crash(self) -> None:
         """End the server without giving it time to write anything."""
+        self.stop(signal.SIGKILL)
 
     def freeze(self) -> None:
         """Let the server hang: it takes connections and answers nothing."""
@@ -100,7 +116,7 @@ class PostgresqlServer(Server):
         password = self.folder / "password"
         password.write_text(PASSWORD)
         initdb = (self._program("initdb"), "-D", str(self.folder / "data"), "-U", self.user, "-A", "scram-sha-256")
-        _run(*initdb, "--pwfile", str(password), "--no-sync", "-E", "UTF8", "--locale=C")
+        run(*_unprivileged((*initdb, "--pwfile", str(password), "--no-sync", "-E", "UTF8", "--locale=C")))
 
     def command(self) -> Sequence[str]:
         settings = {
@@ -141,7 +157,8 @@ class MariadbServer(Server):
             f"GRANT ALL ON *.* TO '{self.user}'@'127.0.0.1';\n"
         )
         install = (_program("mariadb-install-db"), "--no-defaults", f"--datadir={self.folder / 'data'}")
-        _run(*install, "--auth-root-authentication-method=normal", "--skip-test-db", "--skip-name-resolve")
+        options = ("--auth-root-authentication-method=normal", "--skip-test-db", "--skip-name-resolve")
+        run(*_unprivileged((*install, *options)))
 
     def command(self) -> Sequence[str]:
         settings = {
@@ -159,9 +176,6 @@ class MariadbServer(Server):
         given = [f"--{name}={value}" for name, value in settings.items()]
         return (_program("mariadbd", Path("/usr/sbin")), "--no-defaults", *given)
 
-    def crash(self) -> None:
-        self.stop(signal.SIGKILL)
-
     def _answers(self) -> bool:
         try:
             with socket.create_connection(("127.0.0.1", self.port), timeout=1.0) as connection:
@@ -175,7 +189,7 @@ def running(kind: type[S], **settings: str) -> Iterator[S]:
     """A server of that kind, started with these settings; stopped and removed at the end."""
     folder = Path(tempfile.mkdtemp(prefix="holdfast-server-"))
     folder.chmod(0o755)
-    if os.geteuid() == 0:
+    if kind.refuses_root and os.geteuid() == 0:
         os.chown(folder, NOBODY, NOBODY)
     server = kind(folder, settings)
     try:
@@ -188,9 +202,18 @@ def running(kind: type[S], **settings: str) -> Iterator[S]:
 
 
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """A port that nobody uses now, and that no client is given while the server is down."""
+    while True:
+        port = random.SystemRandom().randrange(20_000, 32_000)
+        with suppress(OSError), socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(("127.0.0.1", port))
+            return port
+
+
+def cache_folder() -> Path:
+    """Where scripts/install_servers.sh puts what no package brings."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "holdfast"
 
 
 def _program(name: str, *folders: Path) -> str:
@@ -201,8 +224,9 @@ def _program(name: str, *folders: Path) -> str:
     return found
 
 
-def _run(*command: str) -> None:
-    done = subprocess.run(_unprivileged(command), check=False, capture_output=True, text=True)
+def run(*command: str) -> None:
+    """Run that to its end. Raises with the end of what it said when it fails."""
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
     if done.returncode:
         raise RuntimeError(f"{command[0]} ended with {done.returncode}:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import selectors
 import socket
 import threading
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Self
 
@@ -31,6 +32,7 @@ class Proxy:
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listener.getsockname()[1]
         self._cut: Cut | None = None
+        self._clients: list[socket.socket] = []
         self._threads = [threading.Thread(target=self._accept, daemon=True)]
 
     def __enter__(self) -> Self:
@@ -41,6 +43,10 @@ class Proxy:
         # Unlike close, shutdown wakes the thread that waits in accept.
         self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
+        # Clients keep their connections for the next time, which does not come.
+        for client in self._clients:
+            with suppress(OSError):
+                client.shutdown(socket.SHUT_RDWR)
         for thread in self._threads:
             thread.join(5)
 
@@ -54,6 +60,7 @@ class Proxy:
                 client, _ = self._listener.accept()
             except OSError:
                 return
+            self._clients = [*(known for known in self._clients if known.fileno() >= 0), client]
             thread = threading.Thread(target=self._serve, args=(client,), daemon=True)
             self._threads.append(thread)
             thread.start()
@@ -61,6 +68,8 @@ class Proxy:
     def _serve(self, client: socket.socket) -> None:
         with (
             client,
+            # A server that is down is for the client to see: its connection ends.
+            suppress(OSError),
             socket.create_connection(("127.0.0.1", self._target)) as server,
             selectors.DefaultSelector() as ready,
         ):

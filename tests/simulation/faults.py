@@ -42,6 +42,8 @@ STREAM_KINDS = (
     "report_after_cancel",
     *HANDLER,
 )
+LEASE_KINDS = (*STORE_CALLS, *NODE, *PEOPLE, "store_down")
+"""For worlds without batches; nothing is ever lost there, so that every token can be judged."""
 ALL_KINDS = (*FILES_KINDS, *HANDLER)
 
 RARE = frozenset(("store_rolled_back", "row_rolled_back", "foreign_object", "poison", "staged_expired"))

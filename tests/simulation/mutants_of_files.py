@@ -64,13 +64,13 @@ def the_position_moves_to_the_planned_end(put: Put) -> None:
     put(Committer, "_advance", advance)
 
 
-@mutant(start=188)
+@mutant(start=256)
 def an_owner_aborts_after_a_time_out(put: Put) -> None:
     put(FencedWrites, "_send", _send_and_give_up)
     put(Committer, "_committed", _cleaning_up_what_is_lost())
 
 
-@mutant(start=1511)
+@mutant(start=1732)
 def an_owner_deletes_what_it_staged_when_its_commit_is_refused(put: Put) -> None:
     put(Committer, "_committed", _cleaning_up_what_is_lost())
 
@@ -114,12 +114,12 @@ def the_manifest_follows_the_files(put: Put) -> None:
     put(FilesSink, "_publish", publish)
 
 
-@mutant(start=1749)
+@mutant(start=5624)
 def a_foreign_manifest_is_taken_for_ours(put: Put) -> None:
     put(Manifest, "agrees_with", lambda self, other: True)
 
 
-@mutant(start=1749)
+@mutant(start=5624)
 def a_manifest_is_compared_by_its_commit_alone(put: Put) -> None:
     put(Manifest, "agrees_with", lambda self, other: self.commit_id == other.commit_id)
 
@@ -129,7 +129,7 @@ def nobody_asks_the_witness(put: Put) -> None:
     put(FilesSink, "witness", lambda self, taken: [None] * len(taken))
 
 
-@mutant()
+@mutant(start=254)
 def a_foreign_object_counts_as_published(put: Put) -> None:
     original = FilesSink._publish
 
@@ -176,19 +176,19 @@ def a_rebuild_forgets_the_other_sink(put: Put) -> None:
 # --- staging ------------------------------------------------------------------------------------------------------
 
 
-@mutant(start=1603)
+@mutant(start=5796)
 def a_staging_name_has_no_batch_in_it(put: Put) -> None:
     original = names.staging_key
     put(names, "staging_key", lambda name, token, batch, part: original(name, token, "batch", part))
 
 
-@mutant(start=1309)
+@mutant(start=3004)
 def a_staging_name_has_no_token_in_it(put: Put) -> None:
     original = names.staging_key
     put(names, "staging_key", lambda name, token, batch, part: original(name, 0, batch, part))
 
 
-@mutant(start=786)
+@mutant(start=3004)
 def a_staging_name_has_neither_batch_nor_token(put: Put) -> None:
     original = names.staging_key
     put(names, "staging_key", lambda name, token, batch, part: original(name, 0, "batch", part))
@@ -199,7 +199,7 @@ def a_sweep_deletes_what_a_row_names(put: Put) -> None:
     put(FilesSink, "_pending_files", lambda self, lease: [])
 
 
-@mutant(start=1309)
+@mutant(start=3004)
 def a_sweep_does_not_look_at_the_token(put: Put) -> None:
     def sweep(self: FilesSink, taken: Sequence[tuple[Lease, Name]]) -> None:
         original(self, [(replace(lease, ownership=replace(lease.ownership, token=1 << 60)), n) for lease, n in taken])

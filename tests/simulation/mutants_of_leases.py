@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -11,10 +11,12 @@ from holdfast.flow.committing import Committer
 from holdfast.flow.engine import Advanced, Staged
 from holdfast.flow.held import Held
 from holdfast.flow.loop import PipelineLoop
-from holdfast.leases import coordinator, session, transitions, writes
+from holdfast.leases import balance, coordinator, session, sharing, transitions, writes
+from holdfast.leases.balance import Plan
 from holdfast.leases.coordinator import Coordinator
 from holdfast.leases.discovery import Discovery
 from holdfast.leases.lease import Lease, Partition, new_lease
+from holdfast.leases.sharing import FairShare
 from holdfast.leases.store import ClaimRequest, Outcome
 from holdfast.leases.writes import FencedWrites
 from tests.simulation.mutation import Put, mutant
@@ -44,7 +46,8 @@ def a_swap_is_blind(put: Put) -> None:
         rows = self._until_answered(lambda: self._store.get([one.lease.id for one in pending]))
         for one, row in zip(pending, rows, strict=True):
             if row is not None:
-                one.lease, one.wanted = row, transitions.stamped(row, one.wanted, one.write_id)
+                unstamped = replace(one.wanted, ownership=replace(one.wanted.ownership, version=row.version))
+                one.lease, one.wanted = row, transitions.stamped(row, unstamped, one.write_id)
         original(self, pending)
 
     original = FencedWrites._send
@@ -57,7 +60,7 @@ def a_commit_does_not_look_at_the_sequence(put: Put) -> None:
     put(transitions, "commit", lambda lease, advance, expected, now: original(lease, advance, lease, now))
 
 
-@mutant(start=1511)
+@mutant(start=2324)
 def a_commit_looks_neither_at_the_sequence_nor_at_receipts(put: Put) -> None:
     original = transitions.commit
 
@@ -66,6 +69,11 @@ def a_commit_looks_neither_at_the_sequence_nor_at_receipts(put: Put) -> None:
         return original(clear, advance, lease, now)
 
     put(transitions, "commit", commit)
+
+
+@mutant("streams", start=780)
+def a_row_that_lost_writes_is_trusted(put: Put) -> None:
+    put(writes, "still_held", lambda row, held: row.token == held.token and row.owner == held.owner)
 
 
 @mutant()
@@ -103,7 +111,7 @@ def acknowledged_ranges_are_not_kept(put: Put) -> None:
     put(Committer, "_advance", advance)
 
 
-@mutant("streams", start=564)
+@mutant("streams", start=730)
 def a_drained_batch_forgets_its_ranges(put: Put) -> None:
     original = Committer._advance
 
@@ -146,6 +154,31 @@ def a_hand_off_keeps_the_token(put: Put) -> None:
     put(transitions, "hand_off", hand_off)
 
 
+# --- fair share ---------------------------------------------------------------------------------------------------
+
+
+@mutant("meso")
+def the_odd_lease_is_in_nobodys_share(put: Put) -> None:
+    original = balance.share
+
+    def share(me: str, members: Sequence[str], owners: Sequence[str], free: Sequence[str], replicas: int = 0) -> Plan:
+        plan = original(me, members, owners, free, replicas)
+        return replace(plan, quota=(len(owners) + len(free)) // max(len(members), replicas))
+
+    put(sharing, "share", share)
+
+
+@mutant("meso")
+def ended_sessions_have_a_share(put: Put) -> None:
+    put(FairShare, "_takes_part", lambda self, row: True)
+
+
+@mutant("meso")
+def a_lease_of_a_dead_node_is_not_shared_out(put: Put) -> None:
+    original = transitions.claimable
+    put(sharing, "claimable", lambda row, now: row.owner is None and original(row, now))
+
+
 # --- leases and sessions ------------------------------------------------------------------------------------------
 
 
@@ -164,7 +197,7 @@ def nobody_sweeps(put: Put) -> None:
     put(Coordinator, "sweep", lambda self: None)
 
 
-@mutant(start=170)
+@mutant(start=247)
 def a_lost_claim_is_never_found(put: Put) -> None:
     put(PipelineLoop, "_reconcile", lambda self: None)
 
@@ -180,12 +213,12 @@ def attempts_are_not_counted(put: Put) -> None:
     put(transitions, "fail_attempt", fail_attempt)
 
 
-@mutant(start=1817)
+@mutant(start=5389)
 def attempts_do_not_begin_anew(put: Put) -> None:
     put(transitions, "_moved", lambda history, now: replace(history, updated_at=now))
 
 
-@mutant()
+@mutant(start=1187)
 def a_hand_back_counts_as_an_attempt(put: Put) -> None:
     original = transitions.release
 
@@ -210,12 +243,12 @@ def discovery_is_complete_before_its_rows_are_there(put: Put) -> None:
     put(Discovery, "_run_under", run_under)
 
 
-@mutant("meso", start=743)
+@mutant("meso", start=1066)
 def a_row_whose_answer_was_lost_counts_as_added(put: Put) -> None:
     put(coordinator, "add_surely", lambda store, world, rows: len(store.add(rows)))
 
 
-@mutant("meso")
+@mutant("meso", start=118)
 def a_lost_claim_of_discovery_is_never_found(put: Put) -> None:
     original = Discovery.__init__
 
@@ -226,17 +259,16 @@ def a_lost_claim_of_discovery_is_never_found(put: Put) -> None:
     put(Discovery, "__init__", init)
 
 
-@mutant(start=865)
+@mutant(start=1161)
 def discovery_trusts_that_its_row_is_still_there(put: Put) -> None:
     original = Discovery._row
-    seen: set[int] = set()
 
     def row(self: Discovery) -> Lease | None:
         found = original(self)
-        if found is None and id(self) in seen:
+        if found is None and "seen" in vars(self):
             return new_lease(self._lock.pipeline, Partition("$discovery"), "", now=0.0)
         if found is not None:
-            seen.add(id(self))
+            vars(self)["seen"] = True
         return found
 
     put(Discovery, "_row", row)

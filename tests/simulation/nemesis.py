@@ -148,9 +148,9 @@ class Nemesis:
 
     @property
     def _a_late_write_may_undo_it(self) -> bool:
-        """After a rollback a request that is still under way may find its version again."""
+        """A request that is still under way may find its version again, or remove what was found again."""
         ground = self._ground
-        return ground.oracle.rollbacks > 0 and self._kernel.now < ground.knobs.quiet_at + LATEST_TTLS * self._ttl
+        return ground.oracle.may_be_undone and self._kernel.now < ground.knobs.quiet_at + LATEST_TTLS * self._ttl
 
     def _one_of(self, choices: Sequence[T]) -> T:
         return choices[self._kernel.below(len(choices))]

@@ -59,6 +59,15 @@ class Oracle:
         elif row.pipeline == NODES and before.status is Status.COMPLETED:
             self.fail(f"session {row.key} had ended and was written again")
 
+    def row_removed(self, row: Lease) -> None:
+        """The store has deleted this row."""
+        self.rows.pop(row.id, None)
+
+    @property
+    def may_be_undone(self) -> bool:
+        """Whether a late write may undo what is done."""
+        return self.rollbacks > 0
+
     def rolled_back(self, rows: dict[Key, Lease]) -> None:
         """The store has lost writes on purpose."""
         self.rollbacks += 1

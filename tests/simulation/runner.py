@@ -14,8 +14,11 @@ from types import ModuleType
 from holdfast.flow import committing, loop, publishing
 from holdfast.leases import writes
 from tests.simulation.fleet import Fleet
+from tests.simulation.floor import ForgetfulSite
 from tests.simulation.kernel import Trace
+from tests.simulation.runs import RunsSite
 from tests.simulation.scenario import SCENARIOS
+from tests.simulation.site import Site
 
 SHORT_PAUSES: tuple[tuple[ModuleType, str, float], ...] = (
     (loop, "SOURCE_PAUSE", 0.5),
@@ -25,6 +28,8 @@ SHORT_PAUSES: tuple[tuple[ModuleType, str, float], ...] = (
 )
 """The product's own pauses suit a TTL of half a minute; here it is a few seconds."""
 COLLECT_EVERY = 200
+SITES: dict[str, type[Site]] = {"floor": ForgetfulSite, "runs": RunsSite}
+"""Worlds of another make than pipelines."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,12 +74,17 @@ class Summary:
         return self.virtual / max(self.real, 1e-9)
 
 
-def run_seed(scenario: str, seed: int, trace: Trace | None = None) -> Fleet:
+def make_site(scenario: str, seed: int, trace: Trace | None = None) -> Site:
+    """The world of that seed before its beginning."""
+    return SITES.get(scenario, Fleet)(SCENARIOS[scenario], seed, trace)
+
+
+def run_seed(scenario: str, seed: int, trace: Trace | None = None) -> Site:
     """The world of that seed after its end."""
     with short_pauses():
-        fleet = Fleet(SCENARIOS[scenario], seed, trace)
-        fleet.run()
-    return fleet
+        site = make_site(scenario, seed, trace)
+        site.run()
+    return site
 
 
 def digest(scenario: str, seed: int) -> str:
@@ -112,7 +122,7 @@ def run_parallel(scenario: str, seeds: range, jobs: int) -> Summary:
 
 def _add_seed(summary: Summary, scenario: str, seed: int) -> bool:
     """Run one seed; true if it failed."""
-    fleet = Fleet(SCENARIOS[scenario], seed)
+    fleet = make_site(scenario, seed)
     violation = fleet.run()
     summary.seeds += 1
     summary.events += fleet.kernel.events

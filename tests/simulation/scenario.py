@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tests.simulation.faults import FILES_KINDS, STREAM_KINDS, Faults
+from tests.simulation.faults import FILES_KINDS, LEASE_KINDS, STREAM_KINDS, Faults
 from tests.simulation.kernel import Kernel
 from tests.simulation.source import Data
 
@@ -26,7 +26,9 @@ class Scenario:
 MICRO = Scenario("micro", nodes=2, partitions=1, items=6)
 MESO = Scenario("meso", nodes=3, partitions=4, items=10, sinks=2, late_partitions=True)
 STREAMS = Scenario("streams", nodes=2, partitions=2, items=12, kinds=STREAM_KINDS, streams=True)
-SCENARIOS = {scenario.name: scenario for scenario in (MICRO, MESO, STREAMS)}
+FLOOR = Scenario("floor", nodes=2, partitions=1, items=2, kinds=LEASE_KINDS)
+RUNS = Scenario("runs", nodes=2, partitions=2, items=3, kinds=LEASE_KINDS)
+SCENARIOS = {scenario.name: scenario for scenario in (MICRO, MESO, STREAMS, FLOOR, RUNS)}
 
 
 @dataclass(frozen=True, slots=True)

@@ -79,7 +79,12 @@ class StoreServer:
         return claimed
 
     def remove(self, leases: Sequence[Lease]) -> list[Outcome]:
-        return self.memory.remove(leases)
+        before = self.memory.get([lease.id for lease in leases])
+        outcomes = self.memory.remove(leases)
+        for row, outcome in zip(before, outcomes, strict=True):
+            if row is not None and outcome is Outcome.OK:
+                self._oracle.row_removed(row)
+        return outcomes
 
     # --- what may happen to a row that was just written -----------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""One Spark session for all tests of this folder that need one in their own process."""
+"""One Spark session and one broker for all tests of this folder that need them in their own process."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from holdfast.spark.jars import connector_jars
 from holdfast.spark.session import start_session, stop_session
+from tests.servers.kafka import KafkaServer
+from tests.servers.processes import running
 from tests.spark.rig import Site
 
 if TYPE_CHECKING:
@@ -17,7 +20,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
-    session = start_session("tests", {"spark.sql.shuffle.partitions": "2"}, "local[2]")
+    session = start_session("tests", {"spark.sql.shuffle.partitions": "2"}, "local[2]", connector_jars())
     yield session
     stop_session(session)
 
@@ -27,3 +30,9 @@ def site(spark: SparkSession, tmp_path: Path) -> Iterator[Site]:
     made = Site(spark, tmp_path)
     yield made
     made.engine.close()
+
+
+@pytest.fixture(scope="session")
+def kafka_server() -> Iterator[KafkaServer]:
+    with running(KafkaServer) as server:
+        yield server

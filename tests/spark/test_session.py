@@ -81,6 +81,18 @@ for partitions in ("3", "5"):
 print(json.dumps({"jvms": jvms, "refused": refused}))
 """
 
+TOO_SMALL = """
+from pyspark import SparkContext
+from holdfast.errors import UsageError
+from holdfast.spark.session import start_session
+
+try:
+    start_session("small", {"spark.driver.memory": "400m"}, "local[1]")
+except UsageError as error:
+    print(error)
+assert SparkContext._gateway is None
+"""
+
 
 def _alive(pid: int) -> bool:
     """Whether that process runs; a dead one that nobody waited for does not."""
@@ -170,6 +182,13 @@ def test_a_stopped_session_ends_its_jvm_and_the_next_has_its_own_settings() -> N
     assert told["refused"]
     assert len(set(told["jvms"])) == 2
     assert not any(_alive(pid) for pid in told["jvms"])
+
+
+def test_a_setting_that_spark_refuses_is_told_in_sparks_own_words() -> None:
+    done = subprocess.run([sys.executable, "-c", TOO_SMALL], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "Spark does not start" in done.stdout
+    assert "INVALID_DRIVER_MEMORY" in done.stdout
 
 
 @pytest.mark.parametrize(

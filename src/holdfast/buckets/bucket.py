@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
 
+from holdfast.errors import Refused
 from holdfast.leases.lease import Json
 
 
@@ -33,6 +34,16 @@ class StagedFile:
     handle: Json
     key: str
     sha256: str
+    size: int | None = None
+    """Bytes it had when it was closed, where that is known: staged data that is shorter now counts as gone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What a bucket was found to be good for, for people, and how it stages."""
+
+    text: str
+    staging: str
 
 
 class StagedWriter(Protocol):
@@ -56,6 +67,15 @@ class RootLock(Protocol):
 class Bucket(ABC):
     """One root in a bucket. Instances are picklable and open their clients where they are used."""
 
+    def probe(self) -> Verdict:
+        """Find out, with harmless objects of its own, whether this bucket holds what exactly-once needs of it.
+
+        Called once when a sink opens, before anything else; what is found travels with copies pickled afterwards.
+        May be called again. Raises `Refused` when it does not hold or does not let us in, `SinkUnavailable` when it
+        is away.
+        """
+        return Verdict("create and publish overwrite nothing", "files")
+
     @abstractmethod
     def create(self, key: str, data: bytes) -> bool:
         """Create an object with these bytes if there is none; False if there is. Atomic and durable."""
@@ -75,6 +95,13 @@ class Bucket(ABC):
     def stage(self, place: str, key: str) -> StagedWriter:
         """Open a staged object that will get the final key `key`. `place` is unique to this try."""
 
+    def close_all(self, writers: Sequence[StagedWriter]) -> list[tuple[Json, int, str]]:
+        """What closing each answers, in order; a bucket that is far away closes several at a time.
+
+        The first error is raised when all were tried; which of them are closed then is not known.
+        """
+        return [writer.close() for writer in writers]
+
     @abstractmethod
     def has_staged(self, files: Sequence[StagedFile]) -> list[bool]:
         """Whether the staged data of each is still there."""
@@ -90,6 +117,14 @@ class Bucket(ABC):
     @abstractmethod
     def staged_under(self, prefix: str) -> Iterator[tuple[str, Json]]:
         """Place and handle of every staged object whose place begins with the prefix."""
+
+    def move(self, key: str, to: str) -> bool:
+        """Give an object another key, under which nobody else ever puts anything. False if it is at neither.
+
+        Durable when the call returns. May be repeated, also after half of it: there is never a moment without the
+        object. Raises `Refused` when another object is at `to`; then nothing was changed.
+        """
+        raise Refused(f"{type(self).__name__} cannot move {key} to {to}")
 
     def lock(self, *, exclusive: bool) -> RootLock | None:  # noqa: ARG002 - for those that have locks
         """Hold this root: alone, or together with others that do not ask for it alone. None if it is taken otherwise.

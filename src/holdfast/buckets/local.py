@@ -21,7 +21,7 @@ from typing import BinaryIO
 
 from holdfast.buckets.bucket import Bucket, Published, StagedFile
 from holdfast.buckets.folders import Folders, walk
-from holdfast.errors import SinkUnavailable
+from holdfast.errors import Refused, SinkUnavailable
 from holdfast.flow.names import OURS
 from holdfast.leases.lease import Json
 
@@ -122,6 +122,23 @@ class LocalBucket(Bucket):
             for place in self._walk(prefix):
                 if place.startswith(STAGING) and not place.startswith(f"{STAGING}."):
                     yield place, place
+
+    def move(self, key: str, to: str) -> bool:
+        old, new = self._path(key), self._path(to)
+        with _told(f"move {old} to {new}"):
+            folders = Folders()
+            folders.make(new.parent)
+            try:
+                os.link(old, new, follow_symlinks=False)
+            except FileNotFoundError:
+                return os.path.lexists(new)
+            except FileExistsError:
+                if not _is_same_file(old, new) and _contents(old) != _contents(new):
+                    raise Refused(f"another file is at {new}; nothing was moved") from None
+            folders.sync()
+            old.unlink(missing_ok=True)
+            _sync(old.parent)
+            return True
 
     def lock(self, *, exclusive: bool) -> LocalLock | None:
         path = self._root / LOCK
@@ -230,6 +247,12 @@ def _link_durably(draft: Path, path: Path, folders: Folders) -> bool:
         won = draft.stat().st_nlink > 1
     folders.sync()
     return won
+
+
+def _sync(folder: Path) -> None:
+    folders = Folders()
+    folders.make(folder)
+    folders.sync()
 
 
 def _is_same_file(staged: Path, path: Path) -> bool:

@@ -34,6 +34,7 @@ class ExitCode(IntEnum):
 
     DONE = 0
     PARTITIONS_FAILED = 1
+    DOUBT = 1
     WRONG = 2
     UNREACHABLE = 3
     BUG = 70
@@ -42,7 +43,8 @@ class ExitCode(IntEnum):
 
 MEANINGS = {
     ExitCode.DONE: "Done, or stopped in order by SIGTERM or SIGINT during `run`.",
-    ExitCode.PARTITIONS_FAILED: "`run` has ended, and some partitions are FAILED.",
+    ExitCode.PARTITIONS_FAILED: "`run` has ended, and some partitions are FAILED; or `verify` has doubts; or `locate` "
+    "has not found all of it.",
     ExitCode.WRONG: "Wrong usage or configuration, or refused because data would be at risk; nothing was started.",
     ExitCode.UNREACHABLE: "The store or another server could not be reached; nothing was lost, try again.",
     ExitCode.BUG: "A bug in holdfast or in a plugin; `--verbose` shows where.",

@@ -7,10 +7,12 @@ from typing import Annotated
 import typer
 
 from holdfast import __version__
-from holdfast.cli import output, partitions
+from holdfast.cli import generations, output, partitions, runs
+from holdfast.cli.audit import locate, verify
 from holdfast.cli.exits import VERBOSE, Commands
 from holdfast.cli.nodes import nodes
 from holdfast.cli.plugins import plugins
+from holdfast.cli.reprocess import backfill, rewind
 from holdfast.cli.run import run
 from holdfast.cli.settings import schema, validate
 
@@ -50,6 +52,38 @@ app.command(epilog=_examples("holdfast validate pipeline.yaml"))(validate)
 app.command(epilog=_examples("holdfast schema > holdfast.schema.json"))(schema)
 app.command(epilog=_examples("holdfast plugins", "holdfast plugins --json"))(plugins)
 app.command(epilog=_examples("holdfast nodes pipeline.yaml"))(nodes)
+app.command(
+    epilog=_examples("holdfast verify archive.yaml", "holdfast verify archive.yaml --pipeline backup --deep --json")
+)(verify)
+app.command(
+    epilog=_examples(
+        "holdfast locate archive.yaml --pipeline daily --topic orders --partition 0 --offset 1234",
+        "holdfast locate archive.yaml --pipeline daily --files orders/dt=2026-01-01/1_0_00000000000000000000.txt.gz "
+        "--in backup",
+    )
+)(locate)
+
+app.command(
+    epilog=_examples("holdfast rewind pipeline.yaml --pipeline events --topic clicks --partition 3 --to 120000")
+)(rewind)
+app.command(
+    epilog=_examples("holdfast backfill pipeline.yaml --pipeline events --from backup --between 2026-01-01..2026-01-02")
+)(backfill)
+_runs = typer.Typer(no_args_is_help=True, help="Look at rewinds and backfills, join them and stop them.")
+app.add_typer(_runs, name="runs", epilog=_examples("holdfast runs list pipeline.yaml"))
+_runs.command("list", epilog=_examples("holdfast runs list pipeline.yaml --pipeline events --json"))(runs.list_runs)
+_runs.command(epilog=_examples("holdfast runs show pipeline.yaml backfill-0123456789ab"))(runs.show)
+_runs.command(epilog=_examples("holdfast runs stop pipeline.yaml backfill-0123456789ab"))(runs.stop)
+_runs.command(epilog=_examples("holdfast runs join pipeline.yaml backfill-0123456789ab"))(runs.join)
+
+_generation = typer.Typer(no_args_is_help=True, help="Roll out another version of the parsing, and go back.")
+app.add_typer(_generation, name="generation", epilog=_examples("holdfast generation list pipeline.yaml"))
+_generation.command("list", epilog=_examples("holdfast generation list pipeline.yaml --json"))(
+    generations.list_generations
+)
+_generation.command(epilog=_examples("holdfast generation show pipeline.yaml 2"))(generations.show)
+_generation.command(epilog=_examples("holdfast generation switch pipeline.yaml 2"))(generations.switch)
+_generation.command(epilog=_examples("holdfast generation back pipeline.yaml"))(generations.back)
 
 _partitions = typer.Typer(no_args_is_help=True, help="Look at the partitions of a pipeline, and act on them.")
 app.add_typer(_partitions, name="partitions", epilog=_examples("holdfast partitions list pipeline.yaml"))

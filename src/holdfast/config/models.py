@@ -75,6 +75,12 @@ class NodeSettings(Options):
         default_factory=lambda settings: settings["session_timeout"] / 3,
         description="Time between signs of life: at most half of session_timeout, a third unless given.",
     )
+    step_limit: Annotated[Duration, Field(gt=0)] = Field(
+        "1m",
+        validate_default=True,
+        description="A node one of whose steps (such as commit, publish or plan) takes longer sends no heartbeat: "
+        "it counts as hanging. A Spark job is no step.",
+    )
     metrics_port: Port | None = Field(
         None, description="Port on which Prometheus metrics are served; none unless given."
     )
@@ -249,6 +255,16 @@ class PipelineSettings(Options):
     retries: RetryLimits = Field(default_factory=RetryLimits, description="What happens when a batch fails.")
     generation: PositiveCount = Field(
         1, description="Version of the parsing; raise it when the same records would give other output."
+    )
+    generation_switch: Literal["automatic", "manual"] = Field(
+        "automatic",
+        description="Whether a node with a later generation makes it the current one when it starts, or waits for "
+        "`holdfast generation switch`.",
+    )
+    replicas: PositiveCount | None = Field(
+        None,
+        description="Hold the share of so many nodes even while fewer are there; of those that are there unless given. "
+        "For sources whose partitions live long, such as those of a topic.",
     )
     closed_last: bool = Field(
         False, description="Take new partitions before closed ones whose time to reopen has come."

@@ -7,7 +7,9 @@ stages can be mistaken for what another staged.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TypeAlias
 
+from holdfast.errors import BatchError, Halt
 from holdfast.leases.lease import Json, Lease
 
 
@@ -38,6 +40,10 @@ class Cut:
     """Nothing follows in this partition: it is complete when the batch is published."""
     size: int = 0
     """Estimated bytes, to balance the tasks of a round."""
+    max_bytes: int | None = None
+    """Where the batch is cut short if it turns out larger; None: never. Needs the source's size column."""
+    gaps: tuple[tuple[int, int], ...] = ()
+    """Items [from, to) that the source has lost for ever, told in receipt and manifest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +56,10 @@ class Wait:
 @dataclass(frozen=True, slots=True)
 class Done:
     """Everything of this partition has been read; it is complete."""
+
+
+Plan: TypeAlias = Cut | Wait | Done | BatchError | Halt
+"""What a source says of a partition's next batch."""
 
 
 @dataclass(frozen=True, slots=True)

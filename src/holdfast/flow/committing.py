@@ -216,4 +216,6 @@ def _tells_more(report: Advanced, lease: Lease) -> bool:
 def _receipts(batch: Batch, report: Staged) -> dict[str, Json]:
     """Receipts by sink, each with the range and the token of the batch, so that anybody can publish or rebuild it."""
     told = {"from": batch.cut.start, "to": report.end, "token": batch.lease.token}
+    if batch.cut.gaps:
+        told["gaps"] = batch.cut.gaps
     return {sink: {**receipt, **told} for sink, receipt in report.receipts.items()}

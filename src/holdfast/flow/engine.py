@@ -30,6 +30,8 @@ class Staged:
     receipts: Mapping[str, Json]
     counts: Counts = Counts()
     acked: tuple[tuple[int, int], ...] = ()
+    size: int = 0
+    """Bytes of the records, where the source tells them."""
 
 
 @dataclass(frozen=True, slots=True)

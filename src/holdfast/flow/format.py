@@ -6,9 +6,11 @@ is made again from the source and must be the same.
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from typing import Any, Protocol
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, BinaryIO, Protocol
 
 
 class RawWriter(Protocol):
@@ -42,6 +44,8 @@ class Format(ABC):
 
     extension: str
     """What file names end with, without the first dot."""
+    keeps: frozenset[str] = frozenset()
+    """Columns of Kafka's rows that `read` gives back as they were, if they were among the rows."""
 
     @abstractmethod
     def columns(self, fields: Any) -> Mapping[str, Any]:
@@ -50,3 +54,39 @@ class Format(ABC):
     @abstractmethod
     def open(self, raw: RawWriter, schema: Any) -> FormatWriter:
         """A writer of record batches with this Arrow schema."""
+
+    def faults(self, rows: Any) -> Any | None:  # noqa: ARG002 - most formats can hold every row
+        """Which rows of a record batch cannot be written without loss: None if all can.
+
+        Else an Arrow array of strings with the reason of each such row, and null for the others. A sink keeps these
+        rows as dead letters and gives only the others to the writer. Pure; may be called in any portions.
+        """
+        return None
+
+    @abstractmethod
+    def read(self, data: BinaryIO) -> Iterator[Any]:
+        """Read back a whole file that a writer of the same settings has made: record batches, in the order of writing.
+
+        They have the columns that the file has, in Arrow types close to those that were written; a batch is never
+        empty. Blocks as reading `data` does, and leaves it open. Raises `ValueError` when the bytes are no whole file
+        of this format, at the latest at the end; what `data` raises goes through.
+        """
+
+
+@dataclass(frozen=True)
+class Formats:
+    """The format of each topic: the first rule whose pattern matches the whole name, else the one for all others."""
+
+    default: Format
+    rules: Sequence[tuple[str, Format]] = ()
+
+    def of(self, stream: str) -> Format:
+        """The format of a topic's files."""
+        for pattern, chosen in self.rules:
+            if re.fullmatch(pattern, stream):
+                return chosen
+        return self.default
+
+    def all(self) -> list[Format]:
+        """Every format that may be needed."""
+        return [*(chosen for _, chosen in self.rules), self.default]

@@ -17,9 +17,9 @@ from holdfast.events import (
     RoundSubmitted,
     Unreachable,
 )
-from holdfast.flow.batch import Batch, Cut, Done, Limits, Wait
+from holdfast.flow.batch import Batch, Cut, Done, Limits, Plan, Wait
 from holdfast.flow.committing import Committer
-from holdfast.flow.engine import Advanced, Engine, Report
+from holdfast.flow.engine import Advanced, Engine, Report, Staged
 from holdfast.flow.handing import HandingOff
 from holdfast.flow.held import Held, Holdings
 from holdfast.flow.publishing import Publisher
@@ -32,6 +32,7 @@ from holdfast.leases.lease import FINISHED, Lease, Status
 from holdfast.leases.sharing import FairShare, Pull, Sharing
 
 SOURCE_PAUSE = 5.0
+UNBOUNDED = 1_000_000
 PUBLISH_TOGETHER = 10
 """Commits whose publishing is one step of the loop: the heartbeat goes on while one portion after the other is done."""
 
@@ -42,7 +43,7 @@ class LoopSettings:
 
     limits: Limits = Limits()
     max_batches: int = 100
-    """Leases held, and batches in one round."""
+    """Batches in one round; where partitions are soon done, also leases held."""
     generation: int = 1
     replicas: int = 0
     """For sources whose partitions live long: hold the share of so many nodes; 0 for those that are there."""
@@ -61,8 +62,12 @@ class PipelineLoop:
         engine: Engine,
         settings: LoopSettings,
         may_claim: Callable[[], bool] = lambda: True,
+        generation: Callable[[], int | None] | None = None,
     ) -> None:
-        """`may_claim` is asked on every pass; while it says no, everything is handed back. A run says so."""
+        """`may_claim` is asked on every pass; while it says no, everything is handed back. A run says so.
+
+        `generation` is asked then, too: the number of the current one; None if another one's code must run it.
+        """
         self._coordinator = coordinator
         self._world = coordinator.world
         self._source = source
@@ -73,9 +78,12 @@ class PipelineLoop:
         self._publisher = Publisher(coordinator, sinks, self._holdings)
         self._committer = Committer(coordinator, self._publisher, sinks, engine, self._holdings)
         fair = FairShare(coordinator, settings.replicas)
-        self._sharing: Sharing = fair if source.lives_long else Pull(coordinator)
+        # A run is over some day and shares nothing with the live pipeline, so that its nodes pull.
+        self._sharing: Sharing = fair if source.lives_long and not coordinator.run else Pull(coordinator)
         self._handing = HandingOff(coordinator, engine, self._holdings)
         self._may_claim = may_claim
+        self._ask_generation = generation or (lambda: settings.generation)
+        self._generation: int | None = None
         self._discovery = _discovery(coordinator, source)
         self._discovering = False
         self._next_look = 0.0
@@ -96,7 +104,7 @@ class PipelineLoop:
         """Everything that can be done now. `step` is told the name and limit of each part before it begins."""
         limit = self._settings.step_limit
         step("commit", limit)
-        self._put_off_watchdog(reports)
+        self._hear(reports)
         self._committer.receive(reports)
         self._publish(step)
         self._cancel_overdue()
@@ -133,14 +141,18 @@ class PipelineLoop:
         if self._draining or now < self._next_look:
             return
         passing = self._pass_due(now)
-        if passing and not self._may_claim():
+        if passing:
+            self._generation = self._ask_generation()
+            self._tell_share()
+        if passing and (self._generation is None or not self._may_claim()):
             self._next_look = now + self._coordinator.session.timing.heartbeat
             self.hand_back()
             return
         if passing:
             self._reconcile()
             self._coordinator.sweep()
-        room = self._settings.max_batches - len(self._holdings)
+        # A share of long-lived partitions is held whole, however few are read at a time.
+        room = (UNBOUNDED if self._source.lives_long else self._settings.max_batches) - len(self._holdings)
         if room <= 0 and not passing:
             return
         look = self._sharing.look(len(self._holdings), max(room, 0))
@@ -149,6 +161,10 @@ class PipelineLoop:
         if not look.taken and room > 0:
             self._next_look = now + self._world.jittered(self._coordinator.session.timing.heartbeat)
             self._nothing_acquired()
+
+    def _tell_share(self) -> None:
+        if not self._coordinator.run:
+            self._coordinator.session.take_part(self.pipeline, taking=self._generation is not None)
 
     def _pass_due(self, now: float) -> bool:
         if now < self._next_pass:
@@ -236,14 +252,17 @@ class PipelineLoop:
         except SourceUnavailable as away:
             self._put_off(idle, "source", away)
             return
+        for event in self._source.noticed():
+            self._world.emit(event)
         planned = [(held, plan) for held, plan in zip(idle, plans, strict=True) if self._worth_reading(held, plan)]
+        planned = planned[: self._settings.max_batches]  # the others are planned again when there is room
         self._submit([(held, self._batch(held, plan)) for held, plan in planned if isinstance(plan, Cut)])
 
     def _at_our_generation(self, held: Held) -> bool:
-        wanted, present = self._settings.generation, held.lease.commit.generation
+        wanted, present = self._generation, held.lease.commit.generation
         if present == wanted:
             return True
-        if present > wanted:
+        if wanted is None or present > wanted:
             self._committer.hand_back_later(held, self._coordinator.session.timing.timeout)
             return False
         (result,) = self._coordinator.write(
@@ -255,9 +274,12 @@ class PipelineLoop:
         held.lease = result
         return True
 
-    def _worth_reading(self, held: Held, plan: Cut | Wait | Done | BatchError) -> bool:
+    def _worth_reading(self, held: Held, plan: Plan) -> bool:
         if isinstance(plan, BatchError):
             self._committer.count_attempt(held, str(plan))
+        elif isinstance(plan, Halt):
+            self._coordinator.halt(held.lease, str(plan))
+            self._holdings.drop(held)
         elif isinstance(plan, Done):
             self._committer.complete(held)
         elif isinstance(plan, Wait):
@@ -269,7 +291,7 @@ class PipelineLoop:
 
     def _rebuild(self, gone: Sequence[Held]) -> None:
         for held in gone:
-            if held.lease.commit.generation != self._settings.generation:
+            if held.lease.commit.generation != self._generation:
                 # Only the parser that made the commit can make it again.
                 self._committer.hand_back_later(held, self._coordinator.session.timing.timeout)
                 continue
@@ -297,15 +319,21 @@ class PipelineLoop:
         for portion in (waiting[at : at + PUBLISH_TOGETHER] for at in range(0, len(waiting), PUBLISH_TOGETHER)):
             step("publish", self._settings.step_limit)
             self._publisher.publish(portion)
+            self._source.published([held.lease for held in portion if not held.pending])
 
     def _watchdog(self) -> float:
         return self._world.clock.monotonic() + self._settings.limits.timeout
 
-    def _put_off_watchdog(self, reports: Sequence[Report]) -> None:
+    def _hear(self, reports: Sequence[Report]) -> None:
+        """A sign of life puts off the watchdog; what was staged teaches the source."""
         for report in reports:
-            held = self._holdings.carrying(report.batch_id) if isinstance(report, Advanced) else None
-            if held is not None:
+            held = self._holdings.carrying(report.batch_id)
+            if held is None or held.batch is None:
+                continue
+            if isinstance(report, Advanced):
                 held.cancel_at = self._watchdog()
+            elif isinstance(report, Staged):
+                self._source.staged(held.batch, report.end, report.counts.processed, report.size)
 
     def _cancel_overdue(self) -> None:
         if not self._coordinator.session.usable:

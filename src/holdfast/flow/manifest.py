@@ -7,7 +7,7 @@ manifest; a manifest that names other files means that store and bucket disagree
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,7 +32,9 @@ class Manifest:
     start: Json
     end: Json
     files: tuple[Mapping[str, Any], ...]
-    """Per file: key, rows, size, sha256, first and last item."""
+    """Per file: key, rows, size, sha256, first and last item; of a file with a place, the place."""
+    gaps: tuple[tuple[int, int], ...] = ()
+    """Items [from, to) that the source had lost before they were read."""
 
     def encode(self) -> bytes:
         """The same manifest gives the same bytes."""
@@ -53,9 +55,27 @@ def decode_manifest(data: bytes) -> Manifest:
     """The manifest in these bytes. Raises `Halt` when they are none: a witness that cannot be read is no witness."""
     try:
         told = json.loads(data)
-        return Manifest(**{**told, "files": tuple(told["files"])})
+        return Manifest(**{**told, "files": tuple(told["files"]), "gaps": _gaps(told)})
     except (ValueError, TypeError, KeyError) as broken:
         raise Halt(f"a manifest cannot be read: {broken}") from broken
+
+
+def standing(manifests: Iterable[Manifest]) -> list[Manifest]:
+    """Of a partition's manifests in order, those whose files are the ones to read: by offsets, each one once.
+
+    Where work began anew at an earlier offset (`holdfast rewind --replace`), what had been there before is replaced.
+    """
+    chain: list[Manifest] = []
+    for manifest in manifests:
+        while chain and first_offset(manifest) < chain[-1].end["offset"]:
+            chain.pop()
+        chain.append(manifest)
+    return chain
+
+
+def first_offset(manifest: Manifest) -> int:
+    """Where a commit of offsets begins."""
+    return int(manifest.start["offset"]) if manifest.start else 0
 
 
 def manifest_of(lease: Lease, name: Name, receipt: Json) -> Manifest:
@@ -75,4 +95,9 @@ def manifest_of(lease: Lease, name: Name, receipt: Json) -> Manifest:
         start=receipt["from"],
         end=receipt["to"],
         files=files,
+        gaps=_gaps(receipt),
     )
+
+
+def _gaps(told: Json) -> tuple[tuple[int, int], ...]:
+    return tuple((first, end) for first, end in told.get("gaps", ()))

@@ -1,9 +1,28 @@
-"""The processor: a DataFrame in, a DataFrame out."""
+"""The processor: a DataFrame in, a DataFrame out; or Arrow rows in and out, inside the task that stages them."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from typing import Any
+
+from holdfast.flow.staging import StagedBatch
+
+
+class TaskStep(ABC):
+    """A step on Arrow record batches. Picklable; one instance serves one attempt of one task."""
+
+    @abstractmethod
+    def inputs(self, wanted: frozenset[str] | None) -> frozenset[str] | None:
+        """The data columns that it must be given so that `wanted` can come out; None stands for all there are."""
+
+    @abstractmethod
+    def apply(self, batch: StagedBatch, rows: Any) -> Any:
+        """The rows of one batch after this step; the columns may be others for other batches.
+
+        Keeps the system columns (`holdfast.flow.source.SYSTEM_COLUMNS`), may set a fault where there is none, and may
+        add a place (`PLACE_COLUMN`). A row may be left out; a row with a fault may not. Anything that is raised fails
+        the batch.
+        """
 
 
 class Processor(ABC):
@@ -15,3 +34,11 @@ class Processor(ABC):
 
         Must keep the system columns (`holdfast.flow.source.SYSTEM_COLUMNS`) and every row that carries a fault.
         """
+
+    def in_task(self) -> TaskStep | None:
+        """The same work as a step inside the staging task, which saves a trip through Python; None if there is none.
+
+        It is used for the last processors of a pipeline. Its columns may then differ by topic, which one DataFrame
+        cannot have.
+        """
+        return None

@@ -14,9 +14,13 @@ from enum import StrEnum
 from typing import Any
 
 from holdfast.errors import Refused, UsageError
+from holdfast.leases import transitions
 from holdfast.leases.coordinator import Coordinator
 from holdfast.leases.lease import Counts, Json, Lease, Ownership, Partition, Progress, Status
 from holdfast.leases.operate import Operator
+from holdfast.leases.store import Swap
+from holdfast.leases.transitions import claimable, stamped
+from holdfast.leases.writes import add_surely
 
 MAX_PARTITIONS_PER_GROUP = 10_000
 MAX_PARTITIONS = 50_000
@@ -144,26 +148,51 @@ class Runs:
         return Coordinator(live.store, live.world, live.session, live.pipeline, run=run_id, policy=live.policy)
 
     def aggregate(self, run_id: str) -> Run:
-        """Sum up what the partitions say, and end the run when all of them have ended."""
+        """Sum up what the partitions say, and end the run when all of them have ended.
+
+        May be called by several nodes at a time. A run whose status changes meanwhile is summed up, not ended.
+        """
         run = self.show(run_id)
         if run.status in ENDED:
             return run
-        leases = list(Operator(self._live.store, self._live.world.new_id, self._live.pipeline, run_id).rows())
-        groups = _summed(leases, run.groups)
-        ended = _ending(run.status, leases)
-        if ended is None:
-            return self._change(run_id, run.status, groups=groups)
-        return self._change(run_id, ended, groups=groups, completed_at=self._live.now())
+        if run.status is RunStatus.STOPPING:
+            self._free_orphans(run_id)
+        leases = list(self._partitions(run_id).rows())
+        groups, ending = _summed(leases, run.groups), _ending(run.status, leases)
+
+        def change(row: Lease, now: float) -> Lease:
+            current = _run(row)
+            if current.status in ENDED:
+                return row
+            if ending is None or current.status is not run.status:
+                return _told(row, replace(current, groups=groups, updated_at=now))
+            return _told(row, replace(current, status=ending, groups=groups, updated_at=now, completed_at=now))
+
+        return _run(self._rows.change(run_id, change))
 
     def is_running(self, run_id: str) -> bool:
         """Whether partitions of the run may be claimed."""
         return self.show(run_id).status is RunStatus.RUNNING
 
+    def _partitions(self, run_id: str) -> Operator:
+        return Operator(self._live.store, self._live.world.new_id, self._live.pipeline, run_id)
+
+    def _free_orphans(self, run_id: str) -> None:
+        """Take partitions from owners that are gone: nobody claims them any more, and the run waits for them."""
+        leases = self.coordinator(run_id)
+        leases.sweep()
+        now, new_id = leases.now(), self._live.world.new_id
+        orphans = [row for row in self._partitions(run_id).rows((Status.ASSIGNED,)) if claimable(row, now)]
+        if orphans:
+            # One that changes meanwhile is looked at again on the next pass.
+            self._live.store.swap(
+                [Swap(row.version, stamped(row, transitions.release(row, now), new_id())) for row in orphans]
+            )
+
     def _add(self, run: Run) -> None:
         never_due = Ownership(Status.UNASSIGNED, due_at=None, write_id=self._live.world.new_id())
         row = Lease(runs_of(self._live.pipeline), run.id, ownership=never_due, progress=Progress(state=asdict(run)))
-        self._live.store.add([row])
-        if self._rows.show(run.id).ownership.write_id != never_due.write_id:
+        if not add_surely(self._live.store, self._live.world, [row]):
             raise UsageError(f"there is a run {run.id!r} already")
 
     def _change(self, run_id: str, status: RunStatus, **changes: Any) -> Run:
@@ -171,8 +200,7 @@ class Runs:
             run = _run(row)
             if status is not run.status and run.status not in _NEXT[status]:
                 raise UsageError(f"run {run_id!r} is {run.status} and cannot become {status}")
-            told = asdict(replace(run, status=status, updated_at=now, **changes))
-            return replace(row, progress=replace(row.progress, state=told))
+            return _told(row, replace(run, status=status, updated_at=now, **changes))
 
         return _run(self._rows.change(run_id, change))
 
@@ -216,6 +244,10 @@ def _ending(status: RunStatus, leases: list[Lease]) -> RunStatus | None:
     if leases and states[Status.FAILED] == len(leases):
         return RunStatus.FAILED
     return RunStatus.COMPLETED_WITH_ERRORS if states[Status.FAILED] else RunStatus.COMPLETED
+
+
+def _told(row: Lease, run: Run) -> Lease:
+    return replace(row, progress=replace(row.progress, state=asdict(run)))
 
 
 def _run(row: Lease) -> Run:

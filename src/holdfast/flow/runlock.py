@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from holdfast.errors import LeaseLost, Refused
+from holdfast.errors import LeaseLost, PartitionNotFound, Refused
 from holdfast.flow.run import ENDED, Run, Runs, RunStatus
 from holdfast.leases import transitions
 from holdfast.leases.coordinator import ClaimPolicy, Coordinator
@@ -29,14 +29,21 @@ class RunLock:
         self._lease: Lease | None = None
 
     def acquire(self, run_id: str) -> None:
-        """Hold the lock for that run. Raises `Refused` when another run has it."""
+        """Hold the lock for that run. Raises `Refused` when another run has it.
+
+        A run that had the lock and has not ended has lost it, with its node: it is FAILED before this one may begin.
+        """
         lock = self._lock
         row = new_lease(lock.pipeline, Partition("$run"), lock.world.new_id(), now=lock.now())
         add_surely(lock.store, lock.world, [row])
         lock.sweep()
         for lease in lock.claim(1):
             self._lease = lease
-            self._write(run_id)
+            self._fail_former(lease, run_id)
+            try:
+                self._write(run_id)
+            except LeaseLost as lost:
+                raise Refused(f"the lock was lost again at once: {lost}") from lost
             return
         raise Refused(f"run {self.holder()!r} is going on; stop it first, or wait until it has ended")
 
@@ -46,13 +53,14 @@ class RunLock:
         return None if row is None or row.progress.state is None else str(row.progress.state["run"])
 
     def refresh(self) -> None:
-        """Renew the lock. When it is lost, the run is marked FAILED and `LeaseLost` is raised."""
+        """Renew the lock. When it is lost, raises `LeaseLost`; the run is FAILED unless another node drives it."""
         run_id = self._held_run()
         try:
             self._write(run_id)
         except LeaseLost as lost:
             self._lease = None
-            self._runs.fail(run_id, f"the lock was lost: {lost}")
+            if self.holder() != run_id:
+                self._runs.fail(run_id, f"the lock was lost: {lost}")
             raise
 
     def transfer(self, expected: str, run_id: str) -> None:
@@ -72,13 +80,16 @@ class RunLock:
 
         Raises nothing when another node drives them.
         """
-        orphans = [run for run in self._runs.list() if run.status not in ENDED]
-        if not orphans:
+        if not (orphans := self._unended()):
             return []
         try:
-            self.acquire(orphans[0].id)
-        except Refused:
+            # In the name of the run that had it, so that none is failed before this node knows which ones there are.
+            self.acquire(self.holder() or orphans[0].id)
+            return self._settle(self._unended(), policy)
+        except (Refused, LeaseLost):
             return []
+
+    def _settle(self, orphans: list[Run], policy: Literal["recover", "fail"]) -> list[Run]:
         resumed = [run for run in orphans if policy == "recover" and run.status is not RunStatus.INITIALIZING][:1]
         for run in orphans:
             if run not in resumed:
@@ -88,6 +99,18 @@ class RunLock:
         else:
             self.release()
         return resumed
+
+    def _unended(self) -> list[Run]:
+        return [run for run in self._runs.list() if run.status not in ENDED]
+
+    def _fail_former(self, lock: Lease, run_id: str) -> None:
+        former = None if lock.progress.state is None else str(lock.progress.state["run"])
+        if former is None or former == run_id:
+            return
+        try:
+            self._runs.fail(former, f"the lock was lost to run {run_id!r}")
+        except PartitionNotFound:
+            return  # Its node died before it made the run.
 
     def _held_run(self) -> str:
         if self._lease is None:

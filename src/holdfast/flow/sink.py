@@ -36,8 +36,10 @@ class Sink(ABC):
 
     name: str
 
-    def open(self, pipeline: str, *, durable: bool) -> None:
+    def open(self, pipeline: str, *, durable: bool) -> str | None:
         """Check that this output belongs to this pipeline. `durable` tells whether the store survives a restart.
+
+        Answers what it found, in words for people, if there is anything to tell.
 
         Raises `Refused` when going on would put data at risk, `SinkUnavailable` when it cannot be told.
         """

@@ -10,12 +10,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Protocol
 
-from holdfast.errors import BatchError
-from holdfast.flow.batch import Batch, Cut, Done, Limits, Name, Wait
-from holdfast.leases.lease import Lease, Partition
+from holdfast.events import Event
+from holdfast.flow.batch import Batch, Limits, Name, Plan
+from holdfast.leases.lease import Json, Lease, Partition
 
 BATCH_COLUMN = "_batch"
-"""Id of the batch that a row belongs to."""
+"""The batch that a row belongs to: its id, or its number among the batches that `read` was given."""
 ITEM_COLUMN = "_item"
 """Where the record begins in its partition: an offset that grows within the partition and names the record."""
 FAULT_COLUMN = "_fault"
@@ -23,6 +23,13 @@ FAULT_COLUMN = "_fault"
 
 Kind "record": this record cannot be handled and belongs to the dead letters. Kind "batch": all of the batch failed."""
 SYSTEM_COLUMNS = (BATCH_COLUMN, ITEM_COLUMN, FAULT_COLUMN)
+SIZE_COLUMN = "_size"
+"""Optional: bytes of the record, of which a batch holds at most `Limits.max_bytes`. It is gone when sinks see the row.
+
+A source that gives it reads each batch in one task and in order: the batch is cut short where it is full."""
+PLACE_COLUMN = "_place"
+"""Optional: partition names of the record, joined by `/`, as a parser found them. Sinks of files keep places apart."""
+OPTIONAL_COLUMNS = (SIZE_COLUMN, PLACE_COLUMN)
 
 
 class DirectRead(Protocol):
@@ -53,6 +60,9 @@ class Source(ABC):
     lives_long: bool = False
     """Whether partitions go on for ever and are shared fairly; else nodes pull the next free one."""
 
+    connectors: tuple[str, ...] = ()
+    """Connectors that Spark needs to read it, as `holdfast.spark.jars` knows them."""
+
     def open(self) -> None:
         """Check that the source is there and is what the settings say. Raises `SourceUnavailable` or `Refused`."""
 
@@ -69,11 +79,16 @@ class Source(ABC):
         """How the partition is called in output names. Pure."""
 
     @abstractmethod
-    def plan(self, leases: Sequence[Lease], limits: Limits) -> list[Cut | Wait | Done | BatchError]:
+    def plan(self, leases: Sequence[Lease], limits: Limits) -> Sequence[Plan]:
         """For each lease, where its next batch ends, starting at its position.
 
-        Answers a `BatchError` (not raised) for a partition that cannot be read as it is. Raises `SourceUnavailable`.
+        Answers (not raises) a `BatchError` for a partition that cannot be read as it is, and a `Halt` where going on
+        would lose or mix up data. Raises `SourceUnavailable`.
         """
+
+    def position(self, item: int) -> Json:
+        """The position whose next record is that item. Pure; needed only where batches are cut short."""
+        return {"offset": item}
 
     @abstractmethod
     def read(self, spark: Any, batches: Sequence[Batch]) -> Any:
@@ -85,3 +100,16 @@ class Source(ABC):
     def direct(self, spark: Any, batches: Sequence[Batch]) -> DirectRead | None:  # noqa: ARG002 - most have none
         """The same rows as `read`, without the frame; None if this source has no such way."""
         return None
+
+    def staged(self, batch: Batch, end: Json, rows: int, size: int) -> None:
+        """A batch of this node was staged up to `end`: so many rows and bytes. Pure bookkeeping for later plans."""
+
+    def published(self, leases: Sequence[Lease]) -> None:
+        """Everything before the positions of these leases is visible. Never raises, never waits."""
+
+    def noticed(self) -> list[Event]:
+        """What people should hear of since the last call, such as lag. Does not block."""
+        return []
+
+    def close(self) -> None:
+        """Give back what was opened. May be called again; never raises."""

@@ -26,12 +26,16 @@ class StagedBatch:
     name: Name
     token: int
     generation: int
+    max_bytes: int | None = None
+    """Where the batch may be cut short; None: it must be staged as it was planned."""
 
 
 def staged_batch(batch: Batch) -> StagedBatch:
     """The part of a batch that goes to the tasks."""
     lease = batch.lease
-    return StagedBatch(batch.id, lease.pipeline, lease.key, batch.name, lease.token, lease.commit.generation)
+    generation = lease.commit.generation
+    most = None if batch.restages is not None else batch.cut.max_bytes
+    return StagedBatch(batch.id, lease.pipeline, lease.key, batch.name, lease.token, generation, most)
 
 
 class Staging(ABC):
@@ -42,8 +46,15 @@ class Staging(ABC):
     """
 
     @abstractmethod
-    def write(self, batch: StagedBatch, items: Any, rows: Any) -> None:
-        """Stage good rows: a record batch of the columns that the stager asked for, and each row's item."""
+    def write(self, batch: StagedBatch, items: Any, rows: Any, place: str = "") -> int:
+        """Stage good rows of one place: the columns that the stager asked for, and each row's item.
+
+        Answers how many of them this sink cannot hold and has kept as dead letters.
+        """
+
+    def room(self, batch: StagedBatch) -> int | None:  # noqa: ARG002 - most have no bound
+        """How many more places this batch may have; None: any number. A batch that may be cut short is cut there."""
+        return None
 
     @abstractmethod
     def bury(self, batch: StagedBatch, faults: Sequence[tuple[int, Fault]]) -> None:

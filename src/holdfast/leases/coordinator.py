@@ -21,6 +21,7 @@ from holdfast.events import (
     Unreachable,
 )
 from holdfast.leases import transitions
+from holdfast.leases.floor import lifted, read_floor
 from holdfast.leases.lease import Key, Lease, Partition, Status, facts, new_lease
 from holdfast.leases.session import Session, expire_silent_sessions
 from holdfast.leases.store import ClaimingStore, ClaimRequest, Outcome, Query, Store, Swap
@@ -78,7 +79,7 @@ class Coordinator:
 
     def adopt(self, found: Iterable[Lease]) -> list[Lease]:
         """Of leases that `owned` answered and nobody here holds, those fit for work; the others as `claim` does."""
-        return [lease for lease in found if self._fit_for_work(lease)]
+        return [lease for lease in self._above_floor(list(found)) if self._fit_for_work(lease)]
 
     def claim_rows(self, rows: Sequence[Lease]) -> list[Lease]:
         """Take these very leases, as a snapshot showed them; those that have changed since are passed over."""
@@ -141,6 +142,17 @@ class Coordinator:
             return False
         self.world.emit(PartitionAcquired(self.pipeline, lease.key, lease.token))
         return True
+
+    def _above_floor(self, taken: list[Lease]) -> list[Lease]:
+        """What was taken, under tokens that no deleted row can have had. Blocks until the store has answered."""
+        if not taken:
+            return []
+        floor = self._token_floor()
+        if all(lease.token > floor for lease in taken):
+            return taken
+        unread = [lease for lease in taken if lease.unreadable is not None]
+        lifts = [(lease, lambda row: lifted(row, floor)) for lease in taken if lease.unreadable is None]
+        return unread + [lease for lease in self.write_each(lifts) if isinstance(lease, Lease)]
 
     def _halt_unread(self, row: Lease) -> None:
         reason = "the stored row cannot be read; it is kept as it is"
@@ -246,20 +258,14 @@ class Coordinator:
             return 0
         now, floor, write_id = self.now(), self._token_floor(), self.world.new_id()
         rows = [
-            new_lease(self.pipeline, partition, write_id, run=self.run, now=now, index=index + i, token=floor)
+            new_lease(self.pipeline, partition, write_id, run=self.run, now=now, index=index + i, floor=floor)
             for i, partition in enumerate(partitions)
         ]
         return add_surely(self.store, self.world, rows)
 
     def _token_floor(self) -> int:
-        (row,) = until_answered(self.world, "store", lambda: self.store.get([floor_of(self.pipeline)]))
-        return 0 if row is None else row.token
+        return until_answered(self.world, "store", lambda: read_floor(self.store, self.pipeline))
 
     def counts(self) -> dict[Status, int]:
         """Rows by status."""
         return dict(until_answered(self.world, "store", lambda: self.store.count(self.pipeline, self.run)))
-
-
-def floor_of(pipeline: str) -> Key:
-    """Where the pipeline's token floor is kept: rows made anew start there, above every removed one."""
-    return Key(f"{pipeline}/$floor", "", "$floor")

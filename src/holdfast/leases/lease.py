@@ -60,6 +60,8 @@ class Partition:
     estimated_count: int | None = None
     index: int | None = None
     """Number of the partition within its group."""
+    incarnation: str = ""
+    """Which of several things of the same name it is, such as a Kafka topic's id."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,9 +176,12 @@ class Lease:
 
 
 def new_lease(
-    pipeline: str, partition: Partition, write_id: str, *, run: str = "", now: float, index: int = 0, token: int = 0
+    pipeline: str, partition: Partition, write_id: str, *, run: str = "", now: float, index: int = 0, floor: int = 0
 ) -> Lease:
-    """A row for a partition that nobody has worked on. `now` is the store's, `index` the supplier's order."""
+    """A row for a partition that nobody has worked on. `now` is the store's, `index` the supplier's order.
+
+    Token and version start at the floor, see `holdfast.leases.floor`.
+    """
     order = Order(
         priority=partition.priority,
         ordinal=int(now * 1_000_000) + index,
@@ -192,8 +197,9 @@ def new_lease(
         run=run,
         group=partition.group,
         spec=partition.spec,
-        ownership=Ownership(token=token, write_id=write_id),
+        ownership=Ownership(token=floor, version=floor, write_id=write_id),
         order=order,
+        commit=Commit(incarnation=partition.incarnation),
         history=History(created_at=now),
     )
 

@@ -122,6 +122,12 @@ class Session:
         """Tell the others with the next heartbeat that this node takes no more work."""
         self._info = replace(self._info, draining=True)
 
+    def take_part(self, pipeline: str, *, taking: bool) -> None:
+        """Tell the others with the next heartbeat whether this node takes a share of that pipeline."""
+        if taking != (pipeline in self._info.pipelines):
+            others = tuple(name for name in self._info.pipelines if name != pipeline)
+            self._info = replace(self._info, pipelines=(*others, pipeline) if taking else others)
+
     def leave(self) -> None:
         """End the session at once, so that nobody waits for its timeout. Does not raise if it has ended already."""
         self._usable_until = 0.0

@@ -13,6 +13,7 @@ from holdfast.errors import TransitionRefused
 from holdfast.leases.lease import FINISHED, Counts, History, Json, Lease, Ownership, Progress, Status
 
 MOST_DOUBLINGS = 20
+SET_ASIDE = "set_aside"
 ERROR_ENDS = 2000
 """How many characters of each end of a long error a row keeps."""
 
@@ -45,7 +46,9 @@ class RetryLimits:
 def stamped(old: Lease, new: Lease, write_id: str) -> Lease:
     """The new row as the successor of the old one, marked with the id of the write that makes it."""
     own = new.ownership
-    return _with(new, Ownership(own.status, own.owner, own.token, old.version + 1, write_id, own.due_at), new.history)
+    # A lease that was lifted above the token floor has left versions out.
+    version = max(old.version, own.version) + 1
+    return _with(new, Ownership(own.status, own.owner, own.token, version, write_id, own.due_at), new.history)
 
 
 def claimable(lease: Lease, now: float) -> bool:
@@ -191,7 +194,8 @@ def switch_generation(lease: Lease, generation: int, now: float) -> Lease:
 def hand_off(lease: Lease, target: str, now: float) -> Lease:
     """Given to another session under the next token, in one write."""
     _require_owned(lease)
-    ownership = replace(lease.ownership, owner=target, token=lease.token + 1)
+    # The giver may have been ended meanwhile and its leases set free; from now on the target's session keeps it.
+    ownership = replace(lease.ownership, owner=target, token=lease.token + 1, due_at=None)
     return replace(lease, ownership=ownership, history=replace(lease.history, claimed_at=now, updated_at=now))
 
 
@@ -205,10 +209,56 @@ def reopen(lease: Lease, now: float) -> Lease:
     """A person's word: try a FAILED, CLOSED or COMPLETED partition again, from where it stands."""
     if lease.status is Status.ASSIGNED:
         raise TransitionRefused(f"{lease.key!r} is being worked on by {lease.owner}; release it first")
+    if set_aside_for(lease) is not None:
+        raise TransitionRefused(f"{lease.key!r} is being replaced; `holdfast rewind --replace` goes on with it")
     if is_stripped(lease):
         raise TransitionRefused(f"{lease.key!r} was purged: its row does not say any more how to read it")
     fresh = replace(lease.history, attempts=0, takeovers=0, halt_reason=None, completed_at=None)
     return _free(replace(lease, history=fresh), Status.UNASSIGNED, 0.0, now)
+
+
+def set_aside(lease: Lease, why: Json, reason: str, now: float) -> Lease:
+    """Taken from everybody under the next token, until `begin_again`: what it has committed is about to be replaced.
+
+    `why` is kept in the row. May be repeated with the same.
+    """
+    if set_aside_for(lease) == why:
+        return lease
+    if lease.unreadable is not None or lease.status is Status.COMPLETED or lease.history.halt_reason is not None:
+        raise TransitionRefused(f"{lease.key!r} is {lease.status}: {lease.history.halt_reason or 'nothing to replace'}")
+    if lease.commit.receipts is not None:
+        raise TransitionRefused(f"{lease.key!r} has a commit that is not published yet")
+    aside = replace(
+        lease,
+        ownership=replace(lease.ownership, token=lease.token + 1),
+        progress=replace(lease.progress, state={SET_ASIDE: why}),
+        history=replace(lease.history, halt_reason=_cut(reason)),
+    )
+    return _free(aside, Status.FAILED, None, now)
+
+
+def set_aside_for(lease: Lease) -> Json:
+    """Why it was set aside; None if it is not."""
+    state = lease.progress.state
+    return state.get(SET_ASIDE) if isinstance(state, dict) and lease.status is Status.FAILED else None
+
+
+def begin_again(lease: Lease, position: Json, generation: int, now: float) -> Lease:
+    """One that was set aside is free for anybody, at an earlier position and under a later generation.
+
+    Token, version and sequence go on, so that nothing that was begun before can be committed.
+    """
+    if set_aside_for(lease) is None or lease.commit.receipts is not None:
+        raise TransitionRefused(f"{lease.key!r} was not set aside")
+    if generation <= lease.commit.generation:
+        raise TransitionRefused(f"{lease.key!r} is at generation {lease.commit.generation} already")
+    anew = replace(
+        lease,
+        progress=Progress(position=position, counts=lease.progress.counts),
+        commit=replace(lease.commit, generation=generation),
+        history=replace(_moved(lease.history, now), halt_reason=None),
+    )
+    return _free(anew, Status.UNASSIGNED, 0.0, now)
 
 
 def is_stripped(lease: Lease) -> bool:

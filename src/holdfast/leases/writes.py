@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from holdfast.errors import LeaseLost, LeaseMissing, StoreUnavailable, TransitionRefused
+from holdfast.errors import LeaseLost, LeaseMissing, TransitionRefused, Unavailable
 from holdfast.events import Unreachable
 from holdfast.leases.lease import Lease
 from holdfast.leases.store import Outcome, Store, Swap
@@ -134,7 +134,7 @@ def still_held(row: Lease, held: Lease) -> bool:
 
 
 def until_answered(world: World, what: str, call: Callable[[], T], patience: float | None = None) -> T:
-    """The call's answer; while it raises `StoreUnavailable`, wait and call again. The call must be repeatable.
+    """The call's answer; while it raises `Unavailable`, wait and call again. The call must be repeatable.
 
     With `patience`, the error is raised to the caller once that many seconds are over.
     """
@@ -143,7 +143,7 @@ def until_answered(world: World, what: str, call: Callable[[], T], patience: flo
     while True:
         try:
             return call()
-        except StoreUnavailable as away:
+        except Unavailable as away:
             pause = world.jittered(wait)
             if give_up_at is not None and world.clock.monotonic() + pause > give_up_at:
                 raise

@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Any
 from holdfast.errors import BatchError, HoldfastError, Refused, Unavailable
 from holdfast.flow.batch import Batch
 from holdfast.flow.engine import Failed, Report, Staged
-from holdfast.flow.processor import Processor
+from holdfast.flow.processor import Processor, TaskStep
 from holdfast.flow.sink import Sink
-from holdfast.flow.source import SYSTEM_COLUMNS, DirectRead, Source
+from holdfast.flow.source import OPTIONAL_COLUMNS, SIZE_COLUMN, SYSTEM_COLUMNS, DirectRead, Source
 from holdfast.flow.staging import staged_batch
 from holdfast.leases.lease import Counts
 from holdfast.spark.arrow import frame_of, run_tasks
 from holdfast.spark.failures import readable, session_is_gone
+from holdfast.spark.gate import GateBefore
 from holdfast.spark.staging import REPORT_SCHEMA, BatchReport, SinkTask, StageTask
 from holdfast.spark.tally import FaultTally
 
@@ -61,6 +62,7 @@ class _Job:
     frame: DataFrame | None
     """None if there is nothing to read."""
     tally: FaultTally | None = None
+    gate: GateBefore | None = None
 
     def run(self) -> dict[str, list[BatchReport]]:
         """Reports of the tasks, by batch. Raises `BatchError` when faults were lost on the way."""
@@ -69,6 +71,8 @@ class _Job:
             told[row.batch].append(BatchReport.decode(row.report))
         if self.tally is not None:
             self.tally.compare(sum(part.faults for parts in told.values() for part in parts))
+        for batch_id, passed in self.gate.passed().items() if self.gate is not None else ():
+            told[batch_id].append(BatchReport(size=passed.size, end=passed.end))
         return told
 
 
@@ -78,10 +82,17 @@ def _report(recipe: Recipe, batch: Batch, told: Sequence[BatchReport]) -> Report
             return Failed(batch.id, part.error, part.unavailable)
     rows, dead = sum(part.rows for part in told), sum(part.dead for part in told)
     try:
-        receipts = {name: sink.receipt([part.parts[name] for part in told]) for name, sink in recipe.sinks.items()}
+        receipts = {
+            name: sink.receipt([part.parts[name] for part in told if name in part.parts])
+            for name, sink in recipe.sinks.items()
+        }
     except BatchError as wrong:
         return Failed(batch.id, str(wrong))
-    return Staged(batch.id, batch.cut.end, batch.cut.last, receipts, Counts(rows + dead, rows, 0, dead))
+    counts, size = Counts(rows + dead, rows, 0, dead), sum(part.size for part in told)
+    cut_at = next((part.end for part in told if part.end is not None), None)
+    if cut_at is not None:
+        return Staged(batch.id, recipe.source.position(cut_at), last=False, receipts=receipts, counts=counts, size=size)
+    return Staged(batch.id, batch.cut.end, batch.cut.last, receipts, counts, size=size)
 
 
 def _planned(spark: SparkSession, recipe: Recipe, batches: Sequence[Batch]) -> _Job:
@@ -90,24 +101,39 @@ def _planned(spark: SparkSession, recipe: Recipe, batches: Sequence[Batch]) -> _
         return _read_by_frame(spark, recipe, batches)
     if not direct.tasks:
         return _Job(None)
-    stage = None if recipe.processors else _without_expressions(recipe, batches, direct)
+    before, steps = _parted(recipe.processors)
+    stage = None if before else _without_expressions(recipe, batches, direct, steps)
     if stage is not None:
         return _Job(run_tasks(spark, direct.tasks, partial(_read_and_stage, direct, stage), REPORT_SCHEMA))
     tally = FaultTally(spark)
-    return _Job(_staged(_processed(recipe, frame_of(spark, direct, tally)), recipe, batches), tally)
+    frame = _processed(before, frame_of(spark, direct, tally))
+    return _Job(_staged(frame, recipe, batches, steps), tally)
 
 
 def _read_by_frame(spark: SparkSession, recipe: Recipe, batches: Sequence[Batch]) -> _Job:
+    from pyspark.sql.types import StructType
+
     frame = recipe.source.read(spark, batches)
-    if not recipe.processors:
-        return _Job(_staged(frame, recipe, batches))
-    tally = FaultTally(spark)
-    counted = frame.mapInArrow(tally.counted_here, frame.schema)
-    return _Job(_staged(_processed(recipe, counted), recipe, batches), tally)
+    before, steps = _parted(recipe.processors)
+    if not before:
+        return _Job(_staged(frame, recipe, batches, steps))
+    tally, gate = FaultTally(spark), GateBefore(spark, [staged_batch(batch) for batch in batches])
+    kept = StructType([one for one in frame.schema.fields if one.name != SIZE_COLUMN])
+    counted = frame.mapInArrow(lambda portions: tally.counted_here(gate.through(portions)), kept)
+    return _Job(_staged(_processed(before, counted), recipe, batches, steps), tally, gate)
 
 
-def _processed(recipe: Recipe, frame: DataFrame) -> DataFrame:
-    for processor in recipe.processors:
+def _parted(processors: Sequence[Processor]) -> tuple[list[Processor], list[TaskStep]]:
+    """Processors of the frame, and the last ones that run inside the staging task."""
+    before, steps = list(processors), list[TaskStep]()
+    while before and (step := before[-1].in_task()) is not None:
+        steps.insert(0, step)
+        before.pop()
+    return before, steps
+
+
+def _processed(processors: Sequence[Processor], frame: DataFrame) -> DataFrame:
+    for processor in processors:
         frame = processor.apply(frame)
     return frame
 
@@ -116,34 +142,66 @@ def _read_and_stage(direct: DirectRead, stage: StageTask, task: int) -> Any:
     return stage(direct.rows(task))
 
 
-def _without_expressions(recipe: Recipe, batches: Sequence[Batch], direct: DirectRead) -> StageTask | None:
+def _without_expressions(
+    recipe: Recipe, batches: Sequence[Batch], direct: DirectRead, steps: Sequence[TaskStep]
+) -> StageTask | None:
     """How to stage the rows as they were read; None if a sink wants an expression over them."""
+    if steps:
+        return _stage_task(recipe, batches, dict.fromkeys(recipe.sinks), steps)
     wanted = _wanted(recipe, _data_fields(direct.schema))
     if any(expression is not None for columns in wanted.values() for expression in columns.values()):
         return None
     return _stage_task(recipe, batches, {name: {own: own for own in columns} for name, columns in wanted.items()})
 
 
-def _staged(frame: DataFrame, recipe: Recipe, batches: Sequence[Batch]) -> DataFrame:
+def _staged(frame: DataFrame, recipe: Recipe, batches: Sequence[Batch], steps: Sequence[TaskStep] = ()) -> DataFrame:
     """The frame with staging as its last step. Sinks share columns; each expression gets a name of its own."""
     from pyspark.sql import functions as sql
 
-    wanted = _wanted(recipe, _data_fields(frame.schema))
-    carried: dict[str, Column] = {name: sql.col(name) for name in SYSTEM_COLUMNS}
-    names: dict[str, dict[str, str]] = {}
-    for index, (sink, columns) in enumerate(wanted.items()):
-        names[sink] = {}
-        for own, expression in columns.items():
-            name = own if expression is None else f"_{index}_{own}"
-            names[sink][own] = name
-            carried.setdefault(name, sql.col(_quoted(own)) if expression is None else expression.alias(name))
-    stage = _stage_task(recipe, batches, names)
-    return frame.select(*carried.values()).mapInArrow(stage, REPORT_SCHEMA)
+    fields = _data_fields(frame.schema)
+    wanted = _wanted(recipe, fields)
+    ours = [*SYSTEM_COLUMNS, *(name for name in OPTIONAL_COLUMNS if name in frame.columns)]
+    carried: dict[str, Column] = {name: sql.col(name) for name in ours}
+    names: dict[str, dict[str, str] | None]
+    if steps:
+        names = dict.fromkeys(recipe.sinks)
+        needed = _inputs(wanted, steps)
+        for name in fields.names:
+            if needed is None or name in needed:
+                carried[name] = sql.col(_quoted(name))
+    else:
+        names = {sink: _carry(carried, index, columns) for index, (sink, columns) in enumerate(wanted.items())}
+    return frame.select(*carried.values()).mapInArrow(_stage_task(recipe, batches, names, steps), REPORT_SCHEMA)
 
 
-def _stage_task(recipe: Recipe, batches: Sequence[Batch], names: Mapping[str, Mapping[str, str]]) -> StageTask:
+def _carry(carried: dict[str, Column], index: int, columns: Mapping[str, Any]) -> dict[str, str]:
+    """Add what one sink wants to the columns that are carried; answers the names under which it finds them."""
+    from pyspark.sql import functions as sql
+
+    names = {}
+    for own, expression in columns.items():
+        names[own] = own if expression is None else f"_{index}_{own}"
+        carried.setdefault(names[own], sql.col(_quoted(own)) if expression is None else expression.alias(names[own]))
+    return names
+
+
+def _inputs(wanted: Mapping[str, Mapping[str, Any]], steps: Sequence[TaskStep]) -> frozenset[str] | None:
+    """The columns that must come to the first step; None for all. A sink's expression may need any."""
+    as_they_are = all(made is None for columns in wanted.values() for made in columns.values())
+    needed = frozenset(name for columns in wanted.values() for name in columns) if as_they_are else None
+    for step in reversed(steps):
+        needed = step.inputs(needed)
+    return needed
+
+
+def _stage_task(
+    recipe: Recipe,
+    batches: Sequence[Batch],
+    names: Mapping[str, Mapping[str, str] | None],
+    steps: Sequence[TaskStep] = (),
+) -> StageTask:
     sinks = {name: SinkTask(sink.stager(), names[name]) for name, sink in recipe.sinks.items()}
-    return StageTask([staged_batch(batch) for batch in batches], sinks)
+    return StageTask([staged_batch(batch) for batch in batches], sinks, steps)
 
 
 def _wanted(recipe: Recipe, fields: StructType) -> dict[str, Mapping[str, Any]]:
@@ -156,7 +214,7 @@ def _data_fields(schema: StructType) -> StructType:
     missing = [name for name in SYSTEM_COLUMNS if name not in schema.names]
     if missing:
         raise Refused(f"the columns {', '.join(missing)} are missing; a processor must keep the system columns")
-    own = [one for one in schema.fields if one.name not in SYSTEM_COLUMNS]
+    own = [one for one in schema.fields if one.name not in (*SYSTEM_COLUMNS, *OPTIONAL_COLUMNS)]
     if len({one.name for one in own}) < len(own):
         raise Refused("two columns have the same name; rename one of them")
     return StructType(own)

@@ -13,7 +13,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -49,11 +49,14 @@ _PATIENCE = 30.0  # seconds in which a JVM that was told to end does so
 _LOOPBACK = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
 
 
-def start_session(app_name: str, settings: Mapping[str, str], master: str = "local[2]") -> SparkSession:
+def start_session(
+    app_name: str, settings: Mapping[str, str], master: str = "local[2]", jars: Sequence[Path] = ()
+) -> SparkSession:
     """The process's Spark session, started now; takes seconds and sets Spark's environment variables.
 
-    `settings` are Spark's own names and win over every default of ours. The caller's signal handlers stay.
-    Raises `UsageError` when this process has a session already, or when there is no Java.
+    `settings` are Spark's own names and win over every default of ours; `jars` are added to their `spark.jars`. Under
+    `spark-submit` the JVM runs already, and jars have to be given there. The caller's signal handlers stay.
+    Raises `UsageError` when this process has a session already, when there is no Java, or when Spark refuses a setting.
     """
     from pyspark import SparkConf, SparkContext
     from pyspark.java_gateway import launch_gateway
@@ -62,7 +65,7 @@ def start_session(app_name: str, settings: Mapping[str, str], master: str = "loc
     if SparkContext._active_spark_context is not None:
         raise UsageError("this process has a Spark session already; a node has one")
     _prepare_environment(master)
-    everything = _all_settings(app_name, settings, master)
+    everything = _all_settings(app_name, _with_jars(settings, jars), master)
     public = [(name, value) for name, value in everything.items() if not re.search(SECRETS, name)]
     # The JVM's command line is readable by every user of the machine, so secrets follow over the socket.
     launch: Callable[..., Any] = launch_gateway
@@ -73,9 +76,19 @@ def start_session(app_name: str, settings: Mapping[str, str], master: str = "loc
         with _own_interrupt_handler():
             conf = SparkConf(_jvm=gateway.jvm).setAll(list(everything.items()))
             return SparkSession(SparkContext(conf=conf))
-    except BaseException:
+    except BaseException as error:
+        refusal = _refusal(error)
         _end_jvm()
+        if refusal is not None:
+            raise UsageError(f"Spark does not start with these settings: {refusal}") from None
         raise
+
+
+def _refusal(error: BaseException) -> str | None:
+    """What Spark itself has said, asked while its JVM can still tell; None if it has said nothing."""
+    from py4j.protocol import Py4JJavaError
+
+    return str(error.java_exception.getMessage()) if isinstance(error, Py4JJavaError) else None
 
 
 def stop_session(session: SparkSession) -> None:
@@ -89,6 +102,12 @@ def stop_session(session: SparkSession) -> None:
 def _all_settings(app_name: str, settings: Mapping[str, str], master: str) -> dict[str, str]:
     loopback = _LOOPBACK if _is_local(master) else {}
     return {"spark.app.name": app_name, "spark.master": master, **_DEFAULTS, **loopback, **settings}
+
+
+def _with_jars(settings: Mapping[str, str], jars: Sequence[Path]) -> Mapping[str, str]:
+    given = [jar.strip() for jar in settings.get("spark.jars", "").split(",") if jar.strip()]
+    every = list(dict.fromkeys([*given, *map(str, jars)]))
+    return {**settings, "spark.jars": ",".join(every)} if every else settings
 
 
 def _prepare_environment(master: str) -> None:

@@ -7,19 +7,22 @@ returned its reports.
 from __future__ import annotations
 
 import json
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from holdfast.errors import BatchError, SinkUnavailable
-from holdfast.flow.deadletter import BATCH, Fault, decode_fault
-from holdfast.flow.source import BATCH_COLUMN, FAULT_COLUMN, ITEM_COLUMN
+from holdfast.errors import BatchError, Unavailable
+from holdfast.flow.deadletter import BATCH, Fault
+from holdfast.flow.processor import TaskStep
+from holdfast.flow.source import FAULT_COLUMN, ITEM_COLUMN
 from holdfast.flow.staging import StagedBatch, Stager, Staging
 from holdfast.leases.lease import Json
+from holdfast.spark.gate import Gate
+from holdfast.spark.portions import by_batch, by_place, data_of, parted, places_of, rows_within
 
 REPORT_SCHEMA = "batch string, report string"
 MAX_ERROR = 1000
@@ -30,8 +33,8 @@ class SinkTask:
     """One sink in a task: its stager, and which columns of the frame are the ones it wants."""
 
     stager: Stager
-    columns: Mapping[str, str]
-    """The sink's name of a column → the frame's."""
+    columns: Mapping[str, str] | None
+    """The sink's name of a column → the frame's. None: all that the last step gives."""
 
 
 @dataclass
@@ -42,6 +45,9 @@ class BatchReport:
     dead: int = 0
     faults: int = 0
     """Rows with a fault that came, also after the batch had failed."""
+    size: int = 0
+    end: int | None = None
+    """The first item that was left for the next batch; None if all was staged."""
     error: str | None = None
     unavailable: bool = False
     parts: dict[str, Json] = field(default_factory=dict)
@@ -58,12 +64,15 @@ class BatchReport:
 class StageTask:
     """Stages record batches through all sinks of a pipeline. Picklable; called once per task attempt."""
 
-    def __init__(self, batches: Sequence[StagedBatch], sinks: Mapping[str, SinkTask]) -> None:
+    def __init__(
+        self, batches: Sequence[StagedBatch], sinks: Mapping[str, SinkTask], steps: Sequence[TaskStep] = ()
+    ) -> None:
         self._batches = {batch.id: batch for batch in batches}
         self._sinks = dict(sinks)
+        self._steps = tuple(steps)
 
     def __call__(self, incoming: Iterator[Any]) -> Iterator[Any]:
-        attempt = _Attempt(self._batches, self._sinks)
+        attempt = _Attempt(self._batches, self._sinks, self._steps)
         try:
             for rows in incoming:
                 attempt.take(rows)
@@ -80,15 +89,21 @@ class StageTask:
 class _Attempt:
     """One attempt of one task."""
 
-    def __init__(self, batches: Mapping[str, StagedBatch], sinks: Mapping[str, SinkTask]) -> None:
+    def __init__(
+        self, batches: Mapping[str, StagedBatch], sinks: Mapping[str, SinkTask], steps: Sequence[TaskStep]
+    ) -> None:
         self._batches = batches
+        self._order = list(batches)
         self._sinks = sinks
+        self._steps = steps
+        self._gate = Gate(batches)
+        self._places: dict[str, set[str]] = defaultdict(set)
         self._stagings: dict[str, Staging] = {name: sink.stager.begin() for name, sink in sinks.items()}
         self._reports: dict[str, BatchReport] = {}
 
     def take(self, rows: Any) -> None:
         """Stage a portion, in which rows of several batches may be mixed."""
-        for batch_id, own in _by_batch(rows):
+        for batch_id, own in by_batch(rows, self._order):
             report = self._reports.setdefault(batch_id, BatchReport())
             report.faults += own.num_rows - own.column(FAULT_COLUMN).null_count
             if report.error is None:
@@ -107,15 +122,37 @@ class _Attempt:
 
     def _stage(self, batch_id: str, rows: Any) -> None:
         batch, report = self._batches[batch_id], self._reports[batch_id]
-        good, faulty = _parted(rows)
+        rows = self._gate.admit(batch_id, rows)
+        for step in self._steps:
+            rows = step.apply(batch, rows)
+        good, faulty = parted(self._within_room(batch, rows))
         if faulty:
             self._bury(batch, faulty)
             report.dead += len(faulty)
         if good.num_rows:
-            items = good.column(ITEM_COLUMN)
-            for name, sink in self._sinks.items():
-                self._stagings[name].write(batch, items, _view(good, sink.columns))
-            report.rows += good.num_rows
+            unfit = sum(self._write(batch, own, place) for place, own in by_place(good))
+            report.rows += good.num_rows - unfit
+            report.dead += unfit
+
+    def _write(self, batch: StagedBatch, rows: Any, place: str) -> int:
+        """Answers how many rows became dead letters: in the sink that could hold the fewest."""
+        items = rows.column(ITEM_COLUMN)
+        return max(
+            self._stagings[name].write(batch, items, _view(rows, sink.columns), place)
+            for name, sink in self._sinks.items()
+        )
+
+    def _within_room(self, batch: StagedBatch, rows: Any) -> Any:
+        """The rows before a place that would be one too many for a commit; the others are for the next batch."""
+        if batch.max_bytes is None or not rows.num_rows:
+            return rows
+        rooms = [room for one in self._stagings.values() if (room := one.room(batch)) is not None]
+        if rooms:
+            number = rows_within(rows, self._places[batch.id], min(rooms))
+            self._gate.stop(batch.id, rows, number)
+            rows = rows.slice(0, number)
+            self._places[batch.id] |= places_of(rows)
+        return rows
 
     def _bury(self, batch: StagedBatch, faulty: Sequence[tuple[int, Fault]]) -> None:
         for _, fault in faulty:
@@ -126,14 +163,15 @@ class _Attempt:
 
     def _finish(self, batch_id: str) -> None:
         parts = {name: staging.finish(self._batches[batch_id]) for name, staging in self._stagings.items()}
-        self._reports[batch_id].parts = parts
+        passed, report = self._gate.passed[batch_id], self._reports[batch_id]
+        report.parts, report.size, report.end = parts, passed.size, passed.end
 
     def _guarded(self, batch_id: str, report: BatchReport, work: Callable[[], None]) -> None:
         try:
             work()
         except Exception as error:  # noqa: BLE001 - whatever it is, it is this batch's error and not the job's
             report.error = _told(error)
-            report.unavailable = isinstance(error, SinkUnavailable)
+            report.unavailable = isinstance(error, Unavailable)
             report.parts = {}
             self._abandon(batch_id)
 
@@ -142,38 +180,14 @@ class _Attempt:
             staging.abandon(self._batches[batch_id])
 
 
-def _by_batch(rows: Any) -> Iterator[tuple[str, Any]]:
-    column = rows.column(BATCH_COLUMN)
-    encoded = column if pa.types.is_dictionary(column.type) else column.dictionary_encode()
-    ids = encoded.dictionary.to_pylist()
-    if len(ids) == 1 and not encoded.null_count:
-        yield ids[0], rows
-        return
-    if encoded.null_count:
-        raise BatchError(f"a row has lost its {BATCH_COLUMN}; processors must keep the system columns")
-    for index, batch_id in enumerate(ids):
-        own = rows.filter(pc.equal(encoded.indices, index))
-        if own.num_rows:
-            yield batch_id, own
-
-
-def _parted(rows: Any) -> tuple[Any, list[tuple[int, Fault]]]:
-    """Good rows, and faults with their items."""
-    faults = rows.column(FAULT_COLUMN)
-    if faults.null_count == len(faults):
-        return rows, []
-    bad = rows.filter(faults.is_valid())
-    items, texts = bad.column(ITEM_COLUMN).to_pylist(), bad.column(FAULT_COLUMN).to_pylist()
-    told = [(item or 0, decode_fault(text)) for item, text in zip(items, texts, strict=True)]
-    return rows.filter(faults.is_null()), told
-
-
-def _view(rows: Any, columns: Mapping[str, str]) -> Any:
+def _view(rows: Any, columns: Mapping[str, str] | None) -> Any:
+    if columns is None:
+        return data_of(rows)
     arrays = [rows.column(name) for name in columns.values()]
     return pa.RecordBatch.from_arrays(arrays, names=list(columns))
 
 
 def _told(error: Exception) -> str:
     text = str(error) or type(error).__name__
-    known = isinstance(error, BatchError | SinkUnavailable)
+    known = isinstance(error, BatchError | Unavailable)
     return (text if known else f"{type(error).__name__}: {text}")[:MAX_ERROR]

@@ -46,6 +46,8 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
 )
 """What leads from each version of the tables to the next."""
 SCHEMA_VERSION = len(MIGRATIONS)
+OLDEST_USABLE = 1
+"""The oldest version of holdfast's schema that can work on tables of this version: changes only ever add."""
 
 _PASSING = frozenset(
     (
@@ -252,22 +254,24 @@ class SqliteStore(ClaimingStore):
         if mode != "wal":
             raise StoreError(f"{self._path}: needs a local file in WAL mode, but SQLite answers {mode!r}")
         db.execute("PRAGMA synchronous = FULL")
-        if _version(db) != SCHEMA_VERSION:
-            self._migrate(db)
-
-    def _migrate(self, db: sqlite3.Connection) -> None:
-        if not self._skip_table_creation:
+        if self._is_behind(_tables(db)):
             db.execute("BEGIN IMMEDIATE")
-        # Read again under the lock: another process may have made the tables in the meantime.
-        found = _version(db)
-        if found > SCHEMA_VERSION or (found < SCHEMA_VERSION and self._skip_table_creation):
-            raise SchemaMismatch(_mismatch(self._path, found))
-        for statement in (one for step in MIGRATIONS[found:] for one in step):
-            db.execute(statement)
-        db.execute("CREATE TABLE IF NOT EXISTS schema_version (version INTEGER NOT NULL)")
-        db.execute("DELETE FROM schema_version")
-        db.execute("INSERT INTO schema_version VALUES (?)", (SCHEMA_VERSION,))
-        db.execute("COMMIT")
+            # Read again under the lock: another process may have made the tables in the meantime.
+            found = _tables(db)
+            if self._is_behind(found):
+                _migrate(db, found)
+            db.execute("COMMIT")
+
+    def _is_behind(self, found: _sql.Tables) -> bool:
+        return _sql.is_behind(str(self._path), found, SCHEMA_VERSION, may_change=not self._skip_table_creation)
+
+
+def _migrate(db: sqlite3.Connection, found: _sql.Tables) -> None:
+    for statement in (one for step in MIGRATIONS[found.version :] for one in step):
+        db.execute(statement)
+    db.execute("DROP TABLE IF EXISTS schema_version")
+    db.execute("CREATE TABLE schema_version (version INTEGER NOT NULL, oldest INTEGER NOT NULL)")
+    db.execute("INSERT INTO schema_version VALUES (?, ?)", (SCHEMA_VERSION, OLDEST_USABLE))
 
 
 @cache
@@ -299,21 +303,12 @@ def _removed(db: sqlite3.Connection, lease: Lease) -> Outcome:
     return Outcome.CONFLICT if db.execute(_sql.SELECT_ONE, lease.id).fetchone() else Outcome.OK
 
 
-def _version(db: sqlite3.Connection) -> int:
-    """Version of the tables; 0 if there are none."""
+def _tables(db: sqlite3.Connection) -> _sql.Tables:
     if not db.execute("SELECT 1 FROM sqlite_master WHERE name = 'schema_version'").fetchone():
-        return 0
-    (version,) = db.execute("SELECT max(version) FROM schema_version").fetchone()
-    return int(version or 0)
-
-
-def _mismatch(path: Path, found: int) -> str:
-    if found > SCHEMA_VERSION:
-        advice = "it belongs to a newer holdfast; upgrade this one"
-    else:
-        advice = "skip_table_creation is set, so nothing was changed; open it once without that setting"
-    there = f"tables of version {found}" if found else "no lease tables"
-    return f"{path} has {there}, and this holdfast needs version {SCHEMA_VERSION}: {advice}"
+        return _sql.NO_TABLES
+    row = db.execute("SELECT * FROM schema_version").fetchone()
+    # The first files say their version only; then nobody else may use them.
+    return _sql.NO_TABLES if row is None else _sql.Tables(row[0], row[-1])
 
 
 class SqliteConfig(BaseModel):

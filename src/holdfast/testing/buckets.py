@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from holdfast.buckets.bucket import Bucket, Published, StagedFile
+from holdfast.errors import Refused
 from holdfast.flow.batch import Name
 from holdfast.flow.names import OWNER_KEY, file_key, manifest_key, staging_folder, staging_key
 
@@ -75,6 +76,32 @@ class BucketBehaviour:
             assert bucket.create(key, str(number).encode())
         assert [bucket.read(key) for key in keys] == [str(number).encode() for number in range(len(keys))]
         assert sorted(bucket.keys("")) == sorted(keys)
+
+    # --- move ------------------------------------------------------------------------------------------------------
+
+    def test_a_moved_object_is_at_its_new_key_alone(self, bucket: Bucket) -> None:
+        file = staged(bucket, b"some bytes")
+        bucket.publish([file])
+        assert bucket.move(KEY, "_holdfast/replaced/p/" + KEY)
+        assert list(bucket.keys("")) == ["_holdfast/replaced/p/" + KEY]
+        assert self.make_bucket().read("_holdfast/replaced/p/" + KEY) == b"some bytes"
+        bucket.discard([file.handle])
+        assert bucket.publish([file]) == [Published.GONE]
+
+    def test_moving_may_be_repeated_also_after_half_of_it(self, bucket: Bucket) -> None:
+        bucket.create(KEY, b"x")
+        bucket.create("b/moved", b"x")
+        for _ in range(2):
+            assert bucket.move(KEY, "b/moved")
+            assert list(bucket.keys("")) == ["b/moved"]
+        assert not bucket.move("nothing", "b/nothing")
+
+    def test_moving_overwrites_nothing(self, bucket: Bucket) -> None:
+        bucket.create(KEY, b"mine")
+        bucket.create("b/taken", b"somebody else's")
+        with pytest.raises(Refused, match="another"):
+            bucket.move(KEY, "b/taken")
+        assert (bucket.read(KEY), bucket.read("b/taken")) == (b"mine", b"somebody else's")
 
     # --- stage and publish -----------------------------------------------------------------------------------------
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from holdfast.buckets.bucket import Bucket, Published, StagedFile
-from holdfast.errors import BatchError, SinkUnavailable
+from holdfast.errors import BatchError, Refused, SinkUnavailable
 from holdfast.flow.batch import Batch, Cut, Done, Limits, Name, Wait
 from holdfast.flow.engine import Advanced, Engine, Report, Staged
 from holdfast.flow.names import file_key, staging_key
@@ -154,6 +154,14 @@ class MemoryBucket(Bucket):
     def staged_under(self, prefix: str) -> Iterator[tuple[str, Json]]:
         self._answer()
         return iter([(place, place) for place in sorted(self.staged) if place.startswith(prefix)])
+
+    def move(self, key: str, to: str) -> bool:
+        self._answer()
+        if self.visible.get(to, self.visible.get(key)) != self.visible.get(key, self.visible.get(to)):
+            raise Refused(f"another object is at {to}; nothing was moved")
+        if key in self.visible:
+            self.visible[to] = self.visible.pop(key)
+        return to in self.visible
 
     def data(self) -> dict[str, bytes]:
         """What a reader sees who skips names that begin with `_`."""

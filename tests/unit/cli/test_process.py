@@ -17,7 +17,7 @@ from holdfast.leases.lease import Partition
 from tests.unit.cli.conftest import Site
 
 ROOT = Path(__file__).parents[3]
-HEAVY = ("pyspark", "py4j", "pyarrow", "pandas", "numpy")
+HEAVY = ("pyspark", "py4j", "pyarrow", "pandas", "numpy", "boto3", "botocore")
 BLOCKED = f"""
 import sys
 for name in {HEAVY!r}:

@@ -39,6 +39,7 @@ def test_every_setting_arrives() -> None:
         "name": "replica1",
         "session_timeout": 30.0,
         "heartbeat_interval": 10.0,
+        "step_limit": 90.0,
         "metrics_port": 9090,
         "metrics_address": "0.0.0.0",  # noqa: S104 (data, nothing listens)
         "log": "json",
@@ -62,7 +63,7 @@ def test_every_setting_arrives() -> None:
         "max_backoff": 60.0,
         "max_takeovers": 4,
     }
-    assert (clicks.generation, clicks.closed_last) == (2, True)
+    assert (clicks.generation, clicks.replicas, clicks.closed_last) == (2, 3, True)
 
 
 def test_what_is_not_given_has_a_default() -> None:
@@ -73,12 +74,13 @@ def test_what_is_not_given_has_a_default() -> None:
     assert loaded.node.name == socket.gethostname()
     assert (loaded.node.session_timeout, loaded.node.heartbeat_interval) == (30, 10)
     assert (loaded.node.metrics_port, loaded.node.metrics_address) == (None, "127.0.0.1")
-    assert loaded.node.log == "text"
+    assert (loaded.node.step_limit, loaded.node.log) == (60, "text")
     assert (loaded.spark.master, loaded.spark.plain_conf()) == (None, {})
     clicks = loaded.pipelines["clicks"]
     assert clicks.processors == ()
     assert (clicks.batch.max_bytes, clicks.batch.max_records, clicks.batch.timeout) == (256_000_000, None, 3600)
     assert (clicks.round.max_batches, clicks.generation, clicks.closed_last) == (100, 1, False)
+    assert clicks.replicas is None
     assert clicks.retries.model_dump() == {
         "max_retries": 3,
         "backoff": 5.0,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -210,3 +211,56 @@ def test_a_run_whose_node_died_is_recovered_or_failed_at_the_next_start(
     resumed = heir.lock.recover(policy)  # type: ignore[arg-type]
     assert [run.id for run in resumed] == (["r1"] if policy == "recover" else [])
     assert heir.runs.show("r1").status is status
+
+
+def test_a_run_that_lost_the_lock_has_failed_before_another_one_has_it(site: Site, fleet: Fleet) -> None:
+    site.create("r1")
+    site.runs.start("r1")
+    site.lock.acquire("r1")
+    fleet.clock.wait(31)
+    other = Site(fleet, "b")
+    other.lock.acquire("r2")
+    assert other.runs.show("r1").status is RunStatus.FAILED
+
+
+def test_a_node_that_lost_the_lock_leaves_the_run_to_the_one_that_recovered_it(site: Site, fleet: Fleet) -> None:
+    site.create("r1")
+    site.runs.start("r1")
+    site.lock.acquire("r1")
+    fleet.clock.wait(31)
+    heir = Site(fleet, "b")
+    assert [run.id for run in heir.lock.recover("recover")] == ["r1"]
+    with pytest.raises(LeaseLost):
+        site.lock.refresh()
+    assert heir.runs.show("r1").status is RunStatus.RUNNING
+
+
+def test_a_run_is_stopped_although_a_node_died_with_a_partition_in_its_hands(site: Site, fleet: Fleet) -> None:
+    site.create("r1")
+    site.runs.start("r1")
+    (held,) = site.runs.coordinator("r1").claim(1)
+    fleet.clock.wait(31)
+    other = Site(fleet, "b")
+    other.runs.stop("r1")
+    assert other.runs.aggregate("r1").status is RunStatus.STOPPED
+    (late,) = site.runs.coordinator("r1").write([held], transitions.release)
+    assert isinstance(late, LeaseLost)
+
+
+def test_a_run_that_is_stopped_while_it_is_summed_up_goes_on_stopping(site: Site, fleet: Fleet) -> None:
+    site.create("r1")
+    site.runs.start("r1")
+    site.work_off("r1")
+    other = Site(fleet, "b")
+    find = fleet.store.find
+    stopped: list[Run] = []
+
+    def find_then_stop(query: Any) -> list[Lease]:
+        rows = find(query)
+        if query.run == "r1" and not stopped:
+            stopped.append(other.runs.stop("r1"))
+        return rows
+
+    fleet.store.find = find_then_stop  # type: ignore[method-assign]
+    assert site.runs.aggregate("r1").status is RunStatus.STOPPING
+    assert site.runs.aggregate("r1").status is RunStatus.STOPPED

@@ -6,7 +6,9 @@ import datetime as dt
 import gzip
 import io
 import json
+import math
 import pickle
+from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
@@ -31,6 +33,9 @@ ROWS = pa.RecordBatch.from_pydict(
         "map": pa.array([[("k", 1)], None, []], pa.map_(pa.string(), pa.int64())),
     }
 )
+
+
+SAID = {"zstd": "ZSTD", "snappy": "SNAPPY", "gzip": "GZIP", "lz4": "LZ4", "none": "UNCOMPRESSED"}
 
 
 def written(form: Format, *batches: pa.RecordBatch) -> bytes:
@@ -81,7 +86,10 @@ def test_parquet_is_read_back_as_it_was() -> None:
     assert table.schema.field("at").type == pa.timestamp("us", "UTC")
 
 
-@pytest.mark.parametrize(("compression", "said"), [("zstd", "ZSTD"), ("snappy", "SNAPPY"), ("none", "UNCOMPRESSED")])
+@pytest.mark.parametrize(
+    ("compression", "said"),
+    list(SAID.items()),
+)
 def test_parquet_is_compressed_as_asked(compression: Any, said: str) -> None:
     file = pq.ParquetFile(io.BytesIO(written(Parquet(compression), ROWS)))
     assert file.metadata.row_group(0).column(0).compression == said
@@ -130,8 +138,39 @@ def test_settings() -> None:
     assert jsonl.PLUGIN.build(jsonl.PLUGIN.config(compression="gzip")).extension == "jsonl.gz"
     assert parquet.PLUGIN.build(parquet.PLUGIN.config(row_group_bytes="1MB")).extension == "parquet"
     with pytest.raises(ValidationError):
-        jsonl.PLUGIN.config(compression="lz4")
+        jsonl.PLUGIN.config(compression="brotli")
 
 
-def test_both_are_installed() -> None:
-    assert {"jsonl", "parquet"} <= set(Registry.installed().names("formats"))
+def test_all_are_installed() -> None:
+    names = {"avro", "jsonl", "orc", "parquet", "raw", "sequencefile", "text"}
+    assert names <= set(Registry.installed().names("formats"))
+
+
+def test_a_value_of_bytes_is_written_as_it_is_whatever_stands_beside_it() -> None:
+    rows = pa.RecordBatch.from_pydict({"day": ["2026"], "value": [b'{"a":1}']})
+    assert written(Jsonl(), rows) == b'{"a":1}\n'
+    assert written(Jsonl(), rows.set_column(1, "value", pa.array(["text"]))) == b'{"day":"2026","value":"text"}\n'
+
+
+def test_columns_become_an_object_without_what_is_null() -> None:
+    rows = ROWS.append_column("odd", pa.array(['"\n\\', "\x01", ""])).append_column(
+        "real", pa.array([1.5, None, math.nan])
+    )
+    rows = rows.append_column("exact", pa.array([Decimal("1.10"), None, None]))
+    lines = written(Jsonl(), rows).splitlines()
+    assert [json.loads(line) for line in lines] == [
+        {
+            "id": 1,
+            "note": "x",
+            "at": "2024-01-01T00:00:00.000000Z",
+            "tags": ["a"],
+            "deep": {"n": 1},
+            "map": {"k": 1},
+            "odd": '"\n\\',
+            "real": 1.5,
+            "exact": 1.1,
+        },
+        {"note": "é", "tags": [], "odd": "\x01"},
+        {"id": 3, "deep": {}, "map": {}, "odd": "", "real": "NaN"},
+    ]
+    assert b'"exact":1.10' in lines[0]

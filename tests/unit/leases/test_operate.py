@@ -6,7 +6,7 @@ import pytest
 
 from holdfast.errors import LeaseLost, PartitionNotFound, PartitionUpdateFailed, StoreUnavailable, TransitionRefused
 from holdfast.leases import transitions
-from holdfast.leases.coordinator import floor_of
+from holdfast.leases.floor import floor_of
 from holdfast.leases.lease import Commit, Lease, Partition, Status
 from holdfast.leases.operate import Operator
 from holdfast.leases.store import Outcome, Swap
@@ -152,6 +152,35 @@ def test_the_floor_never_sinks(rig: Rig, operator: Operator) -> None:
     node.leases.create([Partition("low")])
     (lease,) = node.leases.claim(1)
     assert lease.token == 10
+
+
+def test_a_row_made_with_the_floor_of_a_moment_ago_is_lifted_before_anybody_works_on_it(
+    rig: Rig, operator: Operator
+) -> None:
+    rig.table.add([completed("k", 1.0, version=7)])
+    node = rig.node()
+    read = rig.store.get
+
+    def get_then_forget(keys: Any) -> Any:
+        rows = read(keys)
+        rig.store.get = read  # type: ignore[method-assign]
+        assert operator.forget([rig.row("k")]) == 1
+        return rows
+
+    rig.store.get = get_then_forget  # type: ignore[method-assign]
+    assert node.leases.create([Partition("k")]) == 1
+    assert (rig.row("k").token, rig.row("k").version) == (0, 0), "the race was lost"
+    (lease,) = node.leases.claim(1)
+    assert (lease.token, lease.version) == (8, 8)
+    assert rig.row("k") == lease
+
+
+def test_a_row_made_anew_has_no_version_that_the_deleted_one_had(rig: Rig, operator: Operator) -> None:
+    old = completed("k", 1.0, version=7)
+    rig.table.add([old])
+    assert operator.forget([old]) == 1
+    rig.node().leases.create([Partition("k")])
+    assert rig.row("k").version >= 7
 
 
 def test_only_completed_rows_without_receipts_are_forgotten(rig: Rig, operator: Operator) -> None:

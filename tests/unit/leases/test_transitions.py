@@ -230,6 +230,13 @@ def test_a_hand_off_names_the_target_under_the_next_token() -> None:
     assert (given.owner, given.token, given.status) == ("you", HELD.token + 1, Status.ASSIGNED)
 
 
+def test_an_orphan_that_is_handed_off_is_the_targets_alone() -> None:
+    """Its owner was ended by others and does not know it yet; the target is alive."""
+    given = transitions.hand_off(transitions.orphan(HELD, NOW), "you", NOW)
+    assert given.owner == "you"
+    assert not transitions.claimable(given, NOW)
+
+
 def test_an_orphan_is_claimable_at_once_and_still_names_its_owner() -> None:
     orphan = transitions.orphan(HELD, NOW)
     assert (orphan.owner, orphan.token) == ("me", HELD.token)
@@ -306,3 +313,48 @@ def test_only_completed_rows_without_receipts_are_purged(status: Status) -> None
         transitions.strip(make_row("k", status=status), NOW)
     with pytest.raises(TransitionRefused, match="without receipts"):
         transitions.strip(with_commit(make_row("k", status=Status.COMPLETED), receipts={}), NOW)
+
+
+# --- replaced --------------------------------------------------------------------------------------------------------
+
+PLAN = {"plan": "p1", "to": 7}
+
+
+def test_one_that_is_set_aside_belongs_to_nobody_and_its_owner_can_commit_no_more() -> None:
+    row = held(committed=True)
+    aside = transitions.set_aside(row, PLAN, "being replaced", NOW)
+    assert (aside.status, aside.owner, aside.token) == (Status.FAILED, None, row.token + 1)
+    assert not transitions.claimable(aside, NOW + 1e9)
+    assert transitions.set_aside_for(aside) == PLAN
+    assert transitions.set_aside(aside, PLAN, "again", NOW) == aside
+    with pytest.raises(TransitionRefused):
+        transitions.commit(aside, Advance("c", {"offset": 9}, {}), row, NOW)
+    with pytest.raises(TransitionRefused, match="goes on with it"):
+        transitions.reopen(aside, NOW)
+
+
+def test_nothing_is_set_aside_before_its_commit_is_published_nor_while_it_is_halted() -> None:
+    pending = transitions.commit(held(), Advance("c", {"offset": 9}, {"files": {}}), held(), NOW)
+    with pytest.raises(TransitionRefused, match="not published yet"):
+        transitions.set_aside(pending, PLAN, "being replaced", NOW)
+    with pytest.raises(TransitionRefused, match="manifest gone"):
+        transitions.set_aside(transitions.halt(held(), "manifest gone", NOW), PLAN, "being replaced", NOW)
+
+
+def test_work_begins_again_at_an_earlier_position_under_a_later_generation() -> None:
+    row = held(committed=True)
+    aside = transitions.set_aside(row, PLAN, "being replaced", NOW)
+    anew = transitions.begin_again(aside, {"offset": 2}, 5, NOW)
+    assert (anew.status, anew.progress.position, anew.commit.generation) == (Status.UNASSIGNED, {"offset": 2}, 5)
+    assert (anew.token, anew.commit.sequence) == (aside.token, row.commit.sequence)
+    assert (anew.history.halt_reason, transitions.set_aside_for(anew), anew.progress.state) == (None, None, None)
+    assert transitions.claimable(anew, NOW)
+    with pytest.raises(TransitionRefused, match="not set aside"):
+        transitions.begin_again(anew, {"offset": 2}, 6, NOW)
+    with pytest.raises(TransitionRefused, match="generation 1 already"):
+        transitions.begin_again(aside, {"offset": 2}, 1, NOW)
+
+
+def held(*, committed: bool = False) -> Lease:
+    row = transitions.take(new_lease("p", Partition("orders|0"), "w", now=NOW), "a", NOW)
+    return transitions.commit(row, Advance("c0", {"offset": 5}, {}), row, NOW) if committed else row

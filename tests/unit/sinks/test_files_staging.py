@@ -86,7 +86,7 @@ def test_beyond_the_bound_of_open_files_the_one_used_longest_ago_is_closed() -> 
     for start in range(0, 4 * BLOCK_ROWS, BLOCK_ROWS):
         desk.write(BATCH, *range(start, start + BLOCK_ROWS))
         desk.write(OTHER, *range(start, start + BLOCK_ROWS))
-        assert sum(files.open_files for files in desk.staging._batches.values()) <= 1
+        assert sum(files.is_open for files in desk.staging._open.values()) <= 1
     files = desk.finish()
     assert sorted(map(int, files)) == [0, BLOCK_ROWS, 2 * BLOCK_ROWS, 3 * BLOCK_ROWS]
     assert list(chain(*files.values())) == list(range(4 * BLOCK_ROWS))
@@ -106,7 +106,7 @@ def test_what_waits_in_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> Non
     batches = [replace(BATCH, id=f"b{number}") for number in range(20)]
     for batch in batches:
         desk.write(batch, *range(BLOCK_ROWS))
-        assert sum(files.buffered for files in desk.staging._batches.values()) < 600_000
+        assert sum(files.buffered for files in desk.staging._open.values()) < 600_000
     assert all(len(desk.staging.finish(batch)["files"]) == 1 for batch in batches)
 
 

@@ -13,13 +13,22 @@ if TYPE_CHECKING:
 
 def build(name: str, config: FilesConfig, formats: Registry) -> FilesSink:
     """The sink of that name; its format is looked up in the registry."""
-    from holdfast.buckets.local import LocalBucket
+    from holdfast.buckets.root import bucket_of
+    from holdfast.formats.choice import chosen_formats
+    from holdfast.sinks.files.layout import Layout
     from holdfast.sinks.files.sink import FilesSink
     from holdfast.sinks.files.staging import FilesStager
 
-    chosen = formats.get("formats", config.format.name).build(config.format.config)
-    bucket = LocalBucket(config.root)
-    return FilesSink(name, bucket, FilesStager(bucket, chosen, config.max_open_files, config.max_file_bytes))
+    bucket = bucket_of(config.root, config.s3)
+    stager = FilesStager(
+        bucket,
+        chosen_formats(config.format, config.topics, formats),
+        config.max_open_files,
+        config.max_file_bytes,
+        Layout(config.layout),
+        config.max_files,
+    )
+    return FilesSink(name, bucket, stager)
 
 
 PLUGIN = Plugin("files", FilesConfig, build, "Files under one root, each published once, for readers who only list it.")

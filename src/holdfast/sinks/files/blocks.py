@@ -27,6 +27,11 @@ class Blocks:
         self._rows = 0
         self._bytes = 0
 
+    @property
+    def buffered(self) -> int:
+        """Bytes of the rows that wait for their block to be full."""
+        return self._bytes
+
     def add(self, rows: Any) -> Iterator[Any]:
         """The blocks that are full now; all of them must be taken before the next call."""
         if self._bytes + rows.nbytes >= self._most_bytes:

@@ -2,27 +2,49 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Self
 
-from pydantic import BeforeValidator, Field
+from pydantic import AfterValidator, Field, model_validator
+from pydantic_core import PydanticCustomError
 
-from holdfast.config import ByteSize, Options, PluginUse, PositiveCount, Uses
+from holdfast.buckets.root import Root, S3Options, check_together
+from holdfast.config import ByteSize, Options, PositiveCount
+from holdfast.config.units import VALUE_ERROR
+from holdfast.formats.choice import FormatUse, TopicFormat
+from holdfast.sinks.files.layout import DEFAULT_LAYOUT, check_layout
 
 
-def _bare_name(value: Any) -> Any:
-    """`parquet` is short for `parquet:` without settings."""
-    return {value: None} if isinstance(value, str) else value
+def _checked_layout(text: str) -> str:
+    try:
+        return check_layout(text)
+    except (ValueError, IndexError, KeyError) as error:
+        raise PydanticCustomError(VALUE_ERROR, str(error)) from None
 
 
 class FilesConfig(Options):
     """Where files go and how they look."""
 
-    root: Path = Field(description="Folder for the files. It belongs to this sink of this pipeline alone.")
-    format: Annotated[PluginUse, Uses("formats"), BeforeValidator(_bare_name)] = Field(
+    root: Root = Field(
+        description="Folder for the files, or `s3://bucket/prefix`. It belongs to this sink of this pipeline alone."
+    )
+    s3: S3Options | None = Field(None, description="How to reach S3, for a root there.")
+    format: FormatUse = Field(
         {"parquet": None},
         validate_default=True,
         description="Format of the files: a format's name, and if wanted below it the format's settings.",
+    )
+    topics: tuple[TopicFormat, ...] = Field(
+        (), description="Topics whose files have another format; the first that matches counts."
+    )
+    layout: Annotated[str, AfterValidator(_checked_layout)] = Field(
+        DEFAULT_LAYOUT,
+        description=(
+            "How files are called below the root: a template of {topic}, {place}, {generation}, {partition}, {offset} "
+            "and {ext}, or `secor` for names without leading zeros."
+        ),
+    )
+    max_files: PositiveCount = Field(
+        1000, description="Files of one commit; a batch whose records go to more places is cut short."
     )
     max_open_files: PositiveCount = Field(
         64, description="Files that one task has open at a time; beyond it the one used longest ago is closed."
@@ -30,3 +52,8 @@ class FilesConfig(Options):
     max_file_bytes: Annotated[ByteSize, Field(gt=0)] | None = Field(
         None, description="A file that is larger is closed and another one begun; no limit unless given."
     )
+
+    @model_validator(mode="after")
+    def _s3_is_for_roots_on_s3(self) -> Self:
+        check_together(self.root, self.s3)
+        return self

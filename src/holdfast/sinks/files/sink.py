@@ -31,7 +31,8 @@ class FilesSink(Sink):
         self._stager = stager
         self._lock: RootLock | None = None
 
-    def open(self, pipeline: str, *, durable: bool) -> None:
+    def open(self, pipeline: str, *, durable: bool) -> str:
+        verdict = self._bucket.probe()
         self._hold(alone=not durable)
         owner = {"pipeline": pipeline, "sink": self.name}
         mine = json.dumps(owner).encode()
@@ -47,6 +48,7 @@ class FilesSink(Sink):
                 f"the root of sink {self.name!r} has commits of an earlier run, and the store in_memory has forgotten "
                 "them; everything would be written twice. Use a durable store, for example `sqlite`, or a new root"
             )
+        return verdict.text
 
     def _hold(self, *, alone: bool) -> None:
         if self._lock is None:
@@ -169,7 +171,7 @@ class FilesSink(Sink):
 
 
 def _staged_files(receipt: Json) -> list[StagedFile]:
-    return [StagedFile(file["staged"], file["key"], file["sha256"]) for file in receipt["files"]]
+    return [StagedFile(file["staged"], file["key"], file["sha256"], file["size"]) for file in receipt["files"]]
 
 
 def _place(handle: Json) -> str:

@@ -1,4 +1,4 @@
-"""The files sink in a task: rows of many batches become staged files, each of one batch.
+"""The files sink in a task: rows of many batches become staged files, each of one batch and one place.
 
 A file is named by the first item in it. The name is needed when the file is opened, so a file that meets a lower item
 than its first is closed and another one begun.
@@ -7,41 +7,58 @@ than its first is closed and another one begun.
 from __future__ import annotations
 
 import uuid
-from collections import OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections import OrderedDict, defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from holdfast.buckets.bucket import Bucket, StagedWriter
-from holdfast.errors import SinkUnavailable
-from holdfast.flow.deadletter import Fault, dead_letter
-from holdfast.flow.format import Format, FormatWriter
-from holdfast.flow.names import dead_letter_key, file_key, staging_key
+from holdfast.errors import Refused, SinkUnavailable
+from holdfast.flow.deadletter import Fault, dead_letter, record_fault
+from holdfast.flow.format import Format, Formats
+from holdfast.flow.names import dead_letter_key, staging_key
 from holdfast.flow.source import ITEM_COLUMN
 from holdfast.flow.staging import StagedBatch, Stager, Staging
 from holdfast.leases.lease import Json
 from holdfast.sinks.files.blocks import Blocks
+from holdfast.sinks.files.layout import Layout
+from holdfast.sinks.files.openfile import OpenFile
 
 MAX_BUFFERED_BYTES = 128 << 20
 """What one task's open files may keep in memory together."""
+CLOSED_TOGETHER = 32
+"""Files whose ends are sent side by side: each waits for its bucket's answer."""
 
 
 class FilesStager(Stager):
-    """How files of one format are staged in one bucket."""
+    """How files are staged in one bucket."""
 
     def __init__(
-        self, bucket: Bucket, file_format: Format, max_open_files: int = 64, max_file_bytes: int | None = None
+        self,
+        bucket: Bucket,
+        formats: Formats | Format,
+        max_open_files: int = 64,
+        max_file_bytes: int | None = None,
+        layout: Layout | None = None,
+        max_files: int = 1000,
     ) -> None:
         self.bucket = bucket
-        self.format = file_format
+        self.formats = formats if isinstance(formats, Formats) else Formats(formats)
         self.max_open_files = max_open_files
         self.max_file_bytes = max_file_bytes
+        self.layout = layout or Layout()
+        self.max_files = max_files
 
     def columns(self, fields: Any) -> Mapping[str, Any]:
-        return self.format.columns(fields)
+        wanted: dict[str, Any] = {}
+        for chosen in self.formats.all():
+            for name, expression in chosen.columns(fields).items():
+                if wanted.setdefault(name, expression) is not expression:
+                    raise Refused(f"two formats of one sink want the column {name} in different ways; use two sinks")
+        return wanted
 
     def begin(self) -> FilesStaging:
         return FilesStaging(self)
@@ -54,202 +71,237 @@ class FilesStaging(Staging):
         self._stager = stager
         self._attempt = uuid.uuid4().hex
         self._parts = 0
-        # Least recently used first.
-        self._batches: OrderedDict[str, BatchFiles] = OrderedDict()
+        # Least recently used first, by batch and place.
+        self._open: OrderedDict[tuple[str, str], _Place] = OrderedDict()
+        self._letters: dict[str, _Letters] = {}
+        self._done: defaultdict[str, list[dict[str, Json]]] = defaultdict(list)
+        self._broken: dict[str, Exception] = {}
+        self._waiting = 0
+        self._open_files = 0
 
-    def write(self, batch: StagedBatch, items: Any, rows: Any) -> None:
-        self._files_of(batch).write(items, rows)
-        self._keep_bounds()
+    def write(self, batch: StagedBatch, items: Any, rows: Any, place: str = "") -> int:
+        self._check(batch)
+        chosen = self._stager.formats.of(batch.name.stream)
+        rows, items, unfit = self._parted(batch, chosen, items, rows)
+        if rows.num_rows:
+            files = self._place(batch, place, chosen)
+            with self._metered(files):
+                files.write(items, rows)
+            self._keep_bounds((batch.id, place))
+        return unfit
+
+    def _parted(self, batch: StagedBatch, chosen: Format, items: Any, rows: Any) -> tuple[Any, Any, int]:
+        """Rows that the format can hold, and how many it cannot: those are dead letters."""
+        reasons = chosen.faults(rows)
+        if reasons is None or reasons.null_count == len(reasons):
+            return rows, items, 0
+        bad = reasons.is_valid()
+        raws = rows.column("value").filter(bad).to_pylist()
+        told = zip(items.filter(bad).to_pylist(), reasons.filter(bad).to_pylist(), raws, strict=True)
+        faults = [(item, record_fault(reason, _bytes(raw))) for item, reason, raw in told]
+        self.bury(batch, faults)
+        good = reasons.is_null()
+        return rows.filter(good), items.filter(good), len(faults)
 
     def bury(self, batch: StagedBatch, faults: Sequence[tuple[int, Fault]]) -> None:
-        self._files_of(batch).bury(faults)
-        self._keep_bounds()
+        self._check(batch)
+        if batch.id not in self._letters:
+            self._letters[batch.id] = _Letters(batch, self._staged, self._done[batch.id])
+        self._letters[batch.id].write(faults)
+
+    def room(self, batch: StagedBatch) -> int | None:
+        open_now = sum(batch_id == batch.id for batch_id, _ in self._open)
+        return max(0, self._stager.max_files - open_now - len(self._done[batch.id]))
 
     def finish(self, batch: StagedBatch) -> Json:
-        files = self._batches.get(batch.id)
-        if files is None:
-            return {"files": []}
-        files.check()
-        files.close()
-        return {"files": self._batches.pop(batch.id).done}
+        self._check(batch)
+        keys = [key for key in self._open if key[0] == batch.id]
+        for some in (keys[at : at + CLOSED_TOGETHER] for at in range(0, len(keys), CLOSED_TOGETHER)):
+            self._close_together(batch, [self._open.pop(key) for key in some])
+        if (letters := self._letters.pop(batch.id, None)) is not None:
+            letters.close()
+        return {"files": self._done.pop(batch.id, [])}
+
+    def _close_together(self, batch: StagedBatch, places: Sequence[_Place]) -> None:
+        with ExitStack() as metering:
+            for one in places:
+                metering.enter_context(self._metered(one))
+            files = [file for one in places if (file := one.end()) is not None]
+            closed = self._stager.bucket.close_all([file.end() for file in files])
+        self._done[batch.id] += [file.told(told) for file, told in zip(files, closed, strict=True)]
 
     def abandon(self, batch: StagedBatch) -> None:
-        files = self._batches.pop(batch.id, None)
-        if files is not None:
-            files.delete()
+        ending: list[_Place | _Letters] = [self._open.pop(key) for key in list(self._open) if key[0] == batch.id]
+        if (letters := self._letters.pop(batch.id, None)) is not None:
+            ending.append(letters)
+        for files in ending:
+            with suppress(Exception), self._metered(files) if isinstance(files, _Place) else nullcontext():
+                files.forget()
+                files.close()
+        with suppress(SinkUnavailable):
+            self._stager.bucket.discard([file["staged"] for file in self._done.pop(batch.id, [])])
 
-    def _files_of(self, batch: StagedBatch) -> BatchFiles:
-        files = self._batches.setdefault(batch.id, BatchFiles(self._stager, batch, self._next_part))
-        self._batches.move_to_end(batch.id)
-        files.check()
-        return files
+    def _place(self, batch: StagedBatch, place: str, chosen: Format) -> _Place:
+        key = (batch.id, place)
+        if key not in self._open:
+            self._open[key] = _Place(self._stager, batch, place, chosen, self._staged, self._done[batch.id])
+        self._open.move_to_end(key)
+        return self._open[key]
 
-    def _next_part(self) -> str:
+    def _check(self, batch: StagedBatch) -> None:
+        """Raise what went wrong behind the batch's back."""
+        if batch.id in self._broken:
+            raise self._broken[batch.id]
+
+    def _staged(self, batch: StagedBatch, key: str) -> StagedWriter:
         self._parts += 1
-        return f"{self._attempt}-{self._parts}"
+        place = staging_key(batch.name, batch.token, batch.id, f"{self._attempt}-{self._parts}")
+        return self._stager.bucket.stage(place, key)
 
-    def _keep_bounds(self) -> None:
+    def _keep_bounds(self, latest: tuple[str, str]) -> None:
         # Rows of a batch come together unless a processor mixed them, so the one used longest ago is mostly complete.
-        *older, _ = self._batches.values()
-        too_many = sum(files.open_files for files in self._batches.values()) - self._stager.max_open_files
-        too_much = sum(files.buffered for files in self._batches.values()) - MAX_BUFFERED_BYTES
-        for files in older:
-            if too_many <= 0 and too_much <= 0:
-                return
-            closing = too_many > 0
-            too_many -= files.open_files
-            too_much -= files.buffered
-            files.retire(closing=closing)
+        if self._within_bounds():
+            return
+        for closing in (False, True):
+            for key in [key for key in self._open if key != latest]:
+                self._retire(key, closing=closing or self._open_files > self._stager.max_open_files)
+                if self._within_bounds():
+                    return
+
+    def _within_bounds(self) -> bool:
+        return self._waiting <= MAX_BUFFERED_BYTES and self._open_files <= self._stager.max_open_files
+
+    @contextmanager
+    def _metered(self, files: _Place) -> Iterator[None]:
+        """Keep the sums of all places: there may be thousands, and each is touched for every portion of rows."""
+        waiting, was_open = files.buffered, files.is_open
+        try:
+            yield
+        finally:
+            self._waiting += files.buffered - waiting
+            self._open_files += files.is_open - was_open
+
+    def _retire(self, key: tuple[str, str], *, closing: bool) -> None:
+        """Make room for others. What goes wrong is this batch's own trouble: it is told when the batch comes next."""
+        files = self._open.pop(key) if closing else self._open[key]
+        try:
+            with self._metered(files):
+                files.close() if closing else files.flush()
+        except Exception as error:  # noqa: BLE001 - any error leaves a file of which nobody knows what is in it
+            self._broken[key[0]] = error
 
 
-class BatchFiles:
-    """The files of one batch: at most one open for data, and one for dead letters."""
+Stage = Callable[[StagedBatch, str], StagedWriter]
 
-    def __init__(self, stager: FilesStager, batch: StagedBatch, next_part: Any) -> None:
-        self.done: list[dict[str, Json]] = []
+
+class _Place:
+    """Files of one batch and one place: at most one is open."""
+
+    def __init__(
+        self,
+        stager: FilesStager,
+        batch: StagedBatch,
+        place: str,
+        chosen: Format,
+        stage: Stage,
+        done: list[dict[str, Json]],
+    ) -> None:
         self._stager = stager
         self._batch = batch
-        self._next_part = next_part
+        self._place = place
+        self._format = chosen
+        self._stage = stage
+        self._done = done
         self._blocks = Blocks()
-        self._data: _OpenFile | None = None
-        self._letters: _OpenFile | None = None
-        self._broken: Exception | None = None
+        self._file: OpenFile | None = None
 
     @property
-    def open_files(self) -> int:
-        return sum(file is not None for file in (self._data, self._letters))
+    def is_open(self) -> bool:
+        return self._file is not None
 
     @property
     def buffered(self) -> int:
-        return 0 if self._data is None else self._data.buffered
+        return self._blocks.buffered + (0 if self._file is None else self._file.buffered)
 
     def write(self, items: Any, rows: Any) -> None:
         self._write_blocks(self._blocks.add(rows.append_column(ITEM_COLUMN, items)))
 
-    def bury(self, faults: Sequence[tuple[int, Fault]]) -> None:
-        items = [item for item, _ in faults]
-        if self._letters is not None and min(items) < self._letters.first:
-            self._close_letters()
-        if self._letters is None:
-            key = dead_letter_key(self._batch.name, self._batch.generation, min(items))
-            self._letters = _OpenFile(self._staged(key), key, min(items))
-        batch = self._batch
-        for item, fault in faults:
-            self._letters.write_line(item, dead_letter(batch.pipeline, batch.key, item, fault))
-
-    def retire(self, *, closing: bool) -> None:
-        """Make room for others. What goes wrong is this batch's own trouble: it is told when the batch comes next."""
-        try:
-            if closing:
-                self.close()
-            elif self._data is not None:
-                self._data.flush()
-        except Exception as error:  # noqa: BLE001 - any error leaves a file of which nobody knows what is in it
-            self._broken = error
-
-    def check(self) -> None:
-        """Raise what went wrong behind the batch's back."""
-        if self._broken is not None:
-            raise self._broken
+    def flush(self) -> None:
+        """Hand over what waits in memory; the file stays open."""
+        self._write_blocks(self._blocks.rest())
+        if self._file is not None:
+            self._file.flush()
 
     def close(self) -> None:
         """Make durable what there is. More may be written, to other files."""
         self._write_blocks(self._blocks.rest())
-        self._close_data()
-        self._close_letters()
+        self._close_file()
 
-    def delete(self) -> None:
-        """Delete all of it, as far as that is possible now."""
-        with suppress(Exception):
-            self._blocks = Blocks()
-            self.close()
-        with suppress(SinkUnavailable):
-            self._stager.bucket.discard([file["staged"] for file in self.done])
+    def end(self) -> OpenFile | None:
+        """Write what waits. Answers the file that is left to be closed, if there is one."""
+        self._write_blocks(self._blocks.rest())
+        file, self._file = self._file, None
+        return file
+
+    def forget(self) -> None:
+        """Rows that wait are not needed any more."""
+        self._blocks = Blocks()
 
     def _write_blocks(self, blocks: Iterator[Any]) -> None:
         for block in blocks:
             items, rows = block.column(ITEM_COLUMN), block.drop_columns([ITEM_COLUMN])
             span = pc.min_max(items)
             first, last = span["min"].as_py(), span["max"].as_py()
-            if self._data is not None and (first < self._data.first or self._is_full(self._data)):
-                self._close_data()
-            if self._data is None:
-                self._data = self._opened(first, rows.schema)
-            self._data.write_rows(first, last, rows)
+            if self._file is not None and (first < self._file.first or self._is_full(self._file)):
+                self._close_file()
+            if self._file is None:
+                self._file = self._opened(first, rows.schema)
+            self._file.write_rows(first, last, rows)
 
-    def _is_full(self, file: _OpenFile) -> bool:
+    def _is_full(self, file: OpenFile) -> bool:
         limit = self._stager.max_file_bytes
         return limit is not None and file.size + file.buffered >= limit
 
-    def _opened(self, first: int, schema: pa.Schema) -> _OpenFile:
-        key = file_key(self._batch.name, self._batch.generation, first, self._stager.format.extension)
-        file = _OpenFile(self._staged(key), key, first)
-        file.writer = self._stager.format.open(file, schema)
+    def _opened(self, first: int, schema: pa.Schema) -> OpenFile:
+        batch = self._batch
+        key = self._stager.layout.key(batch.name, batch.generation, first, self._format.extension, self._place)
+        file = OpenFile(self._stage(batch, key), key, first, self._place)
+        file.writer = self._format.open(file, schema)
         return file
 
-    def _staged(self, key: str) -> StagedWriter:
-        batch = self._batch
-        return self._stager.bucket.stage(staging_key(batch.name, batch.token, batch.id, self._next_part()), key)
-
-    def _close_data(self) -> None:
-        if self._data is not None:
-            self.done.append(self._data.close())
-            self._data = None
-
-    def _close_letters(self) -> None:
-        if self._letters is not None:
-            self.done.append(self._letters.close())
-            self._letters = None
+    def _close_file(self) -> None:
+        if self._file is not None:
+            file, self._file = self._file, None
+            self._done.append(file.close())
 
 
-class _OpenFile:
-    """One staged file, and what its receipt says of it."""
+class _Letters:
+    """Dead letters of one batch."""
 
-    def __init__(self, raw: StagedWriter, key: str, first: int) -> None:
-        self.first = first
-        self.size = 0
-        self.writer: FormatWriter | None = None
-        self._raw = raw
-        self._key = key
-        self._last = first
-        self._rows = 0
+    def __init__(self, batch: StagedBatch, stage: Stage, done: list[dict[str, Json]]) -> None:
+        self._batch = batch
+        self._stage = stage
+        self._done = done
+        self._file: OpenFile | None = None
 
-    @property
-    def buffered(self) -> int:
-        return 0 if self.writer is None else self.writer.buffered
+    def write(self, faults: Sequence[tuple[int, Fault]]) -> None:
+        batch, first = self._batch, min(item for item, _ in faults)
+        if self._file is not None and first < self._file.first:
+            self.close()
+        if self._file is None:
+            key = dead_letter_key(batch.name, batch.generation, first)
+            self._file = OpenFile(self._stage(batch, key), key, first)
+        for item, fault in faults:
+            self._file.write_line(item, dead_letter(batch.pipeline, batch.key, item, fault))
 
-    def flush(self) -> None:
-        if self.writer is not None:
-            self.writer.flush()
+    def close(self) -> None:
+        if self._file is not None:
+            file, self._file = self._file, None
+            self._done.append(file.close())
 
-    def write(self, data: Any) -> int:
-        """What the format's writer calls."""
-        written = self._raw.write(data)
-        self.size += written
-        return written
+    def forget(self) -> None:
+        """Nothing waits."""
 
-    def write_rows(self, first: int, last: int, rows: Any) -> None:
-        assert self.writer is not None
-        assert first >= self.first
-        self._last = max(self._last, last)
-        self._rows += rows.num_rows
-        self.writer.write(rows)
 
-    def write_line(self, item: int, line: bytes) -> None:
-        self._last = max(self._last, item)
-        self._rows += 1
-        self.write(line)
-
-    def close(self) -> dict[str, Json]:
-        if self.writer is not None:
-            self.writer.close()
-        handle, size, sha256 = self._raw.close()
-        return {
-            "staged": handle,
-            "key": self._key,
-            "rows": self._rows,
-            "size": size,
-            "sha256": sha256,
-            "first": self.first,
-            "last": self._last,
-        }
+def _bytes(raw: Any) -> bytes:
+    return raw.encode() if isinstance(raw, str) else raw or b""

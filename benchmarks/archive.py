@@ -1,0 +1,102 @@
+"""Kafka to files: a whole node against Spark's own ways, over the same topic, in the same session.
+
+Ours is `Node` with its loop, leases in SQLite, manifests, staging, commit and publish. The peers are Structured
+Streaming with `availableNow` and a checkpoint, partitioned by the same date, and for the backup Spark's plain read that
+only counts rows: the floor that the connector sets. Both read with the same poll settings.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from benchmarks._archive_site import TOPIC, Site, site, through_a_node, timed
+from benchmarks.harness import Comparison, compare, interleaved
+from holdfast.flow.processor import Processor
+from holdfast.processors.parse import PLUGIN as PARSE
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+MESSAGES = 3_000_000
+REPETITIONS = 3
+SCHEMA = "id BIGINT, ts BIGINT, user STRING, action STRING, path STRING, status INT, ms INT, agent STRING, ref STRING"
+POLL = {"kafka.max.poll.records": "10000", "kafka.max.partition.fetch.bytes": "4194304"}
+BY_DAY = {"time": {"json": {"field": "ts", "unit": "millis"}}}
+
+
+def run(messages: int = MESSAGES, repetitions: int = REPETITIONS) -> list[Comparison]:
+    with site(messages) as where:
+        cases = {
+            "text": lambda: _ours(where, {"text": {"compression": "gzip"}}, [_parser()]),
+            "streamed text": lambda: _streamed(where, _text_by_day),
+            "parquet": lambda: _ours(where, {"parquet": {"compression": "zstd"}}, [_parser(columns=True)]),
+            "streamed parquet": lambda: _streamed(where, _parquet_by_day),
+            "sequencefile": lambda: _ours(where, {"sequencefile": None}),
+            "zstd": lambda: _ours(where, {"text": {"compression": "zstd"}}),
+            "count": lambda: messages / timed(lambda: _count(where)),
+        }
+        for case in cases.values():  # once off the record: workers start and code is compiled
+            case()
+        found = dict(zip(cases, interleaved(list(cases.values()), repetitions), strict=True))
+    floor = "Spark only counts"
+    return [
+        compare("archive", "text gzip by date, Structured Streaming", *_pair(found, "text"), "rows/s", 2.5),
+        compare("archive", "Parquet zstd by date, Structured Streaming", *_pair(found, "parquet"), "rows/s", 1.5),
+        compare("archive", f"backup as SequenceFile, {floor}", found["sequencefile"], found["count"], "rows/s", 0.6),
+        compare("archive", f"backup as text zstd, {floor}", found["zstd"], found["count"], "rows/s", 0.6),
+    ]
+
+
+def _pair(found: Mapping[str, float], name: str) -> tuple[float, float]:
+    return found[name], found[f"streamed {name}"]
+
+
+def _ours(where: Site, file_format: Mapping[str, Any], processors: Sequence[Processor] = ()) -> float:
+    output = where.folder / "ours"
+    seconds = through_a_node(where, output, file_format, processors)
+    shutil.rmtree(output)
+    return where.messages / seconds
+
+
+def _parser(*, columns: bool = False) -> Processor:
+    parsed = {"columns": {"json": {"schema": SCHEMA}}} if columns else {}
+    processor: Processor = PARSE.build(PARSE.config.model_validate({**BY_DAY, **parsed}))
+    return processor
+
+
+def _streamed(where: Site, write: Callable[[DataFrame, Path], Any]) -> float:
+    output = where.folder / "streamed"
+    options = {"kafka.bootstrap.servers": where.kafka.bootstrap, "subscribe": TOPIC, "startingOffsets": "earliest"}
+    rows = where.spark.readStream.format("kafka").options(**options, **POLL).load()
+    seconds = timed(lambda: write(rows, output).awaitTermination())
+    shutil.rmtree(output)
+    return where.messages / seconds
+
+
+def _text_by_day(rows: DataFrame, output: Path) -> Any:
+    day = "date_format(timestamp_millis(CAST(get_json_object(value, '$.ts') AS BIGINT)), 'yyyy-MM-dd') AS dt"
+    chosen = rows.selectExpr("CAST(value AS STRING) AS value").selectExpr("value", day)
+    return _begun(chosen, output, "text", "gzip")
+
+
+def _parquet_by_day(rows: DataFrame, output: Path) -> Any:
+    parsed = rows.selectExpr(f"from_json(CAST(value AS STRING), '{SCHEMA}') AS row").selectExpr("row.*")
+    return _begun(
+        parsed.selectExpr("*", "date_format(timestamp_millis(ts), 'yyyy-MM-dd') AS dt"), output, "parquet", "zstd"
+    )
+
+
+def _begun(rows: DataFrame, output: Path, form: str, compression: str) -> Any:
+    writing = rows.writeStream.format(form).partitionBy("dt").option("compression", compression)
+    writing = writing.option("path", str(output / "data")).option("checkpointLocation", str(output / "checkpoint"))
+    return writing.trigger(availableNow=True).start()
+
+
+def _count(where: Site) -> None:
+    options = {"kafka.bootstrap.servers": where.kafka.bootstrap, "subscribe": TOPIC}
+    rows = where.spark.read.format("kafka").options(**options, **POLL).load()
+    if rows.selectExpr("count(value)").collect()[0][0] != where.messages:
+        raise RuntimeError("the topic is not complete")

@@ -1,0 +1,148 @@
+"""The chain of a partition's manifests: whether they follow one another, and what they cover together. Pure.
+
+Positions are compared as they are; where they are offsets, the numbers are used to say what is missing or doubled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from holdfast.audit.proof import PartitionProof
+from holdfast.audit.witness import Plan, Told, offset_of
+
+
+@dataclass(slots=True)
+class Span:
+    """What one commit contributes."""
+
+    sequence: int
+    start: Any
+    end: Any
+    files: int = 0
+    rows: int = 0
+    dead_letters: int = 0
+    gaps: int = 0
+    absent: int | None = None
+    moved: int = 0
+    """Files of it that a plan has moved away."""
+    exact: bool = True
+
+    @property
+    def width(self) -> int | None:
+        start, end = offset_of(self.start), offset_of(self.end)
+        return None if start is None or end is None else end - start
+
+
+class Chain:
+    """Takes the commits of one partition in order, and adds to its proof."""
+
+    def __init__(self, proof: PartitionProof, plans: Sequence[Plan] = ()) -> None:
+        self._proof = proof
+        self._plans = list(plans)
+        self._waiting = list(plans)
+        self._spans: list[Span] = []
+        self._exact: bool | None = None
+        self.last: Told | None = None
+        self.records = 0
+        """Rows and dead letters of all commits that ever were."""
+
+    @property
+    def rewound(self) -> bool:
+        """Whether something was ever to be written again."""
+        return bool(self._plans)
+
+    def missing(self, sequence: int) -> None:
+        """There is no manifest of that number, and later ones may follow."""
+        self._proof.doubts.add(f"manifest {sequence} is missing")
+
+    def add(self, told: Told, span: Span) -> None:
+        """The next commit; `span` is what its files were found to hold."""
+        if self.last is None:
+            self._proof.start = told.start
+        else:
+            self._follows(self.last, told)
+        width = span.width
+        if width is not None and width < 0:
+            self._proof.doubts.add(f"manifest {told.sequence} ends before it begins: {told.start} to {told.end}")
+        self._proof.end = told.end
+        self._spans.append(span)
+        self.records += span.rows + span.dead_letters
+        self.last = told
+        if not self._plans:
+            self._settle()
+
+    def _follows(self, before: Told, told: Told) -> None:
+        doubts = self._proof.doubts
+        if told.generation < before.generation:
+            doubts.add(f"manifest {told.sequence} is of generation {told.generation}, after {before.generation}")
+        if told.incarnation != before.incarnation:
+            doubts.add(f"manifest {told.sequence} is of another incarnation of the source: {told.incarnation!r}")
+        if told.start != before.end and not self.step_back(told.start):
+            doubts.add(_break(before, told))
+
+    def step_back(self, start: Any) -> bool:
+        """Whether a plan explains that work began anew at `start`; then what it replaced counts no more."""
+        now = None if self.last is None else offset_of(self.last.end)
+        plan = next((one for one in self._waiting if (one.start, one.end) == (offset_of(start), now)), None)
+        if plan is None:
+            return False
+        self._waiting.remove(plan)
+        while self._spans and (offset_of(self._spans[-1].end) or 0) > plan.start:
+            self._replace(self._spans.pop(), plan)
+        self._proof.notes.add(f"offsets {plan.start} to {plan.end - 1} are written again by plan {plan.id}")
+        self._proof.end = start
+        return True
+
+    def _replace(self, span: Span, plan: Plan) -> None:
+        self._proof.replaced += span.moved
+        if (offset_of(span.start) or 0) < plan.start:
+            self._proof.doubts.add(f"plan {plan.id} begins at {plan.start}, in the middle of commit {span.sequence}")
+        if span.files > span.moved:
+            self._proof.doubts.add(
+                f"{span.files - span.moved} files of commit {span.sequence} are still in their place, although plan "
+                f"{plan.id} replaces them"
+            )
+
+    def close(self) -> None:
+        """No more commits come: whatever was moved away must have been written again, or be told."""
+        for span in self._spans:
+            if span.moved:
+                self._moved(span)
+        self._settle()
+        self._proof.exact = bool(self._exact)
+
+    def _moved(self, span: Span) -> None:
+        self._proof.replaced += span.moved
+        sentence = f"{span.moved} files of commit {span.sequence} were moved away and are not written again yet"
+        if all(plan.done for plan in self._plans):
+            self._proof.doubts.add(sentence)
+        else:
+            self._proof.notes.add(f"{sentence}: a plan is under way, and readers see a hole meanwhile")
+
+    def _settle(self) -> None:
+        """Count what is certain to stay."""
+        proof = self._proof
+        for span in self._spans:
+            proof.commits += 1
+            proof.files += span.files - span.moved
+            proof.rows += span.rows
+            proof.dead_letters += span.dead_letters
+            proof.gaps += span.gaps
+            if span.absent is not None:
+                proof.absent = (proof.absent or 0) + span.absent
+            if span.files:
+                self._exact = span.exact and self._exact is not False
+        self._spans.clear()
+
+
+def _break(before: Told, told: Told) -> str:
+    """In words what is wrong between two commits."""
+    end, start = offset_of(before.end), offset_of(told.start)
+    between = f"between manifests {before.sequence} and {told.sequence}"
+    if end is None or start is None:
+        return f"positions do not meet {between}: {before.end} and {told.start}"
+    if start > end:
+        return f"offsets {end} to {start - 1} are in no manifest, {between}"
+    return f"offsets {start} to {end - 1} are in two commits, {between}"

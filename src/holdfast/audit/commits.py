@@ -1,0 +1,168 @@
+"""One commit: whether its files are there, are what the manifest says, and hold each offset once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Executor
+from typing import Any
+
+from holdfast.audit.ahead import ahead
+from holdfast.audit.chain import Span
+from holdfast.audit.contents import Contents, doubled, look_into
+from holdfast.audit.inventory import Inventory
+from holdfast.audit.proof import PartitionProof
+from holdfast.audit.subject import Subject
+from holdfast.audit.witness import Plan, Told, ToldFile, offset_of
+
+
+class CommitAudit:
+    """Checks the commits of one partition."""
+
+    def __init__(
+        self,
+        subject: Subject,
+        inventory: Inventory,
+        proof: PartitionProof,
+        plans: Sequence[Plan],
+        pool: Executor | None,
+    ) -> None:
+        """With a pool, files are read; without one, only their size is compared."""
+        self._subject = subject
+        self._inventory = inventory
+        self._proof = proof
+        self._moves: Mapping[str, tuple[str, Plan]] = {
+            old: (new, plan) for plan in plans for old, new in plan.moves.items()
+        }
+        self._pool = pool
+
+    def check(self, told: Told, *, publishing: bool) -> Span:
+        """What the commit contributes. `publishing`: its files may still be on their way."""
+        span = Span(told.sequence, told.start, told.end, files=len(told.files))
+        span.rows = sum(file.rows for file in told.files if not file.is_letters)
+        span.dead_letters = sum(file.rows for file in told.files if file.is_letters)
+        if self._subject.offsets:
+            self._bounds(told, span)
+        there = []
+        for file in told.files:
+            at = self._present(told, file, publishing=publishing)
+            span.moved += at is not None and at != file.key
+            if at is not None:
+                there.append((file, at))
+        span.exact = self._read(told, span, there)
+        return span
+
+    # --- by manifest -------------------------------------------------------------------------------------------
+
+    def _bounds(self, told: Told, span: Span) -> None:
+        """Items and gaps lie inside the commit's range, and there are no more rows than offsets."""
+        start, end, doubts = offset_of(told.start), offset_of(told.end), self._proof.doubts
+        if start is None or end is None:
+            doubts.add(f"manifest {told.sequence} has positions that are no offsets")
+            return
+        for file in told.files:
+            if not start <= file.first <= file.last < end:
+                doubts.add(f"{file.key} holds offsets {file.first} to {file.last}, outside of commit {told.sequence}")
+        reached = start
+        for first, stop in sorted(told.gaps):
+            if not reached <= first < stop <= end:
+                doubts.add(f"manifest {told.sequence} records a gap {first} to {stop - 1} that cannot be")
+            reached = max(reached, stop)
+            span.gaps += stop - first
+        self._room(told, span, end - start - span.gaps)
+
+    def _room(self, told: Told, span: Span, room: int) -> None:
+        if self._subject.multiplies:
+            return
+        records = span.rows + span.dead_letters
+        if records > room:
+            self._proof.doubts.add(f"commit {told.sequence} has {records} rows for {room} offsets: some are doubled")
+        span.absent = max(0, room - records)
+
+    def _present(self, told: Told, file: ToldFile, *, publishing: bool) -> str | None:
+        """The key where the file is; None if it is nowhere."""
+        doubts = self._proof.doubts
+        at = self._whereabouts(file)
+        size, times = self._inventory.claim(at)
+        if times > 1:
+            doubts.add(f"{file.key} is named twice, the second time by manifest {told.sequence}")
+        if size is None:
+            # Perhaps younger than the listing.
+            size = self._subject.place.size(at)
+        if size is None:
+            if publishing:
+                self._proof.notes.add(f"{file.key} is being published")
+            else:
+                doubts.add(f"{at} is missing; manifest {told.sequence} names it")
+            return None
+        if size != file.size:
+            doubts.add(f"{at} has {size} bytes; manifest {told.sequence} says {file.size}")
+        return at
+
+    def _whereabouts(self, file: ToldFile) -> str:
+        if file.key not in self._moves:
+            return file.key
+        moved, plan = self._moves[file.key]
+        old_is_there = self._subject.place.size(file.key) is not None
+        if old_is_there and plan.done:
+            self._proof.doubts.add(f"{file.key} is still there; plan {plan.id} says that it was moved away")
+        if old_is_there and self._subject.place.size(moved) is None:
+            return file.key  # its turn has not come
+        return moved
+
+    # --- by reading --------------------------------------------------------------------------------------------
+
+    def _read(self, told: Told, span: Span, there: Sequence[tuple[ToldFile, str]]) -> bool:
+        """Whether the offsets themselves were compared."""
+        if self._pool is None:
+            return False
+        place, chosen = self._subject.place, self._subject.format_of(told.stream)
+        read = ahead(self._pool, lambda one: look_into(place, one[0], one[1], chosen), there)
+        offsets: list[Any] = []
+        known = self._subject.offsets and len(there) == len(told.files)
+        for (file, at), contents in zip(there, read, strict=True):
+            self._compare(told, file, at, contents)
+            if contents is None or contents.offsets is None:
+                known = False
+            elif known:
+                self._edges(file, contents.offsets)
+                offsets.append(contents.offsets)
+        if known and offsets:
+            self._disjoint(told, span, offsets)
+        return known
+
+    def _compare(self, told: Told, file: ToldFile, at: str, found: Contents | None) -> None:
+        doubts, proof = self._proof.doubts, self._proof
+        # Another generation may have had another format under the same extension.
+        decoding = doubts if told.generation == self._subject.generation else proof.notes
+        if found is None:
+            doubts.add(f"{at} has vanished")
+        elif found.sha256 != file.sha256:
+            doubts.add(f"{at} has other bytes than were committed: its SHA-256 is {found.sha256}")
+        elif found.trouble is not None:
+            decoding.add(f"{at} cannot be read: {found.trouble}")
+        elif found.foreign:
+            proof.notes.add(f"{at} is not in the format of today's settings; its digest is right")
+        elif found.rows != file.rows:
+            decoding.add(f"{at} has {found.rows} rows; its manifest says {file.rows}")
+
+    def _edges(self, file: ToldFile, offsets: Any) -> None:
+        first, last = int(offsets.min()), int(offsets.max())
+        if (first, last) != (file.first, file.last):
+            self._proof.doubts.add(
+                f"{file.key} holds offsets {first} to {last}; its manifest says {file.first} to {file.last}"
+            )
+
+    def _disjoint(self, told: Told, span: Span, parts: Sequence[Any]) -> None:
+        import numpy as np
+
+        offsets = np.concatenate(list(parts))
+        if not self._subject.multiplies:
+            for offset in doubled(offsets):
+                self._proof.doubts.add(f"offset {offset} is there twice in commit {told.sequence}")
+        different = np.unique(offsets)
+        for first, stop in told.gaps:
+            inside = int(np.count_nonzero((different >= first) & (different < stop)))
+            if inside:
+                self._proof.doubts.add(f"{inside} offsets are there that manifest {told.sequence} records as lost")
+        if span.width is not None:
+            span.absent = max(0, span.width - span.gaps - len(different))

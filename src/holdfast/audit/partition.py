@@ -1,0 +1,174 @@
+"""One partition: its row in the store against its manifests, one after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Executor
+from typing import TYPE_CHECKING
+
+from holdfast.audit.ahead import ahead
+from holdfast.audit.chain import Chain
+from holdfast.audit.commits import CommitAudit
+from holdfast.audit.inventory import Inventory
+from holdfast.audit.proof import PartitionProof
+from holdfast.audit.subject import Subject
+from holdfast.audit.witness import Plan, Receipt, Told, Unreadable, offset_of, read_manifest, read_receipt
+
+if TYPE_CHECKING:
+    from holdfast.leases.lease import Lease
+
+
+def manifest_at(folder: str, sequence: int) -> str:
+    """The key of a manifest."""
+    return f"{folder}/{sequence:020d}.json"
+
+
+class PartitionAudit:
+    """Proves one partition, or doubts it. `first` is what its first readable manifest says."""
+
+    def __init__(self, subject: Subject, inventory: Inventory, pool: Executor, *, deep: bool) -> None:
+        self._subject = subject
+        self._inventory = inventory
+        self._pool = pool
+        self._deep = deep
+
+    def prove(
+        self, folder: str | None, listed: int, key: str, row: Lease | None, plans: Sequence[Plan]
+    ) -> PartitionProof:
+        """The proof of the partition whose manifests are in the folder; the listing has them up to `listed`."""
+        proof = PartitionProof(self._subject.sink, key, status=None if row is None else row.status.value)
+        chain = Chain(proof, plans)
+        commits = CommitAudit(self._subject, self._inventory, proof, plans, self._pool if self._deep else None)
+        last = listed if row is None or row.unreadable is not None else row.commit.sequence
+        pending = row is not None and row.commit.receipts is not None
+        for sequence, told in self._manifests(folder, last, proof):
+            publishing = pending and sequence == last
+            if told is None:
+                if not publishing:
+                    chain.missing(sequence)
+                continue
+            self._belongs(proof, key, sequence, told)
+            chain.add(told, commits.check(told, publishing=publishing))
+        for unknown in range(last + 1, listed + 1):
+            self._inventory.claim(manifest_at(folder or "", unknown))
+            proof.doubts.add(f"the store is behind: it knows {last} commits, and there is manifest {unknown}")
+        self._against_row(proof, chain, row)
+        chain.close()
+        return proof
+
+    def _manifests(self, folder: str | None, last: int, proof: PartitionProof) -> Iterator[tuple[int, Told | None]]:
+        """Each by its number, None for one that is not there; without a folder none is."""
+        if folder is None:
+            yield from ((sequence, None) for sequence in range(1, last + 1))
+            return
+        keys = (manifest_at(folder, sequence) for sequence in range(1, last + 1))
+        for sequence, data in enumerate(ahead(self._pool, self._subject.place.read, keys), 1):
+            self._inventory.claim(manifest_at(folder, sequence))
+            if data is None:
+                yield sequence, None
+                continue
+            try:
+                yield sequence, read_manifest(data)
+            except Unreadable as wrong:
+                proof.doubts.add(f"manifest {sequence} cannot be read: {wrong}")
+
+    def _belongs(self, proof: PartitionProof, key: str, sequence: int, told: Told) -> None:
+        proof.stream, proof.label = proof.stream or told.stream, proof.label or told.label
+        said = (told.sequence, told.pipeline, told.key, told.stream, told.label)
+        if said != (sequence, self._subject.pipeline, key, proof.stream, proof.label):
+            proof.doubts.add(
+                f"manifest {sequence} says that it is manifest {told.sequence} of {told.stream} {told.label}, "
+                f"partition {told.key!r} of pipeline {told.pipeline!r}"
+            )
+
+    # --- against the row ---------------------------------------------------------------------------------------
+
+    def _against_row(self, proof: PartitionProof, chain: Chain, row: Lease | None) -> None:
+        if row is None:
+            proof.doubts.add("the store has no row of this partition")
+        elif row.unreadable is not None:
+            proof.doubts.add("the row in the store cannot be read")
+        else:
+            self._halted(proof, row)
+            self._committed(proof, chain, row)
+            self._origins(proof, row, chain.last)
+
+    def _halted(self, proof: PartitionProof, row: Lease) -> None:
+        if row.history.halt_reason is None:
+            return
+        sentence = f"the partition is halted: {row.history.halt_reason}"
+        if row.commit.receipts is None:
+            proof.notes.add(sentence)
+        else:
+            proof.doubts.add(f"{sentence}; its last commit waits to be published")
+
+    def _committed(self, proof: PartitionProof, chain: Chain, row: Lease) -> None:
+        receipt = self._receipt(proof, row)
+        if row.commit.receipts is not None and receipt is None:
+            return
+        last = chain.last
+        if receipt is not None:
+            proof.notes.add(f"commit {row.commit.sequence} is being published")
+        if receipt is not None and (last is None or last.sequence < row.commit.sequence):
+            self._not_yet_visible(proof, chain, row, receipt)
+        elif last is not None and last.sequence == row.commit.sequence:
+            self._same_end(proof, chain, row, last)
+            self._counts(proof, chain, row)
+
+    def _receipt(self, proof: PartitionProof, row: Lease) -> Receipt | None:
+        if row.commit.receipts is None:
+            return None
+        try:
+            return read_receipt(row.commit.receipts[self._subject.sink])
+        except KeyError:
+            proof.doubts.add(f"commit {row.commit.sequence} waits, and has no receipt of this sink")
+        except Unreadable as wrong:
+            proof.doubts.add(f"the receipt of commit {row.commit.sequence} cannot be read: {wrong}")
+        return None
+
+    def _not_yet_visible(self, proof: PartitionProof, chain: Chain, row: Lease, receipt: Receipt) -> None:
+        """The last commit has no manifest yet: the receipt must explain the position."""
+        position = row.progress.position
+        proof.start = receipt.start if chain.last is None else proof.start
+        if receipt.end != position:
+            proof.doubts.add(f"the store is at {_shown(position)}, and its receipt ends at {_shown(receipt.end)}")
+        if chain.last is not None and receipt.start != chain.last.end and not chain.step_back(receipt.start):
+            proof.doubts.add(
+                f"the receipt begins at {_shown(receipt.start)}, and the last manifest ends at {_shown(chain.last.end)}"
+            )
+        proof.end = proof.start if chain.last is None else proof.end
+        self._counts(proof, chain, row, waiting=receipt.rows)
+
+    def _same_end(self, proof: PartitionProof, chain: Chain, row: Lease, last: Told) -> None:
+        purged = row.status.value == "COMPLETED" and row.progress.position is None
+        if purged:
+            proof.notes.add("its row was purged: the position is not known any more")
+        elif row.progress.position != last.end and not chain.step_back(row.progress.position):
+            position, end = offset_of(row.progress.position), offset_of(last.end)
+            where = "" if position is None or end is None else "ahead of " if position > end else "behind "
+            proof.doubts.add(
+                f"the store is at {_shown(row.progress.position)}, {where or 'not at '}the end of the last manifest, "
+                f"{_shown(last.end)}"
+            )
+        if row.commit.commit_id and row.commit.commit_id != last.commit_id:
+            proof.doubts.add(f"manifest {last.sequence} is of another commit than the store's: {last.commit_id}")
+
+    def _counts(self, proof: PartitionProof, chain: Chain, row: Lease, waiting: int = 0) -> None:
+        """The store counted rows as they were staged, apart from the files' own counts."""
+        counted = row.progress.counts.processed - waiting
+        known = row.history.created_at is not None and self._subject.alone and not chain.rewound
+        if known and not proof.doubts.number and counted != chain.records:
+            proof.doubts.add(f"the store has counted {counted} rows, and the manifests tell of {chain.records}")
+
+    def _origins(self, proof: PartitionProof, row: Lease, last: Told | None) -> None:
+        if last is None:
+            return
+        if row.commit.incarnation != last.incarnation:
+            proof.doubts.add(f"the store is at another incarnation of the source: {row.commit.incarnation!r}")
+        if row.commit.generation < last.generation:
+            proof.doubts.add(f"the store is at generation {row.commit.generation}, before that of the last manifest")
+
+
+def _shown(position: object) -> str:
+    offset = offset_of(position)
+    return str(position) if offset is None else f"offset {offset}"

@@ -1,0 +1,107 @@
+"""Where files are kept, as settings name it: a folder, or a prefix of an S3 bucket."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+from pydantic_core import PydanticCustomError
+
+from holdfast.buckets.s3_access import PART_SIZE, SCHEME, SMALLEST_PART, S3Access, split_root
+from holdfast.config import ByteSize, Options, Secret
+from holdfast.config.plugins import PLAIN_ERROR
+from holdfast.config.units import VALUE_ERROR
+from holdfast.errors import UsageError
+
+if TYPE_CHECKING:
+    from holdfast.buckets.bucket import Bucket
+
+
+def _as_text(value: Any) -> Any:
+    return str(value) if isinstance(value, Path) else value
+
+
+def _checked_root(root: str) -> str:
+    if not root:
+        raise PydanticCustomError(VALUE_ERROR, "is no folder; write a path or s3://bucket/prefix")
+    if "://" in root:
+        try:
+            split_root(root)
+        except ValueError as error:
+            raise PydanticCustomError(PLAIN_ERROR, "{reason}", {"reason": str(error)}) from None
+    return root
+
+
+def _checked_endpoint(url: str) -> str:
+    # A password in an address would be shown with it.
+    if not re.fullmatch(r"https?://[A-Za-z0-9.\-\[\]:]+/?", url):
+        raise PydanticCustomError(VALUE_ERROR, "is no endpoint; write https://host or http://host:port")
+    return url
+
+
+Root = Annotated[str, BeforeValidator(_as_text), AfterValidator(_checked_root)]
+
+
+class S3Options(Options):
+    """How to reach S3, or a server that speaks it. Without keys: environment, profile, role of the machine."""
+
+    endpoint_url: Annotated[str, AfterValidator(_checked_endpoint)] | None = Field(
+        None, description="Address of a server other than Amazon's, for example `http://minio:9000`."
+    )
+    region: str | None = Field(None, description="Region of the bucket; by default that of the environment.")
+    access_key_id: Secret | None = Field(None, description="Key to log in with; better leave it to the machine's role.")
+    secret_access_key: Secret | None = Field(None, description="Secret that belongs to the key.")
+    session_token: Secret | None = Field(None, description="Token of temporary keys.")
+    path_style: bool = Field(
+        False, description="Name the bucket in the path and not in the host name, as most other servers need it."
+    )
+    staging: Literal["auto", "multipart", "copy"] = Field(
+        "auto",
+        description="How files wait for their commit: as uploads that are not completed, or as hidden objects that are "
+        "copied. `auto` asks the server at start what it holds.",
+    )
+    part_size: Annotated[ByteSize, Field(ge=SMALLEST_PART, le=5 << 30)] = Field(
+        PART_SIZE, description="Files are sent in parts of this size; an open file keeps up to three in memory."
+    )
+
+    @model_validator(mode="after")
+    def _keys_come_in_pairs(self) -> Self:
+        if (self.access_key_id is None) != (self.secret_access_key is None):
+            raise PydanticCustomError(PLAIN_ERROR, "access_key_id and secret_access_key are only good together")
+        if self.session_token is not None and self.access_key_id is None:
+            raise PydanticCustomError(PLAIN_ERROR, "session_token needs access_key_id and secret_access_key")
+        return self
+
+
+def check_together(root: str, s3: S3Options | None) -> None:
+    """Raise unless the settings for S3 belong to a root on S3."""
+    if s3 is not None and not root.startswith(SCHEME):
+        raise PydanticCustomError(PLAIN_ERROR, "s3 is for a root that begins with s3://; this root is a folder")
+
+
+def bucket_of(root: str, s3: S3Options | None) -> Bucket:
+    """The bucket that the settings name, not yet reached."""
+    if not root.startswith(SCHEME):
+        from holdfast.buckets.local import LocalBucket
+
+        return LocalBucket(root)
+    try:
+        import boto3  # noqa: F401 - told now, not in a task
+    except ImportError as error:
+        raise UsageError(f"a root on S3 needs boto3; install holdfast[s3] ({error})") from error
+    from holdfast.buckets.s3 import S3Bucket
+
+    options = s3 or S3Options()
+    bucket, prefix = split_root(root)
+    access = S3Access(
+        bucket,
+        options.endpoint_url,
+        options.region,
+        options.access_key_id,
+        options.secret_access_key,
+        options.session_token,
+        options.path_style,
+    )
+    return S3Bucket(access, prefix, options.staging, options.part_size)

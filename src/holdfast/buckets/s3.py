@@ -1,0 +1,91 @@
+"""A bucket on S3, or on a server that speaks S3: staged as uploads that are not completed, or as hidden objects.
+
+Needs a server that holds `If-None-Match: *` on PUT; `probe` finds out. What a call has answered is as durable as the
+server's answers are. Several processes may use one root. There are no locks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from holdfast.buckets.bucket import Bucket, Published, StagedFile, StagedWriter, Verdict
+from holdfast.buckets.s3_access import PART_SIZE, S3Access, Staging, Traits
+from holdfast.buckets.s3_client import client_of
+from holdfast.buckets.s3_objects import S3Objects
+from holdfast.buckets.s3_probe import probe
+from holdfast.buckets.s3_staged import STAGING, Remembered, S3Staged
+from holdfast.buckets.s3_writer import REGISTERED, S3Writer
+from holdfast.leases.lease import Json
+
+
+class S3Bucket(Bucket):
+    """A prefix of a bucket, which must exist. What a probe has found travels with copies that are pickled after it."""
+
+    def __init__(
+        self, access: S3Access, prefix: str = "", staging: Staging = "auto", part_size: int = PART_SIZE
+    ) -> None:
+        self._access = access
+        self._prefix = prefix
+        self._wanted = staging
+        self._part_size = part_size
+        self._traits: Traits | None = None
+        self._memory = Remembered()
+
+    def __repr__(self) -> str:
+        return f"S3Bucket(s3://{self._access.bucket}/{self._prefix})"
+
+    @property
+    def _objects(self) -> S3Objects:
+        return S3Objects(client_of(self._access), self._prefix)
+
+    @property
+    def _staged(self) -> S3Staged:
+        return S3Staged(self._objects, self._memory)
+
+    def probe(self) -> Verdict:
+        self._traits, text = probe(self._objects, self._wanted)
+        return Verdict(text, self._traits.staging)
+
+    def _known(self) -> Traits:
+        """What the probe has found; whoever did not probe pays for it now."""
+        if self._traits is None:
+            self.probe()
+        assert self._traits is not None
+        return self._traits
+
+    def create(self, key: str, data: bytes) -> bool:
+        return self._objects.create(key, data)
+
+    def read(self, key: str) -> bytes | None:
+        return self._objects.read(key)
+
+    def keys(self, prefix: str) -> Iterator[str]:
+        return (key for key in self._objects.keys(prefix) if not key.startswith(STAGING))
+
+    def stage(self, place: str, key: str) -> S3Writer:
+        if not place.startswith(STAGING) or place.endswith(REGISTERED):
+            raise ValueError(f"{place!r} is no place for a staged object")
+        return S3Writer(self._objects, place, key, self._known().staging, self._part_size)
+
+    def close_all(self, writers: Sequence[StagedWriter]) -> list[tuple[Json, int, str]]:
+        return client_of(self._access).each(lambda writer: writer.close(), writers)
+
+    def has_staged(self, files: Sequence[StagedFile]) -> list[bool]:
+        return client_of(self._access).each(self._staged.is_there, files)
+
+    def publish(self, files: Sequence[StagedFile]) -> list[Published]:
+        staged, traits = self._staged, self._known()
+
+        def publish(file: StagedFile) -> Published:
+            return staged.publish(file, traits)
+
+        return client_of(self._access).each(publish, files)
+
+    def discard(self, handles: Sequence[Json]) -> None:
+        self._staged.discard(list(handles))
+
+    def staged_under(self, prefix: str) -> Iterator[tuple[str, Json]]:
+        return self._staged.under(prefix)
+
+    def move(self, key: str, to: str) -> bool:
+        return self._objects.move(key, to)

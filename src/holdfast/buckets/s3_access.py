@@ -1,0 +1,52 @@
+"""Where an S3 bucket is, who we are there, and what its server was found to hold. Picklable; shows no secrets."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from holdfast.config.secrets import Secret
+
+Staging: TypeAlias = Literal["auto", "multipart", "copy"]
+SCHEME = "s3://"
+PART_SIZE = 8 << 20
+SMALLEST_PART = 5 << 20
+_BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
+
+
+@dataclass(frozen=True, slots=True)
+class S3Access:
+    """How to reach a bucket. Without keys the usual chain is asked: environment, profile, role of the machine."""
+
+    bucket: str
+    endpoint_url: str | None = None
+    region: str | None = None
+    access_key_id: Secret | None = None
+    secret_access_key: Secret | None = None
+    session_token: Secret | None = None
+    path_style: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Traits:
+    """How to stage, and which requests can be told to overwrite nothing. Found by `holdfast.buckets.s3_probe`.
+
+    `multipart` stages every file as an upload that is not completed, `copy` as a hidden object that is copied; `mixed`
+    copies files of less than one part, because that takes half the requests, and completes uploads of larger ones.
+    """
+
+    staging: Literal["multipart", "copy", "mixed"]
+    conditional_complete: bool
+    conditional_copy: bool
+
+
+def split_root(root: str) -> tuple[str, str]:
+    """Bucket and key prefix of `s3://bucket/prefix`; `ValueError` for what cannot be one."""
+    bucket, _, prefix = root.removeprefix(SCHEME).partition("/")
+    prefix = prefix.strip("/")
+    if not root.startswith(SCHEME) or not _BUCKET.fullmatch(bucket):
+        raise ValueError(f"{root!r} names no bucket; write s3://bucket/prefix")
+    if prefix and any(part in {"", ".", ".."} or not part.isprintable() for part in prefix.split("/")):
+        raise ValueError(f"{root!r} has a prefix with an empty part, a dot or a control character")
+    return bucket, f"{prefix}/" if prefix else ""

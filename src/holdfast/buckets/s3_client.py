@@ -1,0 +1,218 @@
+"""Requests to S3: one client for each process and way of access, repeated with care, errors in words.
+
+botocore's own repetitions are off: after one of them nobody could tell "it is there already" from "I have made it".
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, TypeVar
+
+from holdfast.buckets.s3_access import S3Access
+from holdfast.config.secrets import Secret
+from holdfast.errors import SinkUnavailable
+
+TRIES = 4
+PATIENCE = 60.0
+"""Seconds after which nothing is tried again."""
+THREADS = 8
+CONNECT_TIMEOUT = 5.0
+READ_TIMEOUT = 60.0
+_FIRST_PAUSE = 0.1
+
+_AGAIN = {"SlowDown", "RequestTimeout", "RequestTimeTooSkewed", "ConditionalRequestConflict", "OperationAborted"}
+_DENIED = {"NoSuchBucket", "PermanentRedirect", "InvalidBucketName", "InvalidAccessKeyId", "SignatureDoesNotMatch"}
+_Input = TypeVar("_Input")
+_Result = TypeVar("_Result")
+
+
+class Missing(Exception):
+    """The object or upload is not there."""
+
+
+class Exists(Exception):
+    """The request would have overwritten an object. `perhaps_ours`: a try before this one had no answer."""
+
+    def __init__(self, *, perhaps_ours: bool) -> None:
+        super().__init__("an object is there already")
+        self.perhaps_ours = perhaps_ours
+
+
+class Denied(SinkUnavailable):
+    """The server does not let us: wrong keys, a missing permission, no such bucket. At start this is `Refused`."""
+
+
+class Unable(SinkUnavailable):
+    """The server answered that it takes no such request; to ask again will not help."""
+
+
+class S3Client:
+    """A client and a few threads. Its own threads may use it at the same time; a forked process must not."""
+
+    def __init__(self, access: S3Access) -> None:
+        self.access = access
+        self._client = _connect(access)
+        self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="holdfast-s3")
+        # Parts have threads of their own: whoever closes a file in the pool above waits for its parts.
+        self._senders = ThreadPoolExecutor(THREADS, thread_name_prefix="holdfast-s3-part")
+
+    def call(self, verb: str, take: Callable[[Any], Any] | None = None, /, **arguments: Any) -> Any:
+        """The answer of `verb` on our bucket, or what `take` makes of it while it still streams in.
+
+        Blocks; repeats what may help. Raises `Missing`, `Exists`, or `SinkUnavailable` with the reason.
+        """
+        from botocore.exceptions import BotoCoreError, ClientError
+
+        perhaps_done = False
+        give_up_at = time.monotonic() + PATIENCE
+        for attempt in range(1, TRIES + 1):
+            try:
+                answer = getattr(self._client, verb)(Bucket=self.access.bucket, **arguments)
+                return answer if take is None else take(answer)
+            except (BotoCoreError, ClientError, OSError) as error:
+                if attempt == TRIES or time.monotonic() > give_up_at or not _is_passing(error):
+                    raise self._told(verb, arguments, error, perhaps_done) from error
+                perhaps_done = perhaps_done or not _was_refused(error)
+            time.sleep(_FIRST_PAUSE * 2**attempt * random.uniform(0.5, 1.0))
+        raise AssertionError
+
+    def each(self, do: Callable[[_Input], _Result], inputs: Iterable[_Input]) -> list[_Result]:
+        """`do` of each input, several at a time, in order. The first error is raised when all have ended."""
+        futures = [self._pool.submit(do, given) for given in inputs]
+        errors = [error for error in [future.exception() for future in futures] if error is not None]
+        if errors:
+            raise errors[0]
+        return [future.result() for future in futures]
+
+    def soon(self, do: Callable[[], _Result]) -> Future[_Result]:
+        """`do` in another thread. It must not wait for others."""
+        return self._senders.submit(do)
+
+    def pages(self, verb: str, items: str, **arguments: Any) -> Iterator[dict[str, Any]]:
+        """Everything that a listing of objects holds, page by page."""
+        more: dict[str, Any] = {}
+        while True:
+            page = self.call(verb, **arguments, **more)
+            yield from page.get(items, ())
+            if not page.get("IsTruncated"):
+                return
+            more = {"ContinuationToken": page["NextContinuationToken"]}
+
+    def _told(self, verb: str, arguments: dict[str, Any], error: Exception, perhaps_done: bool) -> Exception:
+        status, code = _status(error), _code(error)
+        if code == "PreconditionFailed" or status == 412:
+            return Exists(perhaps_ours=perhaps_done)
+        if code in {"NoSuchKey", "NoSuchUpload", "NotFound", "404"}:
+            return Missing(f"{verb}: {code}")
+        where = "/".join([f"s3://{self.access.bucket}", *filter(None, [arguments.get("Key", arguments.get("Prefix"))])])
+        at = f" at {self.access.endpoint_url}" if self.access.endpoint_url else ""
+        message = f"cannot {verb.replace('_', ' ')} {where}{at}: {_reason(error)}"
+        if status in {401, 403} or code in _DENIED or _is_credentials(error):
+            return Denied(message)
+        return Unable(message) if _is_hopeless(error) else SinkUnavailable(message)
+
+
+def _connect(access: S3Access) -> Any:
+    import boto3
+    from botocore.config import Config
+
+    config = Config(
+        connect_timeout=CONNECT_TIMEOUT,
+        read_timeout=READ_TIMEOUT,
+        max_pool_connections=2 * THREADS,
+        retries={"total_max_attempts": 1, "mode": "standard"},
+        # The signature covers the bytes; more than that not every server knows.
+        request_checksum_calculation="when_required",
+        response_checksum_validation="when_required",
+        s3={"addressing_style": "path" if access.path_style else "auto"},
+    )
+    session = boto3.session.Session(
+        aws_access_key_id=_revealed(access.access_key_id),
+        aws_secret_access_key=_revealed(access.secret_access_key),
+        aws_session_token=_revealed(access.session_token),
+        region_name=access.region,
+    )
+    region = session.region_name or "us-east-1"
+    return session.client("s3", region_name=region, endpoint_url=access.endpoint_url, config=config)
+
+
+def _revealed(secret: Secret | None) -> str | None:
+    return None if secret is None else secret.reveal()
+
+
+# --- errors ----------------------------------------------------------------------------------------------------------
+
+
+def _status(error: Exception) -> int:
+    answer = getattr(error, "response", None) or {}
+    return int(answer.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)) if isinstance(answer, dict) else 0
+
+
+def _code(error: Exception) -> str:
+    answer = getattr(error, "response", None) or {}
+    return str(answer.get("Error", {}).get("Code", "")) if isinstance(answer, dict) else ""
+
+
+def _is_passing(error: Exception) -> bool:
+    """Whether the same request may fare better soon."""
+    from botocore import exceptions
+
+    if isinstance(error, exceptions.ClientError):
+        return _status(error) in {429, 500, 502, 503, 504} or _code(error) in _AGAIN
+    lines = (exceptions.ConnectionError, exceptions.HTTPClientError, exceptions.IncompleteReadError, OSError)
+    return isinstance(error, lines)
+
+
+def _is_hopeless(error: Exception) -> bool:
+    """Whether the server, or a client that is too old, said that there is no such request."""
+    from botocore.exceptions import ParamValidationError
+
+    return isinstance(error, ParamValidationError) or (_status(error) >= 400 and not _is_passing(error))
+
+
+def _was_refused(error: Exception) -> bool:
+    """Whether the server said that it has done nothing."""
+    from botocore.exceptions import ConnectTimeoutError, EndpointConnectionError
+
+    return isinstance(error, ConnectTimeoutError | EndpointConnectionError) or 400 <= _status(error) < 500
+
+
+def _is_credentials(error: Exception) -> bool:
+    return "Credential" in type(error).__name__
+
+
+def _reason(error: Exception) -> str:
+    answer = getattr(error, "response", None)
+    if not isinstance(answer, dict):
+        return str(error)
+    told = answer.get("Error", {})
+    return f"{told.get('Code', '')} {told.get('Message', '')} (HTTP {_status(error)})".strip()
+
+
+# --- one client per process and access -------------------------------------------------------------------------------
+
+_clients: dict[S3Access, S3Client] = {}
+_opening = threading.Lock()
+
+
+def client_of(access: S3Access) -> S3Client:
+    """This process's client; made when it is first asked for."""
+    with _opening:
+        if access not in _clients:
+            _clients[access] = S3Client(access)
+        return _clients[access]
+
+
+def _forget_clients() -> None:
+    """A forked process has the parent's sockets and none of its threads."""
+    global _opening  # noqa: PLW0603 - the lock may be held by a thread that is not here
+    _opening = threading.Lock()
+    _clients.clear()
+
+
+os.register_at_fork(after_in_child=_forget_clients)

@@ -1,0 +1,134 @@
+"""An open staged object on S3: hashed and sent while it is written, with a few parts in memory at most."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import deque
+from concurrent.futures import Future
+from functools import partial
+from typing import Literal
+
+from holdfast.buckets.s3_client import Missing
+from holdfast.buckets.s3_objects import PLACE, S3Objects
+from holdfast.errors import BatchError, SinkUnavailable
+from holdfast.leases.lease import Json
+
+REGISTERED = ".upload"
+"""What the name of an upload's registry object ends with; the rest of the name is the place."""
+IN_FLIGHT = 2
+MOST_PARTS = 10_000
+LARGEST_COPY = 5 << 30
+
+
+class S3Writer:
+    """Less than one part is kept in memory until it is closed. Never aborts anything: a higher token sweeps."""
+
+    def __init__(
+        self, objects: S3Objects, place: str, key: str, staging: Literal["multipart", "copy", "mixed"], part_size: int
+    ) -> None:
+        self._objects = objects
+        self._place = place
+        # Copying needs an object of its own; an upload of the final key needs none.
+        self._target = place if staging == "copy" else key
+        self._staging = staging
+        self._part_size = part_size
+        self._part = bytearray()
+        self._size = 0
+        self._digest = hashlib.sha256()
+        self._upload: str | None = None
+        self._sending: deque[Future[str]] = deque()
+        self._etags: list[str] = []
+        self._parts = 0
+        self._whole = True
+
+    @property
+    def buffered(self) -> int:
+        """Bytes in memory: of the part that is being filled, and of those on their way."""
+        return len(self._part) + self._part_size * len(self._sending)
+
+    def write(self, data: bytes | memoryview) -> int:
+        # A file that lacks what could not be written must never be closed as if it were whole.
+        whole, self._whole = self._whole, False
+        view = memoryview(data).cast("B")
+        self._digest.update(view)
+        self._size += view.nbytes
+        start = 0
+        while view.nbytes - start + len(self._part) >= self._part_size:
+            end = start + self._part_size - len(self._part)
+            self._part += view[start:end]
+            self._send()
+            start = end
+        self._part += view[start:]
+        self._whole = whole
+        return view.nbytes
+
+    def close(self) -> tuple[Json, int, str]:
+        if not self._whole:
+            raise SinkUnavailable(f"cannot write {self._place}: an earlier write has failed")
+        if self._upload is None and self._staging != "multipart":
+            self._objects.put(self._place, self._part, {PLACE: self._place})
+            handle: Json = {"place": self._place}
+        else:
+            handle = self._finish_upload()
+        return handle, self._size, self._digest.hexdigest()
+
+    def _finish_upload(self) -> Json:
+        if self._part or not self._parts:
+            self._send()
+        while self._sending:
+            self._etags.append(self._sending.popleft().result())
+        if self._staging != "copy":
+            return {"place": self._place, "key": self._target, "upload": self._upload}
+        self._complete()
+        self._objects.delete([self._place + REGISTERED])
+        return {"place": self._place}
+
+    def _send(self) -> None:
+        """Begin to send what is in memory; waits while too many parts are on their way."""
+        self._check_limits()
+        if self._upload is None:
+            self._upload = self._begin()
+        while len(self._sending) >= IN_FLIGHT:
+            self._etags.append(self._sending.popleft().result())
+        part, self._part = self._part, bytearray()
+        self._parts += 1
+        self._sending.append(self._objects.client.soon(partial(self._upload_part, self._parts, part)))
+
+    def _check_limits(self) -> None:
+        advice = "set max_file_bytes of the sink lower"
+        if self._parts >= MOST_PARTS:
+            raise BatchError(f"a file would have more than {MOST_PARTS} parts, which S3 does not take; {advice}")
+        if self._staging == "copy" and self._size > LARGEST_COPY:
+            raise BatchError(f"a file would have more than {LARGEST_COPY >> 30} GiB, which S3 does not copy; {advice}")
+
+    def _begin(self) -> str:
+        """Begin an upload and register it, so that it can be found and aborted when this process dies."""
+        target, place = self._objects.full(self._target), {PLACE: self._place}
+        upload = str(self._objects.client.call("create_multipart_upload", Key=target, Metadata=place)["UploadId"])
+        registered = json.dumps({"place": self._place, "key": self._target, "upload": upload}).encode()
+        self._objects.put(self._place + REGISTERED, registered, {})
+        return upload
+
+    def _upload_part(self, number: int, part: bytearray) -> str:
+        named = {"Key": self._objects.full(self._target), "UploadId": self._upload, "PartNumber": number}
+        try:
+            return str(self._objects.client.call("upload_part", Body=part, **named)["ETag"])
+        except Missing as gone:
+            raise self._swept() from gone
+
+    def _complete(self) -> None:
+        """Make the hidden object of this place out of its parts."""
+        parts = [{"ETag": etag, "PartNumber": number} for number, etag in enumerate(self._etags, 1)]
+        named = {"Key": self._objects.full(self._target), "UploadId": self._upload}
+        try:
+            self._objects.client.call("complete_multipart_upload", MultipartUpload={"Parts": parts}, **named)
+        except Missing as gone:
+            # An answer may have been lost: then the object is there, and nobody else can have made it.
+            if self._objects.metadata(self._place) is None:
+                raise self._swept() from gone
+
+    def _swept(self) -> SinkUnavailable:
+        return SinkUnavailable(
+            f"cannot write {self._place}: its upload was aborted, as a later owner of the lease does"
+        )

@@ -1,0 +1,116 @@
+"""`holdfast verify` and `holdfast locate`: what is visible, against what was committed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from holdfast.cli import output
+from holdfast.cli.exits import ExitCode
+from holdfast.cli.options import AsJson, File, PipelineName, chosen_pipeline, opened_store
+from holdfast.errors import UsageError
+
+if TYPE_CHECKING:
+    from holdfast.audit.locate import Found
+    from holdfast.audit.proof import PartitionProof, RootProof
+    from holdfast.audit.subject import Subject
+    from holdfast.leases.store import Store
+
+Deep = Annotated[
+    bool, typer.Option("--deep", metavar="", help="Read every file: compare its SHA-256 and decode its rows.")
+]
+Topic = Annotated[str | None, typer.Option("--topic", metavar="TOPIC", help="The topic of the message.")]
+Partition = Annotated[int | None, typer.Option("--partition", min=0, metavar="N", help="Its Kafka partition.")]
+Offset = Annotated[int | None, typer.Option("--offset", min=0, metavar="N", help="Its offset.")]
+Files = Annotated[
+    list[str] | None,
+    typer.Option("--files", metavar="FILE", help="Output files, with or without the root; may be given several times."),
+]
+Backup = Annotated[
+    str | None, typer.Option("--in", metavar="PIPELINE", help="The pipeline whose files hold the raw records.")
+]
+
+LOCATED = ("OFFSETS", "PLACE", "FILE", "TOLD BY")
+
+
+def verify(file: File, pipeline: PipelineName = None, deep: Deep = False, json: AsJson = False) -> None:
+    """Prove that every offset up to the committed position is in exactly one file, a recorded gap or a dead letter.
+
+    Reads the store, all manifests and the listing of every `files` sink of the pipeline; changes nothing, and may run
+    beside the pipeline. Ends with 1 on any doubt, with 3 if something cannot be reached.
+    """
+    from holdfast import app
+    from holdfast.cli.proofs import Report
+
+    settings = app.load_settings(file)
+    name = chosen_pipeline(settings, pipeline)
+    subjects = app.audited(settings, name)
+    report = Report(deep=deep, offsets=all(subject.offsets for subject in subjects))
+    with opened_store(settings) as store:
+        proofs = report.watched(_proofs(subjects, store, deep=deep))
+        if json:
+            output.say_json_rows(proof.row() for proof in proofs)
+        else:
+            for _ in proofs:
+                pass
+            report.say()
+    if report.doubtful:
+        raise typer.Exit(ExitCode.DOUBT)
+
+
+def _proofs(subjects: list[Subject], store: Store, *, deep: bool) -> Iterator[PartitionProof | RootProof]:
+    from holdfast.audit.verify import verify as proofs
+
+    for subject in subjects:
+        yield from proofs(subject, store, deep=deep)
+
+
+def locate(  # noqa: PLR0913, PLR0917 - each is an option
+    file: File,
+    pipeline: PipelineName = None,
+    topic: Topic = None,
+    partition: Partition = None,
+    offset: Offset = None,
+    files: Files = None,
+    backup: Backup = None,
+    json: AsJson = False,
+) -> None:
+    """Name the file that holds a message, or the backup files that hold the raw records of output files.
+
+    Give --topic, --partition and --offset for a message; or --files and --in. Ends with 1 if something asked for is in
+    no file.
+    """
+    from holdfast import app
+
+    settings = app.load_settings(file)
+    name = chosen_pipeline(settings, pipeline)
+    subjects = app.audited(settings, name)
+    with opened_store(settings) as store:
+        if files or backup:
+            if not (files and backup) or topic or partition is not None or offset is not None:
+                raise UsageError("give --files together with --in, and neither --topic, --partition nor --offset")
+            found = _in_backup(subjects, app.audited(settings, chosen_pipeline(settings, backup)), store, files)
+        elif topic is None or partition is None or offset is None:
+            raise UsageError("give --topic, --partition and --offset of a message; or --files and --in")
+        else:
+            found = _message(subjects, store, topic, partition, offset)
+    if json:
+        output.say_json([one.row() for one in found])
+    else:
+        output.say_table(LOCATED, [(one.offsets, one.place, one.file, one.told_by) for one in found])
+    if any(one.file is None for one in found):
+        raise typer.Exit(ExitCode.DOUBT)
+
+
+def _message(subjects: list[Subject], store: Store, topic: str, partition: int, offset: int) -> list[Found]:
+    from holdfast.audit.locate import locate_offset
+
+    return [one for subject in subjects for one in locate_offset(subject, store, topic, str(partition), offset)]
+
+
+def _in_backup(subjects: list[Subject], backups: list[Subject], store: Store, files: list[str]) -> list[Found]:
+    from holdfast.audit.raw_records import locate_files
+
+    return [one for backup in backups for one in locate_files(subjects, backup, store, files)]

@@ -1,0 +1,68 @@
+"""`holdfast generation`: which version of the parsing is current, and how the fleet goes from one to the next."""
+
+from __future__ import annotations
+
+import getpass
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from holdfast.cli import output
+from holdfast.cli.options import AsJson, File, PipelineName, chosen_pipeline, opened_store
+
+if TYPE_CHECKING:
+    from holdfast.flow.generations import Generations
+
+Number = Annotated[int, typer.Argument(metavar="NUMBER", min=1, help="The generation's number.")]
+COLUMNS = ("GENERATION", "CURRENT", "DIGEST", "CREATED BY")
+
+
+def list_generations(file: File, pipeline: PipelineName = None, json: AsJson = False) -> None:
+    """List the generations of a pipeline."""
+    with _generations(file, pipeline) as generations:
+        known = list(generations.list())
+        current = generations.current()[0] if known else None
+    if json:
+        output.say_json([asdict(one) | {"current": one.number == current} for one in known])
+    else:
+        marks = {True: "yes", False: ""}
+        output.say_table(
+            COLUMNS, [(one.number, marks[one.number == current], one.digest[:12], one.created_by) for one in known]
+        )
+
+
+def show(file: File, number: Number, pipeline: PipelineName = None) -> None:
+    """Show a generation with the settings that it was made with, as JSON."""
+    with _generations(file, pipeline) as generations:
+        output.say_json(asdict(generations.show(number)))
+
+
+def switch(file: File, number: Number, pipeline: PipelineName = None) -> None:
+    """Make a later generation the current one.
+
+    Nodes that have other code hand their partitions back with their next pass; nodes that have it take them. Each
+    partition changes between two commits, so that every record is in exactly one generation.
+    """
+    with _generations(file, pipeline) as generations:
+        switched = generations.switch(number)
+    output.say(f"generation {switched.number} is current now; nodes see it within a heartbeat")
+
+
+def back(file: File, pipeline: PipelineName = None) -> None:
+    """Return to the parsing before the current one. It gets the next number, because no generation comes twice."""
+    with _generations(file, pipeline) as generations:
+        again = generations.back(getpass.getuser())
+    output.say(f"generation {again.number} is current now, with the parsing of digest {again.digest[:12]}")
+
+
+@contextmanager
+def _generations(file: str, pipeline: str | None) -> Iterator[Generations]:
+    from holdfast import app
+
+    settings = app.load_settings(file)
+    name = chosen_pipeline(settings, pipeline)
+    with opened_store(settings) as store:
+        yield app.generations(settings, store, name)

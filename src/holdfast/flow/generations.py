@@ -1,0 +1,113 @@
+"""Generations: which version of the parsing is current, and which node may run it.
+
+A generation is a number with the digest of everything that decides what files look like: processors, formats, code. A
+node runs the current generation only if the digest is its own. So new code can be started beside old code, and takes
+over when the generation is switched; the way back is one more generation, with the digest of an earlier one. Each
+partition changes its generation between two commits, by its owner: every record is in exactly one generation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, replace
+
+from holdfast.errors import PartitionNotFound, Refused, UsageError
+from holdfast.leases.lease import Json, Lease, Ownership, Progress, Status
+from holdfast.leases.operate import Operator
+from holdfast.leases.store import Store
+
+CURRENT = "$current"
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    """One version of the parsing. `settings` are for people; the digest decides."""
+
+    number: int
+    digest: str
+    settings: Json = None
+    created_by: str = ""
+    created_at: float = 0.0
+
+
+def generations_of(pipeline: str) -> str:
+    """Where the rows of a pipeline's generations are kept."""
+    return f"{pipeline}/$generations"
+
+
+class Generations:
+    """The generations of one pipeline. Raises `StoreUnavailable` at once; the same call may be made again."""
+
+    def __init__(self, store: Store, new_id: Callable[[], str], pipeline: str) -> None:
+        self._store = store
+        self._new_id = new_id
+        self._rows = Operator(store, new_id, generations_of(pipeline))
+
+    def register(self, mine: Generation, *, switch: bool) -> None:
+        """Make a node's generation known, and the current one if it is the first, or later and `switch` says so.
+
+        Raises `Refused` when that number has another digest: the parsing was changed and its generation was not.
+        """
+        known = self._added(_key(mine.number), asdict(replace(mine, created_at=self._store.now())))
+        if known["digest"] != mine.digest:
+            raise Refused(
+                f"generation {mine.number} was made by other processors, formats or code: its digest is "
+                f"{known['digest'][:12]}, not {mine.digest[:12]}. Raise `generation`, so that files can be told apart"
+            )
+        current = self._added(CURRENT, {"number": mine.number, "digest": mine.digest})
+        if switch and mine.number > current["number"]:
+            self.switch(mine.number)
+
+    def current(self) -> tuple[int, str]:
+        """Number and digest of the current generation. Raises `PartitionNotFound` before the first is registered."""
+        told = self._rows.show(CURRENT).progress.state
+        return told["number"], told["digest"]
+
+    def list(self) -> Iterator[Generation]:
+        """All of them, the first one first."""
+        return (Generation(**row.progress.state) for row in self._rows.rows() if row.key != CURRENT)
+
+    def show(self, number: int) -> Generation:
+        """That generation. Raises `UsageError` if there is none."""
+        try:
+            return Generation(**self._rows.show(_key(number)).progress.state)
+        except PartitionNotFound:
+            raise UsageError(f"there is no generation {number}; start a node that has it") from None
+
+    def switch(self, number: int) -> Generation:
+        """Make a later generation the current one. Nodes see it with their next pass."""
+        wanted = self.show(number)
+
+        def change(row: Lease, _now: float) -> Lease:
+            present = row.progress.state["number"]
+            if present > number:
+                raise UsageError(f"generation {present} is current, and none goes back; use `generation back`")
+            told = {"number": number, "digest": wanted.digest}
+            return replace(row, progress=replace(row.progress, state=told))
+
+        self._rows.change(CURRENT, change)
+        return wanted
+
+    def back(self, created_by: str) -> Generation:
+        """Return to the parsing before the current one, under the next number."""
+        number, digest = self.current()
+        everything = list(self.list())
+        earlier = [one for one in everything if one.number < number and one.digest != digest]
+        if not earlier:
+            raise UsageError(f"there is no other parsing before generation {number}")
+        again = replace(
+            earlier[-1], number=everything[-1].number + 1, created_by=created_by, created_at=self._store.now()
+        )
+        self._added(_key(again.number), asdict(again))
+        return self.switch(again.number)
+
+    def _added(self, key: str, state: dict[str, Json]) -> dict[str, Json]:
+        """What the row says; it is made if it was not there."""
+        never_due = Ownership(Status.UNASSIGNED, due_at=None, write_id=self._new_id())
+        self._store.add([Lease(self._rows.pipeline, key, ownership=never_due, progress=Progress(state=state))])
+        told: dict[str, Json] = self._rows.show(key).progress.state
+        return told
+
+
+def _key(number: int) -> str:
+    return f"{number:010d}"

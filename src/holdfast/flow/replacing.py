@@ -1,0 +1,87 @@
+"""Files of a range that is written again in their place: moved away by a plan that is recorded before the first move.
+
+    <root>/_holdfast/replaced/<plan>/plan.json     created once: what is moved where, and why
+    <root>/_holdfast/replaced/<plan>/<old key>     the old files
+    <root>/_holdfast/replaced/<plan>/done.json     created once, when all are there
+
+Every step may be repeated by anybody, so that a plan that was interrupted is finished by carrying it out again.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from holdfast.errors import Halt
+from holdfast.flow.manifest import Manifest, first_offset
+from holdfast.flow.names import OURS
+
+REPLACED = f"{OURS}/replaced"
+
+
+@dataclass(frozen=True, slots=True)
+class ReplacingPlan:
+    """Offsets [start, end) of a partition that are written again under that generation, and their old files."""
+
+    id: str
+    pipeline: str
+    topic: str
+    partition: int
+    start: int
+    end: int
+    generation: int
+    files: tuple[str, ...]
+
+    @property
+    def key(self) -> str:
+        return plan_key(self.id)
+
+    @property
+    def done_key(self) -> str:
+        return f"{REPLACED}/{self.id}/done.json"
+
+    @property
+    def moves(self) -> Iterator[tuple[str, str]]:
+        """Old and new key of every file."""
+        return ((key, f"{REPLACED}/{self.id}/{key}") for key in self.files)
+
+    def encode(self) -> bytes:
+        told: dict[str, Any] = asdict(self)
+        del told["id"], told["files"]
+        told["from"], told["to"] = told.pop("start"), told.pop("end")
+        moves = [{"from": old, "to": new} for old, new in self.moves]
+        return json.dumps({**told, "moves": moves, "state": "moving"}, sort_keys=True).encode()
+
+
+def plan_key(plan_id: str) -> str:
+    return f"{REPLACED}/{plan_id}/plan.json"
+
+
+def decode_plan(plan_id: str, data: bytes) -> ReplacingPlan:
+    """The plan in these bytes. Raises `Halt` when they are none."""
+    try:
+        told = json.loads(data)
+        place = (told["pipeline"], told["topic"], told["partition"])
+        files = tuple(move["from"] for move in told["moves"])
+        return ReplacingPlan(plan_id, *place, told["from"], told["to"], told["generation"], files)
+    except (ValueError, TypeError, KeyError) as broken:
+        raise Halt(f"the plan {plan_key(plan_id)} cannot be read: {broken}") from broken
+
+
+def commit_start(manifests: Iterable[Manifest], offset: int) -> int:
+    """Where the commit begins that holds the offset; of standing manifests in order. Only whole commits are replaced.
+
+    An offset before all of them stands for the first, one behind all of them for itself.
+    """
+    for manifest in manifests:
+        if offset < manifest.end["offset"]:
+            return first_offset(manifest)
+    return offset
+
+
+def files_from(manifests: Sequence[Manifest], start: int) -> tuple[str, ...]:
+    """Keys of all files, dead letters among them, of the commits from that offset on."""
+    chosen = [manifest for manifest in manifests if first_offset(manifest) >= start]
+    return tuple(sorted(file["key"] for manifest in chosen for file in manifest.files))

@@ -1,0 +1,79 @@
+"""Bytes of many records at once, in Arrow's and numpy's own code: no Python object per record.
+
+A column of bytes lies in memory as one piece, record behind record. What is written to a file is mostly the same piece
+with something small before or behind each record.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+
+def is_bytes(kind: Any) -> bool:
+    types = pa.types
+    tests = (types.is_binary, types.is_string, types.is_large_binary, types.is_large_string)
+    return any(is_kind(kind) for is_kind in tests)
+
+
+def binary(array: Any) -> Any:
+    """A column of text or bytes as bytes with short offsets. Text is not copied."""
+    return array if pa.types.is_binary(array.type) else array.cast(pa.binary())
+
+
+def content(array: Any) -> Any:
+    """All bytes of a binary array in one buffer, which is not copied."""
+    if not len(array):
+        return pa.py_buffer(b"")
+    borders = _borders(array)
+    return array.buffers()[2].slice(int(borders[0]), int(borders[-1] - borders[0]))
+
+
+def lengths(array: Any) -> Any:
+    """The bytes of each record, as numbers that can be summed; 0 for null."""
+    borders = _borders(array).astype(np.int64)
+    if array.null_count:
+        return np.asarray(pc.binary_length(array).fill_null(0)).astype(np.int64)
+    return borders[1:] - borders[:-1]
+
+
+def has_byte(array: Any, byte: bytes) -> bool:
+    """Whether it occurs in any record. May also find it where a record is null."""
+    return bool((np.frombuffer(content(array), np.uint8) == ord(byte)).any())
+
+
+def joined(*pieces: Any) -> Any:
+    """One buffer: the pieces of the first record, then those of the second, and so on. Nulls are empty."""
+    return content(beside(*pieces))
+
+
+def beside(*pieces: Any) -> Any:
+    """Each record's pieces, as one record."""
+    return pc.binary_join_element_wise(*pieces, b"", null_handling="replace", null_replacement=b"")
+
+
+def rows_of(matrix: Any) -> Any:
+    """Each row of a matrix of bytes as a record."""
+    count, width = matrix.shape
+    borders = np.arange(0, (count + 1) * width, width, dtype=np.int32)
+    data = pa.py_buffer(np.ascontiguousarray(matrix))
+    return pa.BinaryArray.from_buffers(pa.binary(), count, [None, pa.py_buffer(borders), data])
+
+
+def cut_out(data: Any, starts: Any, ends: Any) -> Any:
+    """The records that lie between these places of a buffer, one behind the other, whatever is between them."""
+    if not len(starts):
+        return pa.array([], pa.binary())
+    borders = np.empty(2 * len(starts), np.int32)
+    borders[0::2], borders[1::2] = starts, ends
+    # Every second one is what lies between two records.
+    buffers = [None, pa.py_buffer(borders), pa.py_buffer(data)]
+    whole = pa.BinaryArray.from_buffers(pa.binary(), len(borders) - 1, buffers)
+    return whole.take(pa.array(np.arange(0, len(borders), 2)))
+
+
+def _borders(array: Any) -> Any:
+    return np.frombuffer(array.buffers()[1], np.int32)[array.offset : array.offset + len(array) + 1]

@@ -1,0 +1,149 @@
+"""Messages behind each other in one buffer, and apart again: with a delimiter, escaped, or with their lengths."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+ESCAPE = b"\\"
+CUT_OFF = "the file ends within a message"
+_LENGTH = 4
+_NULL = -1
+
+
+def chained(values: Any, delimiter: bytes) -> Any:
+    """One buffer: all records, with the delimiter between each two. None is null, and there is at least one."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    whole = pa.ListArray.from_arrays(pa.array([0, len(values)], pa.int32()), values)
+    return pc.binary_join(whole, delimiter)[0].as_buffer()
+
+
+def holds(values: Any, delimiter: bytes) -> Any | None:
+    """Which messages cannot be told apart from their delimiter, as an Arrow array; None if all can."""
+    import pyarrow.compute as pc
+
+    from holdfast.formats._arrays import beside, has_byte, lengths
+
+    # In most data its first byte does not occur at all, and one look at all bytes together tells.
+    if not has_byte(values, delimiter[:1]):
+        return None
+    # A message may also end with the beginning of a delimiter: "a|" before "||".
+    found = pc.find_substring(beside(values, delimiter), delimiter)
+    held = pc.less(found, lengths(values))
+    return held if pc.any(held).as_py() else None
+
+
+def split(pieces: Iterator[bytes], delimiter: bytes) -> Iterator[Any]:
+    """Arrays of the messages. Raises `ValueError` if the last has no delimiter."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    rest = b""
+    for piece in pieces:
+        data = rest + piece
+        # Only whole delimiters that are found from the left count, so the last place cannot be looked for.
+        messages = pc.split_pattern(pa.array([data], pa.binary()), delimiter).values
+        rest = messages[-1].as_py()
+        if len(messages) > 1:
+            yield messages.slice(0, len(messages) - 1)
+    if rest:
+        raise ValueError(CUT_OFF)
+
+
+def prefixed(values: Any) -> Any:
+    """One buffer: each message behind its length; null has the length -1."""
+    import numpy as np
+
+    from holdfast.formats._arrays import joined, lengths, rows_of
+
+    sizes = lengths(values).astype(">i4")
+    if values.null_count:
+        sizes[np.asarray(values.is_null())] = _NULL
+    return joined(rows_of(sizes.view(np.uint8).reshape(-1, _LENGTH)), values)
+
+
+def without_prefix(pieces: Iterator[bytes]) -> Iterator[Any]:
+    """Arrays of the messages. Raises `ValueError` if the last is cut off."""
+    rest = b""
+    for piece in pieces:
+        data = rest + piece
+        messages, used = _behind_lengths(data)
+        rest = data[used:]
+        if len(messages):
+            yield messages
+    if rest:
+        raise ValueError(CUT_OFF)
+
+
+def _behind_lengths(data: bytes) -> tuple[Any, int]:
+    import numpy as np
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    from holdfast.formats._arrays import cut_out
+
+    starts, sizes, place, number = [], [], 0, int.from_bytes
+    while place + _LENGTH <= len(data):
+        size = number(data[place : place + _LENGTH], "big", signed=True)
+        if size < _NULL:
+            raise ValueError("a message's length is negative")
+        if place + _LENGTH + size > len(data):
+            break
+        starts.append(place + _LENGTH)
+        sizes.append(size)
+        place += _LENGTH + max(size, 0)
+    begins, lengths = np.array(starts, np.int64), np.array(sizes, np.int64)
+    messages = cut_out(data, begins, begins + np.maximum(lengths, 0))
+    return pc.if_else(pa.array(lengths != _NULL), messages, pa.scalar(None, pa.binary())), place
+
+
+class Escapes:
+    """A backslash becomes two, and one byte a backslash and a letter. Undoing is exact."""
+
+    def __init__(self, byte: bytes, letter: bytes) -> None:
+        self._byte = byte
+        self._letter = letter
+
+    def escaped(self, values: Any) -> Any:
+        """The messages, none of which has the byte."""
+        import pyarrow.compute as pc
+
+        from holdfast.formats._arrays import has_byte
+
+        for byte, instead in ((ESCAPE, ESCAPE + ESCAPE), (self._byte, ESCAPE + self._letter)):
+            if has_byte(values, byte):
+                values = pc.replace_substring(values, byte, instead)
+        return values
+
+    def unescaped(self, values: Any) -> Any:
+        """Undoes `escaped`. Raises `ValueError` for a backslash that has no meaning."""
+        import numpy as np
+        import pyarrow as pa
+
+        from holdfast.formats._arrays import content, lengths
+
+        data = np.frombuffer(content(values), np.uint8)
+        marks = _first_of_pairs(np.flatnonzero(data == ord(ESCAPE)))
+        behind = data[np.minimum(marks + 1, len(data) - 1)] if len(marks) else data[:0]
+        known = (behind == ord(ESCAPE)) | (behind == ord(self._letter))
+        ends = np.cumsum(lengths(values))
+        if not known.all() or np.isin(marks + 1, ends).any():
+            raise ValueError("a backslash stands before what was never escaped")
+        plain = data.copy()
+        plain[marks[behind == ord(self._letter)] + 1] = ord(self._byte)
+        borders = np.concatenate([[0], ends - np.searchsorted(marks, ends)]).astype(np.int32)
+        text = pa.py_buffer(np.delete(plain, marks))
+        return pa.BinaryArray.from_buffers(pa.binary(), len(values), [None, pa.py_buffer(borders), text])
+
+
+def _first_of_pairs(places: Any) -> Any:
+    """Of backslashes that follow each other, every second one is what the one before it stands for."""
+    import numpy as np
+
+    if not len(places):
+        return places
+    begins = np.concatenate([[True], np.diff(places) != 1])
+    run_start = np.maximum.accumulate(np.where(begins, np.arange(len(places)), 0))
+    return places[(np.arange(len(places)) - run_start) % 2 == 0]

@@ -1,0 +1,67 @@
+"""Kafka's columns, and how formats that write messages find them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Literal
+
+from holdfast.errors import BatchError, Refused
+
+OFFSET, KEY, VALUE = "offset", "key", "value"
+KAFKA_COLUMNS = ("topic", "partition", OFFSET, "timestamp", "timestamp_type", KEY, VALUE, "headers")
+LARGEST_PORTION = 1 << 30
+"""Arrow counts the bytes of a column by 32 bits; more is taken apart first."""
+
+ANY_COLUMNS = "use a format that takes all columns, such as parquet"
+NOT_TAKEN_OUT = "a message that format {} cannot hold was not taken out before"
+IS_NULL = "the message is null (a tombstone), which this format cannot tell from an empty one"
+
+Tombstones = Literal["dead_letter", "empty"]
+
+
+def portions(rows: Any) -> Iterator[Any]:
+    """The same rows, in pieces that are small enough."""
+    if rows.nbytes > LARGEST_PORTION and rows.num_rows > 1:
+        half = rows.num_rows // 2
+        yield from portions(rows.slice(0, half))
+        yield from portions(rows.slice(half))
+    elif rows.num_rows:
+        yield rows
+
+
+def value_of(rows: Any, name: str, *, nulls: bool = True) -> Any:
+    """The column `value` as bytes. Raises `BatchError` where there is none; `name` is the format's."""
+    from holdfast.formats._arrays import binary, is_bytes
+
+    place = rows.schema.get_field_index(VALUE)
+    if place < 0 or not is_bytes(rows.schema.field(place).type):
+        raise BatchError(_lacks(name, [VALUE], rows.schema.names))
+    values = binary(rows.column(place))
+    if values.null_count and not nulls:
+        raise BatchError(NOT_TAKEN_OUT.format(name))
+    return values
+
+
+def null_faults(rows: Any, name: str) -> Any | None:
+    """As `Format.faults`: messages without a value."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    values = value_of(rows, name)
+    return pc.if_else(values.is_null(), IS_NULL, pa.scalar(None, pa.string())) if values.null_count else None
+
+
+def wants_messages(fields: Any, name: str, wanted: Iterable[str]) -> None:
+    """Raises `Refused` unless Spark's fields have these columns, and `value` is text or bytes."""
+    from pyspark.sql.types import BinaryType, StringType
+
+    missing = sorted(set(wanted) - set(fields.names))
+    if missing:
+        raise Refused(_lacks(name, missing, fields.names))
+    if not isinstance(fields[VALUE].dataType, StringType | BinaryType):
+        raise Refused(f"format {name} wants text or bytes in the column {VALUE!r}; {ANY_COLUMNS}")
+
+
+def _lacks(name: str, missing: Sequence[str], names: Sequence[str]) -> str:
+    wanted = " and ".join(missing)
+    return f"format {name} wants the column {wanted}, and the rows have {', '.join(names)}; {ANY_COLUMNS}"

@@ -1,0 +1,89 @@
+"""ORC, written by Arrow."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, BinaryIO, Literal
+
+from pydantic import Field
+
+from holdfast.config import ByteSize, Options
+from holdfast.flow.format import Format, FormatWriter, RawWriter
+from holdfast.formats._groups import GroupedFile
+from holdfast.formats._messages import KAFKA_COLUMNS
+from holdfast.formats._streams import LeftOpen
+from holdfast.registry import Plugin
+
+READ_ROWS = 8192
+
+Compression = Literal["zstd", "snappy", "zlib", "lz4", "none"]
+
+
+class OrcConfig(Options):
+    """How ORC files are written."""
+
+    compression: Compression = Field("zstd", description="Compression of the columns.")
+    stripe_bytes: ByteSize = Field(
+        "64MiB", validate_default=True, description="Rows are written together when they have so many bytes."
+    )
+
+
+class Orc(Format):
+    """Writes every data column as it is."""
+
+    extension = "orc"
+    keeps = frozenset(KAFKA_COLUMNS)
+
+    def __init__(self, compression: Compression = "zstd", stripe_bytes: int = 64 << 20) -> None:
+        self._compression = "uncompressed" if compression == "none" else compression
+        self._stripe_bytes = stripe_bytes
+
+    def columns(self, fields: Any) -> Mapping[str, Any]:
+        return dict.fromkeys(fields.names)
+
+    def open(self, raw: RawWriter, schema: Any) -> FormatWriter:
+        import pyarrow as pa
+        import pyarrow.orc
+
+        writer = pyarrow.orc.ORCWriter(pa.PythonFile(LeftOpen(raw), mode="w"), compression=self._compression)
+        # A file without rows must have columns too.
+        writer.write(schema.empty_table())
+        return GroupedFile(writer.write, writer.close, self._stripe_bytes)
+
+    def read(self, data: BinaryIO) -> Iterator[Any]:
+        import pyarrow as pa
+        import pyarrow.orc
+
+        try:
+            file = pyarrow.orc.ORCFile(pa.PythonFile(LeftOpen(data), mode="r"))
+            for number in range(file.nstripes):
+                stripe = pa.Table.from_batches([file.read_stripe(number)])
+                yield from _in_microseconds(stripe).to_batches(READ_ROWS)
+        except OSError as error:
+            if error.errno is not None:
+                raise
+            raise ValueError(f"it cannot be read as ORC: {error}") from error
+
+
+def _in_microseconds(table: Any) -> Any:
+    """Arrow reads times in nanoseconds, whatever was written."""
+    import pyarrow as pa
+
+    return table.cast(pa.schema([field.with_type(_without_nanoseconds(field.type)) for field in table.schema]))
+
+
+def _without_nanoseconds(kind: Any) -> Any:
+    import pyarrow as pa
+
+    if pa.types.is_timestamp(kind):
+        return pa.timestamp("us", kind.tz)
+    if pa.types.is_struct(kind):
+        return pa.struct([field.with_type(_without_nanoseconds(field.type)) for field in kind])
+    if pa.types.is_list(kind):
+        return pa.list_(kind.value_field.with_type(_without_nanoseconds(kind.value_type)))
+    if pa.types.is_map(kind):
+        return pa.map_(kind.key_type, _without_nanoseconds(kind.item_type))
+    return kind
+
+
+PLUGIN = Plugin("orc", OrcConfig, lambda config: Orc(config.compression, config.stripe_bytes), "ORC files.")

@@ -1,0 +1,48 @@
+"""Kafka's messages exactly as they came, in Parquet, so that nothing is lost for later.
+
+A file has the columns `offset`, `timestamp`, `timestamp_type` (0: of creation, 1: of arrival), `key`, `value` and
+`headers`. A value that is null is not one that is empty. Topic and partition are in the file's name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, BinaryIO
+
+from holdfast.flow.format import Format, FormatWriter, RawWriter
+from holdfast.formats._messages import KAFKA_COLUMNS, wants_messages
+from holdfast.formats._parquet import Compression, ParquetConfig, open_parquet, read_parquet
+from holdfast.registry import Plugin
+
+NAME = "raw"
+COLUMNS = tuple(name for name in KAFKA_COLUMNS if name not in {"topic", "partition"})
+REPETITIVE = ("timestamp_type", "key", "headers.list.element.key")
+
+
+class Raw(Format):
+    """Writes all that Kafka says of a message."""
+
+    extension = "parquet"
+    keeps = frozenset(COLUMNS)
+
+    def __init__(self, compression: Compression = "zstd", row_group_bytes: int = 64 << 20) -> None:
+        self._compression: Compression = compression
+        self._row_group_bytes = row_group_bytes
+
+    def columns(self, fields: Any) -> Mapping[str, Any]:
+        wants_messages(fields, NAME, COLUMNS)
+        return dict.fromkeys(COLUMNS)
+
+    def open(self, raw: RawWriter, schema: Any) -> FormatWriter:
+        return open_parquet(raw, schema, self._compression, self._row_group_bytes, REPETITIVE)
+
+    def read(self, data: BinaryIO) -> Iterator[Any]:
+        return read_parquet(data)
+
+
+PLUGIN = Plugin(
+    NAME,
+    ParquetConfig,
+    lambda config: Raw(config.compression, config.row_group_bytes),
+    "Kafka's messages as they came, with offset, time, key and headers, in Parquet.",
+)

@@ -1,0 +1,93 @@
+"""Hadoop's SequenceFile: the message is the value, and its offset is in the key.
+
+Keys: `legacy` is the offset (`LongWritable`: 8 bytes, big endian); `messagepack` is a MessagePack map
+`{1: offset, 2: Kafka's key}` in a `BytesWritable`, without 2 if the message has no key. Values are `BytesWritable`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, BinaryIO
+
+from pydantic import Field
+
+from holdfast.config import ByteSize, Options
+from holdfast.flow.format import Format, FormatWriter, RawWriter
+from holdfast.formats._messages import KEY, OFFSET, VALUE, Tombstones, null_faults, wants_messages
+from holdfast.formats.sequencefile.layout import BLOCK_BYTES, Codec, Compression, Header, KeyKind
+from holdfast.registry import Plugin
+
+NAME = "sequencefile"
+
+
+class SequenceFileConfig(Options):
+    """How SequenceFiles are written."""
+
+    key: KeyKind = Field(
+        "legacy", description="What is in the key: the offset alone, or a MessagePack map {1: offset, 2: Kafka's key}."
+    )
+    compression: Compression = Field(
+        "none",
+        description="Compression of each value by itself (record), or of many records together (block). "
+        "block is smaller and many times as fast.",
+    )
+    codec: Codec = Field(
+        "zlib", description="Codec of compressed files. zlib is Hadoop's DefaultCodec, which every reader has."
+    )
+    level: Annotated[int, Field(ge=1, le=9)] | None = Field(
+        None,
+        description="Level of zlib and gzip; a fast one unless given. From 4 on it is smaller and far slower.",
+    )
+    block_bytes: Annotated[ByteSize, Field(gt=0)] = Field(
+        BLOCK_BYTES, validate_default=True, description="A compressed block ends when its keys and values are so large."
+    )
+    tombstones: Tombstones = Field(
+        "dead_letter", description="What becomes of a message without a value: a dead letter, or an empty value."
+    )
+
+
+class SequenceFile(Format):
+    """Writes `offset`, `value`, and with MessagePack keys also `key`."""
+
+    extension = "seq"
+
+    def __init__(
+        self,
+        key: KeyKind = "legacy",
+        compression: Compression = "none",
+        codec: Codec = "zlib",
+        level: int | None = None,
+        block_bytes: int = BLOCK_BYTES,
+        tombstones: Tombstones = "dead_letter",
+    ) -> None:
+        self.keeps = frozenset({OFFSET, VALUE} if key == "legacy" else {OFFSET, KEY, VALUE})
+        self._header = Header(key, compression, codec)
+        self._level = level
+        self._block_bytes = block_bytes
+        self._tombstones = tombstones
+
+    def columns(self, fields: Any) -> Mapping[str, Any]:
+        wants_messages(fields, NAME, self.keeps)
+        return dict.fromkeys(sorted(self.keeps))
+
+    def open(self, raw: RawWriter, schema: Any) -> FormatWriter:  # noqa: ARG002 - always the same columns
+        from holdfast.formats.sequencefile.writing import writer
+
+        return writer(raw, self._header, self._level, self._block_bytes, nulls=self._tombstones == "empty")
+
+    def faults(self, rows: Any) -> Any | None:
+        return null_faults(rows, NAME) if self._tombstones == "dead_letter" else None
+
+    def read(self, data: BinaryIO) -> Iterator[Any]:
+        from holdfast.formats.sequencefile.reading import read
+
+        return read(data)
+
+
+def _built(config: SequenceFileConfig) -> SequenceFile:
+    return SequenceFile(
+        config.key, config.compression, config.codec, config.level, config.block_bytes, config.tombstones
+    )
+
+
+PLUGIN = Plugin(NAME, SequenceFileConfig, _built, "Hadoop's SequenceFile: offset as key, message as value.")

@@ -1,0 +1,140 @@
+"""How a SequenceFile is laid out: its header, its numbers, its marks. Version 6, which Hadoop writes."""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+MAGIC = b"SEQ\x06"
+SYNC_BYTES = 16
+SYNC_INTERVAL = 100 << 10
+"""Readers that begin in the middle look for a mark; one follows every so many bytes, as in Hadoop."""
+BLOCK_BYTES = 1_000_000
+"""As Hadoop's `io.seqfile.compress.blocksize`."""
+ESCAPE = struct.pack(">i", -1)
+"""A record's length that is none: a mark follows."""
+
+KeyKind = Literal["legacy", "messagepack"]
+Compression = Literal["none", "record", "block"]
+Codec = Literal["zlib", "gzip", "snappy", "lz4"]
+
+BYTES_CLASS = "org.apache.hadoop.io.BytesWritable"
+LONG_CLASS = "org.apache.hadoop.io.LongWritable"
+KEY_CLASSES: dict[KeyKind, str] = {"legacy": LONG_CLASS, "messagepack": BYTES_CLASS}
+CODEC_CLASSES: dict[Codec, str] = {
+    "zlib": "org.apache.hadoop.io.compress.DefaultCodec",
+    "gzip": "org.apache.hadoop.io.compress.GzipCodec",
+    "snappy": "org.apache.hadoop.io.compress.SnappyCodec",
+    "lz4": "org.apache.hadoop.io.compress.Lz4Codec",
+}
+
+
+@dataclass(frozen=True)
+class Header:
+    """What the beginning of a file says of it."""
+
+    key: KeyKind
+    compression: Compression
+    codec: Codec
+
+    def encode(self, sync: bytes) -> bytes:
+        parts = [MAGIC, _text(KEY_CLASSES[self.key]), _text(BYTES_CLASS)]
+        parts += [bytes([self.compression != "none", self.compression == "block"])]
+        if self.compression != "none":
+            parts.append(_text(CODEC_CLASSES[self.codec]))
+        return b"".join([*parts, struct.pack(">i", 0), sync])
+
+
+def decode_header(take: Callable[[int], bytes]) -> tuple[Header, bytes]:
+    """The header and the file's mark. Raises `ValueError` for a file that this package does not read."""
+    if take(4) != MAGIC:
+        raise ValueError("it is no SequenceFile of version 6")
+    key_class, value_class = _taken_text(take), _taken_text(take)
+    keys = {name: kind for kind, name in KEY_CLASSES.items()}
+    if key_class not in keys or value_class != BYTES_CLASS:
+        raise ValueError(f"a SequenceFile of {key_class} and {value_class} is not known here")
+    is_compressed, in_blocks = take(2)
+    codec: Codec = "zlib"
+    if is_compressed:
+        name = _taken_text(take)
+        codecs = {name: codec for codec, name in CODEC_CLASSES.items()}
+        if name not in codecs:
+            raise ValueError(f"the codec {name} is not known here")
+        codec = codecs[name]
+    for _ in range(2 * struct.unpack(">i", take(4))[0]):
+        _taken_text(take)
+    compression: Compression = "block" if in_blocks else "record" if is_compressed else "none"
+    return Header(keys[key_class], compression, codec), take(SYNC_BYTES)
+
+
+def mark_of(first_record: Any) -> bytes:
+    """The mark of a file, made from its first record: the same file has the same, and no message can foresee it."""
+    return hashlib.blake2b(first_record, digest_size=SYNC_BYTES, person=b"SequenceFile").digest()
+
+
+def vint(number: int) -> bytes:
+    """A length as Hadoop's `WritableUtils.writeVInt` has it."""
+    if number <= 127:
+        return bytes([number])
+    digits = number.to_bytes((number.bit_length() + 7) // 8, "big")
+    return bytes([0x90 - len(digits)]) + digits
+
+
+def vints(numbers: Any) -> bytes:
+    """Many lengths, one behind the other."""
+    import numpy as np
+
+    numbers = np.asarray(numbers, np.int32)
+    if not len(numbers) or numbers.max() <= 127:
+        return bytes(numbers.astype(np.uint8))
+    table = np.zeros((len(numbers), 5), np.uint8)
+    digits = (numbers > 127).astype(np.uint8) + (numbers > 0xFF) + (numbers > 0xFFFF) + (numbers > 0xFFFFFF)
+    table[:, 0] = np.where(digits, 0x90 - digits, numbers)
+    table[:, 1:] = numbers.astype(">i4").view(np.uint8).reshape(-1, 4)
+    wanted = np.arange(5) > 4 - digits[:, None]
+    wanted[:, 0] = True
+    return bytes(table[wanted])
+
+
+def taken_vint(take: Callable[[int], bytes]) -> int:
+    """Undoes `vint`."""
+    first = take(1)[0]
+    if first <= 127:
+        return first
+    size = 0x90 - first
+    if not 1 <= size <= 4:
+        raise ValueError("a length is negative or too large")
+    return int.from_bytes(take(size), "big")
+
+
+def taken_vints(data: bytes, count: int) -> Any:
+    """Undoes `vints`. Raises `ValueError` unless the data is that many lengths."""
+    import numpy as np
+
+    if len(data) == count:
+        numbers = np.frombuffer(data, np.uint8)
+        if not count or numbers.max() <= 127:
+            return numbers.astype(np.int64)
+    place, found = 0, []
+    while place < len(data):
+        first = data[place]
+        size = 0 if first <= 127 else 0x90 - first
+        if not 0 <= size <= 4 or place + size >= len(data):
+            raise ValueError("a length is negative or too large")
+        found.append(int.from_bytes(data[place + 1 : place + 1 + size], "big") if size else first)
+        place += 1 + size
+    if len(found) != count:
+        raise ValueError(f"a block of {count} records has {len(found)} lengths")
+    return np.array(found, np.int64)
+
+
+def _text(words: str) -> bytes:
+    data = words.encode()
+    return vint(len(data)) + data
+
+
+def _taken_text(take: Callable[[int], bytes]) -> str:
+    return take(taken_vint(take)).decode()

@@ -1,0 +1,159 @@
+"""Text: messages as they are, with a delimiter behind each.
+
+A message that holds the delimiter would be read as two, and one that is null as an empty one. A setting says what
+becomes of them; unless told otherwise they are dead letters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, BinaryIO, Literal, Self
+
+from pydantic import Field, field_validator, model_validator
+
+from holdfast.errors import BatchError
+from holdfast.flow.format import Format, FormatWriter, RawWriter
+from holdfast.formats._lines import ESCAPE, Escapes, chained, holds, prefixed, split, without_prefix
+from holdfast.formats._messages import IS_NULL, NOT_TAKEN_OUT, VALUE, Tombstones, portions, value_of, wants_messages
+from holdfast.formats._streams import SUFFIXES, CompressedOptions, Compression, Stream, compressed
+from holdfast.formats._unpacking import decompressed
+from holdfast.registry import Plugin
+
+NAME = "text"
+HEX = "hex:"
+HOLDS_DELIMITER = "the message contains the delimiter"
+_LETTERS = {b"\n": b"n", b"\r": b"r", b"\t": b"t"}
+
+Containing = Literal["dead_letter", "escape", "length_prefix"]
+
+
+class TextConfig(CompressedOptions):
+    """How messages become text."""
+
+    delimiter: str = Field(
+        "\n", description="What follows each message: text, or `hex:` and the digits of bytes that are no text."
+    )
+    containing: Containing = Field(
+        "dead_letter",
+        description="What becomes of a message that contains the delimiter: a dead letter; or in all messages a "
+        "backslash becomes two, and the delimiter's first byte \\n, \\r, \\t or \\d; or 4 bytes with each message's "
+        "length (big endian, -1 for null) stand before it, and there is no delimiter.",
+    )
+    tombstones: Tombstones = Field(
+        "dead_letter",
+        description="What becomes of a message without a value: a dead letter, or an empty message. "
+        "With length_prefix it is kept.",
+    )
+
+    @field_validator("delimiter")
+    @classmethod
+    def _is_there(cls, text: str) -> str:
+        if not delimiter_bytes(text):
+            raise ValueError("a delimiter has at least one byte")
+        return text
+
+    @model_validator(mode="after")
+    def _can_be_escaped(self) -> Self:
+        first = delimiter_bytes(self.delimiter)[:1]
+        if self.containing == "escape" and (first.isalnum() or first == ESCAPE):
+            raise ValueError("a delimiter that is escaped begins with no letter, no digit and no backslash")
+        return self
+
+
+class Text(Format):
+    """Writes the column `value`, of text or bytes, and nothing else."""
+
+    keeps = frozenset({"value"})
+
+    def __init__(
+        self,
+        delimiter: bytes = b"\n",
+        containing: Containing = "dead_letter",
+        tombstones: Tombstones = "dead_letter",
+        compression: Compression = "none",
+        level: int | None = None,
+    ) -> None:
+        self.extension = f"txt{SUFFIXES[compression]}"
+        self._delimiter = delimiter
+        self._containing = containing
+        self._tombstones = tombstones
+        self._compression: Compression = compression
+        self._level = level
+        self._code = Escapes(delimiter[:1], _LETTERS.get(delimiter[:1], b"d"))
+
+    def columns(self, fields: Any) -> Mapping[str, Any]:
+        wants_messages(fields, NAME, self.keeps)
+        return {VALUE: None}
+
+    def open(self, raw: RawWriter, schema: Any) -> FormatWriter:  # noqa: ARG002 - text has none
+        return TextFile(self, compressed(raw, self._compression, self._level))
+
+    def faults(self, rows: Any) -> Any | None:
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        if self._containing == "length_prefix":
+            return None
+        values, reasons = value_of(rows, NAME), None
+        if self._containing == "dead_letter" and (held := holds(values, self._delimiter)) is not None:
+            reasons = pc.if_else(held, HOLDS_DELIMITER, pa.scalar(None, pa.string()))
+        if self._tombstones == "dead_letter" and values.null_count:
+            others = pa.nulls(len(values), pa.string()) if reasons is None else reasons
+            reasons = pc.if_else(values.is_null(), IS_NULL, others)
+        return reasons
+
+    def encoded(self, rows: Any) -> Iterator[Any]:
+        """Buffers with the messages of a record batch as they stand in the file."""
+        if self.faults(rows) is not None:
+            raise BatchError(NOT_TAKEN_OUT.format(NAME))
+        for part in portions(rows.select([VALUE])):
+            values = value_of(part, NAME)
+            if self._containing == "length_prefix":
+                yield prefixed(values)
+                continue
+            values = values.fill_null(b"") if values.null_count else values
+            yield chained(self._code.escaped(values) if self._containing == "escape" else values, self._delimiter)
+            yield self._delimiter
+
+    def read(self, data: BinaryIO) -> Iterator[Any]:
+        import pyarrow as pa
+
+        pieces = decompressed(data, self._compression)
+        parts = without_prefix(pieces) if self._containing == "length_prefix" else split(pieces, self._delimiter)
+        for values in parts:
+            yield pa.record_batch(
+                [self._code.unescaped(values) if self._containing == "escape" else values], names=[VALUE]
+            )
+
+
+class TextFile(FormatWriter):
+    """Puts messages and delimiters into one buffer; no Python code runs per message."""
+
+    def __init__(self, text: Text, stream: Stream) -> None:
+        self._text = text
+        self._stream = stream
+
+    @property
+    def buffered(self) -> int:
+        return self._stream.waiting
+
+    def write(self, rows: Any) -> None:
+        for buffer in self._text.encoded(rows):
+            self._stream.write(buffer)
+
+    def close(self) -> None:
+        self._stream.close()
+
+
+def delimiter_bytes(text: str) -> bytes:
+    """The bytes of a delimiter as settings have it. Raises `ValueError` for `hex:` without proper digits."""
+    return bytes.fromhex(text.removeprefix(HEX)) if text.startswith(HEX) else text.encode()
+
+
+def _built(config: TextConfig) -> Text:
+    return Text(
+        delimiter_bytes(config.delimiter), config.containing, config.tombstones, config.compression, config.level
+    )
+
+
+PLUGIN = Plugin(NAME, TextConfig, _built, "Messages as they are, with a delimiter behind each.")

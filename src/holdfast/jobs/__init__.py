@@ -1,0 +1,1 @@
+"""Bounded jobs beside the live pipeline: rewind, backfill."""

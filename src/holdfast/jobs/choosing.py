@@ -1,0 +1,120 @@
+"""Which records of the past a job is about: by time, and by the partition names that they get."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from holdfast.errors import UsageError
+from holdfast.flow.processor import Processor, TaskStep
+from holdfast.flow.source import FAULT_COLUMN, PLACE_COLUMN
+from holdfast.flow.staging import StagedBatch
+
+
+@dataclass(frozen=True)
+class Between:
+    """A span of offsets or of times, `end` exclusive; None stands for no bound."""
+
+    offsets: tuple[int, int | None] = (0, None)
+    times: tuple[datetime | None, datetime | None] = (None, None)
+
+    @property
+    def by_time(self) -> bool:
+        return self.times != (None, None)
+
+
+def parse_between(text: str) -> Between:
+    """`100..200`, `100..`, or the same with times such as `2026-01-01..2026-01-02T12:00`. Raises `UsageError`."""
+    first, dots, last = text.partition("..")
+    if not dots:
+        raise UsageError(f"--between {text!r} must be FROM..TO, two offsets or two times; one of them may be left out")
+    if all(part == "" or part.isdigit() for part in (first, last)):
+        return Between(offsets=(int(first or 0), int(last) if last else None))
+    return Between(times=(parse_time(first) if first else None, parse_time(last) if last else None))
+
+
+def parse_time(text: str) -> datetime:
+    """A time as ISO 8601 writes it; UTC unless it says otherwise. Raises `UsageError`."""
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError as error:
+        raise UsageError(f"{text!r} is neither an offset nor a time such as 2026-01-01T12:00:00Z") from error
+    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+
+
+class TimeSpan(Processor):
+    """Leaves out records whose Kafka timestamp lies outside; those with a fault stay."""
+
+    def __init__(self, between: Between) -> None:
+        self._start, self._end = between.times
+
+    def apply(self, frame: Any) -> Any:
+        from pyspark.sql import functions as sql
+
+        within = sql.lit(True)
+        if self._start is not None:
+            within = within & (sql.col("timestamp") >= sql.lit(self._start))
+        if self._end is not None:
+            within = within & (sql.col("timestamp") < sql.lit(self._end))
+        return frame.where(within | sql.col(FAULT_COLUMN).isNotNull())
+
+    def in_task(self) -> TaskStep:
+        return _TimeStep(self._start, self._end)
+
+
+@dataclass(frozen=True)
+class _TimeStep(TaskStep):
+    start: datetime | None
+    end: datetime | None
+
+    def inputs(self, wanted: frozenset[str] | None) -> frozenset[str] | None:
+        return None if wanted is None else wanted | {"timestamp"}
+
+    def apply(self, batch: StagedBatch, rows: Any) -> Any:  # noqa: ARG002 - the same for every batch
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        kind = rows.schema.field("timestamp").type
+        within = rows.column(FAULT_COLUMN).is_valid()
+        inside = pa.array([True] * rows.num_rows)
+        if self.start is not None:
+            inside = pc.and_(inside, pc.greater_equal(rows.column("timestamp"), pa.scalar(self.start, kind)))
+        if self.end is not None:
+            inside = pc.and_(inside, pc.less(rows.column("timestamp"), pa.scalar(self.end, kind)))
+        return rows.filter(pc.or_(within, pc.fill_null(inside, False)))
+
+
+class OnlyNames(Processor):
+    """Leaves out records that get other partition names; those with a fault stay. Comes behind the parser."""
+
+    def __init__(self, names: str) -> None:
+        self._names = names.strip("/")
+
+    def apply(self, frame: Any) -> Any:
+        from pyspark.sql import functions as sql
+
+        place = sql.col(PLACE_COLUMN)
+        chosen = (place == self._names) | place.startswith(f"{self._names}/")
+        return frame.where(chosen | sql.col(FAULT_COLUMN).isNotNull())
+
+    def in_task(self) -> TaskStep:
+        return _NamesStep(self._names)
+
+
+@dataclass(frozen=True)
+class _NamesStep(TaskStep):
+    names: str
+
+    def inputs(self, wanted: frozenset[str] | None) -> frozenset[str] | None:
+        return wanted
+
+    def apply(self, batch: StagedBatch, rows: Any) -> Any:  # noqa: ARG002 - the same for every batch
+        import pyarrow.compute as pc
+
+        if PLACE_COLUMN not in rows.schema.names:
+            raise UsageError("--partition-names needs a parser that gives names; this pipeline has none")
+        place = rows.column(PLACE_COLUMN)
+        place = place.dictionary_decode() if hasattr(place, "dictionary_decode") else place
+        chosen = pc.or_(pc.equal(place, self.names), pc.starts_with(place, f"{self.names}/"))
+        return rows.filter(pc.or_(pc.fill_null(chosen, False), rows.column(FAULT_COLUMN).is_valid()))

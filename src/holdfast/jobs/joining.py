@@ -1,0 +1,25 @@
+"""Work on a run that another node has begun: beside it, or in its place if it is gone."""
+
+from __future__ import annotations
+
+from holdfast import app
+from holdfast.config.models import Settings
+from holdfast.errors import UsageError
+from holdfast.flow.run import Run
+from holdfast.jobs import backfilling, rewinding, running
+from holdfast.jobs.making import check_digest
+from holdfast.leases.store import Store
+
+_JOBS = {rewinding.KIND: rewinding.job_of, backfilling.KIND: backfilling.job_of}
+
+
+def join_run(settings: Settings, store: Store, pipeline: str, run_id: str, emit: app.Emit) -> Run:
+    """Work on the run until it has ended or this process is asked to stop.
+
+    Raises `UsageError` if it has ended, `Refused` if this file's parsing is not the run's.
+    """
+    told = running.unended(app.runs(settings, store, pipeline), run_id).configuration
+    if not isinstance(told, dict) or told.get("kind") not in _JOBS:
+        raise UsageError(f"run {run_id} is neither a rewind nor a backfill")
+    check_digest(settings, store, pipeline, told["generation"])
+    return running.join(store, _JOBS[told["kind"]](settings, pipeline, told), run_id, emit)

@@ -1,0 +1,182 @@
+"""Rewind in place: the old files of a range are moved away, and the live pipeline writes the range anew.
+
+Steps, each of which may be repeated, and all of which a second call finishes: set the partition aside (its owner lets
+go), delete what was staged for it, record the plan, move the files, make the new generation current, let the partition
+begin again at the earlier offset.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+
+from holdfast import app
+from holdfast.buckets.bucket import Bucket
+from holdfast.buckets.root import bucket_of
+from holdfast.config.digest import digest_of
+from holdfast.config.models import Settings
+from holdfast.errors import Halt, Refused, TransitionRefused, UsageError
+from holdfast.events import Notice
+from holdfast.flow.manifest import Manifest, decode_manifest, standing
+from holdfast.flow.names import OURS, folder, staged_token, staging_folder
+from holdfast.flow.replacing import ReplacingPlan, commit_start, decode_plan, files_from, plan_key
+from holdfast.jobs.making import FILES, check_digest, coming_generation
+from holdfast.jobs.rewinding import Rewind, first_offset, partition_row
+from holdfast.leases import transitions
+from holdfast.leases.lease import FINISHED, Lease
+from holdfast.leases.operate import Operator
+from holdfast.leases.store import Store
+
+PATIENCE = 60.0
+"""Seconds that the last commit of a partition is given to be published."""
+PAUSE = 0.1
+MOVED_AT_ONCE = 8
+
+
+@dataclass(frozen=True)
+class Replaced:
+    """What was done, or would be."""
+
+    start: int
+    end: int
+    asked: int
+    generation: int | None
+    moves: tuple[tuple[str, str], ...]
+    """By sink's root and old key; a dry run has them too."""
+    missing: tuple[str, ...] = ()
+    """Files that were nowhere."""
+
+
+class Replacing:
+    """Replaces what a pipeline has written of one Kafka partition from an offset on."""
+
+    def __init__(self, settings: Settings, store: Store, asked: Rewind, emit: app.Emit, by: str) -> None:
+        self._settings = settings
+        self._store = store
+        self._asked = asked
+        self._emit = emit
+        self._by = by
+        self._operator: Operator = app.operator(settings, store, asked.pipeline)
+        self._generations = app.generations(settings, store, asked.pipeline)
+        self._roots = _roots(settings, asked.pipeline)
+
+    def preview(self) -> Replaced:
+        """What `carry_out` would do. Changes nothing. Raises `UsageError`, and `Refused` before the roll-out."""
+        row = partition_row(self._settings, self._store, self._asked)
+        wanted, committed = first_offset(self._settings, self._asked), row.progress.position["offset"]
+        if wanted >= committed:
+            raise UsageError(f"{self._asked.key} is committed up to {committed}: there is nothing to replace")
+        self._check_parsing()
+        start = self._rounded(row, wanted)
+        first_offset(self._settings, replace(self._asked, to=str(start)))
+        moves = [(root, key) for root, bucket in self._roots.items() for key in files_from(self._chain(bucket), start)]
+        return Replaced(start, committed, wanted, None, tuple(moves))
+
+    def carry_out(self) -> Replaced:
+        """Do it, or finish what was begun. Blocks until all files are moved. Raises as `preview`."""
+        row = partition_row(self._settings, self._store, self._asked)
+        if transitions.set_aside_for(row) is None:
+            seen = self.preview()
+            row = self._set_aside({"plan": self._operator.new_id()[:12], "from": seen.start, "asked": seen.asked})
+        why = transitions.set_aside_for(row)
+        self._sweep(row)
+        plans = self._plans(row)
+        missing = [key for root, plan in plans.items() for key in self._moved(self._roots[root], plan)]
+        number = next(iter(plans.values())).generation
+        self._generations.switch(number)
+        self._operator.change(self._asked.key, _begun_again({"offset": why["from"]}, number))
+        moves = tuple((root, key) for root, plan in plans.items() for key in plan.files)
+        return Replaced(why["from"], row.progress.position["offset"], why["asked"], number, moves, tuple(missing))
+
+    # --- before ------------------------------------------------------------------------------------------------
+
+    def _check_parsing(self) -> None:
+        number, digest = self._generations.current()
+        if digest != digest_of(self._settings.pipelines[self._asked.pipeline]):
+            raise Refused(
+                f"generation {number} is current and has another parsing than this file; nodes that run it would write "
+                "the old files once more. Roll this file's parsing out first, see `holdfast generation`"
+            )
+
+    def _rounded(self, row: Lease, wanted: int) -> int:
+        chain = self._chain(next(iter(self._roots.values())))
+        pending = next(iter((row.commit.receipts or {}).values()), None)
+        if pending is not None and wanted >= pending["from"]["offset"]:
+            return int(pending["from"]["offset"])
+        return commit_start(chain, wanted)
+
+    def _chain(self, bucket: Bucket) -> list[Manifest]:
+        keys = bucket.keys(f"{OURS}/commits/{folder(self._asked.name)}/")
+        return standing(decode_manifest(bucket.read(key) or b"") for key in keys)
+
+    # --- steps -------------------------------------------------------------------------------------------------
+
+    def _set_aside(self, why: dict[str, object]) -> Lease:
+        """Its owner learns of it with its next write. Waits until what was committed is published."""
+        give_up_at = time.monotonic() + PATIENCE
+        reason = f"plan {why['plan']} replaces what was written from offset {why['from']} on"
+        while True:
+            try:
+                return self._operator.change(
+                    self._asked.key, lambda row, now: transitions.set_aside(row, why, reason, now)
+                )
+            except TransitionRefused as refused:
+                row = self._operator.show(self._asked.key)
+                if time.monotonic() > give_up_at or row.status in FINISHED:
+                    raise Refused(f"{refused}; nothing was changed") from refused
+            time.sleep(PAUSE)
+
+    def _sweep(self, row: Lease) -> None:
+        """Nothing that was staged before may appear after the files are moved, whoever still tries to publish it."""
+        name = self._asked.name
+        for bucket in self._roots.values():
+            staged = list(bucket.staged_under(staging_folder(name)))
+            bucket.discard([handle for place, handle in staged if staged_token(name, place) < row.token])
+
+    def _plans(self, row: Lease) -> dict[str, ReplacingPlan]:
+        """The plan of every root, recorded."""
+        why = transitions.set_aside_for(row)
+        known = {root: bucket.read(plan_key(why["plan"])) for root, bucket in self._roots.items()}
+        plans = {root: decode_plan(why["plan"], data) for root, data in known.items() if data is not None}
+        if plans:
+            number = next(iter(plans.values())).generation
+            check_digest(self._settings, self._store, self._asked.pipeline, number)
+        else:
+            self._check_parsing()
+            number = coming_generation(self._settings, self._store, self._asked.pipeline, self._by)
+        return {root: plans.get(root) or self._recorded(row, bucket, number) for root, bucket in self._roots.items()}
+
+    def _recorded(self, row: Lease, bucket: Bucket, generation: int) -> ReplacingPlan:
+        why, end = transitions.set_aside_for(row), row.progress.position["offset"]
+        place = (self._operator.pipeline, self._asked.topic, self._asked.partition)
+        files = files_from(self._chain(bucket), why["from"])
+        plan = ReplacingPlan(why["plan"], *place, why["from"], end, generation, files)
+        if not bucket.create(plan.key, plan.encode()):
+            present = bucket.read(plan.key)
+            if present is None or decode_plan(plan.id, present) != plan:
+                raise Halt(f"another plan is at {plan.key}")
+        return plan
+
+    def _moved(self, bucket: Bucket, plan: ReplacingPlan) -> Iterator[str]:
+        """Moves every file; answers those that were nowhere."""
+        moves = list(plan.moves)
+        with ThreadPoolExecutor(MOVED_AT_ONCE) as pool:
+            there = list(pool.map(lambda move: bucket.move(*move), moves))
+        bucket.create(plan.done_key, b"{}")
+        for (old, _), found in zip(moves, there, strict=True):
+            if not found:
+                self._emit(Notice(f"{old} is named by a manifest and was not there to be moved"))
+                yield old
+
+
+def _roots(settings: Settings, pipeline: str) -> dict[str, Bucket]:
+    sinks = settings.pipelines[pipeline].sinks
+    if any(named.use.name != FILES for named in sinks):
+        raise UsageError(f"pipeline {pipeline!r} has sinks besides `files`; what those have written stays as it is")
+    return {named.use.config.root: bucket_of(named.use.config.root, named.use.config.s3) for named in sinks}
+
+
+def _begun_again(position: dict[str, int], generation: int) -> Callable[[Lease, float], Lease]:
+    return lambda row, now: transitions.begin_again(row, position, generation, now)

@@ -1,0 +1,165 @@
+"""Bounded jobs: a run of a pipeline over a part of the past, by this node and any that joins it, beside the live one.
+
+A run has partitions, positions and a lock of its own; it ends when all its partitions have. The node that holds the
+lock drives the run; when it is gone, any other that works on the run drives it, or one that joins later.
+"""
+
+from __future__ import annotations
+
+import signal
+import uuid
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from types import FrameType
+
+from holdfast import app
+from holdfast.config.models import Settings
+from holdfast.errors import LeaseLost, Refused, UsageError
+from holdfast.flow.loop import PipelineLoop
+from holdfast.flow.node import Node
+from holdfast.flow.run import ENDED, Run, Runs, RunStatus
+from holdfast.flow.runlock import REFRESH_EVERY, RunLock
+from holdfast.leases.lease import Json, Partition
+from holdfast.leases.store import Store
+from holdfast.leases.world import HostClock, World, host_world
+
+
+@dataclass(frozen=True)
+class Job:
+    """How a run is worked on: the parts of a pipeline, with the source and the roots of this job."""
+
+    settings: Settings
+    pipeline: str
+    parts: app.Parts
+    generation: int
+
+
+@dataclass(frozen=True)
+class NewRun:
+    """What a run is made of. `told` is enough for another node to make the same job."""
+
+    partitions: Sequence[Partition]
+    told: dict[str, Json]
+    created_by: str
+
+
+def begin(store: Store, job: Job, new: NewRun, emit: app.Emit) -> Run:
+    """Make the run and work on it until it has ended or this process is asked to stop.
+
+    Raises `Refused` if another run of the pipeline goes on.
+    """
+    return _carry_out(store, job, f"{new.told['kind']}-{uuid.uuid4().hex[:12]}", new, emit)
+
+
+def join(store: Store, job: Job, run_id: str, emit: app.Emit) -> Run:
+    """Work on a run that was made before, beside its other nodes or in their place."""
+    return _carry_out(store, job, run_id, None, emit)
+
+
+def _carry_out(store: Store, job: Job, run_id: str, new: NewRun | None, emit: app.Emit) -> Run:
+    driver = _Driver(store, job, run_id, new, emit)
+    with _opened(store, job, driver.world):
+        return driver.drive()
+
+
+@contextmanager
+def _opened(store: Store, job: Job, world: World) -> Iterator[None]:
+    with ExitStack() as closing:
+        closing.callback(job.parts.source.close)
+        for sink in job.parts.sinks.values():
+            closing.callback(sink.close)
+        app.open_parts(job.settings, store, {job.pipeline: job.parts}, world)
+        yield
+
+
+class _Driver:
+    """This process at work on one run."""
+
+    def __init__(self, store: Store, job: Job, run_id: str, new: NewRun | None, emit: app.Emit) -> None:
+        self._job = job
+        self._id = run_id
+        self._new = new
+        self._clock = HostClock()
+        self.world = host_world(emit, self._clock)
+        # No share of the live pipeline: this node works for the run alone.
+        self._session = app.new_session(job.settings, store, self.world, [])
+        live = app.coordinator_of(job.settings, store, self.world, self._session, job.pipeline)
+        self._runs = Runs(live)
+        self._lock = RunLock(live, self._runs)
+        self._drives = False
+        self._look_at = 0.0
+
+    def drive(self) -> Run:
+        job = self._job
+        engine = app.engine_of(job.settings, {job.pipeline: job.parts})
+        limits = replace(app.loop_settings_of(job.settings, job.pipeline), generation=job.generation)
+        coordinator = self._runs.coordinator(self._id)
+        loop = PipelineLoop(coordinator, job.parts.source, job.parts.sinks, engine, limits, self._goes_on)
+        self._node = Node(self._session, [loop], engine, self.world)
+        self._listen()
+        self._node.run()
+        run = self._runs.aggregate(self._id)
+        self._lock.release()
+        return run
+
+    def _listen(self) -> None:
+        def stop(_signal: int, _frame: FrameType | None) -> None:
+            self._clock.ask_to_stop(app.STOP_WITHIN)
+            self._node.stop()
+
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, stop)
+
+    def _goes_on(self) -> bool:
+        """Asked on every pass: keeps the lock and the sums, and tells whether partitions may be claimed."""
+        now = self._clock.monotonic()
+        if now >= self._look_at:
+            # The first time now and not before: the lock is held by this node's session, which begins with the node.
+            self._look_at = now + REFRESH_EVERY
+            self._look_after_lock()
+        status = self._runs.aggregate(self._id).status
+        if status in ENDED:
+            self._node.stop()
+        return status is RunStatus.RUNNING
+
+    def _look_after_lock(self) -> None:
+        if self._new is not None:
+            self._create(self._new)
+            self._new = None
+        elif self._drives:
+            self._keep()
+        elif self._lock.holder() == self._id:
+            self._drive_if_nobody_does()
+
+    def _create(self, new: NewRun) -> None:
+        self._lock.acquire(self._id)
+        self._drives = True
+        self._runs.create(self._id, new.partitions, configuration=new.told, created_by=new.created_by)
+        self._runs.start(self._id)
+
+    def _keep(self) -> None:
+        try:
+            self._lock.refresh()
+        except LeaseLost:
+            self._drives = False  # whether the run goes on is in its row
+
+    def _drive_if_nobody_does(self) -> None:
+        try:
+            self._lock.acquire(self._id)
+        except Refused:
+            return
+        self._drives = True
+        status = self._runs.show(self._id).status
+        if status is RunStatus.READY:
+            self._runs.start(self._id)
+        elif status is RunStatus.INITIALIZING:
+            self._runs.fail(self._id, "its node died while the run was made")
+
+
+def unended(runs: Runs, run_id: str) -> Run:
+    """That run. Raises `UsageError` if it has ended, `PartitionNotFound` if there is none."""
+    run = runs.show(run_id)
+    if run.status in ENDED:
+        raise UsageError(f"run {run_id} is {run.status.value}; there is nothing left to do")
+    return run

@@ -1,0 +1,155 @@
+"""Messages in Avro and Protobuf, decoded one by one."""
+
+from __future__ import annotations
+
+import io
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from holdfast.errors import Unavailable, UsageError
+from holdfast.processors.parse.cells import Cells, Unreadable
+from holdfast.processors.parse.reading import Origin, Portion
+from holdfast.processors.parse.registry import SchemaRegistry
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_TIMESTAMP = "google.protobuf.Timestamp"
+CONFLUENT_HEADER = 5
+
+
+class Decoder(ABC):
+    """Turns a message into a mapping of its fields. Not picklable."""
+
+    @abstractmethod
+    def decode(self, message: bytes) -> Any:
+        """The fields. Raises `Unreadable`, and `Unavailable` if something that it needs cannot be reached."""
+
+
+class AvroDecoder(Decoder):
+    """Bare Avro, of one schema. Raises `UsageError` if it is no schema."""
+
+    def __init__(self, schema: bytes, origin: str) -> None:
+        self._schema = _parsed_schema(schema, origin)
+
+    def decode(self, message: bytes) -> Any:
+        return _avro(message, self._schema)
+
+
+class ConfluentDecoder(Decoder):
+    """Avro behind the number of its schema, which a registry has."""
+
+    def __init__(self, registry: SchemaRegistry) -> None:
+        self._registry = registry
+        self._schemas: dict[int, Any] = {}
+
+    def decode(self, message: bytes) -> Any:
+        if len(message) < CONFLUENT_HEADER or message[0] != 0:
+            raise Unreadable("the message does not begin with byte 0 and the number of a schema")
+        number = int.from_bytes(message[1:CONFLUENT_HEADER], "big")
+        if number not in self._schemas:
+            self._schemas[number] = self._asked(number)
+        schema = self._schemas[number]
+        if isinstance(schema, Unreadable):
+            raise schema
+        return _avro(message[CONFLUENT_HEADER:], schema)
+
+    def _asked(self, number: int) -> Any:
+        """The schema, or why there is none: a topic full of such messages must not ask for each."""
+        try:
+            return _parsed_schema(self._registry.schema(number).encode(), f"schema {number} of the registry")
+        except (Unreadable, UsageError) as wrong:
+            return Unreadable(str(wrong))
+
+
+class ProtobufDecoder(Decoder):
+    """Protobuf, of one type. Raises `UsageError` if the descriptors do not have it."""
+
+    def __init__(self, descriptors: bytes, type_name: str, origin: str) -> None:
+        from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+
+        pool = descriptor_pool.DescriptorPool()
+        try:
+            for file in descriptor_pb2.FileDescriptorSet.FromString(descriptors).file:
+                pool.Add(file)
+            self._made = message_factory.GetMessageClass(pool.FindMessageTypeByName(type_name))
+        except Exception as error:
+            raise UsageError(f"parse: {origin} has no message type {type_name}: {error}") from error
+
+    def decode(self, message: bytes) -> Any:
+        try:
+            return _fields(self._made.FromString(message))
+        except Exception as error:  # noqa: BLE001 - whatever the bytes make it raise
+            raise Unreadable(f"the message is no such Protobuf: {error}") from None
+
+
+class DecodedOrigin(Origin):
+    """A field of messages that a decoder reads. `key` tells decoders apart: a portion is decoded once by each."""
+
+    def __init__(self, key: Any, decode: Callable[[bytes], Any], path: tuple[str, ...]) -> None:
+        self._key, self._decode, self._path = key, decode, path
+
+    def read(self, portion: Portion) -> Cells:
+        cells = Cells([None] * portion.rows.num_rows)
+        for row, found in enumerate(portion.decoded(self._key, self._decode)):
+            try:
+                cells.values[row] = _walked(found, self._path)
+            except Unreadable as wrong:
+                cells.bad[row] = str(wrong)
+        return cells
+
+
+def _walked(found: Any, path: tuple[str, ...]) -> Any:
+    name = ".".join(path)
+    for step in path:
+        if isinstance(found, Unreadable):
+            raise found
+        if not isinstance(found, dict) or found.get(step) is None:
+            raise Unreadable(f"the field {name} is missing")
+        found = found[step]
+    if isinstance(found, dict | list | tuple | bytes):
+        raise Unreadable(f"the field {name} is neither text, number nor time")
+    return found
+
+
+def _parsed_schema(schema: bytes, origin: str) -> Any:
+    import fastavro
+
+    try:
+        return fastavro.parse_schema(json.loads(schema))
+    except Exception as error:
+        raise UsageError(f"parse: {origin} is no Avro schema: {error}") from error
+
+
+def _avro(message: bytes, schema: Any) -> Any:
+    import fastavro
+
+    stream = io.BytesIO(message)
+    try:
+        found = fastavro.schemaless_reader(stream, schema, None)
+    except Unavailable:
+        raise
+    except Exception as error:  # noqa: BLE001 - whatever the bytes make it raise
+        raise Unreadable(f"the message is no such Avro: {type(error).__name__}: {error}") from None
+    if stream.tell() != len(message):
+        raise Unreadable("the message is no such Avro: bytes are left over")
+    return found
+
+
+def _fields(message: Any) -> Any:
+    if message.DESCRIPTOR.full_name == _TIMESTAMP:
+        return _EPOCH + timedelta(seconds=message.seconds, microseconds=message.nanos // 1000)
+    return {field.name: _field(message, field) for field in message.DESCRIPTOR.fields}
+
+
+def _field(message: Any, field: Any) -> Any:
+    if field.has_presence and not message.HasField(field.name):
+        return None
+    value, of_messages = getattr(message, field.name), field.message_type is not None
+    if of_messages and field.message_type.GetOptions().map_entry:
+        below = field.message_type.fields_by_name["value"].message_type is not None
+        return [(key, _fields(value[key]) if below else value[key]) for key in value]
+    if field.is_repeated:
+        return [_fields(one) if of_messages else one for one in value]
+    return _fields(value) if of_messages else value

@@ -1,0 +1,166 @@
+"""Fields of JSON messages, by msgspec: only what is asked for becomes a Python value.
+
+A portion of messages is decoded in one call. If that is refused, each message is decoded by itself, so that a message
+gives the same whatever company it comes in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from operator import attrgetter
+from typing import Any, TypeAlias
+
+import msgspec
+
+from holdfast.errors import UsageError
+from holdfast.processors.parse.cells import Cells, Unreadable
+from holdfast.processors.parse.lines import joined, look_like_objects
+
+Path: TypeAlias = tuple[str, ...]
+
+AT_A_TIME = 4096
+"""Messages that are decoded in one call: so few that they stay near the processor, and that a bad one costs little."""
+
+_LEAF = int | float | str | None
+_ONLY = "it"
+_REFUSED = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+
+
+class JsonFields:
+    """Reads some fields of every message. Not picklable; made where it is used."""
+
+    def __init__(self, paths: Sequence[Path]) -> None:
+        self._paths = tuple(dict.fromkeys(paths))
+        tree: dict[str, Any] = {}
+        for path in self._paths:
+            _plant(tree, path)
+        # With one field at every level the names are constants, and plucking a field is three times as fast.
+        self._only = len(self._paths) == 1
+        self._decoder = msgspec.json.Decoder(_struct(tree, only=self._only))
+        self._getters = {path: attrgetter(".".join(_places(tree, path))) for path in self._paths}
+
+    def read(self, values: Any) -> dict[Path, Cells]:
+        """The fields of all messages, which are a binary array. A message without one of them is bad there."""
+        columns = {path: Cells([]) for path in self._paths}
+        for start in range(0, len(values), AT_A_TIME):
+            for path, cells in self._portion(values.slice(start, AT_A_TIME)).items():
+                columns[path].values += cells.values
+                columns[path].bad |= {start + row: reason for row, reason in cells.bad.items()}
+        return columns
+
+    def _portion(self, values: Any) -> dict[Path, Cells]:
+        if look_like_objects(values).all():
+            try:
+                objects = self._decoder.decode_lines(joined(values))
+            except (*_REFUSED, Unreadable):
+                objects = []
+            # Every message begins and ends with a brace and none crosses a line break: so there is one in each.
+            if len(objects) == len(values):
+                return {path: _present(self._plucked(objects, path), path) for path in self._paths}
+        return self._one_by_one(values.to_pylist())
+
+    def _plucked(self, objects: list[Any], path: Path) -> list[Any]:
+        if not self._only:
+            return list(map(self._getters[path], objects))
+        for _ in path:
+            objects = [one.it for one in objects]
+        return objects
+
+    def _one_by_one(self, messages: Sequence[bytes | None]) -> dict[Path, Cells]:
+        columns = {path: Cells([None] * len(messages)) for path in self._paths}
+        decode, getters = self._decoder.decode, self._getters
+        plucks = [self._pluck_one if self._only else getters[path] for path in self._paths]
+        for row, message in enumerate(messages):
+            try:
+                found = decode(message or b"")
+            except _REFUSED:
+                self._explained(row, message, columns)
+                continue
+            for pluck, cells, path in zip(plucks, columns.values(), self._paths, strict=True):
+                cells.values[row] = value = pluck(found)
+                if value is None:
+                    cells.bad[row] = _missing(path)
+        return columns
+
+    def _pluck_one(self, found: Any) -> Any:
+        for _ in self._paths[0]:
+            found = found.it
+        return found
+
+    def _explained(self, row: int, message: bytes | None, columns: dict[Path, Cells]) -> None:
+        """A message that was refused: what is wrong with it; other fields of it may be right."""
+        try:
+            whole = _object(message)
+        except Unreadable as wrong:
+            for cells in columns.values():
+                cells.bad[row] = str(wrong)
+            return
+        for path, cells in columns.items():
+            try:
+                cells.values[row] = _walked(whole, path)
+            except Unreadable as wrong:
+                cells.bad[row] = str(wrong)
+
+
+def _plant(tree: dict[str, Any], path: Path) -> None:
+    for step in path[:-1]:
+        tree = tree.setdefault(step, {})
+        if tree is None:
+            raise UsageError(f"the field {'.'.join(path)} lies below a field that is also asked for")
+    if tree.setdefault(path[-1], None) is not None:
+        raise UsageError(f"the field {'.'.join(path)} is asked for, and so is one below it")
+
+
+def _struct(tree: dict[str, Any], *, only: bool) -> Any:
+    fields: list[Any] = []
+    names = {_ONLY if only else f"f{number}": key for number, key in enumerate(tree)}
+    for name, key in names.items():
+        if tree[key] is None:
+            fields.append((name, _LEAF, None))
+        else:
+            below = _struct(tree[key], only=only)
+            fields.append((name, below, msgspec.field(default_factory=below)))
+    return msgspec.defstruct("Message", fields, rename=names, gc=False)
+
+
+def _places(tree: dict[str, Any], path: Path) -> list[str]:
+    places = []
+    for step in path:
+        places.append(f"f{list(tree).index(step)}")
+        tree = tree[step]
+    return places
+
+
+def _present(values: list[Any], path: Path) -> Cells:
+    if None not in values:
+        return Cells(values)
+    return Cells(values, {row: _missing(path) for row, value in enumerate(values) if value is None})
+
+
+def _object(message: bytes | None) -> dict[str, Any]:
+    if message is None:
+        raise Unreadable("the message has no value")
+    try:
+        whole = msgspec.json.decode(message)
+    except _REFUSED as error:
+        raise Unreadable(f"the message is no JSON: {error}") from None
+    if not isinstance(whole, dict):
+        raise Unreadable("the message is no JSON object")
+    return whole
+
+
+def _walked(found: Any, path: Path) -> Any:
+    for step in path:
+        if found is not None and not isinstance(found, dict):
+            raise Unreadable(f"the field {'.'.join(path)} is not there: what should hold it is no object")
+        found = None if found is None else found.get(step)
+    if found is None:
+        raise Unreadable(_missing(path))
+    if isinstance(found, dict | list):
+        raise Unreadable(f"the field {'.'.join(path)} is neither text nor number")
+    # Python would count with it.
+    return str(found).lower() if isinstance(found, bool) else found
+
+
+def _missing(path: Path) -> str:
+    return f"the field {'.'.join(path)} is missing"

@@ -1,0 +1,141 @@
+"""From times, numbers and texts to partition names. Names are made once for each distinct value, not for each row."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import numpy as np
+import pyarrow as pa
+
+from holdfast.processors.parse.cells import Bad, Cells, Coded, Numbers, Ticks, distinct, without
+from holdfast.processors.parse.patterns import DAY, NamePattern
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MOST_REMEMBERED = 100_000
+
+
+class TimeNames:
+    """Names of times in a time zone. Remembers those it has made."""
+
+    def __init__(self, pattern: NamePattern, zone: ZoneInfo) -> None:
+        self._pattern = pattern
+        self._zone = zone
+        # A day or an hour of another zone may begin at any minute of UTC.
+        self._seconds = pattern.seconds if zone.key == "UTC" else min(pattern.seconds, 60)
+        self._made: dict[int, str] = {}
+
+    def coded(self, ticks: Ticks) -> Coded:
+        """The names of these times."""
+        if len(ticks.bad) == len(ticks.values):
+            return Coded(np.zeros(len(ticks.values), np.int64), [], ticks.bad)
+        slots = ticks.values // (self._seconds * ticks.per_second)
+        if ticks.bad:
+            good = without(ticks.bad, len(slots))
+            slots = np.where(good, slots, slots[good][0])
+        return _coded(slots, self._name, ticks)
+
+    def _name(self, slot: int) -> str:
+        if slot not in self._made:
+            if len(self._made) >= _MOST_REMEMBERED:
+                self._made.clear()
+            moment = _EPOCH + timedelta(days=slot * self._seconds // DAY, seconds=slot * self._seconds % DAY)
+            self._made[slot] = self._pattern.names(moment.astimezone(self._zone))
+        return self._made[slot]
+
+
+def numbered(numbers: Numbers, every: int, key: str) -> Coded:
+    """Names of ranges: the first number of the range that each belongs to."""
+    return _coded(numbers // every, lambda slot: f"{key}{slot * every:020d}", Ticks(numbers, 1))
+
+
+def named(cells: Cells, key: str) -> Coded:
+    """Texts and whole numbers as names."""
+    values = cells.values
+    if isinstance(values, list):
+        try:
+            values = pa.array(values, pa.string())
+        except (pa.ArrowInvalid, pa.ArrowTypeError, TypeError):
+            values = pa.array([_text(value, row, cells) for row, value in enumerate(values)], pa.string())
+    coded = encoded(values, cells.bad)
+    if "" in coded.texts:
+        for row in np.flatnonzero(coded.codes == coded.texts.index("")).tolist():
+            coded.bad.setdefault(row, "the text for a partition name is empty")
+    return Coded(coded.codes, [key + one_segment(text) for text in coded.texts], coded.bad)
+
+
+def encoded(texts: Any, bad: Bad) -> Coded:
+    """An Arrow array of texts, in which what is bad is null."""
+    made = texts.dictionary_encode()
+    codes = made.indices.fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
+    return Coded(codes, made.dictionary.to_pylist(), bad)
+
+
+def one_segment(text: str) -> str:
+    """The text without `/`. Different texts stay different."""
+    if "/" not in text and "%" not in text:
+        return text
+    return re.sub("%(?=2F|25)", "%25", text).replace("/", "%2F")
+
+
+def with_invalid(coded: Coded, name: str) -> Coded:
+    """The same, with this name where there was none."""
+    if not coded.bad:
+        return coded
+    codes = coded.codes.copy()
+    codes[list(coded.bad)] = len(coded.texts)
+    return Coded(codes, [*coded.texts, name])
+
+
+def joined(parts: Sequence[Coded]) -> Coded:
+    """The names of all parts, one behind the other, joined by `/`. Bad is what any part has bad, its first reason."""
+    whole = parts[0]
+    for part in parts[1:]:
+        bad = part.bad | whole.bad
+        if len(part.texts) == 1 or len(whole.texts) == 1:
+            codes = whole.codes if len(part.texts) == 1 else part.codes
+            texts = [f"{left}/{right}" for left in whole.texts for right in part.texts]
+        else:
+            pairs, codes = distinct(whole.codes * max(len(part.texts), 1) + part.codes)
+            texts = [_pair(whole, part, int(pair)) for pair in pairs]
+        whole = Coded(codes, texts, bad)
+    return whole
+
+
+def placed(coded: Coded, count: int) -> pa.DictionaryArray:
+    """As the column of places. Bad rows have any place: nobody looks at it, and it must not count as one of its own."""
+    texts = list(coded.texts) or [""]
+    codes = coded.codes.copy()
+    if coded.bad and len(coded.bad) < count:
+        good = without(coded.bad, count)
+        codes[~good] = codes[good][0]
+    used, codes = distinct(codes)
+    return pa.DictionaryArray.from_arrays(pa.array(codes.astype(np.int32)), [texts[number] for number in used])
+
+
+def _pair(whole: Coded, part: Coded, pair: int) -> str:
+    left, right = divmod(pair, max(len(part.texts), 1))
+    return f"{_at(whole, left)}/{_at(part, right)}"
+
+
+def _at(coded: Coded, number: int) -> str:
+    return coded.texts[number] if coded.texts else ""
+
+
+def _coded(slots: Numbers, name: Callable[[int], str], ticks: Ticks) -> Coded:
+    present, which = distinct(slots)
+    numbers: dict[str, int] = {}
+    codes = np.array([numbers.setdefault(name(slot), len(numbers)) for slot in present.tolist()], np.int64)
+    return Coded(codes[which], list(numbers), ticks.bad)
+
+
+def _text(value: object, row: int, cells: Cells) -> str | None:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if value is None or isinstance(value, int | str):
+        return None if value is None else str(value)
+    cells.bad.setdefault(row, "a partition name is made of text or a whole number, not of " + type(value).__name__)
+    return None

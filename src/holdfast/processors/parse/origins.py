@@ -1,0 +1,198 @@
+"""Settings of `parse`: where in a message a value is found."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema, model_validator
+from pydantic_core import PydanticCustomError
+
+from holdfast.config import Duration, Options, Secret
+from holdfast.config.units import VALUE_ERROR
+from holdfast.processors.parse.patterns import NamePattern, TimePattern
+
+_PLACE = r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*:[A-Za-z_]\w*"
+
+
+def checked(check: Any) -> AfterValidator:
+    """A validator that refuses what the check raises `ValueError` for, and keeps the text."""
+
+    def validate(text: str) -> str:
+        try:
+            check(text)
+        except (ValueError, re.error) as error:
+            raise PydanticCustomError(VALUE_ERROR, str(error).replace("{", "{{")) from None
+        return text
+
+    return AfterValidator(validate)
+
+
+def _check_expression(text: str) -> None:
+    try:
+        re.compile(text)
+    except re.error as error:
+        raise ValueError(f"is no regular expression: {error}") from None
+
+
+def _check_function(text: str) -> None:
+    if not re.fullmatch(_PLACE, text):
+        raise ValueError("must be module:name, as in my_package.my_module:names")
+
+
+def _split_path(value: Any) -> Any:
+    return tuple(value.split(".")) if isinstance(value, str) else value
+
+
+def _check_path(path: tuple[str, ...]) -> tuple[str, ...]:
+    if not path or not all(path):
+        raise PydanticCustomError(VALUE_ERROR, "must be a field's name, or names with '.' between them")
+    return path
+
+
+Expression = Annotated[str, checked(_check_expression)]
+Function = Annotated[str, checked(_check_function), WithJsonSchema({"type": "string", "pattern": f"^{_PLACE}$"})]
+NameTemplate = Annotated[str, checked(NamePattern)]
+TimeFormat = Annotated[str, checked(TimePattern)]
+FieldPath = Annotated[
+    tuple[str, ...],
+    BeforeValidator(_split_path),
+    AfterValidator(_check_path),
+    WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}),
+]
+Unit = Literal["seconds", "millis", "micros", "nanos", "iso8601"]
+
+_UNIT = "What the number counts since 1970, or iso8601 for text; a text without a zone is in `text_zone`."
+_FORMAT = "How the text looks, such as `%d/%b/%Y:%H:%M:%S %z`, instead of a unit; names of months are English."
+_FIELD = "The field; `a.b.c` is field c of b of a. A list of names if a name has a dot in it."
+
+
+class JsonField(Options):
+    """A field of a message that is a JSON object."""
+
+    field: FieldPath = Field(description=_FIELD)
+
+
+class RegexGroup(Options):
+    """A part of the message that a regular expression finds."""
+
+    pattern: Expression = Field(description="Regular expression (RE2) that is looked for in the bytes of the message.")
+    group: str | None = Field(
+        None, description="The group `(?P<name>…)` that has the value; not needed if there is only one."
+    )
+
+    @model_validator(mode="after")
+    def _has_group(self) -> RegexGroup:
+        known = re.compile(self.pattern)
+        if len(known.groupindex) < known.groups:
+            raise ValueError("every group of pattern needs a name: (?P<name>…), or (?:…) if nothing is taken from it")
+        if self.group is None and known.groups != 1:
+            raise ValueError("pattern needs one group, as in (?P<time>[0-9]+); if there are more, name one by group")
+        if self.group is not None and self.group not in known.groupindex:
+            raise ValueError(f"pattern has no group {self.group!r}")
+        return self
+
+    @property
+    def taken(self) -> str:
+        return self.group or next(iter(re.compile(self.pattern).groupindex))
+
+
+class _Timed(Options):
+    unit: Unit | None = Field(None, description=_UNIT)
+    format: TimeFormat | None = Field(None, description=_FORMAT)
+
+    @model_validator(mode="after")
+    def _one_of_both(self) -> Any:
+        if (self.unit is None) == (self.format is None):
+            raise ValueError("needs either unit or format")
+        return self
+
+
+class JsonTime(JsonField, _Timed):
+    """The time is a field of a message that is a JSON object."""
+
+
+class RegexTime(RegexGroup, _Timed):
+    """The time is found by a regular expression."""
+
+
+class KafkaTime(Options):
+    """The time is the Kafka timestamp of the message."""
+
+
+class RegistryConfig(Options):
+    """A Confluent schema registry."""
+
+    url: str = Field(pattern="^https?://[^@]+$", description="Address of the registry.")
+    user: str | None = Field(None, description="Name for basic authentication.")
+    password: Secret | None = Field(None, description="Password for basic authentication.")
+    timeout: Annotated[Duration, Field(gt=0)] = Field(
+        "10s", validate_default=True, description="How long one request may take."
+    )
+    tries: Annotated[int, Field(ge=1, le=20)] = Field(
+        4, description="Requests before the registry counts as unavailable; the batch then waits and is tried again."
+    )
+
+
+class AvroSchema(Options):
+    """How messages in Avro are read."""
+
+    schema_file: Path | None = Field(None, description="File with the schema of bare messages, as JSON.")
+    registry: RegistryConfig | None = Field(
+        None, description="Schema registry for messages that begin with byte 0 and the number of their schema."
+    )
+
+    @model_validator(mode="after")
+    def _one_of_both(self) -> Any:
+        if (self.schema_file is None) == (self.registry is None):
+            raise ValueError("avro needs either schema_file or registry")
+        return self
+
+
+class AvroField(AvroSchema):
+    """A field of a message in Avro."""
+
+    field: FieldPath = Field(description=_FIELD)
+
+
+class AvroTime(AvroField):
+    """The time is a field of a message in Avro."""
+
+    unit: Unit | None = Field(None, description="What a number counts; not needed for Avro's own times.")
+
+
+class ProtobufMessage(Options):
+    """How messages in Protobuf are read."""
+
+    descriptor_file: Path = Field(
+        description="File that `protoc --include_imports --descriptor_set_out` has written, with the message's type."
+    )
+    message: str = Field(min_length=1, description="Full name of the message's type, such as `shop.Order`.")
+
+
+class ProtobufField(ProtobufMessage):
+    """A field of a message in Protobuf."""
+
+    field: FieldPath = Field(description=_FIELD)
+
+
+class ProtobufTime(ProtobufField):
+    """The time is a field of a message in Protobuf."""
+
+    unit: Unit | None = Field(None, description="What a number counts; not needed for google.protobuf.Timestamp.")
+
+
+class ThriftField(Options):
+    """A field of a message in Thrift."""
+
+    field: tuple[Annotated[int, Field(ge=-32768, le=32767)], ...] = Field(
+        min_length=1, description="Number of the field; of a field inside a struct, the numbers on the way to it."
+    )
+    protocol: Literal["binary", "compact"] = Field("binary", description="Thrift's protocol of the messages.")
+
+
+class ThriftTime(ThriftField):
+    """The time is a field of a message in Thrift."""
+
+    unit: Unit = Field(description=_UNIT)

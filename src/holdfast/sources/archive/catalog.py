@@ -1,0 +1,89 @@
+"""What an archive holds: the commits of each topic partition, as their manifests tell.
+
+Only manifests are read. A commit is the unit: its files may share a range of offsets when they lie in several places.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from holdfast.buckets.bucket import Bucket
+from holdfast.errors import BatchError
+from holdfast.flow.batch import Name
+from holdfast.flow.manifest import Manifest, decode_manifest, first_offset, standing
+from holdfast.flow.names import OURS, folder
+
+COMMITS = f"{OURS}/commits/"
+
+
+@dataclass(frozen=True, slots=True)
+class ArchivedFile:
+    """A visible file of the archive."""
+
+    key: str
+    size: int
+    rows: int
+    first: int
+    last: int
+
+    @property
+    def is_dense(self) -> bool:
+        """Whether every offset from first to last is in it, so that row numbers tell offsets."""
+        return self.rows == self.last - self.first + 1
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """One commit: offsets [start, end) in its files, without dead letters."""
+
+    start: int
+    end: int
+    files: tuple[ArchivedFile, ...]
+
+    @property
+    def size(self) -> int:
+        return sum(file.size for file in self.files)
+
+
+def partitions(bucket: Bucket) -> list[Name]:
+    """Topic partitions that have commits, in order. Lists all manifests' names."""
+    found: dict[str, str] = {}
+    for key in bucket.keys(COMMITS):
+        found.setdefault(key.removeprefix(COMMITS).rpartition("/")[0], key)
+    manifests = (_manifest(bucket, key) for key in found.values())
+    return [Name(manifest.stream, manifest.label) for manifest in manifests]
+
+
+def commits(bucket: Bucket, name: Name) -> list[Commit]:
+    """The commits of a topic partition in order, without those that were replaced.
+
+    Raises `BatchError` where a manifest is missing.
+    """
+    standing_ones = standing(_in_order(bucket, name))
+    return [Commit(first_offset(one), one.end["offset"], _files(one)) for one in standing_ones]
+
+
+def _in_order(bucket: Bucket, name: Name) -> Iterator[Manifest]:
+    before: Manifest | None = None
+    for key in bucket.keys(f"{COMMITS}{folder(name)}/"):
+        manifest = _manifest(bucket, key)
+        if before is not None and manifest.sequence != before.sequence + 1:
+            raise BatchError(f"the archive has no manifest between {before.sequence} and {manifest.sequence} of {name}")
+        before = manifest
+        yield manifest
+
+
+def _files(manifest: Manifest) -> tuple[ArchivedFile, ...]:
+    return tuple(
+        ArchivedFile(file["key"], file["size"], file["rows"], file["first"], file["last"])
+        for file in sorted(manifest.files, key=lambda file: int(file["first"]))
+        if not file["key"].startswith(f"{OURS}/")
+    )
+
+
+def _manifest(bucket: Bucket, key: str) -> Manifest:
+    data = bucket.read(key)
+    if data is None:
+        raise BatchError(f"manifest {key} of the archive has vanished")
+    return decode_manifest(data)

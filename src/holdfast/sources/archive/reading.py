@@ -1,0 +1,130 @@
+"""Reading files of an archive back into Kafka's rows, in the order of their offsets."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from holdfast.buckets.bucket import Bucket
+from holdfast.errors import HoldfastError
+from holdfast.flow.deadletter import batch_fault
+from holdfast.flow.format import Format
+from holdfast.flow.source import BATCH_COLUMN, FAULT_COLUMN, ITEM_COLUMN, SIZE_COLUMN
+from holdfast.sources.archive.catalog import ArchivedFile
+
+DDL = (
+    "_batch STRING, _item BIGINT, _fault STRING, _size BIGINT, topic STRING, partition INT, offset BIGINT, "
+    "timestamp TIMESTAMP, timestamp_type INT, key BINARY, value BINARY, "
+    "headers ARRAY<STRUCT<key: STRING, value: BINARY>>"
+)
+HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+OWN = pa.schema(
+    [
+        ("topic", pa.string()),
+        ("partition", pa.int32()),
+        ("offset", pa.int64()),
+        ("timestamp", pa.timestamp("us", tz="UTC")),
+        ("timestamp_type", pa.int32()),
+        ("key", pa.binary()),
+        ("value", pa.binary()),
+        ("headers", HEADERS),
+    ]
+)
+
+
+@dataclass(frozen=True)
+class ArchivedBatch:
+    """Offsets [start, end) of one topic partition, and the commits' files that hold them."""
+
+    id: str
+    topic: str
+    partition: int
+    start: int
+    end: int
+    commits: tuple[tuple[ArchivedFile, ...], ...]
+    format: Format
+
+
+@dataclass(frozen=True)
+class ArchiveRead:
+    """A direct read: one task per batch."""
+
+    bucket: Bucket
+    batches: Sequence[ArchivedBatch]
+    schema: Any
+
+    @property
+    def tasks(self) -> int:
+        return len(self.batches)
+
+    def rows(self, task: int) -> Iterator[Any]:
+        batch = self.batches[task]
+        try:
+            for files in batch.commits:
+                yield from self._of_commit(batch, files)
+        except (HoldfastError, ValueError, OSError) as error:
+            yield _faulty(batch, str(error))
+
+    def _of_commit(self, batch: ArchivedBatch, files: Sequence[ArchivedFile]) -> Iterator[Any]:
+        portions = [self._of_file(batch, file) for file in files]
+        if len(portions) == 1:
+            yield from portions[0]
+            return
+        together = [rows for portion in portions for rows in portion]
+        if together:
+            # Several places of one commit: their files share a range of offsets.
+            table = pa.Table.from_batches(together).sort_by(ITEM_COLUMN)
+            yield from table.to_batches()
+
+    def _of_file(self, batch: ArchivedBatch, file: ArchivedFile) -> Iterator[Any]:
+        data = self.bucket.read(file.key)
+        if data is None:
+            raise ValueError(f"{file.key} of the archive is not there")
+        seen = 0
+        for rows in batch.format.read(io.BytesIO(data)):
+            whole = _kafka_rows(batch, file, rows, seen)
+            seen += rows.num_rows
+            offsets = whole.column("offset")
+            within = pc.and_(pc.greater_equal(offsets, batch.start), pc.less(offsets, batch.end))
+            chosen = whole.filter(within)
+            if chosen.num_rows:
+                yield chosen
+        if seen != file.rows:
+            raise ValueError(f"{file.key} of the archive has {seen} records and not {file.rows}")
+
+
+def _kafka_rows(batch: ArchivedBatch, file: ArchivedFile, rows: Any, before: int) -> Any:
+    """The rows with all of Kafka's columns; what the format did not keep is null."""
+    number = rows.num_rows
+    given = {name: rows.column(name).cast(OWN.field(name).type) for name in rows.schema.names if name in OWN.names}
+    given["topic"] = pa.repeat(pa.scalar(batch.topic), number)
+    given["partition"] = pa.repeat(pa.scalar(batch.partition, pa.int32()), number)
+    if "offset" not in given:
+        given["offset"] = pa.array(range(file.first + before, file.first + before + number), pa.int64())
+    own = [given.get(name, pa.nulls(number, OWN.field(name).type)) for name in OWN.names]
+    lengths = [pc.fill_null(pc.binary_length(own[OWN.get_field_index(name)]), 0) for name in ("key", "value")]
+    system = [
+        pa.repeat(pa.scalar(batch.id), number),
+        given["offset"],
+        pa.nulls(number, pa.string()),
+        pc.add(*lengths).cast(pa.int64()),
+    ]
+    names = [BATCH_COLUMN, ITEM_COLUMN, FAULT_COLUMN, SIZE_COLUMN, *OWN.names]
+    return pa.RecordBatch.from_arrays([*system, *own], names=names)
+
+
+def _faulty(batch: ArchivedBatch, reason: str) -> Any:
+    """One row that fails the whole batch."""
+    system = [
+        pa.array([batch.id]),
+        pa.array([batch.start], pa.int64()),
+        pa.array([batch_fault(reason).encode()]),
+        pa.array([0], pa.int64()),
+    ]
+    names = [BATCH_COLUMN, ITEM_COLUMN, FAULT_COLUMN, SIZE_COLUMN, *OWN.names]
+    return pa.RecordBatch.from_arrays([*system, *(pa.nulls(1, one.type) for one in OWN)], names=names)

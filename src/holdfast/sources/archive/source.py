@@ -1,0 +1,154 @@
+"""The source `archive` on the node: topic partitions of a root that holdfast wrote, commit by commit."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+from holdfast.buckets.bucket import Bucket
+from holdfast.errors import BatchError, Refused, SinkUnavailable, SourceUnavailable
+from holdfast.flow.batch import Batch, Cut, Done, Limits, Name, Plan
+from holdfast.flow.format import Format
+from holdfast.flow.policy import UploadPolicy
+from holdfast.flow.source import Source
+from holdfast.leases.lease import Lease, Partition
+from holdfast.sources.archive.catalog import Commit, commits, partitions
+
+if TYPE_CHECKING:
+    from holdfast.sources.archive.reading import ArchivedBatch, ArchiveRead
+
+
+class ChosenFormats(Protocol):
+    """The format of each topic's files."""
+
+    def of(self, stream: str) -> Format: ...
+
+
+class ArchiveSource(Source):
+    """Files that a pipeline from Kafka has published, as the records that they were made of.
+
+    `start` and `end` bound the offsets of every topic partition; by default all of them.
+    """
+
+    def __init__(
+        self,
+        bucket: Bucket,
+        formats: ChosenFormats,
+        *,
+        topics: Sequence[str] = (),
+        start: int = 0,
+        end: int | None = None,
+        policy: Callable[[str], UploadPolicy] | None = None,
+    ) -> None:
+        """`policy` tells by topic how large a batch may be, as the source does whose place this one takes."""
+        self._bucket = bucket
+        self._formats = formats
+        self._topics = frozenset(topics)
+        self._start = start
+        self._end = end
+        self._policy = policy or (lambda _topic: UploadPolicy(sys.maxsize))
+        self._catalogs: dict[Name, list[Commit]] = {}
+
+    def check(self, needed: frozenset[str]) -> None:
+        """Raise `Refused` if a column that is needed cannot be had from the archive's formats."""
+        for name in self._names():
+            chosen = self._formats.of(name.stream)
+            missing = needed - chosen.keeps - {"topic", "partition"}
+            if "offset" in missing and all(file.is_dense for one in self._catalog(name) for file in one.files):
+                missing -= {"offset"}
+            if missing:
+                raise Refused(
+                    f"the archive of topic {name.stream} is {chosen.extension}, which cannot give back "
+                    f"{', '.join(sorted(missing))}; back up in the format `raw` to keep everything"
+                )
+
+    def discover(self, state: dict[str, Any]) -> Iterator[Partition]:  # noqa: ARG002 - nothing to remember
+        for name in self._names():
+            catalog = self._catalog(name)
+            if catalog:
+                yield self._partition(name, catalog)
+
+    def _partition(self, name: Name, catalog: Sequence[Commit]) -> Partition:
+        start = max(self._start, catalog[0].start)
+        end = catalog[-1].end if self._end is None else min(self._end, catalog[-1].end)
+        return Partition(
+            key=f"{name.stream}|{name.label}",
+            group=name.stream,
+            spec={"topic": name.stream, "partition": int(name.label), "start": start, "end": max(start, end)},
+            estimated_count=sum(file.rows for one in catalog for file in one.files),
+            index=int(name.label),
+        )
+
+    def name(self, lease: Lease) -> Name:
+        return Name(lease.spec["topic"], str(lease.spec["partition"]))
+
+    def plan(self, leases: Sequence[Lease], limits: Limits) -> list[Plan]:
+        return [self._next(lease, limits) for lease in leases]
+
+    def _next(self, lease: Lease, limits: Limits) -> Plan:
+        position, end = lease.progress.position, lease.spec["end"]
+        start = lease.spec["start"] if position is None else position["offset"]
+        if start >= end:
+            return Done()
+        try:
+            chosen = _within(self._catalog(self.name(lease)), start, end, limits.max_bytes)
+        except BatchError as wrong:
+            return wrong
+        policy = self._policy(lease.spec["topic"])
+        until = min(end, chosen[-1].end) if chosen else end
+        if policy.max_records is not None:
+            until = min(until, start + policy.max_records)
+        size = sum(one.size for one in chosen)
+        most = None if policy.max_bytes == sys.maxsize else policy.max_bytes
+        return Cut(self.position(start), self.position(until), last=until >= end, size=size, max_bytes=most)
+
+    def read(self, spark: Any, batches: Sequence[Batch]) -> Any:
+        from holdfast.spark.arrow import frame_of
+
+        return frame_of(spark, self.direct(spark, batches))
+
+    def direct(self, spark: Any, batches: Sequence[Batch]) -> ArchiveRead:  # noqa: ARG002 - Spark only runs it
+        from pyspark.sql.types import StructType
+
+        from holdfast.sources.archive.reading import DDL, ArchiveRead
+
+        return ArchiveRead(self._bucket, [self._batch(batch) for batch in batches], StructType.fromDDL(DDL))
+
+    def _batch(self, batch: Batch) -> ArchivedBatch:
+        from holdfast.sources.archive.reading import ArchivedBatch
+
+        name, start, end = self.name(batch.lease), batch.cut.start["offset"], batch.cut.end["offset"]
+        chosen = [one.files for one in self._catalog(name) if one.start < end and one.end > start]
+        return ArchivedBatch(
+            batch.id, name.stream, int(name.label), start, end, tuple(chosen), self._formats.of(name.stream)
+        )
+
+    def _names(self) -> list[Name]:
+        try:
+            return [name for name in partitions(self._bucket) if not self._topics or name.stream in self._topics]
+        except SinkUnavailable as away:
+            raise SourceUnavailable(f"the archive does not answer: {away}") from away
+
+    def _catalog(self, name: Name) -> list[Commit]:
+        """All commits of a topic partition, read once: what comes later is not part of this run."""
+        if name not in self._catalogs:
+            try:
+                self._catalogs[name] = commits(self._bucket, name)
+            except SinkUnavailable as away:
+                raise SourceUnavailable(f"the archive does not answer: {away}") from away
+        return self._catalogs[name]
+
+
+def _within(catalog: Sequence[Commit], start: int, end: int, max_bytes: int) -> list[Commit]:
+    """Commits from `start` on, as many as fit; at least one that has records, if there is one."""
+    chosen: list[Commit] = []
+    size = 0
+    for one in catalog:
+        if one.end <= start or one.start >= end:
+            continue
+        if size and size + one.size > max_bytes:
+            break
+        chosen.append(one)
+        size += one.size
+    return chosen

@@ -1,0 +1,21 @@
+"""The source `kafka`: topics of one cluster, each partition a lease that lives as long as the topic."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from holdfast.registry import Plugin
+from holdfast.sources.kafka.config import KafkaConfig
+
+if TYPE_CHECKING:
+    from holdfast.sources.kafka.source import KafkaSource
+
+
+def build(config: KafkaConfig) -> KafkaSource:
+    """The source with these settings; connects to nothing yet."""
+    from holdfast.sources.kafka.source import KafkaSource
+
+    return KafkaSource(config)
+
+
+PLUGIN = Plugin("kafka", KafkaConfig, build, "Topics of a Kafka cluster, read by Spark, shared fairly among nodes.")

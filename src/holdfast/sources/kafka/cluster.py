@@ -1,0 +1,182 @@
+"""The Kafka cluster as the node sees it: topics and their ids, ends of partitions, offsets of groups.
+
+Every call blocks up to a few seconds and raises `SourceUnavailable` when the brokers do not answer. Reading records is
+Spark's task; only the time of a single record is looked up here.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+from holdfast.errors import SourceUnavailable
+
+if TYPE_CHECKING:
+    from confluent_kafka import Consumer
+
+T = TypeVar("T")
+PATIENCE = 10.0
+PEEK_PATIENCE = 2.0
+
+
+class Place(NamedTuple):
+    """A partition of a topic."""
+
+    topic: str
+    partition: int
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    name: str
+    id: str
+    """Differs for a topic that was deleted and created anew; empty if the brokers do not tell."""
+    partitions: tuple[int, ...]
+
+
+class Cluster:
+    """One cluster, over connections that are opened when first needed."""
+
+    def __init__(self, properties: Mapping[str, str], isolation: str) -> None:
+        self._properties = dict(properties)
+        self._committed_only = isolation == "read_committed"
+        self._admin: Any = None
+        self._peeking: Consumer | None = None
+
+    def topics(self, wanted: Callable[[str], bool]) -> list[Topic]:
+        """Topics whose name is wanted, sorted by name."""
+        listed = _answered("list topics", lambda: self._client().list_topics(timeout=PATIENCE))
+        names = sorted(name for name in listed.topics if wanted(name))
+        return self.described(names)
+
+    def described(self, names: Sequence[str]) -> list[Topic]:
+        """These topics; one that does not exist is left out."""
+        from confluent_kafka import KafkaError, KafkaException, TopicCollection
+
+        if not names:
+            return []
+        asked = self._client().describe_topics(TopicCollection(list(names)), request_timeout=PATIENCE)
+        found = []
+        for name, future in asked.items():
+            try:
+                told = future.result()
+            except KafkaException as error:
+                if error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
+                    continue
+                raise SourceUnavailable(f"cannot describe topic {name}: {error.args[0].str()}") from error
+            partitions = tuple(sorted(one.id for one in told.partitions))
+            found.append(Topic(name, str(told.topic_id), partitions))
+        return found
+
+    def ends(self, places: Iterable[Place]) -> dict[Place, int]:
+        """The first offset that cannot be read yet, of each that has one."""
+        return self._offsets(places, _admin().OffsetSpec.latest())
+
+    def starts(self, places: Iterable[Place]) -> dict[Place, int]:
+        """The first offset that is still there."""
+        return self._offsets(places, _admin().OffsetSpec.earliest())
+
+    def at_time(self, places: Sequence[Place], milliseconds: int) -> dict[Place, int]:
+        """The first offset at or after that time; the end where there is none."""
+        found = self._offsets(places, _admin().OffsetSpec.for_timestamp(milliseconds))
+        missing = [place for place in places if found.get(place, -1) < 0]
+        return found | (self.ends(missing) if missing else {})
+
+    def _offsets(self, places: Iterable[Place], spec: Any) -> dict[Place, int]:
+        from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicPartition
+
+        isolation = IsolationLevel.READ_COMMITTED if self._committed_only else IsolationLevel.READ_UNCOMMITTED
+        asked = {TopicPartition(*place): spec for place in places}
+        if not asked:
+            return {}
+        futures = self._client().list_offsets(asked, isolation_level=isolation, request_timeout=PATIENCE)
+        found = {}
+        for where, future in futures.items():
+            try:
+                found[Place(where.topic, where.partition)] = future.result().offset
+            except KafkaException as error:
+                if error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
+                    continue
+                raise SourceUnavailable(f"cannot look up offsets of {where.topic}: {error.args[0].str()}") from error
+        return found
+
+    def committed(self, group: str, places: Sequence[Place]) -> dict[Place, int]:
+        """Offsets that a consumer group has committed."""
+        from confluent_kafka import Consumer, TopicPartition
+
+        consumer = Consumer({**self._properties, "group.id": group, "enable.auto.commit": False})
+        try:
+            asked = [TopicPartition(*place) for place in places]
+            told = _answered("read committed offsets", lambda: consumer.committed(asked, timeout=PATIENCE))
+        finally:
+            consumer.close()
+        return {Place(one.topic, one.partition): one.offset for one in told if one.offset >= 0}
+
+    def times(self, positions: Mapping[Place, int]) -> dict[Place, float]:
+        """When the first record at or after each offset was made, in seconds since 1970; those that answer in time."""
+        from confluent_kafka import TopicPartition
+
+        found: dict[Place, float] = {}
+        consumer = self._reader()
+        with suppress(Exception):  # only a figure for people and an estimate of age
+            consumer.assign([TopicPartition(*place, offset) for place, offset in positions.items()])
+            give_up = time.monotonic() + PEEK_PATIENCE
+            while len(found) < len(positions) and (left := give_up - time.monotonic()) > 0:
+                message = consumer.poll(left)
+                if message is None or message.error():
+                    continue
+                place = Place(str(message.topic()), int(message.partition() or 0))
+                found.setdefault(place, message.timestamp()[1] / 1000)
+                consumer.pause([TopicPartition(*place)])
+            consumer.unassign()
+        return found
+
+    def retention(self, topics: Sequence[str]) -> dict[str, float | None]:
+        """Seconds that topics keep their records by time; None for ever."""
+        resources = [_admin().ConfigResource(_admin().ResourceType.TOPIC, name) for name in topics]
+        futures = self._client().describe_configs(resources, request_timeout=PATIENCE)
+        told = {}
+        for resource, future in futures.items():
+            value = int(_answered("read topic settings", future.result)["retention.ms"].value)
+            told[str(resource.name)] = None if value < 0 else value / 1000
+        return told
+
+    def close(self) -> None:
+        if self._peeking is not None:
+            with suppress(Exception):
+                self._peeking.close()
+        self._admin = self._peeking = None
+
+    def _client(self) -> Any:
+        if self._admin is None:
+            self._admin = _admin().AdminClient(self._properties)
+        return self._admin
+
+    def _reader(self) -> Consumer:
+        from confluent_kafka import Consumer
+
+        if self._peeking is None:
+            own = {"group.id": "holdfast-peek", "enable.auto.commit": False, "auto.offset.reset": "earliest"}
+            small = {"fetch.message.max.bytes": 65536, "queued.max.messages.kbytes": 1024}
+            isolation = "read_committed" if self._committed_only else "read_uncommitted"
+            self._peeking = Consumer({**self._properties, **own, **small, "isolation.level": isolation})
+        return self._peeking
+
+
+def _admin() -> Any:
+    # Its types do not say what it exports.
+    from confluent_kafka import admin
+
+    return admin
+
+
+def _answered(what: str, ask: Callable[[], T]) -> T:
+    from confluent_kafka import KafkaException
+
+    try:
+        return ask()
+    except KafkaException as error:
+        raise SourceUnavailable(f"the brokers do not answer: cannot {what}: {error.args[0].str()}") from error

@@ -1,0 +1,85 @@
+"""Reading Kafka with Spark's own connector: explicit offset ranges of all batches in one frame.
+
+Spark makes one task per Kafka partition and reads it in offset order, so a batch is never spread over tasks.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from holdfast.flow.batch import Batch
+from holdfast.flow.source import BATCH_COLUMN, FAULT_COLUMN, ITEM_COLUMN, SIZE_COLUMN
+from holdfast.sources.kafka.cluster import Place
+from holdfast.sources.kafka.config import KafkaConfig
+from holdfast.sources.kafka.properties import spark_options
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+DATA_COLUMNS = ("topic", "partition", "offset", "timestamp", "timestamp_type", "key", "value", "headers")
+POLL_TIMEOUT_MS = 30_000
+"""How long a task waits for records that the plan promised, before its batch is tried again."""
+
+
+def frame(spark: SparkSession, config: KafkaConfig, batches: Sequence[Batch]) -> DataFrame:
+    """The records of all batches; `_batch` is the number of a batch among them."""
+    from pyspark.sql import functions as sql
+
+    ranges = {_place(batch): _range(batch) for batch in batches}
+    reader = spark.read.format("kafka").options(**spark_options(config))
+    reader = reader.option("assign", _told({place: place.partition for place in ranges}, listed=True))
+    reader = reader.option("startingOffsets", _told({place: first for place, (first, _) in ranges.items()}))
+    reader = reader.option("endingOffsets", _told({place: end for place, (_, end) in ranges.items()}))
+    reader = reader.option("failOnDataLoss", "true").option("includeHeaders", str(config.headers).lower())
+    rows = reader.option("kafkaConsumer.pollTimeoutMs", str(POLL_TIMEOUT_MS)).load()
+    length = sql.coalesce(sql.octet_length("key"), sql.lit(0)) + sql.coalesce(sql.octet_length("value"), sql.lit(0))
+    return rows.select(
+        _number(batches).alias(BATCH_COLUMN),
+        sql.col("offset").alias(ITEM_COLUMN),
+        sql.lit(None).cast("string").alias(FAULT_COLUMN),
+        length.cast("long").alias(SIZE_COLUMN),
+        "topic",
+        "partition",
+        "offset",
+        "timestamp",
+        sql.col("timestampType").alias("timestamp_type"),
+        "key",
+        "value",
+        *(["headers"] if config.headers else []),
+    )
+
+
+def _number(batches: Sequence[Batch]) -> Column:
+    """The number of a row's batch: looked up by partition in an array, which costs next to nothing per row."""
+    from pyspark.sql import functions as sql
+
+    by_topic: dict[str, dict[int, int]] = defaultdict(dict)
+    for number, batch in enumerate(batches):
+        place = _place(batch)
+        by_topic[place.topic][place.partition] = number
+    chosen = sql.lit(None)
+    for topic, numbers in by_topic.items():
+        table = sql.lit([numbers.get(partition, -1) for partition in range(max(numbers) + 1)])
+        found = table[sql.col("partition")]
+        chosen = sql.when(sql.col("topic") == topic, found).otherwise(chosen) if len(by_topic) > 1 else found
+    return chosen.cast("int")
+
+
+def _place(batch: Batch) -> Place:
+    return Place(batch.lease.spec["topic"], batch.lease.spec["partition"])
+
+
+def _range(batch: Batch) -> tuple[int, int]:
+    """What is read: the batch without the gap at its beginning, if it has one."""
+    start, end = batch.cut.start["offset"], batch.cut.end["offset"]
+    return (max([start, *(gap_end for _, gap_end in batch.cut.gaps)]), end)
+
+
+def _told(values: dict[Place, int], *, listed: bool = False) -> str:
+    by_topic: dict[str, dict[str, int]] = defaultdict(dict)
+    for place, value in values.items():
+        by_topic[place.topic][str(place.partition)] = value
+    return json.dumps({topic: list(told.values()) for topic, told in by_topic.items()} if listed else by_topic)

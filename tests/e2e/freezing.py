@@ -1,0 +1,46 @@
+"""Standing a process still, with or without all that it has started."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+
+def freeze(pid: int) -> None:
+    """Stop the process, and return when none of its threads runs any more."""
+    os.kill(pid, signal.SIGSTOP)
+    # A stop is not immediate: threads that run on another core go on a little longer.
+    while not all(_is_stopped(thread) for thread in Path(f"/proc/{pid}/task").iterdir()):
+        pass
+
+
+def freeze_descendants(pid: int) -> None:
+    """Stop what the process has started, and what that has started: the JVM and its Python workers."""
+    for child in list(_descendants(pid)):
+        with suppress(ProcessLookupError):
+            os.kill(child, signal.SIGSTOP)
+
+
+def thaw(pid: int) -> None:
+    """Let the process and all its descendants run on. One that is gone is none of our business."""
+    for one in [*_descendants(pid), pid]:
+        with suppress(ProcessLookupError):
+            os.kill(one, signal.SIGCONT)
+
+
+def _descendants(pid: int) -> Iterator[int]:
+    for thread in Path(f"/proc/{pid}/task").glob("*/children"):
+        with suppress(OSError):
+            for child in map(int, thread.read_text().split()):
+                yield child
+                yield from _descendants(child)
+
+
+def _is_stopped(thread: Path) -> bool:
+    try:
+        return (thread / "stat").read_text().rpartition(")")[2].split()[0] in "TZX"
+    except OSError:
+        return True

@@ -1,0 +1,143 @@
+"""Mutants of runs, their lock, and the token floor."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from holdfast.flow import run as run_module
+from holdfast.flow.run import Runs, RunStatus
+from holdfast.flow.runlock import RunLock
+from holdfast.leases import coordinator, floor, operate
+from holdfast.leases import lease as lease_module
+from holdfast.leases.coordinator import Coordinator
+from holdfast.leases.lease import Lease, Status
+from holdfast.leases.operate import Operator
+from tests.simulation.mutation import Put, mutant
+
+# --- the token floor ----------------------------------------------------------------------------------------------
+
+
+@mutant("floor")
+def what_is_taken_is_not_lifted_above_the_floor(put: Put) -> None:
+    """The race of `create` with `forget`: a row is made with the floor of a moment ago."""
+    put(Coordinator, "_above_floor", lambda self, taken: taken)
+
+
+@mutant("floor")
+def a_row_made_anew_begins_with_the_first_version(put: Put) -> None:
+    original = lease_module.new_lease
+
+    def new_lease(*args: Any, **settings: Any) -> Lease:
+        row = original(*args, **settings)
+        return replace(row, ownership=replace(row.ownership, version=0))
+
+    put(coordinator, "new_lease", new_lease)
+
+
+@mutant("floor")
+def the_floor_knows_tokens_but_no_versions(put: Put) -> None:
+    put(operate, "height", lambda row: row.token)
+
+
+@mutant("floor")
+def the_floor_is_raised_after_the_removal(put: Put) -> None:
+    original = Operator._raise_floor
+
+    def forget(self: Operator, rows: list[Lease]) -> int:
+        removed = self.store.remove(rows)
+        if rows:
+            original(self, max(floor.height(row) for row in rows))
+        return len(removed)
+
+    put(Operator, "forget", forget)
+
+
+@mutant("floor")
+def the_floor_is_never_raised(put: Put) -> None:
+    put(Operator, "_raise_floor", lambda self, token: None)
+
+
+# --- runs ---------------------------------------------------------------------------------------------------------
+
+
+@mutant("runs")
+def a_run_that_is_being_stopped_still_counts_as_running(put: Put) -> None:
+    going_on = (RunStatus.RUNNING, RunStatus.STOPPING)
+    put(Runs, "is_running", lambda self, run_id: self.show(run_id).status in going_on)
+
+
+@mutant("runs")
+def a_run_that_is_ready_counts_as_running(put: Put) -> None:
+    going_on = (RunStatus.READY, RunStatus.RUNNING)
+    put(Runs, "is_running", lambda self, run_id: self.show(run_id).status in going_on)
+
+
+@mutant("runs")
+def a_run_shares_its_partitions_with_the_live_pipeline(put: Put) -> None:
+    put(Runs, "coordinator", lambda self, run_id: self._live)
+
+
+@mutant("runs")
+def a_run_is_stopped_while_partitions_are_held(put: Put) -> None:
+    original = run_module._ending
+
+    def ending(status: RunStatus, leases: list[Lease]) -> RunStatus | None:
+        return RunStatus.STOPPED if status is RunStatus.STOPPING else original(status, leases)
+
+    put(run_module, "_ending", ending)
+
+
+@mutant("runs", start=504)
+def a_run_that_stops_waits_for_dead_owners(put: Put) -> None:
+    put(Runs, "_free_orphans", lambda self, run_id: None)
+
+
+@mutant("runs")
+def a_run_ends_with_its_first_partition(put: Put) -> None:
+    original = run_module._ending
+
+    def ending(status: RunStatus, leases: list[Lease]) -> RunStatus | None:
+        some = [lease for lease in leases if lease.status in (Status.COMPLETED, Status.FAILED)]
+        return original(status, some) if some and status is RunStatus.RUNNING else original(status, leases)
+
+    put(run_module, "_ending", ending)
+
+
+@mutant("runs")
+def failed_partitions_do_not_show_in_the_run(put: Put) -> None:
+    original = run_module._ending
+
+    def ending(status: RunStatus, leases: list[Lease]) -> RunStatus | None:
+        ended = original(status, leases)
+        return RunStatus.COMPLETED if ended is RunStatus.COMPLETED_WITH_ERRORS else ended
+
+    put(run_module, "_ending", ending)
+
+
+@mutant("runs")
+def a_run_may_become_anything(put: Put) -> None:
+    anything = {status: set(RunStatus) for status in RunStatus}
+    put(run_module, "_NEXT", anything)
+
+
+@mutant("runs")
+def a_new_holder_of_the_lock_leaves_the_former_run_alone(put: Put) -> None:
+    put(RunLock, "_fail_former", lambda self, lock, run_id: None)
+
+
+@mutant("runs")
+def recovery_needs_no_lock(put: Put) -> None:
+    original = RunLock.recover
+
+    def recover(self: RunLock, policy: Any) -> Any:
+        if self._lease is None and (orphans := self._unended()):
+            return orphans[:1]
+        return original(self, policy)
+
+    put(RunLock, "recover", recover)
+
+
+@mutant("runs")
+def the_lock_is_passed_on_from_any_run(put: Put) -> None:
+    put(RunLock, "transfer", lambda self, expected, run_id: self._write(run_id))

@@ -1,0 +1,48 @@
+"""What readers of the output see, and the manifests beside it; read as plain files."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+
+def published(root: Path) -> Counter[tuple[str, int]]:
+    """How often each item of each partition is visible to one who skips what begins with `_` or a dot."""
+    seen: Counter[tuple[str, int]] = Counter()
+    for path in sorted(root.rglob("*.txt")):
+        if any(part[0] in "_." for part in path.relative_to(root).parts):
+            continue
+        for line in path.read_text().splitlines():
+            key, item = line.split(" ")
+            seen[key, int(item)] += 1
+    return seen
+
+
+def manifests(root: Path) -> dict[tuple[str, int], str]:
+    """Commit ids by partition and sequence number."""
+    told = [json.loads(path.read_text()) for path in root.glob("_holdfast/commits/*/*/*.json")]
+    return {(one["key"], one["sequence"]): one["commit_id"] for one in told}
+
+
+def judge_output(
+    folder: Path, expected: Mapping[str, Mapping[str, int]], commits: Mapping[tuple[str, str, int], str]
+) -> list[str]:
+    """Everything that is lost, there twice, or that no commit of the history has decided."""
+    return [what for pipeline, items in expected.items() for what in _judge(folder, pipeline, items, commits)]
+
+
+def _judge(
+    folder: Path, pipeline: str, items: Mapping[str, int], commits: Mapping[tuple[str, str, int], str]
+) -> Iterator[str]:
+    seen = published(folder / pipeline)
+    wanted = Counter((key, item) for key, size in items.items() for item in range(size))
+    for key, item in sorted(wanted - seen):
+        yield f"{pipeline}/{key}: item {item} is lost"
+    for key, item in sorted(seen - wanted):
+        yield f"{pipeline}/{key}: item {item} is there {seen[key, item]} times instead of {wanted[key, item]}"
+    decided = {(key, sequence): one for (owner, key, sequence), one in commits.items() if owner == pipeline}
+    witnessed = manifests(folder / pipeline)
+    for key, sequence in sorted(one for one in {**decided, **witnessed} if decided.get(one) != witnessed.get(one)):
+        yield f"{pipeline}/{key}: commit {sequence} of the history and its manifest disagree"

@@ -1,0 +1,64 @@
+"""Nodes by the dozen on real stores under faults: nothing is lost, nothing is there twice, no rule is broken."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+def start(*words: str) -> subprocess.Popen[str]:
+    """A module of this package in a process of its own: the nodes are forked from it, and need nothing of pytest."""
+    command = [sys.executable, "-m", *words]
+    return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, start_new_session=True)
+
+
+def finish(process: subprocess.Popen[str], within: float) -> str:
+    try:
+        told, _ = process.communicate(timeout=within)
+    except subprocess.TimeoutExpired:
+        # As Ctrl-C does: all of it ends what it has started.
+        os.killpg(process.pid, signal.SIGINT)
+        told, _ = process.communicate(timeout=60.0)
+    return told
+
+
+@pytest.mark.slow
+def test_two_minutes_of_faults_on_every_store_leave_nothing_wrong() -> None:
+    running = start("tests.soak", "--minutes", "2")
+    told = finish(running, within=400.0)
+    assert running.returncode == 0, told
+    assert told.count("nothing is wrong") == 3
+
+
+@pytest.mark.slow
+def test_a_fleet_that_writes_without_a_fence_is_found_out() -> None:
+    words = ("--hazard", "0.004", "--broken", "fence", "--done-within", "5", "--forget", "--seed", "1")
+    running = start("tests.soak", "--stores", "sqlite", "--minutes", "0.4", *words)
+    told = finish(running, within=120.0)
+    assert running.returncode == 1, told
+    assert "token goes down" in told
+
+
+@pytest.mark.slow
+def test_nodes_are_upgraded_one_by_one_under_load() -> None:
+    running = {store: start("tests.soak.upgrade", store) for store in ("sqlite", "postgresql", "mysql")}
+    verdicts = {store: json.loads(finish(one, within=240.0)) for store, one in running.items()}
+    assert {store: verdict["wrong"] for store, verdict in verdicts.items()} == {store: [] for store in running}
+    for verdict in verdicts.values():
+        # Old and new nodes have really worked on each other's rows.
+        assert verdict["figures"]["by_old_with_new_key"] > 10
+        assert verdict["figures"]["commits"] > 100
+
+
+def test_a_light_node_loads_no_spark() -> None:
+    program = "import sys, tests.soak.nodes; print(sorted({'pyspark', 'pyarrow', 'pandas'} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=True, capture_output=True, text=True)
+    assert done.stdout == "[]\n"

@@ -1,0 +1,152 @@
+"""`holdfast verify` and `holdfast locate` as a person or a script uses them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from typer.testing import Result
+
+from holdfast.leases.store import Store
+from tests.unit.audit.archive import Archive
+from tests.unit.cli.conftest import Site
+
+PIPELINE = """\
+  {name}:
+    source:
+      kafka: {{bootstrap_servers: "localhost:1", topics: [orders]}}
+    sinks:
+      - files: {{root: {root}, format: {format}}}
+"""
+
+
+@dataclass
+class Archives:
+    """A file with two pipelines on one store, and what they have written."""
+
+    site: Site
+    file: str
+    store: Store
+    daily: Archive
+    backup: Archive
+
+    def verify(self, *options: str, pipeline: str = "daily") -> Result:
+        return self.site.invoke("verify", self.file, "--pipeline", pipeline, *options)
+
+    def locate(self, *options: str, pipeline: str = "daily") -> Result:
+        return self.site.invoke("locate", self.file, "--pipeline", pipeline, *options)
+
+
+@pytest.fixture
+def archives(site: Site, tmp_path: Path) -> Iterator[Archives]:
+    file = Path(site.write("unused"))
+    told = file.read_text().partition("pipelines:\n")[0]
+    roots = {"daily": tmp_path / "daily", "backup": tmp_path / "backup"}
+    formats = {"daily": "text", "backup": "raw"}
+    written = [PIPELINE.format(name=name, root=root, format=formats[name]) for name, root in roots.items()]
+    file.write_text(f"{told}pipelines:\n{''.join(written)}")
+    store = site.store(str(file))
+    daily = Archive(roots["daily"], raw=False, pipeline="prod|daily", store=store)
+    backup = Archive(roots["backup"], pipeline="prod|backup", store=store)
+    daily.commit(0, 10)
+    backup.commit(0, 6)
+    backup.commit(6, 12)
+    yield Archives(site, str(file), store, daily, backup)
+    store.close()
+
+
+def test_a_proof_is_a_table_and_one_line_that_concludes(archives: Archives) -> None:
+    result = archives.verify("--deep", pipeline="backup")
+    head, row, conclusion = result.stdout.splitlines()
+    assert " ".join(head.split()) == ("SINK PARTITION FROM TO COMMITS FILES ROWS GAPS DEAD LETTERS NO RECORD VERDICT")
+    assert row.split() == ["files", "orders|0", "0", "12", "2", "2", "12", "0", "0", "0", "proven"]
+    assert conclusion == (
+        "proven: every offset up to the committed position is in exactly one file (1 partition, 2 files, 12 rows), "
+        "a recorded gap (0), a dead letter (0) or has no record (0); by the offsets in the files"
+    )
+    assert (result.exit_code, result.stderr) == (0, "")
+
+
+def test_it_says_how_far_the_proof_goes(archives: Archives) -> None:
+    assert "by manifests, names and sizes: --deep reads the files, too" in archives.verify().stdout
+    assert "by digests and counts of rows: offsets are not kept" in archives.verify("--deep").stdout
+
+
+def test_a_doubt_is_told_in_words_and_ends_with_1(archives: Archives) -> None:
+    archives.daily.write("orders/stray.txt", b"")
+    archives.daily.manifest_path(1).unlink()
+    result = archives.verify()
+    assert result.exit_code == 1
+    lines = result.stdout.splitlines()
+    assert "doubt: files: orders|0: manifest 1 is missing" in lines
+    assert f"doubt: files: {archives.daily.root}: orders/stray.txt is named by no manifest" in lines
+    assert lines[-1] == "doubt: 1 partition looked at; what is doubtful stands above"
+
+
+def test_json_has_every_partition_and_the_root(archives: Archives) -> None:
+    archives.backup.path("orders/1_0_00000000000000000006.parquet").unlink()
+    result = archives.verify("--json", pipeline="backup")
+    partition, root = json.loads(result.stdout)
+    assert (result.exit_code, result.stderr) == (1, "")
+    assert partition["doubts"] == ["orders/1_0_00000000000000000006.parquet is missing; manifest 2 names it"]
+    assert (partition["kind"], partition["key"], partition["verdict"]) == ("partition", "orders|0", "doubt")
+    assert (root["kind"], root["verdict"], root["doubtful"]) == ("root", "proven", 1)
+
+
+def test_a_root_that_cannot_be_reached_ends_with_3(archives: Archives) -> None:
+    archives.daily.root.rename(archives.daily.root.with_name("elsewhere"))
+    result = archives.verify()
+    assert result.exit_code == 3
+    assert "is not there" in result.stderr
+
+
+def test_a_pipeline_without_files_cannot_be_audited(site: Site) -> None:
+    file = site.write("orders")
+    site.store(file).close()
+    for command in (["verify", file], ["locate", file, "--topic", "t", "--partition", "0", "--offset", "1"]):
+        result = site.invoke(*command)
+        assert (result.exit_code, result.stdout) == (2, "")
+        assert "pipeline 'orders' has no sink `files`" in result.stderr
+
+
+def test_the_file_of_a_message_is_named(archives: Archives) -> None:
+    result = archives.locate("--topic", "orders", "--partition", "0", "--offset", "7", pipeline="backup")
+    assert result.exit_code == 0
+    assert result.stdout.splitlines()[1].split()[:3] == ["7", "file", "orders/1_0_00000000000000000006.parquet"]
+
+
+def test_a_message_in_no_file_ends_with_1(archives: Archives) -> None:
+    result = archives.locate("--topic", "orders", "--partition", "0", "--offset", "99", "--json")
+    assert result.exit_code == 1
+    (found,) = json.loads(result.stdout)
+    assert (found["place"], found["file"]) == ("not yet committed", None)
+
+
+def test_backup_files_of_an_output_file_are_named(archives: Archives) -> None:
+    key = "orders/1_0_00000000000000000000.txt"
+    result = archives.locate("--files", key, "--in", "backup", "--json")
+    assert result.exit_code == 0
+    assert [(found["offsets"], found["file"]) for found in json.loads(result.stdout)] == [
+        ("0-5", "orders/1_0_00000000000000000000.parquet"),
+        ("6-9", "orders/1_0_00000000000000000006.parquet"),
+    ]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        (),
+        ("--topic", "orders"),
+        ("--topic", "orders", "--partition", "0"),
+        ("--files", "x"),
+        ("--in", "backup"),
+        ("--files", "x", "--in", "backup", "--offset", "3"),
+        ("--files", "x", "--in", "nowhere"),
+    ],
+)
+def test_what_is_asked_for_must_be_clear(archives: Archives, options: tuple[str, ...]) -> None:
+    result = archives.locate(*options)
+    assert (result.exit_code, result.stdout) == (2, "")

@@ -1,0 +1,77 @@
+"""Generations: one parsing is current, only nodes that have it run it, and the way back is a step forward."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+
+import pytest
+
+from holdfast.errors import Refused, UsageError
+from holdfast.flow.generations import Generation, Generations
+from holdfast.stores.memory import MemoryStore
+
+FIRST = Generation(1, "aaa", {"format": "text"}, "replica1")
+SECOND = Generation(2, "bbb", {"format": "parquet"}, "replica2")
+
+
+@pytest.fixture
+def generations() -> Generations:
+    store = MemoryStore()
+    store.open()
+    ids = map(str, itertools.count())
+    return Generations(store, lambda: next(ids), "orders")
+
+
+def test_the_first_that_is_registered_is_current(generations: Generations) -> None:
+    generations.register(FIRST, switch=False)
+    generations.register(FIRST, switch=False)
+    assert generations.current() == (1, "aaa")
+    assert [one.number for one in generations.list()] == [1]
+    assert generations.show(1).settings == {"format": "text"}
+
+
+def test_a_later_one_waits_until_it_is_switched_to(generations: Generations) -> None:
+    generations.register(FIRST, switch=False)
+    generations.register(SECOND, switch=False)
+    assert generations.current() == (1, "aaa")
+    generations.switch(2)
+    assert generations.current() == (2, "bbb")
+
+
+def test_a_later_one_becomes_current_by_itself_if_the_setting_says_so(generations: Generations) -> None:
+    generations.register(FIRST, switch=True)
+    generations.register(SECOND, switch=True)
+    generations.register(FIRST, switch=True)
+    assert generations.current() == (2, "bbb")
+
+
+def test_changed_parsing_under_an_old_number_is_refused(generations: Generations) -> None:
+    generations.register(FIRST, switch=True)
+    with pytest.raises(Refused, match="Raise `generation`"):
+        generations.register(replace(FIRST, digest="ccc"), switch=True)
+
+
+def test_the_way_back_is_the_old_parsing_under_the_next_number(generations: Generations) -> None:
+    for one in (FIRST, SECOND):
+        generations.register(one, switch=True)
+    again = generations.back("me")
+    assert (again.number, again.digest) == (3, "aaa")
+    assert generations.current() == (3, "aaa")
+    forth = generations.back("me")
+    assert (forth.number, forth.digest) == (4, "bbb")
+
+
+def test_there_is_no_way_back_from_the_first(generations: Generations) -> None:
+    generations.register(FIRST, switch=True)
+    with pytest.raises(UsageError, match="no other parsing"):
+        generations.back("me")
+
+
+def test_nothing_goes_back_to_a_lower_number_or_to_one_that_does_not_exist(generations: Generations) -> None:
+    for one in (FIRST, SECOND):
+        generations.register(one, switch=True)
+    with pytest.raises(UsageError, match="generation back"):
+        generations.switch(1)
+    with pytest.raises(UsageError, match="no generation 9"):
+        generations.switch(9)

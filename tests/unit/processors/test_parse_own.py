@@ -1,0 +1,75 @@
+"""Functions of the user's: on one message, and on Arrow batches."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import pyarrow as pa
+import pytest
+
+from holdfast.errors import BatchError, SourceUnavailable, UsageError
+from holdfast.processors.parse import PLUGIN
+from holdfast.processors.parse.messages import Message
+from tests.unit.processors import own_parsers
+from tests.unit.processors.rig import message_rows, parsed, places, told
+
+HERE = "tests.unit.processors.own_parsers"
+
+
+def test_a_function_gets_messages_and_gives_names_and_payload() -> None:
+    own_parsers.SEEN.clear()
+    result = parsed(message_rows([b"ab", None, b"c"], first=7), python=f"{HERE}:by_length")
+    assert told(result) == ["topic=orders/len=2", f"<{HERE}:by_length: KeyError: 'value'>", "topic=orders/len=1"]
+    assert result.column("value").to_pylist() == [b"AB", None, b"C"]
+    noon = datetime(2026, 1, 1, 12, tzinfo=UTC)
+    assert own_parsers.SEEN[0] == Message("orders", 3, 7, noon, b"k", b"ab", ())
+
+
+def test_headers_come_along() -> None:
+    own_parsers.SEEN.clear()
+    kind = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+    headers = pa.array([[{"key": "h", "value": b"1"}, {"key": "h", "value": None}], None], kind)
+    parsed(message_rows([b"a", b"b"]).append_column("headers", headers), python=f"{HERE}:by_length")
+    assert [message.headers for message in own_parsers.SEEN] == [(("h", b"1"), ("h", None)), ()]
+
+
+def test_names_alone_leave_the_payload_and_cannot_make_folders_of_their_own() -> None:
+    assert places([b"a/b", b"x"], python=f"{HERE}:names_only") == ["a%2Fb", "x"]
+    (empty,) = places([b""], python=f"{HERE}:names_only")
+    assert "it gave a partition name that is empty or no text" in empty
+
+
+def test_what_a_function_cannot_parse_can_go_to_the_invalid_place() -> None:
+    found = places([None, b"x"], python=f"{HERE}:by_length", on_error="invalid")
+    assert found == ["__invalid__", "topic=orders/len=1"]
+
+
+def test_a_function_that_needs_something_that_is_away_makes_the_batch_wait() -> None:
+    with pytest.raises(SourceUnavailable):
+        places([b"x"], python=f"{HERE}:unreachable")
+
+
+def test_a_row_with_a_fault_is_not_shown_to_the_function() -> None:
+    own_parsers.SEEN.clear()
+    rows = message_rows([b"a", b"b"])
+    rows = rows.set_column(2, "_fault", pa.array(['{"kind": "record", "reason": "before"}', None], pa.string()))
+    assert told(parsed(rows, python=f"{HERE}:by_length")) == ["<before>", "topic=orders/len=1"]
+    assert [message.value for message in own_parsers.SEEN] == [b"b"]
+
+
+def test_a_function_on_arrow_batches() -> None:
+    assert places([b"a", b"abc"], arrow=f"{HERE}:on_batches") == ["orders-1", "orders-3"]
+
+
+@pytest.mark.parametrize(
+    ("name", "error"), [("drops_columns", "dropped _batch, _item, _fault"), ("returns_nothing", "not a RecordBatch")]
+)
+def test_a_function_on_arrow_batches_must_keep_the_rules(name: str, error: str) -> None:
+    with pytest.raises(BatchError, match=error):
+        places([b"a"], arrow=f"{HERE}:{name}")
+
+
+@pytest.mark.parametrize("place", ["no_such_module:f", f"{HERE}:nothing", f"{HERE}:NOT_A_FUNCTION"])
+def test_a_function_that_is_not_there_is_told_at_the_start(place: str) -> None:
+    with pytest.raises(UsageError, match=place.partition(":")[2]):
+        PLUGIN.build(PLUGIN.config(python=place))

@@ -1,0 +1,53 @@
+"""Names of files: by template, escaped, and never two files under one name."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.flow.batch import Name
+from holdfast.flow.format import Formats
+from holdfast.formats.jsonl import Jsonl
+from holdfast.formats.parquet import Parquet
+from holdfast.sinks.files.layout import DEFAULT_LAYOUT, Layout, check_layout
+
+NAME = Name("orders", "3")
+
+
+def test_the_default_sorts_by_offset_and_tells_which_file_holds_a_message() -> None:
+    assert Layout().key(NAME, 2, 42, "parquet") == "orders/2_3_00000000000000000042.parquet"
+    placed = Layout().key(NAME, 2, 42, "txt.gz", "dt=2026-01-01/hr=05")
+    assert placed == "orders/dt=2026-01-01/hr=05/2_3_00000000000000000042.txt.gz"
+
+
+def test_the_preset_of_secor_has_no_zeros() -> None:
+    assert Layout(check_layout("secor")).key(NAME, 1, 42, "seq", "dt=1") == "orders/dt=1/1_3_42.seq"
+
+
+def test_a_template_may_order_the_parts_in_another_way() -> None:
+    template = check_layout("raw/{place}/{topic}/{partition}-{offset:020}-{generation}.{ext}")
+    assert Layout(template).key(NAME, 1, 7, "seq", "dt=1") == "raw/dt=1/orders/3-00000000000000000007-1.seq"
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    ["{topic}/{offset}", "{topic}/{place}/{generation}_{partition}_{offset}_{hour}.{ext}", "/" + DEFAULT_LAYOUT, "{"],
+)
+def test_a_template_with_which_two_files_could_get_one_name_is_refused(wrong: str) -> None:
+    with pytest.raises(ValueError, match=r"."):
+        check_layout(wrong)
+
+
+@given(st.text(min_size=1), st.text(min_size=1))
+def test_what_comes_from_data_never_leaves_its_folder(topic: str, place: str) -> None:
+    key = Layout().key(Name(topic, "0"), 1, 0, "txt", place)
+    parts = key.split("/")
+    assert all(part not in {"", ".", ".."} and not part.startswith(("_", ".")) for part in parts)
+
+
+def test_the_first_rule_that_matches_a_whole_topic_decides_its_format() -> None:
+    audit, rest = Jsonl(), Parquet()
+    formats = Formats(rest, [("audit.*", audit), (".*", rest)])
+    assert formats.of("audit.log") is audit
+    assert formats.of("my-audit") is rest

@@ -1,0 +1,241 @@
+"""The source `kafka` on the node, over a cluster of the test's own: what is found, what is due, what halts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from holdfast.errors import BatchError, Halt
+from holdfast.events import LagMeasured, Notice, RecordsLost
+from holdfast.flow.batch import Batch, Cut, Limits, Name, Plan, Wait
+from holdfast.leases.lease import Commit, Lease, Progress, new_lease
+from holdfast.sources.kafka.cluster import Cluster, Place, Topic
+from holdfast.sources.kafka.config import KafkaConfig
+from holdfast.sources.kafka.source import KafkaSource
+
+LIMITS = Limits()
+
+
+class FakeCluster(Cluster):
+    """Topics as first and end offsets by partition."""
+
+    def __init__(self, **topics: list[tuple[int, int]]) -> None:
+        super().__init__({}, "read_committed")
+        self.logs = {Place(name, number): log for name, logs in topics.items() for number, log in enumerate(logs)}
+        self.ids = {name: f"id-{name}" for name in topics}
+        self.made_at: dict[Place, float] = {}
+        self.groups: dict[Place, int] = {}
+        self.kept: float | None = None
+
+    def topics(self, wanted: Callable[[str], bool]) -> list[Topic]:
+        return self.described([name for name in sorted(self.ids) if wanted(name)])
+
+    def described(self, names: Sequence[str]) -> list[Topic]:
+        parts = {name: tuple(at.partition for at in self.logs if at.topic == name) for name in names}
+        return [Topic(name, self.ids[name], parts[name]) for name in names if name in self.ids]
+
+    def ends(self, places: Iterable[Place]) -> dict[Place, int]:
+        return {place: self.logs[place][1] for place in places if place in self.logs}
+
+    def starts(self, places: Iterable[Place]) -> dict[Place, int]:
+        return {place: self.logs[place][0] for place in places if place in self.logs}
+
+    def at_time(self, places: Sequence[Place], milliseconds: int) -> dict[Place, int]:
+        return dict.fromkeys(places, milliseconds // 1000)
+
+    def committed(self, group: str, places: Sequence[Place]) -> dict[Place, int]:
+        assert group == "old"
+        return {place: at for place, at in self.groups.items() if place in places}
+
+    def times(self, positions: Mapping[Place, int]) -> dict[Place, float]:
+        return {place: self.made_at[place] for place in positions if place in self.made_at}
+
+    def retention(self, topics: Sequence[str]) -> dict[str, float | None]:
+        return dict.fromkeys(topics, self.kept)
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1_000_000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Stand:
+    """A source, its cluster and a clock."""
+
+    def __init__(self, cluster: FakeCluster, **settings: Any) -> None:
+        self.cluster, self.clock = cluster, Clock()
+        chosen = {"topics": ("orders",), **settings}
+        config = KafkaConfig.model_validate({"bootstrap_servers": "nowhere:1", "commit_offsets": False, **chosen})
+        self.source = KafkaSource(config, cluster, self.clock)
+
+    def found(self, state: dict[str, Any] | None = None) -> dict[str, Lease]:
+        return {
+            one.key: new_lease("archive", one, "w", now=0.0)
+            for one in self.source.discover({} if state is None else state)
+        }
+
+    def plan(self, *leases: Lease) -> Any:
+        plans: Sequence[Plan] = self.source.plan(leases, LIMITS)
+        return plans[0] if len(leases) == 1 else plans
+
+
+def at(lease: Lease, offset: int) -> Lease:
+    return replace(lease, progress=Progress(position={"offset": offset}))
+
+
+def test_every_partition_of_every_wanted_topic_is_found_in_order() -> None:
+    cluster = FakeCluster(orders=[(0, 1), (0, 1)], audit=[(0, 1)], orders_test=[(0, 1)], __offsets=[(0, 1)])
+    stand = Stand(cluster, topics=["audit"], topics_pattern=".*", exclude=".*_test")
+    assert list(stand.found()) == ["audit|0", "orders|0", "orders|1"]
+    lease = stand.found()["orders|1"]
+    assert stand.source.name(lease) == Name("orders", "1")
+    assert lease.commit.incarnation == "id-orders"
+
+
+@pytest.mark.parametrize(
+    ("settings", "first"),
+    [
+        ({}, 5),
+        ({"start": "latest"}, 90),
+        ({"start": "offset", "start_offset": 30}, 30),
+        ({"start": "time", "start_time": "1970-01-01T00:00:40"}, 40),
+        ({"start": "group", "start_group": "old"}, 50),
+    ],
+)
+def test_the_start_setting_holds_for_partitions_of_the_first_discovery(settings: dict[str, Any], first: int) -> None:
+    cluster = FakeCluster(orders=[(5, 90)])
+    cluster.groups = {Place("orders", 0): 50}
+    stand = Stand(cluster, upload={"max_age": "1s"}, **settings)
+    state: dict[str, Any] = {}
+    lease = stand.found(state)["orders|0"]
+    cluster.logs[Place("orders", 0)] = (5, 100)
+    cluster.made_at[Place("orders", 0)] = 0.0
+    assert stand.plan(lease).start == {"offset": first}
+    cluster.logs[Place("orders", 1)] = (7, 100)
+    cluster.made_at[Place("orders", 1)] = 0.0
+    assert stand.plan(stand.found(state)["orders|1"]).start == {"offset": 7}
+
+
+def test_a_backlog_is_cut_into_batches_and_the_rest_waits_until_it_is_old() -> None:
+    stand = Stand(FakeCluster(orders=[(0, 10_000)]), upload={"max_bytes": "25600", "max_age": "1m"})
+    lease = stand.found()["orders|0"]
+    cut = stand.plan(lease)
+    assert isinstance(cut, Cut)
+    assert (cut.start, cut.end, cut.max_bytes) == ({"offset": 0}, {"offset": 105}, 25600)
+    stand.source.staged(Batch("b", lease, Name("orders", "0"), cut), {"offset": 105}, rows=105, size=105 * 100)
+    assert stand.plan(at(lease, 105)).end == {"offset": 105 + 269}
+    stand.source.staged(Batch("b", lease, Name("orders", "0"), cut), {"offset": 9990}, rows=1000, size=100_000)
+    assert stand.plan(at(lease, 9990)) == Wait(1.0)
+    stand.clock.now += 61.0
+    assert stand.plan(at(lease, 9990)).end == {"offset": 10_000}
+
+
+def test_a_record_that_waited_while_nobody_looked_is_as_old_as_it_says() -> None:
+    stand = Stand(FakeCluster(orders=[(0, 3)]), upload={"max_age": "1m"})
+    lease = at(stand.found()["orders|0"], 1)
+    stand.cluster.made_at[Place("orders", 0)] = stand.clock.now - 59.0
+    assert isinstance(stand.plan(lease), Wait)
+    stand.clock.now += 1.0
+    assert isinstance(stand.plan(lease), Cut)
+
+
+def test_partitions_that_are_planned_at_different_times_do_not_hide_each_other() -> None:
+    stand = Stand(FakeCluster(orders=[(0, 3)], audit=[(0, 3)]), topics=["orders", "audit"], upload={"max_age": "1s"})
+    leases = stand.found()
+    for lease in leases.values():
+        stand.plan(lease)
+    stand.clock.now += 2.0
+    assert all(isinstance(stand.plan(lease), Cut) for lease in leases.values())
+
+
+def test_topics_have_policies_of_their_own() -> None:
+    uploads = [{"match": "fast.*", "max_age": "1s"}]
+    stand = Stand(FakeCluster(orders=[(0, 3)], fast=[(0, 3)]), topics=["orders", "fast"], uploads=uploads)
+    leases = stand.found()
+    stand.plan(*leases.values())
+    stand.clock.now += 2.0
+    fast, slow = stand.plan(leases["fast|0"], leases["orders|0"])
+    assert isinstance(fast, Cut)
+    assert isinstance(slow, Wait)
+
+
+def test_records_that_were_deleted_before_they_were_read_halt_the_partition_and_are_reported() -> None:
+    stand = Stand(FakeCluster(orders=[(40, 90)]))
+    assert isinstance(stand.plan(at(stand.found()["orders|0"], 10)), Halt)
+    lost = [event for event in stand.source.noticed() if isinstance(event, RecordsLost)]
+    assert [(one.key, one.start, one.end) for one in lost] == [("orders|0", 10, 40)]
+
+
+def test_the_gap_is_recorded_instead_if_the_setting_says_so() -> None:
+    stand = Stand(FakeCluster(orders=[(40, 90)]), on_loss="record")
+    cut = stand.plan(at(stand.found()["orders|0"], 10))
+    assert (cut.start, cut.end, cut.gaps) == ({"offset": 10}, {"offset": 90}, ((10, 40),))
+    assert [type(event) for event in stand.source.noticed()] == [LagMeasured, RecordsLost]
+
+
+def test_a_log_that_ends_before_the_position_halts_the_partition() -> None:
+    stand = Stand(FakeCluster(orders=[(0, 90)]))
+    assert "lost records" in str(stand.plan(at(stand.found()["orders|0"], 91)))
+
+
+def test_a_topic_that_was_created_anew_halts_its_partitions() -> None:
+    stand = Stand(FakeCluster(orders=[(0, 90)]))
+    lease = at(stand.found()["orders|0"], 10)
+    stand.cluster.ids["orders"] = "another"
+    assert isinstance(stand.plan(lease), Halt)
+    unknown = replace(lease, commit=Commit(incarnation=""))
+    assert not isinstance(stand.plan(unknown), Halt)
+
+
+def test_a_topic_that_is_gone_is_waited_for() -> None:
+    stand = Stand(FakeCluster(orders=[(0, 90)]))
+    lease = at(stand.found()["orders|0"], 10)
+    stand.cluster.logs.clear()
+    stand.cluster.ids.clear()
+    assert isinstance(stand.plan(lease), Wait)
+
+
+def test_a_position_that_is_no_offset_is_no_fresh_start() -> None:
+    stand = Stand(FakeCluster(orders=[(0, 90)]))
+    lease = replace(stand.found()["orders|0"], progress=Progress(position={"line": 3}))
+    assert isinstance(stand.plan(lease), BatchError)
+
+
+def test_lag_is_told_in_records_and_in_seconds() -> None:
+    stand = Stand(FakeCluster(orders=[(0, 90)]))
+    stand.cluster.made_at[Place("orders", 0)] = stand.clock.now - 12.0
+    stand.plan(at(stand.found()["orders|0"], 80))
+    (lag,) = [event for event in stand.source.noticed() if isinstance(event, LagMeasured)]
+    assert (lag.records, lag.seconds) == (10, 12.0)
+
+
+def test_a_start_warns_of_missing_topics_and_of_short_retention() -> None:
+    cluster = FakeCluster(orders=[(0, 1)])
+    cluster.kept = 400.0
+    stand = Stand(cluster, topics=["orders", "later"], upload={"max_age": "5m"})
+    stand.source.open()
+    told = [event.message for event in stand.source.noticed() if isinstance(event, Notice)]
+    assert len(told) == 2
+    assert "later does not exist" in told[0]
+    assert "keeps records for 400 s" in told[1]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"topics": ()},
+        {"topics_pattern": "("},
+        {"start": "offset"},
+        {"start_time": "2026-01-01"},
+    ],
+)
+def test_settings_that_cannot_be_meant_are_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError):
+        KafkaConfig.model_validate({"bootstrap_servers": "b:1", "topics": ("t",), **wrong})

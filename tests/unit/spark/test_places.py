@@ -1,0 +1,49 @@
+"""Rows by place: in order, and rows with a fault need none."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+
+from holdfast.errors import BatchError
+from holdfast.spark.portions import by_place, parted, places_of, rows_within
+
+FAULT = '{"kind": "record", "reason": "bad"}'
+
+
+def rows(*places: str | None) -> pa.RecordBatch:
+    """A row for each place; one without has a fault."""
+    return pa.RecordBatch.from_pydict(
+        {
+            "_item": pa.array(range(len(places)), pa.int64()),
+            "_fault": pa.array([FAULT if place is None else None for place in places], pa.string()),
+            "_place": pa.array(places, pa.string()),
+        }
+    )
+
+
+def test_rows_with_a_fault_have_no_place_and_are_no_trouble() -> None:
+    mixed = rows(None, "a", "b", None, "a", "c")
+    assert places_of(mixed) == {"a", "b", "c"}
+    assert rows_within(mixed, set(), 2) == 5
+    assert rows_within(mixed, {"a"}, 1) == 5
+    assert rows_within(mixed, set(), 3) == 6
+    good, faulty = parted(mixed)
+    assert [item for item, _ in faulty] == [0, 3]
+    assert [(place, own.column("_item").to_pylist()) for place, own in by_place(good)] == [
+        ("a", [1, 4]),
+        ("b", [2]),
+        ("c", [5]),
+    ]
+
+
+def test_only_rows_with_a_fault_take_no_place() -> None:
+    faulty = rows(None, None)
+    assert places_of(faulty) == set()
+    assert rows_within(faulty, set(), 0) == 2
+
+
+def test_a_good_row_without_a_place_fails_the_batch() -> None:
+    mixed = rows("a", None).set_column(1, "_fault", pa.nulls(2, pa.string()))
+    with pytest.raises(BatchError, match="has no _place"):
+        list(by_place(mixed))
