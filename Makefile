@@ -14,9 +14,9 @@ WORKERS ?= 2
 
 # Folders that exist now; pytest refuses to start for one that does not.
 FAST_TESTS   = $(wildcard tests/unit tests/contracts tests/simulation)
-SERIAL_TESTS = $(wildcard tests/spark tests/e2e)
+SERIAL_TESTS = $(wildcard tests/spark tests/e2e tests/chaos)
 
-.PHONY: help setup connector lock lint servers test reference model demo simulate soak bench clean
+.PHONY: help setup connector lock lint servers test reference model demo simulate soak chaos-archive bench clean
 
 help: ## Show this list
 	@grep -hE '^[a-zA-Z%-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-zA-Z%-]+):.*## /\1\t/' \
@@ -78,8 +78,8 @@ test: lint connector servers ## Lint, then run every test
 reference: $(READY) ## Write docs/reference anew from the code
 	$(BIN)/python scripts/make_reference.py
 
-demo: $(READY) ## Run the demonstration
-	$(BIN)/python examples/demo/demo.py
+demo: $(READY) ## Run the demonstration; STORE=object keeps its leases in a folder, without any database
+	$(BIN)/python examples/demo/demo.py $(STORE)
 
 model: ## Check the TLA+ model of the protocol (needs Java and Maven)
 	bash scripts/model.sh small
@@ -89,6 +89,9 @@ simulate: $(READY) ## Run the simulator on SEEDS seeds (default 500)
 
 soak: $(READY) servers ## Run NODES light nodes on each of STORES under faults for MINUTES (default 2)
 	$(BIN)/python -m tests.soak --minutes $(MINUTES) --nodes $(NODES) --stores $(STORES)
+
+chaos-archive: $(READY) connector servers ## Three nodes, real Kafka, S3 and PostgreSQL, and faults for MINUTES (default 2)
+	$(BIN)/python -m tests.chaos --minutes $(MINUTES)
 
 bench: $(READY) ## Run every benchmark
 	$(BIN)/python benchmarks/run.py all

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from benchmarks._archive_cases import cases
 from benchmarks._archive_site import TOPIC, Site, site, through_a_node, timed
 from benchmarks.harness import Comparison, compare, interleaved
 from holdfast.flow.processor import Processor
@@ -27,9 +28,9 @@ POLL = {"kafka.max.poll.records": "10000", "kafka.max.partition.fetch.bytes": "4
 BY_DAY = {"time": {"json": {"field": "ts", "unit": "millis"}}}
 
 
-def run(messages: int = MESSAGES, repetitions: int = REPETITIONS) -> list[Comparison]:
+def run(messages: int = MESSAGES, repetitions: int = REPETITIONS, *, whole: bool = True) -> list[Comparison]:
     with site(messages) as where:
-        cases = {
+        ways: dict[str, Callable[[], float]] = {
             "text": lambda: _ours(where, {"text": {"compression": "gzip"}}, [_parser()]),
             "streamed text": lambda: _streamed(where, _text_by_day),
             "parquet": lambda: _ours(where, {"parquet": {"compression": "zstd"}}, [_parser(columns=True)]),
@@ -38,15 +39,16 @@ def run(messages: int = MESSAGES, repetitions: int = REPETITIONS) -> list[Compar
             "zstd": lambda: _ours(where, {"text": {"compression": "zstd"}}),
             "count": lambda: messages / timed(lambda: _count(where)),
         }
-        for case in cases.values():  # once off the record: workers start and code is compiled
+        for case in ways.values():  # once off the record: workers start and code is compiled
             case()
-        found = dict(zip(cases, interleaved(list(cases.values()), repetitions), strict=True))
+        found = dict(zip(ways, interleaved(list(ways.values()), repetitions), strict=True))
     floor = "Spark only counts"
     return [
         compare("archive", "text gzip by date, Structured Streaming", *_pair(found, "text"), "rows/s", 2.5),
         compare("archive", "Parquet zstd by date, Structured Streaming", *_pair(found, "parquet"), "rows/s", 1.5),
         compare("archive", f"backup as SequenceFile, {floor}", found["sequencefile"], found["count"], "rows/s", 0.6),
         compare("archive", f"backup as text zstd, {floor}", found["zstd"], found["count"], "rows/s", 0.6),
+        *(cases() if whole else ()),
     ]
 
 

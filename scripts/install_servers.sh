@@ -1,12 +1,13 @@
 #!/bin/sh
-# Installs the servers that tests and benchmarks start for themselves: PostgreSQL, MariaDB, Kafka and versitygw (S3), and
-# the tool that checks alert rules.
+# Installs the servers that tests and benchmarks start for themselves: PostgreSQL, MariaDB, Kafka, DynamoDB Local and
+# versitygw (S3), and the tool that checks alert rules.
 # Nothing is done if they are there. No system service is started; the tests run their own, on loopback, in a
-# temporary directory. PostgreSQL and MariaDB need Debian or Ubuntu and root; Kafka comes by Maven and versitygw is built
-# by Go, both into ~/.cache/holdfast. What cannot be had is named, and the script ends with 1.
+# temporary directory. PostgreSQL and MariaDB need Debian or Ubuntu and root; Kafka and DynamoDB Local come by Maven and
+# versitygw is built by Go, all into ~/.cache/holdfast. What cannot be had is named, and the script ends with 1.
 set -eu
 
 KAFKA=4.3.1
+DYNAMODB_LOCAL=2.6.1
 VERSITYGW=v1.8.0
 # The oldest Go that builds that versitygw.
 GO_MINOR=25
@@ -88,6 +89,7 @@ build_versitygw() {
 failed=
 install_packages || failed="$failed databases"
 "$here/fetch_jars.sh" kafka-server "$cache/kafka-$KAFKA" || failed="$failed kafka"
+"$here/fetch_jars.sh" dynamodb-local "$cache/dynamodb-local-$DYNAMODB_LOCAL" || failed="$failed dynamodb"
 build_versitygw || failed="$failed versitygw"
 if [ -n "$failed" ]; then
     echo "install_servers: failed for:$failed" >&2

@@ -18,13 +18,15 @@ from typing import Any
 import typer
 from pydantic import BaseModel
 
-from holdfast import errors, events
+from holdfast import errors
 from holdfast.cli.exits import CODES, MEANINGS
 from holdfast.cli.root import app
 from holdfast.config.models import Settings
 from holdfast.config.plugins import SCHEMA_MARK
+from holdfast.events import Event, flow, nodes, outside, partitions
 from holdfast.observe.alert_kinds import KINDS as ALERT_KINDS
 from holdfast.observe.alert_metrics import ALERT_ACTIVE, ALERT_ACTIVE_HELP, ALERTS, ALERTS_HELP
+from holdfast.observe.lag_metrics import LAG_RECORDS, LAG_RECORDS_HELP, LAG_SECONDS, LAG_SECONDS_HELP
 from holdfast.observe.log import in_words
 from holdfast.observe.metric_table import (
     COUNTERS,
@@ -227,6 +229,8 @@ def _metrics() -> Iterator[str]:
     )
     rows = [(_code(metric.name), "counter", _labels(metric), metric.help, _counted(metric)) for metric in COUNTERS]
     rows.append((_code(SESSION_USABLE), "gauge", "", SESSION_USABLE_HELP, _code("Heartbeat")))
+    for lag, meaning in ((LAG_RECORDS, LAG_RECORDS_HELP), (LAG_SECONDS, LAG_SECONDS_HELP)):
+        rows.append((_code(lag), "gauge", "`pipeline`, `partition`", meaning, _code("LagMeasured")))
     kinds = f"`kind` ({', '.join(ALERT_KINDS)})"
     rows.append((_code(ALERTS), "counter", kinds, ALERTS_HELP, _code("AlertRaised")))
     rows.append(
@@ -271,7 +275,8 @@ def _events() -> Iterator[str]:
         "events only with `--verbose`. As JSON, an event is one line with `ts`, `level`, `event` and its fields."
     )
     rows = []
-    for kind in _subclasses(events.Event, events):
+    sections = (nodes, partitions, flow, outside)
+    for kind in (kind for section in sections for kind in _subclasses(Event, section)):
         told = ", ".join(_code(field.name) for field in fields(kind))
         meaning = _docstring(kind) or in_words(kind).capitalize() + "."
         rows.append((_code(kind.__name__), kind.level, told, meaning))

@@ -1,6 +1,7 @@
 """Three nodes share one pipeline, one of them is killed, and the output itself tells that nothing is lost or doubled.
 
-Run by `make demo`, from the project's root. Everything it makes is below build/demo.
+Run by `make demo`, from the project's root. Everything it makes is below build/demo. `make demo STORE=object` keeps the
+leases as plain files in a folder and needs no database at all; without it they are in SQLite.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from holdfast.leases.session import node_info
 from holdfast.leases.store import Query, Store
 
 ROOT = Path("build/demo")
-CONFIG = Path("examples/demo/pipeline.yaml")
+CONFIGS = {"sqlite": Path("examples/demo/pipeline.yaml"), "object": Path("examples/demo/object.yaml")}
 PIPELINE = "orders"
 NODES = ("replica1", "replica2", "replica3")
 FILES = 24
@@ -67,13 +68,13 @@ def _order(number: int, dice: random.Random) -> dict[str, object]:
 class Fleet:
     """The node processes."""
 
-    def __init__(self) -> None:
-        self.processes = {name: self._start(name) for name in NODES}
+    def __init__(self, config: Path) -> None:
+        self.processes = {name: self._start(config, name) for name in NODES}
         self.killed: str | None = None
 
-    def _start(self, name: str) -> subprocess.Popen[bytes]:
+    def _start(self, config: Path, name: str) -> subprocess.Popen[bytes]:
         with (ROOT / f"{name}.log").open("wb") as log:
-            command = [sys.executable, "-m", "holdfast", "run", str(CONFIG), "--node", name]
+            command = [sys.executable, "-m", "holdfast", "run", str(config), "--node", name]
             return subprocess.Popen(command, stdout=log, stderr=log)
 
     def kill(self, name: str) -> None:
@@ -156,13 +157,16 @@ def verdict(records: int, fleet: Fleet, seconds: float) -> int:
     return 0 if duplicates == lost == 0 and fleet.killed else 1
 
 
-def main() -> int:
+def main(store_name: str) -> int:
+    if store_name not in CONFIGS:
+        console.print(f"the demo knows the stores {', '.join(CONFIGS)}, not {store_name}")
+        return 2
     started = time.monotonic()
     records = make_input()
     console.print(f"{records:,} orders in {FILES} files; three nodes start, each with its own Spark")
-    settings = app.load_settings(CONFIG)
+    settings = app.load_settings(CONFIGS[store_name])
     store = app.open_store(settings)
-    fleet = Fleet()
+    fleet = Fleet(CONFIGS[store_name])
     try:
         watch(fleet, settings, store, records)
     finally:
@@ -172,4 +176,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(main(sys.argv[1] if len(sys.argv) > 1 else "sqlite"))

@@ -9,7 +9,7 @@ import sys
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from types import FrameType
@@ -30,7 +30,7 @@ from holdfast.flow.processor import Processor
 from holdfast.flow.run import Runs
 from holdfast.flow.sink import Sink
 from holdfast.flow.source import Source
-from holdfast.leases.coordinator import ClaimPolicy, Coordinator
+from holdfast.leases.coordinator import RECENT, ClaimPolicy, Coordinator
 from holdfast.leases.lease import Status
 from holdfast.leases.operate import Operator
 from holdfast.leases.session import NodeInfo, Session, SessionTiming, nodes_of
@@ -44,6 +44,10 @@ from holdfast.registry import Registry
 START_PATIENCE = 60.0
 """How long a starting node waits for a store that does not answer; a running one waits for ever."""
 STOP_WITHIN = 9.0
+OPEN_SPARK = (
+    "whoever can reach this Spark application may read its tasks, and the keys in them, or run code in its name: "
+    "set spark.authenticate and spark.network.crypto.enabled"
+)
 
 Emit = Callable[[Event], None]
 
@@ -105,6 +109,30 @@ def audited(settings: Settings, pipeline: str, registry: Registry | None = None)
     if not found:
         raise UsageError(f"pipeline {pipeline!r} has no sink `files`, and no other kind can be audited")
     return found
+
+
+def audited_run(settings: Settings, store: Store, pipeline: str, run_id: str) -> list[Subject]:
+    """The same for the roots that a rewind or backfill has written, which several such runs may share."""
+    known = {run.id: run.configuration for run in runs(settings, store, pipeline).list()}
+    told = known.get(run_id) or {}
+    if "roots" not in told:
+        raise UsageError(f"pipeline {pipeline!r} has no run {run_id!r} with roots of its own; see `holdfast runs list`")
+    sharing = tuple(one for one, other in known.items() if other and other.get("roots") == told["roots"])
+    changed = with_roots(settings, pipeline, told["roots"])
+    return [replace(one, runs=sharing, generation=told["generation"]) for one in audited(changed, pipeline)]
+
+
+def with_roots(settings: Settings, pipeline: str, roots: Mapping[str, str]) -> Settings:
+    """The settings with other roots for some sinks of a pipeline, by the sinks' names."""
+    chosen = settings.pipelines[pipeline]
+    sinks = tuple(
+        replace(named, use=replace(named.use, config=named.use.config.model_copy(update={"root": roots[named.name]})))
+        if named.name in roots
+        else named
+        for named in chosen.sinks
+    )
+    changed = {**settings.pipelines, pipeline: chosen.model_copy(update={"sinks": sinks})}
+    return settings.model_copy(update={"pipelines": changed})
 
 
 def source_coordinator(
@@ -182,6 +210,7 @@ def _warn_of_forgetful(settings: Settings, store: Store, emit: Emit) -> None:
 
 
 def build_parts(pipeline: PipelineSettings, registry: Registry) -> Parts:
+    _check_final_times(pipeline)
     source: Source = registry.get("sources", pipeline.source.name).build(pipeline.source.config)
     processors = tuple(registry.get("processors", use.name).build(use.config) for use in pipeline.processors)
     sinks = {
@@ -189,6 +218,24 @@ def build_parts(pipeline: PipelineSettings, registry: Registry) -> Parts:
         for named in pipeline.sinks
     }
     return Parts(source, processors, sinks)
+
+
+def _check_final_times(pipeline: PipelineSettings) -> None:
+    """Raise `UsageError` if a sink would take the times in places for others than those that `parse` gave them."""
+    rules = [rule for use in pipeline.processors if use.name == "parse" for _, rule in use.config.rules() if rule.time]
+    for sink in pipeline.sinks:
+        finalize: Any = getattr(sink.use.config, "finalize", None)
+        for rule in rules if finalize is not None else ():
+            if rule.zone != finalize.zone:
+                raise UsageError(
+                    f"parse names times in {rule.zone}, and finalize of sink {sink.name!r} takes them for times in "
+                    f"{finalize.zone}; give both the same zone"
+                )
+            if rule.time_pattern() not in finalize.templates():
+                raise UsageError(
+                    f"finalize of sink {sink.name!r} does not understand times that are named {rule.time_pattern()}; "
+                    "give it the template"
+                )
 
 
 def open_parts(settings: Settings, store: Store, parts: Mapping[str, Parts], world: World) -> None:
@@ -207,7 +254,7 @@ def _run_node(
 ) -> int:
     session = new_session(settings, store, world, list(parts), name)
     current = {name: _current_generation(settings, store, name) for name in parts}
-    engine = engine_of(settings, parts)
+    engine = engine_of(settings, parts, world.emit)
     coordinators = {name: coordinator_of(settings, store, world, session, name) for name in parts}
     loops = [
         PipelineLoop(
@@ -247,12 +294,13 @@ def _current_generation(settings: Settings, store: Store, name: str) -> Callable
     digest = digest_of(pipeline)
     mine = Generation(pipeline.generation, digest, parsing_of(pipeline), created_by=settings.node.name)
     known.register(mine, switch=pipeline.generation_switch == "automatic")
+    recently = generations(settings, store.recent(settings.node.heartbeat_interval * RECENT), name)
     latest = known.current()
 
     def ask() -> int | None:
         nonlocal latest
         with suppress(StoreUnavailable):  # what is current was current a moment ago; a commit tests the row's own
-            latest = known.current()
+            latest = recently.current()
         number, current = latest
         return number if current == digest else None
 
@@ -271,16 +319,20 @@ def loop_settings_of(settings: Settings, name: str) -> LoopSettings:
     )
 
 
-def engine_of(settings: Settings, parts: Mapping[str, Parts]) -> Engine:
+def engine_of(settings: Settings, parts: Mapping[str, Parts], emit: Emit = lambda _event: None) -> Engine:
     # Spark is loaded only here, so that commands which only look at the store stay fast.
     from holdfast.spark.engine import SparkEngine
     from holdfast.spark.jars import connector_jars
     from holdfast.spark.job import Recipe
-    from holdfast.spark.session import start_session
+    from holdfast.spark.session import is_unprotected, start_session
 
     connectors = {name for built in parts.values() for name in built.source.connectors}
     jars = connector_jars() if connectors else []
-    spark = start_session("holdfast", settings.spark.plain_conf(), settings.spark.master or "local[2]", jars)
+    asked = settings.spark
+    py_files = [Path(name) for name in asked.py_files]
+    spark = start_session("holdfast", asked.plain_conf(), asked.master or "local[2]", jars, py_files)
+    if is_unprotected(spark):
+        emit(Notice(OPEN_SPARK))
     recipes = {
         settings.identifier(name): Recipe(built.source, built.processors, built.sinks) for name, built in parts.items()
     }

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.servers.dynamodb import DynamodbServer
 from tests.servers.kafka import KafkaServer
 from tests.servers.processes import MariadbServer, PostgresqlServer, running
 from tests.servers.s3 import S3Server
@@ -34,4 +35,10 @@ def kafka_server() -> Iterator[KafkaServer]:
 @pytest.fixture(scope="session")
 def s3_server() -> Iterator[S3Server]:
     with running(S3Server) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def dynamodb_server() -> Iterator[DynamodbServer]:
+    with running(DynamodbServer) as server:
         yield server

@@ -54,6 +54,11 @@ class Proxy:
         """Break the line at the next such request."""
         self._cut = Cut(request, delivered, withheld)
 
+    @property
+    def is_cut(self) -> bool:
+        """Whether such a request has come since."""
+        return self._cut is None
+
     def _accept(self) -> None:
         while True:
             try:

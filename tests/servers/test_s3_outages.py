@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, TypeVar
@@ -143,11 +144,10 @@ def test_a_server_that_is_away_is_unavailable_and_then_works_again(
 def test_a_server_that_hangs_is_not_waited_for_for_ever(
     root: S3Root, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(s3_client, "READ_TIMEOUT", 0.5)
-    monkeypatch.setattr(s3_client, "PATIENCE", 1.0)
     monkeypatch.setattr(s3_client, "CONNECT_TIMEOUT", 0.5)
     file = staged(root.bucket("multipart"), b"some bytes")
     bucket = root.bucket(port=proxy.port)
+    bucket._access = replace(bucket._access, patience=0.5)
     bucket._traits = Traits("multipart", conditional_complete=True, conditional_copy=False)
     root.server.freeze()
     try:

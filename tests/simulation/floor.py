@@ -1,66 +1,73 @@
-"""A world in which somebody forgets partitions while they are found again and old owners sleep.
+"""A world in which somebody purges and forgets partitions while they are found again and old owners sleep.
 
-What must hold: nobody works under a token that an earlier row of the same key has had, and no write that was derived
-from an earlier row lands on a row made anew.
+What must hold: a row made anew starts above every token and version that earlier rows of the key have had, nobody works
+under a token that an earlier row has had, and no request that was derived from an earlier row changes or removes a
+later one. Requests of every kind are late at will; only those that add rows keep to what `holdfast.leases.floor`
+assumes, or there would be nothing to prove.
 """
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 
 from holdfast.errors import PartitionError, StoreUnavailable
 from holdfast.leases.coordinator import ClaimPolicy, Coordinator
 from holdfast.leases.lease import FINISHED, Key, Lease, Partition, Status
 from holdfast.leases.operate import Operator
+from holdfast.leases.store import Outcome
 from holdfast.leases.transitions import RetryLimits, is_stripped
 from tests.simulation.host import Host
 from tests.simulation.oracle import PIPELINE, Oracle
 from tests.simulation.scenario import Knobs
 from tests.simulation.site import NoBatches, Running, Site
+from tests.simulation.store import ClaimingStoreClient, StoreClient
 from tests.simulation.worker import Hands, Worker, session_of
 
 ITEMS = 2
 FLOOR = Key(f"{PIPELINE}/$floor", "", "$floor")
+REST_TTLS = 0.5
+"""How long a tombstone rests; far less than requests may be late."""
 
 
 class FloorOracle(Oracle):
-    """Judges tokens over all lives of a key: from each time that its row is made until it is removed."""
+    """Judges all lives of a key together: each goes from the making of its row to the removal."""
 
     def __init__(self, site: Site) -> None:
         super().__init__(site.kernel)
-        self._past: Counter[Key] = Counter()
-        """The highest token that earlier lives of the key have reached."""
+        self._tokens: Counter[Key] = Counter()
+        self._versions: Counter[Key] = Counter()
+        """The highest that earlier lives of the key have reached."""
         self._workers: dict[tuple[str, int], str | None] = {}
 
     def row_written(self, row: Lease, sender: Host) -> None:
         before = self.rows.get(row.id)
-        if row.pipeline != PIPELINE:
+        if row.pipeline == PIPELINE and before is None:
+            self._require_above_earlier_lives(row)
+        elif row.pipeline == PIPELINE and before is not None:
+            self._require_same_life(before, row, sender)
+        if before is not None and before.status is row.status is Status.COMPLETED and is_stripped(row):
+            self.rows[row.id] = row
+        else:
             super().row_written(row, sender)
-            return
-        self.rows[row.id] = row
-        if before is None:
-            return
-        if not self._below_floor(before):
-            self._require_successor(before, row, sender)
-        if row.commit.sequence != before.commit.sequence:
-            self._committed(before, row, sender)
 
-    def _require_successor(self, before: Lease, row: Lease, sender: Host) -> None:
-        if row.version <= before.version or row.token < before.token:
-            self.fail(f"{row.key}: version {before.version} -> {row.version}, token {before.token} -> {row.token}")
-        if not _same_life(before, row):
+    def _require_above_earlier_lives(self, row: Lease) -> None:
+        if row.id in self._versions and row.version <= self._versions[row.id]:
+            self.fail(f"{row.key}: was made with version {row.version}, which an earlier row has had")
+        if row.token < self._tokens[row.id]:
+            self.fail(f"{row.key}: was made with token {row.token}, which an earlier row has had")
+
+    def _require_same_life(self, before: Lease, row: Lease, sender: Host) -> None:
+        if is_stripped(row):
+            same = before.status is Status.COMPLETED
+        else:
+            same = not is_stripped(before) and row.order.ordinal == before.order.ordinal
+        if not same or row.token < before.token or row.version != before.version + 1:
             self.fail(f"{row.key}: {sender.name} wrote what it derived from an earlier row")
 
-    def _below_floor(self, row: Lease) -> bool:
-        """Whether nobody works on the row yet: it was made below the floor and is lifted before any work begins."""
-        floor = self.rows.get(FLOOR)
-        return floor is not None and row.token <= floor.token and row.status is not Status.COMPLETED
-
-    def _committed(self, before: Lease, row: Lease, sender: Host) -> None:
-        if row.commit.sequence != before.commit.sequence + 1:
-            self.fail(f"{row.key}: sequence went from {before.commit.sequence} to {row.commit.sequence}")
-        if row.token <= self._past[row.id]:
-            self.fail(f"{row.key}: {sender.name} committed under token {row.token}, which an earlier row had reached")
+    def committed(self, before: Lease, row: Lease) -> None:
+        if row.token <= self._tokens[row.id]:
+            self.fail(f"{row.key}: a commit under token {row.token}, which an earlier row has had")
 
     @property
     def may_be_undone(self) -> bool:
@@ -71,9 +78,10 @@ class FloorOracle(Oracle):
         super().row_removed(row)
         if row.pipeline != PIPELINE:
             return
-        if stored.status is not Status.COMPLETED and not self._below_floor(stored):
-            self.fail(f"{row.key}: was removed while {stored.status}")
-        self._past[row.id] = max(self._past[row.id], stored.token)
+        if not is_stripped(stored):
+            self.fail(f"{row.key}: was removed while {stored.status} and not purged")
+        self._tokens[row.id] = max(self._tokens[row.id], stored.token)
+        self._versions[row.id] = max(self._versions[row.id], stored.version)
 
     def works(self, lease: Lease) -> None:
         """A node begins work under this lease; it may have lost it without knowing."""
@@ -87,8 +95,37 @@ class FloorOracle(Oracle):
                 self.fail(f"{row.key}: rests as {row.status}")
 
 
+class Punctual(StoreClient):
+    """What it adds is lost when it would land later after the reading of the floor than tombstones rest."""
+
+    _floor_read_at = 0.0
+
+    def get(self, keys: Sequence[Key]) -> list[Lease | None]:
+        def ask() -> list[Lease | None]:
+            if FLOOR in keys:
+                self._floor_read_at = self._kernel.now
+            return self._server.memory.get(keys)
+
+        return self._read("get", ask)
+
+    def add(self, leases: Sequence[Lease]) -> list[Outcome]:
+        if any(lease.pipeline != PIPELINE for lease in leases):
+            return super().add(leases)
+        unknown = [Outcome.UNKNOWN] * len(leases)
+        latest = self._floor_read_at + REST_TTLS * self._ttl
+
+        def send() -> list[Outcome]:
+            return unknown if self._kernel.now > latest else self._server.add(leases, self._host)
+
+        return self._write("add", send, lambda: unknown)
+
+
+class PunctualClaiming(Punctual, ClaimingStoreClient):
+    """As `Punctual`, for a store that claims in one statement."""
+
+
 class ForgetfulSite(Site):
-    """Workers that find all partitions again and again, and a person who forgets completed ones."""
+    """Workers that find all partitions again and again, and a person who purges and forgets completed ones."""
 
     oracle: FloorOracle
 
@@ -101,6 +138,10 @@ class ForgetfulSite(Site):
         if name == "person":
             return Running(host, Person(self, host), NoBatches())
         return Running(host, Finder(self, name, host), NoBatches())
+
+    def connect(self, host: Host) -> StoreClient:
+        client = PunctualClaiming if self.knobs.claims_in_one else Punctual
+        return client(self.store, host, self.knobs.latency, self.knobs.ttl)
 
     @property
     def unfinished(self) -> object:
@@ -136,12 +177,13 @@ class Finder(Worker):
 
 
 class Person:
-    """Forgets and purges what is complete, while there are faults."""
+    """Purges what is complete and forgets what was purged, while there are faults."""
 
     def __init__(self, site: ForgetfulSite, host: Host) -> None:
         self._site = site
         self._host = host
-        self._operator = Operator(site.connect(host), host.world.new_id, PIPELINE)
+        rest = REST_TTLS * site.knobs.ttl
+        self._operator = Operator(site.connect(host), host.world.new_id, PIPELINE, rest=rest)
         self._stopping = False
 
     def stop(self) -> None:
@@ -157,14 +199,6 @@ class Person:
             self._host.wait(knobs.heartbeat * self._host.kernel.random())
 
     def _act(self) -> None:
-        done = list(self._operator.rows((Status.COMPLETED,)))
-        if self._host.kernel.random() < 0.3:
-            self._operator.purge([row for row in done if not is_stripped(row)])
-        else:
-            self._operator.forget(done)
-
-
-def _same_life(before: Lease, row: Lease) -> bool:
-    if is_stripped(row):
-        return before.status is Status.COMPLETED and before.token == row.token
-    return row.order.ordinal == before.order.ordinal
+        done = self._operator.rows((Status.COMPLETED,))
+        self._operator.purge([row for row in done if not is_stripped(row)])
+        self._operator.forget(list(self._operator.forgettable()))

@@ -10,17 +10,28 @@ Some that come to mind are not here, because they are equivalent: another guard 
 - A write without an answer counts as a lost lease, without cleaning up: the lease is found again on the next pass.
 - A driver does not notice that it lost the lock of its run: who took the lock has failed the run or drives it too, and
   the loser's next write of the lock is refused.
-- Rows made anew start at token 0: whoever takes one lifts it above the floor.
-  `what_is_taken_is_not_lifted_above_the_floor` shows that this is needed.
 - Leftovers are deleted before the receipts are cleared: all of it is visible by then.
 """
 
 from __future__ import annotations
 
-from tests.simulation import mutants_of_files, mutants_of_leases, mutants_of_runs
+from tests.simulation import (
+    mutants_of_files,
+    mutants_of_floor,
+    mutants_of_index,
+    mutants_of_leases,
+    mutants_of_runs,
+    mutants_of_watching,
+)
 from tests.simulation.mutation import Mutant
 
-DEFINED = [
-    found for module in (mutants_of_files, mutants_of_leases, mutants_of_runs) for found in vars(module).values()
-]
+MODULES = (
+    mutants_of_files,
+    mutants_of_leases,
+    mutants_of_floor,
+    mutants_of_runs,
+    mutants_of_watching,
+    mutants_of_index,
+)
+DEFINED = [found for module in MODULES for found in vars(module).values()]
 MUTANTS = [found for found in DEFINED if isinstance(found, Mutant)]

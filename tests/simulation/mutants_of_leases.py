@@ -170,7 +170,7 @@ def the_odd_lease_is_in_nobodys_share(put: Put) -> None:
 
 @mutant("meso")
 def ended_sessions_have_a_share(put: Put) -> None:
-    put(FairShare, "_takes_part", lambda self, row: True)
+    put(FairShare, "_members", lambda self, sessions: [row.key for row in sessions])
 
 
 @mutant("meso")
@@ -245,7 +245,7 @@ def discovery_is_complete_before_its_rows_are_there(put: Put) -> None:
 
 @mutant("meso", start=1066)
 def a_row_whose_answer_was_lost_counts_as_added(put: Put) -> None:
-    put(coordinator, "add_surely", lambda store, world, rows: len(store.add(rows)))
+    put(coordinator, "add_surely", lambda store, world, make: len(store.add(make())))
 
 
 @mutant("meso", start=118)

@@ -1,64 +1,14 @@
-"""Mutants of runs, their lock, and the token floor."""
+"""Mutants of runs and their lock."""
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 from holdfast.flow import run as run_module
 from holdfast.flow.run import Runs, RunStatus
 from holdfast.flow.runlock import RunLock
-from holdfast.leases import coordinator, floor, operate
-from holdfast.leases import lease as lease_module
-from holdfast.leases.coordinator import Coordinator
 from holdfast.leases.lease import Lease, Status
-from holdfast.leases.operate import Operator
 from tests.simulation.mutation import Put, mutant
-
-# --- the token floor ----------------------------------------------------------------------------------------------
-
-
-@mutant("floor")
-def what_is_taken_is_not_lifted_above_the_floor(put: Put) -> None:
-    """The race of `create` with `forget`: a row is made with the floor of a moment ago."""
-    put(Coordinator, "_above_floor", lambda self, taken: taken)
-
-
-@mutant("floor")
-def a_row_made_anew_begins_with_the_first_version(put: Put) -> None:
-    original = lease_module.new_lease
-
-    def new_lease(*args: Any, **settings: Any) -> Lease:
-        row = original(*args, **settings)
-        return replace(row, ownership=replace(row.ownership, version=0))
-
-    put(coordinator, "new_lease", new_lease)
-
-
-@mutant("floor")
-def the_floor_knows_tokens_but_no_versions(put: Put) -> None:
-    put(operate, "height", lambda row: row.token)
-
-
-@mutant("floor")
-def the_floor_is_raised_after_the_removal(put: Put) -> None:
-    original = Operator._raise_floor
-
-    def forget(self: Operator, rows: list[Lease]) -> int:
-        removed = self.store.remove(rows)
-        if rows:
-            original(self, max(floor.height(row) for row in rows))
-        return len(removed)
-
-    put(Operator, "forget", forget)
-
-
-@mutant("floor")
-def the_floor_is_never_raised(put: Put) -> None:
-    put(Operator, "_raise_floor", lambda self, token: None)
-
-
-# --- runs ---------------------------------------------------------------------------------------------------------
 
 
 @mutant("runs")

@@ -21,14 +21,20 @@ class Scenario:
     kinds: tuple[str, ...] = FILES_KINDS
     streams: bool = False
     late_partitions: bool = False
+    watching: bool = False
+    """The store is one of objects, see `watching_store`."""
+    indexed: bool = False
+    """The store is the one for DynamoDB, see `indexed_store`."""
 
 
 MICRO = Scenario("micro", nodes=2, partitions=1, items=6)
 MESO = Scenario("meso", nodes=3, partitions=4, items=10, sinks=2, late_partitions=True)
 STREAMS = Scenario("streams", nodes=2, partitions=2, items=12, kinds=STREAM_KINDS, streams=True)
 FLOOR = Scenario("floor", nodes=2, partitions=1, items=2, kinds=LEASE_KINDS)
+OBJECTS = Scenario("objects", nodes=3, partitions=3, items=8, late_partitions=True, watching=True)
+INDEX = Scenario("index", nodes=3, partitions=3, items=6, late_partitions=True, indexed=True)
 RUNS = Scenario("runs", nodes=2, partitions=2, items=3, kinds=LEASE_KINDS)
-SCENARIOS = {scenario.name: scenario for scenario in (MICRO, MESO, STREAMS, FLOOR, RUNS)}
+SCENARIOS = {scenario.name: scenario for scenario in (MICRO, MESO, STREAMS, FLOOR, RUNS, OBJECTS, INDEX)}
 
 
 @dataclass(frozen=True, slots=True)

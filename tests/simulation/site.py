@@ -11,12 +11,14 @@ from holdfast.leases.lease import Lease
 from tests.simulation.bucket import BucketServer
 from tests.simulation.faults import Faults
 from tests.simulation.host import Host
+from tests.simulation.indexed_store import IndexedStoreClient
 from tests.simulation.kernel import Crash, Kernel, Trace
 from tests.simulation.nemesis import Nemesis
 from tests.simulation.oracle import Oracle, nobody_works
 from tests.simulation.scenario import Scenario, draw_knobs
 from tests.simulation.store import ClaimingStoreClient, StoreClient
 from tests.simulation.store_server import StoreServer
+from tests.simulation.watching_store import WatchingStoreClient
 
 PATIENCE_TTLS = 60.0
 PATIENCE = 400.0
@@ -200,6 +202,10 @@ class Site(ABC):
 
     def connect(self, host: Host) -> StoreClient:
         """A connection to the store, of the kind that this world has."""
+        if self.scenario.watching:
+            return WatchingStoreClient(self.store, host, self.knobs.latency, self.knobs.ttl)
+        if self.scenario.indexed:
+            return IndexedStoreClient(self.store, host, self.knobs.latency, self.knobs.ttl)
         client = ClaimingStoreClient if self.knobs.claims_in_one else StoreClient
         return client(self.store, host, self.knobs.latency, self.knobs.ttl)
 

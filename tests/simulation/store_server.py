@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from holdfast.leases.lease import Key, Lease
 from holdfast.leases.store import ClaimRequest, Outcome, Query, Swap
-from holdfast.leases.transitions import stamped
+from holdfast.leases.transitions import is_stripped, stamped
 from holdfast.stores.memory import MemoryStore
 from tests.simulation.faults import STORE_CALLS, CallFaults, Faults
 from tests.simulation.host import Host
@@ -90,8 +90,9 @@ class StoreServer:
 
     def _haunt(self, row: Lease, sender: Host, before: dict[Key, Lease]) -> None:
         dice, faults = self.kernel.dice, self._all_faults
-        if faults.happens(dice, "row_touched", 0.4):
-            # A person, or a sweep: the row is the same but for its version, and the last write id is covered.
+        if not is_stripped(row) and faults.happens(dice, "row_touched", 0.4):
+            # A person, or a sweep: the row is the same but for its version, and the last write id is covered. Neither
+            # changes a tombstone.
             touched = stamped(row, row, "somebody")
             self.memory.swap([Swap(row.version, touched)])
             self._oracle.row_written(touched, sender)

@@ -12,7 +12,15 @@ from tests.simulation.faults import ALL_KINDS
 from tests.simulation.host import TELLING
 from tests.simulation.runner import digest, run_seeds
 
-CHUNKS = {"micro": (16_600, 500), "meso": (1_000, 50), "streams": (1_500, 125), "floor": (500, 125), "runs": (400, 50)}
+CHUNKS = {
+    "micro": (16_600, 500),
+    "meso": (1_000, 50),
+    "streams": (1_500, 125),
+    "floor": (500, 125),
+    "runs": (400, 50),
+    "objects": (400, 50),
+    "index": (300, 50),
+}
 """Seeds by scenario, and how many make one test: small enough that all cores end together."""
 PARTS = [
     (scenario, start, start + size) for scenario, (seeds, size) in CHUNKS.items() for start in range(0, seeds, size)

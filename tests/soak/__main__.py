@@ -18,7 +18,8 @@ from pathlib import Path
 
 from tests.soak.soak import Terms, Verdict, soak
 
-STORES = ("sqlite", "postgresql", "mysql")
+USUAL = ("sqlite", "postgresql", "mysql")
+STORES = (*USUAL, "object")
 MOST_TOLD = 20
 
 
@@ -40,7 +41,7 @@ def main(arguments: list[str]) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m tests.soak", description=__doc__.splitlines()[0])
     parser.add_argument("--minutes", type=float, default=2.0, help="how long there are faults (default 2)")
-    parser.add_argument("--stores", default=",".join(STORES), help=f"default {','.join(STORES)}")
+    parser.add_argument("--stores", default=",".join(USUAL), help=f"default {','.join(USUAL)}; object, too")
     parser.add_argument("--nodes", type=int, default=14, help="light nodes on each store (default 14)")
     parser.add_argument("--seed", type=int, default=secrets.randbelow(1 << 31), help="default: a new one")
     parser.add_argument("--hazard", type=float, default=Terms.hazard, help="chance at each moment that counts")

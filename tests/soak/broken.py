@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from holdfast.leases.store import ClaimingStore, Outcome, Swap
-from tests.soak.hazards import WrappedStore
+from holdfast.leases.store import ClaimingStore, Outcome, Store, Swap
+from tests.soak.hazards import WrappedStore, WrappedTable
 from tests.soak.orders import PULL, SHARE
 
 
-class UnfencedStore(WrappedStore):
+class UnfencedTable(WrappedTable):
     """Writes a row whoever has changed it meanwhile: neither version nor token holds a late writer up."""
+
+    def recent(self, max_age: float) -> Store:
+        return UnfencedTable(self.inner.recent(max_age))
 
     def swap(self, swaps: Sequence[Swap]) -> list[Outcome]:
         return [
@@ -28,8 +31,17 @@ class UnfencedStore(WrappedStore):
         return outcome
 
 
-def break_guard(store: ClaimingStore, guard: str) -> ClaimingStore:
+class UnfencedStore(WrappedStore, UnfencedTable):
+    """As `UnfencedTable`, for a store that claims in one step."""
+
+    def recent(self, max_age: float) -> Store:
+        return self
+
+
+def break_guard(store: Store, guard: str) -> Store:
     """The store without that guard; as it is if none is named."""
     if guard not in ("", "fence"):
         raise ValueError(f"nobody can take the guard {guard!r} away")
-    return UnfencedStore(store) if guard else store
+    if not guard:
+        return store
+    return UnfencedStore(store) if isinstance(store, ClaimingStore) else UnfencedTable(store)

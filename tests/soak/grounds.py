@@ -197,6 +197,13 @@ def ground(store: str, folder: Path, seed: int) -> Iterator[Ground]:
     elif store == "postgresql":
         with running(OpenPostgresql, max_connections="400") as postgresql, BadNetwork(postgresql.port, seed) as network:
             yield PostgresqlGround(postgresql, network)
+    elif store == "object":
+        from tests.soak.object_ground import ObjectGround, VersioningS3
+
+        with running(VersioningS3) as s3, BadNetwork(s3.port, seed) as network:
+            objects = ObjectGround(s3, network)
+            objects.make_bucket()
+            yield objects
     else:
         with running(OpenMariadb, **{"max-connections": "400"}) as mariadb, BadNetwork(mariadb.port, seed) as network:
             yield MariadbGround(mariadb, network)

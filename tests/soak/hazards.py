@@ -16,7 +16,7 @@ from typing import TypeVar
 from holdfast.buckets.bucket import Published, StagedFile
 from holdfast.buckets.local import LocalBucket
 from holdfast.leases.lease import Key, Lease, Status
-from holdfast.leases.store import ClaimingStore, ClaimRequest, Outcome, Query, Snapshot, Swap
+from holdfast.leases.store import ClaimingStore, ClaimRequest, Outcome, Query, Snapshot, Store, Swap
 
 T = TypeVar("T")
 
@@ -42,12 +42,13 @@ class Hazards:
             os.kill(os.getpid(), signal.SIGKILL if self._dice.random() < 0.4 else signal.SIGSTOP)
 
 
-class WrappedStore(ClaimingStore):
-    """The real store behind a wrapper that changes nothing."""
+class WrappedTable(Store):
+    """The real store behind a wrapper that changes nothing. It cannot claim."""
 
-    def __init__(self, store: ClaimingStore) -> None:
+    def __init__(self, store: Store) -> None:
         self.inner = store
         self.durable, self.shared, self.max_body_bytes = store.durable, store.shared, store.max_body_bytes
+        self.has_clock = store.has_clock
 
     def open(self) -> None:
         self.inner.open()
@@ -79,16 +80,27 @@ class WrappedStore(ClaimingStore):
     def count(self, pipeline: str, run: str = "") -> Mapping[Status, int]:
         return self.inner.count(pipeline, run)
 
+
+class WrappedStore(WrappedTable, ClaimingStore):
+    """As `WrappedTable`, for a store that claims in one step."""
+
+    def __init__(self, store: ClaimingStore) -> None:
+        super().__init__(store)
+        self._claim = store.claim
+
     def claim(self, request: ClaimRequest) -> list[Lease]:
-        return self.inner.claim(request)
+        return self._claim(request)
 
 
-class RiskyStore(WrappedStore):
+class RiskyTable(WrappedTable):
     """The real store, with a hazard before and after each write."""
 
-    def __init__(self, store: ClaimingStore, hazards: Hazards) -> None:
+    def __init__(self, store: Store, hazards: Hazards) -> None:
         super().__init__(store)
         self._hazards = hazards
+
+    def recent(self, max_age: float) -> Store:
+        return RiskyTable(self.inner.recent(max_age), self._hazards)
 
     def add(self, leases: Sequence[Lease]) -> list[Outcome]:
         return self._hazards.around(lambda: self.inner.add(leases))
@@ -96,8 +108,19 @@ class RiskyStore(WrappedStore):
     def swap(self, swaps: Sequence[Swap]) -> list[Outcome]:
         return self._hazards.around(lambda: self.inner.swap(swaps))
 
+
+class RiskyStore(WrappedStore, RiskyTable):
+    """As `RiskyTable`, for a store that claims in one step."""
+
+    def __init__(self, store: ClaimingStore, hazards: Hazards) -> None:
+        RiskyTable.__init__(self, store, hazards)
+        self._claim = store.claim
+
+    def recent(self, max_age: float) -> Store:
+        return self
+
     def claim(self, request: ClaimRequest) -> list[Lease]:
-        return self._hazards.around(lambda: self.inner.claim(request))
+        return self._hazards.around(lambda: self._claim(request))
 
 
 class RiskyBucket(LocalBucket):

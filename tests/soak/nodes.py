@@ -30,13 +30,13 @@ from holdfast.flow.loop import LoopSettings, PipelineLoop
 from holdfast.flow.node import Node
 from holdfast.leases.coordinator import ClaimPolicy, Coordinator
 from holdfast.leases.session import NodeInfo, Session, SessionTiming, nodes_of
-from holdfast.leases.store import ClaimingStore
+from holdfast.leases.store import ClaimingStore, Store
 from holdfast.leases.transitions import RetryLimits
 from holdfast.leases.world import HostClock, World, host_world
 from holdfast.leases.writes import until_answered
 from holdfast.sinks.files.sink import FilesSink
 from tests.soak.broken import break_guard
-from tests.soak.hazards import Hazards, RiskyBucket, RiskyStore
+from tests.soak.hazards import Hazards, RiskyBucket, RiskyStore, RiskyTable
 from tests.soak.orders import PULL, SHARE, SINK, Orders
 from tests.soak.versions import TalkativeStore, upgrade_tables
 from tests.soak.work import GrowingSource, LineEngine, PulledSource, SharedSource
@@ -94,11 +94,13 @@ class _Stop:
         self.node.stop()
 
 
-def _store(orders: Orders, dice: random.Random) -> ClaimingStore:
+def _store(orders: Orders, dice: random.Random) -> Store:
     if orders.next_version:
         upgrade_tables(orders.store)
     plugin = importlib.import_module(f"holdfast.stores.{orders.store}").PLUGIN
-    store: ClaimingStore = plugin.build(plugin.config.model_validate(dict(orders.settings)))
+    store: Store = plugin.build(plugin.config.model_validate(dict(orders.settings)))
+    if not isinstance(store, ClaimingStore):
+        return break_guard(RiskyTable(store, _hazards(orders, dice)), orders.broken)
     if orders.next_version:
         store = TalkativeStore(store)
     return break_guard(RiskyStore(store, _hazards(orders, dice)), orders.broken)
@@ -108,7 +110,7 @@ def _hazards(orders: Orders, dice: random.Random) -> Hazards:
     return Hazards(dice, orders.hazard, orders.load.began + orders.load.seconds)
 
 
-def _node(orders: Orders, store: ClaimingStore, world: World, dice: random.Random, name: str) -> Node:
+def _node(orders: Orders, store: Store, world: World, dice: random.Random, name: str) -> Node:
     info = NodeInfo(name, f"{name}:{os.getpid()}", (PULL, SHARE), generations=(1,))
     timing = SessionTiming(orders.timeout, orders.heartbeat, margin=orders.timeout / 10)
     session = Session(store, world, nodes_of(""), info, timing)
@@ -122,7 +124,7 @@ def _node(orders: Orders, store: ClaimingStore, world: World, dice: random.Rando
 
 
 def _loop(
-    store: ClaimingStore, world: World, session: Session, source: GrowingSource, sink: FilesSink, engine: Engine
+    store: Store, world: World, session: Session, source: GrowingSource, sink: FilesSink, engine: Engine
 ) -> PipelineLoop:
     coordinator = Coordinator(store, world, session, source.stream, policy=POLICY)
     sink.open(source.stream, durable=True)

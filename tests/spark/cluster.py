@@ -1,10 +1,10 @@
 """A real Spark cluster (standalone) on loopback: one master and some workers, each a process of its own.
 
-    with running_cluster(workers=2) as cluster:
+    with running_cluster(workers=2, secret="open sesame") as cluster:
         session = start_session("tests", cluster.settings, cluster.master)
 
-Every worker gives each application one executor with one core, in a process of its own. Workers can be killed, frozen
-and started again.
+A worker has one core, and so runs one executor, in a process of its own. Workers can be killed, frozen and started
+again. All traffic is authenticated by the secret and encrypted.
 """
 
 from __future__ import annotations
@@ -18,6 +18,14 @@ from holdfast.spark.java import java_home
 from tests.servers.processes import Server, running
 
 _LOOPBACK = "127.0.0.1"
+_LIGHT = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"  # these processes live for seconds
+
+PROTECTED = {
+    "spark.authenticate": "true",
+    "spark.network.crypto.enabled": "true",
+    "spark.network.crypto.cipher": "AES/GCM/NoPadding",
+}
+"""What master, workers and applications must agree on, beside the secret."""
 
 
 class _Daemon(Server):
@@ -28,11 +36,14 @@ class _Daemon(Server):
     _log_seen = 0
 
     def initialise(self) -> None:
-        """Nothing to do: the folder is enough."""
+        # In a file, because a command line is everybody's to read.
+        secret = {**PROTECTED, "spark.authenticate.secret": self.settings["secret"]}
+        (self.folder / "spark.conf").write_text("".join(f"{name} {value}\n" for name, value in secret.items()))
 
     def environment(self) -> Mapping[str, str]:
         # Without the address their web pages would be open to every interface.
-        return {"JAVA_HOME": java_home(), "SPARK_LOCAL_IP": _LOOPBACK, "SPARK_DAEMON_MEMORY": "256m"}
+        memory = {"SPARK_DAEMON_MEMORY": "256m", "SPARK_DAEMON_JAVA_OPTS": _LIGHT}
+        return {"JAVA_HOME": java_home(), "SPARK_LOCAL_IP": _LOOPBACK, **memory}
 
     def start(self) -> None:
         log = self.folder / "log"
@@ -49,7 +60,8 @@ class _Daemon(Server):
 
         script = Path(pyspark.__file__).with_name("bin") / "spark-class"
         address = ("--host", _LOOPBACK, "--port", str(self.port), "--webui-port", "0")
-        return (str(script), f"org.apache.spark.deploy.{name}", *address)
+        protection = ("--properties-file", str(self.folder / "spark.conf"))
+        return (str(script), f"org.apache.spark.deploy.{name}", *address, *protection)
 
 
 class Master(_Daemon):
@@ -93,18 +105,22 @@ class Cluster:
 
     @property
     def settings(self) -> dict[str, str]:
-        """What a session needs to be told to use this cluster, beside its master."""
+        """What a session needs to be told to use this cluster, beside its master and the secret."""
         return {
+            **PROTECTED,
             "spark.driver.host": _LOOPBACK,
             "spark.driver.bindAddress": _LOOPBACK,
             "spark.executor.cores": "1",
             "spark.executor.memory": "512m",
+            "spark.executor.extraJavaOptions": _LIGHT,
+            "spark.driver.extraJavaOptions": _LIGHT,
         }
 
 
 @contextmanager
-def running_cluster(workers: int = 2) -> Iterator[Cluster]:
+def running_cluster(workers: int = 2, *, secret: str) -> Iterator[Cluster]:
     """A cluster that is up; ended and removed at the end, executors included."""
     with ExitStack() as stack:
-        head = stack.enter_context(running(Master))
-        yield Cluster(head, [stack.enter_context(running(Worker, master=head.url)) for _ in range(workers)])
+        head = stack.enter_context(running(Master, secret=secret))
+        made = [stack.enter_context(running(Worker, secret=secret, master=head.url)) for _ in range(workers)]
+        yield Cluster(head, made)

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from holdfast.app import loop_settings_of, load_settings
+import pytest
+
+from holdfast.app import build_parts, load_settings, loop_settings_of
+from holdfast.errors import UsageError
 from holdfast.flow.batch import Limits
 from holdfast.flow.loop import LoopSettings
+from holdfast.registry import Registry
 
 PIPELINE = """
 pipelines:
@@ -44,3 +48,39 @@ def test_the_loop_gets_every_limit_of_the_file(tmp_path: Path) -> None:
 
 def test_without_replicas_the_share_is_that_of_the_nodes_that_are_there(tmp_path: Path) -> None:
     assert loop_settings(tmp_path, PIPELINE).replicas == 0
+
+
+BY_TIME = """
+pipelines:
+  orders:
+    source:
+      kafka: {{bootstrap_servers: "127.0.0.1:1", topics: [orders]}}
+    processors:
+      - parse: {{time: kafka, {parse}}}
+    sinks:
+      - files: {{root: out, finalize: {{{finalize}}}}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("parse", "finalize", "wrong"),
+    [
+        ("granularity: hour", "lateness: 1h", None),
+        ("zone: Asia/Tokyo", "zone: Asia/Tokyo", None),
+        ("template: y=%Y/m=%m", "template: y=%Y/m=%m", None),
+        ("zone: Asia/Tokyo", "lateness: 1h", "names times in Asia/Tokyo"),
+        ("topics: [{match: a, zone: Asia/Tokyo}]", "lateness: 1h", "names times in Asia/Tokyo"),
+        ("template: y=%Y/m=%m", "lateness: 1h", "does not understand times that are named y=%Y/m=%m"),
+    ],
+)
+def test_final_places_are_understood_as_they_were_named(
+    tmp_path: Path, parse: str, finalize: str, wrong: str | None
+) -> None:
+    file = tmp_path / "pipeline.yaml"
+    file.write_text(BY_TIME.format(parse=parse, finalize=finalize))
+    pipeline = load_settings(file).pipelines["orders"]
+    if wrong is None:
+        assert build_parts(pipeline, Registry.installed()).sinks["files"].finalizing() is not None
+    else:
+        with pytest.raises(UsageError, match=wrong):
+            build_parts(pipeline, Registry.installed())

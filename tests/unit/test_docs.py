@@ -39,6 +39,11 @@ _HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
 REGISTRY = Registry({"sources": [ranges.PLUGIN]}, lambda kind: entry_points(group=f"holdfast.{kind}"))
 
 
+@pytest.fixture(autouse=True)
+def _secrets_of_the_examples(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOLDFAST_STORE", "postgresql://holdfast@db/leases")
+
+
 def _name(path: Path) -> str:
     return str(path.relative_to(ROOT))
 

@@ -48,11 +48,6 @@ class Chain:
         self.records = 0
         """Rows and dead letters of all commits that ever were."""
 
-    @property
-    def rewound(self) -> bool:
-        """Whether something was ever to be written again."""
-        return bool(self._plans)
-
     def missing(self, sequence: int) -> None:
         """There is no manifest of that number, and later ones may follow."""
         self._proof.doubts.add(f"manifest {sequence} is missing")
@@ -84,16 +79,26 @@ class Chain:
 
     def step_back(self, start: Any) -> bool:
         """Whether a plan explains that work began anew at `start`; then what it replaced counts no more."""
-        now = None if self.last is None else offset_of(self.last.end)
-        plan = next((one for one in self._waiting if (one.start, one.end) == (offset_of(start), now)), None)
-        if plan is None:
-            return False
-        self._waiting.remove(plan)
-        while self._spans and (offset_of(self._spans[-1].end) or 0) > plan.start:
-            self._replace(self._spans.pop(), plan)
-        self._proof.notes.add(f"offsets {plan.start} to {plan.end - 1} are written again by plan {plan.id}")
-        self._proof.end = start
-        return True
+        path = self._path_back(offset_of(start))
+        for plan in path:
+            self._waiting.remove(plan)
+            while self._spans and (offset_of(self._spans[-1].end) or 0) > plan.start:
+                self._replace(self._spans.pop(), plan)
+            self._proof.notes.add(f"offsets {plan.start} to {plan.end - 1} are written again by plan {plan.id}")
+            self._proof.end = start
+        return bool(path)
+
+    def _path_back(self, start: int | None) -> list[Plan]:
+        """Plans that lead from the end of the chain back to `start`, one after the other; none if they do not."""
+        at, path = None if self.last is None else offset_of(self.last.end), list[Plan]()
+        while at is not None and start is not None and at > start:
+            left = (plan for plan in self._waiting if plan not in path)
+            plan = next((one for one in left if one.end == at and one.start >= start), None)
+            if plan is None:
+                return []
+            path.append(plan)
+            at = plan.start
+        return path
 
     def _replace(self, span: Span, plan: Plan) -> None:
         self._proof.replaced += span.moved
@@ -105,18 +110,21 @@ class Chain:
                 f"{plan.id} replaces them"
             )
 
-    def close(self) -> None:
-        """No more commits come: whatever was moved away must have been written again, or be told."""
+    def close(self, under_way: str | None = None) -> None:
+        """No more commits come: whatever was moved away must have been written again, or be told.
+
+        `under_way` is the plan that is being carried out, as the store says.
+        """
         for span in self._spans:
             if span.moved:
-                self._moved(span)
+                self._moved(span, under_way)
         self._settle()
         self._proof.exact = bool(self._exact)
 
-    def _moved(self, span: Span) -> None:
+    def _moved(self, span: Span, under_way: str | None) -> None:
         self._proof.replaced += span.moved
         sentence = f"{span.moved} files of commit {span.sequence} were moved away and are not written again yet"
-        if all(plan.done for plan in self._plans):
+        if all(plan.done and plan.id != under_way for plan in self._plans):
             self._proof.doubts.add(sentence)
         else:
             self._proof.notes.add(f"{sentence}: a plan is under way, and readers see a hole meanwhile")

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from holdfast.audit.inventory import COMMITS, REPLACED
 from holdfast.audit.place import Place
-from holdfast.audit.witness import Plan, Told, Unreadable, offset_of, read_manifest, read_plan
+from holdfast.audit.plans import PLAN, plan_at
+from holdfast.audit.witness import Plan, Told, Unreadable, offset_of, read_manifest
 from holdfast.errors import UsageError
 from holdfast.leases.lease import Key
 
@@ -115,10 +116,8 @@ def commit_folders(place: Place) -> Iterator[str]:
 def plans_of(place: Place) -> Iterator[Plan]:
     """All plans of a root. Raises `UsageError` for one that cannot be read."""
     for name in place.folders(REPLACED):
-        data = place.read(f"{REPLACED}{name}/plan.json")
         try:
-            if data is not None:
-                yield read_plan(name, data)
+            yield plan_at(place, f"{REPLACED}{name}/{PLAN}")
         except Unreadable as wrong:
             raise UsageError(f"plan {name} cannot be read: {wrong}; `holdfast verify` tells more") from wrong
 

@@ -13,6 +13,7 @@ from holdfast.audit.inventory import Inventory
 from holdfast.audit.proof import PartitionProof
 from holdfast.audit.subject import Subject
 from holdfast.audit.witness import Plan, Receipt, Told, Unreadable, offset_of, read_manifest, read_receipt
+from holdfast.leases.transitions import set_aside_for
 
 if TYPE_CHECKING:
     from holdfast.leases.lease import Lease
@@ -53,7 +54,7 @@ class PartitionAudit:
             self._inventory.claim(manifest_at(folder or "", unknown))
             proof.doubts.add(f"the store is behind: it knows {last} commits, and there is manifest {unknown}")
         self._against_row(proof, chain, row)
-        chain.close()
+        chain.close(under_way=_plan_under_way(row))
         return proof
 
     def _manifests(self, folder: str | None, last: int, proof: PartitionProof) -> Iterator[tuple[int, Told | None]]:
@@ -156,7 +157,7 @@ class PartitionAudit:
     def _counts(self, proof: PartitionProof, chain: Chain, row: Lease, waiting: int = 0) -> None:
         """The store counted rows as they were staged, apart from the files' own counts."""
         counted = row.progress.counts.processed - waiting
-        known = row.history.created_at is not None and self._subject.alone and not chain.rewound
+        known = row.history.created_at is not None and self._subject.alone
         if known and not proof.doubts.number and counted != chain.records:
             proof.doubts.add(f"the store has counted {counted} rows, and the manifests tell of {chain.records}")
 
@@ -167,6 +168,12 @@ class PartitionAudit:
             proof.doubts.add(f"the store is at another incarnation of the source: {row.commit.incarnation!r}")
         if row.commit.generation < last.generation:
             proof.doubts.add(f"the store is at generation {row.commit.generation}, before that of the last manifest")
+
+
+def _plan_under_way(row: Lease | None) -> str | None:
+    """Of a partition that was set aside until its files are moved away."""
+    why = None if row is None else set_aside_for(row)
+    return why.get("plan") if isinstance(why, dict) else None
 
 
 def _shown(position: object) -> str:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from holdfast.registry import Registry
 
 FILES = "files"
-OFFSET_SOURCES = frozenset({"kafka"})
+OFFSET_SOURCES = frozenset({"kafka", "archive"})
 """Sources whose positions and items are both offsets, with at most one record at each."""
 ONE_ROW_EACH = frozenset({"parse", "filter"})
 """Processors that make at most one row of a record."""
@@ -37,6 +37,8 @@ class Subject:
     """A processor may make several rows of one record."""
     generation: int = 1
     """Whose format the settings tell of."""
+    runs: tuple[str, ...] = ("",)
+    """Whose rows tell of this root; empty text stands for the live pipeline."""
     alone: bool = True
     """The pipeline has no other sink, so that the store's counts are of this one."""
 

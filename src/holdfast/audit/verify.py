@@ -76,7 +76,7 @@ class Verification:
     def _of_folders(self, folders: list[tuple[str, int]]) -> Iterator[PartitionProof]:
         firsts = list(ahead(self._pool, self._first, folders))
         keys = list(dict.fromkeys(first.key for first in firsts if first is not None))
-        rows = dict(zip(keys, self._store.get([Key(self._subject.pipeline, "", key) for key in keys]), strict=True))
+        rows = self._rows_of(keys)
         for (folder, listed), first in zip(folders, firsts, strict=True):
             if first is None:
                 self._root.doubts.add(f"no manifest in {folder} can be read")
@@ -86,6 +86,14 @@ class Verification:
                 self._inventory.note_partition(first.key)
                 plans = self._plans.of(first.stream, first.label)
                 yield self._audit.prove(folder, listed, first.key, rows[first.key], plans)
+
+    def _rows_of(self, keys: list[str]) -> dict[str, Lease | None]:
+        """The row of each key, in whichever run of this root it is."""
+        rows: dict[str, Lease | None] = dict.fromkeys(keys)
+        for run in self._subject.runs:
+            found = self._store.get([Key(self._subject.pipeline, run, key) for key in keys])
+            rows |= {row.key: row for row in found if row is not None}
+        return rows
 
     def _first(self, listed: tuple[str, int]) -> Told | None:
         """The first manifest of a folder that is there and can be read."""
@@ -102,13 +110,11 @@ class Verification:
     # --- rows without manifests in the listing -----------------------------------------------------------------
 
     def _rows(self) -> Iterator[Lease]:
-        after: str | None = None
-        while True:
-            page = self._store.find(Query(self._subject.pipeline, "", after_key=after, limit=PAGE))
-            yield from page
-            if len(page) < PAGE:
-                return
-            after = page[-1].key
+        for run in self._subject.runs:
+            after: str | None = None
+            while page := self._store.find(Query(self._subject.pipeline, run, after_key=after, limit=PAGE)):
+                yield from page
+                after = page[-1].key
 
     def _late_folders(self) -> dict[str, str]:
         """Folders of partitions whose first commit came after the listing, by key."""

@@ -102,8 +102,8 @@ def read_receipt(told: Any) -> Receipt:
         raise Unreadable(f"{type(wrong).__name__}: {wrong}") from wrong
 
 
-def read_plan(plan_id: str, data: bytes) -> Plan:
-    """Raises `Unreadable`."""
+def read_plan(plan_id: str, data: bytes, *, done: bool) -> Plan:
+    """`done`: all moves were carried out. Raises `Unreadable`."""
     told = _document(data)
     try:
         return Plan(
@@ -112,7 +112,7 @@ def read_plan(plan_id: str, data: bytes) -> Plan:
             label=str(told["partition"]),
             start=_number(told["from"]),
             end=_number(told["to"]),
-            done=told.get("state") == "done",
+            done=done,
             moves={_key(move["from"]): _key(move["to"]) for move in told["moves"]},
         )
     except (KeyError, TypeError, ValueError) as wrong:

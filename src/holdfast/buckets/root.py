@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from holdfast.buckets.s3_access import PART_SIZE, SCHEME, SMALLEST_PART, S3Access, split_root
+from holdfast.buckets.s3_access import PART_SIZE, PATIENCE, SCHEME, SMALLEST_PART, S3Access, split_root
 from holdfast.config import ByteSize, Options, Secret
 from holdfast.config.plugins import PLAIN_ERROR
 from holdfast.config.units import VALUE_ERROR
@@ -44,7 +44,7 @@ def _checked_endpoint(url: str) -> str:
 Root = Annotated[str, BeforeValidator(_as_text), AfterValidator(_checked_root)]
 
 
-class S3Options(Options):
+class S3Reach(Options):
     """How to reach S3, or a server that speaks it. Without keys: environment, profile, role of the machine."""
 
     endpoint_url: Annotated[str, AfterValidator(_checked_endpoint)] | None = Field(
@@ -57,14 +57,6 @@ class S3Options(Options):
     path_style: bool = Field(
         False, description="Name the bucket in the path and not in the host name, as most other servers need it."
     )
-    staging: Literal["auto", "multipart", "copy"] = Field(
-        "auto",
-        description="How files wait for their commit: as uploads that are not completed, or as hidden objects that are "
-        "copied. `auto` asks the server at start what it holds.",
-    )
-    part_size: Annotated[ByteSize, Field(ge=SMALLEST_PART, le=5 << 30)] = Field(
-        PART_SIZE, description="Files are sent in parts of this size; an open file keeps up to three in memory."
-    )
 
     @model_validator(mode="after")
     def _keys_come_in_pairs(self) -> Self:
@@ -75,7 +67,20 @@ class S3Options(Options):
         return self
 
 
-def check_together(root: str, s3: S3Options | None) -> None:
+class S3Options(S3Reach):
+    """How to reach S3, or a server that speaks it, and how files wait there."""
+
+    staging: Literal["auto", "multipart", "copy"] = Field(
+        "auto",
+        description="How files wait for their commit: as uploads that are not completed, or as hidden objects that are "
+        "copied. `auto` asks the server at start what it holds.",
+    )
+    part_size: Annotated[ByteSize, Field(ge=SMALLEST_PART, le=5 << 30)] = Field(
+        PART_SIZE, description="Files are sent in parts of this size; an open file keeps up to three in memory."
+    )
+
+
+def check_together(root: str, s3: S3Reach | None) -> None:
     """Raise unless the settings for S3 belong to a root on S3."""
     if s3 is not None and not root.startswith(SCHEME):
         raise PydanticCustomError(PLAIN_ERROR, "s3 is for a root that begins with s3://; this root is a folder")
@@ -87,13 +92,19 @@ def bucket_of(root: str, s3: S3Options | None) -> Bucket:
         from holdfast.buckets.local import LocalBucket
 
         return LocalBucket(root)
+    options = s3 or S3Options()
+    access, prefix = access_of(root, options)
+    from holdfast.buckets.s3 import S3Bucket
+
+    return S3Bucket(access, prefix, options.staging, options.part_size)
+
+
+def access_of(root: str, options: S3Reach, patience: float = PATIENCE) -> tuple[S3Access, str]:
+    """How to reach the bucket of a root on S3, and the prefix in it. Raises `UsageError` where boto3 is missing."""
     try:
         import boto3  # noqa: F401 - told now, not in a task
     except ImportError as error:
         raise UsageError(f"a root on S3 needs boto3; install holdfast[s3] ({error})") from error
-    from holdfast.buckets.s3 import S3Bucket
-
-    options = s3 or S3Options()
     bucket, prefix = split_root(root)
     access = S3Access(
         bucket,
@@ -103,5 +114,6 @@ def bucket_of(root: str, s3: S3Options | None) -> Bucket:
         options.secret_access_key,
         options.session_token,
         options.path_style,
+        patience,
     )
-    return S3Bucket(access, prefix, options.staging, options.part_size)
+    return access, prefix

@@ -11,6 +11,7 @@ from holdfast.config.secrets import Secret
 Staging: TypeAlias = Literal["auto", "multipart", "copy"]
 SCHEME = "s3://"
 PART_SIZE = 8 << 20
+PATIENCE = 60.0
 SMALLEST_PART = 5 << 20
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
 
@@ -26,6 +27,8 @@ class S3Access:
     secret_access_key: Secret | None = None
     session_token: Secret | None = None
     path_style: bool = False
+    patience: float = PATIENCE
+    """Seconds to wait for an answer; as long again, nothing is asked another time."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,11 +18,8 @@ from holdfast.config.secrets import Secret
 from holdfast.errors import SinkUnavailable
 
 TRIES = 4
-PATIENCE = 60.0
-"""Seconds after which nothing is tried again."""
 THREADS = 8
 CONNECT_TIMEOUT = 5.0
-READ_TIMEOUT = 60.0
 _FIRST_PAUSE = 0.1
 
 _AGAIN = {"SlowDown", "RequestTimeout", "RequestTimeTooSkewed", "ConditionalRequestConflict", "OperationAborted"}
@@ -69,7 +66,7 @@ class S3Client:
         from botocore.exceptions import BotoCoreError, ClientError
 
         perhaps_done = False
-        give_up_at = time.monotonic() + PATIENCE
+        give_up_at = time.monotonic() + self.access.patience
         for attempt in range(1, TRIES + 1):
             try:
                 answer = getattr(self._client, verb)(Bucket=self.access.bucket, **arguments)
@@ -123,7 +120,7 @@ def _connect(access: S3Access) -> Any:
 
     config = Config(
         connect_timeout=CONNECT_TIMEOUT,
-        read_timeout=READ_TIMEOUT,
+        read_timeout=access.patience,
         max_pool_connections=2 * THREADS,
         retries={"total_max_attempts": 1, "mode": "standard"},
         # The signature covers the bytes; more than that not every server knows.

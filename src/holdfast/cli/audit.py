@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 Deep = Annotated[
     bool, typer.Option("--deep", metavar="", help="Read every file: compare its SHA-256 and decode its rows.")
 ]
+RunId = Annotated[
+    str | None, typer.Option("--run", metavar="RUN", help="The files of this rewind or backfill, not the live ones.")
+]
 Topic = Annotated[str | None, typer.Option("--topic", metavar="TOPIC", help="The topic of the message.")]
 Partition = Annotated[int | None, typer.Option("--partition", min=0, metavar="N", help="Its Kafka partition.")]
 Offset = Annotated[int | None, typer.Option("--offset", min=0, metavar="N", help="Its offset.")]
@@ -35,7 +38,9 @@ Backup = Annotated[
 LOCATED = ("OFFSETS", "PLACE", "FILE", "TOLD BY")
 
 
-def verify(file: File, pipeline: PipelineName = None, deep: Deep = False, json: AsJson = False) -> None:
+def verify(
+    file: File, pipeline: PipelineName = None, run: RunId = None, deep: Deep = False, json: AsJson = False
+) -> None:
     """Prove that every offset up to the committed position is in exactly one file, a recorded gap or a dead letter.
 
     Reads the store, all manifests and the listing of every `files` sink of the pipeline; changes nothing, and may run
@@ -46,9 +51,9 @@ def verify(file: File, pipeline: PipelineName = None, deep: Deep = False, json: 
 
     settings = app.load_settings(file)
     name = chosen_pipeline(settings, pipeline)
-    subjects = app.audited(settings, name)
-    report = Report(deep=deep, offsets=all(subject.offsets for subject in subjects))
     with opened_store(settings) as store:
+        subjects = app.audited(settings, name) if run is None else app.audited_run(settings, store, name, run)
+        report = Report(deep=deep, offsets=all(subject.offsets for subject in subjects))
         proofs = report.watched(_proofs(subjects, store, deep=deep))
         if json:
             output.say_json_rows(proof.row() for proof in proofs)

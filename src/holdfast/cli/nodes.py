@@ -19,7 +19,8 @@ COLUMNS = ("NAME", "STATE", "LEASES", "SLOTS", "LAST HEARTBEAT", "SESSION", "PIP
 def nodes(file: File, ended: Ended = False, json: AsJson = False) -> None:
     """List the nodes that share the file's store and prefix, and how many leases each holds.
 
-    A node is alive while its last heartbeat is recent enough by the store's clock.
+    A node is alive while its last heartbeat is recent enough by the store's clock. With --json each node also has the
+    numbers of the partitions it holds (`shards`, such as "0-3"), as members of a consumer group have them.
     """
     from holdfast import app
     from holdfast.observe import insights

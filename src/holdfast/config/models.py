@@ -124,10 +124,15 @@ class SparkSettings(Options):
     master: str | None = Field(
         None,
         min_length=1,
-        description="Spark's master URL; local[2] unless given.",
+        description="Spark's master URL, such as spark://host:7077 or yarn; local[2] unless given.",
     )
     conf: dict[str, ConfValue] = Field(
         default_factory=dict, description="Spark's own settings; a value that is a reference is kept secret."
+    )
+    py_files: tuple[str, ...] = Field(
+        (),
+        description="Modules of your own that executors need: paths of .py files, package folders or .zip files. "
+        "The node itself must be able to import them too.",
     )
 
     def plain_conf(self) -> dict[str, str]:

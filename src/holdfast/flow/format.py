@@ -45,7 +45,7 @@ class Format(ABC):
     extension: str
     """What file names end with, without the first dot."""
     keeps: frozenset[str] = frozenset()
-    """Columns of Kafka's rows that `read` gives back as they were, if they were among the rows."""
+    """Columns of Kafka's rows that `read` gives back, if they were among the rows, but for what settings change."""
 
     @abstractmethod
     def columns(self, fields: Any) -> Mapping[str, Any]:
@@ -68,8 +68,8 @@ class Format(ABC):
         """Read back a whole file that a writer of the same settings has made: record batches, in the order of writing.
 
         They have the columns that the file has, in Arrow types close to those that were written; a batch is never
-        empty. Blocks as reading `data` does, and leaves it open. Raises `ValueError` when the bytes are no whole file
-        of this format, at the latest at the end; what `data` raises goes through.
+        empty. `data` can seek. Blocks as reading it does, and leaves it open. Raises `ValueError` when the bytes are no
+        whole file of this format, at the latest at the end; what `data` raises goes through.
         """
 
 

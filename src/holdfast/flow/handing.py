@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Sequence
+import heapq
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
 
 from holdfast.errors import LeaseLost
 from holdfast.events import PartitionHandedOff
@@ -23,17 +24,31 @@ class HandingOff:
         self._holdings = holdings
 
     def shed_to(self, targets: Sequence[str]) -> None:
-        """Choose a lease for each target, those at rest first. Replaces what was chosen before and has not gone yet."""
+        """Choose a lease for each target. Replaces what was chosen before and has not gone yet."""
         wanted = Counter(targets)
         for held in self._holdings:
             if held.hand_to is not None and wanted[held.hand_to] > 0:
                 wanted[held.hand_to] -= 1
             else:
                 held.hand_to = None
-        free = sorted((held for held in self._holdings if held.hand_to is None), key=lambda held: not held.at_rest)
-        for held, target in zip(free, wanted.elements(), strict=False):
+        for held, target in zip(self._in_turn(), wanted.elements(), strict=False):
             held.hand_to = target
         self._engine.drain([held.batch.id for held in self._holdings if held.hand_to and held.batch])
+
+    def _in_turn(self) -> Iterator[Held]:
+        """What may go: each time one of the group of which most are left, so that a busy topic is shared as well."""
+        staying = self._holdings.where(lambda held: held.hand_to is None)
+        groups: dict[str, list[Held]] = defaultdict(list)
+        for held in sorted(staying, key=lambda held: held.at_rest):  # taken from the end: those at rest first
+            groups[held.lease.group].append(held)
+        left = [(-len(group), not group[-1].at_rest, name) for name, group in groups.items()]
+        heapq.heapify(left)
+        while left:
+            name = heapq.heappop(left)[2]
+            group = groups[name]
+            yield group.pop()
+            if group:
+                heapq.heappush(left, (-len(group), not group[-1].at_rest, name))
 
     def hand_off(self) -> None:
         """Give away what is chosen and at rest, in one write each: there is no moment without an owner."""

@@ -20,6 +20,7 @@ from holdfast.events import (
 from holdfast.flow.batch import Batch, Cut, Done, Limits, Plan, Wait
 from holdfast.flow.committing import Committer
 from holdfast.flow.engine import Advanced, Engine, Report, Staged
+from holdfast.flow.finalizer import finalizers
 from holdfast.flow.handing import HandingOff
 from holdfast.flow.held import Held, Holdings
 from holdfast.flow.publishing import Publisher
@@ -84,8 +85,10 @@ class PipelineLoop:
         self._may_claim = may_claim
         self._ask_generation = generation or (lambda: settings.generation)
         self._generation: int | None = None
+        self._allowed = False
         self._discovery = _discovery(coordinator, source)
         self._discovering = False
+        self._finalizers = finalizers(coordinator, source, sinks)
         self._next_look = 0.0
         self._next_pass = 0.0
         self._draining = False
@@ -115,6 +118,8 @@ class PipelineLoop:
         step("plan", limit)
         self._handing.hand_off()
         self._plan()
+        for finalizer in self._finalizers if not self._draining else ():
+            finalizer.turn()
 
     def drain(self) -> None:
         """Take no more leases and start no more rounds; long-lived batches finish what is out."""
@@ -144,8 +149,9 @@ class PipelineLoop:
         if passing:
             self._generation = self._ask_generation()
             self._tell_share()
-        if passing and (self._generation is None or not self._may_claim()):
-            self._next_look = now + self._coordinator.session.timing.heartbeat
+            self._allowed = self._generation is not None and self._may_claim()
+        if not self._allowed:
+            self._next_look = self._next_pass
             self.hand_back()
             return
         if passing:

@@ -60,17 +60,20 @@ def decode_manifest(data: bytes) -> Manifest:
         raise Halt(f"a manifest cannot be read: {broken}") from broken
 
 
-def standing(manifests: Iterable[Manifest]) -> list[Manifest]:
-    """Of a partition's manifests in order, those whose files are the ones to read: by offsets, each one once.
+def standing(newest_first: Iterable[Manifest], offset: int = 0) -> list[Manifest]:
+    """Of a partition's manifests those whose files are the ones to read, in order, from the one with the offset on.
 
     Where work began anew at an earlier offset (`holdfast rewind --replace`), what had been there before is replaced.
+    No more manifests are taken than are needed.
     """
     chain: list[Manifest] = []
-    for manifest in manifests:
-        while chain and first_offset(manifest) < chain[-1].end["offset"]:
-            chain.pop()
+    for manifest in newest_first:
+        if chain and manifest.end["offset"] > first_offset(chain[-1]):
+            continue
         chain.append(manifest)
-    return chain
+        if first_offset(manifest) <= offset:
+            break
+    return chain[::-1]
 
 
 def first_offset(manifest: Manifest) -> int:

@@ -192,7 +192,7 @@ class Runs:
     def _add(self, run: Run) -> None:
         never_due = Ownership(Status.UNASSIGNED, due_at=None, write_id=self._live.world.new_id())
         row = Lease(runs_of(self._live.pipeline), run.id, ownership=never_due, progress=Progress(state=asdict(run)))
-        if not add_surely(self._live.store, self._live.world, [row]):
+        if not add_surely(self._live.store, self._live.world, lambda: [row]):
             raise UsageError(f"there is a run {run.id!r} already")
 
     def _change(self, run_id: str, status: RunStatus, **changes: Any) -> Run:

@@ -35,7 +35,7 @@ class RunLock:
         """
         lock = self._lock
         row = new_lease(lock.pipeline, Partition("$run"), lock.world.new_id(), now=lock.now())
-        add_surely(lock.store, lock.world, [row])
+        add_surely(lock.store, lock.world, lambda: [row])
         lock.sweep()
         for lease in lock.claim(1):
             self._lease = lease

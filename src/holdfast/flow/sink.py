@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from holdfast.errors import Halt, SinkUnavailable, StagedDataGone
-from holdfast.flow.batch import Name
+from holdfast.flow.batch import Batch, Name
+from holdfast.flow.finalizing import Finalizing
 from holdfast.flow.staging import Stager
 from holdfast.leases.lease import Json, Lease
 
@@ -50,6 +51,14 @@ class Sink(ABC):
     @abstractmethod
     def stager(self) -> Stager:
         """What the engine's tasks use to stage rows where no reader sees them; must be picklable."""
+
+    def stager_for(self, batches: Sequence[Batch]) -> Stager:  # noqa: ARG002 - most stage all batches alike
+        """The same for these very batches, which is what their tasks are given."""
+        return self.stager()
+
+    def finalizing(self) -> Finalizing | None:
+        """How places in this output are declared final; None if they are not."""
+        return None
 
     @abstractmethod
     def receipt(self, parts: Sequence[Json]) -> Json:

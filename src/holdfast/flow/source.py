@@ -97,6 +97,13 @@ class Source(ABC):
         An error of one batch becomes a row of that batch with a fault, never a failed job.
         """
 
+    def narrowed(self, spark: Any, batches: Sequence[Batch], wanted: frozenset[str]) -> Any | None:  # noqa: ARG002
+        """The same rows as `read`, with no more than these data columns, where that saves work; None where not.
+
+        Rows that never have a fault when they are read may come without that column.
+        """
+        return None
+
     def direct(self, spark: Any, batches: Sequence[Batch]) -> DirectRead | None:  # noqa: ARG002 - most have none
         """The same rows as `read`, without the frame; None if this source has no such way."""
         return None
@@ -106,6 +113,13 @@ class Source(ABC):
 
     def published(self, leases: Sequence[Lease]) -> None:
         """Everything before the positions of these leases is visible. Never raises, never waits."""
+
+    def extents(self, leases: Sequence[Lease]) -> list[tuple[int, int] | None]:
+        """For each lease the next offset to read, and the first one that is not there yet; None where it cannot tell.
+
+        Called by a thread of its own. Raises `SourceUnavailable`.
+        """
+        return [None] * len(leases)
 
     def noticed(self) -> list[Event]:
         """What people should hear of since the last call, such as lag. Does not block."""

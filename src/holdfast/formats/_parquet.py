@@ -53,8 +53,8 @@ def read_parquet(data: BinaryIO) -> Iterator[Any]:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    file = pq.ParquetFile(pa.PythonFile(LeftOpen(data), mode="r"))
     try:
+        file = pq.ParquetFile(pa.PythonFile(LeftOpen(data), mode="r"))
         yield from (rows for rows in file.iter_batches(READ_ROWS) if rows.num_rows)
     except OSError as error:
         if error.errno is not None:

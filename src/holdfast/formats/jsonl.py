@@ -22,7 +22,8 @@ class JsonlConfig(CompressedOptions):
 class Jsonl(Format):
     """Writes a column `value` of bytes, or one of text that is the only column, as it is: it is JSON already.
 
-    Else the columns become one JSON object. `read` gives the lines back, in the column `value`.
+    Else the columns become one JSON object. `read` gives the lines back, in the column `value`: line breaks within a
+    value are spaces then, and a value that was null is the JSON `null`.
     """
 
     keeps = frozenset({VALUE})

@@ -15,7 +15,7 @@ from holdfast.flow.run import Run
 from holdfast.flow.sink import Sink
 from holdfast.formats.choice import chosen_formats
 from holdfast.jobs.choosing import Between, OnlyNames, TimeSpan, parse_between
-from holdfast.jobs.making import FILES, check_roots_are_free, coming_generation, new_roots, with_roots
+from holdfast.jobs.making import FILES, check_roots_are_free, coming_generation, new_roots
 from holdfast.jobs.running import Job, NewRun, begin
 from holdfast.leases.lease import Json
 from holdfast.leases.store import Store
@@ -48,14 +48,14 @@ def backfill(settings: Settings, store: Store, asked: Backfill, emit: app.Emit, 
     number = coming_generation(settings, store, asked.pipeline, by)
     roots = new_roots(settings, asked.pipeline, root, number)
     names = [Name(one.group, str(one.index)) for one in partitions]
-    check_roots_are_free(with_roots(settings, asked.pipeline, roots), asked.pipeline, names)
+    check_roots_are_free(app.with_roots(settings, asked.pipeline, roots), asked.pipeline, names)
     told = {"kind": KIND, **asdict(asked), "topics": list(asked.topics), "generation": number, "roots": roots}
     return begin(store, job_of(settings, asked.pipeline, told), NewRun(partitions, told, by), emit)
 
 
 def job_of(settings: Settings, pipeline: str, told: Mapping[str, Json]) -> Job:
     """The job of a run of this kind, as its row tells of it."""
-    changed = with_roots(settings, pipeline, told["roots"])
+    changed = app.with_roots(settings, pipeline, told["roots"])
     asked = Backfill(pipeline, told["backup"], told["between"], told["topics"], told["names"])
     return Job(changed, pipeline, _checked(changed, asked), told["generation"])
 
@@ -90,14 +90,11 @@ def archive_of(settings: Settings, registry: Registry, asked: Backfill, between:
 
 def needed_columns(processors: Sequence[Processor], sinks: Sequence[Sink]) -> frozenset[str]:
     """Kafka's columns that must be in the backup: for names, for the parser, for the formats."""
-    from pyspark.sql.types import StructType
+    from pyspark.sql import types as kinds
 
-    from holdfast.sources.archive.reading import DDL, OWN
-
-    everything = frozenset(OWN.names)
-    whole = StructType.fromDDL(DDL)
-    assert isinstance(whole, StructType)
-    fields = StructType([one for one in whole.fields if one.name in everything])
+    # Without an active session there is no way from a DDL string; a format looks at names, and at the kind of `value`.
+    everything = frozenset({"topic", "partition", "offset", "timestamp", "timestamp_type", "key", "value", "headers"})
+    fields = kinds.StructType([kinds.StructField(name, kinds.BinaryType()) for name in sorted(everything)])
     needed: frozenset[str] | None = frozenset(name for sink in sinks for name in sink.stager().columns(fields))
     for processor in reversed(processors):
         step = processor.in_task()

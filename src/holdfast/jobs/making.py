@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from holdfast import app
@@ -61,19 +61,6 @@ def new_roots(settings: Settings, pipeline: str, root: str | None, generation: i
     if root is not None and len(chosen) > 1:
         raise UsageError(f"--root is for one sink of files; {pipeline!r} has {len(chosen)}")
     return {named.name: root or f"{named.use.config.root.rstrip('/')}-g{generation}" for named in chosen}
-
-
-def with_roots(settings: Settings, pipeline: str, roots: Mapping[str, str]) -> Settings:
-    """The settings with other roots for some sinks of a pipeline, by the sinks' names."""
-    chosen = settings.pipelines[pipeline]
-    sinks = tuple(
-        replace(named, use=replace(named.use, config=named.use.config.model_copy(update={"root": roots[named.name]})))
-        if named.name in roots
-        else named
-        for named in chosen.sinks
-    )
-    changed = {**settings.pipelines, pipeline: chosen.model_copy(update={"sinks": sinks})}
-    return settings.model_copy(update={"pipelines": changed})
 
 
 def check_roots_are_free(settings: Settings, pipeline: str, names: Sequence[Name]) -> None:

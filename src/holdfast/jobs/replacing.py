@@ -8,9 +8,10 @@ begin again at the earlier offset.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 from holdfast import app
 from holdfast.buckets.bucket import Bucket
@@ -71,7 +72,9 @@ class Replacing:
         self._check_parsing()
         start = self._rounded(row, wanted)
         first_offset(self._settings, replace(self._asked, to=str(start)))
-        moves = [(root, key) for root, bucket in self._roots.items() for key in files_from(self._chain(bucket), start)]
+        moves = [
+            (root, key) for root, bucket in self._roots.items() for key in files_from(self._chain(bucket, start), start)
+        ]
         return Replaced(start, committed, wanted, None, tuple(moves))
 
     def carry_out(self) -> Replaced:
@@ -86,6 +89,7 @@ class Replacing:
         missing = [key for root, plan in plans.items() for key in self._moved(self._roots[root], plan)]
         number = next(iter(plans.values())).generation
         self._generations.switch(number)
+        self._finish(plans)
         self._operator.change(self._asked.key, _begun_again({"offset": why["from"]}, number))
         moves = tuple((root, key) for root, plan in plans.items() for key in plan.files)
         return Replaced(why["from"], row.progress.position["offset"], why["asked"], number, moves, tuple(missing))
@@ -101,15 +105,18 @@ class Replacing:
             )
 
     def _rounded(self, row: Lease, wanted: int) -> int:
-        chain = self._chain(next(iter(self._roots.values())))
+        chain = self._chain(next(iter(self._roots.values())), wanted)
         pending = next(iter((row.commit.receipts or {}).values()), None)
         if pending is not None and wanted >= pending["from"]["offset"]:
             return int(pending["from"]["offset"])
         return commit_start(chain, wanted)
 
-    def _chain(self, bucket: Bucket) -> list[Manifest]:
-        keys = bucket.keys(f"{OURS}/commits/{folder(self._asked.name)}/")
-        return standing(decode_manifest(bucket.read(key) or b"") for key in keys)
+    def _chain(self, bucket: Bucket, offset: int) -> list[Manifest]:
+        keys = reversed(list(bucket.keys(f"{OURS}/commits/{folder(self._asked.name)}/")))
+        chain = standing((decode_manifest(bucket.read(key) or b"") for key in keys), offset)
+        if any(before.end != after.start for before, after in pairwise(chain)):
+            raise Refused(f"the manifests of {self._asked.key} do not follow one another; see what `verify` says")
+        return chain
 
     # --- steps -------------------------------------------------------------------------------------------------
 
@@ -151,7 +158,7 @@ class Replacing:
     def _recorded(self, row: Lease, bucket: Bucket, generation: int) -> ReplacingPlan:
         why, end = transitions.set_aside_for(row), row.progress.position["offset"]
         place = (self._operator.pipeline, self._asked.topic, self._asked.partition)
-        files = files_from(self._chain(bucket), why["from"])
+        files = files_from(self._chain(bucket, why["from"]), why["from"])
         plan = ReplacingPlan(why["plan"], *place, why["from"], end, generation, files)
         if not bucket.create(plan.key, plan.encode()):
             present = bucket.read(plan.key)
@@ -164,11 +171,14 @@ class Replacing:
         moves = list(plan.moves)
         with ThreadPoolExecutor(MOVED_AT_ONCE) as pool:
             there = list(pool.map(lambda move: bucket.move(*move), moves))
-        bucket.create(plan.done_key, b"{}")
         for (old, _), found in zip(moves, there, strict=True):
             if not found:
                 self._emit(Notice(f"{old} is named by a manifest and was not there to be moved"))
                 yield old
+
+    def _finish(self, plans: Mapping[str, ReplacingPlan]) -> None:
+        for root, plan in plans.items():
+            self._roots[root].create(plan.done_key, b"{}")
 
 
 def _roots(settings: Settings, pipeline: str) -> dict[str, Bucket]:

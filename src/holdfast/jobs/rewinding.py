@@ -13,7 +13,7 @@ from holdfast.errors import PartitionNotFound, UsageError
 from holdfast.flow.batch import Name
 from holdfast.flow.run import Run
 from holdfast.jobs.choosing import parse_time
-from holdfast.jobs.making import check_roots_are_free, coming_generation, new_roots, with_roots
+from holdfast.jobs.making import check_roots_are_free, coming_generation, new_roots
 from holdfast.jobs.running import Job, NewRun, begin
 from holdfast.leases.lease import Json, Lease, Partition
 from holdfast.leases.store import Store
@@ -49,7 +49,7 @@ def rewind(settings: Settings, store: Store, asked: Rewind, emit: app.Emit, *, r
         raise UsageError(f"{asked.key} is committed up to {committed}: there is nothing to read again from {first} on")
     number = coming_generation(settings, store, asked.pipeline, by)
     roots = new_roots(settings, asked.pipeline, root, number)
-    check_roots_are_free(with_roots(settings, asked.pipeline, roots), asked.pipeline, [asked.name])
+    check_roots_are_free(app.with_roots(settings, asked.pipeline, roots), asked.pipeline, [asked.name])
     told = {"kind": KIND, "key": asked.key, "from": first, "to": committed, "generation": number, "roots": roots}
     new = NewRun([_partition(asked, row, first, committed)], told, by)
     return begin(store, job_of(settings, asked.pipeline, told), new, emit)
@@ -57,7 +57,7 @@ def rewind(settings: Settings, store: Store, asked: Rewind, emit: app.Emit, *, r
 
 def job_of(settings: Settings, pipeline: str, told: Mapping[str, Json]) -> Job:
     """The job of a run of this kind, as its row tells of it."""
-    changed = with_roots(settings, pipeline, told["roots"])
+    changed = app.with_roots(settings, pipeline, told["roots"])
     parts = app.build_parts(changed.pipelines[pipeline], Registry.installed())
     return Job(changed, pipeline, parts, told["generation"])
 

@@ -97,19 +97,26 @@ class _Driver:
         coordinator = self._runs.coordinator(self._id)
         loop = PipelineLoop(coordinator, job.parts.source, job.parts.sinks, engine, limits, self._goes_on)
         self._node = Node(self._session, [loop], engine, self.world)
-        self._listen()
-        self._node.run()
+        with self._listening():
+            self._node.run()
         run = self._runs.aggregate(self._id)
         self._lock.release()
         return run
 
-    def _listen(self) -> None:
+    @contextmanager
+    def _listening(self) -> Iterator[None]:
+        """Signals ask the node to stop, until the block ends."""
+
         def stop(_signal: int, _frame: FrameType | None) -> None:
             self._clock.ask_to_stop(app.STOP_WITHIN)
             self._node.stop()
 
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, stop)
+        before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
 
     def _goes_on(self) -> bool:
         """Asked on every pass: keeps the lock and the sums, and tells whether partitions may be claimed."""
@@ -129,7 +136,7 @@ class _Driver:
             self._new = None
         elif self._drives:
             self._keep()
-        elif self._lock.holder() == self._id:
+        else:
             self._drive_if_nobody_does()
 
     def _create(self, new: NewRun) -> None:
@@ -145,6 +152,9 @@ class _Driver:
             self._drives = False  # whether the run goes on is in its row
 
     def _drive_if_nobody_does(self) -> None:
+        holder = self._lock.holder()
+        if holder not in {None, self._id} and self._runs.show(str(holder)).status not in ENDED:
+            return  # to take the lock now would end that run
         try:
             self._lock.acquire(self._id)
         except Refused:

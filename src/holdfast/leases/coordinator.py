@@ -21,15 +21,18 @@ from holdfast.events import (
     Unreachable,
 )
 from holdfast.leases import transitions
-from holdfast.leases.floor import lifted, read_floor
+from holdfast.leases.floor import read_floor
 from holdfast.leases.lease import Key, Lease, Partition, Status, facts, new_lease
 from holdfast.leases.session import Session, expire_silent_sessions
+from holdfast.leases.spreading import Spread
 from holdfast.leases.store import ClaimingStore, ClaimRequest, Outcome, Query, Store, Swap
 from holdfast.leases.transitions import RetryLimits, stamped
 from holdfast.leases.world import World
 from holdfast.leases.writes import FencedWrites, add_surely, until_answered
 
 CREATE_CHUNK = 500
+RECENT = 0.5
+"""Part of a heartbeat: looks at the table that decide nothing may be so old. One look serves a whole pass."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,10 +65,16 @@ class Coordinator:
         self.run = run
         self.policy = policy
         self._writes = FencedWrites(store, world)
+        self._spread = Spread(world.dice)
 
     def now(self) -> float:
         """The store's time."""
         return until_answered(self.world, "store", self.store.now)
+
+    @property
+    def recent(self) -> Store:
+        """The store for reads that decide nothing, see `Store.recent`."""
+        return self.store.recent(self.session.timing.heartbeat * RECENT)
 
     # --- taking ------------------------------------------------------------------------------------------------
 
@@ -79,7 +88,7 @@ class Coordinator:
 
     def adopt(self, found: Iterable[Lease]) -> list[Lease]:
         """Of leases that `owned` answered and nobody here holds, those fit for work; the others as `claim` does."""
-        return [lease for lease in self._above_floor(list(found)) if self._fit_for_work(lease)]
+        return [lease for lease in found if self._fit_for_work(lease)]
 
     def claim_rows(self, rows: Sequence[Lease]) -> list[Lease]:
         """Take these very leases, as a snapshot showed them; those that have changed since are passed over."""
@@ -94,7 +103,7 @@ class Coordinator:
     def owned(self) -> list[Lease]:
         """What the store says this session owns; more than `claim` answered if an answer was lost."""
         query = Query(self.pipeline, self.run, (Status.ASSIGNED,), owner=self.session.id)
-        return until_answered(self.world, "store", lambda: self.store.find(query))
+        return until_answered(self.world, "store", lambda: self.recent.find(query))
 
     def _request(self, limit: int) -> ClaimRequest:
         return ClaimRequest(
@@ -121,8 +130,9 @@ class Coordinator:
         self.world.emit(Unreachable("store", str(away), self.session.timing.heartbeat))
 
     def _find_and_swap(self, request: ClaimRequest) -> list[Lease]:
-        found = self.store.find(Query(self.pipeline, self.run, request.order, due=True, limit=request.limit))
-        return self._take(request, found) if found else []
+        limit = request.limit * self._spread.width
+        found = self.recent.find(Query(self.pipeline, self.run, request.order, due=True, limit=limit))
+        return self._take(request, self._spread.choose(found, request.limit)) if found else []
 
     def _take(self, request: ClaimRequest, found: Sequence[Lease]) -> list[Lease]:
         now = self.store.now()
@@ -130,6 +140,7 @@ class Coordinator:
         taken = [request.take(row, now) for row in readable]
         outcomes = self.store.swap([Swap(row.version, lease) for row, lease in zip(readable, taken, strict=True)])
         won = [lease for lease, outcome in zip(taken, outcomes, strict=True) if outcome is Outcome.OK]
+        self._spread.learn(len(won), outcomes.count(Outcome.CONFLICT))
         return won + [row for row in found if row.unreadable is not None]
 
     def _fit_for_work(self, lease: Lease) -> bool:
@@ -142,17 +153,6 @@ class Coordinator:
             return False
         self.world.emit(PartitionAcquired(self.pipeline, lease.key, lease.token))
         return True
-
-    def _above_floor(self, taken: list[Lease]) -> list[Lease]:
-        """What was taken, under tokens that no deleted row can have had. Blocks until the store has answered."""
-        if not taken:
-            return []
-        floor = self._token_floor()
-        if all(lease.token > floor for lease in taken):
-            return taken
-        unread = [lease for lease in taken if lease.unreadable is not None]
-        lifts = [(lease, lambda row: lifted(row, floor)) for lease in taken if lease.unreadable is None]
-        return unread + [lease for lease in self.write_each(lifts) if isinstance(lease, Lease)]
 
     def _halt_unread(self, row: Lease) -> None:
         reason = "the stored row cannot be read; it is kept as it is"
@@ -196,14 +196,15 @@ class Coordinator:
 
         Runs on every pass, because a claim may land after its owner was ended. Does nothing if the store is away.
         """
-        expire_silent_sessions(self.store, self.world, self.session.fleet, self.session.id)
+        session = self.session
+        expire_silent_sessions(self.recent, self.world, session.fleet, session.id, session.observed)
         try:
             self._orphan(self._rows_of_strangers())
         except StoreUnavailable:
             return
 
     def _rows_of_strangers(self) -> list[Lease]:
-        live = self.store.find(Query(self.session.fleet, statuses=(Status.ASSIGNED,)))
+        live = self.recent.find(Query(self.session.fleet, statuses=(Status.ASSIGNED,)))
         query = Query(
             self.pipeline,
             self.run,
@@ -211,7 +212,7 @@ class Coordinator:
             without_owners=tuple(row.key for row in live),
             not_due=True,
         )
-        return self.store.find(query)
+        return self.recent.find(query)
 
     def _orphan(self, rows: list[Lease]) -> None:
         if not rows:
@@ -256,15 +257,16 @@ class Coordinator:
     def _add(self, partitions: list[Partition], index: int) -> int:
         if not partitions:
             return 0
-        now, floor, write_id = self.now(), self._token_floor(), self.world.new_id()
-        rows = [
-            new_lease(self.pipeline, partition, write_id, run=self.run, now=now, index=index + i, floor=floor)
-            for i, partition in enumerate(partitions)
-        ]
-        return add_surely(self.store, self.world, rows)
+        now, write_id = self.now(), self.world.new_id()
 
-    def _token_floor(self) -> int:
-        return until_answered(self.world, "store", lambda: read_floor(self.store, self.pipeline))
+        def rows() -> list[Lease]:
+            floor = read_floor(self.store, self.pipeline)
+            return [
+                new_lease(self.pipeline, partition, write_id, run=self.run, now=now, index=index + i, floor=floor)
+                for i, partition in enumerate(partitions)
+            ]
+
+        return add_surely(self.store, self.world, rows)
 
     def counts(self) -> dict[Status, int]:
         """Rows by status."""

@@ -17,6 +17,7 @@ from holdfast.events import DiscoveryFailed, DiscoveryFinished
 from holdfast.leases import transitions
 from holdfast.leases.coordinator import ClaimPolicy, Coordinator
 from holdfast.leases.lease import Key, Lease, Partition, Status, new_lease
+from holdfast.leases.store import Query
 from holdfast.leases.transitions import RetryLimits
 from holdfast.leases.writes import add_surely, until_answered
 
@@ -37,11 +38,12 @@ class Discovery:
         self._partitions = partitions
         self._supplier = supplier
         self._again_after = again_after
+        self._key = discovery_of(partitions.pipeline, partitions.run)
         self._lock = Coordinator(
             partitions.store,
             partitions.world,
             partitions.session,
-            discovery_of(partitions.pipeline).pipeline,
+            self._key.pipeline,
             run=partitions.run,
             policy=ClaimPolicy(ownership_timeout=PATIENCE, limits=NEVER_GIVE_UP),
         )
@@ -51,7 +53,7 @@ class Discovery:
 
         An error of the supplier is reported and tried again later, by any node.
         """
-        row = self._row()
+        row = self._recent_row()
         if row is None:
             self._add_row()
         elif row.status is Status.COMPLETED:
@@ -69,14 +71,18 @@ class Discovery:
         return row is not None and row.status is Status.COMPLETED
 
     def _row(self) -> Lease | None:
-        key = discovery_of(self._partitions.pipeline, self._partitions.run)
-        (row,) = until_answered(self._lock.world, "store", lambda: self._lock.store.get([key]))
+        (row,) = until_answered(self._lock.world, "store", lambda: self._lock.store.get([self._key]))
         return row
+
+    def _recent_row(self) -> Lease | None:
+        # Nothing is decided by it: the lease is claimed by version.
+        rows = until_answered(self._lock.world, "store", lambda: self._lock.recent.find(Query(*self._key[:2])))
+        return rows[0] if rows else None
 
     def _add_row(self) -> None:
         lock = self._lock
         row = new_lease(lock.pipeline, Partition("$discovery"), lock.world.new_id(), run=lock.run, now=lock.now())
-        add_surely(lock.store, lock.world, [row])
+        add_surely(lock.store, lock.world, lambda: [row])
 
     def _run_under(self, lease: Lease) -> bool:
         # A copy to the last depth: what a run changes before it fails must not be saved.

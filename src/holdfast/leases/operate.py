@@ -1,6 +1,7 @@
-"""What a person may do to partitions: reopen, release, fail, purge. No lease is needed; the row's version decides.
+"""What a person may do to partitions: reopen, release, fail, purge, forget.
 
-The owner of a partition, if there is one, learns of it at its next write, which finds another version and lets go.
+No lease is needed; the row's version decides. The owner of a partition, if there is one, learns of it
+at its next write, which finds another version and lets go.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from holdfast.errors import PartitionNotFound, PartitionUpdateFailed, TransitionRefused
 from holdfast.leases import transitions
-from holdfast.leases.floor import floor_of, height
+from holdfast.leases.floor import REST, floor_of, height
 from holdfast.leases.lease import Key, Lease, Ownership, Status
 from holdfast.leases.store import Outcome, Query, Store, Swap
 from holdfast.leases.transitions import stamped
@@ -27,6 +28,8 @@ class Operator:
     new_id: Callable[[], str]
     pipeline: str
     run: str = ""
+    rest: float = REST
+    """Seconds from purging a row until it may be forgotten; what depends on it: `holdfast.leases.floor`."""
 
     def rows(self, statuses: tuple[Status, ...] = ()) -> Iterator[Lease]:
         """All rows in order of key, page by page."""
@@ -65,22 +68,32 @@ class Operator:
                 yield row
 
     def purge(self, rows: list[Lease]) -> int:
-        """Reduce the rows to key and token: space is freed, deduplication and fence stay. Answers how many."""
+        """Reduce the rows to key and token: space is freed, deduplication and fence stay. Answers how many.
+
+        The token floor is raised above them first, so that they may be forgotten one day.
+        """
+        if not rows:
+            return 0
+        self._raise_floor(max(map(height, rows)))
+        # Read after the floor was raised: `forget` counts from here.
         now = self.store.now()
         swaps = [Swap(row.version, stamped(row, transitions.strip(row, now), self.new_id())) for row in rows]
         return sum(outcome is Outcome.OK for outcome in self.store.swap(swaps))
 
-    def forget(self, rows: list[Lease]) -> int:
-        """Delete COMPLETED rows for good, after raising the token floor above every one of them.
+    def forgettable(self) -> Iterator[Lease]:
+        """Rows that were purged long enough ago."""
+        limit = self.store.now() - self.rest
+        return (row for row in self.rows((Status.COMPLETED,)) if _purged_by(row, limit))
 
-        A partition that is found again later is read again: deduplication is then the source's task. Why nobody works
-        under a token of a deleted row, even if rows are made at this moment: `holdfast.leases.floor`.
+    def forget(self, rows: list[Lease]) -> int:
+        """Delete rows for good, of which only those that were purged long enough ago. Answers how many.
+
+        A partition that is found again later is read again: deduplication is then the source's task. Nobody ever works
+        under a token of a deleted row: `holdfast.leases.floor`.
         """
-        done = [row for row in rows if row.status is Status.COMPLETED and row.commit.receipts is None]
-        if not done:
-            return 0
-        self._raise_floor(max(map(height, done)))
-        return sum(outcome is Outcome.OK for outcome in self.store.remove(done))
+        limit = self.store.now() - self.rest
+        rested = [row for row in rows if _purged_by(row, limit)]
+        return sum(outcome is Outcome.OK for outcome in self.store.remove(rested))
 
     def _raise_floor(self, token: int) -> None:
         key = floor_of(self.pipeline)
@@ -114,6 +127,17 @@ def _unfinished(row: Lease) -> Lease:
 def _completed_by(row: Lease, limit: float) -> bool:
     done = row.history.completed_at
     return not transitions.is_stripped(row) and done is not None and done <= limit
+
+
+def _purged_by(row: Lease, limit: float) -> bool:
+    stripped_at = row.history.updated_at
+    return (
+        row.status is Status.COMPLETED
+        and transitions.is_stripped(row)
+        and row.commit.receipts is None
+        and stripped_at is not None
+        and stripped_at <= limit
+    )
 
 
 def _with_token(row: Lease, token: int) -> Lease:

@@ -1,19 +1,22 @@
 """A node's session: its row in `$nodes`, and the one heartbeat that keeps all its leases.
 
 A lease is live while its owner's session is. The session has ended when the store's clock has passed its `due_at`
-and somebody marked it so; from then on it can never heartbeat again. The node itself stops relying on it a margin
-earlier, by its own clock: that saves work, it is not what keeps data safe (the token is).
+(where the store has none: when it was watched for so long and did not move) and somebody marked it so; from then on it
+can never heartbeat again. The node itself stops relying on it a margin earlier, by its own clock: that saves work, it
+is not what keeps data safe (the token is).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
-from holdfast.errors import LeaseLost, SessionExpired, StoreUnavailable, TransitionRefused
+from holdfast.errors import LeaseLost, SessionExpired, StoreError, StoreUnavailable, TransitionRefused
 from holdfast.events import Heartbeat, NodeExpired, NodeJoined, NodeLeft
 from holdfast.leases.lease import Json, Lease, Ownership, Progress, Status
+from holdfast.leases.observed import ObservedSessions
 from holdfast.leases.store import Outcome, Query, Store, Swap
 from holdfast.leases.transitions import stamped
 from holdfast.leases.world import World
@@ -80,6 +83,7 @@ class Session:
         self._row: Lease | None = None
         self._usable_until = 0.0
         self.timing = timing
+        self.observed = ObservedSessions()
 
     @property
     def id(self) -> str:
@@ -100,7 +104,7 @@ class Session:
         started = self._world.clock.monotonic()
         now = until_answered(self._world, "store", self._store.now)
         self._row = self._first_row(now)
-        add_surely(self._store, self._world, [self._joined_row])
+        add_surely(self._store, self._world, lambda: [self._joined_row])
         self._forget_long_gone(now)
         self._renewed(started)
         self._world.emit(NodeJoined(self._info.name, self.id))
@@ -167,7 +171,9 @@ class Session:
         rows = until_answered(self._world, "store", lambda: self._store.find(ended))
         old = [row for row in rows if (row.history.completed_at or 0.0) < now - KEEP_ENDED_SESSIONS]
         if old:
-            until_answered(self._world, "store", lambda: self._store.remove(old))
+            # A store in which we may not delete keeps them.
+            with suppress(StoreError):
+                until_answered(self._world, "store", lambda: self._store.remove(old))
 
     def _require_current(self, row: Lease) -> None:
         if row.key != self.id:
@@ -202,13 +208,16 @@ def _ended(row: Lease, now: float) -> Lease:
     return replace(row, ownership=ownership, history=replace(row.history, completed_at=now))
 
 
-def expire_silent_sessions(store: Store, world: World, fleet: str, seen_by: str) -> None:
-    """Mark every session whose time is over by the store's clock. It can never heartbeat again.
+def expire_silent_sessions(
+    store: Store, world: World, fleet: str, seen_by: str, observed: ObservedSessions | None = None
+) -> None:
+    """Mark every session whose time is over by the store's clock, or by what was observed where it has none.
 
-    A session that renews at the same moment wins or loses by version. Does nothing if the store is away.
+    It can never heartbeat again. A session that renews at the same moment wins or loses by version. Does nothing if the
+    store is away.
     """
     try:
-        silent = store.find(Query(fleet, statuses=(Status.ASSIGNED,), due=True))
+        silent = _silent_sessions(store, world, fleet, observed)
         now = store.now() if silent else 0.0
         swaps = [Swap(row.version, stamped(row, _ended(row, now), world.new_id())) for row in silent]
         outcomes = store.swap(swaps) if swaps else []
@@ -217,3 +226,10 @@ def expire_silent_sessions(store: Store, world: World, fleet: str, seen_by: str)
     for row, outcome in zip(silent, outcomes, strict=True):
         if outcome is Outcome.OK:
             world.emit(NodeExpired(row.key, seen_by))
+
+
+def _silent_sessions(store: Store, world: World, fleet: str, observed: ObservedSessions | None) -> list[Lease]:
+    if store.has_clock or observed is None:
+        return store.find(Query(fleet, statuses=(Status.ASSIGNED,), due=True))
+    live = store.find(Query(fleet, statuses=(Status.ASSIGNED,)))
+    return observed.silent(live, world.clock.monotonic())

@@ -56,11 +56,11 @@ class FairShare:
     def look(self, held: int, room: int) -> Look:
         coordinator = self._coordinator
         try:
-            seen = coordinator.store.snapshot(coordinator.pipeline, coordinator.session.fleet, coordinator.run)
+            seen = coordinator.recent.snapshot(coordinator.pipeline, coordinator.session.fleet, coordinator.run)
             now = coordinator.store.now()
         except StoreUnavailable:
             return Look()
-        members = [row.key for row in seen.sessions if self._takes_part(row)]
+        members = self._members(seen.sessions)
         if coordinator.session.id not in members:
             return Look()
         free = sorted((row for row in seen.leases if claimable(row, now)), key=self._rank)
@@ -71,14 +71,21 @@ class FairShare:
         taken = coordinator.claim_rows([row for row in free if row.key in wanted])
         return Look(taken, plan.shed_to[: max(0, held - plan.quota)])
 
-    def _takes_part(self, row: Lease) -> bool:
-        """A node counts once it has renewed its session: one that comes and goes moves nothing."""
-        if row.status is not Status.ASSIGNED:
-            return False
-        if row.unreadable is not None:
-            return False
-        node = node_info(row)
-        return node.counter > 0 and not node.draining and self._coordinator.pipeline in node.pipelines
+    def _members(self, sessions: Sequence[Lease]) -> list[str]:
+        """A node counts once it has renewed its session: one that comes and goes moves nothing.
+
+        One that is alone counts at once: there is nobody whom it could disturb.
+        """
+        alive = [row for row in sessions if row.status is Status.ASSIGNED and row.unreadable is None]
+        nodes = {row.key: node_info(row) for row in alive}
+        able = {
+            session: node
+            for session, node in nodes.items()
+            if not node.draining and self._coordinator.pipeline in node.pipelines
+        }
+        if list(able) == [self._coordinator.session.id]:
+            return list(able)
+        return [session for session, node in able.items() if node.counter > 0]
 
     def _rank(self, row: Lease) -> tuple[int, float, int, str]:
         place = claim_order(closed_last=self._coordinator.policy.closed_last).index(row.status)

@@ -102,8 +102,19 @@ class Store(ABC):
     """False for a store that forgets when its process ends."""
     shared: bool = True
     """False for a store that only one process can see."""
+    has_clock: bool = True
+    """False if `now()` is good enough for times when rows are due, but not to tell that a session has ended; then nodes
+    watch each other, see `holdfast.leases.observed`."""
     max_body_bytes: int = 1 << 20
     """Largest body of a row. A larger one raises `RowTooLarge` before anything is written."""
+
+    def recent(self, max_age: float) -> Store:  # noqa: ARG002 - for stores to which a look is dear
+        """This store, whose reads may be answered by a look at the table up to so many seconds ago.
+
+        For reads that decide nothing: whoever acts on them swaps by version. What was written through this instance
+        is in the answers. Stores to which a look costs little are always as of now.
+        """
+        return self
 
     @abstractmethod
     def open(self) -> None:
@@ -145,7 +156,8 @@ class Store(ABC):
     def remove(self, leases: Sequence[Lease]) -> list[Outcome]:
         """Delete each row if it still has that version. A missing row is OK.
 
-        Callers raise the pipeline's token floor first, or know that the key is never used again.
+        Callers know that the key is never used again, or that the row has rested below the token floor, see
+        `holdfast.leases.floor`. The same holds for a store that deletes rows by itself.
         """
 
     @abstractmethod

@@ -46,9 +46,7 @@ class RetryLimits:
 def stamped(old: Lease, new: Lease, write_id: str) -> Lease:
     """The new row as the successor of the old one, marked with the id of the write that makes it."""
     own = new.ownership
-    # A lease that was lifted above the token floor has left versions out.
-    version = max(old.version, own.version) + 1
-    return _with(new, Ownership(own.status, own.owner, own.token, version, write_id, own.due_at), new.history)
+    return _with(new, Ownership(own.status, own.owner, own.token, old.version + 1, write_id, own.due_at), new.history)
 
 
 def claimable(lease: Lease, now: float) -> bool:

@@ -102,15 +102,18 @@ class FencedWrites:
                 one.result = LeaseLost(f"{row.key!r} is {row.status} of {row.owner} under token {row.token}")
 
 
-def add_surely(store: Store, world: World, rows: Sequence[Lease]) -> int:
+def add_surely(store: Store, world: World, make: Callable[[], Sequence[Lease]]) -> int:
     """Add the rows that are not there yet; answers how many are this call's own. Blocks until every row is there.
 
-    The rows carry one write id, new for this call: it tells an own earlier try from somebody else's row.
+    `make` is called before every try and may raise `StoreUnavailable`. Its rows have the same keys each time, and one
+    write id, new for this call: it tells an own earlier try from somebody else's row.
     """
     tries = 0
+    rows: Sequence[Lease] = ()
 
     def add() -> list[Outcome]:
-        nonlocal tries
+        nonlocal tries, rows
+        rows = make()
         tries += 1
         return store.add(rows)
 

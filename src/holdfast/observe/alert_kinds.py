@@ -12,6 +12,7 @@ from holdfast.events import (
     DiscoveryFailed,
     DiscoveryFinished,
     Event,
+    FinalizingFailed,
     Heartbeat,
     HeartbeatWithheld,
     LagMeasured,
@@ -26,11 +27,15 @@ from holdfast.events import (
     PartitionHandedOff,
     PartitionLost,
     PartitionReleased,
+    PlaceFinalized,
     RecordsLost,
     RoundSubmitted,
     SessionEnded,
     Unreachable,
 )
+
+NEAR_RETENTION = 0.5
+"""Part of the time for which a source keeps records from which on lag is an alert: they may be lost soon."""
 
 Subject: TypeAlias = tuple[str | None, str | None]
 """The pipeline and the key that an alert or an event is about; None where it names none."""
@@ -59,7 +64,8 @@ HALTED = AlertKind(
 )
 LAGGING = AlertKind(
     "partition_lagging",
-    "A partition that this node holds is behind its source by more than `lag_records` or `lag_seconds`.",
+    "A partition that this node holds is behind its source by more than `lag_records` or `lag_seconds`, or by half of "
+    "the time for which the source keeps records.",
     "partition-lagging.md",
     (
         PartitionReleased,
@@ -92,6 +98,12 @@ HEARTBEAT_WITHHELD = AlertKind(
 )
 DISCOVERY_FAILED = AlertKind(
     "discovery_failed", "The supplier of partitions has failed.", "source-unreachable.md", (DiscoveryFinished,)
+)
+FINALIZING_FAILED = AlertKind(
+    "finalizing_failed",
+    "A hook that is told of final places has failed.",
+    "finalizing-failed.md",
+    (PlaceFinalized,),
 )
 STORE_UNREACHABLE = AlertKind(
     "store_unreachable",
@@ -128,6 +140,7 @@ KINDS: Mapping[str, AlertKind] = {
         NODE_LOST,
         HEARTBEAT_WITHHELD,
         DISCOVERY_FAILED,
+        FINALIZING_FAILED,
         STORE_UNREACHABLE,
         SOURCE_UNREACHABLE,
         SINK_UNREACHABLE,
@@ -166,14 +179,19 @@ def within_limits(event: LagMeasured, limits: AlertSettings) -> bool:
     return all(lag is not None and lag <= limit for _, lag, limit in _limited(event, limits))
 
 
-def _limited(event: LagMeasured, limits: AlertSettings) -> list[tuple[str, float | None, int]]:
-    measured = (("records", event.records, limits.lag_records), ("seconds", event.seconds, limits.lag_seconds))
+def _limited(event: LagMeasured, limits: AlertSettings) -> list[tuple[str, float | None, float]]:
+    near_loss = None if event.kept is None else event.kept * NEAR_RETENTION
+    measured = (
+        ("records", event.records, limits.lag_records),
+        ("seconds", event.seconds, limits.lag_seconds),
+        ("seconds", event.seconds, near_loss),
+    )
     return [(unit, lag, limit) for unit, lag, limit in measured if limit is not None]
 
 
 def _lagging(event: LagMeasured, limits: AlertSettings) -> Sign | None:
     excess = [
-        f"{lag:.0f} {unit} behind, more than {limit}"
+        f"{lag:.0f} {unit} behind, more than {limit:g}"
         for unit, lag, limit in _limited(event, limits)
         if lag is not None and lag > limit
     ]
@@ -204,6 +222,10 @@ _SIGNS: Mapping[type[Event], Callable[[Any, AlertSettings], Sign | None]] = {
         HEARTBEAT_WITHHELD, lambda event: f"step {event.step} is {event.seconds:.0f} s over its limit"
     ),
     DiscoveryFailed: _at_once(DISCOVERY_FAILED, lambda event: event.error),
+    FinalizingFailed: _at_once(
+        FINALIZING_FAILED,
+        lambda event: f"{event.topic}/{event.place}: {event.error}" if event.place else event.error,
+    ),
     # Every session has an id of its own, so that each dead node is told of once.
     NodeExpired: lambda event, _: Sign(NODE_LOST, (None, event.session), f"session {event.session} was silent"),
     LagMeasured: _lagging,

@@ -7,7 +7,7 @@ Everything here raises `StoreUnavailable` when the store is away: that is never 
 from __future__ import annotations
 
 import json
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -16,6 +16,7 @@ from holdfast.leases.lease import Lease, Status
 from holdfast.leases.session import NodeInfo, node_info
 from holdfast.leases.store import Query, Store
 from holdfast.observe.plain import plain
+from holdfast.observe.shards import shards
 from holdfast.observe.text import timestamp
 
 Row = dict[str, Any]
@@ -34,24 +35,28 @@ class NodeView:
     ended: bool
     last_heartbeat: str | None
     leases: int
+    shards: str
+    """Numbers of the partitions it holds, as ranges; empty if they have none."""
 
     def row(self) -> Row:
-        """As JSON."""
-        return {**asdict(self), "pipelines": list(self.pipelines)}
+        """As JSON: first what consumer groups tell of a member, by the names it has there, then the rest."""
+        member = {"member_id": self.name, "shards": self.shards, "last_heartbeat": self.last_heartbeat}
+        return {**member, **asdict(self), "pipelines": list(self.pipelines)}
 
 
 def nodes(store: Store, fleet: str, pipelines: Iterable[str]) -> list[NodeView]:
     """All sessions of a fleet that the store knows, by name and then age, with the leases of these pipelines."""
     sessions = store.find(Query(fleet))
-    held: Counter[str | None] = Counter()
+    held: dict[str | None, list[Lease]] = defaultdict(list)
     for pipeline in pipelines:
-        held.update(row.owner for row in store.find(Query(pipeline, run=None, statuses=(Status.ASSIGNED,))))
+        for row in store.find(Query(pipeline, run=None, statuses=(Status.ASSIGNED,))):
+            held[row.owner].append(row)
     now = store.now()
     views = [(_info(row), _view(row, _info(row), held[row.key], now)) for row in sessions]
     return [view for _, view in sorted(views, key=lambda pair: (pair[0].name, pair[0].last_heartbeat))]
 
 
-def _view(row: Lease, info: NodeInfo, leases: int, now: float) -> NodeView:
+def _view(row: Lease, info: NodeInfo, held: list[Lease], now: float) -> NodeView:
     ended = row.status is not Status.ASSIGNED
     due_at = row.ownership.due_at
     return NodeView(
@@ -63,7 +68,8 @@ def _view(row: Lease, info: NodeInfo, leases: int, now: float) -> NodeView:
         alive=not ended and (due_at is None or due_at > now),
         ended=ended,
         last_heartbeat=timestamp(info.last_heartbeat) if info.last_heartbeat else None,
-        leases=leases,
+        leases=len(held),
+        shards=shards(held),
     )
 
 

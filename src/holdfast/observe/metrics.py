@@ -23,6 +23,7 @@ from prometheus_client.registry import Collector
 from holdfast.errors import UsageError
 from holdfast.events import Event, Heartbeat, NodeLeft, SessionEnded
 from holdfast.observe.alert_metrics import AlertMetrics
+from holdfast.observe.lag_metrics import LagMetrics
 from holdfast.observe.metric_table import (
     COUNTERS,
     PIPELINE,
@@ -74,6 +75,7 @@ class Metrics(Collector):
         self._clock = clock
         self._usable_until = 0.0
         self._alerts = AlertMetrics(pipelines)
+        self._lags = LagMetrics(pipelines)
         self._lock = threading.Lock()
         self._values: dict[str, dict[Labels, float]] = {}
         self._counted: dict[type[Event], list[tuple[Metric, Counts[Any]]]] = defaultdict(list)
@@ -88,6 +90,7 @@ class Metrics(Collector):
             for metric, counts in self._counted.get(type(event), ()):
                 self._count(metric, counts, event)
             self._alerts(event)
+            self._lags(event)
             if isinstance(event, Heartbeat):
                 self._usable_until = self._clock() + event.usable_for
             elif isinstance(event, SessionEnded | NodeLeft):
@@ -98,14 +101,14 @@ class Metrics(Collector):
         with self._lock:
             values = {name: dict(by_labels) for name, by_labels in self._values.items()}
             usable = max(0.0, self._usable_until - self._clock())
-            alerts = self._alerts.collect()
+            more = [*self._lags.collect(), *self._alerts.collect()]
         for metric in COUNTERS:
             family = CounterMetricFamily(metric.name, metric.help, labels=metric.labels)
             for labels, value in values[metric.name].items():
                 family.add_metric(labels, value)
             yield family
         yield GaugeMetricFamily(SESSION_USABLE, SESSION_USABLE_HELP, usable)
-        yield from alerts
+        yield from more
         for pipeline, beginning in self._beginnings.items():
             for metric in SOURCE_COORDINATOR:
                 name = f"{beginning}_source_coordinator_{metric.name}"

@@ -13,7 +13,15 @@ from holdfast.flow.batch import Batch
 from holdfast.flow.engine import Failed, Report, Staged
 from holdfast.flow.processor import Processor, TaskStep
 from holdfast.flow.sink import Sink
-from holdfast.flow.source import OPTIONAL_COLUMNS, SIZE_COLUMN, SYSTEM_COLUMNS, DirectRead, Source
+from holdfast.flow.source import (
+    BATCH_COLUMN,
+    ITEM_COLUMN,
+    OPTIONAL_COLUMNS,
+    SIZE_COLUMN,
+    SYSTEM_COLUMNS,
+    DirectRead,
+    Source,
+)
 from holdfast.flow.staging import staged_batch
 from holdfast.leases.lease import Counts
 from holdfast.spark.arrow import frame_of, run_tasks
@@ -116,11 +124,20 @@ def _read_by_frame(spark: SparkSession, recipe: Recipe, batches: Sequence[Batch]
     frame = recipe.source.read(spark, batches)
     before, steps = _parted(recipe.processors)
     if not before:
-        return _Job(_staged(frame, recipe, batches, steps))
+        return _Job(_staged(_narrowed(spark, recipe, batches, frame, steps), recipe, batches, steps))
     tally, gate = FaultTally(spark), GateBefore(spark, [staged_batch(batch) for batch in batches])
     kept = StructType([one for one in frame.schema.fields if one.name != SIZE_COLUMN])
     counted = frame.mapInArrow(lambda portions: tally.counted_here(gate.through(portions)), kept)
     return _Job(_staged(_processed(before, counted), recipe, batches, steps), tally, gate)
+
+
+def _narrowed(
+    spark: SparkSession, recipe: Recipe, batches: Sequence[Batch], frame: DataFrame, steps: Sequence[TaskStep]
+) -> DataFrame:
+    """The same frame without columns that nobody wants, if the source can leave them out."""
+    wanted = _inputs(_wanted(recipe, _data_fields(frame.schema)), steps)
+    narrow = None if wanted is None else recipe.source.narrowed(spark, batches, wanted)
+    return frame if narrow is None else narrow
 
 
 def _parted(processors: Sequence[Processor]) -> tuple[list[Processor], list[TaskStep]]:
@@ -160,7 +177,7 @@ def _staged(frame: DataFrame, recipe: Recipe, batches: Sequence[Batch], steps: S
 
     fields = _data_fields(frame.schema)
     wanted = _wanted(recipe, fields)
-    ours = [*SYSTEM_COLUMNS, *(name for name in OPTIONAL_COLUMNS if name in frame.columns)]
+    ours = [name for name in (*SYSTEM_COLUMNS, *OPTIONAL_COLUMNS) if name in frame.columns]
     carried: dict[str, Column] = {name: sql.col(name) for name in ours}
     names: dict[str, dict[str, str] | None]
     if steps:
@@ -200,7 +217,7 @@ def _stage_task(
     names: Mapping[str, Mapping[str, str] | None],
     steps: Sequence[TaskStep] = (),
 ) -> StageTask:
-    sinks = {name: SinkTask(sink.stager(), names[name]) for name, sink in recipe.sinks.items()}
+    sinks = {name: SinkTask(sink.stager_for(batches), names[name]) for name, sink in recipe.sinks.items()}
     return StageTask([staged_batch(batch) for batch in batches], sinks, steps)
 
 
@@ -211,7 +228,7 @@ def _wanted(recipe: Recipe, fields: StructType) -> dict[str, Mapping[str, Any]]:
 def _data_fields(schema: StructType) -> StructType:
     from pyspark.sql.types import StructType
 
-    missing = [name for name in SYSTEM_COLUMNS if name not in schema.names]
+    missing = [name for name in (BATCH_COLUMN, ITEM_COLUMN) if name not in schema.names]
     if missing:
         raise Refused(f"the columns {', '.join(missing)} are missing; a processor must keep the system columns")
     own = [one for one in schema.fields if one.name not in (*SYSTEM_COLUMNS, *OPTIONAL_COLUMNS)]

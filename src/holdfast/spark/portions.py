@@ -36,6 +36,13 @@ def by_batch(rows: Any, order: Sequence[str]) -> Iterator[tuple[str, Any]]:
             yield batch_id, own
 
 
+def with_faults(rows: Any) -> Any:
+    """The rows with a column of faults: a source whose rows never have one need not send it."""
+    if FAULT_COLUMN in rows.schema.names:
+        return rows
+    return rows.append_column(FAULT_COLUMN, pa.nulls(rows.num_rows, pa.string()))
+
+
 def parted(rows: Any) -> tuple[Any, list[tuple[int, Fault]]]:
     """Good rows, and faults with their items."""
     faults = rows.column(FAULT_COLUMN)

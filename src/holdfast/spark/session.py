@@ -20,8 +20,10 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.errors import UsageError
 from holdfast.spark.java import java_home
+from holdfast.spark.shipping import check_modules, ship_holdfast, ship_modules
 
 if TYPE_CHECKING:
+    from pyspark import SparkConf, SparkContext
     from pyspark.sql import SparkSession
 
 SECRETS = "(?i)secret|password|token|key"
@@ -35,28 +37,37 @@ _DEFAULTS = {
     "spark.redaction.regex": SECRETS,
     "spark.sql.redaction.options.regex": f"{SECRETS}|url",
     "spark.sql.session.timeZone": "UTC",
-    # Saves about 40 ms per Python task against TCP.
-    "spark.python.unix.domain.socket.enabled": "true",
     "spark.python.worker.reuse": "true",
-    "spark.python.daemon.module": "holdfast.spark.workers",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     # A silent fall-back to pickled rows would be several times dearer; an error is better.
     "spark.sql.execution.arrow.pyspark.fallback.enabled": "false",
 }
 
-_PATIENCE = 30.0  # seconds in which a JVM that was told to end does so
+_LOCAL_DEFAULTS = {
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    # Saves about 40 ms per Python task against TCP. On a cluster a folder's name may be too long for a socket.
+    "spark.python.unix.domain.socket.enabled": "true",
+    # An executor starts it before it has been sent any module, and so could not find ours.
+    "spark.python.daemon.module": "holdfast.spark.workers",
+}
 
-_LOOPBACK = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+_PATIENCE = 30.0  # seconds in which a JVM that was told to end does so
 
 
 def start_session(
-    app_name: str, settings: Mapping[str, str], master: str = "local[2]", jars: Sequence[Path] = ()
+    app_name: str,
+    settings: Mapping[str, str],
+    master: str = "local[2]",
+    jars: Sequence[Path] = (),
+    py_files: Sequence[Path] = (),
 ) -> SparkSession:
     """The process's Spark session, started now; takes seconds and sets Spark's environment variables.
 
-    `settings` are Spark's own names and win over every default of ours; `jars` are added to their `spark.jars`. Under
-    `spark-submit` the JVM runs already, and jars have to be given there. The caller's signal handlers stay.
-    Raises `UsageError` when this process has a session already, when there is no Java, or when Spark refuses a setting.
+    `settings` are Spark's own names and win over every default of ours; `jars` are added to their `spark.jars`. Tasks
+    find the modules of `py_files`, and on a cluster holdfast itself. Under `spark-submit` the JVM runs already, and
+    jars have to be given there. The caller's signal handlers stay. Raises `UsageError` when this process has a session
+    already, when there is no Java, when a file of `py_files` cannot be sent, or when Spark refuses a setting.
     """
     from pyspark import SparkConf, SparkContext
     from pyspark.java_gateway import launch_gateway
@@ -64,7 +75,9 @@ def start_session(
 
     if SparkContext._active_spark_context is not None:
         raise UsageError("this process has a Spark session already; a node has one")
-    _prepare_environment(master)
+    check_modules(py_files)
+    master = settings.get("spark.master", master)
+    _prepare_environment(settings, master)
     everything = _all_settings(app_name, _with_jars(settings, jars), master)
     public = [(name, value) for name, value in everything.items() if not re.search(SECRETS, name)]
     # The JVM's command line is readable by every user of the machine, so secrets follow over the socket.
@@ -75,13 +88,35 @@ def start_session(
     try:
         with _own_interrupt_handler():
             conf = SparkConf(_jvm=gateway.jvm).setAll(list(everything.items()))
-            return SparkSession(SparkContext(conf=conf))
+            context = SparkContext(conf=conf)
+        _ship(context, master, py_files)
+        return SparkSession(context)
     except BaseException as error:
         refusal = _refusal(error)
         _end_jvm()
         if refusal is not None:
             raise UsageError(f"Spark does not start with these settings: {refusal}") from None
         raise
+
+
+def _ship(context: SparkContext, master: str, py_files: Sequence[Path]) -> None:
+    # Spark's own folder of this session: it goes with the JVM, also when Python is killed.
+    folder = Path(str(context._temp_dir))
+    ship_modules(context, py_files, folder)
+    if not _is_local(master):
+        ship_holdfast(context, folder)
+
+
+def is_unprotected(session: SparkSession) -> bool:
+    """Whether whoever reaches the ports of this session may read its tasks, or send it some of his own."""
+    conf = session.sparkContext.getConf()
+    encrypted = _is_true(conf, "spark.network.crypto.enabled") or _is_true(conf, "spark.ssl.rpc.enabled")
+    protected = _is_true(conf, "spark.authenticate") and encrypted
+    return not protected and not _is_local(str(conf.get("spark.master")))
+
+
+def _is_true(conf: SparkConf, name: str) -> bool:
+    return str(conf.get(name, "false")).lower() == "true"
 
 
 def _refusal(error: BaseException) -> str | None:
@@ -100,8 +135,8 @@ def stop_session(session: SparkSession) -> None:
 
 
 def _all_settings(app_name: str, settings: Mapping[str, str], master: str) -> dict[str, str]:
-    loopback = _LOOPBACK if _is_local(master) else {}
-    return {"spark.app.name": app_name, "spark.master": master, **_DEFAULTS, **loopback, **settings}
+    local = _LOCAL_DEFAULTS if _is_local(master) else {}
+    return {"spark.app.name": app_name, "spark.master": master, **_DEFAULTS, **local, **settings}
 
 
 def _with_jars(settings: Mapping[str, str], jars: Sequence[Path]) -> Mapping[str, str]:
@@ -110,14 +145,18 @@ def _with_jars(settings: Mapping[str, str], jars: Sequence[Path]) -> Mapping[str
     return {**settings, "spark.jars": ",".join(every)} if every else settings
 
 
-def _prepare_environment(master: str) -> None:
+def _prepare_environment(settings: Mapping[str, str], master: str) -> None:
     os.environ["JAVA_HOME"] = java_home()
+    os.environ["PYSPARK_PYTHON"] = _python(settings, master)
     if _is_local(master):
         os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
-        os.environ["PYSPARK_PYTHON"] = sys.executable
-    else:
-        # On other machines our Python may live elsewhere: whoever set this knows where.
-        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+
+
+def _python(settings: Mapping[str, str], master: str) -> str:
+    """The Python of the executors. Spark itself looks at its setting only under `spark-submit`."""
+    # On other machines our Python may live elsewhere: whoever set the variable knows where.
+    elsewhere = None if _is_local(master) else os.environ.get("PYSPARK_PYTHON")
+    return settings.get("spark.pyspark.python") or elsewhere or sys.executable
 
 
 def _is_local(master: str) -> bool:

@@ -22,7 +22,7 @@ from holdfast.flow.source import FAULT_COLUMN, ITEM_COLUMN
 from holdfast.flow.staging import StagedBatch, Stager, Staging
 from holdfast.leases.lease import Json
 from holdfast.spark.gate import Gate
-from holdfast.spark.portions import by_batch, by_place, data_of, parted, places_of, rows_within
+from holdfast.spark.portions import by_batch, by_place, data_of, parted, places_of, rows_within, with_faults
 
 REPORT_SCHEMA = "batch string, report string"
 MAX_ERROR = 1000
@@ -103,7 +103,7 @@ class _Attempt:
 
     def take(self, rows: Any) -> None:
         """Stage a portion, in which rows of several batches may be mixed."""
-        for batch_id, own in by_batch(rows, self._order):
+        for batch_id, own in by_batch(with_faults(rows), self._order):
             report = self._reports.setdefault(batch_id, BatchReport())
             report.faults += own.num_rows - own.column(FAULT_COLUMN).null_count
             if report.error is None:

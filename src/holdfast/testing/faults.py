@@ -25,12 +25,13 @@ class Fault(Enum):
     LATE = "answers UNKNOWN for each row, and is applied when `deliver` is called"
 
 
-class LossyStore(ClaimingStore):
-    """Passes every call on to the inner store, except those for which a fault was ordered."""
+class LossyTable(Store):
+    """Passes every call on to the inner store, except those for which a fault was ordered. It cannot claim."""
 
-    def __init__(self, inner: ClaimingStore) -> None:
+    def __init__(self, inner: Store) -> None:
         self.inner = inner
         self.durable, self.shared, self.max_body_bytes = inner.durable, inner.shared, inner.max_body_bytes
+        self.has_clock = inner.has_clock
         self._ordered: dict[Verb, deque[Fault | None]] = defaultdict(deque)
         self._under_way: list[Callable[[], object]] = []
 
@@ -74,9 +75,6 @@ class LossyStore(ClaimingStore):
     def count(self, pipeline: str, run: str = "") -> Mapping[Status, int]:
         return self._raising("count", lambda: self.inner.count(pipeline, run))
 
-    def claim(self, request: ClaimRequest) -> list[Lease]:
-        return self._raising("claim", lambda: self.inner.claim(request))
-
     def _answering(self, verb: Verb, rows: int, call: Callable[[], list[Outcome]]) -> list[Outcome]:
         fault = self._next_fault(verb)
         if fault in (Fault.UNKNOWN, Fault.REQUEST_LOST, Fault.LATE):
@@ -106,12 +104,24 @@ class LossyStore(ClaimingStore):
         return ordered.popleft() if ordered else None
 
 
+class LossyStore(LossyTable, ClaimingStore):
+    """As `LossyTable`, for a store that claims in one step."""
+
+    def __init__(self, inner: ClaimingStore) -> None:
+        super().__init__(inner)
+        self._claim = inner.claim
+
+    def claim(self, request: ClaimRequest) -> list[Lease]:
+        return self._raising("claim", lambda: self._claim(request))
+
+
 class PlainStore(Store):
     """Hides that the inner store can claim in one step, so that the coordinator must find and swap."""
 
     def __init__(self, inner: Store) -> None:
         self.inner = inner
         self.durable, self.shared, self.max_body_bytes = inner.durable, inner.shared, inner.max_body_bytes
+        self.has_clock = inner.has_clock
 
     def open(self) -> None:
         self.inner.open()

@@ -30,6 +30,9 @@ BATCH = 125
 class ClaimBehaviour(StoreSetting):
     """Leases are taken in order of claim, each by one owner, whether the store claims in one step or not."""
 
+    many: int = MANY
+    """Leases for which many processes race; fewer where each costs a request."""
+
     def claim(self, limit: int = 100, owner: str = "me", **settings: Any) -> list[Lease]:
         """Claim through the store's own `claim`, or by find and swap where it has none."""
         request = replace(ClaimRequest(PIPELINE, owner, f"claim by {owner}", limit), **settings)
@@ -148,13 +151,13 @@ class ClaimBehaviour(StoreSetting):
         assert self.claimed() == ["a"]
 
     def test_each_of_many_leases_is_claimed_exactly_once_by_many_processes(self) -> None:
-        self.store.add([make_row(f"{number:05d}", ordinal=number) for number in range(MANY)])
+        self.store.add([make_row(f"{number:05d}", ordinal=number) for number in range(self.many)])
         owners = [f"owner {number}" for number in range(CLAIMERS)]
         with self.claimers() as pool, restless_threads():
             factory = self.child_factory() or self.make_store
             work = [pool.submit(claim_all, factory, PIPELINE, owner, BATCH) for owner in owners]
             claims = [(owner, key) for owner, task in zip(owners, work, strict=True) for key in task.result()]
-        assert len(claims) == MANY
+        assert len(claims) == self.many
         owner_of = {key: owner for owner, key in claims}
         rows = self.store.find(Query(PIPELINE))
         assert {row.key: row.owner for row in rows} == owner_of
@@ -212,11 +215,15 @@ def claim_through(store: Store, request: ClaimRequest) -> list[Lease]:
     """What the request takes, by the store's own `claim` or by the coordinator's find and swap."""
     if isinstance(store, ClaimingStore):
         return store.claim(request)
-    world = make_world(request.owner)
+    return claimer(store, request)._find_and_swap(request)  # noqa: SLF001 - the step that a claiming store replaces
+
+
+def claimer(store: Store, request: ClaimRequest) -> Coordinator:
+    """A coordinator whose claims are like this request."""
+    world = make_world(request.owner, seed=len(request.owner) + ord(request.owner[-1:] or "0"))
     policy = ClaimPolicy(closed_last=request.closed_last, ownership_timeout=request.ownership_timeout)
     session = Session(store, world, "$nodes", NodeInfo("node", request.owner), SessionTiming())
-    coordinator = Coordinator(store, world, session, request.pipeline, run=request.run, policy=policy)
-    return coordinator._find_and_swap(request)  # noqa: SLF001 - the step that a claiming store replaces
+    return Coordinator(store, world, session, request.pipeline, run=request.run, policy=policy)
 
 
 def claim_all(factory: Callable[[], Store], pipeline: str, owner: str, batch: int) -> list[str]:
@@ -226,10 +233,12 @@ def claim_all(factory: Callable[[], Store], pipeline: str, owner: str, batch: in
     keys: list[str] = []
     number = 0
     try:
+        node = claimer(store, ClaimRequest(pipeline, owner, ""))
         while not _all_taken(store, pipeline):
             number += 1
             request = ClaimRequest(pipeline, owner, f"{owner} {number}", batch)
-            keys += [lease.key for lease in claim_through(store, request)]
+            claim = store.claim if isinstance(store, ClaimingStore) else node._find_and_swap  # noqa: SLF001
+            keys += [lease.key for lease in claim(request)]
     finally:
         store.close()
     return keys

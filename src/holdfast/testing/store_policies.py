@@ -16,7 +16,7 @@ from holdfast.leases.session import NodeInfo, Session, SessionTiming, nodes_of
 from holdfast.leases.source_coordinator import SourceCoordinator
 from holdfast.leases.store import ClaimingStore, Query, Store
 from holdfast.leases.transitions import Advance
-from holdfast.testing.faults import Fault, LossyStore, PlainStore
+from holdfast.testing.faults import Fault, LossyStore, LossyTable, PlainStore
 from holdfast.testing.rows import PIPELINE, make_row
 from holdfast.testing.store_setting import StoreSetting
 from holdfast.testing.worlds import FakeWorld, TurnableClock, make_world
@@ -190,11 +190,9 @@ class PolicyBehaviour(StoreSetting):
 
     # --- lost answers ------------------------------------------------------------------------------------------
 
-    def lossy(self) -> LossyStore:
+    def lossy(self) -> LossyTable:
         """The store with answers that can be lost."""
-        if not isinstance(self.store, ClaimingStore):
-            pytest.skip("the store has no claim of its own")
-        return LossyStore(self.store)
+        return LossyStore(self.store) if isinstance(self.store, ClaimingStore) else LossyTable(self.store)
 
     @pytest.mark.parametrize("fault", list(Fault))
     def test_a_commit_whose_answer_is_lost_is_made_exactly_once(self, fault: Fault) -> None:
@@ -213,7 +211,7 @@ class PolicyBehaviour(StoreSetting):
         store = self.lossy()
         a = self.member("a", store=store)
         a.leases.create([Partition("k")])
-        store.order("claim", fault)
+        store.order("claim" if isinstance(store, ClaimingStore) else "swap", fault)
         assert a.leases.claim(1) == []
         again = a.leases.claim(1) or a.leases.owned()
         assert [lease.key for lease in again] == ["k"]
@@ -289,18 +287,22 @@ class PolicyBehaviour(StoreSetting):
 
     def test_a_row_made_anew_never_starts_with_a_token_used_before(self) -> None:
         done = self.finish("k")
-        operator = Operator(self.store, make_world("op").new_id, PIPELINE)
-        assert operator.forget([done]) == 1
+        operator = Operator(self.store, make_world("op").new_id, PIPELINE, rest=-1.0)
+        assert operator.purge([done]) == 1
+        assert operator.forget(list(operator.forgettable())) == 1
         assert self.store.get([done.id]) == [None]
         c = self.member("c")
         c.leases.create([Partition("k")])
         (anew,) = c.leases.claim(1)
         assert anew.token > done.token
 
-    def test_forget_leaves_rows_that_changed_or_are_not_done(self) -> None:
+    def test_forget_leaves_what_was_not_purged_or_has_changed(self) -> None:
         done = self.finish("k")
         self.store.add([make_row("free")])
-        operator = Operator(self.store, make_world("op").new_id, PIPELINE)
-        operator.reopen("k")
+        operator = Operator(self.store, make_world("op").new_id, PIPELINE, rest=-1.0)
         assert operator.forget([done, make_row("free")]) == 0
-        assert self.store.count(PIPELINE) == {Status.UNASSIGNED: 2}
+        operator.purge([done])
+        (tombstone,) = operator.forgettable()
+        assert operator.purge([tombstone]) == 1
+        assert operator.forget([tombstone]) == 0
+        assert self.store.count(PIPELINE) == {Status.UNASSIGNED: 1, Status.COMPLETED: 1}

@@ -87,7 +87,7 @@ def test_after_a_replacement_the_new_file_is_named(tmp_path: Path) -> None:
     archive = Archive(tmp_path)
     (old,) = archive.commit(0, 10)["files"]
     moved = f"_holdfast/replaced/p/{old['key']}"
-    plan = {"topic": "orders", "partition": 0, "from": 0, "to": 10, "state": "done"}
+    plan = {"topic": "orders", "partition": 0, "from": 0, "to": 10}
     moves = [{"from": old["key"], "to": moved}]
     archive.write("_holdfast/replaced/p/plan.json", json.dumps({**plan, "moves": moves}).encode())
     archive.move(old["key"], moved)

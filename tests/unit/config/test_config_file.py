@@ -45,6 +45,7 @@ def test_every_setting_arrives() -> None:
         "log": "json",
     }
     assert loaded.spark.master == "local[2]"
+    assert loaded.spark.py_files == ("parsing.py", "shop/")
     assert loaded.spark.plain_conf() == {
         "spark.driver.memory": "1g",
         "spark.ui.enabled": "false",

@@ -135,6 +135,15 @@ def test_partitions_are_claimed_only_while_the_run_is_running_and_given_back_whe
     assert site.runs.aggregate("r1").status is RunStatus.STOPPED
 
 
+def test_a_run_that_is_not_running_is_left_alone_also_between_two_passes(site: Site, fleet: Fleet) -> None:
+    site.create()
+    loop = loop_of(site, "r1")
+    for _ in range(200):
+        fleet.clock.wait(0.5)
+        loop.turn([], lambda _name, _limit: None)
+        assert not site.node.engine.out
+
+
 def test_a_run_with_too_many_partitions_is_refused_and_failed(site: Site) -> None:
     many = (Partition(f"p{i}", "table") for i in range(10_001))
     with pytest.raises(Refused, match="more than 10000 partitions"):

@@ -100,3 +100,16 @@ def test_a_fixed_number_of_replicas_fixes_the_share() -> None:
     fleet.join("a", replicas=3)
     fleet.passes(3)
     assert fleet.shares() == {"a": 4}
+
+
+def test_a_node_that_is_alone_begins_at_once_and_two_wait_until_they_have_shown_that_they_stay() -> None:
+    fleet = LongLived()
+    first = fleet.join("a")
+    first.turn(3)
+    assert fleet.shares() == {"a": 12}
+    pair = LongLived()
+    for node in (pair.join("a"), pair.join("b")):
+        node.turn(3)
+    assert pair.shares() == {}
+    pair.passes(2)
+    assert pair.shares() == {"a": 6, "b": 6}

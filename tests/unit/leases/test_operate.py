@@ -6,7 +6,7 @@ import pytest
 
 from holdfast.errors import LeaseLost, PartitionNotFound, PartitionUpdateFailed, StoreUnavailable, TransitionRefused
 from holdfast.leases import transitions
-from holdfast.leases.floor import floor_of
+from holdfast.leases.floor import REST, read_floor
 from holdfast.leases.lease import Commit, Lease, Partition, Status
 from holdfast.leases.operate import Operator
 from holdfast.leases.store import Outcome, Swap
@@ -133,58 +133,105 @@ def test_a_row_that_changed_since_is_not_purged(rig: Rig, operator: Operator) ->
     assert rig.row("k").spec == {"a": 1}
 
 
-def test_the_floor_is_raised_before_anything_is_removed(rig: Rig, operator: Operator) -> None:
-    rig.table.add([completed("k", 1.0)])
-    rig.store.order("remove", Fault.AWAY)
+def test_the_floor_is_raised_before_anything_is_purged(rig: Rig, operator: Operator) -> None:
+    rig.table.add([completed("k", 1.0, version=7)])
+    rig.store.order("swap", None, Fault.AWAY)
     with pytest.raises(StoreUnavailable):
-        operator.forget([rig.row("k")])
-    (floor,) = rig.table.get([floor_of(PIPELINE)])
-    assert floor is not None
-    assert floor.token == 3
+        operator.purge([rig.row("k")])
+    assert not transitions.is_stripped(rig.row("k"))
+    assert read_floor(rig.table, PIPELINE) == 9
 
 
 def test_the_floor_never_sinks(rig: Rig, operator: Operator) -> None:
     for key, token in (("high", 9), ("low", 2)):
-        row = make_row(key, status=Status.COMPLETED, due_at=None, token=token)
-        rig.table.add([row])
-        assert operator.forget([row]) == 1
+        rig.table.add([make_row(key, status=Status.COMPLETED, due_at=None, created_at=1.0, token=token)])
+        purge_and_forget(rig, operator, key)
     node = rig.node()
     node.leases.create([Partition("low")])
     (lease,) = node.leases.claim(1)
     assert lease.token == 10
 
 
-def test_a_row_made_with_the_floor_of_a_moment_ago_is_lifted_before_anybody_works_on_it(
-    rig: Rig, operator: Operator
-) -> None:
-    rig.table.add([completed("k", 1.0, version=7)])
-    node = rig.node()
-    read = rig.store.get
-
-    def get_then_forget(keys: Any) -> Any:
-        rows = read(keys)
-        rig.store.get = read  # type: ignore[method-assign]
-        assert operator.forget([rig.row("k")]) == 1
-        return rows
-
-    rig.store.get = get_then_forget  # type: ignore[method-assign]
-    assert node.leases.create([Partition("k")]) == 1
-    assert (rig.row("k").token, rig.row("k").version) == (0, 0), "the race was lost"
-    (lease,) = node.leases.claim(1)
-    assert (lease.token, lease.version) == (8, 8)
-    assert rig.row("k") == lease
-
-
 def test_a_row_made_anew_has_no_version_that_the_deleted_one_had(rig: Rig, operator: Operator) -> None:
-    old = completed("k", 1.0, version=7)
-    rig.table.add([old])
-    assert operator.forget([old]) == 1
+    rig.table.add([completed("k", 1.0, version=7)])
+    tombstone = purge_and_forget(rig, operator, "k")
     rig.node().leases.create([Partition("k")])
-    assert rig.row("k").version >= 7
+    assert rig.row("k").version > tombstone.version
+    assert rig.table.remove([tombstone]) == [Outcome.CONFLICT], "a late removal hits the new row"
 
 
-def test_only_completed_rows_without_receipts_are_forgotten(rig: Rig, operator: Operator) -> None:
-    rows = [make_row("free"), completed("pending", 1.0, commit=Commit(receipts={}))]
-    assert rig.table.add(rows) == [Outcome.OK] * 2
-    assert operator.forget(rows) == 0
+def test_only_what_was_purged_long_ago_is_forgotten(rig: Rig, operator: Operator) -> None:
+    rig.table.add([completed("k", 1.0), completed("whole", 1.0)])
+    operator.purge([rig.row("k")])
+    rig.clock.turn(REST - 1)
+    assert list(operator.forgettable()) == []
+    assert operator.forget(list(operator.rows())) == 0
+    rig.clock.turn(1)
+    assert [row.key for row in operator.forgettable()] == ["k"]
+    assert operator.forget(list(operator.rows())) == 1
+    assert [row.key for row in operator.rows()] == ["whole"]
+
+
+def test_nothing_changes_a_tombstone_but_another_purge(rig: Rig, operator: Operator) -> None:
+    rig.table.add([completed("k", 1.0, spec={"a": 1})])
+    operator.purge([rig.row("k")])
+    tombstone = rig.row("k")
+    for act in (operator.reopen, operator.release, lambda key: operator.fail(key, "no")):
+        with pytest.raises(TransitionRefused):
+            act("k")
+    with pytest.raises(TransitionRefused):
+        operator.change("k", lambda row, now: transitions.set_aside(row, {}, "replaced", now))
+    node = rig.node()
+    node.leases.sweep()
+    assert (node.leases.create([Partition("k")]), node.leases.claim(1)) == (0, [])
+    assert rig.row("k") == tombstone
+    assert operator.purge([tombstone]) == 1
+    assert read_floor(rig.table, PIPELINE) > rig.row("k").version
+
+
+def test_the_rest_begins_after_the_floor_was_raised(rig: Rig, operator: Operator) -> None:
+    rig.table.add([completed("k", 1.0)])
+    swap = rig.store.swap
+
+    def raise_slowly(swaps: Any) -> Any:
+        rig.clock.turn(REST)
+        rig.store.swap = swap  # type: ignore[method-assign]
+        return swap(swaps)
+
+    rig.store.swap = raise_slowly  # type: ignore[method-assign]
+    assert operator.purge([rig.row("k")]) == 1
+    assert list(operator.forgettable()) == []
+
+
+def test_every_try_to_add_rows_reads_the_floor_anew(rig: Rig, operator: Operator) -> None:
+    rig.table.add([completed("gone", 1.0, version=7)])
+    node = rig.node()
+    add = rig.store.add
+
+    def purge_meanwhile(leases: Any) -> Any:
+        rig.store.add = add  # type: ignore[method-assign]
+        operator.purge([rig.row("gone")])
+        return [Outcome.UNKNOWN]
+
+    rig.store.add = purge_meanwhile  # type: ignore[method-assign]
+    assert node.leases.create([Partition("k")]) == 1
+    assert (rig.row("k").token, rig.row("k").version) == (9, 9)
+
+
+def test_rows_with_receipts_are_neither_purged_nor_forgotten(rig: Rig, operator: Operator) -> None:
+    pending = completed("pending", 1.0, commit=Commit(receipts={}))
+    assert rig.table.add([make_row("free"), pending]) == [Outcome.OK] * 2
+    with pytest.raises(TransitionRefused):
+        operator.purge([pending])
+    rig.clock.turn(2 * REST)
+    assert operator.forget([make_row("free"), pending]) == 0
     assert rig.table.count(PIPELINE) == {Status.UNASSIGNED: 1, Status.COMPLETED: 1}
+
+
+def purge_and_forget(rig: Rig, operator: Operator, key: str) -> Lease:
+    """Delete the row as a person would; answers what was left of it before."""
+    assert operator.purge([rig.row(key)]) == 1
+    tombstone = rig.row(key)
+    rig.clock.turn(REST)
+    assert operator.forget([tombstone]) == 1
+    return tombstone

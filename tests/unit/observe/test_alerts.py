@@ -21,6 +21,7 @@ from holdfast.events import (
     DiscoveryFailed,
     DiscoveryFinished,
     Event,
+    FinalizingFailed,
     Heartbeat,
     HeartbeatWithheld,
     LagMeasured,
@@ -35,6 +36,7 @@ from holdfast.events import (
     PartitionHandedOff,
     PartitionLost,
     PartitionReleased,
+    PlaceFinalized,
     RecordsLost,
     RoundSubmitted,
     SessionEnded,
@@ -63,6 +65,7 @@ AT_ONCE: list[tuple[Event, str, str | None, str | None]] = [
     (NodeExpired("host:2:b", "host:1:a"), "node_lost", None, "host:2:b"),
     (HeartbeatWithheld("host:1:a", "plan", 12.0), "heartbeat_withheld", None, None),
     (DiscoveryFailed("orders", "no such folder"), "discovery_failed", "orders", None),
+    (FinalizingFailed("orders", "clicks", "dt=1", 1, "no metastore"), "finalizing_failed", "orders", None),
 ]
 OUTSIDE = [
     (Unreachable("store", "no answer", 5.0), "store_unreachable", None),
@@ -85,6 +88,7 @@ ENDS: dict[type[Event], Event] = {
         NodeJoined("replica1", "host:1:a"),
         Heartbeat("host:1:a", 7, 26.5),
         DiscoveryFinished("orders", 3, 1, exhausted=False),
+        PlaceFinalized("orders", "clicks", "dt=1", 2, 30, 0),
         RoundSubmitted("orders", 2),
         BatchPublished("orders", "k", 1, rolled_forward=False),
     )
@@ -165,6 +169,7 @@ def test_the_message_says_what_happened(watch: Watch) -> None:
         "session host:2:b was silent",
         "step plan is 12 s over its limit",
         "no such folder",
+        "clicks/dt=1: no metastore",
     ]
 
 
@@ -270,6 +275,14 @@ def test_lag_and_age_over_their_limits(
     watch.see(LagMeasured("orders", "k", records, seconds))
 
     assert [alert.message for alert in watch.raised] == ([message] if message else [])
+
+
+def test_lag_that_comes_near_what_the_source_keeps_needs_no_limit_of_its_own() -> None:
+    watch = Watch(AlertSettings())
+    watch.see(LagMeasured("orders", "k", 5, 49.0, kept=100.0))
+    assert watch.told == []
+    watch.see(LagMeasured("orders", "k", 5, 51.0, kept=100.0))
+    assert [alert.message for alert in watch.raised] == ["51 seconds behind, more than 50"]
 
 
 def test_without_a_limit_no_lag_is_too_much() -> None:

@@ -13,7 +13,9 @@ from holdfast.leases.session import NodeInfo, Session, SessionTiming
 from holdfast.leases.store import Query, Swap
 from holdfast.leases.world import host_world
 from holdfast.observe import insights
+from holdfast.observe.shards import ranges, shards
 from holdfast.stores.memory import MemoryStore
+from holdfast.testing.rows import make_row
 
 FLEET = "$nodes"
 NOW = 1_700_000_000.0
@@ -61,6 +63,8 @@ def test_nodes_with_what_they_say_and_what_they_hold(store: MemoryStore) -> None
 
     assert [(view.name, view.leases) for view in views] == [("replica1", 3), ("replica2", 1)]
     assert views[1].row() == {
+        "member_id": "replica2",
+        "shards": "",
         "name": "replica2",
         "session": second.id,
         "pipelines": ["orders", "users"],
@@ -71,6 +75,34 @@ def test_nodes_with_what_they_say_and_what_they_hold(store: MemoryStore) -> None
         "last_heartbeat": "2023-11-14T22:13:20.000Z",
         "leases": 1,
     }
+
+
+def test_members_of_a_group_with_their_shards_as_ranges(store: MemoryStore) -> None:
+    nodes = [joined(store, f"replica{number}") for number in (1, 2, 3)]
+    coordinator(store, nodes[0]).create([Partition(f"s/{n:02d}", group="my-stream", index=n) for n in range(12)])
+    for node in nodes:
+        coordinator(store, node).claim(4)
+
+    rows = [view.row() for view in insights.nodes(store, FLEET, ["orders"])]
+
+    heartbeat = "2023-11-14T22:13:20.000Z"
+    assert [list(row.items())[:3] for row in rows] == [
+        [("member_id", "replica1"), ("shards", "0-3"), ("last_heartbeat", heartbeat)],
+        [("member_id", "replica2"), ("shards", "4-7"), ("last_heartbeat", heartbeat)],
+        [("member_id", "replica3"), ("shards", "8-11"), ("last_heartbeat", heartbeat)],
+    ]
+
+
+@pytest.mark.parametrize(
+    ("numbers", "text"), [([], ""), ([7], "7"), ([3, 1, 2], "1-3"), ([0, 1, 5, 7, 8, 9], "0-1,5,7-9")]
+)
+def test_ranges(numbers: list[int], text: str) -> None:
+    assert ranges(numbers) == text
+
+
+def test_shards_of_several_groups_are_told_apart() -> None:
+    rows = [make_row(f"{group}{n}", group=group, index=n) for group in ("b", "a") for n in (0, 1, 3)]
+    assert shards([*rows, make_row("no number")]) == "a:0-1,3 b:0-1,3"
 
 
 def test_a_node_is_alive_by_the_stores_clock(store: MemoryStore, time: Time) -> None:

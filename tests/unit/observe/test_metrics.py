@@ -17,9 +17,11 @@ from holdfast.events import (
     BatchPublished,
     Event,
     Heartbeat,
+    LagMeasured,
     NodeLeft,
     PartitionAcquired,
     PartitionErrorRaised,
+    PartitionReleased,
     PartitionsCreated,
     SessionEnded,
     Unreachable,
@@ -169,3 +171,16 @@ def test_counting_from_several_threads_loses_nothing(metrics: Metrics) -> None:
         thread.join()
 
     assert value(metrics, "holdfast_partitions_total", pipeline="orders", event="created") == 8000
+
+
+def test_lag_is_shown_for_partitions_that_are_held_until_they_are_somebody_elses(metrics: Metrics) -> None:
+    for key, records, seconds in (("t|0", 70, None), ("t|1", 5, 2.5), ("t|0", 40, 1.5)):
+        metrics(LagMeasured("p|orders", key, records, seconds))
+    metrics(LagMeasured("p|orders/$runs", "t|0", 9, 9.0))
+    at = {"pipeline": "orders", "partition": "t|0"}
+    assert (value(metrics, "holdfast_lag_records", **at), value(metrics, "holdfast_lag_seconds", **at)) == (40, 1.5)
+    metrics(PartitionReleased("p|orders", "t|0"))
+    assert value(metrics, "holdfast_lag_records", **at) is None
+    assert value(metrics, "holdfast_lag_records", pipeline="orders", partition="t|1") == 5
+    metrics(SessionEnded("s", "too late"))
+    assert value(metrics, "holdfast_lag_records", pipeline="orders", partition="t|1") is None

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from holdfast.errors import BatchError, Halt
 from holdfast.events import LagMeasured, Notice, RecordsLost
-from holdfast.flow.batch import Batch, Cut, Limits, Name, Plan, Wait
+from holdfast.flow.batch import Batch, Cut, Done, Limits, Name, Plan, Wait
 from holdfast.leases.lease import Commit, Lease, Progress, new_lease
 from holdfast.sources.kafka.cluster import Cluster, Place, Topic
 from holdfast.sources.kafka.config import KafkaConfig
@@ -194,6 +194,17 @@ def test_a_topic_that_was_created_anew_halts_its_partitions() -> None:
     assert not isinstance(stand.plan(unknown), Halt)
 
 
+@pytest.mark.parametrize("end", [0, 200])
+def test_a_topic_that_was_created_anew_a_moment_after_the_last_look_is_not_taken_for_the_old_one(end: int) -> None:
+    stand = Stand(FakeCluster(orders=[(0, 90)]))
+    lease = at(stand.found()["orders|0"], 90)
+    assert isinstance(stand.plan(lease), Wait)
+    stand.cluster.ids["orders"], stand.cluster.logs[Place("orders", 0)] = "another", (0, end)
+    plan = stand.plan(lease)
+    assert isinstance(plan, Halt)
+    assert "created anew" in str(plan)
+
+
 def test_a_topic_that_is_gone_is_waited_for() -> None:
     stand = Stand(FakeCluster(orders=[(0, 90)]))
     lease = at(stand.found()["orders|0"], 10)
@@ -239,3 +250,37 @@ def test_a_start_warns_of_missing_topics_and_of_short_retention() -> None:
 def test_settings_that_cannot_be_meant_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValidationError):
         KafkaConfig.model_validate({"bootstrap_servers": "b:1", "topics": ("t",), **wrong})
+
+
+# --- a run over a part of the past -----------------------------------------------------------------------------------
+
+
+def bounded(stand: Stand, start: int, end: int) -> Lease:
+    live = stand.found()["orders|0"]
+    return replace(live, run="r1", spec={**live.spec, "start": start, "end": end})
+
+
+def test_a_run_reads_up_to_its_end_at_once_and_in_batches_of_the_upload_policy() -> None:
+    stand = Stand(FakeCluster(orders=[(0, 100)]), upload={"max_records": 30, "max_age": "1h"})
+    row = bounded(stand, 20, 75)
+    cuts = [stand.plan(row), stand.plan(at(row, 50))]
+    assert [(cut.start["offset"], cut.end["offset"], cut.last) for cut in cuts] == [(20, 50, False), (50, 75, True)]
+    assert stand.plan(at(row, 75)) == Done()
+
+
+def test_a_run_whose_records_are_gone_fails_and_reads_nothing_else() -> None:
+    gone = Stand(FakeCluster(orders=[(30, 100)]))
+    assert "use a backfill" in str(gone.plan(bounded(gone, 20, 75)))
+    truncated = Stand(FakeCluster(orders=[(0, 40)]))
+    row = bounded(truncated, 20, 75)
+    assert truncated.plan(row).end == {"offset": 40}
+    assert isinstance(truncated.plan(at(row, 40)), Halt)
+
+
+def test_the_extent_of_a_partition_is_what_is_left_to_read() -> None:
+    stand = Stand(FakeCluster(orders=[(5, 5), (5, 9), (5, 9)]))
+    empty, unread, behind = stand.found().values()
+    assert stand.source.extents([empty, unread, at(behind, 8)]) == [(5, 5), (5, 9), (8, 9)]
+    latest = Stand(stand.cluster, start="latest").found()["orders|1"]
+    gone = replace(latest, spec={**latest.spec, "topic": "gone"})
+    assert stand.source.extents([latest, gone]) == [(9, 9), None]

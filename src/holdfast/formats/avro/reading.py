@@ -10,6 +10,7 @@ from typing import Any, BinaryIO
 
 import pyarrow as pa
 
+from holdfast.errors import UsageError
 from holdfast.formats._unpacking import CUT_OFF, decompressed, exactly, unsnappy
 from holdfast.formats.avro.schemas import arrow_schema
 from holdfast.formats.avro.writing import CHECKSUM_BYTES, MAGIC, MARK_BYTES, RAW_DEFLATE
@@ -17,8 +18,10 @@ from holdfast.formats.avro.writing import CHECKSUM_BYTES, MAGIC, MARK_BYTES, RAW
 
 def read(data: BinaryIO) -> Iterator[Any]:
     """Record batches, one for each block. Raises `ValueError` for what no `AvroFile` wrote."""
-    import fastavro
-
+    try:
+        import fastavro
+    except ImportError as error:
+        raise UsageError("reading Avro files needs fastavro: pip install 'holdfast[archive]'") from error
     told, mark = _header(data)
     parsed: Any = fastavro.parse_schema(json.loads(told["avro.schema"]))
     schema, codec = arrow_schema(parsed), told["avro.codec"].decode()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from holdfast.errors import Refused
 from holdfast.processors.parse.cells import Bad, Unreadable
 from holdfast.processors.parse.lines import joined, look_like_objects
 from holdfast.processors.parse.reading import NO_VALUE
+from holdfast.processors.parse.screening import Screen
 
 _NO_OBJECT = "the message is no JSON object"
 
@@ -29,70 +31,64 @@ class MessageColumns(ABC):
 
     def read(self, values: Any) -> tuple[list[Any], Bad]:
         """The columns of all messages of a binary array, null where a message is bad."""
-        bad = self._refused(values)
-        good = values
-        if bad:
-            keep = np.ones(len(values), np.bool_)
-            keep[list(bad)] = False
-            good = values.filter(pa.array(keep))
-        chunks: list[tuple[int, list[Any] | str]] = []
-        self._sift(good, chunks)
-        if not bad and len(chunks) == 1 and not isinstance(chunks[0][1], str):
+        bad: Bad = {}
+        items, rows = self._begun(values, bad)
+        chunks: list[tuple[Any, list[Any]]] = []
+        self._sift(items, rows, chunks, bad)
+        if not bad and len(chunks) == 1:
             return chunks[0][1], bad
-        return self._laid_out(len(values), chunks, bad)
+        return self._laid_out(len(values), chunks), bad
 
     @abstractmethod
-    def _decoded(self, values: Any) -> list[Any]:
-        """The columns. Raises `ValueError` if one of the messages cannot be decoded."""
+    def _begun(self, values: Any, bad: Bad) -> tuple[Any, Any]:
+        """What is worth a try, and the numbers of its rows; the others are bad."""
 
-    def _refused(self, values: Any) -> Bad:
-        """Messages that need no try, with the reason."""
-        if not values.null_count:
-            return {}
-        empty = values.is_null().to_numpy(zero_copy_only=False)
-        return dict.fromkeys(np.flatnonzero(empty).tolist(), NO_VALUE)
+    @abstractmethod
+    def _columns(self, items: Any) -> list[Any]:
+        """The columns. Raises `ValueError` if one of the items does not fit."""
 
-    def _sift(self, values: Any, chunks: list[tuple[int, list[Any] | str]]) -> None:
-        if not len(values):
+    def _screened(self, items: Any, rows: Any, bad: Bad) -> tuple[Any, Any]:  # noqa: ARG002 - not all can do that
+        """The same without those that surely do not fit, so that not each of them must be found by halving."""
+        return items, rows
+
+    def _why(self, item: Any, error: ValueError) -> str:  # noqa: ARG002 - others look at the item
+        """What is wrong with it; must not depend on the company in which it came."""
+        return str(error).removesuffix(" in row 0").removesuffix(".")
+
+    def _sift(self, items: Any, rows: Any, chunks: list[Any], bad: Bad, *, screened: bool = False) -> None:
+        if not len(items):
             return
         try:
-            columns = self._decoded(values)
+            columns = self._columns(items)
             self._check_nulls(columns)
-            chunks.append((len(values), columns))
+            chunks.append((rows, columns))
+            return
         except ValueError as error:
-            if len(values) == 1:
-                chunks.append((1, _reason(error)))
+            if len(items) == 1:
+                bad[int(rows[0])] = self._why(items[0], error)
                 return
-            half = len(values) // 2
-            self._sift(values.slice(0, half), chunks)
-            self._sift(values.slice(half), chunks)
+        if not screened:
+            items, rows = self._screened(items, rows, bad)
+            self._sift(items, rows, chunks, bad, screened=True)
+            return
+        half = len(items) // 2
+        self._sift(items[:half], rows[:half], chunks, bad, screened=True)
+        self._sift(items[half:], rows[half:], chunks, bad, screened=True)
 
     def _check_nulls(self, columns: list[Any]) -> None:
         for field, column in zip(self.schema, columns, strict=True):
             if not field.nullable and column.null_count:
                 raise Unreadable(f"{field.name} is missing")
 
-    def _laid_out(self, count: int, chunks: list[tuple[int, list[Any] | str]], bad: Bad) -> tuple[list[Any], Bad]:
-        """All columns in the order of the rows, with nulls for the bad ones."""
-        rows = np.array([row for row in range(count) if row not in bad], np.int64)
-        pieces, done, kept = [list[Any]() for _ in self.schema], 0, list[int]()
-        for number, made in chunks:
-            own = rows[done : done + number].tolist()
-            if isinstance(made, str):
-                bad[own[0]] = made
-            else:
-                kept += own
-                for column, piece in zip(made, pieces, strict=True):
-                    piece.append(column)
-            done += number
+    def _laid_out(self, count: int, chunks: list[tuple[Any, list[Any]]]) -> list[Any]:
+        """All columns in the order of the rows, with nulls where there is nothing."""
+        if not chunks:
+            return [pa.nulls(count, field.type) for field in self.schema]
         places = np.full(count, -1, np.int64)
+        kept = np.concatenate([rows for rows, _ in chunks])
         places[kept] = np.arange(len(kept))
         which = pa.array(places, mask=places < 0)
-        wholes = [
-            pa.concat_arrays(piece) if piece else pa.array([], field.type)
-            for field, piece in zip(self.schema, pieces, strict=True)
-        ]
-        return [whole.take(which) for whole in wholes], bad
+        return [pa.concat_arrays(pieces).take(which) for pieces in zip(*(made for _, made in chunks), strict=True)]
 
 
 class JsonMessages(MessageColumns):
@@ -102,19 +98,34 @@ class JsonMessages(MessageColumns):
         super().__init__(schema)
         self._parsed = pa.schema([field.with_type(_parsed_as(field.type, field.name)) for field in schema])
 
-    def _refused(self, values: Any) -> Bad:
-        bad = super()._refused(values)
-        for row in np.flatnonzero(~look_like_objects(values)).tolist():
-            bad.setdefault(row, _NO_OBJECT)
-        return bad
+    @cached_property
+    def _screen(self) -> Screen:
+        return Screen(self.schema)
 
-    def _decoded(self, values: Any) -> list[Any]:
+    def _begun(self, values: Any, bad: Bad) -> tuple[Any, Any]:
+        good = look_like_objects(values)
+        if good.all():
+            return values, np.arange(len(values))
+        for row in np.flatnonzero(~good).tolist():
+            bad[row] = _NO_OBJECT if values[row].is_valid else NO_VALUE
+        return values.filter(pa.array(good)), np.flatnonzero(good)
+
+    def _screened(self, items: Any, rows: Any, bad: Bad) -> tuple[Any, Any]:
+        reasons = [self._screen.reason(message) for message in items.to_pylist()]
+        stay = np.array([reason is None for reason in reasons], np.bool_)
+        bad |= {int(row): reason for row, reason in zip(rows, reasons, strict=True) if reason is not None}
+        return items.filter(pa.array(stay)), rows[stay]
+
+    def _why(self, item: Any, error: ValueError) -> str:
+        return self._screen.reason(item.as_py()) or super()._why(item, error)
+
+    def _columns(self, items: Any) -> list[Any]:
         try:
             # Arrow's parser takes any bytes for text.
-            values.cast(pa.string())
+            items.cast(pa.string())
         except pa.ArrowInvalid:
             raise Unreadable("the message is no UTF-8") from None
-        text = joined(values)
+        text = joined(items)
         table = pa.json.read_json(
             pa.BufferReader(text),
             read_options=pa.json.ReadOptions(use_threads=False, block_size=text.size + 1),
@@ -122,7 +133,7 @@ class JsonMessages(MessageColumns):
                 explicit_schema=self._parsed, unexpected_field_behavior="ignore", newlines_in_values=True
             ),
         )
-        if table.num_rows != len(values):
+        if table.num_rows != len(items):
             raise Unreadable("there is more than one JSON object in the message")
         columns = [table.column(field.name).combine_chunks() for field in self.schema]
         return [
@@ -138,12 +149,27 @@ class DecodedMessages(MessageColumns):
         super().__init__(schema)
         self._decode = decode
 
-    def _decoded(self, values: Any) -> list[Any]:
-        records = [self._decode(message) for message in values.to_pylist()]
-        if not all(isinstance(record, dict) for record in records):
+    def _begun(self, values: Any, bad: Bad) -> tuple[Any, Any]:
+        records, rows = [], []
+        for row, message in enumerate(values.to_pylist()):
+            try:
+                records.append(self._record(message))
+                rows.append(row)
+            except Unreadable as wrong:
+                bad[row] = str(wrong)
+        return records, np.array(rows, np.int64)
+
+    def _record(self, message: bytes | None) -> Any:
+        if message is None:
+            raise Unreadable(NO_VALUE)
+        record = self._decode(message)
+        if not isinstance(record, dict):
             raise Unreadable("the message is no record with fields")
+        return record
+
+    def _columns(self, items: Any) -> list[Any]:
         try:
-            whole = pa.array(records, pa.struct(list(self.schema)))
+            whole = pa.array(items, pa.struct(list(self.schema)))
         except (pa.ArrowTypeError, OverflowError, TypeError) as error:
             raise Unreadable(str(error)) from None
         return [whole.field(number) for number in range(len(self.schema))]
@@ -162,7 +188,3 @@ def _parsed_as(kind: Any, column: str) -> Any:
     if any(is_kind(kind) for is_kind in (*plain, types.is_decimal)):
         return kind
     raise Refused(f"schema: column {column} cannot be read from JSON as {kind}; use another type, such as STRING")
-
-
-def _reason(error: Exception) -> str:
-    return str(error).removesuffix(" in row 0").removesuffix(".")

@@ -15,20 +15,23 @@ def build(name: str, config: FilesConfig, formats: Registry) -> FilesSink:
     """The sink of that name; its format is looked up in the registry."""
     from holdfast.buckets.root import bucket_of
     from holdfast.formats.choice import chosen_formats
+    from holdfast.sinks.files.finishing import FilesFinalizing
     from holdfast.sinks.files.layout import Layout
     from holdfast.sinks.files.sink import FilesSink
     from holdfast.sinks.files.staging import FilesStager
 
-    bucket = bucket_of(config.root, config.s3)
+    bucket, layout = bucket_of(config.root, config.s3), Layout(config.layout)
     stager = FilesStager(
         bucket,
         chosen_formats(config.format, config.topics, formats),
         config.max_open_files,
         config.max_file_bytes,
-        Layout(config.layout),
+        layout,
         config.max_files,
     )
-    return FilesSink(name, bucket, stager)
+    finalize = config.finalize
+    finalizing = None if finalize is None else FilesFinalizing(name, bucket, config.root, layout, finalize)
+    return FilesSink(name, bucket, stager, finalizing)
 
 
 PLUGIN = Plugin("files", FilesConfig, build, "Files under one root, each published once, for readers who only list it.")

@@ -11,7 +11,8 @@ from holdfast.buckets.root import Root, S3Options, check_together
 from holdfast.config import ByteSize, Options, PositiveCount
 from holdfast.config.units import VALUE_ERROR
 from holdfast.formats.choice import FormatUse, TopicFormat
-from holdfast.sinks.files.layout import DEFAULT_LAYOUT, check_layout
+from holdfast.sinks.files.finalize_config import FinalizeConfig
+from holdfast.sinks.files.layout import DEFAULT_LAYOUT, Layout, check_layout
 
 
 def _checked_layout(text: str) -> str:
@@ -52,6 +53,15 @@ class FilesConfig(Options):
     max_file_bytes: Annotated[ByteSize, Field(gt=0)] | None = Field(
         None, description="A file that is larger is closed and another one begun; no limit unless given."
     )
+    finalize: FinalizeConfig | None = Field(
+        None, description="Declare places final when all partitions have passed them; not done unless given."
+    )
+
+    @model_validator(mode="after")
+    def _final_places_have_folders(self) -> Self:
+        if self.finalize is not None:
+            Layout(self.layout).folder("topic", "place")
+        return self
 
     @model_validator(mode="after")
     def _s3_is_for_roots_on_s3(self) -> Self:

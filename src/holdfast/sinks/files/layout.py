@@ -24,13 +24,30 @@ class Layout:
         """The key of a file; `first_item` is the first item in that very file."""
         filled = self.template.format(
             topic=segment(name.stream),
-            place="/".join(segment(part) for part in place.split("/")) if place else "",
+            place=_escaped(place),
             generation=generation,
             partition=segment(name.label),
             offset=first_item,
             ext=extension,
         )
         return re.sub("/{2,}", "/", filled).strip("/")
+
+    def folder(self, topic: str, place: str) -> str:
+        """The folder that has all files of a place, and of no other. Raises `ValueError` if there is none."""
+        above: list[str] = []
+        for part in self.template.split("/"):
+            fields = {field for _, field, _, _ in string.Formatter().parse(part) if field is not None}
+            if fields - {"topic", "place"}:
+                break
+            above.append(part)
+        joined = "/".join(above)
+        if not {"{topic}", "{place}"} <= set(re.findall(r"\{[a-z]+\}", joined)):
+            raise ValueError("finalize needs a layout that begins with folders of {topic} and {place}")
+        return joined.format(topic=segment(topic), place=_escaped(place))
+
+
+def _escaped(place: str) -> str:
+    return "/".join(segment(part) for part in place.split("/")) if place else ""
 
 
 def check_layout(text: str) -> str:

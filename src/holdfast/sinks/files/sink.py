@@ -11,24 +11,36 @@ import json
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
+from typing import TYPE_CHECKING
 
 from holdfast.buckets.bucket import Bucket, Published, RootLock, StagedFile
 from holdfast.errors import BatchError, Halt, Refused, SinkUnavailable, StagedDataGone
-from holdfast.flow.batch import Name
+from holdfast.flow.batch import Batch, Name
 from holdfast.flow.manifest import Manifest, decode_manifest, manifest_of
 from holdfast.flow.names import OWNER_KEY, manifest_key, staged_token, staging_folder
 from holdfast.flow.sink import Publication, PublishResult, Sink
 from holdfast.flow.staging import Stager
 from holdfast.leases.lease import Json, Lease
 
+if TYPE_CHECKING:
+    from holdfast.sinks.files.finishing import FilesFinalizing
+    from holdfast.sinks.files.staging import FilesStager
+
 
 class FilesSink(Sink):
     """Files under one root of one bucket. A root belongs to one sink of one pipeline."""
 
-    def __init__(self, name: str, bucket: Bucket, stager: Stager | None = None) -> None:
+    def __init__(
+        self,
+        name: str,
+        bucket: Bucket,
+        stager: FilesStager | None = None,
+        finalizing: FilesFinalizing | None = None,
+    ) -> None:
         self.name = name
         self._bucket = bucket
         self._stager = stager
+        self._finalizing = finalizing
         self._lock: RootLock | None = None
 
     def open(self, pipeline: str, *, durable: bool) -> str:
@@ -65,10 +77,20 @@ class FilesSink(Sink):
             self._lock.close()
             self._lock = None
 
-    def stager(self) -> Stager:
+    def stager(self) -> FilesStager:
         if self._stager is None:
             raise Refused("this sink was built without a format; it can publish but not stage")
         return self._stager
+
+    def stager_for(self, batches: Sequence[Batch]) -> Stager:
+        if self._finalizing is None:
+            return self.stager()
+        from holdfast.sinks.files.late import LateStager
+
+        return LateStager(self.stager(), self._finalizing.rule(batches))
+
+    def finalizing(self) -> FilesFinalizing | None:
+        return self._finalizing
 
     def receipt(self, parts: Sequence[Json]) -> Json:
         files = sorted((file for part in parts for file in part["files"]), key=lambda file: str(file["key"]))
@@ -78,7 +100,8 @@ class FilesSink(Sink):
                 f"two files of this batch would be called {key}: a processor has spread the rows of one record over "
                 "several tasks or files; keep the rows of a record together"
             )
-        return {"files": files}
+        final = next((part["final"] for part in parts if "final" in part), None)
+        return {"files": files} | ({} if final is None else {"final": final})
 
     def witness(self, taken: Sequence[tuple[Lease, Name]]) -> list[Halt | SinkUnavailable | None]:
         return [self._ahead(lease, name) for lease, name in taken]

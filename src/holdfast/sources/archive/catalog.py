@@ -60,8 +60,8 @@ def commits(bucket: Bucket, name: Name) -> list[Commit]:
 
     Raises `BatchError` where a manifest is missing.
     """
-    standing_ones = standing(_in_order(bucket, name))
-    return [Commit(first_offset(one), one.end["offset"], _files(one)) for one in standing_ones]
+    newest_first = reversed(list(_in_order(bucket, name)))
+    return [Commit(first_offset(one), one.end["offset"], _files(one)) for one in standing(newest_first)]
 
 
 def _in_order(bucket: Bucket, name: Name) -> Iterator[Manifest]:

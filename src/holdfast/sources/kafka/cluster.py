@@ -20,6 +20,15 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 PATIENCE = 10.0
 PEEK_PATIENCE = 2.0
+NOT_SERVED = {
+    "UNKNOWN_TOPIC_OR_PART",
+    "LEADER_NOT_AVAILABLE",
+    "NOT_LEADER_FOR_PARTITION",
+    "_UNKNOWN_PARTITION",
+    "_UNKNOWN_TOPIC",
+    "_NOENT",
+}
+"""What is said of a partition that is deleted, or that no broker leads right now."""
 
 
 class Place(NamedTuple):
@@ -82,11 +91,12 @@ class Cluster:
     def at_time(self, places: Sequence[Place], milliseconds: int) -> dict[Place, int]:
         """The first offset at or after that time; the end where there is none."""
         found = self._offsets(places, _admin().OffsetSpec.for_timestamp(milliseconds))
-        missing = [place for place in places if found.get(place, -1) < 0]
-        return found | (self.ends(missing) if missing else {})
+        later = {place: offset for place, offset in found.items() if offset >= 0}
+        return later | self.ends(place for place in places if place not in later)
 
     def _offsets(self, places: Iterable[Place], spec: Any) -> dict[Place, int]:
-        from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicPartition
+        """Of each that is served: one that is gone or without a leader must not hold up the others."""
+        from confluent_kafka import IsolationLevel, KafkaException, TopicPartition
 
         isolation = IsolationLevel.READ_COMMITTED if self._committed_only else IsolationLevel.READ_UNCOMMITTED
         asked = {TopicPartition(*place): spec for place in places}
@@ -98,9 +108,9 @@ class Cluster:
             try:
                 found[Place(where.topic, where.partition)] = future.result().offset
             except KafkaException as error:
-                if error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
-                    continue
-                raise SourceUnavailable(f"cannot look up offsets of {where.topic}: {error.args[0].str()}") from error
+                if error.args[0].name() not in NOT_SERVED:
+                    told = f"cannot look up offsets of {where.topic}: {error.args[0].str()}"
+                    raise SourceUnavailable(told) from error
         return found
 
     def committed(self, group: str, places: Sequence[Place]) -> dict[Place, int]:

@@ -54,14 +54,14 @@ class GroupOffsets:
             consumer.close()
 
     def _next(self) -> dict[Place, int] | None:
-        """All that waits, the latest of each partition; None at the end."""
+        """All that waits, the furthest of each partition; None at the end."""
         offsets = self._queue.get()
         while offsets is not None and not self._queue.empty():
             more = self._queue.get()
             if more is None:
                 self._queue.put(None)
                 break
-            offsets |= more
+            offsets |= {place: offset for place, offset in more.items() if offset > offsets.get(place, -1)}
         return offsets
 
     def _commit(self, consumer: Any, offsets: Mapping[Place, int]) -> None:

@@ -48,8 +48,9 @@ def _java_security(security: Security) -> dict[str, str]:
     if security.sasl_mechanism is not None:
         told["sasl.mechanism"] = security.sasl_mechanism
         told["sasl.jaas.config"] = _login(security)
+    # Texts and no paths: executors on other machines do not have the files.
     if security.ca_file is not None:
-        told |= {"ssl.truststore.type": "PEM", "ssl.truststore.location": security.ca_file}
+        told |= {"ssl.truststore.type": "PEM", "ssl.truststore.certificates": _text(security.ca_file)}
     if security.certificate_file is not None and security.key_file is not None:
         told["ssl.keystore.type"] = "PEM"
         told["ssl.keystore.certificate.chain"] = _text(security.certificate_file)
@@ -70,7 +71,7 @@ def _quoted(text: str | None) -> str:
 
 
 def _text(path: str) -> str:
-    return Path(path).read_text(encoding="ascii")
+    return Path(path).read_text(encoding="utf-8")
 
 
 def _plain(secret: Secret | None) -> str | None:

@@ -20,36 +20,40 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
 DATA_COLUMNS = ("topic", "partition", "offset", "timestamp", "timestamp_type", "key", "value", "headers")
+_KAFKA_NAMES = {"timestamp_type": "timestampType"}
 POLL_TIMEOUT_MS = 30_000
 """How long a task waits for records that the plan promised, before its batch is tried again."""
 
 
-def frame(spark: SparkSession, config: KafkaConfig, batches: Sequence[Batch]) -> DataFrame:
-    """The records of all batches; `_batch` is the number of a batch among them."""
+def frame(
+    spark: SparkSession, config: KafkaConfig, batches: Sequence[Batch], wanted: frozenset[str] | None = None
+) -> DataFrame:
+    """The records of all batches; `_batch` is the number of a batch among them. `wanted`: only these data columns."""
     from pyspark.sql import functions as sql
 
+    headers = config.headers and (wanted is None or "headers" in wanted)
+    rows = _loaded(spark, config, batches, headers=headers)
+    length = sql.coalesce(sql.octet_length("key"), sql.lit(0)) + sql.coalesce(sql.octet_length("value"), sql.lit(0))
+    system = [
+        _number(batches).alias(BATCH_COLUMN),
+        sql.col("offset").alias(ITEM_COLUMN),
+        length.cast("long").alias(SIZE_COLUMN),
+    ]
+    if wanted is None:
+        system.append(sql.lit(None).cast("string").alias(FAULT_COLUMN))
+    data = [name for name in DATA_COLUMNS if name != "headers" or headers]
+    own = [sql.col(_KAFKA_NAMES.get(name, name)).alias(name) for name in data if wanted is None or name in wanted]
+    return rows.select(*system, *own)
+
+
+def _loaded(spark: SparkSession, config: KafkaConfig, batches: Sequence[Batch], *, headers: bool) -> DataFrame:
     ranges = {_place(batch): _range(batch) for batch in batches}
     reader = spark.read.format("kafka").options(**spark_options(config))
     reader = reader.option("assign", _told({place: place.partition for place in ranges}, listed=True))
     reader = reader.option("startingOffsets", _told({place: first for place, (first, _) in ranges.items()}))
     reader = reader.option("endingOffsets", _told({place: end for place, (_, end) in ranges.items()}))
-    reader = reader.option("failOnDataLoss", "true").option("includeHeaders", str(config.headers).lower())
-    rows = reader.option("kafkaConsumer.pollTimeoutMs", str(POLL_TIMEOUT_MS)).load()
-    length = sql.coalesce(sql.octet_length("key"), sql.lit(0)) + sql.coalesce(sql.octet_length("value"), sql.lit(0))
-    return rows.select(
-        _number(batches).alias(BATCH_COLUMN),
-        sql.col("offset").alias(ITEM_COLUMN),
-        sql.lit(None).cast("string").alias(FAULT_COLUMN),
-        length.cast("long").alias(SIZE_COLUMN),
-        "topic",
-        "partition",
-        "offset",
-        "timestamp",
-        sql.col("timestampType").alias("timestamp_type"),
-        "key",
-        "value",
-        *(["headers"] if config.headers else []),
-    )
+    reader = reader.option("failOnDataLoss", "true").option("includeHeaders", str(headers).lower())
+    return reader.option("kafkaConsumer.pollTimeoutMs", str(POLL_TIMEOUT_MS)).load()
 
 
 def _number(batches: Sequence[Batch]) -> Column:

@@ -6,11 +6,13 @@ Kafka is the buffer: nothing is kept on local disk, and the position in the leas
 from __future__ import annotations
 
 import re
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
-from holdfast.errors import BatchError, Halt, Refused
+from holdfast.errors import BatchError, Halt, Refused, SourceUnavailable
 from holdfast.events import Event, LagMeasured, Notice, RecordsLost
 from holdfast.flow.batch import Batch, Cut, Done, Limits, Name, Plan, Wait
 from holdfast.flow.policy import Backlog, Due, decide
@@ -25,7 +27,7 @@ from holdfast.sources.kafka.tracking import Tracking
 
 EARLIEST = "earliest"
 CHECK_EVERY = 5.0
-"""Seconds for which topic ids and first offsets are taken as known; a job that reads what is gone fails by itself."""
+"""Seconds for which first offsets are taken as known; a job that reads what is gone fails by itself."""
 NEAR_RETENTION = 0.5
 """Part of a topic's retention from which on `max_age` is near it, and lag raises an alert."""
 
@@ -47,6 +49,7 @@ class KafkaSource(Source):
         self._groups: dict[str, GroupOffsets] = {}
         self._ids: dict[str, str] = {}
         self._firsts: dict[Place, int] = {}
+        self._kept: dict[str, float | None] = {}
         self._checked_at = 0.0
         self._told_lost: set[tuple[Place, int]] = set()
         self.rediscover_after = config.discovery_interval
@@ -57,12 +60,19 @@ class KafkaSource(Source):
         missing = set(self._config.topics) - {topic.name for topic in found}
         for name in sorted(missing):
             self._noticed.append(Notice(f"topic {name} does not exist yet; it is read once it does"))
-        for name, kept in self._cluster.retention([topic.name for topic in found]).items():
+        self._learn_retention({topic.name for topic in found})
+        for name, kept in self._kept.items():
             age = self._config.policy_of(name).max_age
             if kept is not None and age > kept * NEAR_RETENTION:
                 self._noticed.append(
                     Notice(f"topic {name} keeps records for {kept:g} s, and max_age is {age:g} s: raise one, lower one")
                 )
+
+    def _learn_retention(self, topics: set[str]) -> None:
+        """How long topics keep records. Only warnings depend on it, and not every client may ask."""
+        unknown = sorted(topics - self._kept.keys())
+        with suppress(SourceUnavailable):
+            self._kept |= dict.fromkeys(unknown) | (self._cluster.retention(unknown) if unknown else {})
 
     def _is_wanted(self, topic: str) -> bool:
         config = self._config
@@ -105,10 +115,12 @@ class KafkaSource(Source):
         places = {place_of(lease): lease for lease in leases}
         ends = self._cluster.ends(places)
         self._check_logs(places)
-        for place, lease in places.items():
-            position = self._position(place, lease)
+        positions = {place: self._position(place, lease) for place, lease in places.items()}
+        for place, position in positions.items():
             if position is not None and place in ends:
                 self._tracking.look(place, position, ends[place])
+        # Asked after the ends and not from memory: else the records of a topic created anew pass for those of the old.
+        self._learn_ids({place.topic for place, position in positions.items() if ends.get(place) != position})
         unknown = {place: at for place, at in self._tracking.unknown_times().items() if place in places}
         if unknown:
             self._tracking.tell_times(self._cluster.times(unknown))
@@ -122,6 +134,10 @@ class KafkaSource(Source):
             return
         self._checked_at = self._now()
         self._firsts |= self._cluster.starts(places)
+        self._learn_ids(topics)
+        self._learn_retention(topics & self._ids.keys())
+
+    def _learn_ids(self, topics: set[str]) -> None:
         there = {topic.name: topic.id for topic in self._cluster.described(sorted(topics))}
         self._ids = {name: told for name, told in self._ids.items() if name not in topics} | there
 
@@ -136,7 +152,7 @@ class KafkaSource(Source):
 
     def _next(self, place: Place, lease: Lease, end: int | None, limits: Limits) -> Plan:
         if place.topic not in self._ids or end is None or place not in self._firsts:
-            return Wait(self._config.discovery_interval)  # deleted, or not served right now
+            return Wait(min(CHECK_EVERY, self._config.discovery_interval))  # deleted, or not served right now
         if lease.commit.incarnation and self._ids[place.topic] != lease.commit.incarnation:
             return Halt(f"topic {place.topic} was deleted and created anew: its offsets mean other records now")
         position = self._position(place, lease)
@@ -161,12 +177,17 @@ class KafkaSource(Source):
             return Done()
         if self._firsts[place] > position:
             return BatchError(f"offsets from {position} on are not in Kafka any more; use a backfill from a backup")
-        until = min(end, position + self._most(place))
+        if end <= position:
+            return Halt(f"the log of {place.topic} ends at {end}, before offset {bound}: the brokers lost records")
+        policy = self._config.policy_of(place.topic)
+        most = min(self._most(place), policy.max_records or sys.maxsize, limits.max_records or sys.maxsize)
+        until = min(end, position + most)
         return self._cut(place, position, until, limits, last=until == bound)
 
     def _tell_lag(self, place: Place, lease: Lease, records: int) -> None:
         seconds = self._tracking.lag_seconds(place)
-        self._noticed.append(LagMeasured(lease.pipeline, lease.key, max(records, 0), seconds))
+        kept = self._kept.get(place.topic)
+        self._noticed.append(LagMeasured(lease.pipeline, lease.key, max(records, 0), seconds, kept))
 
     def _after_loss(self, place: Place, lease: Lease, first: int, end: int, limits: Limits) -> Plan:
         position: int = lease.progress.position["offset"]
@@ -222,6 +243,14 @@ class KafkaSource(Source):
                 self._groups[group] = GroupOffsets(client_properties(self._config), group)
             self._groups[group].advance({place_of(lease): lease.progress.position["offset"]})
 
+    def extents(self, leases: Sequence[Lease]) -> list[tuple[int, int] | None]:
+        places = [place_of(lease) for lease in leases]
+        ends, starts = self._cluster.ends(places), self._cluster.starts(places)
+        return [
+            (_next_offset(lease, starts[place]), ends[place]) if place in ends and place in starts else None
+            for place, lease in zip(places, leases, strict=True)
+        ]
+
     def noticed(self) -> list[Event]:
         for group in self._groups.values():
             if (trouble := group.trouble()) is not None:
@@ -240,6 +269,19 @@ class KafkaSource(Source):
         from holdfast.sources.kafka.reading import frame
 
         return frame(spark, self._config, batches)
+
+    def narrowed(self, spark: Any, batches: Sequence[Batch], wanted: frozenset[str]) -> Any:
+        from holdfast.sources.kafka.reading import frame
+
+        return frame(spark, self._config, batches, wanted)
+
+
+def _next_offset(lease: Lease, first: int) -> int:
+    """What would be read next, if the log begins at `first`."""
+    told, begin = lease.progress.position, lease.spec["start"]
+    if told is not None:
+        return int(told["offset"])
+    return first if begin == EARLIEST else int(begin)
 
 
 def place_of(lease: Lease) -> Place:

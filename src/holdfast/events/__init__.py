@@ -1,0 +1,103 @@
+"""Every fact that the system reports, as frozen dataclasses.
+
+Log, metrics and history consume them; nothing else is logged or counted. Lower layers get an `emit` function and know
+no consumer. `pipeline` is the identifier with its prefix. Rows travel as plain mappings; the consumer adds the time.
+"""
+
+from holdfast.events.event import (
+    Event,
+    Level,
+)
+from holdfast.events.flow import (
+    BatchCancelled,
+    BatchCommitted,
+    BatchPublished,
+    BatchRebuilt,
+    FinalizingFailed,
+    LateRecords,
+    PipelineFinished,
+    PlaceFinalized,
+    RoundSubmitted,
+)
+from holdfast.events.nodes import (
+    Heartbeat,
+    HeartbeatWithheld,
+    NodeExpired,
+    NodeJoined,
+    NodeLeft,
+    SessionEnded,
+)
+from holdfast.events.outside import (
+    AlertCleared,
+    AlertRaised,
+    AlertsNotSent,
+    LagMeasured,
+    Notice,
+    RecordsLost,
+    SinkOpened,
+    Unreachable,
+)
+from holdfast.events.partitions import (
+    Action,
+    AttemptFailed,
+    DiscoveryFailed,
+    DiscoveryFinished,
+    NothingAcquired,
+    PartitionAcquired,
+    PartitionChanged,
+    PartitionClosed,
+    PartitionCompleted,
+    PartitionErrorRaised,
+    PartitionFailed,
+    PartitionHalted,
+    PartitionHandedOff,
+    PartitionLost,
+    PartitionOrphaned,
+    PartitionReleased,
+    PartitionsCreated,
+)
+
+__all__ = [
+    "Action",
+    "AlertCleared",
+    "AlertRaised",
+    "AlertsNotSent",
+    "AttemptFailed",
+    "BatchCancelled",
+    "BatchCommitted",
+    "BatchPublished",
+    "BatchRebuilt",
+    "DiscoveryFailed",
+    "DiscoveryFinished",
+    "Event",
+    "FinalizingFailed",
+    "Heartbeat",
+    "HeartbeatWithheld",
+    "LagMeasured",
+    "LateRecords",
+    "Level",
+    "NodeExpired",
+    "NodeJoined",
+    "NodeLeft",
+    "NothingAcquired",
+    "Notice",
+    "PartitionAcquired",
+    "PartitionChanged",
+    "PartitionClosed",
+    "PartitionCompleted",
+    "PartitionErrorRaised",
+    "PartitionFailed",
+    "PartitionHalted",
+    "PartitionHandedOff",
+    "PartitionLost",
+    "PartitionOrphaned",
+    "PartitionReleased",
+    "PartitionsCreated",
+    "PipelineFinished",
+    "PlaceFinalized",
+    "RecordsLost",
+    "RoundSubmitted",
+    "SessionEnded",
+    "SinkOpened",
+    "Unreachable",
+]

@@ -1,0 +1,187 @@
+"""One look of the finalizer: read what was committed since the last one, decide what is final, tell the world.
+
+What was read and what is final is kept in the lease's row. It is written there before the world is told, so that a
+node that dies in between is followed by one that tells again.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from holdfast.errors import Interrupted, LeaseLost, SinkUnavailable, SourceUnavailable
+from holdfast.events import FinalizingFailed, LateRecords, PlaceFinalized, Unreachable
+from holdfast.flow.finality import PartitionView, PlaceView, TopicView, decode, encode
+from holdfast.flow.finalizing import Finalizing, FinalPlace, Known
+from holdfast.flow.source import Source
+from holdfast.leases import transitions
+from holdfast.leases.coordinator import Coordinator
+from holdfast.leases.lease import Json, Lease, Status
+from holdfast.leases.store import Query
+from holdfast.leases.writes import until_answered
+
+PAGE = 1000
+READ_AT_ONCE = 5000
+"""Manifests read in one look; a sink that has more is read up in several."""
+RENEW_EVERY = 500
+FIRST_WAIT = 10.0
+LONGEST_WAIT = 3600.0
+
+
+class FinalLook:
+    """Under the lease of the finalizer. `go` is called once; blocks while store and hooks take their time."""
+
+    def __init__(self, lock: Coordinator, pipeline: str, source: Source, output: Finalizing, lease: Lease) -> None:
+        """`pipeline`: the one whose partitions bring the records."""
+        self._lock = lock
+        self._pipeline = pipeline
+        self._source = source
+        self._output = output
+        self._lease = lease
+        self._views = decode(lease.progress.state)
+        self._unread = READ_AT_ONCE
+        self._late: defaultdict[tuple[str, str], int] = defaultdict(int)
+
+    def go(self) -> bool:
+        """Do all of it, and let the lease sleep until the next look. Trouble is reported and left to that one.
+
+        Answers whether there is more to read at once.
+        """
+        emit, more = self._lock.world.emit, False
+        try:
+            self._read_and_decide()
+            if self._save(self._views):
+                self._report_late()
+                make_known(self._output, encode(self._views))
+                self._finish_due()
+                more = self._unread <= 0
+        except Interrupted:
+            raise
+        except SinkUnavailable as away:
+            emit(Unreachable("sink", str(away), self._output.interval, self._pipeline))
+        except Exception as trouble:  # noqa: BLE001 - a broken manifest, a row too large: people must hear
+            emit(FinalizingFailed(self._pipeline, "", "", 1, str(trouble) or repr(trouble)))
+        pause = 0.0 if more else self._output.interval
+        self._lock.write([self._lease], lambda row, now: transitions.close(row, now, now + pause))
+        return more
+
+    # --- read and decide ---------------------------------------------------------------------------------------
+
+    def _read_and_decide(self) -> None:
+        now = self._lock.now()
+        for topic, rows in self._by_topic().items():
+            view = self._views.setdefault(topic, TopicView())
+            extents = self._extents(list(rows.values()))
+            for (label, row), extent in zip(rows.items(), extents, strict=True):
+                own = view.partitions.setdefault(label, PartitionView())
+                before = own.sequence
+                self._read(view, own, row, now)
+                quiet = own.sequence == before and _is_idle(row, extent)
+                own.look(None if extent is None else extent[1], quiet=quiet, now=now)
+            if self._unread > 0:
+                view.advance(rows, self._output.period, self._output.rules, now)
+
+    def _by_topic(self) -> dict[str, dict[str, Lease]]:
+        """Partitions that may still bring records: one that is complete brings none, one that has failed may."""
+        found: defaultdict[str, dict[str, Lease]] = defaultdict(dict)
+        for row in self._rows():
+            if row.status is not Status.COMPLETED and row.unreadable is None:
+                name = self._source.name(row)
+                found[name.stream][name.label] = row
+        return found
+
+    def _rows(self) -> Iterator[Lease]:
+        after: str | None = None
+        while True:
+            page = self._page(Query(self._pipeline, "", after_key=after, limit=PAGE))
+            yield from page
+            if len(page) < PAGE:
+                return
+            after = page[-1].key
+
+    def _page(self, query: Query) -> list[Lease]:
+        return until_answered(self._lock.world, "store", lambda: self._lock.store.find(query))
+
+    def _extents(self, rows: Sequence[Lease]) -> list[tuple[int, int] | None]:
+        try:
+            return self._source.extents(rows)
+        except SourceUnavailable:
+            return [None] * len(rows)
+
+    def _read(self, view: TopicView, own: PartitionView, row: Lease, now: float) -> None:
+        """The manifests that are new in this partition, as far as this look goes."""
+        name = self._source.name(row)
+        # A manifest comes before its files; they are all visible when the row names their receipts no longer.
+        published = row.commit.sequence - (row.commit.receipts is not None)
+        while own.sequence < published and self._unread > 0:
+            sequence = own.sequence + 1
+            manifest = self._output.manifest(name, sequence)
+            self._unread -= 1
+            if manifest is not None:
+                for place, records in view.absorb(manifest, self._output.period, now).items():
+                    self._late[name.stream, place] += records
+            own.sequence = sequence
+            if self._unread % RENEW_EVERY == 0:
+                self._save(None)
+
+    # --- tell --------------------------------------------------------------------------------------------------
+
+    def _report_late(self) -> None:
+        for (topic, place), records in self._late.items():
+            self._lock.world.emit(LateRecords(self._pipeline, topic, place, records))
+
+    def _finish_due(self) -> None:
+        now = self._lock.now()
+        for topic, view in self._views.items():
+            for place in sorted(view.due):
+                if view.due[place].not_before <= now and not self._finish(topic, place):
+                    return
+
+    def _finish(self, topic: str, place: str) -> bool:
+        """Tell of one place and keep what became of it. False if the lease is another node's now."""
+        view, emit = self._views[topic], self._lock.world.emit
+        told = view.due[place]
+        wrong = self._output.finish(FinalPlace(self._pipeline, topic, place, told, _ends(view)))
+        if wrong is None:
+            del view.due[place]
+        else:
+            view.due[place] = self._put_off(told)
+            emit(FinalizingFailed(self._pipeline, topic, place, told.failures + 1, wrong))
+        saved = self._save(self._views)
+        if saved and wrong is None:
+            emit(PlaceFinalized(self._pipeline, topic, place, told.files, told.rows, told.late))
+        return saved
+
+    def _put_off(self, told: PlaceView) -> PlaceView:
+        pause = self._lock.world.jittered(min(LONGEST_WAIT, FIRST_WAIT * 2.0 ** min(told.failures, 20)))
+        return replace(told, failures=told.failures + 1, not_before=self._lock.now() + pause)
+
+    def _save(self, views: Mapping[str, TopicView] | None) -> bool:
+        """Keep the state, or only the lease if there is none. False if it is another node's now."""
+
+        def change(row: Lease, now: float) -> Lease:
+            state = row.progress.state if views is None else encode(views)
+            return transitions.save_state(row, state, now, now + self._output.patience)
+
+        (written,) = self._lock.write([self._lease], change)
+        if isinstance(written, LeaseLost):
+            return False
+        self._lease = written
+        return True
+
+
+def make_known(output: Finalizing, state: Json) -> None:
+    """Tell those who stage what is final, as a row has it."""
+    topics = decode(state).items()
+    output.know({topic: Known(view.final, _ends(view)) for topic, view in topics if view.final is not None})
+
+
+def _is_idle(row: Lease, extent: tuple[int, int] | None) -> bool:
+    """Whether there is nothing to read: all that there was is committed and visible."""
+    at_end = extent is not None and extent[0] >= extent[1]
+    return at_end and row.status is not Status.FAILED and row.commit.receipts is None
+
+
+def _ends(view: TopicView) -> dict[str, int]:
+    return {label: own.through for label, own in view.partitions.items()}

@@ -1,0 +1,99 @@
+"""Final places of the files sink: `_SUCCESS`, hooks, and what the stager must know of them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from holdfast.buckets.bucket import Bucket
+from holdfast.flow.batch import Batch, Name
+from holdfast.flow.finality import Period, Rules
+from holdfast.flow.finalizing import Finalizing, FinalPlace, Known
+from holdfast.flow.manifest import Manifest, decode_manifest
+from holdfast.flow.names import manifest_key
+from holdfast.sinks.files.finalize_config import FinalizeConfig
+from holdfast.sinks.files.hooks import BuiltHook
+from holdfast.sinks.files.late import LateRule
+from holdfast.sinks.files.layout import Layout
+from holdfast.sinks.files.periods import Periods
+
+SUCCESS = "_SUCCESS"
+LEAST_PATIENCE = 600.0
+
+
+class FilesFinalizing(Finalizing):
+    """Places of one root. `know` and `final_for` may be called by different threads."""
+
+    def __init__(self, sink: str, bucket: Bucket, root: str, layout: Layout, config: FinalizeConfig) -> None:
+        self._sink = sink
+        self._bucket = bucket
+        self._root = root.rstrip("/") if "://" in root else f"file://{Path(root).absolute().as_posix()}"
+        self._layout = layout
+        self._config = config
+        self._hooks = [BuiltHook(hook) for hook in config.hooks]
+        self._periods = Periods(config.templates(), config.zone)
+        self._known: Mapping[str, Known] = {}
+        self.rules = Rules(config.lateness, config.idle_after)
+        self.interval = config.interval
+        self.patience = LEAST_PATIENCE + sum(hook.timeout for hook in self._hooks)
+
+    def period(self, place: str) -> Period | None:
+        return self._periods.of(place)
+
+    def manifest(self, name: Name, sequence: int) -> Manifest | None:
+        data = self._bucket.read(manifest_key(name, sequence))
+        return None if data is None else decode_manifest(data)
+
+    def finish(self, final: FinalPlace) -> str | None:
+        fact, only_late = self._fact(final), final.told.late == final.told.rows
+        if self._config.success:
+            told = json.dumps({**fact, "ends": dict(final.ends)}, sort_keys=True).encode()
+            is_new = self._bucket.create(f"{fact['folder']}/{SUCCESS}", told)
+            only_late = only_late and not is_new
+        for hook in self._hooks:
+            if only_late and not hook.on_late:
+                continue
+            try:
+                hook.call(fact)
+            except Exception as error:  # noqa: BLE001 - a hook is foreign code; it is called again later
+                return f"{type(error).__name__}: {error}"
+        return None
+
+    def _fact(self, final: FinalPlace) -> dict[str, Any]:
+        folder = self._layout.folder(final.topic, final.place)
+        return {
+            "pipeline": final.pipeline,
+            "sink": self._sink,
+            "topic": final.topic,
+            "place": final.place,
+            "folder": folder,
+            "location": f"{self._root}/{folder}",
+            "files": final.told.files,
+            "rows": final.told.rows,
+            "bytes": final.told.size,
+            "late": final.told.late,
+        }
+
+    # --- for staging -------------------------------------------------------------------------------------------
+
+    def know(self, topics: Mapping[str, Known]) -> None:
+        self._known = dict(topics)
+
+    def rule(self, batches: Sequence[Batch]) -> LateRule:
+        """What is late in these batches."""
+        known = self._known
+        found = {batch.id: final for batch in batches if (final := self._final_for(batch, known)) is not None}
+        return LateRule(self._periods, self._config.late, self._config.late_place, found)
+
+    def _final_for(self, batch: Batch, known: Mapping[str, Known]) -> float | None:
+        """Places that end by then are final to this batch; None if it has no late records."""
+        if batch.restages is not None:
+            told = (batch.lease.commit.receipts or {}).get(self._sink) or {}
+            return told.get("final")
+        topic, start = known.get(batch.name.stream), batch.cut.start
+        if topic is None:
+            return None
+        offset = start.get("offset", 0) if isinstance(start, dict) else 0
+        return None if offset < topic.through.get(batch.name.label, 0) else topic.final

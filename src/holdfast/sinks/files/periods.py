@@ -1,0 +1,118 @@
+"""From places back to times. Pure and picklable.
+
+A place tells a time where some of its names, one behind the other, look like a template such as `dt=%Y-%m-%d/hr=%H`.
+Other names may stand around them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from functools import cached_property, lru_cache
+from zoneinfo import ZoneInfo
+
+from holdfast.flow.finality import Period
+
+USUAL = (
+    "dt=%Y-%m-%d/hr=%H/min=%M",
+    "dt=%Y-%m-%d/hr=%H",
+    "dt=%Y-%m-%d",
+    "dt=%Y-%m",
+    "dt=%Y",
+    "%Y-%m-%d/%H/%M",
+    "%Y-%m-%d/%H",
+    "%Y-%m-%d",
+    "%Y-%m",
+    "%Y",
+)
+"""As the processor `parse` names times, the longest first."""
+_PARTS = {
+    "Y": r"(?P<Y>\d{4})",
+    "m": r"(?P<m>\d{2})",
+    "d": r"(?P<d>\d{2})",
+    "j": r"(?P<j>\d{3})",
+    "H": r"(?P<H>\d{2})",
+    "M": r"(?P<M>\d{2})",
+}
+_COARSER = {"Y": "", "m": "Y", "d": "Ym", "j": "Y", "H": "", "M": "H"}
+_DIRECTIVE = re.compile(r"%(.)")
+_REMEMBERED = 10_000
+
+
+@dataclass(frozen=True)
+class Periods:
+    """Which period a place holds. Made of templates that `check_template` has let pass."""
+
+    templates: tuple[str, ...] = USUAL
+    zone: str = "UTC"
+
+    def of(self, place: str) -> Period | None:
+        """Begin and end; None if the place tells no time. Remembers what it has found."""
+        return _period(self, place)
+
+    @cached_property
+    def expressions(self) -> list[re.Pattern[str]]:
+        """One for each template, over a whole place."""
+        return [re.compile(f"(?:.*/)?{_expression(text)}(?:/.*)?", re.ASCII | re.DOTALL) for text in self.templates]
+
+
+@lru_cache(maxsize=_REMEMBERED)
+def _period(periods: Periods, place: str) -> Period | None:
+    for expression in periods.expressions:
+        match = expression.fullmatch(place)
+        if match is not None:
+            try:
+                return _between(*_span(match.groupdict()), ZoneInfo(periods.zone))
+            except (ValueError, OverflowError):
+                continue  # digits that are no date
+    return None
+
+
+def check_template(text: str) -> None:
+    """Raises `ValueError` for a template from which no period follows."""
+    used = _DIRECTIVE.findall(text)
+    if unknown := [one for one in used if one not in _PARTS]:
+        raise ValueError(f"has the unknown %{unknown[0]}; there are {', '.join(f'%{one}' for one in _PARTS)}")
+    if text.count("%") != len(used) or not all(text.split("/")):
+        raise ValueError("must be names with '/' between them, as in dt=%Y-%m-%d/hr=%H")
+    if "Y" not in used or len(set(used)) < len(used):
+        raise ValueError("must have %Y, and no directive twice")
+    for one in used:
+        if any(coarser not in used for coarser in _COARSER[one]):
+            raise ValueError(f"has %{one} without what it is a part of")
+    if "H" in used and not {"d", "j"} & set(used):
+        raise ValueError("has %H without a day")
+
+
+def _expression(template: str) -> str:
+    pieces = _DIRECTIVE.split(template)
+    # Every second piece is a directive.
+    return "".join(_PARTS[piece] if number % 2 else re.escape(piece) for number, piece in enumerate(pieces))
+
+
+def _span(told: Mapping[str, str]) -> tuple[datetime, datetime]:
+    """Begin and end on the wall clock."""
+    number = {name: int(digits) for name, digits in told.items()}
+    begin = datetime(  # noqa: DTZ001 - the zone is put to it by the caller
+        number["Y"], number.get("m", 1), number.get("d", 1), number.get("H", 0), number.get("M", 0)
+    )
+    if "j" in number:
+        begin += timedelta(days=number["j"] - 1)
+    if "M" in number:
+        return begin, begin + timedelta(minutes=1)
+    if "H" in number:
+        return begin, begin + timedelta(hours=1)
+    if "d" in number or "j" in number:
+        return begin, begin + timedelta(days=1)
+    if "m" in number:
+        return begin, (begin + timedelta(days=31)).replace(day=1)
+    return begin, begin.replace(year=begin.year + 1)
+
+
+def _between(begin: datetime, end: datetime, zone: ZoneInfo) -> Period:
+    # An hour that the wall clock shows twice has one name: it begins with the first and ends with the second.
+    begins = [begin.replace(tzinfo=zone, fold=fold).timestamp() for fold in (0, 1)]
+    ends = [end.replace(tzinfo=zone, fold=fold).timestamp() for fold in (0, 1)]
+    return min(begins), max(ends)

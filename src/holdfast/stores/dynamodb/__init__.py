@@ -1,0 +1,89 @@
+"""Leases in a DynamoDB table, for fleets that have no database of their own. Settings and plugin.
+
+Keys of table and index are those of Data Prepper's source coordination, so that its table definition and its policy can
+be used as they are. One region only: a global table lets the last writer win, and nothing would be fenced.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic_core import PydanticCustomError
+
+from holdfast.config.plugins import PLAIN_ERROR
+from holdfast.config.units import Duration, PositiveCount
+from holdfast.errors import UsageError
+from holdfast.leases.floor import REST
+from holdfast.registry import Plugin
+
+if TYPE_CHECKING:
+    from holdfast.stores.dynamodb.store import DynamodbStore
+
+TABLE_NAME = r"^[A-Za-z0-9_.-]{3,255}$"
+ENDPOINT = r"^https?://[^@\s]+$"
+
+
+class DynamodbConfig(BaseModel):
+    """Which table, who we are there, and what it may cost.
+
+    Credentials come from the usual chain: environment, profile, role of the machine.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    table_name: str = Field(pattern=TABLE_NAME, description="The table of leases. Several fleets may share it.")
+    region: str = Field(min_length=1, description="The region of the table.")
+    sts_role_arn: str | None = Field(default=None, description="A role to assume that may use the table.")
+    sts_external_id: str | None = Field(default=None, description="The external id that this role asks for.")
+    endpoint_url: str | None = Field(
+        default=None, pattern=ENDPOINT, description="Where DynamoDB is, if not where the region says."
+    )
+    skip_table_creation: bool = Field(
+        default=False,
+        description="Never create the table or turn on its TTL; refuse to start if they are not as needed.",
+    )
+    billing: Literal["provisioned", "on_demand"] = Field(
+        default="provisioned", description="How a table that we create is paid for."
+    )
+    provisioned_write_capacity_units: PositiveCount = Field(
+        default=10, description="Write capacity of a table that we create, and of its index."
+    )
+    provisioned_read_capacity_units: PositiveCount = Field(
+        default=10, description="Read capacity of a table that we create, and of its index."
+    )
+    ttl: Duration | None = Field(
+        default=None,
+        description="How long after its last write DynamoDB deletes a COMPLETED row; at least a day. Never if left "
+        "out, and never while a partition is unfinished.",
+    )
+
+    @model_validator(mode="after")
+    def _settings_fit_together(self) -> Self:
+        if self.ttl is not None and self.ttl < REST:
+            raise PydanticCustomError(
+                PLAIN_ERROR, "ttl must be at least P1D: the fence of a deleted row needs that long"
+            )
+        if self.sts_external_id is not None and self.sts_role_arn is None:
+            raise PydanticCustomError(PLAIN_ERROR, "sts_external_id needs sts_role_arn")
+        capacity = {"provisioned_write_capacity_units", "provisioned_read_capacity_units"} & self.model_fields_set
+        if self.billing == "on_demand" and capacity:
+            raise PydanticCustomError(PLAIN_ERROR, f"billing on_demand has no {', '.join(sorted(capacity))}")
+        return self
+
+
+def build(config: DynamodbConfig) -> DynamodbStore:
+    """The store that the settings describe, not yet opened."""
+    try:
+        from holdfast.stores.dynamodb.store import DynamodbStore
+    except ImportError as error:
+        raise UsageError(f"the dynamodb store needs boto3; install holdfast[dynamodb] ({error})") from error
+    return DynamodbStore(config)
+
+
+PLUGIN = Plugin(
+    name="dynamodb",
+    config=DynamodbConfig,
+    build=build,
+    summary="Leases in a DynamoDB table, for fleets on AWS.",
+)

@@ -1,0 +1,207 @@
+"""Requests to DynamoDB: slowed down together when it throttles, several at a time, errors in the words of a store.
+
+The SDK's own repetitions are off: after one of them nobody could tell a conflict from one's own success. What was
+throttled was surely not done and is repeated here; a write without an answer is never repeated here.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
+
+from botocore.exceptions import (
+    BotoCoreError,
+    ClientError,
+    ConnectTimeoutError,
+    EndpointConnectionError,
+    HTTPClientError,
+    ProxyConnectionError,
+)
+
+from holdfast.errors import AnswerLost, SchemaMismatch, StoreError, StoreUnavailable
+from holdfast.stores.dynamodb import DynamodbConfig
+from holdfast.stores.dynamodb.access import connect
+from holdfast.stores.dynamodb.clock import ServerClock
+
+THREADS = 8
+PATIENCE = 3.0
+"""Seconds for which a throttled request is repeated before the caller hears of it."""
+READ_TRIES = 3
+
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 1.0
+_WRITES = {"put_item", "delete_item"}
+_THROTTLED = {
+    "ProvisionedThroughputExceededException",
+    "ThrottlingException",
+    "Throttling",
+    "RequestLimitExceeded",
+    "LimitExceededException",
+    "TooManyRequestsException",
+}
+_EXPIRED = {"ExpiredTokenException", "ExpiredToken", "RequestExpired"}
+_NEVER_SENT = (EndpointConnectionError, ConnectTimeoutError, ProxyConnectionError)
+
+_Input = TypeVar("_Input")
+_Result = TypeVar("_Result")
+
+
+class ConditionFailed(Exception):
+    """The row is not as the request wanted it; nothing was written."""
+
+
+class DynamodbClient:
+    """A client of one table, and a few threads."""
+
+    def __init__(self, config: DynamodbConfig) -> None:
+        self.place = f"dynamodb table {config.table_name} in {config.region}"
+        if config.endpoint_url:
+            self.place += f" at {config.endpoint_url}"
+        self.clock = ServerClock()
+        self._config = config
+        self._pace = _Pace()
+        self._lock = threading.Lock()
+        self._client: Any = None
+        self._pool: ThreadPoolExecutor | None = None
+
+    def call(self, verb: str, **arguments: Any) -> Mapping[str, Any]:
+        """The answer of `verb` on the table. Blocks, for a few seconds if DynamoDB throttles.
+
+        Raises `ConditionFailed`; `StoreUnavailable` if nothing was done; `AnswerLost` if a write may have been done;
+        `StoreError` if waiting will not help.
+        """
+        give_up_at = time.monotonic() + PATIENCE
+        tries = 0
+        while True:
+            self._pace.wait()
+            tries += 1
+            try:
+                answer: Mapping[str, Any] = getattr(self._connected(), verb)(
+                    TableName=self._config.table_name, **arguments
+                )
+            except (BotoCoreError, ClientError) as error:
+                self._listen(_answer(error))
+                if not self._again(verb, error, tries, give_up_at):
+                    raise self._told(verb, error) from error
+                continue
+            self._pace.faster()
+            self._listen(answer)
+            return answer
+
+    def pages(self, **arguments: Any) -> Iterator[Mapping[str, Any]]:
+        """All pages of a Query."""
+        more: dict[str, Any] = {}
+        while True:
+            page = self.call("query", **arguments, **more)
+            yield page
+            if "LastEvaluatedKey" not in page:
+                return
+            more = {"ExclusiveStartKey": page["LastEvaluatedKey"]}
+
+    def each(self, do: Callable[[_Input], _Result], inputs: Iterable[_Input]) -> list[_Result]:
+        """`do` of each input, several at a time, in order. The first error is raised when all have ended."""
+        given = list(inputs)
+        if len(given) < 2:
+            return [do(one) for one in given]
+        futures = [self._threads().submit(do, one) for one in given]
+        errors = [error for error in [future.exception() for future in futures] if error is not None]
+        if errors:
+            raise errors[0]
+        return [future.result() for future in futures]
+
+    def close(self) -> None:
+        with self._lock:
+            client, self._client = self._client, None
+            pool, self._pool = self._pool, None
+        if pool is not None:
+            pool.shutdown()
+        if client is not None:
+            client.close()
+
+    def _connected(self) -> Any:
+        with self._lock:
+            if self._client is None:
+                self._client = connect(self._config, THREADS * 2)
+            return self._client
+
+    def _threads(self) -> ThreadPoolExecutor:
+        with self._lock:
+            if self._pool is None:
+                self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="holdfast-dynamodb")
+            return self._pool
+
+    def _listen(self, answer: Mapping[str, Any]) -> None:
+        self.clock.heard(answer.get("ResponseMetadata", {}).get("HTTPHeaders", {}).get("date"))
+
+    def _again(self, verb: str, error: Exception, tries: int, give_up_at: float) -> bool:
+        if _code(error) in _THROTTLED:
+            self._pace.slower()
+            return time.monotonic() < give_up_at
+        broken = isinstance(error, HTTPClientError) or _status(error) >= 500
+        return broken and verb not in _WRITES and not isinstance(error, _NEVER_SENT) and tries < READ_TRIES
+
+    def _told(self, verb: str, error: Exception) -> Exception:
+        code, status = _code(error), _status(error)
+        if code == "ConditionalCheckFailedException":
+            return ConditionFailed()
+        message = f"{self.place}: {verb} failed: {_reason(error)}"
+        if code in _THROTTLED:
+            return StoreUnavailable(f"{message}; it throttles, so we wait. More capacity helps, or billing: on_demand")
+        if isinstance(error, _NEVER_SENT) or code in _EXPIRED or "Credential" in type(error).__name__:
+            return StoreUnavailable(message)
+        if code == "ResourceNotFoundException":
+            return SchemaMismatch(f"{message}: there is no such table, or it is being deleted")
+        if code == "AccessDeniedException":
+            return StoreError(f"{message}. The role needs dynamodb:{''.join(map(str.capitalize, verb.split('_')))}")
+        if isinstance(error, ClientError) and 400 <= status < 500:
+            return StoreError(message)
+        return AnswerLost(message) if verb in _WRITES else StoreUnavailable(message)
+
+
+class _Pace:
+    """All threads of a store slow down together when one of them is throttled, and speed up again by and by."""
+
+    def __init__(self) -> None:
+        self._pause = 0.0
+        self._resume_at = 0.0
+        self._lock = threading.Lock()
+
+    def wait(self) -> None:
+        wait = self._resume_at - time.monotonic()
+        if wait > 0:
+            time.sleep(wait * random.uniform(0.5, 1.0))
+
+    def slower(self) -> None:
+        with self._lock:
+            now = time.monotonic()
+            if now < self._resume_at:
+                return  # one of many that were under way together
+            self._pause = min(_LONGEST_PAUSE, max(_FIRST_PAUSE, 2 * self._pause))
+            self._resume_at = now + self._pause
+
+    def faster(self) -> None:
+        if self._pause:
+            with self._lock:
+                self._pause = self._pause / 2 if self._pause > _FIRST_PAUSE else 0.0
+
+
+def _answer(error: Exception) -> Mapping[str, Any]:
+    """What the server said; nothing if it is an error of the line."""
+    answer = getattr(error, "response", None)
+    return answer if isinstance(answer, dict) else {}
+
+
+def _status(error: Exception) -> int:
+    return int(_answer(error).get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
+
+
+def _code(error: Exception) -> str:
+    return str(_answer(error).get("Error", {}).get("Code", ""))
+
+
+def _reason(error: Exception) -> str:
+    told = _answer(error).get("Error", {})
+    return f"{told.get('Code', '')} {told.get('Message', '')}".strip() or str(error)

@@ -1,0 +1,204 @@
+"""A lease as an item of the table, and the keys under which table and index have it.
+
+Table: `sourceIdentifier` is the pipeline, `sourcePartitionKey` run and key, in an order that is that of the keys. Index
+`source-status`: only rows that may still be worked on, spread over `SHARDS` keys so that none becomes hot, and in order
+of claim. Attributes of a seed table keep their names; keys are opaque, and those that are too long are cut and hashed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+import zlib
+from collections.abc import Mapping
+from typing import Any, NamedTuple, TypeAlias
+
+from holdfast.errors import RowTooLarge, RowUnreadable
+from holdfast.leases.codec import Columns, columns, decode, encode_within
+from holdfast.leases.lease import FINISHED, Key, Lease, Status
+
+Item: TypeAlias = dict[str, Any]
+
+PIPELINE, PLACE = "sourceIdentifier", "sourcePartitionKey"
+INDEX, SHARD, RANK = "source-status", "sourceStatusCombinationKey", "partitionPriority"
+STATUS, OWNER, VERSION, EXPIRES = "sourcePartitionStatus", "partitionOwner", "version", "expirationTime"
+PROJECTED = ("run", "key", STATUS, OWNER, VERSION, "due_at", "group")
+"""What index entries tell beside the keys."""
+
+SHARDS = 4
+"""Keys of the index per pipeline and run. Every node must know the same number: it is part of the table's format."""
+ITEM_BYTES = 400 * 1024
+BODY_BYTES = 360_000
+"""The rest of an item is for keys and for the row's own book-keeping."""
+HEAD = 200
+"""Characters of a long key that are kept; rows are in order of key up to there."""
+_PLACE_BYTES, _PIPELINE_BYTES, _RUN_BYTES = 1024, 1000, 64
+_MIDDLE = 1 << 63
+
+DUE_ASSIGNED, CLOSED, UNASSIGNED, REST_OF_THEM = "A", "C", "U", "X"
+"""How ranks begin: rows with a deadline, sleeping ones, free ones, and those that no time makes claimable."""
+
+
+# --- keys ------------------------------------------------------------------------------------------------------------
+
+
+def pipeline_key(pipeline: str) -> str:
+    """The table's first key. Never empty."""
+    return _short(_escaped(pipeline), _PIPELINE_BYTES) or "|"
+
+
+def run_prefix(run: str) -> str:
+    """What the second key of all rows of a run begins with, and of no other row."""
+    return _short(_escaped(run), _RUN_BYTES) + "|"
+
+
+def place(run: str, key: str) -> str:
+    """The table's second key."""
+    whole = run_prefix(run) + key
+    return whole if len(whole.encode()) <= _PLACE_BYTES else f"{run_prefix(run)}{key[:HEAD]}\0{_digest(key)}"
+
+
+def table_key(key: Key) -> Item:
+    return {PIPELINE: {"S": pipeline_key(key.pipeline)}, PLACE: {"S": place(key.run, key.key)}}
+
+
+def shard_keys(pipeline: str, run: str) -> list[str]:
+    """All keys of the index that hold rows of this run."""
+    return [_shard_key(pipeline, run, number) for number in range(SHARDS)]
+
+
+def is_indexed(pipeline: str) -> bool:
+    """Whether rows of this pipeline are in the index. Books of ours, such as `$nodes`, have few rows and need none."""
+    return not pipeline.replace("|", "/").rpartition("/")[2].startswith("$")
+
+
+def _shard_key(pipeline: str, run: str, number: int) -> str:
+    return f"{pipeline_key(pipeline)}|{run_prefix(run)}#{number}"
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", "\\\\").replace("|", "\\|")
+
+
+def _short(text: str, limit: int) -> str:
+    return text if len(text.encode()) <= limit else f"\0{_digest(text)}"
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+# --- rank ------------------------------------------------------------------------------------------------------------
+
+
+def rank(lease: Lease) -> str:
+    """Where the index has the row: in order of claim within one status."""
+    own, tail = lease.ownership, lease.key[:HEAD]
+    if own.due_at is None:
+        return f"{REST_OF_THEM}{own.status.value}{tail}"
+    if own.status is Status.UNASSIGNED:
+        return f"{UNASSIGNED}{_MIDDLE - lease.order.priority:017x}{_MIDDLE + lease.order.ordinal:017x}{tail}"
+    return f"{CLOSED if own.status is Status.CLOSED else DUE_ASSIGNED}{sortable(own.due_at)}{tail}"
+
+
+def sortable(number: float) -> str:
+    """Text that sorts as the number does."""
+    return f"{_place_of(number):016x}"
+
+
+def just_above(number: float) -> str:
+    """Text that sorts behind that of the number and of whatever it begins."""
+    return f"{_place_of(number) + 1:016x}"
+
+
+def _place_of(number: float) -> int:
+    bits: int = struct.unpack(">Q", struct.pack(">d", number))[0]
+    return bits ^ (0xFFFF_FFFF_FFFF_FFFF if bits >> 63 else 1 << 63)
+
+
+# --- items -----------------------------------------------------------------------------------------------------------
+
+
+def item_of(lease: Lease, expires_at: float | None) -> Item:
+    """The lease as an item; raises `RowTooLarge`."""
+    row = columns(lease)
+    item = {
+        **table_key(lease.id),
+        "pipeline": {"S": row.pipeline},
+        "run": {"S": row.run},
+        "key": {"S": row.key},
+        "group": {"S": row.group},
+        STATUS: {"S": row.status},
+        "token": {"N": str(row.token)},
+        VERSION: {"N": str(row.version)},
+        "priority": {"N": str(row.priority)},
+        "ordinal": {"N": str(row.ordinal)},
+        "body": {"S": encode_within(lease, BODY_BYTES)},
+    }
+    if row.owner is not None:
+        item[OWNER] = {"S": row.owner}
+    if row.due_at is not None:
+        item["due_at"] = {"N": repr(row.due_at)}
+    if lease.status not in FINISHED and is_indexed(lease.pipeline):
+        number = zlib.crc32(lease.key.encode()) % SHARDS
+        item |= {SHARD: {"S": _shard_key(lease.pipeline, lease.run, number)}, RANK: {"S": rank(lease)}}
+    if expires_at is not None:
+        item[EXPIRES] = {"N": str(int(expires_at))}
+    _require_room(lease, item)
+    return item
+
+
+def _require_room(lease: Lease, item: Item) -> None:
+    size = sum(len(name) + len(next(iter(value.values())).encode()) for name, value in item.items())
+    if size > ITEM_BYTES:
+        raise RowTooLarge(f"partition {lease.key[:200]!r}: its row takes {size} bytes, an item may have {ITEM_BYTES}")
+
+
+def lease_of(item: Mapping[str, Any]) -> Lease:
+    """The lease of an item, marked `unreadable` if its body is. Raises `RowUnreadable` if it is none of ours at all."""
+    try:
+        return decode(_columns_of(item), _text(item, "body") if "body" in item else "")
+    except (KeyError, ValueError) as error:
+        named = {name: item.get(name) for name in (PIPELINE, PLACE)}
+        raise RowUnreadable(f"the item {named} was not written by holdfast: {error!r}") from error
+
+
+def _columns_of(item: Mapping[str, Any]) -> Columns:
+    return Columns(
+        _text(item, "pipeline"),
+        _text(item, "run"),
+        _text(item, "key"),
+        _text(item, "group"),
+        _text(item, STATUS),
+        _text(item, OWNER) if OWNER in item else None,
+        _number(item, "token"),
+        _number(item, VERSION),
+        float(item["due_at"]["N"]) if "due_at" in item else None,
+        _number(item, "priority"),
+        _number(item, "ordinal"),
+    )
+
+
+class Hint(NamedTuple):
+    """What an entry of the index says of a row. It may be of the past."""
+
+    rank: str
+    key: Key
+    status: str
+    owner: str | None
+    due_at: float | None
+
+
+def hint_of(item: Mapping[str, Any], pipeline: str) -> Hint:
+    owner = _text(item, OWNER) if OWNER in item else None
+    due_at = float(item["due_at"]["N"]) if "due_at" in item else None
+    key = Key(pipeline, _text(item, "run"), _text(item, "key"))
+    return Hint(_text(item, RANK), key, _text(item, STATUS), owner, due_at)
+
+
+def _text(item: Mapping[str, Any], name: str) -> str:
+    return str(item[name]["S"])
+
+
+def _number(item: Mapping[str, Any], name: str) -> int:
+    return int(item[name]["N"])

@@ -1,0 +1,210 @@
+"""The store in DynamoDB.
+
+Every write is one PutItem of the whole row on condition of its version. Reads that decide are consistent ones of the
+table; the index only says where to look. There is no transaction and no clock: sessions are watched, see
+`holdfast.leases.observed`, and `now()` is what the server's answers say.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping, Sequence
+
+from holdfast.errors import AnswerLost, StoreUnavailable
+from holdfast.leases.lease import FINISHED, Key, Lease, Status
+from holdfast.leases.matching import chosen
+from holdfast.leases.store import Outcome, Query, Snapshot, Store, Swap
+from holdfast.stores.dynamodb import DynamodbConfig, hints
+from holdfast.stores.dynamodb.client import ConditionFailed, DynamodbClient
+from holdfast.stores.dynamodb.expiry import Floors, may_expire
+from holdfast.stores.dynamodb.items import (
+    BODY_BYTES,
+    PIPELINE,
+    VERSION,
+    Item,
+    is_indexed,
+    item_of,
+    table_key,
+)
+from holdfast.stores.dynamodb.rows import get_rows, search, statuses
+from holdfast.stores.dynamodb.tables import prepare_table
+
+UNFINISHED = tuple(status for status in Status if status not in FINISHED)
+REMEMBERED = 20_000
+"""Rows of which the owner is remembered; far more than a node ever holds."""
+_NO_ROW = "attribute_not_exists(#name)"
+_THIS_VERSION = "#name = :version"
+
+
+class DynamodbStore(Store):
+    """Rows in a table of DynamoDB. Sends up to eight requests at a time."""
+
+    has_clock = False
+    max_body_bytes = BODY_BYTES
+
+    def __init__(self, config: DynamodbConfig, clock: Callable[[], float] | None = None) -> None:
+        """`clock` gives the time in seconds, if it is not to be the server's."""
+        self._config = config
+        self._client = DynamodbClient(config)
+        self._clock = clock
+        self._floors = Floors(self)
+        self._owners: dict[Key, str] = {}
+        """Owners of rows as they were last written here: the index may not know of it yet."""
+        self._prepared = False
+
+    def open(self) -> None:
+        """Make the table, if it is not there and that is not forbidden."""
+        if not self._prepared:
+            prepare_table(self._client, self._config)
+            self._prepared = True
+
+    def close(self) -> None:
+        self._client.close()
+        self._prepared = False
+
+    def now(self) -> float:
+        """The server's time as far as its answers tell. Asks for one if there was none of late."""
+        if self._clock is not None:
+            return self._clock()
+        now = self._client.clock.now()
+        if now is None:
+            self.get([Key("$clock", "", "")])
+            now = self._client.clock.now()
+        if now is None:
+            raise StoreUnavailable(f"{self._client.place}: its answers do not tell the time")
+        return now
+
+    # --- reads -------------------------------------------------------------------------------------------------
+
+    def get(self, keys: Sequence[Key]) -> list[Lease | None]:
+        return get_rows(self._client, keys)
+
+    def find(self, query: Query) -> list[Lease]:
+        if query.limit is not None and query.limit <= 0:
+            return []
+        now = self.now() if query.due or query.not_due else 0.0
+        if query.run is None or not is_indexed(query.pipeline) or not query.statuses:
+            return search(self._client, query, now)
+        if query.due and not set(query.statuses) & set(FINISHED):
+            return self._find_due(query, now)
+        if query.statuses == (Status.ASSIGNED,) and (query.owner is not None or query.without_owners is not None):
+            return self._find_owned(query, now)
+        return search(self._client, query, now)
+
+    def snapshot(self, pipeline: str, sessions: str, run: str = "") -> Snapshot:
+        """Never of one moment: sessions are read first, then leases."""
+        nodes = self.find(Query(sessions, run=None))
+        leases = self.find(Query(pipeline, run, UNFINISHED))
+        return Snapshot(tuple(nodes), tuple(leases), consistent=False)
+
+    def count(self, pipeline: str, run: str = "") -> Mapping[Status, int]:
+        """Reads every row of the run, also the finished ones."""
+        return {Status(name): number for name, number in Counter(statuses(self._client, pipeline, run)).items()}
+
+    def _find_due(self, query: Query, now: float) -> list[Lease]:
+        found: list[Lease] = []
+        seemed = hints.due(self._client, query, now)
+        while query.limit is None or len(found) < query.limit:
+            missing = None if query.limit is None else query.limit - len(found)
+            keys = [hint.key for hint in itertools.islice(seemed, missing)]
+            if not keys:
+                break
+            found = chosen([*found, *self._there(keys)], query, now)
+        return found
+
+    def _find_owned(self, query: Query, now: float) -> list[Lease]:
+        keys = {hint.key for hint in hints.owned(self._client, query)}
+        if query.owner is not None:
+            of_run = (query.pipeline, query.run)
+            keys |= {key for key, owner in list(self._owners.items()) if owner == query.owner and key[:2] == of_run}
+        return chosen(self._there(sorted(keys)), query, now)
+
+    def _there(self, keys: Sequence[Key]) -> list[Lease]:
+        return [row for row in self.get(keys) if row is not None]
+
+    # --- writes ------------------------------------------------------------------------------------------------
+
+    def add(self, leases: Sequence[Lease]) -> list[Outcome]:
+        items = self._items(leases)
+
+        def put(index: int) -> None:
+            condition = {"ConditionExpression": _NO_ROW, "ExpressionAttributeNames": {"#name": PIPELINE}}
+            self._client.call("put_item", Item=items[index], **condition)
+
+        return self._write_each(leases, put)
+
+    def swap(self, swaps: Sequence[Swap]) -> list[Outcome]:
+        leases = [swap.lease for swap in swaps]
+        items = self._items(leases)
+
+        def put(index: int) -> None:
+            self._client.call("put_item", Item=items[index], **_at_version(_THIS_VERSION, swaps[index].version))
+
+        return self._write_each(leases, put)
+
+    def remove(self, leases: Sequence[Lease]) -> list[Outcome]:
+        """Needs the permission dynamodb:DeleteItem, which nothing else does; raises `StoreError` without it."""
+
+        def delete(index: int) -> None:
+            lease = leases[index]
+            condition = _at_version(f"attribute_not_exists(#name) OR {_THIS_VERSION}", lease.version)
+            self._client.call("delete_item", Key=table_key(lease.id), **condition)
+
+        return self._write_each(leases, delete)
+
+    def _items(self, leases: Sequence[Lease]) -> list[Item]:
+        """All of them, before any is written: one that is too large stops the whole batch."""
+        if self._config.ttl is None:
+            return [item_of(lease, None) for lease in leases]
+        self._floors.raise_above(leases)
+        expires_at = self.now() + self._config.ttl
+        return [item_of(lease, expires_at if may_expire(lease) else None) for lease in leases]
+
+    def _write_each(self, leases: Sequence[Lease], write: Callable[[int], None]) -> list[Outcome]:
+        """Send all, those of one key one after the other. Once the store is away nothing more is sent."""
+        by_key: dict[Key, list[int]] = defaultdict(list)
+        for index, lease in enumerate(leases):
+            by_key[lease.id].append(index)
+            self._remember(lease)
+        outcomes: list[Outcome | None] = [None] * len(leases)
+        away: list[StoreUnavailable] = []
+
+        def send(indexes: list[int]) -> None:
+            for index in indexes:
+                if not away:
+                    try:
+                        outcomes[index] = _outcome(write, index)
+                    except StoreUnavailable as error:
+                        away.append(error)
+
+        self._client.each(send, by_key.values())
+        if away and not any(outcomes):
+            raise away[0]
+        # What was not sent is not known to be done either: whoever asked reads the row back.
+        return [outcome or Outcome.UNKNOWN for outcome in outcomes]
+
+    def _remember(self, lease: Lease) -> None:
+        self._owners.pop(lease.id, None)
+        if lease.owner is not None and lease.status is Status.ASSIGNED and is_indexed(lease.pipeline):
+            self._owners[lease.id] = lease.owner
+        if len(self._owners) > REMEMBERED:
+            self._owners.pop(next(iter(self._owners)), None)
+
+
+def _outcome(write: Callable[[int], None], index: int) -> Outcome:
+    try:
+        write(index)
+    except ConditionFailed:
+        return Outcome.CONFLICT
+    except AnswerLost:
+        return Outcome.UNKNOWN
+    return Outcome.OK
+
+
+def _at_version(condition: str, version: int) -> dict[str, object]:
+    return {
+        "ConditionExpression": condition,
+        "ExpressionAttributeNames": {"#name": VERSION},
+        "ExpressionAttributeValues": {":version": {"N": str(version)}},
+    }

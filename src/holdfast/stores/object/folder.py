@@ -1,0 +1,197 @@
+"""Objects as files of a folder that all nodes reach. Needs a file system whose locks (flock) hold between all of them.
+
+A write holds the lock of its object while it compares, writes a draft and renames it: readers see one state or the
+next, and a process that dies leaves the lock free. What a call has answered survives a power cut. The tag is the
+file's time, which every write moves on, however coarse the clock is.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import random
+import time
+import uuid
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from holdfast.buckets.folders import Folders
+from holdfast.errors import AnswerLost, StoreUnavailable
+from holdfast.stores.object.clock import ServerClock
+from holdfast.stores.object.objects import Changed, Found, Input, Objects, Result
+
+THREADS = 8
+FIRST_PAUSE, LONGEST_PAUSE = 0.001, 0.1
+STEP = 1_000
+"""Nanoseconds by which a file's time moves on at least: every file system of today tells microseconds apart."""
+
+
+class FolderObjects(Objects):
+    """Files below a folder, which is made when the first object is."""
+
+    def __init__(self, root: str | os.PathLike[str], patience: float = 10.0) -> None:
+        """`patience`: seconds to wait for somebody who writes the same object."""
+        self._root = Path(root).absolute()
+        self._patience = patience
+        self._clock = ServerClock()
+        self._pool: ThreadPoolExecutor | None = None
+
+    @property
+    def place(self) -> str:
+        return str(self._root)
+
+    def tags(self, prefix: str) -> dict[str, str]:
+        with self._told(f"list {self._root / prefix}"):
+            return dict(_walk(self._root / prefix, prefix))
+
+    def read(self, name: str) -> Found | None:
+        with self._told(f"read {self._root / name}"):
+            try:
+                with (self._root / name).open("rb") as file:
+                    return Found(file.read(), _tag(os.fstat(file.fileno())))
+            except FileNotFoundError:
+                return None
+
+    def write(self, name: str, data: bytes, tag: str | None) -> str:
+        path = self._root / name
+        draft = self._root / "drafts" / uuid.uuid4().hex
+        with self._told(f"write {path}"):
+            try:
+                self._write_draft(draft, data)
+                with self._locked(name):
+                    return self._replace(draft, path, tag)
+            finally:
+                draft.unlink(missing_ok=True)
+
+    def _write_draft(self, draft: Path, data: bytes) -> None:
+        with Folders().creating(draft) as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+            self._clock.hear(os.fstat(file.fileno()).st_mtime)
+
+    def _replace(self, draft: Path, path: Path, tag: str | None) -> str:
+        present = _stat(path)
+        if (None if present is None else _tag(present)) != tag:
+            raise Changed(path.name)
+        made = draft.stat()
+        if present is not None and made.st_mtime_ns < present.st_mtime_ns + STEP:
+            os.utime(draft, ns=(made.st_atime_ns, present.st_mtime_ns + STEP))
+            made = draft.stat()
+        folders = Folders()
+        folders.make(path.parent)
+        draft.rename(path)
+        try:
+            folders.sync()
+        except OSError as error:
+            raise AnswerLost(f"cannot make sure that {path} stays: {_reason(error)}") from error
+        return _tag(made)
+
+    def delete(self, name: str, tag: str) -> None:
+        path = self._root / name
+        with suppress(OSError, StoreUnavailable), self._locked(name):
+            present = _stat(path)
+            if present is not None and _tag(present) == tag:
+                path.unlink()
+
+    def discard(self, name: str) -> None:
+        with suppress(OSError):
+            (self._root / name).unlink(missing_ok=True)
+            self._lock_path(name).unlink(missing_ok=True)
+
+    @contextmanager
+    def _locked(self, name: str) -> Iterator[None]:
+        """Alone among all threads and processes that write this object. Lock files stay: a new one would be another."""
+        path = self._lock_path(name)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        number = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            self._lock(number, name)
+            yield
+        finally:
+            os.close(number)
+
+    def _lock(self, number: int, name: str) -> None:
+        give_up_at = time.monotonic() + self._patience
+        pause = FIRST_PAUSE
+        while True:
+            try:
+                fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if time.monotonic() > give_up_at:
+                    held = f"{self._root / name} is being written by somebody who does not end"
+                    raise StoreUnavailable(held) from None
+            else:
+                return
+            time.sleep(pause * random.random())
+            pause = min(2 * pause, LONGEST_PAUSE)
+
+    def _lock_path(self, name: str) -> Path:
+        return self._root / "locks" / name
+
+    def each(self, do: Callable[[Input], Result], inputs: Iterable[Input]) -> list[Result]:
+        given = list(inputs)
+        if len(given) < 2:
+            return [do(one) for one in given]
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="holdfast-folder")
+        futures = [self._pool.submit(do, one) for one in given]
+        errors = [error for error in [future.exception() for future in futures] if error is not None]
+        if errors:
+            raise errors[0]
+        return [future.result() for future in futures]
+
+    def now(self) -> float:
+        if not self._clock.heard:
+            draft = self._root / "drafts" / uuid.uuid4().hex
+            with self._told(f"write {draft}"):
+                try:
+                    self._write_draft(draft, b"")
+                finally:
+                    draft.unlink(missing_ok=True)
+        return self._clock.now()
+
+    def close(self) -> None:
+        pool, self._pool = self._pool, None
+        if pool is not None:
+            pool.shutdown()
+
+    @contextmanager
+    def _told(self, what: str) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise StoreUnavailable(f"cannot {what}: {_reason(error)}") from error
+
+
+def _walk(folder: Path, at: str) -> Iterator[tuple[str, str]]:
+    try:
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                if entry.is_dir(follow_symlinks=False):
+                    yield from _walk(folder / entry.name, f"{at}{entry.name}/")
+                else:
+                    with suppress(FileNotFoundError):  # deleted just now
+                        yield at + entry.name, _tag(entry.stat(follow_symlinks=False))
+    except FileNotFoundError:
+        return
+
+
+def _stat(path: Path) -> os.stat_result | None:
+    try:
+        return path.stat()
+    except FileNotFoundError:
+        return None
+
+
+def _tag(found: os.stat_result) -> str:
+    return f"{found.st_mtime_ns}.{found.st_ino}"
+
+
+def _reason(error: OSError) -> str:
+    if error.errno in {errno.ENOSPC, errno.EDQUOT}:
+        return "the disk is full"
+    return error.strerror or str(error)

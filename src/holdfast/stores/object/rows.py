@@ -1,0 +1,135 @@
+"""A lease as an object: its name, and its bytes. One line with what is searched or compared, then the body as it is.
+
+The line also has a number used once, so that no two writes make the same bytes: on S3 the ETag is made from them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from holdfast.leases.codec import Columns, columns, decode, encode_within
+from holdfast.leases.lease import FINISHED, Key, Lease, Status
+from holdfast.leases.store import ClaimRequest, Query
+from holdfast.stores.object.objects import Found
+
+LEASES = "leases/"
+FORMAT = 1
+UNFINISHED = tuple(status for status in Status if status not in FINISHED)
+_SHOWN = 40
+_GONE = "GONE"
+_ALL = (*ClaimRequest("", "", "").order, *FINISHED)
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A row as it is in its object. The body is decoded only when somebody wants it."""
+
+    row: Columns
+    body: str
+    nonce: str
+    tag: str = ""
+
+    @property
+    def gone(self) -> bool:
+        """Whether the row was removed and its object is still there."""
+        return self.row.status == _GONE
+
+    def lease(self) -> Lease:
+        return decode(self.row, self.body)
+
+    def data(self) -> bytes:
+        """The object's bytes."""
+        line = json.dumps({"format": FORMAT, "nonce": self.nonce, "row": self.row}, ensure_ascii=False)
+        return f"{line}\n{self.body}".encode()
+
+
+def stored(lease: Lease, nonce: str, max_bytes: int) -> Stored:
+    """The row of a lease. Raises `RowTooLarge`."""
+    return Stored(columns(lease), encode_within(lease, max_bytes), nonce)
+
+
+def tombstone(lease: Lease, nonce: str) -> Stored:
+    """What takes the place of a removed row."""
+    return Stored(columns(lease)._replace(status=_GONE), "", nonce)
+
+
+def parsed(name: str, found: Found) -> Stored:
+    """The row of an object. One that is no row of ours is FAILED under the object's name: somebody must look at it."""
+    text = found.data.decode("utf-8", errors="replace")
+    line, _, body = text.partition("\n")
+    try:
+        told = json.loads(line)
+        return Stored(_columns(told["row"]), body, told["nonce"], found.tag)
+    except (ValueError, TypeError, KeyError):
+        unknown = Columns("", "", f"?{name}", "", Status.FAILED.value, None, 0, -1, None, 0, 0)
+        return Stored(unknown, text, "", found.tag)
+
+
+def _columns(told: Any) -> Columns:
+    row = Columns(*told)
+    kinds = [type(value) for value in (*row[:5], *row[6:8], *row[9:])]
+    if kinds != [str] * 5 + [int] * 4 or not isinstance(row.due_at, float | int | None):
+        raise TypeError("not a row")
+    return row
+
+
+def folder_of(pipeline: str, run: str | None) -> str:
+    """What the names of a pipeline's rows begin with; of one run's, if a run is given."""
+    above = f"{LEASES}{_part(pipeline)}/"
+    return above if run is None else f"{above}{_part(run)}/"
+
+
+def name_of(key: Key) -> str:
+    """The name of a row's object."""
+    return f"{folder_of(key.pipeline, key.run)}{_part(key.key)}"
+
+
+def _part(text: str) -> str:
+    # Keys are opaque and may have a thousand bytes: what tells them apart is the digest, the rest is for people.
+    shown = re.sub(r"[^A-Za-z0-9_-]", "_", text[:_SHOWN])
+    return f"{shown}-{hashlib.sha256(text.encode()).hexdigest()[:32]}"
+
+
+def matching(rows: list[Stored], query: Query, now: float) -> list[Stored]:
+    """The rows that the query asks for, in its order."""
+    statuses = query.statuses or _ALL
+    wanted = {status.value for status in statuses}
+    matches = _condition(query, now)
+    found = [one for one in rows if (not query.statuses or one.row.status in wanted) and matches(one.row)]
+    found.sort(key=_claim_order(statuses) if query.due else lambda one: (one.row.key, one.row.run))
+    return found if query.limit is None else found[: query.limit]
+
+
+def _condition(query: Query, now: float) -> Callable[[Columns], bool]:
+    others = None if query.without_owners is None else frozenset(query.without_owners)
+
+    def matches(row: Columns) -> bool:
+        is_due = row.due_at is not None and row.due_at <= now
+        return (
+            not (query.due and not is_due)
+            and not (query.not_due and is_due)
+            and (query.owner is None or row.owner == query.owner)
+            and (others is None or (row.owner is not None and row.owner not in others))
+            and (query.group is None or row.group == query.group)
+            and (query.after_key is None or row.key > query.after_key)
+        )
+
+    return matches
+
+
+def _claim_order(statuses: tuple[Status, ...]) -> Callable[[Stored], tuple[int, float, int, str, str]]:
+    places = {status.value: place for place, status in reversed(list(enumerate(statuses)))}
+
+    def rank(one: Stored) -> tuple[int, float, int, str, str]:
+        row = one.row
+        place = places.get(row.status, len(places))
+        if row.status == Status.UNASSIGNED.value:
+            return (place, -row.priority, row.ordinal, row.key, row.run)
+        return (place, row.due_at or 0.0, 0, row.key, row.run)
+
+    return rank

@@ -1,0 +1,197 @@
+"""Leases in a bucket or a folder: one object for each, changed by conditional writes. No server of our own is needed.
+
+A swap compares versions, and writes on the condition that the object is still the one whose version was compared. A
+write that was refused, or repeated by a driver, reads back: the number that it carries tells whether it was ours. Every
+look lists all objects, so that finished leases cost, too: purge them, and take a database beyond ten thousand.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeAlias
+
+from holdfast.errors import AnswerLost, StoreUnavailable
+from holdfast.leases.lease import Key, Lease, Status
+from holdfast.leases.store import Outcome, Query, Snapshot, Store, Swap
+from holdfast.stores.object import opening
+from holdfast.stores.object.objects import Changed, Objects
+from holdfast.stores.object.rows import UNFINISHED, Stored, folder_of, matching, name_of, stored, tombstone
+from holdfast.stores.object.table import Table
+
+TRIES = 4
+Answer: TypeAlias = Outcome | StoreUnavailable
+
+
+class ObjectStore(Store):
+    """Rows as objects. Handles made by `recent` share what is known with the one that they were made from."""
+
+    has_clock = False
+
+    def __init__(
+        self,
+        objects: Objects,
+        *,
+        skip_table_creation: bool = False,
+        now: Callable[[], float] | None = None,
+        table: Table | None = None,
+        max_age: float = 0.0,
+    ) -> None:
+        """`now` takes the place of the objects' own clock."""
+        self._objects = objects
+        self._skip_table_creation = skip_table_creation
+        self._clock = now or objects.now
+        self._now = now
+        self._table = table or Table(objects)
+        self._max_age = max_age
+
+    def recent(self, max_age: float) -> ObjectStore:
+        return ObjectStore(self._objects, now=self._now, table=self._table, max_age=max_age)
+
+    def open(self) -> None:
+        """Make the store if it is not there, unless told not to, and see that conditional writes hold.
+
+        Raises `Refused` where they do not, `SchemaMismatch`, or `StoreUnavailable`.
+        """
+        opening.open_place(self._objects, may_create=not self._skip_table_creation)
+
+    def close(self) -> None:
+        self._objects.close()
+
+    def now(self) -> float:
+        return self._clock()
+
+    # --- reading -----------------------------------------------------------------------------------------------
+
+    def get(self, keys: Sequence[Key]) -> list[Lease | None]:
+        names = [name_of(key) for key in keys]
+        if self._max_age > 0:
+            rows = self._table.recently(names, self._max_age)
+        else:
+            different = list(dict.fromkeys(names))
+            read = dict(zip(different, self._table.read(different), strict=True))
+            rows = [read[name] for name in names]
+        return [None if row is None or row.gone else row.lease() for row in rows]
+
+    def find(self, query: Query) -> list[Lease]:
+        return [row.lease() for row in self._found(query)]
+
+    def snapshot(self, pipeline: str, sessions: str, run: str = "") -> Snapshot:
+        nodes = self.find(Query(sessions, run=None))
+        return Snapshot(tuple(nodes), tuple(self.find(Query(pipeline, run, UNFINISHED))), consistent=False)
+
+    def count(self, pipeline: str, run: str = "") -> Mapping[Status, int]:
+        return Counter(lease.status for lease in self.find(Query(pipeline, run)))
+
+    def _found(self, query: Query) -> list[Stored]:
+        rows = self._table.below(folder_of(query.pipeline, query.run), self._max_age)
+        return matching(rows, query, self._clock() if query.due or query.not_due else 0.0)
+
+    # --- writing -----------------------------------------------------------------------------------------------
+
+    def add(self, leases: Sequence[Lease]) -> list[Outcome]:
+        rows = [self._stored(lease) for lease in leases]
+        return self._each([(name_of(lease.id), self._adding(row)) for lease, row in zip(leases, rows, strict=True)])
+
+    def swap(self, swaps: Sequence[Swap]) -> list[Outcome]:
+        rows = [self._stored(swap.lease) for swap in swaps]
+        pairs = zip(swaps, rows, strict=True)
+        return self._each([(name_of(swap.lease.id), self._swapping(swap.version, row)) for swap, row in pairs])
+
+    def remove(self, leases: Sequence[Lease]) -> list[Outcome]:
+        return self._each([(name_of(lease.id), self._removing(lease)) for lease in leases])
+
+    def _stored(self, lease: Lease) -> Stored:
+        return stored(lease, uuid.uuid4().hex, self.max_body_bytes)
+
+    def _each(self, writes: Sequence[tuple[str, Callable[[str], Outcome]]]) -> list[Outcome]:
+        """Each write for itself, several at a time unless two are of one row."""
+
+        def write(one: tuple[str, Callable[[str], Outcome]]) -> Answer:
+            name, do = one
+            try:
+                return do(name)
+            except AnswerLost:
+                self._table.doubt(name)
+                return Outcome.UNKNOWN
+            except StoreUnavailable as away:
+                return away
+
+        together = len({name for name, _ in writes}) == len(writes)
+        answers = self._objects.each(write, writes) if together else [write(one) for one in writes]
+        return _settled(answers)
+
+    def _adding(self, row: Stored) -> Callable[[str], Outcome]:
+        def add(name: str) -> Outcome:
+            present = None
+            for _ in range(TRIES):
+                if self._wrote(name, row, present):
+                    return Outcome.OK
+                present = self._table.known(name)
+                if present is not None and not present.gone:
+                    return Outcome.OK if present.nonce == row.nonce else Outcome.CONFLICT
+            raise StoreUnavailable(f"{self._objects.place}{name} changes all the time")
+
+        return add
+
+    def _swapping(self, version: int, row: Stored) -> Callable[[str], Outcome]:
+        def swap(name: str) -> Outcome:
+            present = self._of_version(name, version)
+            for _ in range(TRIES):
+                if present is None or present.gone or present.row.version != version:
+                    return Outcome.CONFLICT
+                if self._wrote(name, row, present):
+                    return Outcome.OK
+                present = self._table.known(name)
+                if present is not None and present.nonce == row.nonce:
+                    return Outcome.OK
+            raise StoreUnavailable(f"{self._objects.place}{name} changes all the time")
+
+        return swap
+
+    def _removing(self, lease: Lease) -> Callable[[str], Outcome]:
+        def remove(name: str) -> Outcome:
+            present = self._of_version(name, lease.version)
+            if present is None or present.gone:
+                return Outcome.OK
+            # A delete alone could come late and hit a row that was made anew.
+            outcome = self._swapping(lease.version, tombstone(lease, uuid.uuid4().hex))(name)
+            left = self._table.known(name)
+            if outcome is Outcome.OK and left is not None:
+                self._objects.delete(name, left.tag)
+            return outcome
+
+        return remove
+
+    def _of_version(self, name: str, version: int) -> Stored | None:
+        """The row as it is known, if it has that version; else as it is now."""
+        known = self._table.known(name)
+        if known is not None and known.row.version == version and not known.gone:
+            return known
+        return self._table.read([name])[0]
+
+    def _wrote(self, name: str, row: Stored, present: Stored | None) -> bool:
+        """Whether the row was put in the place of the present one; if not, what is there now has been read."""
+        try:
+            tag = self._objects.write(name, row.data(), None if present is None else present.tag)
+        except Changed:
+            self._read_back(name)
+            return False
+        self._table.wrote(name, Stored(row.row, row.body, row.nonce, tag))
+        return True
+
+    def _read_back(self, name: str) -> None:
+        try:
+            self._table.read([name])
+        except StoreUnavailable as away:
+            # What refused the write may have been an own earlier try of it.
+            raise AnswerLost(str(away)) from away
+
+
+def _settled(answers: Sequence[Answer]) -> list[Outcome]:
+    """UNKNOWN for rows that could not be reached, unless that is so for all and nothing was sent."""
+    away = [answer for answer in answers if isinstance(answer, StoreUnavailable)]
+    if away and len(away) == len(answers):
+        raise away[0]
+    return [Outcome.UNKNOWN if isinstance(answer, StoreUnavailable) else answer for answer in answers]

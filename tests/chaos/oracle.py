@@ -1,0 +1,183 @@
+"""Who judges the archive: boto3, gzip and what the log of Kafka has. No code of the product.
+
+A `Lister` lists the bucket every second, as a reader would who knows nothing of commits. `judge` reads every file that
+a plain listing shows and compares its messages with the log.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import re
+import threading
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, NamedTuple, Self, TypeAlias
+
+from botocore.exceptions import BotoCoreError, ClientError
+
+from tests.chaos.producer import Place
+
+Log: TypeAlias = Mapping[Place, Mapping[int, int]]
+"""Number of each message by its partition and offset."""
+BETWEEN_LISTINGS = 1.0
+FILE = re.compile(r"(?P<topic>[^/]+)/(?P<place>.+)/(?P<generation>\d+)_(?P<partition>\d+)_(?P<first>\d{20})\.txt\.gz")
+
+
+class Seen(NamedTuple):
+    """One message as a reader finds it."""
+
+    place: Place
+    number: int
+    time: int
+
+
+@dataclass(frozen=True)
+class File:
+    """What a name tells of a file, and what is in it."""
+
+    key: str
+    place: Place
+    names: str
+    generation: int
+    first: int
+    messages: tuple[Seen, ...]
+
+
+class Bucket:
+    """The objects below a root, as a listing shows them."""
+
+    def __init__(self, client: Any, bucket: str, prefix: str) -> None:
+        self._client, self._bucket, self._prefix = client, bucket, prefix
+        self._files: dict[str, File] = {}
+
+    def listing(self) -> dict[str, str]:
+        """ETag, size and time of every visible object, by key without the prefix."""
+        pages = self._client.get_paginator("list_objects_v2").paginate(Bucket=self._bucket, Prefix=self._prefix)
+        listed = (one for page in pages for one in page.get("Contents", []))
+        stamps = {one["Key"][len(self._prefix) :]: _stamp(one) for one in listed}
+        return {key: stamp for key, stamp in stamps.items() if not _is_hidden(key)}
+
+    def files(self) -> list[File]:
+        """Every visible file, read. A file that was read before is not read again."""
+        for key in self.listing():
+            if key not in self._files:
+                self._files[key] = self._read(key)
+        return list(self._files.values())
+
+    def read_anew(self) -> list[File]:
+        self._files.clear()
+        return self.files()
+
+    def _read(self, key: str) -> File:
+        told = FILE.fullmatch(key)
+        assert told is not None, f"what is {key}?"
+        data = self._client.get_object(Bucket=self._bucket, Key=self._prefix + key)["Body"].read()
+        rows = [json.loads(line) for line in gzip.decompress(data).splitlines()]
+        messages = tuple(Seen(Place(row["t"], row["p"]), row["n"], row["ts"]) for row in rows)
+        place = Place(told["topic"], int(told["partition"]))
+        return File(key, place, told["place"], int(told["generation"]), int(told["first"]), messages)
+
+
+def _stamp(listed: Mapping[str, Any]) -> str:
+    return f"{listed['ETag']} {listed['Size']} bytes, {listed['LastModified']:%H:%M:%S}"
+
+
+def _is_hidden(key: str) -> bool:
+    return any(part.startswith(("_", ".")) for part in key.split("/"))
+
+
+class Lister:
+    """Lists once a second in a thread of its own, and notes every object that changed or went away."""
+
+    def __init__(self, bucket: Bucket) -> None:
+        self._bucket = bucket
+        self._seen: dict[str, str] = {}
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self.listings = 0
+        self.complaints: list[str] = []
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def look(self) -> None:
+        """List everything, and compare with what was there before."""
+        now = self._bucket.listing()
+        self.complaints += [f"{key} has vanished" for key in self._seen if key not in now]
+        changed = [(key, was, now[key]) for key, was in self._seen.items() if now.get(key, was) != was]
+        self.complaints += [f"{key} has changed: {was} is {is_now}" for key, was, is_now in changed]
+        self._seen = now
+        self.listings += 1
+
+    def _run(self) -> None:
+        while not self._stop.wait(BETWEEN_LISTINGS):
+            # A bucket that is down has not lost anything yet.
+            with suppress(BotoCoreError, ClientError):
+                self.look()
+
+
+def judge(log: Log, acknowledged: Log, files: Iterable[File]) -> list[str]:
+    """Everything that is wrong; nothing if every message is in exactly one file, in its place."""
+    files = list(files)
+    return [
+        *_forgotten(log, acknowledged),
+        *_miscounted(log, files),
+        *_misplaced(log, files),
+        *_turned_back(log, files),
+    ]
+
+
+def _forgotten(log: Log, acknowledged: Log) -> Iterator[str]:
+    """That would be the broker's fault, and the rest could not be judged."""
+    for place, messages in acknowledged.items():
+        wrong = [offset for offset, number in messages.items() if log[place].get(offset) != number]
+        if wrong:
+            yield f"{place}: the broker has lost {len(wrong)} acknowledged messages, from offset {min(wrong)} on"
+
+
+def _miscounted(log: Log, files: Iterable[File]) -> Iterator[str]:
+    wanted = Counter((place, number) for place, messages in log.items() for number in messages.values())
+    found = Counter((seen.place, seen.number) for file in files for seen in file.messages)
+    for name, wrong in (("lost", wanted - found), ("there twice, or never written", found - wanted)):
+        for place in sorted({place for place, _ in wrong}):
+            numbers = sorted(number for at, number in wrong if at == place)
+            yield f"{place.topic}|{place.partition}: {len(numbers)} messages {name}, such as number {numbers[0]}"
+
+
+def _misplaced(log: Log, files: Iterable[File]) -> Iterator[str]:
+    for file in files:
+        if not file.messages:
+            yield f"{file.key} is empty"
+            continue
+        if any(seen.place != file.place or _names(seen.time) not in file.names for seen in file.messages):
+            yield f"{file.key} has messages of other places"
+        first = log[file.place].get(file.first)
+        if first != file.messages[0].number:
+            yield f"{file.key} begins with number {file.messages[0].number}, and the log has {first} there"
+        numbers = [seen.number for seen in file.messages]
+        if numbers != sorted(set(numbers)):
+            yield f"{file.key} is not in the order of the log"
+
+
+def _names(time: int) -> str:
+    return f"{datetime.fromtimestamp(time, UTC):dt=%Y-%m-%d/hr=%H}"
+
+
+def _turned_back(log: Log, files: Iterable[File]) -> Iterator[str]:
+    """Within a partition a later message never has an earlier generation: each partition changes once, between two."""
+    generations: dict[Place, dict[int, int]] = defaultdict(dict)
+    for file in files:
+        generations[file.place] |= {seen.number: file.generation for seen in file.messages}
+    for place, by_number in generations.items():
+        in_order = [by_number[number] for _, number in sorted(log[place].items()) if number in by_number]
+        if in_order != sorted(in_order):
+            yield f"{place}: generations go back and forth"

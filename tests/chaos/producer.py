@@ -1,0 +1,104 @@
+"""Who writes to Kafka all the time, and remembers what the broker has acknowledged.
+
+Every message tells its topic, its partition and its number. What is in the log at the end is the truth: a message whose
+acknowledgement was lost by a restart may be there or not, but one that was acknowledged must be.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Mapping
+from typing import Any, NamedTuple, Self
+
+from confluent_kafka import Consumer, TopicPartition
+
+from tests.servers.kafka import KafkaServer
+
+FIRST_HOUR = 1_767_225_600  # 2026-01-01 00:00 UTC
+HOURS = 5
+EVERY = 0.25
+SILENT_AFTER = 20.0
+
+
+class Place(NamedTuple):
+    """A partition of a topic."""
+
+    topic: str
+    partition: int
+
+
+def message(place: Place, number: int) -> bytes:
+    """The message of that number; its hour follows from the number."""
+    told = {"t": place.topic, "p": place.partition, "n": number, "ts": FIRST_HOUR + number % HOURS * 3600}
+    return json.dumps(told).encode()
+
+
+class Writer:
+    """Writes `burst` messages to every partition, again and again, in a thread of its own."""
+
+    def __init__(self, kafka: KafkaServer, topics: Mapping[str, int], burst: int) -> None:
+        self._kafka = kafka
+        self._burst = burst
+        self._places = [Place(topic, number) for topic, count in topics.items() for number in range(count)]
+        self._numbers = dict.fromkeys(self._places, 0)
+        self._enough = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self.acknowledged: dict[Place, dict[int, int]] = {place: {} for place in self._places}
+        """Number of each message by its offset."""
+
+    def __enter__(self) -> Self:
+        for topic in {place.topic for place in self._places}:
+            self._kafka.create_topic(topic, sum(place.topic == topic for place in self._places))
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """Write no more; returns when everything that was written is acknowledged or given up."""
+        self._enough.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        producer = self._kafka.producer(delivery_timeout_ms=120_000)
+        while not self._enough.wait(EVERY):
+            for place in self._places:
+                for _ in range(self._burst):
+                    self._send(producer, place)
+            producer.poll(0)
+        producer.flush(120)
+
+    def _send(self, producer: Any, place: Place) -> None:
+        number = self._numbers[place]
+        self._numbers[place] += 1
+
+        def told(error: Any, written: Any) -> None:
+            if error is None:
+                self.acknowledged[place][written.offset()] = number
+
+        producer.produce(place.topic, message(place, number), partition=place.partition, on_delivery=told)
+
+    def log(self) -> dict[Place, dict[int, int]]:
+        """What the log has now: number of each message by its offset."""
+        return {place: _read(self._kafka, place) for place in self._places}
+
+
+def _read(kafka: KafkaServer, place: Place) -> dict[int, int]:
+    first, end = kafka.offsets(*place)
+    consumer = Consumer({"bootstrap.servers": kafka.bootstrap, "group.id": "oracle", "enable.auto.commit": False})
+    found: dict[int, int] = {}
+    at = first
+    try:
+        consumer.assign([TopicPartition(*place, first)])
+        while at < end:
+            got = consumer.consume(end - at, timeout=SILENT_AFTER)
+            assert got, f"the broker is silent about {place}"
+            for one in got:
+                assert one.error() is None, one.error()
+                at = (one.offset() or 0) + 1
+                found[at - 1] = json.loads(one.value() or b"")["n"]
+    finally:
+        consumer.close()
+    return found

@@ -1,0 +1,92 @@
+"""Final places of a real archive: `_SUCCESS`, a hook that registers in Hive, and late records set aside."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from holdfast.cli.root import app as commands
+from tests.e2e.fleet import Node, eventually
+from tests.servers.kafka import KafkaServer
+from tests.servers.processes import running
+
+CONFIG = """
+source_coordination:
+  store:
+    sqlite: {{path: "{root}/leases.db"}}
+spark:
+  master: local[1]
+pipelines:
+  hourly:
+    source:
+      kafka: {{bootstrap_servers: "{kafka}", topics: [orders], upload: {{max_age: 500ms}}}}
+    processors:
+      - parse: {{time: {{json: {{field: ts, unit: seconds}}}}, granularity: hour}}
+    sinks:
+      - files:
+          root: "{root}/lake"
+          format: jsonl
+          finalize:
+            lateness: 1h
+            interval: 500ms
+            late: place
+            hooks:
+              - command: ["{python}", "-c", "import sys; print(sys.stdin.read(), file=open(sys.argv[1], 'a'))",
+                          "{root}/told"]
+                hive: {{table: "lake.{{topic}}"}}
+"""
+MIDNIGHT = 1_767_225_600  # 2026-01-01
+HOUR = 3600
+DAY = "orders/dt=2026-01-01"
+
+
+@pytest.fixture
+def kafka() -> Iterator[KafkaServer]:
+    with running(KafkaServer) as server:
+        yield server
+
+
+def hours(*numbers: int) -> list[bytes]:
+    return [json.dumps({"ts": MIDNIGHT + number * HOUR, "n": number}).encode() for number in numbers]
+
+
+def test_a_place_is_final_when_both_partitions_have_passed_it(tmp_path: Path, kafka: KafkaServer) -> None:
+    kafka.create_topic("orders", partitions=2)
+    kafka.produce("orders", hours(5, 5, 6, 8), partition=0)
+    kafka.produce("orders", hours(5, 6), partition=1)
+    config, lake = tmp_path / "archive.yaml", tmp_path / "lake"
+    config.write_text(CONFIG.format(root=tmp_path, kafka=kafka.bootstrap, python=sys.executable))
+    node = Node(tmp_path, config, "replica1")
+
+    def comes(what: Callable[[], bool]) -> None:
+        eventually(lambda: node.process.poll() is not None or what(), 120, "the node")
+        assert node.process.poll() is None, node.said()[-2000:]
+
+    try:
+        comes(lambda: len(list(lake.glob(f"{DAY}/hr=*/*.jsonl"))) == 5)
+        assert list(lake.rglob("_SUCCESS")) == []
+        kafka.produce("orders", hours(8), partition=1)
+        told = tmp_path / "told"
+        comes(lambda: told.exists() and told.read_text().count("\n") == 2)
+        assert sorted(path.parent.name for path in lake.rglob("_SUCCESS")) == ["hr=05", "hr=06"]
+        success = json.loads((lake / DAY / "hr=05/_SUCCESS").read_text())
+        assert (success["files"], success["rows"], success["ends"]) == (2, 3, {"0": 4, "1": 3})
+        assert told.read_text().splitlines() == [
+            f"ALTER TABLE `lake`.`orders` ADD IF NOT EXISTS PARTITION (`dt`='2026-01-01', `hr`='{hour}') "
+            f"LOCATION 'file://{lake}/{DAY}/hr={hour}'"
+            for hour in ("05", "06")
+        ]
+        kafka.produce("orders", hours(5, 5, 8), partition=1)
+        comes(lambda: "LateRecords" in node.said())
+        (aside,) = lake.glob(f"_late/{DAY}/hr=05/*.jsonl")
+        assert [json.loads(line)["n"] for line in aside.read_text().splitlines()] == [5, 5]
+        assert len(list(lake.glob(f"{DAY}/hr=05/*.jsonl"))) == 2
+    finally:
+        node.kill()
+    proven = CliRunner().invoke(commands, ["verify", str(config), "--deep", "--json"])
+    assert proven.exit_code == 0, proven.output

@@ -1,0 +1,217 @@
+"""The source `kafka` on a real broker, without Spark: where partitions begin, what is planned, what halts."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+
+from holdfast.errors import Halt, SourceUnavailable
+from holdfast.events import RecordsLost
+from holdfast.flow.batch import Cut, Limits, Plan, Wait
+from holdfast.leases.lease import Lease, Progress, new_lease
+from holdfast.sources.kafka.cluster import Cluster, Place
+from holdfast.sources.kafka.config import KafkaConfig
+from holdfast.sources.kafka.group import GroupOffsets
+from holdfast.sources.kafka.source import KafkaSource
+from tests.servers.kafka import KafkaServer
+from tests.servers.processes import free_port
+
+AN_HOUR_AGO = int(time.time() - 3600) * 1000
+LIMITS = Limits()
+
+
+class Reader:
+    """A source with a clock that can be turned, and the leases of what it finds."""
+
+    def __init__(self, bootstrap: str, **settings: Any) -> None:
+        self.ahead = 0.0
+        chosen = {"bootstrap_servers": bootstrap, "commit_offsets": False, "upload": {"max_age": "1s"}, **settings}
+        self.source = KafkaSource(KafkaConfig.model_validate(chosen), now=lambda: time.time() + self.ahead)
+        self.state: dict[str, Any] = {}
+
+    def found(self) -> dict[str, Lease]:
+        return {one.key: new_lease("archive", one, "w", now=0.0) for one in self.source.discover(self.state)}
+
+    def plan(self, lease: Lease) -> Plan:
+        """What is due for that partition when everything that waits is old."""
+        self.source.plan([lease], LIMITS)
+        self.ahead += 10
+        (plan,) = self.source.plan([lease], LIMITS)
+        return plan
+
+    def range(self, lease: Lease) -> tuple[int, int]:
+        plan = self.plan(lease)
+        assert isinstance(plan, Cut), plan
+        return plan.start["offset"], plan.end["offset"]
+
+
+@contextmanager
+def reader(kafka: KafkaServer, **settings: Any) -> Iterator[Reader]:
+    made = Reader(kafka.bootstrap, **settings)
+    try:
+        made.source.open()
+        yield made
+    finally:
+        made.source.close()
+
+
+def at(lease: Lease, offset: int) -> Lease:
+    return replace(lease, progress=Progress(position={"offset": offset}))
+
+
+def committed(kafka: KafkaServer, group: str, topic: str) -> int:
+    consumer = Consumer({"bootstrap.servers": kafka.bootstrap, "group.id": group})
+    try:
+        (told,) = consumer.committed([TopicPartition(topic, 0)], timeout=10)
+        return int(told.offset)
+    finally:
+        consumer.close()
+
+
+def commit(kafka: KafkaServer, group: str, topic: str, offset: int) -> None:
+    """As another tool would; the first of all commits waits until the broker keeps offsets."""
+    consumer = Consumer({"bootstrap.servers": kafka.bootstrap, "group.id": group, "enable.auto.commit": False})
+    give_up_at = time.monotonic() + 30
+    while not _commits(consumer, TopicPartition(topic, 0, offset)):
+        assert time.monotonic() < give_up_at
+    consumer.close()
+
+
+def _commits(consumer: Consumer, offset: TopicPartition) -> bool:
+    try:
+        consumer.commit(offsets=[offset], asynchronous=False)
+    except KafkaException as error:
+        if error.args[0].code() != KafkaError.NOT_COORDINATOR:
+            raise
+        return False
+    return True
+
+
+@pytest.mark.parametrize(
+    ("settings", "first"),
+    [
+        ({}, 3),
+        ({"start": "latest"}, 10),
+        ({"start": "offset", "start_offset": 6}, 6),
+        ({"start": "time", "start_time": (AN_HOUR_AGO + 5_000) / 1000}, 5),
+        ({"start": "group", "start_group": "other-tool"}, 8),
+    ],
+    ids=lambda value: value.get("start", "earliest") if isinstance(value, dict) else "",
+)
+def test_a_partition_that_was_never_read_begins_where_the_setting_says(
+    kafka_server: KafkaServer, settings: dict[str, Any], first: int
+) -> None:
+    topic = f"begins-{settings.get('start', 'earliest')}"
+    kafka_server.create_topic(topic)
+    kafka_server.produce(topic, [{"value": b"%d" % n, "timestamp": AN_HOUR_AGO + n * 1000} for n in range(10)])
+    kafka_server.delete_records(topic, 0, 3)
+    commit(kafka_server, "other-tool", topic, 8)
+    with reader(kafka_server, topics=[topic], **settings) as reading:
+        lease = reading.found()[f"{topic}|0"]
+        # What comes later moves nothing: the beginning is pinned when the partition is found.
+        kafka_server.produce(topic, [b"10", b"11"])
+        assert reading.range(lease) == (first, 12)
+
+
+def test_partitions_and_topics_that_are_found_later_begin_at_their_first_record(kafka_server: KafkaServer) -> None:
+    kafka_server.create_topic("later-a")
+    kafka_server.produce("later-a", [b"old"] * 5)
+    with reader(kafka_server, topics_pattern="later-.*", start="latest") as reading:
+        assert reading.found().keys() == {"later-a|0"}
+        kafka_server.add_partitions("later-a", 2)
+        kafka_server.produce("later-a", [b"new"] * 4, partition=1)
+        kafka_server.create_topic("later-b")
+        kafka_server.produce("later-b", [b"new"] * 3)
+        found = reading.found()
+        assert found.keys() == {"later-a|0", "later-a|1", "later-b|0"}
+        assert reading.range(found["later-a|1"]) == (0, 4)
+        assert reading.range(found["later-b|0"]) == (0, 3)
+
+
+def test_topics_of_kafka_itself_match_no_pattern(kafka_server: KafkaServer) -> None:
+    kafka_server.create_topic("own")
+    commit(kafka_server, "makes-the-offsets-topic", "own", 0)
+    with reader(kafka_server, topics_pattern=".*") as reading:
+        assert "own|0" in reading.found()
+        assert not any(key.startswith("__") for key in reading.found())
+
+
+def test_what_a_transaction_has_not_committed_is_not_planned(kafka_server: KafkaServer) -> None:
+    kafka_server.create_topic("deals")
+    kafka_server.produce("deals", [b"plain"] * 2)
+    producer = kafka_server.producer(transactional_id="deals")
+    producer.init_transactions(30)
+    producer.begin_transaction()
+    producer.produce("deals", b"undecided", partition=0)
+    producer.flush(30)
+    with reader(kafka_server, topics=["deals"]) as reading:
+        lease = reading.found()["deals|0"]
+        assert reading.range(lease) == (0, 2)
+        assert isinstance(reading.plan(at(lease, 2)), Wait)
+        producer.abort_transaction(30)
+        kafka_server.produce("deals", [b"later"])
+        # The aborted record and its marker are inside the range; whoever reads it leaves them out.
+        assert reading.range(at(lease, 2)) == (2, 5)
+
+
+@pytest.mark.parametrize("on_loss", ["halt", "record"])
+def test_records_that_were_deleted_before_they_were_read_are_reported(kafka_server: KafkaServer, on_loss: str) -> None:
+    topic = f"lossy-{on_loss}"
+    kafka_server.create_topic(topic)
+    kafka_server.produce(topic, [b"x"] * 20)
+    with reader(kafka_server, topics=[topic], on_loss=on_loss) as reading:
+        lease = at(reading.found()[f"{topic}|0"], 5)
+        kafka_server.delete_records(topic, 0, 12)
+        plan = reading.plan(lease)
+        told = [one for one in reading.source.noticed() if isinstance(one, RecordsLost)]
+        assert [(one.start, one.end) for one in told] == [(5, 12)]
+        if on_loss == "halt":
+            assert isinstance(plan, Halt)
+        else:
+            assert isinstance(plan, Cut)
+            assert (plan.start, plan.end, plan.gaps) == ({"offset": 5}, {"offset": 20}, ((5, 12),))
+
+
+def test_a_topic_that_was_created_anew_halts_what_was_read_of_the_old_one(kafka_server: KafkaServer) -> None:
+    kafka_server.create_topic("reborn")
+    kafka_server.produce("reborn", [b"old"] * 5)
+    with reader(kafka_server, topics=["reborn"]) as reading:
+        lease = at(reading.found()["reborn|0"], 3)
+        kafka_server.delete_topic("reborn")
+        assert isinstance(reading.plan(lease), Wait)
+        kafka_server.create_topic("reborn")
+        kafka_server.produce("reborn", [b"new"] * 9)
+        plan = reading.plan(lease)
+        assert isinstance(plan, Halt), plan
+        assert "created anew" in str(plan)
+
+
+def test_offsets_of_the_group_go_forwards_only_whoever_writes_them(kafka_server: KafkaServer) -> None:
+    kafka_server.create_topic("lagged")
+    kafka_server.produce("lagged", [b"x"] * 20)
+    commit(kafka_server, "makes-the-offsets-topic", "lagged", 0)
+    place, properties = Place("lagged", 0), {"bootstrap.servers": kafka_server.bootstrap}
+    for offsets, expected in (((12, 7), 12), ((9,), 12), ((15,), 15)):
+        group = GroupOffsets(properties, "archive")  # another node each time
+        for offset in offsets:
+            group.advance({place: offset})
+        group.close()
+        assert group.trouble() is None
+        assert committed(kafka_server, "archive", "lagged") == expected
+
+
+def test_brokers_that_are_away_are_said_to_be_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast.sources.kafka.cluster.PATIENCE", 1.0)
+    nobody = Reader(f"127.0.0.1:{free_port()}", topics=["orders"])
+    with pytest.raises(SourceUnavailable):
+        nobody.source.open()
+    with pytest.raises(SourceUnavailable):
+        nobody.found()
+    with pytest.raises(SourceUnavailable):
+        Cluster({"bootstrap.servers": f"127.0.0.1:{free_port()}"}, "read_committed").ends([Place("orders", 0)])

@@ -1,0 +1,86 @@
+"""Mutants of the token floor, of purging and forgetting."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from holdfast.leases import coordinator, floor, operate, writes
+from holdfast.leases import lease as lease_module
+from holdfast.leases.lease import Lease, Status
+from holdfast.leases.operate import Operator
+from holdfast.leases.store import Store
+from holdfast.leases.world import World
+from holdfast.leases.writes import until_answered
+from tests.simulation.mutation import Put, mutant
+
+
+@mutant("floor")
+def a_row_made_anew_begins_with_the_first_token(put: Put) -> None:
+    put(coordinator, "new_lease", _anew(token=0))
+
+
+@mutant("floor")
+def a_row_made_anew_begins_with_the_first_version(put: Put) -> None:
+    put(coordinator, "new_lease", _anew(version=0))
+
+
+@mutant("floor")
+def the_floor_knows_tokens_but_no_versions(put: Put) -> None:
+    put(operate, "height", lambda row: row.token)
+
+
+@mutant("floor")
+def the_floor_does_not_cover_the_tombstone(put: Put) -> None:
+    put(operate, "height", lambda row: max(row.token, row.version + 1))
+
+
+@mutant("floor")
+def a_row_is_purged_before_the_floor_is_raised(put: Put) -> None:
+    raise_floor, purge = Operator._raise_floor, Operator.purge
+
+    def purge_first(self: Operator, rows: list[Lease]) -> int:
+        purged = purge(self, rows)
+        if rows:
+            raise_floor(self, max(map(floor.height, rows)))
+        return purged
+
+    put(Operator, "purge", purge_first)
+    put(Operator, "_raise_floor", lambda self, token: None)
+
+
+@mutant("floor", start=2089)
+def tombstones_do_not_rest(put: Put) -> None:
+    original = operate._purged_by
+    put(operate, "_purged_by", lambda row, limit: original(row, float("inf")))
+
+
+@mutant("floor")
+def rows_are_forgotten_that_were_not_purged(put: Put) -> None:
+    put(operate, "_purged_by", lambda row, limit: row.status is Status.COMPLETED)
+
+
+@mutant("floor")
+def the_floor_is_read_once_for_all_tries(put: Put) -> None:
+    def add_surely(store: Store, world: World, make: Callable[[], Sequence[Lease]]) -> int:
+        rows = until_answered(world, "store", make)
+        return original(store, world, lambda: rows)
+
+    original = writes.add_surely
+    put(coordinator, "add_surely", add_surely)
+
+
+@mutant("floor")
+def the_floor_is_never_raised(put: Put) -> None:
+    put(Operator, "_raise_floor", lambda self, token: None)
+
+
+def _anew(**ownership: Any) -> Callable[..., Lease]:
+    original = lease_module.new_lease
+
+    def new_lease(*args: Any, **settings: Any) -> Lease:
+        row = original(*args, **settings)
+        return replace(row, ownership=replace(row.ownership, **ownership))
+
+    return new_lease

@@ -1,0 +1,80 @@
+"""`holdfast runs`: what goes on beside the live pipeline, and how to end it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import pytest
+
+from holdfast import app
+from holdfast.flow.run import Runs
+from holdfast.leases.lease import Partition
+from holdfast.leases.store import Store
+from tests.unit.cli.conftest import Site
+
+
+@pytest.fixture
+def file(site: Site) -> str:
+    return site.write()
+
+
+@pytest.fixture
+def store(site: Site, file: str) -> Iterator[Store]:
+    opened = site.store(file)
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def runs(file: str, store: Store) -> Runs:
+    found = app.runs(app.load_settings(file), store, "orders")
+    told = {"kind": "backfill", "generation": 2, "roots": {"files": "out-g2"}}
+    found.create("backfill-1", [Partition("orders|0", "orders")], configuration=told, created_by="ann")
+    found.start("backfill-1")
+    return found
+
+
+@pytest.mark.usefixtures("runs")
+def test_runs_are_listed_and_shown(site: Site, file: str) -> None:
+    (told,) = site.json("runs", "list", file)
+    assert (told["id"], told["status"], told["created_by"]) == ("backfill-1", "RUNNING", "ann")
+    head, row = site.invoke("runs", "list", file).stdout.splitlines()
+    assert head.startswith("RUN ")
+    assert "backfill-1" in row
+    shown = json.loads(site.invoke("runs", "show", file, "backfill-1").stdout)
+    assert shown["configuration"]["roots"] == {"files": "out-g2"}
+
+
+def test_a_run_that_nobody_works_on_is_stopped_at_once(site: Site, file: str, runs: Runs) -> None:
+    result = site.invoke("runs", "stop", file, "backfill-1")
+    assert (result.exit_code, result.stdout) == (0, "run backfill-1 is STOPPED\n")
+    assert runs.show("backfill-1").status.value == "STOPPED"
+    again = site.invoke("runs", "stop", file, "backfill-1")
+    assert again.exit_code != 0
+    assert "cannot become STOPPING" in again.stderr
+
+
+def test_a_run_that_a_node_works_on_stops_when_that_has_let_go(site: Site, file: str, store: Store, runs: Runs) -> None:
+    worker = app.runs(app.load_settings(file), store, "orders")
+    session = worker.coordinator("backfill-1").session
+    session.join()
+    (held,) = worker.coordinator("backfill-1").claim(1)
+    assert "is STOPPING" in site.invoke("runs", "stop", file, "backfill-1").stdout
+    worker.coordinator("backfill-1").release([held])
+    assert runs.aggregate("backfill-1").status.value == "STOPPED"
+
+
+@pytest.mark.parametrize("verb", ["show", "stop", "join"])
+def test_a_run_that_is_not_there_is_told(site: Site, file: str, runs: Runs, verb: str) -> None:
+    result = site.invoke("runs", verb, file, "backfill-9")
+    assert result.exit_code == 2
+    assert "there is no run 'backfill-9'" in result.stderr
+    assert runs.show("backfill-1").status.value == "RUNNING"
+
+
+def test_a_run_that_has_ended_is_not_joined(site: Site, file: str, runs: Runs) -> None:
+    runs.fail("backfill-1", "its disk was full")
+    result = site.invoke("runs", "join", file, "backfill-1")
+    assert result.exit_code == 2
+    assert "is FAILED; there is nothing left to do" in result.stderr

@@ -1,0 +1,377 @@
+"""The finalizer: one node at a time declares places final; what dies with it is done by the next one."""
+
+from __future__ import annotations
+
+import json
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from holdfast.errors import Refused, SinkUnavailable
+from holdfast.events import FinalizingFailed, LateRecords, PlaceFinalized, Unreachable
+from holdfast.flow.batch import Name
+from holdfast.flow.finalizer import Finalizer, finalizer_of
+from holdfast.flow.manifest import Manifest
+from holdfast.leases.lease import Lease, Status
+from holdfast.sinks.files.finishing import FilesFinalizing
+from tests.unit.flow.hours import HOUR, TOPIC, Archive, place
+from tests.unit.flow.rig import PIPELINE, TestNode
+
+HERE = "tests.unit.flow.test_finalizer"
+HOOK = {"python": f"{HERE}:hook"}
+CALLS: list[dict[str, Any]] = []
+TROUBLE: list[BaseException] = []
+
+
+class Killed(BaseException):
+    """The process ends here."""
+
+
+def hook(told: dict[str, Any]) -> None:
+    if TROUBLE:
+        raise TROUBLE.pop()
+    CALLS.append(told)
+
+
+@pytest.fixture(autouse=True)
+def _quiet_hook() -> None:
+    CALLS.clear()
+    TROUBLE.clear()
+
+
+def called() -> list[str]:
+    return [told["place"] for told in CALLS]
+
+
+def row(archive: Archive) -> Lease:
+    (found,) = archive.fleet.store.get([finalizer_of(PIPELINE, "files")])
+    assert found is not None
+    return found
+
+
+def finalizer(node: TestNode) -> Finalizer:
+    (found,) = node.loop._finalizers
+    return found
+
+
+def test_places_are_final_when_all_partitions_have_passed_them() -> None:
+    archive = Archive(hooks=[HOOK])
+    node = archive.node().start()
+    archive.archive(node, p0=[5, 6, 8], p1=[5, 5])
+    archive.look(node)
+    assert archive.successes() == []
+    archive.archive(node, p1=[8])
+    archive.look(node)
+    assert archive.successes() == [place(5), place(6)] == called()
+    told = json.loads(archive.bucket.visible[f"{TOPIC}/{place(5)}/_SUCCESS"])
+    assert (told["files"], told["rows"], told["ends"]) == (2, 3, {"0": 3, "1": 3})
+    assert archive.fleet.told(PlaceFinalized) == [
+        PlaceFinalized(PIPELINE, TOPIC, place(5), 2, 3, 0),
+        PlaceFinalized(PIPELINE, TOPIC, place(6), 1, 1, 0),
+    ]
+    archive.look(node)
+    assert len(CALLS) == 2
+
+
+def test_a_place_is_final_by_the_clock_when_the_next_one_has_begun() -> None:
+    archive = Archive(["0"], lateness="30m")
+    node = archive.node().start()
+    archive.archive(node, p0=[5, 6])
+    archive.look(node)
+    archive.pass_time(0.4 * HOUR, node)
+    archive.look(node)
+    assert archive.successes() == []
+    archive.pass_time(0.2 * HOUR, node)
+    archive.look(node)
+    assert archive.successes() == [place(5)]
+
+
+def test_a_place_is_not_final_before_its_files_are_visible(monkeypatch: pytest.MonkeyPatch) -> None:
+    def away(_files: Any) -> None:
+        raise SinkUnavailable("gone")
+
+    archive = Archive(["0"])
+    node = archive.node().start()
+    with monkeypatch.context() as broken:
+        broken.setattr(archive.bucket, "publish", away)
+        archive.archive(node, p0=[5, 8])
+        assert any("/commits/" in key for key in archive.bucket.visible)
+        archive.look(node)
+        assert archive.successes() == []
+    archive.look(node)
+    archive.look(node)
+    assert archive.successes() == [place(5)]
+
+
+def test_only_new_manifests_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+    real = FilesFinalizing.manifest
+
+    def noted(self: FilesFinalizing, name: Name, sequence: int) -> Manifest | None:
+        asked.append(sequence)
+        return real(self, name, sequence)
+
+    monkeypatch.setattr(FilesFinalizing, "manifest", noted)
+    archive = Archive(["0"])
+    node = archive.node().start()
+    for hour in range(4):
+        archive.archive(node, p0=[hour])
+        archive.look(node)
+    assert asked == [1, 2, 3, 4]
+
+
+def test_a_partition_that_has_nothing_to_read_blocks_no_longer_than_the_setting_says() -> None:
+    archive = Archive(idle_after="1d")
+    node = archive.node().start()
+    archive.look(node)
+    archive.pass_time(12 * HOUR, node)
+    archive.archive(node, p0=[5, 8])
+    archive.look(node)
+    archive.look(node)
+    assert archive.successes() == []
+    archive.pass_time(12 * HOUR, node)
+    archive.look(node)
+    assert archive.successes() == [place(5)]  # as far as the other partition is, which was not quiet so long
+    archive.pass_time(12 * HOUR, node)
+    archive.look(node)
+    assert archive.successes() == [place(5), place(8)]
+
+
+def test_a_partition_with_unread_records_blocks_for_ever() -> None:
+    archive = Archive(idle_after="1d")
+    node = archive.node().start()
+    archive.archive(node, p0=[5, 8])
+    archive.source.records["1"] = [5]
+    for _ in range(3):
+        archive.look(node)
+        archive.pass_time(24 * HOUR, node)
+    assert archive.successes() == []
+
+
+def test_a_failed_partition_blocks_for_ever() -> None:
+    archive = Archive(idle_after="1d")
+    node = archive.node().start()
+    archive.archive(node, p0=[5, 8])
+    (failed,) = [lease for lease in node.coordinator.owned() if lease.key.endswith("1")]
+    node.coordinator.halt(failed, "somebody must look")
+    for _ in range(3):
+        archive.look(node)
+        archive.pass_time(24 * HOUR, node)
+    assert archive.successes() == []
+
+
+def test_one_of_two_nodes_looks_and_the_other_learns() -> None:
+    archive = Archive(["0"], hooks=[HOOK])
+    a = archive.node("a").start()
+    archive.archive(a, p0=[5, 8])
+    b = archive.node("b").join()
+    archive.pass_time(100, a, b)
+    assert (finalizer(a).run(), finalizer(b).run()) == (True, False)
+    assert called() == [place(5)]
+    sink: Any = b.loop._sinks["files"]
+    assert sink.finalizing()._known[TOPIC].final == 7 * HOUR
+    archive.pass_time(100, a, b)
+    assert (finalizer(b).run(), finalizer(a).run()) == (True, False)
+    assert called() == [place(5)]
+
+
+def test_a_node_that_dies_behind_success_leaves_the_hook_to_the_next() -> None:
+    archive = Archive(["0"], hooks=[HOOK])
+    a, b = archive.node("a").start(), archive.node("b")
+    archive.archive(a, p0=[5, 8])
+    archive.fleet.clock.time += 100
+    a.session.heartbeat()
+    TROUBLE.append(Killed())
+    with pytest.raises(Killed):
+        finalizer(a).run()
+    assert archive.successes() == [place(5)]
+    assert called() == []
+    archive.fleet.clock.time += 1000  # a's session is over
+    b.join()
+    assert finalizer(b).run()
+    assert called() == [place(5)]
+    assert archive.fleet.told(PlaceFinalized) == [PlaceFinalized(PIPELINE, TOPIC, place(5), 1, 1, 0)]
+
+
+def test_a_hook_that_fails_is_called_again_after_a_while_and_blocks_nothing_else() -> None:
+    archive = Archive(["0"], hooks=[HOOK], interval="5s")
+    node = archive.node().start()
+    TROUBLE.append(OSError("no metastore"))
+    archive.archive(node, p0=[5, 6, 8])
+    archive.look(node)
+    assert called() == [place(6)]
+    assert archive.fleet.told(FinalizingFailed) == [
+        FinalizingFailed(PIPELINE, TOPIC, place(5), 1, "OSError: no metastore")
+    ]
+    archive.archive(node, p0=[9])
+    archive.look(node)
+    assert called() == [place(6), place(5)]
+
+
+def test_waits_between_calls_of_a_failing_hook_grow(monkeypatch: pytest.MonkeyPatch) -> None:
+    archive = Archive(["0"], interval="1s")
+    node = archive.node().start()
+    monkeypatch.setattr(FilesFinalizing, "finish", lambda _self, _final: "no metastore")
+    archive.archive(node, p0=[5, 8])
+    times = []
+    for _ in range(200):
+        before = len(archive.fleet.told(FinalizingFailed))
+        archive.look(node)
+        if len(archive.fleet.told(FinalizingFailed)) > before:
+            times.append(archive.fleet.clock.time)
+    pauses = [later - earlier for earlier, later in pairwise(times)]
+    assert pauses[0] == 100
+    assert 2000 < pauses[-1] < 5000
+
+
+def test_a_bucket_that_is_away_is_told_of_and_nothing_is_forgotten() -> None:
+    archive = Archive(["0"], hooks=[HOOK])
+    node = archive.node().start()
+    archive.archive(node, p0=[5, 8])
+    archive.bucket.away = True
+    archive.look(node)
+    assert [event.what for event in archive.fleet.told(Unreachable)][-1] == "sink"
+    archive.bucket.away = False
+    archive.look(node)
+    assert called() == [place(5)]
+
+
+def test_a_broken_manifest_is_told_of() -> None:
+    archive = Archive(["0"])
+    node = archive.node().start()
+    archive.archive(node, p0=[5, 8])
+    (key,) = [key for key in archive.bucket.visible if "/commits/" in key]
+    archive.bucket.visible[key] = b"{"
+    archive.look(node)
+    (failed,) = archive.fleet.told(FinalizingFailed)
+    assert "manifest" in failed.error
+    assert row(archive).status is Status.CLOSED
+
+
+def test_late_records_come_to_their_place_and_are_counted() -> None:
+    archive = Archive(["0"], hooks=[HOOK])
+    node = archive.node().start()
+    archive.archive(node, p0=[5, 8])
+    archive.look(node)
+    archive.archive(node, p0=[5, 4, 8])
+    archive.look(node)
+    assert archive.fleet.told(LateRecords) == [
+        LateRecords(PIPELINE, TOPIC, place(4), 1),
+        LateRecords(PIPELINE, TOPIC, place(5), 1),
+    ]
+    assert row(archive).progress.state["topics"][TOPIC]["late"] == 2
+    # A place that there was not before is final from the start.
+    assert archive.successes() == [place(4), place(5)]
+    assert [(told["place"], told["late"]) for told in CALLS] == [(place(5), 0), (place(4), 1), (place(5), 1)]
+
+
+def test_late_records_go_to_a_place_of_their_own() -> None:
+    archive = Archive(["0"], late="place", hooks=[HOOK])
+    node = archive.node().start()
+    archive.archive(node, p0=[5, 8])
+    archive.look(node)
+    archive.archive(node, p0=[5, 8, 9])
+    archive.look(node)
+    assert archive.keys("_late") == [f"_late/{TOPIC}/{place(5)}"]
+    files = [key for key in archive.bucket.visible if key.startswith(f"{TOPIC}/{place(5)}/1_")]
+    assert len(files) == 1
+    assert archive.fleet.told(LateRecords) == [LateRecords(PIPELINE, TOPIC, place(5), 1)]
+    assert called() == [place(5)]
+
+
+def test_late_records_go_to_the_dead_letters() -> None:
+    archive = Archive(["0"], late="dead_letter")
+    node = archive.node().start()
+    archive.archive(node, p0=[5, 8])
+    archive.look(node)
+    archive.archive(node, p0=[5, 5, 8])
+    archive.look(node)
+    (letters,) = [data for key, data in archive.bucket.visible.items() if key.startswith("_holdfast/deadletters/")]
+    told = [json.loads(line) for line in letters.splitlines()]
+    assert [(one["reason"], one["raw"], one["origin"]["item"]) for one in told] == [
+        (f"it came late: {place(5)} was final already", '{"hour": 5}', offset) for offset in (2, 3)
+    ]
+    counts = archive.fleet.row(f"{TOPIC}|0").progress.counts
+    assert (counts.processed, counts.succeeded, counts.dead) == (5, 3, 2)
+    assert archive.fleet.told(LateRecords) == [LateRecords(PIPELINE, TOPIC, place(5), 2)]
+
+
+def test_a_batch_that_was_planned_before_adds_to_a_final_place_and_is_counted() -> None:
+    archive = Archive(["0"], late="place")
+    node = archive.node().start()
+    archive.archive(node, p0=[5, 8])
+    archive.source.records["0"] += [5]
+    node.turn(2)
+    (report,) = archive.staged(node)
+    archive.look(node)
+    assert archive.successes() == [place(5)]
+    node.engine.report(report)
+    node.turn(2)
+    archive.look(node)
+    assert archive.keys("_late") == []
+    assert archive.fleet.told(LateRecords) == [LateRecords(PIPELINE, TOPIC, place(5), 1)]
+
+
+def test_a_commit_that_is_made_again_goes_where_it_went_before() -> None:
+    archive = Archive(["0"], late="place")
+    node = archive.node().start()
+    archive.archive(node, p0=[5, 8])
+    archive.source.records["0"] += [6, 5]
+    node.turn(2)
+    archive.stage(node)
+    archive.bucket.staged.clear()  # what was staged is lost before it is published
+    node.turn(2)
+    archive.look(node)  # now hour 5 is final
+    archive.stage(node)
+    node.turn(3)
+    assert archive.fleet.row(f"{TOPIC}|0").status is Status.ASSIGNED
+    assert archive.keys("_late") == []
+    assert archive.fleet.row(f"{TOPIC}|0").commit.receipts is None
+
+
+def test_finalizing_is_for_sources_whose_partitions_go_on() -> None:
+    archive = Archive()
+    archive.source.lives_long = False
+    with pytest.raises(Refused, match="go on for ever"):
+        archive.node()
+
+
+def test_a_stopping_node_begins_no_look() -> None:
+    archive = Archive(["0"])
+    node = archive.node().start()
+    archive.archive(node, p0=[5, 8])
+    node.loop.drain()
+    archive.look(node)
+    assert archive.successes() == []
+
+
+def test_more_manifests_than_one_look_reads_are_read_before_anything_is_decided(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    archive = Archive(["0"], interval="1000s")
+    node = archive.node().start()
+    for hour in (5, 9, 5):
+        archive.archive(node, p0=[hour])
+    monkeypatch.setattr("holdfast.flow.finallook.READ_AT_ONCE", 2)
+    archive.fleet.clock.time += 5000
+    node.session.heartbeat()
+    node.turn()
+    assert archive.successes() == []
+    node.turn()
+    told = json.loads(archive.bucket.visible[f"{TOPIC}/{place(5)}/_SUCCESS"])
+    assert told["rows"] == 2
+    assert archive.fleet.told(LateRecords) == []
+
+
+def test_an_unreachable_sink_is_no_error_of_the_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    def away(_self: Any, _final: Any) -> None:
+        raise SinkUnavailable("gone")
+
+    archive = Archive(["0"])
+    node = archive.node().start()
+    archive.archive(node, p0=[5, 8])
+    monkeypatch.setattr(FilesFinalizing, "finish", away)
+    archive.look(node)
+    assert archive.fleet.told(FinalizingFailed) == []
+    assert row(archive).progress.state["topics"][TOPIC]["due"].keys() == {place(5)}

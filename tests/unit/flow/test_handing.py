@@ -1,0 +1,66 @@
+"""Which leases a node gives away, when it has to give some."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any, cast
+
+from holdfast.flow.batch import Batch, Cut, Name
+from holdfast.flow.engine import Engine
+from holdfast.flow.handing import HandingOff
+from holdfast.flow.held import Held, Holdings
+from holdfast.leases.coordinator import Coordinator
+from holdfast.leases.lease import Lease
+
+
+class DrainedEngine:
+    def __init__(self) -> None:
+        self.drained: list[str] = []
+
+    def drain(self, batches: list[str]) -> None:
+        self.drained = batches
+
+
+class Hands:
+    """A node's leases: so many of each group, with a batch out where the group is busy."""
+
+    def __init__(self, busy: str = "", **groups: int) -> None:
+        self.holdings, self.engine = Holdings(), DrainedEngine()
+        for group, count in groups.items():
+            for number in range(count):
+                lease = Lease("archive", f"{group}|{number}", group=group)
+                held = Held(lease, Name(group, str(number)))
+                self.holdings.add(held)
+                if group == busy:
+                    self.holdings.send(held, Batch(lease.key, lease, held.name, Cut(0, 1)), 0.0)
+        self.handing = HandingOff(cast("Coordinator", None), cast("Engine", cast("Any", self.engine)), self.holdings)
+
+    def given(self) -> Counter[str]:
+        return Counter(held.lease.group for held in self.holdings if held.hand_to is not None)
+
+
+def test_a_busy_topic_is_shared_too_not_only_those_that_nobody_writes_to() -> None:
+    hands = Hands("hot", idle=4, hot=4, other=2)
+    hands.handing.shed_to(["b"] * 4)
+    assert hands.given() == {"idle": 2, "hot": 2}
+    assert len(hands.engine.drained) == 2
+
+
+def test_within_a_topic_those_at_rest_go_first() -> None:
+    hands = Hands(orders=3)
+    first, *_ = hands.holdings
+    hands.holdings.send(first, Batch("out", first.lease, first.name, Cut(0, 1)), 0.0)
+    hands.handing.shed_to(["b", "c"])
+    assert first.hand_to is None
+    assert hands.given() == {"orders": 2}
+
+
+def test_what_was_chosen_before_stays_chosen() -> None:
+    hands = Hands(orders=2, clicks=2)
+    hands.handing.shed_to(["b"])
+    (chosen,) = [held for held in hands.holdings if held.hand_to]
+    hands.handing.shed_to(["b", "b"])
+    assert chosen.hand_to == "b"
+    assert hands.given() == {"orders": 1, "clicks": 1}
+    hands.handing.shed_to([])
+    assert not hands.given()

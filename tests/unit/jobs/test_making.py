@@ -1,0 +1,126 @@
+"""What a job is made of: its generation, its roots, and what is refused before anything begins."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from holdfast import app
+from holdfast.config.digest import digest_of
+from holdfast.config.models import Settings
+from holdfast.errors import Refused, UsageError
+from holdfast.flow.batch import Name
+from holdfast.flow.generations import Generation
+from holdfast.jobs.backfilling import Backfill, backfill
+from holdfast.jobs.making import check_digest, check_roots_are_free, coming_generation, new_roots
+from holdfast.leases.store import Store
+from holdfast.stores.memory import MemoryStore
+from tests.unit.audit.archive import Archive
+
+CONFIG = """
+pipelines:
+  daily:
+    generation: {generation}
+    source:
+      kafka: {{bootstrap_servers: "127.0.0.1:1", topics: [orders]}}
+    processors: {processors}
+    sinks:
+      - files: {{root: "{root}/daily", format: {format}}}
+  backup:
+    source:
+      kafka: {{bootstrap_servers: "127.0.0.1:1", topics: [orders]}}
+    sinks:
+      - files: {{root: "{root}/backup", format: {backup}}}
+"""
+PARSED = "[{parse: {time: kafka}}]"
+
+
+class Site:
+    def __init__(self, folder: Path, store: Store) -> None:
+        self.folder = folder
+        self.store = store
+
+    def settings(
+        self, generation: int = 1, form: str = "text", backup: str = "raw", processors: str = "[]"
+    ) -> Settings:
+        told = {"generation": generation, "format": form, "backup": backup, "processors": processors}
+        (self.folder / "p.yaml").write_text(CONFIG.format(root=self.folder, **told))
+        return app.load_settings(self.folder / "p.yaml")
+
+    def run_live(self, settings: Settings) -> None:
+        chosen = settings.pipelines["daily"]
+        app.generations(settings, self.store, "daily").register(
+            Generation(chosen.generation, digest_of(chosen)), switch=True
+        )
+
+    def coming(self, settings: Settings) -> int:
+        return coming_generation(settings, self.store, "daily", "ann")
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[Site]:
+    store = MemoryStore()
+    store.open()
+    yield Site(tmp_path, store)
+    store.close()
+
+
+def test_the_files_own_generation_is_used_where_it_comes_next(site: Site) -> None:
+    site.run_live(site.settings(1, "text"))
+    fixed = site.settings(2, "jsonl")
+    assert [site.coming(fixed), site.coming(fixed)] == [2, 2]
+    assert app.generations(fixed, site.store, "daily").current()[0] == 1
+    site.run_live(fixed)
+    assert app.generations(fixed, site.store, "daily").current()[0] == 2
+
+
+def test_what_is_current_or_taken_by_another_parsing_is_never_used_again(site: Site) -> None:
+    current = site.settings(1, "text")
+    site.run_live(current)
+    assert [site.coming(current), site.coming(current)] == [2, 2]
+    assert site.coming(site.settings(1, "jsonl")) == 3
+    assert site.coming(site.settings(2, "jsonl")) == 3
+
+
+def test_a_node_joins_a_run_only_with_the_parsing_that_it_was_begun_with(site: Site) -> None:
+    number = site.coming(site.settings(2, "jsonl"))
+    check_digest(site.settings(1, "jsonl"), site.store, "daily", number)
+    with pytest.raises(Refused, match="was begun"):
+        check_digest(site.settings(2, "text"), site.store, "daily", number)
+
+
+def test_files_go_to_a_root_of_their_own_that_has_none_of_the_partition(site: Site) -> None:
+    settings = site.settings()
+    assert new_roots(settings, "daily", None, 2) == {"files": f"{site.folder}/daily-g2"}
+    changed = app.with_roots(settings, "daily", new_roots(settings, "daily", f"{site.folder}/daily", 2))
+    check_roots_are_free(changed, "daily", [Name("orders", "0")])
+    Archive(site.folder / "daily").commit(0, 10)
+    check_roots_are_free(changed, "daily", [Name("orders", "1")])
+    with pytest.raises(UsageError, match="already, and they would be there twice"):
+        check_roots_are_free(changed, "daily", [Name("orders", "0")])
+
+
+def refused(site: Site, settings: Settings, asked: Backfill, error: type[Exception], match: str) -> None:
+    with pytest.raises(error, match=match):
+        backfill(settings, site.store, asked, lambda _: None, root=None, by="ann")
+    assert list(app.generations(settings, site.store, "daily").list()) == []
+    assert not (site.folder / "daily-g1").exists()
+
+
+def test_a_backup_that_cannot_give_back_what_the_parser_needs_is_refused_up_front(site: Site) -> None:
+    Archive(site.folder / "backup", raw=False).commit(0, 10)
+    settings = site.settings(backup="text", processors=PARSED)
+    refused(site, settings, Backfill("daily", "backup"), Refused, "cannot give back timestamp")
+    by_time = Backfill("daily", "backup", between="2026-01-01..")
+    refused(site, site.settings(backup="text"), by_time, Refused, "cannot give back timestamp")
+
+
+def test_there_must_be_something_to_write_again(site: Site) -> None:
+    Archive(site.folder / "backup").commit(0, 10)
+    settings = site.settings()
+    refused(site, settings, Backfill("daily", "backup", "10.."), UsageError, "hold nothing of that")
+    refused(site, settings, Backfill("daily", "backup", topics=["other"]), UsageError, "hold nothing of that")
+    refused(site, settings, Backfill("daily", "backup", names="dt=1"), UsageError, "needs a parser")
+    refused(site, settings, Backfill("daily", "daily"), UsageError, "hold nothing of that")

@@ -1,0 +1,162 @@
+"""A run as one process works on it: begun, joined, stopped, and taken over from a node that is gone."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast import app
+from holdfast.config.models import Settings
+from holdfast.errors import Refused
+from holdfast.flow.engine import Report
+from holdfast.flow.run import Run, Runs
+from holdfast.flow.runlock import RunLock
+from holdfast.jobs import running
+from holdfast.jobs.running import Job, NewRun, begin, join
+from holdfast.leases.lease import Partition
+from holdfast.leases.store import Store
+from holdfast.leases.world import host_world
+from holdfast.sinks.files.sink import FilesSink
+from holdfast.testing.flows import HandEngine, MemoryBucket, NumbersSource
+
+CONFIG = """
+source_coordination: {{store: {{sqlite: {{path: "{folder}/leases.db"}}}}}}
+node: {{session_timeout: 400ms, heartbeat_interval: 50ms}}
+pipelines:
+  numbers:
+    source: {{objects: {{folder: in}}}}
+    sinks: [{{files: {{root: out}}}}]
+    batch: {{max_records: 10}}
+"""
+SIZES = {"a": 200, "b": 100}
+PARTITIONS = [Partition(key, "numbers", {"size": size}) for key, size in SIZES.items()]
+TOLD = {"kind": "backfill"}
+
+
+class BusyEngine(HandEngine):
+    """Stages whatever is out; once some of it is visible the test may interfere, one time."""
+
+    def __init__(self, site: Site) -> None:
+        super().__init__()
+        self._site = site
+
+    def poll(self, timeout: float) -> list[Report]:
+        if len(self._site.written()) >= 20:
+            interfere, self._site.interfere = self._site.interfere, _not_at_all
+            interfere()
+        for batch in list(self.out.values()):
+            self.stage(batch.lease.key, {"files": self._site.bucket})
+        return super().poll(timeout)
+
+
+def _not_at_all() -> None:
+    """Leave the node alone."""
+
+
+class Site:
+    def __init__(self, folder: Path, patch: pytest.MonkeyPatch) -> None:
+        (folder / "p.yaml").write_text(CONFIG.format(folder=folder))
+        self.settings: Settings = app.load_settings(folder / "p.yaml")
+        self.store: Store = app.open_store(self.settings)
+        self.bucket = MemoryBucket()
+        self.interfere: Callable[[], object] = _not_at_all
+        patch.setattr(app, "engine_of", lambda *_: BusyEngine(self))
+
+    @property
+    def job(self) -> Job:
+        sink: Any = FilesSink("files", self.bucket)
+        return Job(self.settings, "numbers", app.Parts(NumbersSource(SIZES), (), {"files": sink}), 2)
+
+    @property
+    def runs(self) -> Runs:
+        return app.runs(self.settings, self.store, "numbers")
+
+    def begin(self) -> Run:
+        return begin(self.store, self.job, NewRun(PARTITIONS, TOLD, "ann"), lambda _: None)
+
+    def join(self, run_id: str) -> Run:
+        return join(self.store, self.job, run_id, lambda _: None)
+
+    def the_run(self) -> Run:
+        (run,) = self.runs.list()
+        return run
+
+    def written(self) -> list[int]:
+        return sorted(int(line) for data in self.bucket.data().values() for line in data.split())
+
+
+ALL = sorted(number for size in SIZES.values() for number in range(size))
+
+
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
+    monkeypatch.setattr(running, "REFRESH_EVERY", 0.1)
+    made = Site(tmp_path, monkeypatch)
+    yield made
+    made.store.close()
+
+
+def test_a_run_ends_when_all_of_it_is_written(site: Site) -> None:
+    handler = signal.getsignal(signal.SIGTERM)
+    run = site.begin()
+    assert (run.status.value, run.counts.processed, run.configuration) == ("COMPLETED", 300, TOLD)
+    assert site.written() == ALL
+    assert all("/2_" in key for key in site.bucket.data())
+    assert signal.getsignal(signal.SIGTERM) is handler
+    site.bucket = MemoryBucket()
+    assert site.begin().status.value == "COMPLETED"  # the lock is free again
+
+
+def test_a_run_whose_process_is_asked_to_stop_goes_on_when_it_is_joined(site: Site) -> None:
+    site.interfere = lambda: os.kill(os.getpid(), signal.SIGTERM)
+    half = site.begin()
+    assert half.status.value == "RUNNING"
+    assert 20 <= len(site.written()) < 300
+    assert site.join(half.id).status.value == "COMPLETED"
+    assert site.written() == ALL
+
+
+def test_a_node_joins_beside_the_one_that_drives_and_takes_its_place_when_it_is_gone(site: Site) -> None:
+    driver = app.runs(site.settings, site.store, "numbers")
+    coordinator = driver.coordinator("r1")
+    coordinator.session.join()
+    live = app.coordinator_of(site.settings, site.store, host_world(lambda _: None), coordinator.session, "numbers")
+    lock = RunLock(live, driver)
+    lock.acquire("r1")
+    driver.create("r1", PARTITIONS, configuration=TOLD, created_by="ann")
+    driver.start("r1")
+    held = coordinator.claim(1)  # and then that node is never heard of again
+    assert site.join("r1").status.value == "COMPLETED"
+    assert site.written() == ALL
+    assert len(held) == 1
+
+
+def test_a_run_that_was_made_and_not_started_is_started_by_who_joins(site: Site) -> None:
+    made = site.runs.create("r1", PARTITIONS, configuration=TOLD, created_by="ann")
+    assert made.status.value == "READY"
+    assert site.join("r1").status.value == "COMPLETED"
+
+
+def test_a_run_that_is_stopped_ends_on_every_node(site: Site) -> None:
+    site.interfere = lambda: site.runs.stop(site.the_run().id)
+    assert site.begin().status.value == "STOPPED"
+    assert 20 <= len(site.written()) < 300
+
+
+def test_one_run_goes_on_at_a_time(site: Site) -> None:
+    refused: list[str] = []
+
+    def another() -> None:
+        with pytest.raises(Refused, match="is going on") as told:
+            site.begin()
+        refused.append(str(told.value))
+
+    site.interfere = another
+    assert site.begin().status.value == "COMPLETED"
+    assert len(refused) == 1
+    assert site.the_run().status.value == "COMPLETED"
