@@ -18,7 +18,7 @@ import pytest
 from hypothesis import settings
 from pydantic import ValidationError
 
-from holdfast.errors import Refused, SchemaMismatch, StoreUnavailable
+from holdfast.errors import Refused, SchemaMismatch, SessionExpired, StoreError, StoreUnavailable
 from holdfast.leases.lease import Key, Status
 from holdfast.leases.store import Outcome, Query, Store, Swap
 from holdfast.stores.object import PLUGIN, ObjectConfig
@@ -53,6 +53,17 @@ class TestObjectStore(StoreBehaviour):
 
     def pass_time(self, seconds: float) -> None:
         self.clock.turn(seconds)
+
+    def test_who_has_just_come_ends_nobody_however_late_they_seem(self) -> None:
+        a, b = self.member("a"), self.member("b")
+        self.pass_time(3600.0)
+        b.leases.sweep()
+        a.session.heartbeat()
+        for _ in range(6):
+            b.world.clock.turn(2 * self.tick)
+            b.leases.sweep()
+        with pytest.raises(SessionExpired):
+            a.session.heartbeat()
 
     def corrupt(self, store: Store, key: Key) -> None:
         path = self.root / name_of(key)
@@ -219,9 +230,6 @@ def test_recent_reads_are_served_by_one_listing_and_our_own_writes(watched: Watc
 
 def test_what_is_written_while_a_listing_is_made_is_in_it(watched: Watched) -> None:
     ours = ObjectStore(watched)
-    watched.stale = {}
-    ours.recent(5.0).find(Query(PIPELINE))
-    moment = ours._table._moments
     listed = watched.tags
 
     def list_slowly(prefix: str) -> dict[str, str]:
@@ -230,9 +238,27 @@ def test_what_is_written_while_a_listing_is_made_is_in_it(watched: Watched) -> N
         return found
 
     watched.tags = list_slowly  # type: ignore[method-assign]
-    ours._table._listing = None
     assert [row.key for row in ours.recent(5.0).find(Query(PIPELINE))] == ["a"]
-    assert moment is ours._table._moments
+
+
+def test_a_read_that_is_overtaken_by_our_own_write_does_not_cover_it(watched: Watched) -> None:
+    row = make_row("a")
+    ours = ObjectStore(watched)
+    ours.add([row])
+    read = watched.read
+
+    def read_slowly(name: str) -> Found | None:
+        found = read(name)
+        ours.swap([Swap(0, touched(row))])
+        return found
+
+    watched.read = read_slowly  # type: ignore[method-assign]
+    assert ours.get([row.id]) == [row]
+    watched.read = read  # type: ignore[method-assign]
+    assert [found.version for found in ours.recent(5.0).find(Query(PIPELINE))] == [1]
+    known = ours._table.known(name_of(row.id))
+    assert known is not None
+    assert known.row.version == 1
 
 
 def test_a_stale_listing_delays_and_breaks_nothing(watched: Watched, store: ObjectStore) -> None:
@@ -330,6 +356,12 @@ def test_the_plugin_builds_a_store_from_settings(tmp_path: Path) -> None:
     assert (store.durable, store.shared, store.has_clock) == (True, True, False)
     assert {path.name for path in tmp_path.iterdir()} == {"_holdfast"}, "readers of the root see nothing of it"
     store.close()
+
+
+def test_a_root_that_is_not_there_is_named_and_not_made(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match=r"there is no folder .*mount"):
+        PLUGIN.build(ObjectConfig(root=str(tmp_path / "mount"))).open()
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(

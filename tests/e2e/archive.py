@@ -21,7 +21,7 @@ from tests.servers.kafka import KafkaServer
 from tests.servers.processes import PASSWORD, PostgresqlServer, free_port, running
 from tests.servers.s3 import ACCESS_KEY, REGION, SECRET_KEY, S3Server
 
-WITHIN = 120.0
+WITHIN = 240.0
 HALTING, TOLERANT = "halting", "tolerant"
 CONFIG = """
 allow_plaintext_secrets: true

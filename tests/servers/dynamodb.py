@@ -10,7 +10,9 @@ nobody, and its indexes are never behind: tests that need that put it in between
 from __future__ import annotations
 
 import os
+import subprocess
 from collections.abc import Callable, Sequence
+from functools import cache
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from typing import Any
@@ -53,8 +55,11 @@ class DynamodbServer(Server):
             raise RuntimeError(f"there is no DynamoDB Local in {jars}; {HOW_TO_INSTALL}")
         options = {"port": str(self.port), "dbPath": str(self.folder / "tables"), **self.settings}
         given = [word for name, value in options.items() for word in (f"-{name}", value)]
-        java = (str(find_java().program), "-Xmx512m", "-XX:+UseSerialGC", f"-Dsqlite4java.library.path={jars}")
-        return (*java, "-cp", f"{jars}/*", str(_MAIN), *given, "-sharedDb", "-disableTelemetry")
+        program = str(find_java().program)
+        java = (program, "-Xmx512m", "-XX:+UseSerialGC", f"-Dsqlite4java.library.path={jars}")
+        # Its own entry point listens on every interface; ours does not, but needs a Java that compiles.
+        main = str(_MAIN) if _compiles(program) else "com.amazonaws.services.dynamodbv2.local.main.ServerRunner"
+        return (*java, "-cp", f"{jars}/*", main, *given, "-sharedDb", "-disableTelemetry")
 
     def config(self, **settings: Any) -> DynamodbConfig:
         """Settings of a store on this server. Sets the credentials that any client here needs."""
@@ -71,6 +76,11 @@ class DynamodbServer(Server):
             return False
         finally:
             connection.close()
+
+
+@cache
+def _compiles(java: str) -> bool:
+    return b"jdk.compiler" in subprocess.run([java, "--list-modules"], capture_output=True, check=True).stdout
 
 
 def raw_client(config: DynamodbConfig) -> Any:

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import pytest
@@ -12,7 +17,7 @@ import pytest
 from holdfast.errors import AnswerLost, StoreUnavailable
 from holdfast.leases import transitions
 from holdfast.leases.coordinator import ClaimPolicy, Coordinator
-from holdfast.leases.lease import Lease, Partition, Status
+from holdfast.leases.lease import FINISHED, Lease, Partition, Status
 from holdfast.leases.session import NodeInfo, Session, SessionTiming
 from holdfast.leases.store import Outcome, Query, Swap
 from holdfast.leases.transitions import Advance
@@ -224,6 +229,81 @@ def test_a_server_that_is_away_is_unavailable_and_then_works_again(
     finally:
         dynamodb_server.start()
     assert [row.key for row in store.find(Query(PIPELINE))] == ["a"]
+
+
+# --- processes that die ----------------------------------------------------------------------------------------------
+
+
+def test_nodes_wait_for_a_server_that_crashes_and_lose_nothing(
+    store: PolicedStore, config: DynamodbConfig, dynamodb_server: DynamodbServer
+) -> None:
+    total, nodes = 60, 3
+    store.add([make_row(f"{number:03d}", ordinal=number) for number in range(total)])
+    begun = threading.Barrier(nodes + 1, timeout=120)
+
+    def work(number: int) -> list[Lease]:
+        own = PolicedStore(config)
+        node = node_on(own, f"node {number}")
+        done = finish(node, node.claim(3))
+        begun.wait()
+        while any(status not in FINISHED for status in node.counts()):
+            done += finish(node, node.claim(5) or node.owned())
+        own.close()
+        return done
+
+    with ThreadPoolExecutor(nodes) as pool:
+        results = [pool.submit(work, number) for number in range(nodes)]
+        begun.wait()
+        dynamodb_server.crash()
+        dynamodb_server.start()
+        done = [lease for result in results for lease in result.result()]
+    assert len({lease.key for lease in done}) == len(done) == total
+    rows = store.find(Query(PIPELINE))
+    assert {(row.status, row.commit.sequence, row.token) for row in rows} == {(Status.COMPLETED, 1, 1)}
+
+
+def finish(node: Coordinator, leases: list[Lease]) -> list[Lease]:
+    """Commit and complete each of them; nobody else may have it."""
+    advance = Advance("only one", {"done": True}, {})
+    changes = [(lease, partial(transitions.commit, advance=advance, expected=lease, now=1.0)) for lease in leases]
+    committed = [row for row in node.write_each(changes) if isinstance(row, Lease)]
+    finished = [row for row in node.write(committed, transitions.complete) if isinstance(row, Lease)]
+    assert len(finished) == len(leases)
+    return finished
+
+
+CLAIM_AND_HANG = """
+import sys, time
+from holdfast.stores.dynamodb import DynamodbConfig, build
+from holdfast.leases.coordinator import ClaimPolicy, Coordinator
+from holdfast.leases.session import NodeInfo, Session, SessionTiming
+from holdfast.leases.world import host_world
+store = build(DynamodbConfig.model_validate_json(sys.argv[1]))
+store.open()
+world = host_world(lambda event: None)
+session = Session(store, world, "$nodes", NodeInfo("doomed", "doomed"), SessionTiming(timeout=1.0))
+session.join()
+print(len(Coordinator(store, world, session, "orders", policy=ClaimPolicy()).claim(5)), flush=True)
+time.sleep(600)
+"""
+
+
+def test_the_leases_of_a_killed_process_are_taken_over_under_new_tokens(
+    store: PolicedStore, config: DynamodbConfig
+) -> None:
+    heir = node_on(store, "heir")
+    heir.create([Partition(f"k{number}") for number in range(5)])
+    command = (sys.executable, "-c", CLAIM_AND_HANG, config.model_dump_json(exclude_none=True))
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as doomed:
+        assert doomed.stdout is not None
+        assert doomed.stdout.readline() == "5\n"
+        doomed.kill()
+    assert heir.claim(5) == []
+    assert isinstance(heir.world.clock, TurnableClock)
+    for _ in range(4):
+        heir.world.clock.turn(0.5)
+        heir.sweep()
+    assert {(lease.token, lease.history.takeovers) for lease in heir.claim(5)} == {(2, 1)}
 
 
 # --- an index that is behind -----------------------------------------------------------------------------------------

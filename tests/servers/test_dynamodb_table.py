@@ -6,6 +6,7 @@ import uuid
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -186,6 +187,18 @@ def test_a_missing_permission_is_named(store: PolicedStore) -> None:
     store.allowed = frozenset()
     with pytest.raises(StoreError, match="dynamodb:Query"):
         store.find(Query(PIPELINE))
+
+
+# --- the server of these tests ---------------------------------------------------------------------------------------
+
+
+def test_the_server_listens_on_loopback_only(dynamodb_server: DynamodbServer) -> None:
+    lines = [
+        line.split() for name in ("tcp", "tcp6") for line in Path(f"/proc/net/{name}").read_text().splitlines()[1:]
+    ]
+    listening = [line[1] for line in lines if line[3] == "0A" and line[1].endswith(f":{dynamodb_server.port:04X}")]
+    assert listening
+    assert all(address.partition(":")[0].endswith("0100007F") for address in listening)
 
 
 # --- the table -------------------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from holdfast.leases import balance, coordinator, session, sharing, transitions,
 from holdfast.leases.balance import Plan
 from holdfast.leases.coordinator import Coordinator
 from holdfast.leases.discovery import Discovery
-from holdfast.leases.lease import Lease, Partition, new_lease
+from holdfast.leases.lease import Lease
 from holdfast.leases.sharing import FairShare
 from holdfast.leases.store import ClaimRequest, Outcome
 from holdfast.leases.writes import FencedWrites
@@ -257,21 +257,6 @@ def a_lost_claim_of_discovery_is_never_found(put: Put) -> None:
         self._lock.owned = list  # type: ignore[method-assign]
 
     put(Discovery, "__init__", init)
-
-
-@mutant(start=1161)
-def discovery_trusts_that_its_row_is_still_there(put: Put) -> None:
-    original = Discovery._row
-
-    def row(self: Discovery) -> Lease | None:
-        found = original(self)
-        if found is None and "seen" in vars(self):
-            return new_lease(self._lock.pipeline, Partition("$discovery"), "", now=0.0)
-        if found is not None:
-            vars(self)["seen"] = True
-        return found
-
-    put(Discovery, "_row", row)
 
 
 # --- parts ---

@@ -1,116 +1,159 @@
-"""A simulated store of objects: no clock that nodes could share, and looks that decide nothing may be old.
+"""The real store of objects over a simulated bucket: listings are behind, requests are lost, late and doubled.
 
-A node's own writes are in its looks; what others have written comes with the next one. Answers that were lost are read
-when they are asked for. Writes are lost, late and doubled as on every simulated store.
+Only the line and the server are simulated; how the store lists, reads and writes is the product's own code. Every
+request is a moment of its own, so that others come between the requests of one batch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import lru_cache
+from weakref import WeakKeyDictionary
 
+from holdfast.errors import AnswerLost, HoldfastError
+from holdfast.leases.codec import columns, encode_body
 from holdfast.leases.lease import Key, Lease, Status
 from holdfast.leases.store import Outcome, Query, Snapshot, Store, Swap
+from holdfast.stores.object.objects import Changed, Found, Input, Objects, Result
+from holdfast.stores.object.rows import Stored, name_of, parsed
+from holdfast.stores.object.store import ObjectStore
+from holdfast.stores.object.table import Table
 from tests.simulation.host import Host
 from tests.simulation.store import StoreClient
-from tests.simulation.store_server import FrozenRows, StoreServer
+from tests.simulation.store_server import StoreServer
+
+_NONCES: WeakKeyDictionary[StoreServer, dict[tuple[str, str], str]] = WeakKeyDictionary()
+"""The table of a server keeps leases; what its objects hold beside them is kept here, by name and tag."""
+BEHIND = 0.2
+"""How likely a listing is the one that was answered before."""
 
 
 class WatchingStoreClient(StoreClient):
-    """A node's connection, with what its last look has shown."""
+    """A node's connection."""
 
     has_clock = False
 
     def __init__(self, server: StoreServer, host: Host, latency: float, ttl: float) -> None:
         super().__init__(server, host, latency, ttl)
-        self._view = FrozenRows(server.now)
-        self._looked_at = -1.0
-        self._doubted: set[Key] = set()
+        bucket = _Bucket(self)
+        self._store = ObjectStore(bucket, table=Table(bucket, lambda: self._kernel.now))
+        self._listed: dict[str, str] = {}
+        self.nonces = _NONCES.setdefault(server, {})
 
     def recent(self, max_age: float) -> Store:
-        return _Recent(self, max_age)
+        return self._store.recent(max_age)
+
+    def get(self, keys: Sequence[Key]) -> list[Lease | None]:
+        return self._store.get(keys)
+
+    def find(self, query: Query) -> list[Lease]:
+        return self._store.find(query)
+
+    def snapshot(self, pipeline: str, sessions: str, run: str = "") -> Snapshot:
+        return self._store.snapshot(pipeline, sessions, run)
+
+    def count(self, pipeline: str, run: str = "") -> Mapping[Status, int]:
+        return self._store.count(pipeline, run)
 
     def add(self, leases: Sequence[Lease]) -> list[Outcome]:
-        return self._learn(leases, super().add(leases))
+        return self._store.add(leases)
 
     def swap(self, swaps: Sequence[Swap]) -> list[Outcome]:
-        return self._learn([swap.lease for swap in swaps], super().swap(swaps))
+        return self._store.swap(swaps)
 
     def remove(self, leases: Sequence[Lease]) -> list[Outcome]:
-        outcomes = super().remove(leases)
-        self._doubted.update(lease.id for lease in leases)
-        return outcomes
+        return self._store.remove(leases)
 
-    def view(self, max_age: float) -> FrozenRows:
-        """The table as this node may see it, by a look that is at most so old."""
-        now = self._kernel.now
-        if self._looked_at < 0 or now - self._looked_at > max_age:
-            self._view = self._read("look", self._all_rows)
-            self._looked_at = now
-            self._doubted.clear()
-        elif self._doubted:
-            doubted = sorted(self._doubted)
-            for key, row in zip(doubted, self.get(doubted), strict=True):
-                self._show(key, row)
-            self._doubted.clear()
-        return self._view
+    # --- requests -------------------------------------------------------------------------------------------------
 
-    def _all_rows(self) -> FrozenRows:
-        view = FrozenRows(self._server.now)
-        for table in self._server.memory._tables.values():
-            view.add(list(table.rows.values()))
-        return view
+    def list_objects(self, *, may_be_old: bool) -> dict[str, str]:
+        rows = self._read("list", self._rows)
+        if not may_be_old or self._kernel.random() >= BEHIND:
+            self._listed = {_name_of(row.id): _tag_of(row) for row in rows}
+        return self._listed
 
-    def _learn(self, leases: Sequence[Lease], outcomes: list[Outcome]) -> list[Outcome]:
-        for lease, outcome in zip(leases, outcomes, strict=True):
-            if outcome is Outcome.OK:
-                self._show(lease.id, lease)
-            else:
-                self._doubted.add(lease.id)
-        return outcomes
+    def get_object(self, name: str) -> Lease | None:
+        return self._read("get_object", lambda: self._row(name))
 
-    def _show(self, key: Key, row: Lease | None) -> None:
-        (present,) = self._view.get([key])
-        if present is not None:
-            self._view.remove([present])
-        if row is not None:
-            self._view.add([row])
+    def put_object(self, name: str, row: Stored, tag: str | None) -> None:
+        def put() -> list[Outcome]:
+            present = self._row(name)
+            if (None if present is None else _tag_of(present)) != tag:
+                return [Outcome.CONFLICT]
+            self.nonces[name, _tag_of(row.lease())] = row.nonce
+            if present is None:
+                return self._server.add([row.lease()], self._host)
+            if row.gone:
+                return self._server.remove([present])
+            return self._server.swap([Swap(present.version, row.lease())], self._host)
+
+        def lost() -> list[Outcome]:
+            raise AnswerLost("the object may have been written")
+
+        if self._write("put_object", put, lost) == [Outcome.CONFLICT]:
+            raise Changed(name)
+
+    def _rows(self) -> list[Lease]:
+        return [row for table in self._server.memory._tables.values() for row in table.rows.values()]
+
+    def _row(self, name: str) -> Lease | None:
+        return next((row for row in self._rows() if _name_of(row.id) == name), None)
 
 
-class _Recent(Store):
-    """Reads from what was seen, writes through the connection."""
+class _Bucket(Objects):
+    """What the store takes for its objects."""
 
-    has_clock = False
+    place = "simulated bucket"
 
-    def __init__(self, client: WatchingStoreClient, max_age: float) -> None:
+    def __init__(self, client: WatchingStoreClient) -> None:
         self._client = client
-        self._max_age = max_age
 
-    def open(self) -> None:
-        """Nothing to do."""
+    def tags(self, prefix: str) -> dict[str, str]:
+        # A listing of everything is a look that decides nothing.
+        found = self._client.list_objects(may_be_old=prefix.count("/") == 1)
+        return {name: tag for name, tag in found.items() if name.startswith(prefix)}
 
-    def close(self) -> None:
-        """Nothing to do."""
+    def read(self, name: str) -> Found | None:
+        row = self._client.get_object(name)
+        if row is None:
+            return None
+        tag = _tag_of(row)
+        return Found(Stored(columns(row), encode_body(row), self._client.nonces.get((name, tag), "")).data(), tag)
+
+    def write(self, name: str, data: bytes, tag: str | None) -> str:
+        row = parsed(name, Found(data, ""))
+        self._client.put_object(name, row, tag)
+        return "removed" if row.gone else _tag_of(row.lease())
+
+    def delete(self, name: str, tag: str) -> None:
+        """It is gone already."""
+
+    def discard(self, name: str) -> None:
+        """Nothing is probed here."""
+
+    def each(self, do: Callable[[Input], Result], inputs: Iterable[Input]) -> list[Result]:
+        """One after the other; as with threads, an error of one does not keep the others from being sent."""
+        results, errors = list[Result](), list[HoldfastError]()
+        for one in inputs:
+            try:
+                results.append(do(one))
+            except HoldfastError as error:
+                errors.append(error)
+        if errors:
+            raise errors[0]
+        return results
 
     def now(self) -> float:
         return self._client.now()
 
-    def get(self, keys: Sequence[Key]) -> list[Lease | None]:
-        return self._client.view(self._max_age).get(keys)
+    def close(self) -> None:
+        """Nothing to do."""
 
-    def find(self, query: Query) -> list[Lease]:
-        return self._client.view(self._max_age).find(query)
 
-    def snapshot(self, pipeline: str, sessions: str, run: str = "") -> Snapshot:
-        return self._client.view(self._max_age).snapshot(pipeline, sessions, run)
+def _tag_of(row: Lease) -> str:
+    return f"{row.version} {row.ownership.write_id}"
 
-    def count(self, pipeline: str, run: str = "") -> Mapping[Status, int]:
-        return self._client.view(self._max_age).count(pipeline, run)
 
-    def add(self, leases: Sequence[Lease]) -> list[Outcome]:
-        return self._client.add(leases)
-
-    def swap(self, swaps: Sequence[Swap]) -> list[Outcome]:
-        return self._client.swap(swaps)
-
-    def remove(self, leases: Sequence[Lease]) -> list[Outcome]:
-        return self._client.remove(leases)
+@lru_cache(maxsize=10_000)
+def _name_of(key: Key) -> str:
+    return name_of(key)

@@ -88,7 +88,8 @@ class Replacing:
         plans = self._plans(row)
         missing = [key for root, plan in plans.items() for key in self._moved(self._roots[root], plan)]
         number = next(iter(plans.values())).generation
-        self._generations.switch(number)
+        if self._generations.current()[0] < number:
+            self._generations.switch(number)
         self._finish(plans)
         self._operator.change(self._asked.key, _begun_again({"offset": why["from"]}, number))
         moves = tuple((root, key) for root, plan in plans.items() for key in plan.files)

@@ -229,3 +229,16 @@ def test_nothing_is_replaced_where_a_manifest_is_missing(site: Site) -> None:
     with pytest.raises(Refused, match="do not follow one another"):
         site.carry_out(15)
     assert (site.visible(), site.archive.row().status) == (before, Status.UNASSIGNED)
+
+
+def test_a_roll_out_in_the_middle_does_not_keep_the_plan_from_being_finished(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as broken:
+        broken.setattr(LocalBucket, "move", _crashing(LocalBucket.move, after=True))
+        with pytest.raises(Crash):
+            site.carry_out(15)
+    site.generations().register(Generation(5, "another parsing"), switch=True)
+    assert site.carry_out(15).generation == 2
+    assert site.generations().current()[0] == 5
+    assert site.archive.row().status is Status.UNASSIGNED

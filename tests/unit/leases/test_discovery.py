@@ -60,6 +60,15 @@ def test_the_supplier_sleeps_between_runs() -> None:
     assert not discovery.exhausted
 
 
+def test_a_row_that_the_store_has_lost_is_made_anew() -> None:
+    rig = Rig()
+    discovery = finder(rig.node())
+    assert discovery.run()
+    rig.table.remove([discovery_row(rig)])
+    assert discovery.run()
+    assert discovery_row(rig).progress.state == {"page": 1}
+
+
 def test_one_node_at_a_time_runs_the_supplier() -> None:
     rig = Rig()
     a, b = rig.node("a"), rig.node("b")

@@ -12,7 +12,7 @@ READ_TIMEOUT = 10.0
 
 
 def connect(config: DynamodbConfig, connections: int) -> Any:
-    """A client. Sends nothing yet."""
+    """A client. Sends nothing to DynamoDB yet. Raises what botocore raises where there are no credentials."""
     import boto3
     from botocore.config import Config
 
@@ -35,15 +35,19 @@ def _session_of_role(config: DynamodbConfig) -> Any:
     """A session whose credentials are those of the role, taken anew before they expire."""
     import boto3
     from botocore.credentials import AssumeRoleCredentialFetcher, DeferredRefreshableCredentials
+    from botocore.exceptions import NoCredentialsError
     from botocore.session import get_session
 
     own = get_session()
+    ours = own.get_credentials()
+    if ours is None:
+        raise NoCredentialsError
     named = {"RoleSessionName": "holdfast"}
     if config.sts_external_id is not None:
         named["ExternalId"] = config.sts_external_id
     fetcher = AssumeRoleCredentialFetcher(
         client_creator=functools.partial(own.create_client, region_name=config.region),
-        source_credentials=own.get_credentials(),
+        source_credentials=ours,
         role_arn=str(config.sts_role_arn),
         extra_args=named,
     )

@@ -24,8 +24,8 @@ class ObjectConfig(Options):
     """Where the objects are, how to reach them, and how patient we are."""
 
     root: Root = Field(
-        description="Folder that all nodes reach, or `s3://bucket/prefix`. The leases are below `_holdfast/store/`, so "
-        "that it may be the root of a sink, too."
+        description="Folder that all nodes reach, which must be there, or `s3://bucket/prefix`. The leases are below "
+        "`_holdfast/store/`, so that it may be the root of a sink, too."
     )
     s3: S3Reach | None = Field(None, description="How to reach S3, if the root is there.")
     skip_table_creation: bool = Field(
@@ -53,7 +53,7 @@ def objects_of(config: ObjectConfig) -> Objects:
     if not config.root.startswith(SCHEME):
         from holdfast.stores.object.folder import FolderObjects
 
-        return FolderObjects(Path(config.root) / HIDDEN, config.request_timeout)
+        return FolderObjects(Path(config.root) / HIDDEN, config.request_timeout, config.root)
     from holdfast.stores.object.s3 import S3Objects
 
     access, prefix = access_of(config.root, config.s3 or S3Reach(), config.request_timeout)

@@ -19,7 +19,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from holdfast.buckets.folders import Folders
-from holdfast.errors import AnswerLost, StoreUnavailable
+from holdfast.errors import AnswerLost, StoreError, StoreUnavailable
 from holdfast.stores.object.clock import ServerClock
 from holdfast.stores.object.objects import Changed, Found, Input, Objects, Result
 
@@ -30,11 +30,14 @@ STEP = 1_000
 
 
 class FolderObjects(Objects):
-    """Files below a folder, which is made when the first object is."""
+    """Files below a folder, which is made when the first object is; one above it must be there."""
 
-    def __init__(self, root: str | os.PathLike[str], patience: float = 10.0) -> None:
+    def __init__(
+        self, root: str | os.PathLike[str], patience: float = 10.0, above: str | os.PathLike[str] = "/"
+    ) -> None:
         """`patience`: seconds to wait for somebody who writes the same object."""
         self._root = Path(root).absolute()
+        self._above = Path(above).absolute()
         self._patience = patience
         self._clock = ServerClock()
         self._pool: ThreadPoolExecutor | None = None
@@ -42,6 +45,11 @@ class FolderObjects(Objects):
     @property
     def place(self) -> str:
         return str(self._root)
+
+    def check(self) -> None:
+        # Made here, it would be a store of this host alone if a mount is missing.
+        if not self._above.is_dir():
+            raise StoreError(f"there is no folder {self._above}; make it, or mount it, before nodes start")
 
     def tags(self, prefix: str) -> dict[str, str]:
         with self._told(f"list {self._root / prefix}"):

@@ -36,6 +36,10 @@ class Objects(ABC):
     def place(self) -> str:
         """Where it is, for messages."""
 
+    def check(self) -> None:
+        """Raise `StoreError` where nothing should be made: called before the first request."""
+        return
+
     @abstractmethod
     def tags(self, prefix: str) -> dict[str, str]:
         """Tags of all objects whose names begin with the prefix, which ends with a slash or is empty."""

@@ -21,8 +21,9 @@ RACES, RACERS = 4, 4
 def open_place(objects: Objects, *, may_create: bool) -> None:
     """See that the place holds a store of ours, or make one. Only who may create it also probes.
 
-    Raises `Refused`, `SchemaMismatch`, `StoreUnavailable`.
+    Raises `Refused`, `SchemaMismatch`, `StoreError`, `StoreUnavailable`.
     """
+    objects.check()
     try:
         if may_create:
             probe(objects)
