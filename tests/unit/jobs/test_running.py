@@ -49,7 +49,7 @@ class BusyEngine(HandEngine):
         if len(self._site.written()) >= 20:
             interfere, self._site.interfere = self._site.interfere, _not_at_all
             interfere()
-        for batch in list(self.out.values()):
+        for batch in list(self.out.values()) if not self._site.held_up else ():
             self.stage(batch.lease.key, {"files": self._site.bucket})
         return super().poll(timeout)
 
@@ -65,6 +65,7 @@ class Site:
         self.store: Store = app.open_store(self.settings)
         self.bucket = MemoryBucket()
         self.interfere: Callable[[], object] = _not_at_all
+        self.held_up = False
         patch.setattr(app, "engine_of", lambda *_: BusyEngine(self))
 
     @property
@@ -143,7 +144,11 @@ def test_a_run_that_was_made_and_not_started_is_started_by_who_joins(site: Site)
 
 
 def test_a_run_that_is_stopped_ends_on_every_node(site: Site) -> None:
-    site.interfere = lambda: site.runs.stop(site.the_run().id)
+    def stop() -> None:
+        site.runs.stop(site.the_run().id)
+        site.held_up = True  # or the rest would be written before the next pass
+
+    site.interfere = stop
     assert site.begin().status.value == "STOPPED"
     assert 20 <= len(site.written()) < 300
 
