@@ -33,6 +33,7 @@ ONE_PASS = HEARTBEAT * 1.2
 """Passes are a heartbeat apart, give or take a fifth."""
 READY_WITHIN = 20.0
 DONE_WITHIN = 60.0
+MIXED, MIXED_WITHIN = 12, 45.0
 
 
 def upgrade(store: str, folder: Path) -> Verdict:
@@ -47,6 +48,8 @@ def upgrade(store: str, folder: Path) -> Verdict:
             first, *_ = fleet.nodes
             for node, later in [*((node, True) for node in fleet.nodes), (first, False), (first, True)]:
                 _replace(place, node, replace(old, next_version=later))
+                if node is fleet.nodes[NODES // 2 - 1]:
+                    _wait_for_mixture(place)
             replaced_after = time.monotonic() - load.began
             load.end_soon()
             wait_until_done(place, fleet, load, DONE_WITHIN)
@@ -83,14 +86,25 @@ def _wait_for(place: Ground, node: LightNode) -> None:
         time.sleep(0.05)
 
 
+def _wait_for_mixture(place: Ground) -> None:
+    """Until nodes of this version have often written rows that the next had written before."""
+    give_up_at = time.monotonic() + MIXED_WITHIN
+    while _by_old_with_new_key(place.history()) <= MIXED and time.monotonic() < give_up_at:
+        time.sleep(0.5)
+
+
+def _by_old_with_new_key(history: Sequence[Version]) -> int:
+    later = {row.key for row in history if row.pipeline == SESSIONS and EXTRA in row.body["state"]}
+    kept = [row for row in history if row.pipeline in (PULL, SHARE) and EXTRA in row.body]
+    return sum(row.owner is not None and row.owner not in later for row in kept)
+
+
 def _judge_upgrade(place: Ground, verdict: Verdict, history: Sequence[Version]) -> None:
     longest, where = gaps(history, [PULL, SHARE])[0]
     verdict.figures["longest_idle"] = longest
     if longest > TIMEOUT + ONE_PASS:
         verdict.wrong.append(f"{where} had nobody for {longest:.2f} s")
-    later = {row.key for row in history if row.pipeline == SESSIONS and EXTRA in row.body["state"]}
-    kept = [row for row in history if row.pipeline in (PULL, SHARE) and EXTRA in row.body]
-    verdict.figures["by_old_with_new_key"] = sum(row.owner is not None and row.owner not in later for row in kept)
+    verdict.figures["by_old_with_new_key"] = _by_old_with_new_key(history)
     verdict.wrong += list(_forgotten(history))
     if place.run(f"SELECT version, oldest FROM {place.versions}") != [(2, 1)]:
         verdict.wrong.append("the tables were not upgraded")
