@@ -221,12 +221,12 @@ def test_a_disk_that_fills_up_while_writing_is_told(bucket: LocalBucket) -> None
 # --- one process ---------------------------------------------------------------------------------------------------
 
 HOLDER = """
-import sys, time
+import signal, sys
 from holdfast.buckets.local import LocalBucket
 from holdfast.sinks.files.sink import FilesSink
 FilesSink("files", LocalBucket(sys.argv[1])).open("orders", durable=sys.argv[2] == "durable")
 print("open", flush=True)
-time.sleep(60)
+signal.pause()
 """
 
 

@@ -103,10 +103,10 @@ def store(root: Path) -> ObjectStore:
 
 
 HOLD_A_LOCK = """
-import sys, time; from holdfast.stores.object.folder import FolderObjects
+import signal, sys; from holdfast.stores.object.folder import FolderObjects
 with FolderObjects(sys.argv[1])._locked(sys.argv[2]):
     print("locked", flush=True)
-    time.sleep(60)
+    signal.pause()
 """
 
 

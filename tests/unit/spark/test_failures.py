@@ -17,9 +17,9 @@ from holdfast.testing.flows import NumbersSource
 
 FROM_A_WORKER = """An exception was thrown from the Python worker. Please see the stack trace below.
 Traceback (most recent call last):
-  File "/lib/pyspark/worker.py", line 1834, in main
+  File "pyspark/worker.py", line 1834, in main
     process()
-  File "/home/me/job.py", line 3, in clean
+  File "job.py", line 3, in clean
     raise ValueError("twenty is no good")
 ValueError: twenty is no good
 
