@@ -17,7 +17,9 @@ from holdfast.flow.loop import LoopSettings, PipelineLoop
 from holdfast.flow.node import Node
 from holdfast.flow.processor import Processor
 from holdfast.leases.coordinator import ClaimPolicy, Coordinator
+from holdfast.leases.lease import Key, Lease
 from holdfast.leases.session import NodeInfo, Session, SessionTiming
+from holdfast.leases.store import ClaimRequest, Outcome, Query, Snapshot, Swap
 from holdfast.leases.world import host_world
 from holdfast.registry import Registry
 from holdfast.sinks.files import PLUGIN as FILES
@@ -86,10 +88,43 @@ def message(partition: int, number: int, each: int) -> bytes:
     )
 
 
+class CountedStore(SqliteStore):
+    """Counts requests, as a store behind a network would see them."""
+
+    requests = 0
+
+    def add(self, leases: Sequence[Lease]) -> list[Outcome]:
+        self.requests += 1
+        return super().add(leases)
+
+    def get(self, keys: Sequence[Key]) -> list[Lease | None]:
+        self.requests += 1
+        return super().get(keys)
+
+    def find(self, query: Query) -> list[Lease]:
+        self.requests += 1
+        return super().find(query)
+
+    def snapshot(self, pipeline: str, sessions: str, run: str = "") -> Snapshot:
+        self.requests += 1
+        return super().snapshot(pipeline, sessions, run)
+
+    def swap(self, swaps: Sequence[Swap]) -> list[Outcome]:
+        self.requests += 1
+        return super().swap(swaps)
+
+    def claim(self, request: ClaimRequest) -> list[Lease]:
+        self.requests += 1
+        return super().claim(request)
+
+
 def through_a_node(
     where: Site, output: Path, file_format: Mapping[str, Any], processors: Sequence[Processor] = (), **more: Any
-) -> float:
-    """Seconds of one node from its start, with an empty store, until the whole topic is visible."""
+) -> tuple[float, int]:
+    """Seconds of one node from its start, with an empty store, until the whole topic is visible; requests to the store.
+
+    `more` are settings of the source.
+    """
     upload = more.pop("upload", {"max_bytes": "64MiB", "max_age": "1s"})
     source = KAFKA.build(
         KAFKA.config.model_validate(
@@ -101,14 +136,14 @@ def through_a_node(
     )
     recipe = Recipe(source, processors, {sink.name: sink})
     with tempfile.TemporaryDirectory() as leases:
-        store = SqliteStore(Path(leases, "leases.db"))
+        store = CountedStore(Path(leases, "leases.db"))
         store.open()
         sink.open(PIPELINE, durable=True)
         seconds = _run(where, store, recipe)
         source.close()
         sink.close()
         store.close()
-    return seconds
+    return seconds, store.requests
 
 
 def _run(where: Site, store: SqliteStore, recipe: Recipe) -> float:

@@ -63,9 +63,9 @@ class KafkaServer(Server):
         (self.folder / "logging.properties").write_text(_LOGGING)
         lines = [f"{name}={value}\n" for name, value in {**self._defaults(), **self.settings}.items()]
         (self.folder / "server.properties").write_text("".join(lines))
-        cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
-        storage = ("kafka.tools.StorageTool", "format", "-t", cluster, "-c", str(self.folder / "server.properties"))
-        run(*self._java("-XX:TieredStopAtLevel=1"), *storage)
+        # Joined by "=": one id in 64 begins with a dash and would be taken for an option.
+        storage = ("kafka.tools.StorageTool", "format", f"--cluster-id={_cluster_id(uuid.uuid4())}")
+        run(*self._java("-XX:TieredStopAtLevel=1"), *storage, "-c", str(self.folder / "server.properties"))
 
     def command(self) -> Sequence[str]:
         return (*self._java("-Xms128m", "-Xmx512m"), "kafka.Kafka", str(self.folder / "server.properties"))
@@ -206,3 +206,8 @@ def _quietly(holds: Callable[[], bool]) -> bool:
         return holds()
     except (KafkaException, KeyError):
         return False
+
+
+def _cluster_id(identity: uuid.UUID) -> str:
+    """In Kafka's way of writing one."""
+    return base64.urlsafe_b64encode(identity.bytes).decode().rstrip("=")

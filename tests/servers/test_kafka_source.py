@@ -215,3 +215,15 @@ def test_brokers_that_are_away_are_said_to_be_away(monkeypatch: pytest.MonkeyPat
         nobody.found()
     with pytest.raises(SourceUnavailable):
         Cluster({"bootstrap.servers": f"127.0.0.1:{free_port()}"}, "read_committed").ends([Place("orders", 0)])
+
+
+def test_a_partition_can_be_peeked_at_again_and_again(kafka_server: KafkaServer) -> None:
+    kafka_server.create_topic("peeked")
+    told = [{"value": b"x" * number, "key": b"k", "timestamp": AN_HOUR_AGO + number} for number in range(3)]
+    kafka_server.produce("peeked", told, partition=0)
+    cluster = Cluster({"bootstrap.servers": kafka_server.bootstrap}, "read_committed")
+    try:
+        seen = [cluster.peek({Place("peeked", 0): offset})[Place("peeked", 0)] for offset in range(3)]
+    finally:
+        cluster.close()
+    assert seen == [((AN_HOUR_AGO + number) / 1000, number + 1) for number in range(3)]

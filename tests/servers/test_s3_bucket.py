@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import multiprocessing
 import pickle
+import threading
 from collections.abc import Iterator
 from concurrent.futures import wait
+from functools import partial
 from typing import Any
 
 import pytest
@@ -152,6 +154,17 @@ def test_listings_of_many_pages(root: S3Root) -> None:
     bucket = root.bucket()
     bucket._objects.client.each(lambda number: bucket.create(f"many/{number:04d}", b""), range(1005))
     assert list(bucket.keys("many/")) == [f"many/{number:04d}" for number in range(1005)]
+
+
+def test_tasks_that_use_the_bucket_are_done_several_at_a_time(root: S3Root) -> None:
+    bucket = root.bucket()
+    both = threading.Barrier(2, timeout=30)
+
+    def create(key: str) -> bool:
+        both.wait()
+        return bucket.create(key, b"")
+
+    assert bucket.together([partial(create, "first"), partial(create, "second")]) == [True, True]
 
 
 def test_secrets_are_not_shown(root: S3Root) -> None:

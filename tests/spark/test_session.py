@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import signal
@@ -15,7 +16,7 @@ from typing import Any
 import pytest
 from pyspark import daemon
 
-from holdfast.spark.workers import quiet_on_hangup
+from holdfast.spark.workers import freezing_after_the_first, quiet_on_hangup
 
 pytestmark = pytest.mark.spark
 
@@ -208,3 +209,15 @@ def test_workers_keep_quiet_about_hangups_of_their_own_socket_only(error: str, f
     except (BrokenPipeError, ValueError):
         report()
     assert bool(tracebacks) is printed
+
+
+def test_what_the_first_task_of_a_worker_loaded_is_not_looked_at_after_every_other_one() -> None:
+    work = freezing_after_the_first(lambda code: code)
+    try:
+        assert work(0) == 0
+        frozen = gc.get_freeze_count()
+        assert frozen > 0
+        assert work(1) == 1
+        assert gc.get_freeze_count() <= frozen
+    finally:
+        gc.unfreeze()

@@ -7,13 +7,15 @@ Keys are paths relative to the pipeline's root, made by `holdfast.flow.names`. A
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from holdfast.errors import Refused
 from holdfast.leases.lease import Json
+
+_Result = TypeVar("_Result")
 
 
 class Published(Enum):
@@ -117,6 +119,13 @@ class Bucket(ABC):
     @abstractmethod
     def staged_under(self, prefix: str) -> Iterator[tuple[str, Json]]:
         """Place and handle of every staged object whose place begins with the prefix."""
+
+    def together(self, tasks: Sequence[Callable[[], _Result]]) -> list[_Result]:
+        """What each task answers, in order; with a bucket that is far away several are done at a time.
+
+        Tasks may call this bucket, but not `together`. The first error is raised when all were done.
+        """
+        return [task() for task in tasks]
 
     def move(self, key: str, to: str) -> bool:
         """Give an object another key, under which nobody else ever puts anything. False if it is at neither.

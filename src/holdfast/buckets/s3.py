@@ -6,7 +6,8 @@ server's answers are. Several processes may use one root. There are no locks.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeVar
 
 from holdfast.buckets.bucket import Bucket, Published, StagedFile, StagedWriter, Verdict
 from holdfast.buckets.s3_access import PART_SIZE, S3Access, Staging, Traits
@@ -16,6 +17,8 @@ from holdfast.buckets.s3_probe import probe
 from holdfast.buckets.s3_staged import STAGING, Remembered, S3Staged
 from holdfast.buckets.s3_writer import REGISTERED, S3Writer
 from holdfast.leases.lease import Json
+
+_Result = TypeVar("_Result")
 
 
 class S3Bucket(Bucket):
@@ -86,6 +89,9 @@ class S3Bucket(Bucket):
 
     def staged_under(self, prefix: str) -> Iterator[tuple[str, Json]]:
         return self._staged.under(prefix)
+
+    def together(self, tasks: Sequence[Callable[[], _Result]]) -> list[_Result]:
+        return client_of(self._access).together(tasks)
 
     def move(self, key: str, to: str) -> bool:
         return self._objects.move(key, to)

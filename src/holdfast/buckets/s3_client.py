@@ -9,7 +9,7 @@ import os
 import random
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, TypeVar
 
@@ -57,6 +57,8 @@ class S3Client:
         self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="holdfast-s3")
         # Parts have threads of their own: whoever closes a file in the pool above waits for its parts.
         self._senders = ThreadPoolExecutor(THREADS, thread_name_prefix="holdfast-s3-part")
+        # And so have tasks that themselves use the pool above.
+        self._callers = ThreadPoolExecutor(THREADS, thread_name_prefix="holdfast-s3-task")
 
     def call(self, verb: str, take: Callable[[Any], Any] | None = None, /, **arguments: Any) -> Any:
         """The answer of `verb` on our bucket, or what `take` makes of it while it still streams in.
@@ -80,11 +82,11 @@ class S3Client:
 
     def each(self, do: Callable[[_Input], _Result], inputs: Iterable[_Input]) -> list[_Result]:
         """`do` of each input, several at a time, in order. The first error is raised when all have ended."""
-        futures = [self._pool.submit(do, given) for given in inputs]
-        errors = [error for error in [future.exception() for future in futures] if error is not None]
-        if errors:
-            raise errors[0]
-        return [future.result() for future in futures]
+        return _answers([self._pool.submit(do, given) for given in inputs])
+
+    def together(self, tasks: Iterable[Callable[[], _Result]]) -> list[_Result]:
+        """The same for tasks that may call `each`, but not this."""
+        return _answers([self._callers.submit(task) for task in tasks])
 
     def soon(self, do: Callable[[], _Result]) -> Future[_Result]:
         """`do` in another thread. It must not wait for others."""
@@ -101,7 +103,7 @@ class S3Client:
             more = {"ContinuationToken": page["NextContinuationToken"]}
 
     def _told(self, verb: str, arguments: dict[str, Any], error: Exception, perhaps_done: bool) -> Exception:
-        status, code = _status(error), _code(error)
+        status, code = _status(error), error_code(error)
         if code == "PreconditionFailed" or status == 412:
             return Exists(perhaps_ours=perhaps_done)
         if code in {"NoSuchKey", "NoSuchUpload", "NotFound", "404"}:
@@ -114,6 +116,13 @@ class S3Client:
         return Unable(message) if _is_hopeless(error) else SinkUnavailable(message)
 
 
+def _answers(futures: Sequence[Future[_Result]]) -> list[_Result]:
+    errors = [error for error in [future.exception() for future in futures] if error is not None]
+    if errors:
+        raise errors[0]
+    return [future.result() for future in futures]
+
+
 def _connect(access: S3Access) -> Any:
     import boto3
     from botocore.config import Config
@@ -121,7 +130,7 @@ def _connect(access: S3Access) -> Any:
     config = Config(
         connect_timeout=CONNECT_TIMEOUT,
         read_timeout=access.patience,
-        max_pool_connections=2 * THREADS,
+        max_pool_connections=3 * THREADS,
         retries={"total_max_attempts": 1, "mode": "standard"},
         # The signature covers the bytes; more than that not every server knows.
         request_checksum_calculation="when_required",
@@ -150,7 +159,8 @@ def _status(error: Exception) -> int:
     return int(answer.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)) if isinstance(answer, dict) else 0
 
 
-def _code(error: Exception) -> str:
+def error_code(error: BaseException | None) -> str:
+    """What the server calls the error; nothing if it is none of a server."""
     answer = getattr(error, "response", None) or {}
     return str(answer.get("Error", {}).get("Code", "")) if isinstance(answer, dict) else ""
 
@@ -160,7 +170,7 @@ def _is_passing(error: Exception) -> bool:
     from botocore import exceptions
 
     if isinstance(error, exceptions.ClientError):
-        return _status(error) in {429, 500, 502, 503, 504} or _code(error) in _AGAIN
+        return _status(error) in {429, 500, 502, 503, 504} or error_code(error) in _AGAIN
     lines = (exceptions.ConnectionError, exceptions.HTTPClientError, exceptions.IncompleteReadError, OSError)
     return isinstance(error, lines)
 

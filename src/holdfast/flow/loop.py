@@ -103,6 +103,11 @@ class PipelineLoop:
         """Whether a batch is out or a commit waits to be published."""
         return not all(held.at_rest for held in self._holdings)
 
+    @property
+    def discovering(self) -> bool:
+        """Whether partitions are being looked for right now."""
+        return self._discovering
+
     def turn(self, reports: Sequence[Report], step: Callable[[str, float], None]) -> None:
         """Everything that can be done now. `step` is told the name and limit of each part before it begins."""
         limit = self._settings.step_limit

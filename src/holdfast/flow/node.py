@@ -13,6 +13,8 @@ from holdfast.leases.session import Session
 from holdfast.leases.world import World
 
 IDLE_WAIT = 0.5
+DISCOVERY_WAIT = 0.05
+"""Seconds between turns while partitions are being found: there is work as soon as the first are."""
 
 
 class Node:
@@ -42,8 +44,10 @@ class Node:
         """
         try:
             self._join()
+            wait = 0.0
             while not self._stopping and not all(loop.finished for loop in self._loops):
-                self._turn(self._engine.poll(IDLE_WAIT))
+                self._turn(self._engine.poll(wait))
+                wait = DISCOVERY_WAIT if any(loop.discovering for loop in self._loops) else IDLE_WAIT
             self._finish_what_is_out()
             for loop in self._loops:
                 loop.hand_back()

@@ -41,6 +41,8 @@ _DEFAULTS = {
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     # A silent fall-back to pickled rows would be several times dearer; an error is better.
     "spark.sql.execution.arrow.pyspark.fallback.enabled": "false",
+    # Without kafka, whose first version turns every row into a Java object and back: a fifth of the JVM's time.
+    "spark.sql.sources.useV1SourceList": "avro,csv,json,orc,parquet,text",
 }
 
 _LOCAL_DEFAULTS = {

@@ -5,6 +5,7 @@ import pytest
 from holdfast.errors import BatchError, StoreUnavailable
 from holdfast.events import NodeJoined, NodeLeft, SessionEnded
 from holdfast.flow.batch import Cut, Done, Limits, Wait
+from holdfast.flow.node import DISCOVERY_WAIT, IDLE_WAIT
 from holdfast.leases.lease import Key, Status
 from holdfast.leases.session import node_info
 from holdfast.leases.transitions import RetryLimits
@@ -29,6 +30,22 @@ def test_a_node_ends_by_itself_when_its_bounded_pipelines_are_finished() -> None
     assert sorted(fleet.visible()) == sorted([*range(5), *range(5)])
     assert node.engine.closed
     assert fleet.told(NodeLeft)
+
+
+def test_a_node_takes_what_discovery_finds_without_waiting_for_its_next_idle_turn() -> None:
+    fleet = Fleet({"p": 5})
+    node = TestNode(fleet)
+    begun: list[float] = []
+
+    def script() -> None:
+        if node.engine.out:
+            begun.append(fleet.clock.time)
+            node.node.stop()
+
+    node.engine.script = script
+    started = fleet.clock.time
+    node.node.run()
+    assert begun[0] - started <= DISCOVERY_WAIT + IDLE_WAIT, "the engine was polled once while it had work"
 
 
 def test_a_node_that_is_stopped_finishes_what_is_nearly_done_and_hands_everything_back() -> None:

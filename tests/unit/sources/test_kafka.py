@@ -13,7 +13,7 @@ from holdfast.errors import BatchError, Halt
 from holdfast.events import LagMeasured, Notice, RecordsLost
 from holdfast.flow.batch import Batch, Cut, Done, Limits, Name, Plan, Wait
 from holdfast.leases.lease import Commit, Lease, Progress, new_lease
-from holdfast.sources.kafka.cluster import Cluster, Place, Topic
+from holdfast.sources.kafka.cluster import Cluster, Glimpse, Place, Topic
 from holdfast.sources.kafka.config import KafkaConfig
 from holdfast.sources.kafka.source import KafkaSource
 
@@ -28,6 +28,7 @@ class FakeCluster(Cluster):
         self.logs = {Place(name, number): log for name, logs in topics.items() for number, log in enumerate(logs)}
         self.ids = {name: f"id-{name}" for name in topics}
         self.made_at: dict[Place, float] = {}
+        self.size = 256
         self.groups: dict[Place, int] = {}
         self.kept: float | None = None
 
@@ -51,8 +52,8 @@ class FakeCluster(Cluster):
         assert group == "old"
         return {place: at for place, at in self.groups.items() if place in places}
 
-    def times(self, positions: Mapping[Place, int]) -> dict[Place, float]:
-        return {place: self.made_at[place] for place in positions if place in self.made_at}
+    def peek(self, positions: Mapping[Place, int]) -> dict[Place, Glimpse]:
+        return {place: Glimpse(self.made_at[place], self.size) for place in positions if place in self.made_at}
 
     def retention(self, topics: Sequence[str]) -> dict[str, float | None]:
         return dict.fromkeys(topics, self.kept)
@@ -137,6 +138,21 @@ def test_a_backlog_is_cut_into_batches_and_the_rest_waits_until_it_is_old() -> N
     assert stand.plan(at(lease, 9990)).end == {"offset": 10_000}
 
 
+def test_what_a_batch_left_over_has_waited_since_the_batch_was_planned() -> None:
+    stand = Stand(FakeCluster(orders=[(0, 110)]), upload={"max_bytes": "25600", "max_age": "1m"})
+    lease = stand.found()["orders|0"]
+    cut = stand.plan(lease)
+    stand.clock.now += 61.0
+    stand.source.staged(Batch("b", lease, Name("orders", "0"), cut), {"offset": 105}, rows=105, size=105 * 100)
+    assert stand.plan(at(lease, 105)).end == {"offset": 110}
+
+
+def test_the_first_batch_goes_by_the_size_of_the_first_record() -> None:
+    stand = Stand(FakeCluster(orders=[(0, 10_000)]), upload={"max_bytes": "25600"})
+    stand.cluster.made_at[Place("orders", 0)], stand.cluster.size = stand.clock.now, 2560
+    assert stand.plan(stand.found()["orders|0"]).end == {"offset": 11}
+
+
 def test_a_record_that_waited_while_nobody_looked_is_as_old_as_it_says() -> None:
     stand = Stand(FakeCluster(orders=[(0, 3)]), upload={"max_age": "1m"})
     lease = at(stand.found()["orders|0"], 1)
@@ -203,6 +219,14 @@ def test_a_topic_that_was_created_anew_a_moment_after_the_last_look_is_not_taken
     plan = stand.plan(lease)
     assert isinstance(plan, Halt)
     assert "created anew" in str(plan)
+
+
+def test_what_was_read_of_a_topic_that_was_created_anew_meanwhile_is_doubted() -> None:
+    stand = Stand(FakeCluster(orders=[(0, 90)], audit=[(0, 90)]), topics=["orders", "audit"])
+    batches = [Batch(key, lease, Name("t", "0"), Cut(None, None)) for key, lease in stand.found().items()]
+    assert stand.source.doubts(batches) == {}
+    stand.cluster.ids["orders"] = "another"
+    assert list(stand.source.doubts(batches)) == ["orders|0"]
 
 
 def test_a_topic_that_is_gone_is_waited_for() -> None:

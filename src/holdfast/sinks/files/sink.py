@@ -11,6 +11,7 @@ import json
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING
 
 from holdfast.buckets.bucket import Bucket, Published, RootLock, StagedFile
@@ -104,7 +105,7 @@ class FilesSink(Sink):
         return {"files": files} | ({} if final is None else {"final": final})
 
     def witness(self, taken: Sequence[tuple[Lease, Name]]) -> list[Halt | SinkUnavailable | None]:
-        return [self._ahead(lease, name) for lease, name in taken]
+        return self._bucket.together([partial(self._ahead, lease, name) for lease, name in taken])
 
     def _ahead(self, lease: Lease, name: Name) -> Halt | SinkUnavailable | None:
         unknown = manifest_key(name, lease.commit.sequence + 1)
@@ -119,10 +120,12 @@ class FilesSink(Sink):
         )
 
     def sweep(self, taken: Sequence[tuple[Lease, Name]]) -> None:
-        for lease, name in taken:
-            # What cannot be deleted now is garbage that nobody sees; the next owner tries again.
-            with suppress(SinkUnavailable):
-                self._bucket.discard(self._stale(lease, name))
+        self._bucket.together([partial(self._sweep, lease, name) for lease, name in taken])
+
+    def _sweep(self, lease: Lease, name: Name) -> None:
+        # What cannot be deleted now is garbage that nobody sees; the next owner tries again.
+        with suppress(SinkUnavailable):
+            self._bucket.discard(self._stale(lease, name))
 
     def _stale(self, lease: Lease, name: Name) -> list[Json]:
         named = {_place(file["staged"]) for file in self._pending_files(lease)}
@@ -137,7 +140,7 @@ class FilesSink(Sink):
         return [] if receipt is None else list(receipt["files"])
 
     def publish(self, publications: Sequence[Publication]) -> list[PublishResult]:
-        return [self._publish(publication) for publication in publications]
+        return self._bucket.together([partial(self._publish, publication) for publication in publications])
 
     def _publish(self, publication: Publication) -> PublishResult:
         files = _staged_files(publication.receipt)

@@ -1,7 +1,7 @@
 """The Kafka cluster as the node sees it: topics and their ids, ends of partitions, offsets of groups.
 
 Every call blocks up to a few seconds and raises `SourceUnavailable` when the brokers do not answer. Reading records is
-Spark's task; only the time of a single record is looked up here.
+Spark's task; only single records are looked at here.
 """
 
 from __future__ import annotations
@@ -36,6 +36,15 @@ class Place(NamedTuple):
 
     topic: str
     partition: int
+
+
+class Glimpse(NamedTuple):
+    """What is seen of a record without reading it."""
+
+    made_at: float
+    """By Kafka's timestamp, in seconds since 1970."""
+    size: int
+    """Bytes of key and value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,11 +134,11 @@ class Cluster:
             consumer.close()
         return {Place(one.topic, one.partition): one.offset for one in told if one.offset >= 0}
 
-    def times(self, positions: Mapping[Place, int]) -> dict[Place, float]:
-        """When the first record at or after each offset was made, in seconds since 1970; those that answer in time."""
+    def peek(self, positions: Mapping[Place, int]) -> dict[Place, Glimpse]:
+        """The first record at or after each offset, of those that answer in time."""
         from confluent_kafka import TopicPartition
 
-        found: dict[Place, float] = {}
+        found: dict[Place, Glimpse] = {}
         consumer = self._reader()
         with suppress(Exception):  # only a figure for people and an estimate of age
             consumer.assign([TopicPartition(*place, offset) for place, offset in positions.items()])
@@ -139,8 +148,10 @@ class Cluster:
                 if message is None or message.error():
                     continue
                 place = Place(str(message.topic()), int(message.partition() or 0))
-                found.setdefault(place, message.timestamp()[1] / 1000)
-                consumer.pause([TopicPartition(*place)])
+                size = len(message.key() or b"") + len(message.value() or b"")
+                found.setdefault(place, Glimpse(message.timestamp()[1] / 1000, size))
+                # Not paused: a pause would outlive the assignment.
+                consumer.incremental_unassign([TopicPartition(*place)])
             consumer.unassign()
         return found
 

@@ -121,9 +121,9 @@ class KafkaSource(Source):
                 self._tracking.look(place, position, ends[place])
         # Asked after the ends and not from memory: else the records of a topic created anew pass for those of the old.
         self._learn_ids({place.topic for place, position in positions.items() if ends.get(place) != position})
-        unknown = {place: at for place, at in self._tracking.unknown_times().items() if place in places}
+        unknown = {place: at for place, at in self._tracking.unseen().items() if place in places}
         if unknown:
-            self._tracking.tell_times(self._cluster.times(unknown))
+            self._tracking.glimpse(self._cluster.peek(unknown))
         return [self._next(place, lease, ends.get(place), limits) for place, lease in places.items()]
 
     def _check_logs(self, places: Mapping[Place, Lease]) -> None:
@@ -228,6 +228,16 @@ class KafkaSource(Source):
         return Cut(self.position(start), self.position(end), last=last, size=size, max_bytes=most, gaps=gaps)
 
     # --- afterwards --------------------------------------------------------------------------------------------
+
+    def doubts(self, batches: Sequence[Batch]) -> dict[str, str]:
+        """Those of a topic that was created anew between the plan and the read."""
+        known = {batch.id: (place_of(batch.lease).topic, batch.lease.commit.incarnation) for batch in batches}
+        now = {topic.name: topic.id for topic in self._cluster.described(sorted({name for name, _ in known.values()}))}
+        return {
+            batch_id: f"topic {name} is not the one any more that was planned to be read"
+            for batch_id, (name, planned) in known.items()
+            if planned and now.get(name) != planned
+        }
 
     def staged(self, batch: Batch, end: Json, rows: int, size: int) -> None:
         self._tracking.learn(place_of(batch.lease), end["offset"], rows, size)

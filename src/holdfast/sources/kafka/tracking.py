@@ -1,7 +1,7 @@
 """What a node remembers of the partitions that it holds: sizes of records, and since when some wait. In memory only.
 
-A node that takes a partition over knows nothing: it asks for the time of the first unread record once, and learns the
-size of records with the first batch.
+A node that takes a partition over knows nothing: it looks at the first unread record once, for its time and for a guess
+at the size of records, which the first batch corrects.
 """
 
 from __future__ import annotations
@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from holdfast.sources.kafka.cluster import Place
+from holdfast.sources.kafka.cluster import Glimpse, Place
 
 FIRST_GUESS = 256.0
-"""Bytes of a record of which nothing is known. Too small a guess costs one batch that is cut short."""
+"""Bytes of a record when none could be looked at. Too small a guess costs one batch that is cut short."""
 WEIGHT = 0.3
 """Of the latest batch in the running mean."""
 
@@ -22,6 +22,9 @@ class _Track:
     position: int = -1
     mean_bytes: float | None = None
     waiting_since: float | None = None
+    seen_end: int = -1
+    seen_at: float = 0.0
+    """The partition had records up to `seen_end` at the latest look."""
     made_at: float | None = None
     """When the record at the position was made, by Kafka's timestamp."""
     read_before: bool = False
@@ -49,28 +52,34 @@ class Tracking:
         if rows > 0:
             mean = size / rows
             track.mean_bytes = mean if track.mean_bytes is None else WEIGHT * mean + (1 - WEIGHT) * track.mean_bytes
-        track.position, track.waiting_since, track.made_at, track.read_before = end, None, None, True
+        # What was there already when the batch was planned has waited since then.
+        since = track.seen_at if track.seen_end > end else None
+        track.position, track.waiting_since, track.made_at, track.read_before = end, since, None, True
 
     def look(self, place: Place, position: int, end: int) -> None:
         """Note that the partition is at `position` and has records up to `end`."""
         track = self._track(place)
         if track.position != position:
             track.position, track.waiting_since, track.made_at, track.read_before = position, None, None, False
+        track.seen_end, track.seen_at = end, self._now()
         if end > position and track.waiting_since is None:
             track.waiting_since = self._now()
 
-    def unknown_times(self) -> dict[Place, int]:
-        """Positions whose record's time is not known yet."""
+    def unseen(self) -> dict[Place, int]:
+        """Positions whose record nobody has glimpsed yet."""
         return {
             place: one.position
             for place, one in self._tracks.items()
             if one.waiting_since is not None and one.made_at is None
         }
 
-    def tell_times(self, times: Mapping[Place, float]) -> None:
-        """When the records at these partitions' positions were made."""
-        for place, made_at in times.items():
-            self._track(place).made_at = made_at
+    def glimpse(self, seen: Mapping[Place, Glimpse]) -> None:
+        """Note the records at these partitions' positions."""
+        for place, record in seen.items():
+            track = self._track(place)
+            track.made_at = record.made_at
+            if track.mean_bytes is None:
+                track.mean_bytes = float(max(record.size, 1))
 
     def age(self, place: Place) -> float:
         """Seconds that the oldest unread record has waited, as far as this node can tell."""
@@ -89,12 +98,6 @@ class Tracking:
         if track.waiting_since is None:
             return 0.0
         return None if track.made_at is None else max(0.0, self._now() - track.made_at)
-
-    def forget_others(self, held: set[Place]) -> None:
-        """Drop what is not held any more, except sizes."""
-        for place in [place for place in self._tracks if place not in held]:
-            track = self._tracks[place]
-            self._tracks[place] = _Track(mean_bytes=track.mean_bytes)
 
     def _track(self, place: Place) -> _Track:
         return self._tracks.setdefault(place, _Track())
