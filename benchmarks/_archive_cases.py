@@ -9,7 +9,19 @@ import time
 
 import numpy as np
 
-from benchmarks._archive_fleet import BUCKET, TOPIC, Works, committed, line, memory, nodes, settings, until, works
+from benchmarks._archive_fleet import (
+    BUCKET,
+    TOPIC,
+    Works,
+    committed,
+    line,
+    memory,
+    nodes,
+    settings,
+    shares,
+    until,
+    works,
+)
 from benchmarks.harness import Comparison, compare
 
 LATENCY = 0.05
@@ -45,21 +57,21 @@ def cases() -> list[Comparison]:
 
 
 def _caught_up(where: Works, name: str, number: int) -> float:
-    """Seconds in which that many nodes make what was produced visible; they are up and hold their share before."""
-    before = committed(where, name, PARTITIONS)
-    source = {"upload": {"max_age": "1s"}, "start": "latest"}
-    config = settings(where, name, source, "local[1]")
+    """Seconds in which that many nodes make what was produced visible; they hold their shares and are warm before."""
+    config = settings(where, name, {"upload": {"max_age": "1s"}}, "local[1]")
     with nodes(config, number):
         _produce_some(where)
-        first = PARTITIONS * SMALL
-        until(lambda: committed(where, name, PARTITIONS) > before)  # every node has its share and is warm
-        time.sleep(25)
-        ends = sum(where.kafka.offsets(TOPIC, one)[1] for one in range(PARTITIONS))
-        until(lambda: committed(where, name, PARTITIONS) >= ends)
+        _until_visible(where, name)
+        until(lambda: shares(where, name) == [PARTITIONS // number] * number)
         _produce_some(where)
         began = time.monotonic()
-        until(lambda: committed(where, name, PARTITIONS) >= ends + first)
+        _until_visible(where, name)
         return time.monotonic() - began
+
+
+def _until_visible(where: Works, name: str) -> None:
+    ends = sum(where.kafka.offsets(TOPIC, one)[1] for one in range(PARTITIONS))
+    until(lambda: committed(where, name, PARTITIONS) >= ends)
 
 
 def _produce_some(where: Works) -> None:

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -19,6 +20,9 @@ from typing import Any
 import yaml
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
+from holdfast.leases.lease import Status
+from holdfast.leases.store import Query
+from holdfast.stores.sqlite import SqliteStore
 from tests.servers.http_proxy import HttpProxy
 from tests.servers.kafka import KafkaServer
 from tests.servers.processes import running
@@ -126,6 +130,17 @@ def committed(where: Works, pipeline: str, partitions: int) -> int:
         return 0
     finally:
         consumer.close()
+
+
+def shares(where: Works, pipeline: str) -> list[int]:
+    """How many partitions each node holds that holds any."""
+    store = SqliteStore(where.folder / f"{pipeline}.db")
+    store.open()
+    try:
+        held = store.find(Query(pipeline, statuses=(Status.ASSIGNED,)))
+    finally:
+        store.close()
+    return sorted(Counter(row.ownership.owner for row in held).values())
 
 
 def until(true: Callable[[], bool], patience: float = PATIENCE) -> None:

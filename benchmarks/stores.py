@@ -2,7 +2,8 @@
 
 Every server is a real one on this host, with nobody else on it; one process works on one lease at a time, then on a
 hundred at a time to count requests. A request is an HTTP request where there are such, elsewhere a call of the store,
-which is one transaction. The bars are about requests: what a bucket costs is paid by the request.
+which is one transaction. Looks for work (LIST of a bucket, Query of an index) go by the look and not by the lease; they
+are counted by themselves. The bars are about requests: what a bucket costs is paid by the request.
 """
 
 from __future__ import annotations
@@ -22,23 +23,26 @@ from rich.table import Table
 
 from benchmarks._object_fleet import ObjectFleet
 from benchmarks.harness import Comparison, compare
+from holdfast.buckets.s3_client import client_of
 from holdfast.leases import transitions
 from holdfast.leases.coordinator import ClaimPolicy, Coordinator
-from holdfast.leases.lease import Lease, Partition
+from holdfast.leases.lease import Key, Lease, Partition
 from holdfast.leases.session import NodeInfo, Session, SessionTiming
-from holdfast.leases.store import Store
+from holdfast.leases.store import ClaimingStore, ClaimRequest, Outcome, Query, Store, Swap
 from holdfast.leases.transitions import Advance
 from holdfast.leases.world import host_world
 from holdfast.leases.writes import Change
+from holdfast.stores.dynamodb import DynamodbConfig
 from holdfast.stores.dynamodb.store import DynamodbStore
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.object.folder import FolderObjects
+from holdfast.stores.object.objects import Found
 from holdfast.stores.object.s3 import S3Objects
 from holdfast.stores.object.store import ObjectStore
 from holdfast.stores.sqlite import SqliteStore
+from holdfast.testing.faults import PlainStore
 from tests.servers.databases import Mariadb, Postgresql
 from tests.servers.dynamodb import DynamodbServer
-from tests.servers.http_proxy import HttpProxy
 from tests.servers.processes import MariadbServer, PostgresqlServer, running
 from tests.servers.s3 import S3Server
 from tests.servers.s3_roots import BUCKET, access
@@ -50,13 +54,45 @@ MOST_REQUESTS = 4
 MOST_PASSES = 5
 
 
+LOOKS = ("Query", "ListObjectsV2", "find")
+
+
 @dataclass(frozen=True)
 class Subject:
-    """A store; `on` makes a handle on it through that port, if it is reached through one."""
+    """A store; `on` makes a handle on it, and `counted` one whose requests are noted by name."""
 
     name: str
-    on: Callable[[int], Store]
-    port: int = 0
+    on: Callable[[], Store]
+    counted: Callable[[Counter[str]], Store]
+
+
+class CountedCalls(PlainStore, ClaimingStore):
+    """A store whose calls are its requests."""
+
+    def __init__(self, inner: ClaimingStore, asked: Counter[str]) -> None:
+        super().__init__(inner)
+        self._claiming = inner
+        self._asked = asked
+
+    def claim(self, request: ClaimRequest) -> list[Lease]:
+        self._asked["claim"] += 1
+        return self._claiming.claim(request)
+
+    def now(self) -> float:
+        self._asked["now"] += 1
+        return self.inner.now()
+
+    def get(self, keys: Sequence[Key]) -> list[Lease | None]:
+        self._asked["get"] += 1
+        return self.inner.get(keys)
+
+    def find(self, query: Query) -> list[Lease]:
+        self._asked["find"] += 1
+        return self.inner.find(query)
+
+    def swap(self, swaps: Sequence[Swap]) -> list[Outcome]:
+        self._asked["swap"] += 1
+        return self.inner.swap(swaps)
 
 
 @dataclass(frozen=True)
@@ -68,45 +104,97 @@ class Figures:
     """99 of 100 are faster, in seconds."""
     requests: float
     """For 1,000 leases: take, commit, complete."""
+    looks: float
+    """Requests that found these leases."""
 
 
 def run() -> list[Comparison]:
     with ExitStack() as stack:
         figures = {subject.name: measure(subject) for subject in subjects(stack)}
     _show(figures)
-    on_s3 = figures["object on S3"].requests / COUNTED
-    per_lease = compare("stores", "object: requests per lease", on_s3, MOST_REQUESTS, "requests", "<= 1")
-    return [per_lease, *_object_fleet()]
+    per_lease = [
+        compare("stores", f"{name}: requests per lease", one.requests / COUNTED, MOST_REQUESTS, "requests", "<= 1")
+        for name, one in figures.items()
+    ]
+    return [*per_lease, *_object_fleet()]
 
 
 def subjects(stack: ExitStack) -> Iterator[Subject]:
     """Every store, one after the other; its server runs from then on."""
     folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
     memory = MemoryStore()
-    yield Subject("in_memory", lambda _: memory)
-    yield Subject("sqlite", lambda _: SqliteStore(folder / "leases.db"))
+    yield _claiming("in_memory", lambda: memory)
+    yield _claiming("sqlite", lambda: SqliteStore(folder / "leases.db"))
     postgresql = Postgresql(stack.enter_context(running(PostgresqlServer, fsync="on")))
-    yield Subject("postgresql", lambda _: postgresql.make_store())
+    yield _claiming("postgresql", postgresql.make_store)
     mariadb = Mariadb(stack.enter_context(running(MariadbServer)))
-    yield Subject("mysql (MariaDB)", lambda _: mariadb.make_store())
-    dynamodb = stack.enter_context(running(DynamodbServer))
-    yield Subject("dynamodb (local)", partial(_on_dynamodb, dynamodb), dynamodb.port)
-    yield Subject("object in a folder", lambda _: ObjectStore(FolderObjects(folder / "objects")))
+    yield _claiming("mysql (MariaDB)", mariadb.make_store)
+    dynamodb = stack.enter_context(running(DynamodbServer)).config(table_name="bench")
+    yield Subject("dynamodb (local)", partial(DynamodbStore, dynamodb), partial(_noted_dynamodb, dynamodb))
+    objects = folder / "objects"
+    yield Subject("object in a folder", partial(_in_folder, objects), lambda asked: _in_folder(objects, asked))
     s3 = stack.enter_context(running(S3Server))
     s3.create_bucket(BUCKET)
-    yield Subject("object on S3", _on_s3, s3.port)
+    yield Subject("object on S3", lambda: _on_s3(s3.port), partial(_noted_s3, s3.port))
 
 
-def _on_dynamodb(server: DynamodbServer, port: int) -> Store:
-    return DynamodbStore(server.config(table_name="bench", endpoint_url=f"http://127.0.0.1:{port}"))
+def _claiming(name: str, on: Callable[[], Store]) -> Subject:
+    def counted(asked: Counter[str]) -> Store:
+        store = on()
+        assert isinstance(store, ClaimingStore)
+        return CountedCalls(store, asked)
+
+    return Subject(name, on, counted)
+
+
+def _noted_dynamodb(config: DynamodbConfig, asked: Counter[str]) -> Store:
+    store = DynamodbStore(config)
+    store.open()
+    _note_requests(store._client._connected(), asked)  # noqa: SLF001 - what is sent is seen there alone
+    return store
 
 
 def _on_s3(port: int) -> Store:
     return ObjectStore(S3Objects(replace(access(port), patience=10.0), "bench/"))
 
 
+def _noted_s3(port: int, asked: Counter[str]) -> Store:
+    # Another patience is another client: nobody else's requests are noted.
+    far = replace(access(port), patience=11.0)
+    _note_requests(client_of(far)._client, asked)  # noqa: SLF001 - as above
+    return ObjectStore(S3Objects(far, "bench/"))
+
+
+def _note_requests(client: Any, asked: Counter[str]) -> None:
+    client.meta.events.register("before-parameter-build", lambda model, **_: asked.update([model.name]))
+
+
+class CountedFolder(FolderObjects):
+    """A folder as if it were a bucket."""
+
+    def __init__(self, root: Path, asked: Counter[str]) -> None:
+        super().__init__(root)
+        self._asked = asked
+
+    def tags(self, prefix: str) -> dict[str, str]:
+        self._asked["ListObjectsV2"] += 1
+        return super().tags(prefix)
+
+    def read(self, name: str) -> Found | None:
+        self._asked["GetObject"] += 1
+        return super().read(name)
+
+    def write(self, name: str, data: bytes, tag: str | None) -> str:
+        self._asked["PutObject"] += 1
+        return super().write(name, data, tag)
+
+
+def _in_folder(root: Path, asked: Counter[str] | None = None) -> Store:
+    return ObjectStore(FolderObjects(root) if asked is None else CountedFolder(root, asked))
+
+
 def measure(subject: Subject) -> Figures:
-    store = subject.on(subject.port)
+    store = subject.on()
     store.open()
     node = Worker(store, "one at a time")
     node.leases.create(Partition(f"p{number:05d}") for number in range(LEASES))
@@ -115,24 +203,23 @@ def measure(subject: Subject) -> Figures:
     commits = _rate(lambda lease: node.commit([lease]), leases)
     heartbeats = _rate(lambda _: node.session.heartbeat(), range(LEASES))
     spans.sort()
-    figures = LEASES / sum(spans), commits, heartbeats, spans[len(spans) * 99 // 100], _requests(subject)
+    asked = _requests(subject)
     store.close()
-    return Figures(*figures)
+    looks = sum(asked[name] for name in LOOKS)
+    slowest = spans[len(spans) * 99 // 100]
+    return Figures(LEASES / sum(spans), commits, heartbeats, slowest, asked.total() - looks, looks)
 
 
-def _requests(subject: Subject) -> float:
-    """One node makes the leases, another works on them. Listings of a bucket are not counted: they go by the look."""
-    store = subject.on(subject.port)
-    Worker(store, "supplier", "counted").leases.create(Partition(f"c{number:05d}") for number in range(COUNTED))
-    store.close()
-    if not subject.port:
-        return 3 * COUNTED / BATCH
-    with HttpProxy(subject.port) as proxy:
-        node = Worker(subject.on(proxy.port), "a hundred at a time", "counted")
-        proxy.requests.clear()
-        for _ in range(COUNTED // BATCH):
-            node.complete(node.commit(node.leases.claim(BATCH)))
-        return sum("list-type" not in line for line in proxy.requests)
+def _requests(subject: Subject) -> Counter[str]:
+    """One node makes the leases, another works on them: what the other asks for 1,000 of them."""
+    supplier = Worker(subject.on(), "supplier", "counted")
+    supplier.leases.create(Partition(f"c{number:05d}") for number in range(COUNTED))
+    asked: Counter[str] = Counter()
+    node = Worker(subject.counted(asked), "a hundred at a time", "counted")
+    asked.clear()
+    for _ in range(COUNTED // BATCH):
+        node.complete(node.commit(node.leases.claim(BATCH)))
+    return asked
 
 
 class Worker:
@@ -177,10 +264,12 @@ def _rate(do: Callable[[Any], object], inputs: Sequence[Any]) -> float:
 
 
 def _show(figures: Mapping[str, Figures]) -> None:
-    table = Table("store", "claims/s", "commits/s", "heartbeats/s", "p99 of a claim", "requests per 1,000 leases")
+    per_lease = ("requests per 1,000 leases", "and looks")
+    table = Table("store", "claims/s", "commits/s", "heartbeats/s", "p99 of a claim", *per_lease)
     for name, one in figures.items():
         rates = [f"{rate:,.0f}" for rate in (one.claims, one.commits, one.heartbeats)]
-        table.add_row(name, *rates, f"{one.slowest_claim * 1e3:.1f} ms", f"{one.requests:,.0f}")
+        slowest = f"{one.slowest_claim * 1e3:.1f} ms"
+        table.add_row(name, *rates, slowest, f"{one.requests:,.0f}", f"{one.looks:,.0f}")
     Console().print(table)
 
 

@@ -1,13 +1,15 @@
 #!/bin/sh
-# Installs the servers that tests and benchmarks start for themselves: PostgreSQL, MariaDB, Kafka, DynamoDB Local and
-# versitygw (S3), and the tool that checks alert rules.
+# Installs the servers that tests and benchmarks start for themselves: PostgreSQL, MariaDB, Kafka, DynamoDB Local,
+# OpenSearch and versitygw (S3), and the tool that checks alert rules.
 # Nothing is done if they are there. No system service is started; the tests run their own, on loopback, in a
-# temporary directory. PostgreSQL and MariaDB need Debian or Ubuntu and root; Kafka and DynamoDB Local come by Maven and
-# versitygw is built by Go, all into ~/.cache/holdfast. What cannot be had is named, and the script ends with 1.
+# temporary directory. PostgreSQL and MariaDB need Debian or Ubuntu and root; Kafka, DynamoDB Local and OpenSearch come
+# by Maven and versitygw is built by Go, all into ~/.cache/holdfast. What cannot be had is named, and the script ends
+# with 1.
 set -eu
 
 KAFKA=4.3.1
 DYNAMODB_LOCAL=2.6.1
+OPENSEARCH=2.19.1.0
 VERSITYGW=v1.8.0
 # The oldest Go that builds that versitygw.
 GO_MINOR=25
@@ -90,6 +92,7 @@ failed=
 install_packages || failed="$failed databases"
 "$here/fetch_jars.sh" kafka-server "$cache/kafka-$KAFKA" || failed="$failed kafka"
 "$here/fetch_jars.sh" dynamodb-local "$cache/dynamodb-local-$DYNAMODB_LOCAL" || failed="$failed dynamodb"
+"$here/fetch_jars.sh" opensearch-server "$cache/opensearch-$OPENSEARCH" || failed="$failed opensearch"
 build_versitygw || failed="$failed versitygw"
 if [ -n "$failed" ]; then
     echo "install_servers: failed for:$failed" >&2

@@ -26,6 +26,7 @@ from holdfast.config.plugins import SCHEMA_MARK
 from holdfast.events import Event, flow, nodes, outside, partitions
 from holdfast.observe.alert_kinds import KINDS as ALERT_KINDS
 from holdfast.observe.alert_metrics import ALERT_ACTIVE, ALERT_ACTIVE_HELP, ALERTS, ALERTS_HELP
+from holdfast.observe.bulk_metrics import BULK_LIMIT, BULK_LIMIT_HELP
 from holdfast.observe.lag_metrics import LAG_RECORDS, LAG_RECORDS_HELP, LAG_SECONDS, LAG_SECONDS_HELP
 from holdfast.observe.log import in_words
 from holdfast.observe.metric_table import (
@@ -231,6 +232,7 @@ def _metrics() -> Iterator[str]:
     rows.append((_code(SESSION_USABLE), "gauge", "", SESSION_USABLE_HELP, _code("Heartbeat")))
     for lag, meaning in ((LAG_RECORDS, LAG_RECORDS_HELP), (LAG_SECONDS, LAG_SECONDS_HELP)):
         rows.append((_code(lag), "gauge", "`pipeline`, `partition`", meaning, _code("LagMeasured")))
+    rows.append((_code(BULK_LIMIT), "gauge", "`pipeline`, `sink`", BULK_LIMIT_HELP, _code("DocumentsIndexed")))
     kinds = f"`kind` ({', '.join(ALERT_KINDS)})"
     rows.append((_code(ALERTS), "counter", kinds, ALERTS_HELP, _code("AlertRaised")))
     rows.append(

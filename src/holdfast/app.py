@@ -9,7 +9,7 @@ import sys
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from types import FrameType
@@ -19,6 +19,7 @@ from holdfast.audit.subject import Subject, subjects
 from holdfast.config.digest import digest_of, parsing_of
 from holdfast.config.load import load
 from holdfast.config.models import PipelineSettings, Settings
+from holdfast.config.units import format_duration
 from holdfast.errors import StoreUnavailable, UsageError
 from holdfast.events import Event, Notice, SinkOpened
 from holdfast.flow.batch import Limits
@@ -27,6 +28,7 @@ from holdfast.flow.generations import Generation, Generations
 from holdfast.flow.loop import LoopSettings, PipelineLoop
 from holdfast.flow.node import Node
 from holdfast.flow.processor import Processor
+from holdfast.flow.routes import Routes, routes_of
 from holdfast.flow.run import Runs
 from holdfast.flow.sink import Sink
 from holdfast.flow.source import Source
@@ -59,6 +61,7 @@ class Parts:
     source: Source
     processors: tuple[Processor, ...]
     sinks: Mapping[str, Sink]
+    routes: Routes = field(default_factory=Routes)
 
 
 def load_settings(path: str | Path, registry: Registry | None = None) -> Settings:
@@ -109,6 +112,13 @@ def audited(settings: Settings, pipeline: str, registry: Registry | None = None)
     if not found:
         raise UsageError(f"pipeline {pipeline!r} has no sink `files`, and no other kind can be audited")
     return found
+
+
+def with_redrives(settings: Settings, store: Store, pipeline: str, found: Sequence[Subject]) -> list[Subject]:
+    """The same sinks, with the runs that have sent their dead letters again."""
+    told = [(run.id, run.configuration) for run in runs(settings, store, pipeline).list()]
+    redrives = [(run, one) for run, one in told if isinstance(one, dict) and one.get("kind") == "redrive"]
+    return [replace(one, redrives=tuple(run for run, of in redrives if of.get("sink") == one.sink)) for one in found]
 
 
 def audited_run(settings: Settings, store: Store, pipeline: str, run_id: str) -> list[Subject]:
@@ -178,7 +188,9 @@ def run(settings: Settings, emit: Emit, *, node_name: str | None = None, pipelin
         store = until_answered(world, "store", lambda: open_store(settings, registry), START_PATIENCE)
         _warn_of_forgetful(settings, store, emit)
         parts = {name: build_parts(settings.pipelines[name], registry) for name in names}
+        _warn_of_expiry(store, parts, emit)
         try:
+            _warn_of_routes(parts, emit)
             open_parts(settings, store, parts, world)
             return _run_node(settings, store, world, clock, parts, node_name)
         finally:
@@ -209,6 +221,25 @@ def _warn_of_forgetful(settings: Settings, store: Store, emit: Emit) -> None:
         )
 
 
+def _warn_of_expiry(store: Store, parts: Mapping[str, Parts], emit: Emit) -> None:
+    for name, built in parts.items():
+        ttl = store.forgets_after
+        if ttl is not None and ttl < built.source.found_again_within:
+            emit(
+                Notice(
+                    f"pipeline {name}: the store forgets after {format_duration(ttl)} (ttl) what is done, and scans go "
+                    "on to find it: it will be read again. Raise ttl, let scans cover less (range), or delete what was "
+                    "read (after_success)"
+                )
+            )
+
+
+def _warn_of_routes(parts: Mapping[str, Parts], emit: Emit) -> None:
+    for name, built in parts.items():
+        if built.routes.leave_out(len(built.sinks)):
+            emit(Notice(f"pipeline {name!r}: rows that match none of the routes of its sinks go to no sink"))
+
+
 def build_parts(pipeline: PipelineSettings, registry: Registry) -> Parts:
     _check_final_times(pipeline)
     source: Source = registry.get("sources", pipeline.source.name).build(pipeline.source.config)
@@ -217,7 +248,7 @@ def build_parts(pipeline: PipelineSettings, registry: Registry) -> Parts:
         named.name: registry.get("sinks", named.use.name).build(named.name, named.use.config, registry)
         for named in pipeline.sinks
     }
-    return Parts(source, processors, sinks)
+    return Parts(source, processors, sinks, routes_of(pipeline))
 
 
 def _check_final_times(pipeline: PipelineSettings) -> None:
@@ -334,7 +365,8 @@ def engine_of(settings: Settings, parts: Mapping[str, Parts], emit: Emit = lambd
     if is_unprotected(spark):
         emit(Notice(OPEN_SPARK))
     recipes = {
-        settings.identifier(name): Recipe(built.source, built.processors, built.sinks) for name, built in parts.items()
+        settings.identifier(name): Recipe(built.source, built.processors, built.sinks, built.routes)
+        for name, built in parts.items()
     }
     return SparkEngine(spark, recipes)
 

@@ -22,6 +22,7 @@ HoldfastError
 │   ├── PartitionNotOwned
 │   └── PartitionUpdateFailed
 ├── BatchError                  this batch cannot be processed; counts an attempt
+│   └── BeyondRepair            and it never will be: the partition is FAILED at once
 ├── Halt                        evidence disagrees; a person must look, nothing is overwritten
 ├── StagedDataGone              a committed file can no longer be published from its staging
 └── Interrupted                 the process was asked to stop while it waited
@@ -169,6 +170,10 @@ class PartitionUpdateFailed(PartitionError):
 
 class BatchError(HoldfastError):
     """This batch cannot be processed; counts an attempt on its partition."""
+
+
+class BeyondRepair(BatchError):
+    """What is left of this partition cannot be processed, and trying again will not help."""
 
 
 class Halt(HoldfastError):

@@ -15,7 +15,8 @@ import difflib
 import importlib
 import operator
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
 from types import ModuleType
@@ -45,6 +46,15 @@ class Plugin:
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):
             raise ValueError(f"a plugin's name has letters, digits, '_' and '-' only, not {self.name!r}")
+
+
+@contextmanager
+def needing(what: str, package: str, extra: str) -> Iterator[None]:
+    """For imports of a package that only an extra brings: `UsageError` says what to install where it is missing."""
+    try:
+        yield
+    except ImportError as error:
+        raise UsageError(f"{what} needs {package}; install holdfast[{extra}] ({error})") from error
 
 
 class Registry:

@@ -9,21 +9,19 @@ from __future__ import annotations
 import gzip
 import json
 import re
-import threading
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, NamedTuple, Self, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from botocore.exceptions import BotoCoreError, ClientError
 
+from tests import listing
 from tests.chaos.producer import Place
 
 Log: TypeAlias = Mapping[Place, Mapping[int, int]]
 """Number of each message by its partition and offset."""
-BETWEEN_LISTINGS = 1.0
 FILE = re.compile(r"(?P<topic>[^/]+)/(?P<place>.+)/(?P<generation>\d+)_(?P<partition>\d+)_(?P<first>\d{20})\.txt\.gz")
 
 
@@ -90,39 +88,11 @@ def _is_hidden(key: str) -> bool:
     return any(part.startswith(("_", ".")) for part in key.split("/"))
 
 
-class Lister:
-    """Lists once a second in a thread of its own, and notes every object that changed or went away."""
+class Lister(listing.Lister):
+    """Lists the bucket."""
 
     def __init__(self, bucket: Bucket) -> None:
-        self._bucket = bucket
-        self._seen: dict[str, str] = {}
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self.listings = 0
-        self.complaints: list[str] = []
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        self._thread.join()
-
-    def look(self) -> None:
-        """List everything, and compare with what was there before."""
-        now = self._bucket.listing()
-        self.complaints += [f"{key} has vanished" for key in self._seen if key not in now]
-        changed = [(key, was, now[key]) for key, was in self._seen.items() if now.get(key, was) != was]
-        self.complaints += [f"{key} has changed: {was} is {is_now}" for key, was, is_now in changed]
-        self._seen = now
-        self.listings += 1
-
-    def _run(self) -> None:
-        while not self._stop.wait(BETWEEN_LISTINGS):
-            # A bucket that is down has not lost anything yet.
-            with suppress(BotoCoreError, ClientError):
-                self.look()
+        super().__init__(bucket.listing, away=(BotoCoreError, ClientError))
 
 
 def judge(log: Log, acknowledged: Log, files: Iterable[File]) -> list[str]:

@@ -104,4 +104,4 @@ def test_an_object_that_changes_or_vanishes_is_noted(output: Output) -> None:
     lister.look()
     told = {complaint.split(" has ")[0]: complaint for complaint in lister.complaints}
     assert "has changed" in told[changed.removeprefix("out/")]
-    assert "has vanished" in told[vanished.removeprefix("out/")]
+    assert "has disappeared" in told[vanished.removeprefix("out/")]

@@ -54,7 +54,8 @@ pipelines:
 class Table:
     """What the lease table says, asked in plain SQL."""
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, port: int, pipeline: str = "orders") -> None:
+        self._pipeline = pipeline
         self._db = psycopg.connect(
             host="127.0.0.1", port=port, dbname="postgres", user="postgres", password=PASSWORD, autocommit=True
         )
@@ -64,19 +65,20 @@ class Table:
 
     def statuses(self) -> Counter[str]:
         """How many partitions there are of each status."""
-        return Counter(dict(self._ask("SELECT status, count(*) FROM holdfast_lease WHERE pipeline = %s GROUP BY 1")))
+        question = "SELECT status, count(*) FROM holdfast_lease WHERE pipeline = %s GROUP BY 1"
+        return Counter(dict(self._ask(question, self._pipeline)))
 
-    def held_by(self, node: Node, *, pipeline: str = "orders") -> int:
+    def held_by(self, node: Node, *, pipeline: str | None = None) -> int:
         """How many rows are in the hands of a session of this process."""
         question = "SELECT count(*) FROM holdfast_lease WHERE pipeline = %s AND status = 'ASSIGNED' AND owner LIKE %s"
-        ((count,),) = self._ask(question, pipeline, f"%:{node.process.pid}:%") or [(0,)]
+        ((count,),) = self._ask(question, pipeline or self._pipeline, f"%:{node.process.pid}:%") or [(0,)]
         return int(count)
 
     def is_dispossessed(self, node: Node) -> bool:
         """Whether its session has ended, and others have all that it held."""
         return not self.held_by(node, pipeline="$nodes") and not self.held_by(node)
 
-    def _ask(self, question: str, pipeline: str = "orders", *values: str) -> list[tuple[Any, ...]]:
+    def _ask(self, question: str, pipeline: str, *values: str) -> list[tuple[Any, ...]]:
         try:
             return self._db.execute(question, (pipeline, *values)).fetchall()
         except psycopg.errors.UndefinedTable:

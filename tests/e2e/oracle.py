@@ -10,18 +10,17 @@ import gzip
 import hashlib
 import json
 import os
-import threading
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self, TypeAlias
+from typing import TypeAlias
 
 import pyarrow.parquet as pq
 
-Record: TypeAlias = tuple[int, str]
+from tests import listing
 
-BETWEEN_LISTINGS = 1.0
+Record: TypeAlias = tuple[int, str]
 
 
 @dataclass(frozen=True)
@@ -68,37 +67,11 @@ def _shown(output: Path) -> Counter[Record]:
     return records
 
 
-class Lister:
-    """Lists the output once a second in a thread of its own, and notes every object that changed or went away."""
+class Lister(listing.Lister):
+    """Lists an output folder, and reads everything in it."""
 
     def __init__(self, output: Path) -> None:
-        self._output = output
-        self._seen: dict[Path, str] = {}
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self.listings = 0
-        self.complaints: list[str] = []
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        self._thread.join()
-        self.look()
-
-    def look(self) -> None:
-        """List and read everything, and compare with what was there before."""
-        now = {path: digest for path in visible(self._output) if (digest := _digest(path)) is not None}
-        self.complaints += [f"{path} has disappeared" for path in self._seen if path not in now]
-        self.complaints += [f"{path} has changed" for path, was in self._seen.items() if now.get(path, was) != was]
-        self._seen = now
-        self.listings += 1
-
-    def _run(self) -> None:
-        while not self._stop.wait(BETWEEN_LISTINGS):
-            self.look()
+        super().__init__(lambda: {str(path): found for path in visible(output) if (found := _digest(path)) is not None})
 
 
 def _digest(path: Path) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bz2
 import gzip
 import json
 from collections.abc import Sequence
@@ -12,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.e2e.oracle import Lister, Record, Verdict, judge
+from tests.e2e.scan_corpus import damaged, difference, small, wanted
 
 RECORDS: list[Record] = [(number, f"n{number}") for number in range(10)]
 
@@ -96,10 +98,33 @@ def test_an_object_that_changes_is_noticed(output: Path) -> None:
     lister.look()
     put(output / "in" / "1.parquet", RECORDS[1:2])
     lister.look()
-    assert lister.complaints == [f"{output}/in/1.parquet has changed"]
+    (told,) = lister.complaints
+    assert told.startswith(f"{output}/in/1.parquet has changed: ")
 
 
 def test_the_lister_looks_by_itself_and_once_more_at_the_end(output: Path) -> None:
     with Lister(output) as lister:
         put(output / "in" / "1.parquet", RECORDS)
     assert (lister.listings >= 1, lister.complaints) == (True, [])
+
+
+def test_a_record_of_a_scan_that_is_lost_is_noticed_also_if_another_one_is_there_twice() -> None:
+    objects = [small(number) for number in range(3)]
+    expected = wanted(objects)
+    assert list(difference(dict(expected), expected)) == []
+    key = objects[1].key
+    count, marks = expected[key]
+    first, second = (json.loads(line)["mark"] for line in objects[1].body.splitlines()[:2])
+    for found in ((count - 1, marks - first), (count + 1, marks + first), (count, marks - first + second)):
+        (told,) = difference({**expected, key: found}, expected)
+        assert told.startswith(f"{key}: ")
+    missing = {one: sums for one, sums in expected.items() if one != key}
+    assert len(list(difference(missing, expected))) == len(list(difference(expected, missing))) == 1
+
+
+@pytest.mark.parametrize("number", range(4))
+def test_what_is_given_as_damaged_is(number: int) -> None:
+    given = damaged(number)
+    unpack = gzip.decompress if given.key.endswith(".gz") else bz2.decompress
+    with pytest.raises((EOFError, OSError, ValueError)):
+        unpack(given.body)

@@ -8,6 +8,7 @@ import pytest
 
 from tests.servers.dynamodb import DynamodbServer
 from tests.servers.kafka import KafkaServer
+from tests.servers.opensearch import OpenSearchServer
 from tests.servers.processes import MariadbServer, PostgresqlServer, running
 from tests.servers.s3 import S3Server
 
@@ -41,4 +42,10 @@ def s3_server() -> Iterator[S3Server]:
 @pytest.fixture(scope="session")
 def dynamodb_server() -> Iterator[DynamodbServer]:
     with running(DynamodbServer) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def opensearch_server() -> Iterator[OpenSearchServer]:
+    with running(OpenSearchServer) as server:
         yield server

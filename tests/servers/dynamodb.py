@@ -58,7 +58,7 @@ class DynamodbServer(Server):
         program = str(find_java().program)
         java = (program, "-Xmx512m", "-XX:+UseSerialGC", f"-Dsqlite4java.library.path={jars}")
         # Its own entry point listens on every interface; ours does not, but needs a Java that compiles.
-        main = str(_MAIN) if _compiles(program) else "com.amazonaws.services.dynamodbv2.local.main.ServerRunner"
+        main = str(_MAIN) if compiles(program) else "com.amazonaws.services.dynamodbv2.local.main.ServerRunner"
         return (*java, "-cp", f"{jars}/*", main, *given, "-sharedDb", "-disableTelemetry")
 
     def config(self, **settings: Any) -> DynamodbConfig:
@@ -79,7 +79,8 @@ class DynamodbServer(Server):
 
 
 @cache
-def _compiles(java: str) -> bool:
+def compiles(java: str) -> bool:
+    """Whether that Java runs a source file as it is."""
     return b"jdk.compiler" in subprocess.run([java, "--list-modules"], capture_output=True, check=True).stdout
 
 

@@ -167,6 +167,16 @@ def test_tasks_that_use_the_bucket_are_done_several_at_a_time(root: S3Root) -> N
     assert bucket.together([partial(create, "first"), partial(create, "second")]) == [True, True]
 
 
+def test_a_small_object_is_fetched_whole_in_the_version_that_was_asked_for(root: S3Root) -> None:
+    bucket = root.bucket()
+    bucket.create("small", b"all of it")
+    client, key = bucket._objects.client, bucket._objects.full("small")
+    etag = client.call("head_object", Key=key)["ETag"]
+    assert client.whole(key, etag) == b"all of it"
+    assert client.whole(key, '"another"') is None
+    assert client.whole(f"{key}-that-is-not-there", etag) is None
+
+
 def test_secrets_are_not_shown(root: S3Root) -> None:
     assert SECRET_KEY not in repr(root.bucket()) + repr(access(1))
 

@@ -1,24 +1,23 @@
 """The real DynamoDB store over a simulated table: its index is behind, its requests are lost, late and doubled.
 
-Only the line and the server are simulated; how the store searches, reads and writes is the product's own code. Every
-request is a moment of its own, so that others come between the requests of one batch.
+How the store searches, reads and writes is the product's own code.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import lru_cache
 from typing import Any, TypeVar
 
-from holdfast.errors import AnswerLost, HoldfastError
-from holdfast.leases.lease import Key, Lease, Status
-from holdfast.leases.store import Outcome, Query, Snapshot, Swap
+from holdfast.errors import AnswerLost
+from holdfast.leases.lease import Key
+from holdfast.leases.store import Outcome, Swap
 from holdfast.stores.dynamodb import DynamodbConfig
 from holdfast.stores.dynamodb.client import ConditionFailed
 from holdfast.stores.dynamodb.items import PIPELINE, PLACE, RANK, SHARD, STATUS, Item, item_of, lease_of, table_key
 from holdfast.stores.dynamodb.store import DynamodbStore
 from tests.simulation.host import Host
-from tests.simulation.store import StoreClient
+from tests.simulation.store import ProductStoreClient, one_after_the_other
 from tests.simulation.store_server import StoreServer
 
 _Input = TypeVar("_Input")
@@ -29,10 +28,9 @@ CATCHES_UP = 0.5
 """How likely the index is up to date when it is asked; else it answers what it answered before."""
 
 
-class IndexedStoreClient(StoreClient):
+class IndexedStoreClient(ProductStoreClient):
     """A node's connection."""
 
-    has_clock = False
     max_body_bytes = DynamodbStore.max_body_bytes
 
     def __init__(self, server: StoreServer, host: Host, latency: float, ttl: float) -> None:
@@ -40,27 +38,6 @@ class IndexedStoreClient(StoreClient):
         self._store = DynamodbStore(CONFIG, server.now)
         self._store._client = _Line(self)  # type: ignore[assignment]
         self._indexed: list[Item] = []
-
-    def get(self, keys: Sequence[Key]) -> list[Lease | None]:
-        return self._store.get(keys)
-
-    def find(self, query: Query) -> list[Lease]:
-        return self._store.find(query)
-
-    def snapshot(self, pipeline: str, sessions: str, run: str = "") -> Snapshot:
-        return self._store.snapshot(pipeline, sessions, run)
-
-    def count(self, pipeline: str, run: str = "") -> Mapping[Status, int]:
-        return self._store.count(pipeline, run)
-
-    def add(self, leases: Sequence[Lease]) -> list[Outcome]:
-        return self._store.add(leases)
-
-    def swap(self, swaps: Sequence[Swap]) -> list[Outcome]:
-        return self._store.swap(swaps)
-
-    def remove(self, leases: Sequence[Lease]) -> list[Outcome]:
-        return self._store.remove(leases)
 
     # --- requests -------------------------------------------------------------------------------------------------
 
@@ -109,9 +86,6 @@ class IndexedStoreClient(StoreClient):
         if self._write(name, send, lost) == [Outcome.CONFLICT]:
             raise ConditionFailed
 
-    def _rows(self) -> list[Lease]:
-        return [row for table in self._server.memory._tables.values() for row in table.rows.values()]
-
 
 @lru_cache(maxsize=10_000)
 def _key_of(key: Key) -> Item:
@@ -148,13 +122,4 @@ class _Line:
         yield self.call("query", **arguments)
 
     def each(self, do: Callable[[_Input], _Result], inputs: Iterable[_Input]) -> list[_Result]:
-        """One after the other; as with threads, an error of one does not keep the others from being sent."""
-        results, errors = list[_Result](), list[HoldfastError]()
-        for one in inputs:
-            try:
-                results.append(do(one))
-            except HoldfastError as error:
-                errors.append(error)
-        if errors:
-            raise errors[0]
-        return results
+        return one_after_the_other(do, inputs)

@@ -237,7 +237,8 @@ def discovery_is_complete_before_its_rows_are_there(put: Put) -> None:
     original = Discovery._run_under
 
     def run_under(self: Discovery, lease: Lease) -> bool:
-        self._finish(lease, dict(lease.progress.state or {}))
+        state = dict(lease.progress.state or {})
+        self._finish(lease, state, self._again_after(state))
         return original(self, lease)
 
     put(Discovery, "_run_under", run_under)

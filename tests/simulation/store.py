@@ -6,16 +6,17 @@ sends may be lost, late or doubled, as its answer may be.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeVar
 
-from holdfast.errors import AnswerLost, StoreUnavailable
+from holdfast.errors import AnswerLost, HoldfastError, StoreUnavailable
 from holdfast.leases.lease import Key, Lease, Status
 from holdfast.leases.store import ClaimingStore, ClaimRequest, Outcome, Query, Snapshot, Store, Swap
 from tests.simulation.host import Host
 from tests.simulation.store_server import StoreServer
 
 T = TypeVar("T")
+Input = TypeVar("Input")
 READS_ARE_SAFER = 0.2
 """Reads make up most calls and matter less: they are in trouble this much less often than writes."""
 
@@ -159,6 +160,53 @@ class StoreClient(Store):
     def _time_out(self, name: str, why: str) -> None:
         self._kernel.note(self._host.name, f"store.{name}", why)
         self._host.sleep(self._ttl * (0.1 + 0.4 * self._kernel.random()))
+
+
+class ProductStoreClient(StoreClient):
+    """A node's connection on which a store of the product works: only the line and the server are simulated.
+
+    Every request is a moment of its own, so that others come between the requests of one batch.
+    """
+
+    has_clock = False
+    _store: Store
+
+    def get(self, keys: Sequence[Key]) -> list[Lease | None]:
+        return self._store.get(keys)
+
+    def find(self, query: Query) -> list[Lease]:
+        return self._store.find(query)
+
+    def snapshot(self, pipeline: str, sessions: str, run: str = "") -> Snapshot:
+        return self._store.snapshot(pipeline, sessions, run)
+
+    def count(self, pipeline: str, run: str = "") -> Mapping[Status, int]:
+        return self._store.count(pipeline, run)
+
+    def add(self, leases: Sequence[Lease]) -> list[Outcome]:
+        return self._store.add(leases)
+
+    def swap(self, swaps: Sequence[Swap]) -> list[Outcome]:
+        return self._store.swap(swaps)
+
+    def remove(self, leases: Sequence[Lease]) -> list[Outcome]:
+        return self._store.remove(leases)
+
+    def _rows(self) -> list[Lease]:
+        return [row for table in self._server.memory._tables.values() for row in table.rows.values()]
+
+
+def one_after_the_other(do: Callable[[Input], T], inputs: Iterable[Input]) -> list[T]:
+    """`do` of each; as with threads, an error of one does not keep the others from being sent."""
+    results, errors = list[T](), list[HoldfastError]()
+    for one in inputs:
+        try:
+            results.append(do(one))
+        except HoldfastError as error:
+            errors.append(error)
+    if errors:
+        raise errors[0]
+    return results
 
 
 class ClaimingStoreClient(StoreClient, ClaimingStore):

@@ -1,25 +1,24 @@
 """The real store of objects over a simulated bucket: listings are behind, requests are lost, late and doubled.
 
-Only the line and the server are simulated; how the store lists, reads and writes is the product's own code. Every
-request is a moment of its own, so that others come between the requests of one batch.
+How the store lists, reads and writes is the product's own code.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable
 from functools import lru_cache
 from weakref import WeakKeyDictionary
 
-from holdfast.errors import AnswerLost, HoldfastError
+from holdfast.errors import AnswerLost
 from holdfast.leases.codec import columns, encode_body
-from holdfast.leases.lease import Key, Lease, Status
-from holdfast.leases.store import Outcome, Query, Snapshot, Store, Swap
+from holdfast.leases.lease import Key, Lease
+from holdfast.leases.store import Outcome, Store, Swap
 from holdfast.stores.object.objects import Changed, Found, Input, Objects, Result
 from holdfast.stores.object.rows import Stored, name_of, parsed
 from holdfast.stores.object.store import ObjectStore
 from holdfast.stores.object.table import Table
 from tests.simulation.host import Host
-from tests.simulation.store import StoreClient
+from tests.simulation.store import ProductStoreClient, one_after_the_other
 from tests.simulation.store_server import StoreServer
 
 _NONCES: WeakKeyDictionary[StoreServer, dict[tuple[str, str], str]] = WeakKeyDictionary()
@@ -28,10 +27,8 @@ BEHIND = 0.2
 """How likely a listing is the one that was answered before."""
 
 
-class WatchingStoreClient(StoreClient):
+class WatchingStoreClient(ProductStoreClient):
     """A node's connection."""
-
-    has_clock = False
 
     def __init__(self, server: StoreServer, host: Host, latency: float, ttl: float) -> None:
         super().__init__(server, host, latency, ttl)
@@ -42,27 +39,6 @@ class WatchingStoreClient(StoreClient):
 
     def recent(self, max_age: float) -> Store:
         return self._store.recent(max_age)
-
-    def get(self, keys: Sequence[Key]) -> list[Lease | None]:
-        return self._store.get(keys)
-
-    def find(self, query: Query) -> list[Lease]:
-        return self._store.find(query)
-
-    def snapshot(self, pipeline: str, sessions: str, run: str = "") -> Snapshot:
-        return self._store.snapshot(pipeline, sessions, run)
-
-    def count(self, pipeline: str, run: str = "") -> Mapping[Status, int]:
-        return self._store.count(pipeline, run)
-
-    def add(self, leases: Sequence[Lease]) -> list[Outcome]:
-        return self._store.add(leases)
-
-    def swap(self, swaps: Sequence[Swap]) -> list[Outcome]:
-        return self._store.swap(swaps)
-
-    def remove(self, leases: Sequence[Lease]) -> list[Outcome]:
-        return self._store.remove(leases)
 
     # --- requests -------------------------------------------------------------------------------------------------
 
@@ -92,9 +68,6 @@ class WatchingStoreClient(StoreClient):
 
         if self._write("put_object", put, lost) == [Outcome.CONFLICT]:
             raise Changed(name)
-
-    def _rows(self) -> list[Lease]:
-        return [row for table in self._server.memory._tables.values() for row in table.rows.values()]
 
     def _row(self, name: str) -> Lease | None:
         return next((row for row in self._rows() if _name_of(row.id) == name), None)
@@ -132,16 +105,7 @@ class _Bucket(Objects):
         """Nothing is probed here."""
 
     def each(self, do: Callable[[Input], Result], inputs: Iterable[Input]) -> list[Result]:
-        """One after the other; as with threads, an error of one does not keep the others from being sent."""
-        results, errors = list[Result](), list[HoldfastError]()
-        for one in inputs:
-            try:
-                results.append(do(one))
-            except HoldfastError as error:
-                errors.append(error)
-        if errors:
-            raise errors[0]
-        return results
+        return one_after_the_other(do, inputs)
 
     def now(self) -> float:
         return self._client.now()

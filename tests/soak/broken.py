@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from holdfast.leases.store import ClaimingStore, Outcome, Store, Swap
-from tests.soak.hazards import WrappedStore, WrappedTable
+from holdfast.testing.faults import PlainStore
+from tests.soak.hazards import WrappedStore
 from tests.soak.orders import PULL, SHARE
 
 
-class UnfencedTable(WrappedTable):
+class UnfencedTable(PlainStore):
     """Writes a row whoever has changed it meanwhile: neither version nor token holds a late writer up."""
 
     def recent(self, max_age: float) -> Store:
@@ -38,8 +39,26 @@ class UnfencedStore(WrappedStore, UnfencedTable):
         return self
 
 
+class ForgetfulTable(PlainStore):
+    """Keeps no receipts: whoever takes over from a node that died after a commit finds nothing to publish."""
+
+    def recent(self, max_age: float) -> Store:
+        return ForgetfulTable(self.inner.recent(max_age))
+
+    def swap(self, swaps: Sequence[Swap]) -> list[Outcome]:
+        forgotten = [replace(swap.lease, commit=replace(swap.lease.commit, receipts=None)) for swap in swaps]
+        return self.inner.swap([Swap(swap.version, lease) for swap, lease in zip(swaps, forgotten, strict=True)])
+
+
+def break_table(store: Store, guard: str) -> Store:
+    """The store itself without that guard, below the hazards."""
+    return ForgetfulTable(store) if guard == "receipts" else store
+
+
 def break_guard(store: Store, guard: str) -> Store:
-    """The store without that guard; as it is if none is named."""
+    """The store without that guard, above the hazards; as it is if none is named, or one of `break_table`."""
+    if guard == "receipts":
+        return store
     if guard not in ("", "fence"):
         raise ValueError(f"nobody can take the guard {guard!r} away")
     if not guard:

@@ -34,14 +34,15 @@ class LightNode:
 
     @property
     def frozen(self) -> bool:
-        return self.running and _state(self._pid) == "T"
+        return self.running and _state(self.pid) == "T"
 
     @property
     def megabytes(self) -> float:
-        return _resident(self._pid) if self.running else 0.0
+        return _resident(self.pid) if self.running else 0.0
 
     @property
-    def _pid(self) -> int:
+    def pid(self) -> int:
+        """Of its present process, which may have ended."""
         assert self.process is not None
         assert self.process.pid is not None
         return self.process.pid
@@ -56,7 +57,7 @@ class LightNode:
     def signal(self, sign: signal.Signals) -> None:
         """Does nothing to a process that has ended."""
         if self.running:
-            os.kill(self._pid, sign)
+            os.kill(self.pid, sign)
 
     def leave(self, within: float) -> bool:
         """Stop in order. False if it took longer or ended otherwise."""

@@ -10,13 +10,16 @@ import os
 import random
 import signal
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
 from typing import TypeVar
 
-from holdfast.buckets.bucket import Published, StagedFile
-from holdfast.buckets.local import LocalBucket
-from holdfast.leases.lease import Key, Lease, Status
-from holdfast.leases.store import ClaimingStore, ClaimRequest, Outcome, Query, Snapshot, Store, Swap
+from holdfast.buckets.bucket import Published, StagedFile, StagedWriter
+from holdfast.buckets.local import LocalBucket, LocalWriter
+from holdfast.leases.lease import Json, Lease, Status
+from holdfast.leases.store import ClaimingStore, ClaimRequest, Outcome, Store, Swap
+from holdfast.testing.faults import PlainStore
 
 T = TypeVar("T")
 
@@ -30,59 +33,41 @@ class Hazards:
         self._chance = chance
         self._until = until
 
-    def around(self, call: Callable[[], T]) -> T:
+    def around(self, call: Callable[[], T], phase: str = "") -> T:
         """The call's answer, if this process lives to see it."""
-        self.moment()
+        self.moment(f"before {phase}")
         answer = call()
-        self.moment()
+        self.moment(f"after {phase}")
         return answer
 
-    def moment(self) -> None:
+    def moment(self, place: str) -> None:
         if self._dice.random() < self._chance and time.monotonic() < self._until:
             os.kill(os.getpid(), signal.SIGKILL if self._dice.random() < 0.4 else signal.SIGSTOP)
 
 
-class WrappedTable(Store):
-    """The real store behind a wrapper that changes nothing. It cannot claim."""
+class AimedHazards(Hazards):
+    """Strikes where somebody asks for it: the first process that comes there takes the order, and the blow."""
 
-    def __init__(self, store: Store) -> None:
-        self.inner = store
-        self.durable, self.shared, self.max_body_bytes = store.durable, store.shared, store.max_body_bytes
-        self.has_clock = store.has_clock
+    def __init__(self, orders: Path) -> None:
+        """`orders` is a folder with a file for each blow, named as the place and the signal."""
+        super().__init__(random.Random(0), 0.0, 0.0)
+        self._orders = orders
 
-    def open(self) -> None:
-        self.inner.open()
-
-    def close(self) -> None:
-        self.inner.close()
-
-    def now(self) -> float:
-        return self.inner.now()
-
-    def add(self, leases: Sequence[Lease]) -> list[Outcome]:
-        return self.inner.add(leases)
-
-    def get(self, keys: Sequence[Key]) -> list[Lease | None]:
-        return self.inner.get(keys)
-
-    def find(self, query: Query) -> list[Lease]:
-        return self.inner.find(query)
-
-    def snapshot(self, pipeline: str, sessions: str, run: str = "") -> Snapshot:
-        return self.inner.snapshot(pipeline, sessions, run)
-
-    def swap(self, swaps: Sequence[Swap]) -> list[Outcome]:
-        return self.inner.swap(swaps)
-
-    def remove(self, leases: Sequence[Lease]) -> list[Outcome]:
-        return self.inner.remove(leases)
-
-    def count(self, pipeline: str, run: str = "") -> Mapping[Status, int]:
-        return self.inner.count(pipeline, run)
+    def moment(self, place: str) -> None:
+        for sign in (signal.SIGKILL, signal.SIGSTOP):
+            order = order_of(self._orders, place, sign)
+            with suppress(FileNotFoundError):
+                order.rename(order.with_name(f"{order.name} struck {os.getpid()}"))
+                os.kill(os.getpid(), sign)
 
 
-class WrappedStore(WrappedTable, ClaimingStore):
-    """As `WrappedTable`, for a store that claims in one step."""
+def order_of(folder: Path, place: str, sign: signal.Signals) -> Path:
+    """The file that asks for a blow."""
+    return folder / f"{place} {sign.name}"
+
+
+class WrappedStore(PlainStore, ClaimingStore):
+    """The real store behind a wrapper that changes nothing; as `PlainStore`, for one that claims in one step."""
 
     def __init__(self, store: ClaimingStore) -> None:
         super().__init__(store)
@@ -92,7 +77,7 @@ class WrappedStore(WrappedTable, ClaimingStore):
         return self._claim(request)
 
 
-class RiskyTable(WrappedTable):
+class RiskyTable(PlainStore):
     """The real store, with a hazard before and after each write."""
 
     def __init__(self, store: Store, hazards: Hazards) -> None:
@@ -106,7 +91,12 @@ class RiskyTable(WrappedTable):
         return self._hazards.around(lambda: self.inner.add(leases))
 
     def swap(self, swaps: Sequence[Swap]) -> list[Outcome]:
-        return self._hazards.around(lambda: self.inner.swap(swaps))
+        commits = [_is_commit(swap.lease) for swap in swaps]
+        self._hazards.moment("before commit" if any(commits) else "before a swap")
+        outcomes = self.inner.swap(swaps)
+        decided = [is_commit and outcome is Outcome.OK for is_commit, outcome in zip(commits, outcomes, strict=True)]
+        self._hazards.moment("after commit" if any(decided) else "after a swap")
+        return outcomes
 
 
 class RiskyStore(WrappedStore, RiskyTable):
@@ -134,4 +124,20 @@ class RiskyBucket(LocalBucket):
         return self._hazards.around(lambda: super(RiskyBucket, self).create(key, data))
 
     def publish(self, files: Sequence[StagedFile]) -> list[Published]:
-        return self._hazards.around(lambda: super(RiskyBucket, self).publish(files))
+        return self._hazards.around(lambda: super(RiskyBucket, self).publish(files), "publish")
+
+    def stage(self, place: str, key: str) -> LocalWriter:
+        self._hazards.moment("before stage")
+        return super().stage(place, key)
+
+    def close_all(self, writers: Sequence[StagedWriter]) -> list[tuple[Json, int, str]]:
+        closed = super().close_all(writers)
+        self._hazards.moment("after stage")
+        return closed
+
+
+def _is_commit(lease: Lease) -> bool:
+    """Whether this write decides something: whoever takes a lease over with receipts in it says so by its times."""
+    history = lease.history
+    held = lease.status is Status.ASSIGNED and lease.ownership.due_at is None
+    return held and lease.commit.receipts is not None and history.claimed_at != history.updated_at

@@ -35,8 +35,8 @@ from holdfast.leases.transitions import RetryLimits
 from holdfast.leases.world import HostClock, World, host_world
 from holdfast.leases.writes import until_answered
 from holdfast.sinks.files.sink import FilesSink
-from tests.soak.broken import break_guard
-from tests.soak.hazards import Hazards, RiskyBucket, RiskyStore, RiskyTable
+from tests.soak.broken import break_guard, break_table
+from tests.soak.hazards import AimedHazards, Hazards, RiskyBucket, RiskyStore, RiskyTable
 from tests.soak.orders import PULL, SHARE, SINK, Orders
 from tests.soak.versions import TalkativeStore, upgrade_tables
 from tests.soak.work import GrowingSource, LineEngine, PulledSource, SharedSource
@@ -97,16 +97,22 @@ class _Stop:
 def _store(orders: Orders, dice: random.Random) -> Store:
     if orders.next_version:
         upgrade_tables(orders.store)
+    if "spill" in orders.settings:
+        # Commits are small here, and all of them shall go that way.
+        importlib.import_module(f"holdfast.stores.{orders.store}.receipts").SPILL_FROM = 0  # type: ignore[attr-defined]
     plugin = importlib.import_module(f"holdfast.stores.{orders.store}").PLUGIN
     store: Store = plugin.build(plugin.config.model_validate(dict(orders.settings)))
     if not isinstance(store, ClaimingStore):
-        return break_guard(RiskyTable(store, _hazards(orders, dice)), orders.broken)
+        table = break_table(store, orders.broken)
+        return break_guard(RiskyTable(table, _hazards(orders, dice)), orders.broken)
     if orders.next_version:
         store = TalkativeStore(store)
     return break_guard(RiskyStore(store, _hazards(orders, dice)), orders.broken)
 
 
 def _hazards(orders: Orders, dice: random.Random) -> Hazards:
+    if orders.aimed:
+        return AimedHazards(Path(orders.aimed))
     return Hazards(dice, orders.hazard, orders.load.began + orders.load.seconds)
 
 

@@ -74,6 +74,8 @@ class Orders:
     heartbeat: float = 1.0
     hazard: float = 0.0
     """How likely a node is to kill or stop itself at each of the moments that count."""
+    aimed: str = ""
+    """A folder in which somebody asks for blows at such a moment; in place of chance."""
     hiccup: float = 0.01
     """How likely a batch is to fail."""
     next_version: bool = False

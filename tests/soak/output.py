@@ -30,18 +30,25 @@ def judge_output(
     folder: Path, expected: Mapping[str, Mapping[str, int]], commits: Mapping[tuple[str, str, int], str]
 ) -> list[str]:
     """Everything that is lost, there twice, or that no commit of the history has decided."""
-    return [what for pipeline, items in expected.items() for what in _judge(folder, pipeline, items, commits)]
+    decided = [what for pipeline in expected for what in _undecided(folder, pipeline, commits)]
+    return miscounted(folder, expected) + decided
 
 
-def _judge(
-    folder: Path, pipeline: str, items: Mapping[str, int], commits: Mapping[tuple[str, str, int], str]
-) -> Iterator[str]:
-    seen = published(folder / pipeline)
+def miscounted(folder: Path, expected: Mapping[str, Mapping[str, int]]) -> list[str]:
+    """Every item that is lost or there twice. `expected`: items by pipeline and partition."""
+    return [what for pipeline, items in expected.items() for what in _miscounted(folder / pipeline, items)]
+
+
+def _miscounted(root: Path, items: Mapping[str, int]) -> Iterator[str]:
+    seen = published(root)
     wanted = Counter((key, item) for key, size in items.items() for item in range(size))
     for key, item in sorted(wanted - seen):
-        yield f"{pipeline}/{key}: item {item} is lost"
+        yield f"{root.name}/{key}: item {item} is lost"
     for key, item in sorted(seen - wanted):
-        yield f"{pipeline}/{key}: item {item} is there {seen[key, item]} times instead of {wanted[key, item]}"
+        yield f"{root.name}/{key}: item {item} is there {seen[key, item]} times instead of {wanted[key, item]}"
+
+
+def _undecided(folder: Path, pipeline: str, commits: Mapping[tuple[str, str, int], str]) -> Iterator[str]:
     decided = {(key, sequence): one for (owner, key, sequence), one in commits.items() if owner == pipeline}
     witnessed = manifests(folder / pipeline)
     for key, sequence in sorted(one for one in {**decided, **witnessed} if decided.get(one) != witnessed.get(one)):

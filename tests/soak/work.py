@@ -138,5 +138,5 @@ def _staged(bucket: Bucket, batch: Batch, end: int) -> dict[str, Json]:
     key = file_key(batch.name, lease.commit.generation, start, "txt")
     writer = bucket.stage(staging_key(batch.name, lease.token, batch.id, "0"), key)
     writer.write("".join(f"{lease.key} {item}\n" for item in range(start, end)).encode())
-    handle, size, sha256 = writer.close()
+    ((handle, size, sha256),) = bucket.close_all([writer])
     return {"staged": handle, "key": key, "rows": end - start, "size": size, "sha256": sha256}

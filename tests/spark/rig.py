@@ -18,6 +18,7 @@ from holdfast.buckets.local import LocalBucket
 from holdfast.flow.batch import Batch, Cut, Limits
 from holdfast.flow.engine import Failed, Report, Staged
 from holdfast.flow.processor import Processor
+from holdfast.flow.routes import Routes
 from holdfast.leases.lease import Lease, Ownership, Status
 from holdfast.processors.python import PythonFunction
 from holdfast.registry import Registry
@@ -51,9 +52,10 @@ class Site:
         *functions: Callable[[Any], Any] | Processor,
         sinks: Mapping[str, Any] | None = None,
         rounds: int = 2,
+        routes: Routes = Routes(),
         **settings: Any,
     ) -> None:
-        """How the pipeline reads, what it does to rows, and which formats it writes."""
+        """How the pipeline reads, what it does to rows, which formats it writes, and which rows go where."""
         processors = [
             one if isinstance(one, Processor) else PythonFunction(f"tests:{one.__name__}", one) for one in functions
         ]
@@ -63,7 +65,8 @@ class Site:
             for name, form in (sinks or {"out": "parquet"}).items()
         }
         self.engine.close()
-        self.engine = SparkEngine(self.spark, {PIPELINE: Recipe(self.source, processors, self.sinks)}, rounds=rounds)
+        recipe = Recipe(self.source, processors, self.sinks, routes)
+        self.engine = SparkEngine(self.spark, {PIPELINE: recipe}, rounds=rounds)
 
     def batches(self, limits: Limits = Limits()) -> list[Batch]:
         """All batches of all objects, as a node would plan them one after the other."""

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import cast
 
 import pytest
 
-from holdfast.app import build_parts, load_settings, loop_settings_of
+from holdfast.app import _warn_of_expiry, build_parts, load_settings, loop_settings_of
 from holdfast.errors import UsageError
+from holdfast.events import Event
 from holdfast.flow.batch import Limits
 from holdfast.flow.loop import LoopSettings
+from holdfast.leases.store import Store
 from holdfast.registry import Registry
 
 PIPELINE = """
@@ -84,3 +87,31 @@ def test_final_places_are_understood_as_they_were_named(
     else:
         with pytest.raises(UsageError, match=wrong):
             build_parts(pipeline, Registry.installed())
+
+
+class Forgetting:
+    """As much of a store as the warning looks at."""
+
+    def __init__(self, ttl: float | None) -> None:
+        self.forgets_after = ttl
+
+
+@pytest.mark.parametrize(
+    ("ttl", "range_", "warned"), [(86_400.0, "7d", True), (8 * 86_400.0, "7d", False), (None, "7d", False)]
+)
+def test_a_store_that_forgets_what_a_scan_will_find_again_is_warned_of(
+    tmp_path: Path, ttl: float | None, range_: str, warned: bool
+) -> None:
+    text = PIPELINE.replace("{folder: in}", f"{{folder: in, scan: follow, range: {range_}}}")
+    file = tmp_path / "pipeline.yaml"
+    file.write_text(text)
+    parts = {"orders": build_parts(load_settings(file).pipelines["orders"], Registry.installed())}
+    told: list[Event] = []
+    _warn_of_expiry(cast("Store", Forgetting(ttl)), parts, told.append)
+    assert len(told) == warned
+    assert not warned or "orders" in str(told[0])
+
+
+def test_the_time_to_live_of_dynamodb_is_what_it_forgets_after() -> None:
+    plugin = Registry.installed().get("stores", "dynamodb")
+    assert plugin.build(plugin.config(table_name="leases", region="x", ttl="P2D")).forgets_after == 2 * 86_400.0

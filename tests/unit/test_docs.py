@@ -42,6 +42,7 @@ REGISTRY = Registry({"sources": [ranges.PLUGIN]}, lambda kind: entry_points(grou
 @pytest.fixture(autouse=True)
 def _secrets_of_the_examples(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOLDFAST_STORE", "postgresql://holdfast@db/leases")
+    monkeypatch.setenv("SEARCH_PASSWORD", "secret")
 
 
 def _name(path: Path) -> str:

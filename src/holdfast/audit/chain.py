@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from holdfast.audit.proof import PartitionProof
-from holdfast.audit.witness import Plan, Told, offset_of
+from holdfast.audit.witness import Plan, Share, Told, offset_of
 
 
 @dataclass(slots=True)
@@ -24,10 +24,20 @@ class Span:
     rows: int = 0
     dead_letters: int = 0
     gaps: int = 0
+    share: Share | None = None
     absent: int | None = None
     moved: int = 0
     """Files of it that a plan has moved away."""
     exact: bool = True
+
+    @property
+    def elsewhere(self) -> int:
+        return 0 if self.share is None else self.share.elsewhere
+
+    @property
+    def records(self) -> int:
+        """Rows and dead letters of the batch, also those that were not for this sink."""
+        return self.rows + self.dead_letters if self.share is None else self.share.of
 
     @property
     def width(self) -> int | None:
@@ -46,7 +56,7 @@ class Chain:
         self._exact: bool | None = None
         self.last: Told | None = None
         self.records = 0
-        """Rows and dead letters of all commits that ever were."""
+        """Rows and dead letters of all commits that ever were, also those that were not for this sink."""
 
     def missing(self, sequence: int) -> None:
         """There is no manifest of that number, and later ones may follow."""
@@ -63,7 +73,7 @@ class Chain:
             self._proof.doubts.add(f"manifest {told.sequence} ends before it begins: {told.start} to {told.end}")
         self._proof.end = told.end
         self._spans.append(span)
-        self.records += span.rows + span.dead_letters
+        self.records += span.records
         self.last = told
         if not self._plans:
             self._settle()
@@ -138,6 +148,8 @@ class Chain:
             proof.rows += span.rows
             proof.dead_letters += span.dead_letters
             proof.gaps += span.gaps
+            if span.share is not None:
+                proof.elsewhere = (proof.elsewhere or 0) + span.elsewhere
             if span.absent is not None:
                 proof.absent = (proof.absent or 0) + span.absent
             if span.files:

@@ -40,6 +40,7 @@ class CommitAudit:
         span = Span(told.sequence, told.start, told.end, files=len(told.files))
         span.rows = sum(file.rows for file in told.files if not file.is_letters)
         span.dead_letters = sum(file.rows for file in told.files if file.is_letters)
+        self._shared(told, span)
         if self._subject.offsets:
             self._bounds(told, span)
         there = []
@@ -52,6 +53,18 @@ class CommitAudit:
         return span
 
     # --- by manifest -------------------------------------------------------------------------------------------
+
+    def _shared(self, told: Told, span: Span) -> None:
+        """The files hold as many rows as this sink was given by its routes."""
+        span.share = told.share
+        if told.share is None:
+            return
+        records = span.rows + span.dead_letters
+        if records != told.share.rows or span.elsewhere < 0:
+            self._proof.doubts.add(
+                f"commit {told.sequence} has {records} rows, and by their routes {told.share.rows} of "
+                f"{told.share.of} were for this sink"
+            )
 
     def _bounds(self, told: Told, span: Span) -> None:
         """Items and gaps lie inside the commit's range, and there are no more rows than offsets."""
@@ -76,7 +89,7 @@ class CommitAudit:
         records = span.rows + span.dead_letters
         if records > room:
             self._proof.doubts.add(f"commit {told.sequence} has {records} rows for {room} offsets: some are doubled")
-        span.absent = max(0, room - records)
+        span.absent = max(0, room - records - span.elsewhere)
 
     def _present(self, told: Told, file: ToldFile, *, publishing: bool) -> str | None:
         """The key where the file is; None if it is nowhere."""
@@ -165,4 +178,5 @@ class CommitAudit:
             if inside:
                 self._proof.doubts.add(f"{inside} offsets are there that manifest {told.sequence} records as lost")
         if span.width is not None:
-            span.absent = max(0, span.width - span.gaps - len(different))
+            elsewhere = 0 if self._subject.multiplies else span.elsewhere
+            span.absent = max(0, span.width - span.gaps - len(different) - elsewhere)

@@ -29,6 +29,8 @@ class Found:
     file: str | None = None
     told_by: str | None = None
     root: str | None = None
+    by_route: bool = False
+    """It is in no file, and the sink has routes: it may have been for another sink."""
 
     def row(self) -> dict[str, Any]:
         """As JSON."""
@@ -73,8 +75,10 @@ def _in_commit(subject: Subject, manifests: Manifests, told: Told, offset: int) 
         kind = _kind(file, at) if len(possible) == 1 else f"one of {len(possible)} files"
         yield Found(str(offset), kind, at, BY_RANGE, root)
     if not possible:
-        place = f"no record at this offset in commit {told.sequence}: compacted, a transaction marker, or filtered out"
-        yield Found(str(offset), place, root=root)
+        by_route = told.share is not None and told.share.elsewhere > 0
+        reasons = "compacted, a transaction marker, or filtered out" + ", or not for this sink by its routes" * by_route
+        place = f"no record at this offset in commit {told.sequence}: {reasons}"
+        yield Found(str(offset), place, root=root, by_route=by_route)
 
 
 def whereabouts(plans: list[Plan], file: ToldFile) -> str:

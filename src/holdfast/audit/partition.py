@@ -155,9 +155,9 @@ class PartitionAudit:
             proof.doubts.add(f"manifest {last.sequence} is of another commit than the store's: {last.commit_id}")
 
     def _counts(self, proof: PartitionProof, chain: Chain, row: Lease, waiting: int = 0) -> None:
-        """The store counted rows as they were staged, apart from the files' own counts."""
+        """The store counted rows as they were staged, apart from the files' own counts; also those of other sinks."""
         counted = row.progress.counts.processed - waiting
-        known = row.history.created_at is not None and self._subject.alone
+        known = row.history.created_at is not None
         if known and not proof.doubts.number and counted != chain.records:
             proof.doubts.add(f"the store has counted {counted} rows, and the manifests tell of {chain.records}")
 

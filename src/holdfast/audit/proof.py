@@ -45,6 +45,8 @@ class PartitionProof:
     gaps: int = 0
     """Offsets that are recorded as lost."""
     dead_letters: int = 0
+    elsewhere: int | None = None
+    """Rows that by their routes were not for this sink; None for a sink that is given every row."""
     absent: int | None = None
     """Offsets for which there was no record, such as compacted ones; None where offsets are not records."""
     replaced: int = 0

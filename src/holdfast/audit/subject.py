@@ -18,7 +18,20 @@ if TYPE_CHECKING:
 FILES = "files"
 OFFSET_SOURCES = frozenset({"kafka", "archive"})
 """Sources whose positions and items are both offsets, with at most one record at each."""
-ONE_ROW_EACH = frozenset({"parse", "filter"})
+ONE_ROW_EACH = frozenset(
+    {
+        "add_entries",
+        "date",
+        "delete_entries",
+        "drop_events",
+        "filter",
+        "grok",
+        "key_value",
+        "parse",
+        "parse_json",
+        "rename_keys",
+    }
+)
 """Processors that make at most one row of a record."""
 
 
@@ -39,8 +52,8 @@ class Subject:
     """Whose format the settings tell of."""
     runs: tuple[str, ...] = ("",)
     """Whose rows tell of this root; empty text stands for the live pipeline."""
-    alone: bool = True
-    """The pipeline has no other sink, so that the store's counts are of this one."""
+    redrives: tuple[str, ...] = ()
+    """Runs that have sent dead letters of this sink again; labels of what they wrote end with their id."""
 
 
 def subjects(pipeline: PipelineSettings, identifier: str, registry: Registry) -> Iterator[Subject]:
@@ -56,7 +69,6 @@ def subjects(pipeline: PipelineSettings, identifier: str, registry: Registry) ->
                 offsets=pipeline.source.name in OFFSET_SOURCES,
                 multiplies=any(map(_may_multiply, pipeline.processors)),
                 generation=pipeline.generation,
-                alone=len(pipeline.sinks) == 1,
             )
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from concurrent.futures import Executor, ThreadPoolExecutor
+from dataclasses import replace
 from itertools import islice
 
 from holdfast.audit.ahead import THREADS, ahead
@@ -51,6 +52,8 @@ class Verification:
         self._root = RootProof(subject.sink, subject.place.root, objects=inventory.number)
         self._plans = Plans(subject.place, inventory, self._root)
         self._audit = PartitionAudit(subject, inventory, pool, deep=deep)
+        # Positions of a redrive count letters; they are no offsets.
+        self._redriven = PartitionAudit(replace(subject, offsets=False), inventory, pool, deep=deep)
 
     def proofs(self) -> Iterator[PartitionProof | RootProof]:
         """All of them, the root's last."""
@@ -67,25 +70,40 @@ class Verification:
             yield from self._of_folders(some)
         late: dict[str, str] | None = None
         for row in self._rows():
-            if self._inventory.knows_partition(row.key):
+            if self._inventory.knows_partition(_identity(row.key, row.run)):
                 continue
             if row.commit.sequence and late is None:
                 late = self._late_folders()
-            yield self._without_folder(row, (late or {}).get(row.key))
+            yield self._without_folder(row, (late or {}).get(_identity(row.key, row.run)))
 
     def _of_folders(self, folders: list[tuple[str, int]]) -> Iterator[PartitionProof]:
         firsts = list(ahead(self._pool, self._first, folders))
-        keys = list(dict.fromkeys(first.key for first in firsts if first is not None))
+        keys = list(dict.fromkeys(first.key for first in firsts if first is not None and not self._redrive(first)))
         rows = self._rows_of(keys)
         for (folder, listed), first in zip(folders, firsts, strict=True):
             if first is None:
                 self._root.doubts.add(f"no manifest in {folder} can be read")
-            elif self._inventory.knows_partition(first.key):
+            elif self._inventory.knows_partition(_identity(first.key, run := self._redrive(first))):
                 self._root.doubts.add(f"{folder} holds manifests of partition {first.key!r}, as another folder does")
             else:
-                self._inventory.note_partition(first.key)
-                plans = self._plans.of(first.stream, first.label)
-                yield self._audit.prove(folder, listed, first.key, rows[first.key], plans)
+                self._inventory.note_partition(_identity(first.key, run))
+                yield (
+                    self._of_redrive(folder, listed, first, run)
+                    if run
+                    else self._audit.prove(
+                        folder, listed, first.key, rows[first.key], self._plans.of(first.stream, first.label)
+                    )
+                )
+
+    def _redrive(self, first: Told) -> str:
+        """The run whose folder this is, if it is one that has sent dead letters again."""
+        return next((run for run in self._subject.redrives if first.label.endswith(f"-{run}")), "")
+
+    def _of_redrive(self, folder: str, listed: int, first: Told, run: str) -> PartitionProof:
+        (row,) = self._store.get([Key(self._subject.pipeline, run, first.key)])
+        proof = self._redriven.prove(folder, listed, first.key, row, ())
+        proof.key = f"{first.key} ({run})"
+        return proof
 
     def _rows_of(self, keys: list[str]) -> dict[str, Lease | None]:
         """The row of each key, in whichever run of this root it is."""
@@ -110,7 +128,7 @@ class Verification:
     # --- rows without manifests in the listing -----------------------------------------------------------------
 
     def _rows(self) -> Iterator[Lease]:
-        for run in self._subject.runs:
+        for run in (*self._subject.runs, *self._subject.redrives):
             after: str | None = None
             while page := self._store.find(Query(self._subject.pipeline, run, after_key=after, limit=PAGE)):
                 yield from page
@@ -124,11 +142,12 @@ class Verification:
             for label in place.folders(f"{COMMITS}{stream}/"):
                 folder = f"{COMMITS}{stream}/{label}"
                 if folder not in known and (first := self._first((folder, 1))) is not None:
-                    late[first.key] = folder
+                    late[_identity(first.key, self._redrive(first))] = folder
         return late
 
     def _without_folder(self, row: Lease, folder: str | None) -> PartitionProof:
-        proof = self._audit.prove(folder, 0, row.key, row, ())
+        audit = self._redriven if row.run in self._subject.redrives else self._audit
+        proof = audit.prove(folder, 0, row.key, row, ())
         if not row.commit.sequence and row.unreadable is None:
             if row.progress.position is None or not self._subject.offsets:
                 proof.notes.add("nothing is committed")
@@ -161,3 +180,8 @@ class Verification:
                 self._root.doubts.add(f"{key} is named by no manifest")
         if hidden:
             self._root.notes.add(f"{hidden} hidden objects, which readers pass over, were not looked at")
+
+
+def _identity(key: str, run: str) -> str:
+    """A redrive has partitions of the same keys as the live pipeline; runs with a root of their own have not."""
+    return f"{key}\0{run}" if run.startswith("redrive-") else key

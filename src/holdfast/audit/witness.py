@@ -33,6 +33,19 @@ class ToldFile:
 
 
 @dataclass(frozen=True, slots=True)
+class Share:
+    """What a sink with routes was given of a commit, as it was counted before the sink staged it."""
+
+    rows: int
+    of: int
+
+    @property
+    def elsewhere(self) -> int:
+        """Rows that by their routes were not for this sink."""
+        return self.of - self.rows
+
+
+@dataclass(frozen=True, slots=True)
 class Told:
     """A commit as its manifest tells of it. `start` and `end` are positions, which only the source understands."""
 
@@ -48,6 +61,8 @@ class Told:
     end: Any
     files: tuple[ToldFile, ...]
     gaps: tuple[tuple[int, int], ...]
+    share: Share | None = None
+    """None for a sink that is given every row."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +72,7 @@ class Receipt:
     start: Any
     end: Any
     rows: int
+    """Rows of the batch, also those that were not for this sink."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +105,7 @@ def read_manifest(data: bytes) -> Told:
             end=told["end"],
             files=tuple(map(_file, told["files"])),
             gaps=tuple((_number(first), _number(end)) for first, end in told.get("gaps", ())),
+            share=_share(told),
         )
     except (KeyError, TypeError, ValueError) as wrong:
         raise Unreadable(f"{type(wrong).__name__}: {wrong}") from wrong
@@ -97,7 +114,8 @@ def read_manifest(data: bytes) -> Told:
 def read_receipt(told: Any) -> Receipt:
     """Raises `Unreadable`."""
     try:
-        return Receipt(told["from"], told["to"], sum(_number(file["rows"]) for file in told["files"]))
+        staged, share = sum(_number(file["rows"]) for file in told["files"]), _share(told)
+        return Receipt(told["from"], told["to"], staged if share is None else share.of)
     except (KeyError, TypeError, ValueError) as wrong:
         raise Unreadable(f"{type(wrong).__name__}: {wrong}") from wrong
 
@@ -133,6 +151,11 @@ def _document(data: bytes) -> dict[str, Any]:
     if not isinstance(told, dict):
         raise Unreadable("it is no JSON object")
     return told
+
+
+def _share(told: Any) -> Share | None:
+    routed = told.get("routed")
+    return None if routed is None else Share(_number(routed["rows"]), _number(routed["of"]))
 
 
 def _file(told: Any) -> ToldFile:

@@ -86,6 +86,10 @@ class Bucket(ABC):
     def read(self, key: str) -> bytes | None:
         """The object's bytes; None if there is none."""
 
+    def written_at(self, key: str) -> float | None:  # noqa: ARG002 - for those that know it
+        """When the object was created, in seconds since 1970, for people; None if that is not known."""
+        return None
+
     @abstractmethod
     def keys(self, prefix: str) -> Iterator[str]:
         """Keys of all objects whose key begins with the prefix, hidden ones included, sorted.

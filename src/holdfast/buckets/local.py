@@ -73,6 +73,14 @@ class LocalBucket(Bucket):
             except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
                 return None
 
+    def written_at(self, key: str) -> float | None:
+        path = self._path(key)
+        with _told(f"look at {path}"):
+            try:
+                return path.stat().st_mtime
+            except FileNotFoundError:
+                return None
+
     def keys(self, prefix: str) -> Iterator[str]:
         with _told(f"list {self._root}"):
             for key in self._walk(prefix):

@@ -13,7 +13,7 @@ from holdfast.buckets.s3_access import PART_SIZE, PATIENCE, SCHEME, SMALLEST_PAR
 from holdfast.config import ByteSize, Options, Secret
 from holdfast.config.plugins import PLAIN_ERROR
 from holdfast.config.units import VALUE_ERROR
-from holdfast.errors import UsageError
+from holdfast.registry import needing
 
 if TYPE_CHECKING:
     from holdfast.buckets.bucket import Bucket
@@ -101,10 +101,8 @@ def bucket_of(root: str, s3: S3Options | None) -> Bucket:
 
 def access_of(root: str, options: S3Reach, patience: float = PATIENCE) -> tuple[S3Access, str]:
     """How to reach the bucket of a root on S3, and the prefix in it. Raises `UsageError` where boto3 is missing."""
-    try:
+    with needing("a root on S3", "boto3", "s3"):
         import boto3  # noqa: F401 - told now, not in a task
-    except ImportError as error:
-        raise UsageError(f"a root on S3 needs boto3; install holdfast[s3] ({error})") from error
     bucket, prefix = split_root(root)
     access = S3Access(
         bucket,

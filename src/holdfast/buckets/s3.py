@@ -62,6 +62,9 @@ class S3Bucket(Bucket):
     def read(self, key: str) -> bytes | None:
         return self._objects.read(key)
 
+    def written_at(self, key: str) -> float | None:
+        return self._objects.written_at(key)
+
     def keys(self, prefix: str) -> Iterator[str]:
         return (key for key in self._objects.keys(prefix) if not key.startswith(STAGING))
 

@@ -65,6 +65,13 @@ class S3Objects:
         except Missing:
             return None
 
+    def written_at(self, key: str) -> float | None:
+        """When it was created, by the server's clock; None if there is none."""
+        try:
+            return float(self.client.call("head_object", Key=self.full(key))["LastModified"].timestamp())
+        except Missing:
+            return None
+
     def sha256(self, key: str) -> str | None:
         """The digest of its bytes, all of which are read; None if there is none."""
         try:

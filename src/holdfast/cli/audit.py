@@ -52,7 +52,10 @@ def verify(
     settings = app.load_settings(file)
     name = chosen_pipeline(settings, pipeline)
     with opened_store(settings) as store:
-        subjects = app.audited(settings, name) if run is None else app.audited_run(settings, store, name, run)
+        if run is None:
+            subjects = app.with_redrives(settings, store, name, app.audited(settings, name))
+        else:
+            subjects = app.audited_run(settings, store, name, run)
         report = Report(deep=deep, offsets=all(subject.offsets for subject in subjects))
         proofs = report.watched(_proofs(subjects, store, deep=deep))
         if json:
@@ -105,7 +108,8 @@ def locate(  # noqa: PLR0913, PLR0917 - each is an option
         output.say_json([one.row() for one in found])
     else:
         output.say_table(LOCATED, [(one.offsets, one.place, one.file, one.told_by) for one in found])
-    if any(one.file is None for one in found):
+    nowhere = all(one.file is None for one in found)
+    if nowhere or any(one.file is None and not one.by_route for one in found):
         raise typer.Exit(ExitCode.DOUBT)
 
 

@@ -31,6 +31,11 @@ def say_json(value: Any) -> None:
     typer.echo(json.dumps(value, indent=2))
 
 
+def say_json_line(value: Any) -> None:
+    """A document on one line of stdout; nothing in it can act on a terminal."""
+    typer.echo(json.dumps(value))
+
+
 def say_json_rows(rows: Iterable[Any]) -> None:
     """A list on stdout, written row by row. If the rows end by an error, what was written is no complete document."""
     before = "[\n"

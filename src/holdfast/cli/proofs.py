@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from holdfast.audit.proof import Findings, PartitionProof, RootProof
@@ -12,6 +12,8 @@ from holdfast.cli import output
 COLUMNS = (
     "SINK", "PARTITION", "FROM", "TO", "COMMITS", "FILES", "ROWS", "GAPS", "DEAD LETTERS", "NO RECORD", "VERDICT",
 )  # fmt: skip
+ROUTED = "ROUTED ELSEWHERE"
+"""A column that is shown if a sink has routes."""
 MOST_ROWS = 1000
 MOST_SENTENCES = 200
 
@@ -27,7 +29,8 @@ class Report:
         self._notes: list[str] = []
         self._left_out = 0
         self._partitions = 0
-        self._sums = {"files": 0, "rows": 0, "gaps": 0, "dead_letters": 0, "absent": 0}
+        self._sums = {"files": 0, "rows": 0, "gaps": 0, "dead_letters": 0, "elsewhere": 0, "absent": 0}
+        self._routed = False
         self._exact = True
         self.doubtful = 0
         """Partitions and roots with doubts."""
@@ -45,12 +48,17 @@ class Report:
 
     def say(self) -> None:
         """Print it."""
-        output.say_table(COLUMNS, self._rows)
+        output.say_table(*self._table())
         if self._left_out:
             output.say(f"{self._left_out} more partitions are not shown; --json shows all")
         for sentence in (*self._notes, *self._doubts):
             output.say(sentence)
         output.say(self.conclusion())
+
+    def _table(self) -> tuple[Sequence[str], list[tuple[Any, ...]]]:
+        shown = [one for one in range(len(COLUMNS) + 1) if self._routed or one != len(COLUMNS) - 1]
+        names = (*COLUMNS[:-1], ROUTED, COLUMNS[-1])
+        return [names[one] for one in shown], [tuple(row[one] for one in shown) for row in self._rows]
 
     def conclusion(self) -> str:
         """In one line."""
@@ -60,12 +68,19 @@ class Report:
         scope = f"{self._plural(self._partitions, 'partition')}, {self._plural(sums['files'], 'file')}"
         if not self._offsets:
             proven = "the chain of commits has no break and every committed file is there"
-            return f"proven: {proven} ({scope}, {sums['rows']} rows); {self._how()}"
+            return f"proven: {proven} ({scope}, {sums['rows']} rows){self._by_routes()}; {self._how()}"
         return (
             f"proven: every offset up to the committed position is in exactly one file ({scope}, {sums['rows']} rows), "
             f"a recorded gap ({sums['gaps']}), a dead letter ({sums['dead_letters']}) "
-            f"or has no record ({sums['absent']}); {self._how()}"
+            f"or has no record ({sums['absent']}){self._by_routes()}; {self._how()}"
         )
+
+    def _by_routes(self) -> str:
+        """What a sink with routes adds: not where other rows went, but that all of its own are there."""
+        if not self._routed:
+            return ""
+        number = self._sums["elsewhere"]
+        return f"; each sink with routes holds every row that it was given, and {number} were not for it by their route"
 
     def _how(self) -> str:
         if not self._deep:
@@ -78,6 +93,7 @@ class Report:
         self._partitions += 1
         for name in self._sums:
             self._sums[name] += getattr(proof, name) or 0
+        self._routed = self._routed or proof.elsewhere is not None
         self._exact = self._exact and (proof.exact or not proof.files)
         if len(self._rows) < MOST_ROWS:
             self._rows.append(_cells(proof))
@@ -95,7 +111,7 @@ def _keep(sentences: list[str], name: str, found: Findings) -> None:
 
 
 def _cells(proof: PartitionProof) -> tuple[Any, ...]:
-    counts = (proof.commits, proof.files, proof.rows, proof.gaps, proof.dead_letters, proof.absent)
+    counts = (proof.commits, proof.files, proof.rows, proof.gaps, proof.dead_letters, proof.absent, proof.elsewhere)
     return (proof.sink, proof.key, _shown(proof.start), _shown(proof.end), *counts, proof.verdict)
 
 

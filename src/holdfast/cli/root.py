@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from holdfast import __version__
-from holdfast.cli import generations, output, partitions, runs
+from holdfast.cli import deadletters, generations, output, partitions, runs
 from holdfast.cli.audit import locate, verify
 from holdfast.cli.exits import VERBOSE, Commands
 from holdfast.cli.nodes import nodes
@@ -75,6 +75,21 @@ _runs.command("list", epilog=_examples("holdfast runs list pipeline.yaml --pipel
 _runs.command(epilog=_examples("holdfast runs show pipeline.yaml backfill-0123456789ab"))(runs.show)
 _runs.command(epilog=_examples("holdfast runs stop pipeline.yaml backfill-0123456789ab"))(runs.stop)
 _runs.command(epilog=_examples("holdfast runs join pipeline.yaml backfill-0123456789ab"))(runs.join)
+
+_letters = typer.Typer(no_args_is_help=True, help="Look at records that could not be handled, and send them again.")
+app.add_typer(_letters, name="deadletters", epilog=_examples("holdfast deadletters list pipeline.yaml"))
+_letters.command("list", epilog=_examples("holdfast deadletters list pipeline.yaml --pipeline orders --json"))(
+    deadletters.list_letters
+)
+_letters.command(epilog=_examples("holdfast deadletters show pipeline.yaml --reason 'is no time' --limit 5"))(
+    deadletters.show
+)
+_letters.command(
+    epilog=_examples(
+        "holdfast deadletters redrive pipeline.yaml --dry-run",
+        "holdfast deadletters redrive pipeline.yaml --pipeline orders --sink files",
+    )
+)(deadletters.redrive)
 
 _generation = typer.Typer(no_args_is_help=True, help="Roll out another version of the parsing, and go back.")
 app.add_typer(_generation, name="generation", epilog=_examples("holdfast generation list pipeline.yaml"))

@@ -17,7 +17,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from holdfast.config.models import PipelineSettings
-from holdfast.config.plugins import PluginUse
+from holdfast.config.plugins import NamedSink, PluginUse
 from holdfast.config.secrets import Secret
 
 _OF_THE_SINK = ("format", "topics", "layout")
@@ -26,8 +26,10 @@ _PLACE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 
 def parsing_of(pipeline: PipelineSettings) -> dict[str, Any]:
     """The settings that decide, as JSON, for people to compare."""
-    sinks = {named.name: {named.use.name: _chosen(named.use.config)} for named in pipeline.sinks}
-    return {"processors": [{use.name: _plain(use.config)} for use in pipeline.processors], "sinks": sinks}
+    sinks = {named.name: {named.use.name: _chosen(named.use.config)} | _routed(named) for named in pipeline.sinks}
+    told = {"processors": [{use.name: _plain(use.config)} for use in pipeline.processors], "sinks": sinks}
+    # Without routes the digest is that of versions which had none.
+    return told | ({"routes": dict(pipeline.routes)} if pipeline.routes else {})
 
 
 def digest_of(pipeline: PipelineSettings) -> str:
@@ -37,6 +39,10 @@ def digest_of(pipeline: PipelineSettings) -> str:
     for module in sorted(set(_modules(told))):
         digest.update(_source(module))
     return digest.hexdigest()
+
+
+def _routed(named: NamedSink) -> dict[str, Any]:
+    return {} if named.routes is None else {"routes": list(named.routes)}
 
 
 def _chosen(config: Any) -> dict[str, Any]:

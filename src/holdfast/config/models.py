@@ -21,6 +21,7 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from holdfast.config.plugins import Name, NamedSink, PluginUse, Uses, give_names, names_differ
+from holdfast.config.routes import Condition, RouteName, routes_are_known
 from holdfast.config.secrets import SECRET_ERROR, Resolved, Secret
 from holdfast.config.units import VALUE_ERROR, ByteSize, Count, Duration, Port, PositiveCount, format_duration
 
@@ -247,13 +248,19 @@ class PipelineSettings(Options):
     processors: tuple[Annotated[PluginUse, Uses("processors")], ...] = Field(
         (), description="What happens to records, in order: each a processor's name with its settings."
     )
+    routes: dict[RouteName, Condition] = Field(
+        default_factory=dict,
+        json_schema_extra={"additionalProperties": False},
+        description="Conditions in Spark SQL by name, over rows as the last processor gives them. A sink that has "
+        "`routes` gets the rows for which one of those is true; `_default` names the rows that match none.",
+    )
     sinks: Annotated[
         tuple[Annotated[NamedSink, Uses("sinks", named=True)], ...],
         BeforeValidator(give_names),
         AfterValidator(names_differ),
     ] = Field(
         min_length=1,
-        description="Where records go: each a sink's name with its settings, if wanted with a `name`.",
+        description="Where records go: each a sink's name with its settings, if wanted with a `name` and `routes`.",
     )
     batch: BatchLimits = Field(default_factory=BatchLimits, description="Limits of one batch.")
     round: RoundLimits = Field(default_factory=RoundLimits, description="Limits of one Spark job.")
@@ -274,6 +281,13 @@ class PipelineSettings(Options):
     closed_last: bool = Field(
         False, description="Take new partitions before closed ones whose time to reopen has come."
     )
+
+    @field_validator("sinks")
+    @classmethod
+    def _routes_are_known(cls, sinks: tuple[NamedSink, ...], info: ValidationInfo) -> tuple[NamedSink, ...]:
+        if "routes" in info.data:
+            routes_are_known(sinks, info.data["routes"])
+        return sinks
 
 
 class Settings(Options):

@@ -13,6 +13,7 @@ from typing import Annotated, Any
 
 from pydantic import (
     AfterValidator,
+    Field,
     GetCoreSchemaHandler,
     GetJsonSchemaHandler,
     TypeAdapter,
@@ -46,6 +47,9 @@ def _check_name(name: str) -> str:
 Name = Annotated[str, AfterValidator(_check_name), WithJsonSchema({"type": "string", "pattern": f"^{NAME_PATTERN}$"})]
 """Name of a pipeline or a sink; it becomes a part of paths and of rows."""
 
+Routed = Annotated[tuple[str, ...], Field(min_length=1)]
+"""Routes of a sink. One that gets nothing at all is refused."""
+
 
 @dataclass(frozen=True)
 class PluginUse:
@@ -61,13 +65,19 @@ class NamedSink:
 
     name: str
     use: PluginUse
+    routes: tuple[str, ...] | None = None
+    """The routes whose rows it gets; None: it gets every row."""
+
+
+BESIDE_A_SINK = ("name", "routes")
+"""Keys that may stand beside a sink's plugin."""
 
 
 @dataclass(frozen=True)
 class Uses:
     """Annotates a field that takes one plugin: `Annotated[PluginUse, Uses("formats")]`.
 
-    With `named`, a `name:` may stand beside the plugin, and the field holds a `NamedSink`.
+    With `named`, a `name:` and `routes:` may stand beside the plugin, and the field holds a `NamedSink`.
     """
 
     kind: Kind
@@ -89,7 +99,7 @@ class Uses:
         given = {**value, plugin: {} if settings is None else settings}
         checked = self._check(plugin, given, info.context or {"registry": Registry.installed()})
         use = PluginUse(plugin, checked[plugin])
-        return NamedSink(checked["name"], use) if self.named else use
+        return NamedSink(checked["name"], use, checked.get("routes")) if self.named else use
 
     def _only_entry(self, value: Any) -> tuple[str, Any]:
         word = singular(self.kind)
@@ -97,7 +107,7 @@ class Uses:
             raise PydanticCustomError(VALUE_ERROR, f"needs a ':' behind it, as the name of a {word}")
         if not isinstance(value, Mapping):
             raise PydanticCustomError(PLAIN_ERROR, f"expected the name of a {word} with its settings")
-        entries = [(name, given) for name, given in value.items() if not (self.named and name == "name")]
+        entries = [(name, given) for name, given in value.items() if not (self.named and name in BESIDE_A_SINK)]
         if not entries:
             raise PydanticCustomError(PLAIN_ERROR, f"the name of a {word} is missing here")
         if len(entries) > 1:
@@ -117,7 +127,7 @@ class Uses:
         except UsageError as error:
             raise problem_at((plugin,), KEY_ERROR, str(error)) from None
         if self.named:
-            entries["name"] = Name
+            entries |= {"name": Name} | ({"routes": Routed} if "routes" in given else {})
         form: Any = TypedDict("entry", entries)  # type: ignore[misc]
         try:
             return dict(TypeAdapter(form).validate_python(given, context=context))
@@ -143,7 +153,7 @@ def give_names(sinks: Any) -> Any:
 
 
 def _name(sink: dict[str, Any], taken: set[str]) -> dict[str, Any]:
-    plugin = next(iter(sink)).rpartition(":")[2]
+    plugin = next((key for key in sink if key not in BESIDE_A_SINK), "").rpartition(":")[2]
     name, number = plugin, 1
     while name in taken:
         number += 1
@@ -164,5 +174,6 @@ def names_differ(sinks: tuple[NamedSink, ...]) -> tuple[NamedSink, ...]:
 
 def _show(value: PluginUse | NamedSink) -> dict[str, Any]:
     if isinstance(value, NamedSink):
-        return {"name": value.name, value.use.name: value.use.config}
+        routes = {} if value.routes is None else {"routes": value.routes}
+        return {"name": value.name, **routes, value.use.name: value.use.config}
     return {value.name: value.config}

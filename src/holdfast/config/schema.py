@@ -22,6 +22,12 @@ _SINK_NAME = {
     "pattern": f"^{NAME_PATTERN}$",
     "description": "Name of this sink in its pipeline.",
 }
+_SINK_ROUTES = {
+    "type": "array",
+    "items": {"type": "string"},
+    "minItems": 1,
+    "description": "Routes whose rows this sink gets; all rows unless given.",
+}
 
 
 def json_schema(registry: Registry) -> Schema:
@@ -47,11 +53,13 @@ def _name(reference: Schema) -> str:
 
 
 def _one_of(kind: Kind, plugins: dict[str, Schema]) -> Schema:
-    """An object with the name of exactly one plugin, and for sinks with a `name` beside it if wanted."""
+    """An object with the name of exactly one plugin, and for sinks with `name` and `routes` beside it if wanted."""
     schema: Schema = {"type": "object", "description": f"One {singular(kind)} with its settings."}
     if kind == "sinks":
-        plugins = {"name": _SINK_NAME, **plugins}
-        schema |= {"if": {"required": ["name"]}, "then": _entries(2), "else": _entries(1)}
+        plugins = {"name": _SINK_NAME, "routes": _SINK_ROUTES, **plugins}
+        one_of_both = {"anyOf": [{"required": ["name"]}, {"required": ["routes"]}]}
+        fewer = {"if": one_of_both, "then": _entries(2), "else": _entries(1)}
+        schema |= {"if": {"required": ["name", "routes"]}, "then": _entries(3), "else": fewer}
     else:
         schema |= _entries(1)
     return schema | {"properties": plugins, "patternProperties": _BY_PLACE, "additionalProperties": False}

@@ -28,6 +28,30 @@ class BatchCommitted(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class DocumentsIndexed(Event):
+    """A batch's documents are in a search index: what became of them, and what it took."""
+
+    level: ClassVar[Level] = "debug"
+    pipeline: str
+    sink: str
+    documents: int
+    """Acknowledged, conflicts included."""
+    conflicts: int
+    """Those that were there already, in this version or a later one."""
+    dead: int
+    """Those that the index refused."""
+    requests: int
+    retried: int
+    """Times that a document was sent again."""
+    rejected: int
+    """Times that a document was turned away because the server had too much to do."""
+    size: int
+    """Bytes that were sent, before compression."""
+    limit: float
+    """How many requests a task has under way at most, as the server's answers have made it."""
+
+
+@dataclass(frozen=True, slots=True)
 class BatchPublished(Event):
     level: ClassVar[Level] = "debug"
     pipeline: str

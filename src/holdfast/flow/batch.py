@@ -58,7 +58,16 @@ class Done:
     """Everything of this partition has been read; it is complete."""
 
 
-Plan: TypeAlias = Cut | Wait | Done | BatchError | Halt
+@dataclass(frozen=True, slots=True)
+class Close:
+    """There is nothing to read for long: the partition sleeps, and whoever is free then takes it."""
+
+    seconds: float
+    most: int | None = None
+    """It is complete when it has been closed so many times."""
+
+
+Plan: TypeAlias = Cut | Wait | Done | Close | BatchError | Halt
 """What a source says of a partition's next batch."""
 
 

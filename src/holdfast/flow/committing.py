@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 from holdfast.errors import Halt, LeaseLost, SinkUnavailable, StoreError
 from holdfast.events import (
     AttemptFailed,
     BatchCommitted,
     BatchRebuilt,
+    PartitionClosed,
     PartitionCompleted,
     PartitionFailed,
     Unreachable,
 )
-from holdfast.flow.batch import Batch
+from holdfast.flow.batch import Batch, Close
 from holdfast.flow.engine import Advanced, Engine, Failed, Report, Staged
 from holdfast.flow.held import Held, Holdings
 from holdfast.flow.publishing import Publisher
@@ -36,7 +38,11 @@ class Committer:
         sinks: Mapping[str, Sink],
         engine: Engine,
         holdings: Holdings,
+        *,
+        settles: bool = False,
     ) -> None:
+        """`settles`: the source has to be asked before a partition is complete; so that is not done here."""
+        self._settles = settles
         self._coordinator = coordinator
         self._publisher = publisher
         self._sinks = sinks
@@ -107,8 +113,8 @@ class Committer:
             BatchCommitted(result.pipeline, result.key, result.commit.sequence, counts.processed, counts.dead)
         )
         if isinstance(report, Staged):
-            held.complete_after_publish = report.last
-            if report.last and not held.pending:
+            held.complete_after_publish = report.last and not self._settles
+            if held.complete_after_publish and not held.pending:
                 self.complete(held)
 
     # --- rebuild -----------------------------------------------------------------------------------------------
@@ -151,17 +157,35 @@ class Committer:
 
     # --- ends --------------------------------------------------------------------------------------------------
 
-    def complete(self, held: Held) -> None:
-        """Nothing is left of this partition."""
-        (result,) = self._coordinator.write([held.lease], transitions.complete)
-        self._holdings.drop(held)
-        if isinstance(result, Lease):
-            done = PartitionCompleted(result.pipeline, result.key, result.progress.counts.processed)
-            self._coordinator.world.emit(done)
+    def complete(self, *helds: Held) -> None:
+        """Nothing is left of these partitions."""
+        results = self._coordinator.write([held.lease for held in helds], transitions.complete) if helds else []
+        for held, result in zip(helds, results, strict=True):
+            self._holdings.drop(held)
+            if isinstance(result, Lease):
+                self._tell_completed(result)
 
-    def count_attempt(self, held: Held, error: str) -> None:
-        """One error more: handed back with a backoff, or FAILED when the retries are used up."""
+    def close(self, held: Held, plan: Close) -> None:
+        """It sleeps, or is complete if it has slept often enough."""
+        (result,) = self._coordinator.write(
+            [held.lease], lambda row, now: transitions.close(row, now, now + plan.seconds, plan.most)
+        )
+        self._holdings.drop(held)
+        if isinstance(result, Lease) and result.status is Status.COMPLETED:
+            self._tell_completed(result)
+        elif isinstance(result, Lease):
+            closed = PartitionClosed(result.pipeline, result.key, result.ownership.due_at or 0.0)
+            self._coordinator.world.emit(closed)
+
+    def _tell_completed(self, row: Lease) -> None:
+        done = PartitionCompleted(row.pipeline, row.key, row.progress.counts.processed)
+        self._coordinator.world.emit(done)
+
+    def count_attempt(self, held: Held, error: str, *, last: bool = False) -> None:
+        """One error more: handed back with a backoff, or FAILED when the retries are used up or it is the `last`."""
         limits = self._coordinator.policy.limits
+        if last:
+            limits = replace(limits, max_retries=0)
         (result,) = self._coordinator.write(
             [held.lease], lambda row, now: transitions.fail_attempt(row, error, limits, now)
         )
@@ -189,7 +213,8 @@ class Committer:
             world = self._coordinator.world
             pause = world.jittered(OUTSIDE_PAUSE)
             world.emit(Unreachable("sink", report.error, pause, self._coordinator.pipeline))
-            self.hand_back_later(held, pause)
+            # The lease is kept: whoever took it over would only wait for the same thing.
+            held.put_off(world.clock.monotonic() + pause)
         else:
             self.count_attempt(held, report.error)
 

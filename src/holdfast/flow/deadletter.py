@@ -2,7 +2,8 @@
 
 A reader or processor that cannot handle a record does not drop it: it gives the row a fault. The sinks keep such rows
 as dead letters, with reason and origin, in the same commit as the batch's good rows. A fault of kind `batch` fails the
-whole batch instead.
+whole batch instead, and so does one of kind `unavailable`, which counts no attempt. One of kind `damage` is a dead
+letter, too, and what its partition is read from is damaged: the partition will be FAILED, with its good rows published.
 """
 
 from __future__ import annotations
@@ -15,6 +16,10 @@ from typing import Any
 
 RECORD = "record"
 BATCH = "batch"
+UNAVAILABLE = "unavailable"
+DAMAGE = "damage"
+COLUMNS, ROW = "columns", "row"
+"""Forms of `raw` that are not the record's own text: JSON of the source's columns, or of what a processor had made."""
 MAX_RAW_BYTES = 64 * 1024
 MAX_REASON = 1000
 
@@ -30,6 +35,8 @@ class Fault:
     """The record is no UTF-8, and `raw` is in base64."""
     size: int | None = None
     """Bytes of the whole record, when `raw` is only its beginning."""
+    form: str | None = None
+    """What `raw` is, where it is not the text that was read: `COLUMNS` or `ROW`."""
 
     def encode(self) -> str:
         """As the column `_fault` has it."""
@@ -43,6 +50,8 @@ class Fault:
             told["encoding"] = "base64"
         if self.size is not None:
             told["size"] = self.size
+        if self.form is not None:
+            told["form"] = self.form
         return told
 
 
@@ -61,6 +70,16 @@ def batch_fault(reason: str) -> Fault:
     return Fault(BATCH, reason)
 
 
+def unavailable_fault(reason: str) -> Fault:
+    """The whole batch cannot be read now; waiting helps."""
+    return Fault(UNAVAILABLE, reason)
+
+
+def damage_fault(reason: str) -> Fault:
+    """From here on nothing can be read; what was read before is good."""
+    return Fault(DAMAGE, reason)
+
+
 def decode_fault(text: str) -> Fault:
     """The fault that a column's text tells of. Text that is none is a reason to distrust the whole batch."""
     try:
@@ -69,7 +88,7 @@ def decode_fault(text: str) -> Fault:
     except (ValueError, TypeError, KeyError):
         return Fault(BATCH, f"a row has a fault that cannot be read: {text[:200]}")
     if kind != RECORD:
-        return Fault(BATCH, str(told.get("reason", text)))
+        return Fault(kind if kind in {UNAVAILABLE, DAMAGE} else BATCH, str(told.get("reason", text)))
     raw = told.get("raw")
     return Fault(
         RECORD,
@@ -77,6 +96,7 @@ def decode_fault(text: str) -> Fault:
         None if raw is None else str(raw),
         told.get("encoding") == "base64",
         told.get("size"),
+        told.get("form"),
     )
 
 

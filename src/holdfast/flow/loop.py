@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from holdfast.errors import BatchError, Halt, Interrupted, LeaseLost, SourceUnavailable, StoreError
+from holdfast.errors import BatchError, BeyondRepair, Halt, Interrupted, LeaseLost, SourceUnavailable, StoreError
 from holdfast.events import (
     BatchCancelled,
     DiscoveryFailed,
@@ -17,13 +17,14 @@ from holdfast.events import (
     RoundSubmitted,
     Unreachable,
 )
-from holdfast.flow.batch import Batch, Cut, Done, Limits, Plan, Wait
+from holdfast.flow.batch import Batch, Close, Cut, Done, Limits, Plan, Wait
 from holdfast.flow.committing import Committer
 from holdfast.flow.engine import Advanced, Engine, Report, Staged
 from holdfast.flow.finalizer import finalizers
 from holdfast.flow.handing import HandingOff
 from holdfast.flow.held import Held, Holdings
 from holdfast.flow.publishing import Publisher
+from holdfast.flow.reach import Reach
 from holdfast.flow.sink import Sink
 from holdfast.flow.source import Source
 from holdfast.leases import transitions
@@ -33,8 +34,7 @@ from holdfast.leases.lease import FINISHED, Lease, Status
 from holdfast.leases.sharing import FairShare, Pull, Sharing
 
 SOURCE_PAUSE = 5.0
-UNBOUNDED = 1_000_000
-PUBLISH_TOGETHER = 10
+PUBLISH_TOGETHER = 40
 """Commits whose publishing is one step of the loop: the heartbeat goes on while one portion after the other is done."""
 
 
@@ -44,7 +44,7 @@ class LoopSettings:
 
     limits: Limits = Limits()
     max_batches: int = 100
-    """Batches in one round; where partitions are soon done, also leases held."""
+    """Batches in one round; where partitions are soon done, also leases held. More of them while they are tiny."""
     generation: int = 1
     replicas: int = 0
     """For sources whose partitions live long: hold the share of so many nodes; 0 for those that are there."""
@@ -76,8 +76,9 @@ class PipelineLoop:
         self._engine = engine
         self._settings = settings
         self._holdings = Holdings()
+        self._reach = Reach(source, settings.max_batches)
         self._publisher = Publisher(coordinator, sinks, self._holdings)
-        self._committer = Committer(coordinator, self._publisher, sinks, engine, self._holdings)
+        self._committer = Committer(coordinator, self._publisher, sinks, engine, self._holdings, settles=source.settles)
         fair = FairShare(coordinator, settings.replicas)
         # A run is over some day and shares nothing with the live pipeline, so that its nodes pull.
         self._sharing: Sharing = fair if source.lives_long and not coordinator.run else Pull(coordinator)
@@ -86,7 +87,7 @@ class PipelineLoop:
         self._ask_generation = generation or (lambda: settings.generation)
         self._generation: int | None = None
         self._allowed = False
-        self._discovery = _discovery(coordinator, source)
+        self._discovery = _discovery(coordinator, source, self._look_soon)
         self._discovering = False
         self._finalizers = finalizers(coordinator, source, sinks)
         self._next_look = 0.0
@@ -114,6 +115,9 @@ class PipelineLoop:
         step("commit", limit)
         self._hear(reports)
         self._committer.receive(reports)
+        for sink in self._sinks.values():
+            for event in sink.noticed():
+                self._world.emit(event)
         self._publish(step)
         self._cancel_overdue()
         step("look", limit)
@@ -162,8 +166,7 @@ class PipelineLoop:
         if passing:
             self._reconcile()
             self._coordinator.sweep()
-        # A share of long-lived partitions is held whole, however few are read at a time.
-        room = (UNBOUNDED if self._source.lives_long else self._settings.max_batches) - len(self._holdings)
+        room = self._reach.room([held.lease for held in self._holdings])
         if room <= 0 and not passing:
             return
         look = self._sharing.look(len(self._holdings), max(room, 0))
@@ -203,7 +206,7 @@ class PipelineLoop:
 
     def _nothing_acquired(self) -> None:
         self._world.emit(NothingAcquired(self.pipeline))
-        if self._discovery is None or (self._source.rediscover_after is None and self._discovery.exhausted):
+        if self._discovery is None or (self._source.may_end and self._discovery.exhausted):
             if not len(self._holdings):
                 self._check_finished()
         elif not self._discovering:
@@ -220,6 +223,11 @@ class PipelineLoop:
             self._world.emit(DiscoveryFailed(self.pipeline, str(refused)))
         finally:
             self._discovering = False
+
+    def _look_soon(self) -> None:
+        """Partitions were added while others are still being looked for."""
+        if not len(self._holdings):
+            self._next_look = 0.0
 
     def _check_finished(self) -> None:
         counts = self._coordinator.counts()
@@ -263,10 +271,11 @@ class PipelineLoop:
         except SourceUnavailable as away:
             self._put_off(idle, "source", away)
             return
+        self._complete([held for held, plan in zip(idle, plans, strict=True) if isinstance(plan, Done)])
         for event in self._source.noticed():
             self._world.emit(event)
         planned = [(held, plan) for held, plan in zip(idle, plans, strict=True) if self._worth_reading(held, plan)]
-        planned = planned[: self._settings.max_batches]  # the others are planned again when there is room
+        planned = planned[: self._reach.batches]  # the others are planned again when there is room
         self._submit([(held, self._batch(held, plan)) for held, plan in planned if isinstance(plan, Cut)])
 
     def _at_our_generation(self, held: Held) -> bool:
@@ -287,15 +296,24 @@ class PipelineLoop:
 
     def _worth_reading(self, held: Held, plan: Plan) -> bool:
         if isinstance(plan, BatchError):
-            self._committer.count_attempt(held, str(plan))
+            self._committer.count_attempt(held, str(plan), last=isinstance(plan, BeyondRepair))
         elif isinstance(plan, Halt):
             self._coordinator.halt(held.lease, str(plan))
             self._holdings.drop(held)
-        elif isinstance(plan, Done):
-            self._committer.complete(held)
+        elif isinstance(plan, Close):
+            self._committer.close(held, plan)
         elif isinstance(plan, Wait):
             held.put_off(self._world.clock.monotonic() + plan.seconds)
         return isinstance(plan, Cut)
+
+    def _complete(self, done: Sequence[Held]) -> None:
+        told = (
+            self._source.settle([held.lease for held in done]) if self._source.settles and done else [None] * len(done)
+        )
+        for held, away in zip(done, told, strict=True):
+            if away is not None:
+                self._put_off([held], "source", away)
+        self._committer.complete(*(held for held, away in zip(done, told, strict=True) if away is None))
 
     def _batch(self, held: Held, cut: Cut, restages: str | None = None) -> Batch:
         return Batch(self._world.new_id(), held.lease, held.name, cut, restages)
@@ -372,8 +390,8 @@ class PipelineLoop:
             held.put_off(self._world.clock.monotonic() + pause)
 
 
-def _discovery(coordinator: Coordinator, source: Source) -> Discovery | None:
+def _discovery(coordinator: Coordinator, source: Source, added: Callable[[], None]) -> Discovery | None:
     """A run's partitions were made when it was created; only a live pipeline looks for more."""
     if coordinator.run:
         return None
-    return Discovery(coordinator, source.discover, again_after=source.rediscover_after)
+    return Discovery(coordinator, source.discover, again_after=source.again_after, added=added)

@@ -35,11 +35,15 @@ class Manifest:
     """Per file: key, rows, size, sha256, first and last item; of a file with a place, the place."""
     gaps: tuple[tuple[int, int], ...] = ()
     """Items [from, to) that the source had lost before they were read."""
+    routed: Mapping[str, int] | None = None
+    """Of a sink with routes: how many `rows` it was given, `of` how many that the batch had."""
 
     def encode(self) -> bytes:
         """The same manifest gives the same bytes."""
         # Neither `asdict`, which copies, nor indented, which is written without C: there may be thousands of files.
         told = {name: getattr(self, name) for name in Manifest.__slots__}
+        if self.routed is None:
+            del told["routed"]  # as versions wrote it that knew no routes
         return json.dumps(told, sort_keys=True, ensure_ascii=False).encode()
 
     def agrees_with(self, other: Manifest) -> bool:
@@ -99,6 +103,7 @@ def manifest_of(lease: Lease, name: Name, receipt: Json) -> Manifest:
         end=receipt["to"],
         files=files,
         gaps=_gaps(receipt),
+        routed=receipt.get("routed"),
     )
 
 

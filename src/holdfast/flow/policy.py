@@ -57,8 +57,8 @@ def decide(policy: UploadPolicy, backlog: Backlog) -> Due | NotYet:
         return NotYet(math.inf)
     full = max(1, int(policy.max_bytes / max(backlog.mean_bytes, 1.0)))
     planned = max(1, math.ceil(full * SLACK))
-    if policy.max_records is not None and policy.max_records <= full:
-        full = planned = policy.max_records
+    if policy.max_records is not None:
+        full, planned = min(full, policy.max_records), min(planned, policy.max_records)
     if backlog.records >= full:
         return Due(min(backlog.records, planned))
     left = _seconds_left(policy, backlog)

@@ -28,6 +28,14 @@ class TaskStep(ABC):
 class Processor(ABC):
     """One step between reading and staging. Lazy: it adds to the plan and runs nothing."""
 
+    may_fault: bool = False
+    """Whether it gives rows faults, for which the engine keeps each record as it was read until the last processor."""
+
+    @property
+    def changes_rows(self) -> bool:
+        """Whether data columns may come out otherwise than they came in; a step that only leaves rows out does not."""
+        return True
+
     @abstractmethod
     def apply(self, frame: Any) -> Any:
         """The frame with this step added.

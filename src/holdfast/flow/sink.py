@@ -11,8 +11,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from holdfast.errors import Halt, SinkUnavailable, StagedDataGone
+from holdfast.events import Event
 from holdfast.flow.batch import Batch, Name
 from holdfast.flow.finalizing import Finalizing
+from holdfast.flow.letters import LetterBox
 from holdfast.flow.staging import Stager
 from holdfast.leases.lease import Json, Lease
 
@@ -60,6 +62,10 @@ class Sink(ABC):
         """How places in this output are declared final; None if they are not."""
         return None
 
+    def letter_box(self, pipeline: str) -> LetterBox | None:  # noqa: ARG002 - for those that keep letters
+        """The dead letters of this sink in that pipeline; None if they cannot be looked at. Connects to nothing yet."""
+        return None
+
     @abstractmethod
     def receipt(self, parts: Sequence[Json]) -> Json:
         """One receipt from what the tasks staged for a batch; there are no parts for a batch without rows.
@@ -87,6 +93,10 @@ class Sink(ABC):
         Raises `Halt` when part of the commit is visible already and the fresh data is not the same.
         """
         raise Halt(f"sink {self.name} cannot publish {publication.receipt!r} and cannot use {fresh!r} instead")
+
+    def noticed(self) -> list[Event]:
+        """What people should hear of since the last call, such as what it took to write. Does not block."""
+        return []
 
     def settle(self, publications: Sequence[Publication]) -> None:
         """The row names these receipts no longer: staged leftovers may go. Never raises."""

@@ -7,11 +7,13 @@ batch may be read by another node after this one died.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
+from holdfast.errors import SourceUnavailable
 from holdfast.events import Event
 from holdfast.flow.batch import Batch, Limits, Name, Plan
+from holdfast.flow.letters import Rebuilder
 from holdfast.leases.lease import Json, Lease, Partition
 
 BATCH_COLUMN = "_batch"
@@ -19,9 +21,11 @@ BATCH_COLUMN = "_batch"
 ITEM_COLUMN = "_item"
 """Where the record begins in its partition: an offset that grows within the partition and names the record."""
 FAULT_COLUMN = "_fault"
-"""Null for good rows. Else JSON: {"kind": "record" | "batch", "reason": …, "raw": …}, see `holdfast.flow.deadletter`.
+"""Null for good rows. Else JSON: {"kind": …, "reason": …, "raw": …}, see `holdfast.flow.deadletter`.
 
-Kind "record": this record cannot be handled and belongs to the dead letters. Kind "batch": all of the batch failed."""
+Kind "record": this record cannot be handled and belongs to the dead letters. Kind "batch": all of the batch failed.
+Kind "unavailable": it failed because the source does not answer, which counts no attempt. Kind "damage": a dead letter,
+and the partition ends FAILED, see `Source.damaged`."""
 SYSTEM_COLUMNS = (BATCH_COLUMN, ITEM_COLUMN, FAULT_COLUMN)
 SIZE_COLUMN = "_size"
 """Optional: bytes of the record, of which a batch holds at most `Limits.max_bytes`. It is gone when sinks see the row.
@@ -60,6 +64,13 @@ class Source(ABC):
     lives_long: bool = False
     """Whether partitions go on for ever and are shared fairly; else nodes pull the next free one."""
 
+    found_again_within: float = 0.0
+    """Seconds for which `discover` may yield a complete partition again: if the store forgets its row before that, it
+    is read again."""
+
+    settles: bool = False
+    """Whether `settle` is called before a partition is complete. Such a source plans `Done` for what it has read."""
+
     connectors: tuple[str, ...] = ()
     """Connectors that Spark needs to read it, as `holdfast.spark.jars` knows them."""
 
@@ -67,12 +78,22 @@ class Source(ABC):
         """Check that the source is there and is what the settings say. Raises `SourceUnavailable` or `Refused`."""
 
     @abstractmethod
-    def discover(self, state: dict[str, Any]) -> Iterable[Partition]:
+    def discover(self, state: dict[str, Any]) -> Iterable[Partition | None]:
         """Yield partitions in the order in which they should be taken, also those that exist already.
 
-        Runs on one node at a time. `state` is JSON shared by all nodes; changes to it are kept when the iteration
-        ends. Raises `SourceUnavailable`; then all of it is tried again later.
+        Runs on one node at a time, in a thread of its own. `state` is JSON shared by all nodes; changes to it are kept
+        when the iteration ends. None is a sign of life, for where the search goes on for minutes and finds nothing.
+        Raises `SourceUnavailable`; then all of it is tried again later.
         """
+
+    @property
+    def may_end(self) -> bool:
+        """Whether there may be a last discovery."""
+        return self.rediscover_after is None
+
+    def again_after(self, state: dict[str, Any]) -> float | None:  # noqa: ARG002 - most do not count
+        """Seconds after which to discover again, asked when a discovery has ended with this state; None: never."""
+        return self.rediscover_after
 
     @abstractmethod
     def name(self, lease: Lease) -> Name:
@@ -86,9 +107,20 @@ class Source(ABC):
         would lose or mix up data. Raises `SourceUnavailable`.
         """
 
+    def is_light(self, leases: Sequence[Lease]) -> bool:  # noqa: ARG002 - most cannot tell
+        """Whether all of these together are so little to read that a node may well hold twice as many. Pure."""
+        return False
+
     def position(self, item: int) -> Json:
         """The position whose next record is that item. Pure; needed only where batches are cut short."""
         return {"offset": item}
+
+    def damaged(self, end: Json, reason: str) -> Json:  # noqa: ARG002 - most never say so
+        """The position after a batch that ended there with a row whose fault is `damage`. Pure; may be called twice.
+
+        What is good is committed and published; a later plan then answers `BeyondRepair` in place of `Done`.
+        """
+        return end
 
     @abstractmethod
     def read(self, spark: Any, batches: Sequence[Batch]) -> Any:
@@ -108,8 +140,27 @@ class Source(ABC):
         """The same rows as `read`, without the frame; None if this source has no such way."""
         return None
 
+    def doubts(self, batches: Sequence[Batch]) -> Mapping[str, str]:  # noqa: ARG002 - most cannot change unseen
+        """After these were read: which, by id, may hold other data than was planned, and why. They are not committed.
+
+        Called by a thread of the engine. Raises `SourceUnavailable`.
+        """
+        return {}
+
+    def rebuilder(self) -> Rebuilder | None:
+        """How rows are made again of the records that dead letters keep; None if this source cannot. Needs no Spark."""
+        return None
+
     def staged(self, batch: Batch, end: Json, rows: int, size: int) -> None:
         """A batch of this node was staged up to `end`: so many rows and bytes. Pure bookkeeping for later plans."""
+
+    def settle(self, leases: Sequence[Lease]) -> Sequence[SourceUnavailable | None]:
+        """Everything of these partitions is visible in all sinks; they are complete when this has answered None.
+
+        For what is to be done where the data came from. Blocks. Called again for what was answered otherwise, and by
+        another node if this one dies before it is noted. Only asked where `settles`.
+        """
+        return [None] * len(leases)
 
     def published(self, leases: Sequence[Lease]) -> None:
         """Everything before the positions of these leases is visible. Never raises, never waits."""

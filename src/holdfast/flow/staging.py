@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from holdfast.flow.batch import Batch, Name
-from holdfast.flow.deadletter import Fault
+from holdfast.flow.deadletter import COLUMNS, ROW, Fault
 from holdfast.leases.lease import Json
 
 
@@ -28,14 +28,25 @@ class StagedBatch:
     generation: int
     max_bytes: int | None = None
     """Where the batch may be cut short; None: it must be staged as it was planned."""
+    incarnation: str = ""
+    """Which of several things of the same key it is read from, such as an object's ETag."""
+    changed: bool = False
+    """Whether processors have changed the rows, so that they are not the records as they were read."""
+
+    def raw_form(self, *, is_value: bool) -> str | None:
+        """What the text is that a sink keeps of a row which it refuses: the source's `value`, or all columns."""
+        return ROW if self.changed else None if is_value else COLUMNS
 
 
-def staged_batch(batch: Batch) -> StagedBatch:
-    """The part of a batch that goes to the tasks."""
+def staged_batch(batch: Batch, *, changed: bool = False) -> StagedBatch:
+    """The part of a batch that goes to the tasks. `changed`: by processors."""
     lease = batch.lease
     generation = lease.commit.generation
     most = None if batch.restages is not None else batch.cut.max_bytes
-    return StagedBatch(batch.id, lease.pipeline, lease.key, batch.name, lease.token, generation, most)
+    incarnation = lease.commit.incarnation
+    return StagedBatch(
+        batch.id, lease.pipeline, lease.key, batch.name, lease.token, generation, most, incarnation, changed
+    )
 
 
 class Staging(ABC):
@@ -64,9 +75,16 @@ class Staging(ABC):
     def finish(self, batch: StagedBatch) -> Json:
         """Make durable what was staged for the batch. Answers this task's part of the receipt, for `Sink.receipt`."""
 
+    def late_unfit(self, batch: StagedBatch) -> int:  # noqa: ARG002 - most know it when they write
+        """How many rows turned out to be dead letters after `write` had answered; asked once, after `finish`."""
+        return 0
+
     @abstractmethod
     def abandon(self, batch: StagedBatch) -> None:
         """The batch has failed before anybody heard of what was staged: delete it. Never raises."""
+
+    def close(self) -> None:
+        """The task is over: let go of threads and connections. Never raises."""
 
 
 class Stager(ABC):
@@ -79,6 +97,11 @@ class Stager(ABC):
         `fields` is Spark's `StructType`. Each is a Spark expression, or None for the data column of that name as it is.
         Raises `Refused` when such data cannot be staged.
         """
+
+    def plain_columns(self, fields: Any) -> Mapping[str, Any] | None:
+        """The same without expressions, for rows that are not in Spark yet; None if it must have one."""
+        wanted = self.columns(fields)
+        return wanted if all(made is None for made in wanted.values()) else None
 
     @abstractmethod
     def begin(self) -> Staging:

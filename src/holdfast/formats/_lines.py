@@ -125,7 +125,7 @@ class Escapes:
         from holdfast.formats._arrays import content, lengths
 
         data = np.frombuffer(content(values), np.uint8)
-        marks = _first_of_pairs(np.flatnonzero(data == ord(ESCAPE)))
+        marks = first_of_pairs(np.flatnonzero(data == ord(ESCAPE)))
         behind = data[np.minimum(marks + 1, len(data) - 1)] if len(marks) else data[:0]
         known = (behind == ord(ESCAPE)) | (behind == ord(self._letter))
         ends = np.cumsum(lengths(values))
@@ -138,7 +138,7 @@ class Escapes:
         return pa.BinaryArray.from_buffers(pa.binary(), len(values), [None, pa.py_buffer(borders), text])
 
 
-def _first_of_pairs(places: Any) -> Any:
+def first_of_pairs(places: Any) -> Any:
     """Of backslashes that follow each other, every second one is what the one before it stands for."""
     import numpy as np
 

@@ -1,6 +1,6 @@
 """Rows as JSON objects, column by column.
 
-Whole numbers, truth values, text and times are made in Arrow's own code; other columns go through Python, a value at a
+Numbers, truth values, text and times are made in Arrow's own code; other columns go through Python, a value at a
 time. Times are ISO 8601 with microseconds, bytes are in base64, and numbers that JSON lacks are text, such as "NaN".
 """
 
@@ -12,6 +12,7 @@ import json
 import math
 from collections.abc import Iterable
 from decimal import Decimal
+from functools import reduce
 from typing import Any
 
 import pyarrow as pa
@@ -25,6 +26,10 @@ def json_objects(rows: Any) -> Any:
     members = [_member(name, rows.column(place)) for place, name in enumerate(rows.schema.names)]
     if not members:
         return pa.array(["{}"] * rows.num_rows)
+    if all(member.null_count for member in members):
+        # Arrow gives no element at all for a row in which everything is skipped.
+        empty = reduce(pc.and_, (member.is_null() for member in members))
+        members[0] = pc.if_else(empty, "", members[0])
     inner = pc.binary_join_element_wise(*members, ",", null_handling="skip")
     return pc.binary_join_element_wise("{", inner, "}", "")
 
@@ -40,12 +45,20 @@ def _values(column: Any) -> Any:
         return column.cast(pa.string())
     if types.is_string(kind) or types.is_large_string(kind):
         return _texts(column.cast(pa.string()))
+    if types.is_floating(kind) and pc.all(pc.is_finite(column)).as_py() is not False:
+        return _fractions(column.cast(pa.string()))
     if types.is_date(kind):
         return _quoted(column.cast(pa.string()))
     if types.is_timestamp(kind):
         moments = column.cast(pa.timestamp("us", kind.tz and "UTC"))
         return _quoted(pc.strftime(moments, f"%Y-%m-%dT%H:%M:%S{'Z' if kind.tz else ''}"))
     return pa.array([None if value is None else _json(value, kind) for value in column.to_pylist()], pa.string())
+
+
+def _fractions(texts: Any) -> Any:
+    """A whole one is `1.0`: an index would take `1` for the type of the whole column."""
+    whole = pc.invert(pc.match_substring_regex(texts, "[.e]"))
+    return pc.if_else(whole, pc.binary_join_element_wise(texts, ".0", ""), texts)
 
 
 def _texts(column: Any) -> Any:

@@ -10,6 +10,8 @@ from holdfast.formats._streams import GZIP_WINDOW, RAW_CODECS, ZLIB_WINDOW, Comp
 
 READ_BYTES = 4 << 20
 CUT_OFF = "the file is cut off"
+MOST_EXPANSION = 64
+"""Snappy never packs better than about 21 to 1; who says more is damaged, and gets no memory for it."""
 # Magic number, blocks that stand alone and hold up to 4 MiB, and the checksum of these two facts.
 _LZ4_FRAME = bytes.fromhex("04224d18607073")
 
@@ -96,6 +98,8 @@ def unsnappy(chunk: bytes) -> bytes:
         if chunk[place] < 0x80:
             break
         shift, place = shift + 7, place + 1
+    if size > MOST_EXPANSION * (len(chunk) + 1):
+        raise ValueError("a compressed block says that it holds too much")
     return _sound(lambda: bytes(pa.Codec("snappy").decompress(chunk, size, asbytes=True)))
 
 

@@ -42,7 +42,7 @@ def backfill(settings: Settings, store: Store, asked: Backfill, emit: app.Emit, 
 
     Raises `UsageError`, and `Refused` when the backup's format cannot give back what the parsing needs.
     """
-    partitions = list(_checked(settings, asked).source.discover({}))
+    partitions = [one for one in _checked(settings, asked).source.discover({}) if one is not None]
     if not any(one.spec["end"] > one.spec["start"] for one in partitions):
         raise UsageError(f"the files of pipeline {asked.backup!r} hold nothing of that")
     number = coming_generation(settings, store, asked.pipeline, by)
@@ -70,7 +70,7 @@ def _checked(settings: Settings, asked: Backfill) -> app.Parts:
     built = app.build_parts(settings.pipelines[asked.pipeline], registry)
     built.source.close()
     processors = _choosing(asked, between, built.processors)
-    source.check(needed_columns(processors, list(built.sinks.values())))
+    source.check(needed_columns(processors, list(built.sinks.values()), routed=bool(built.routes.by_sink)))
     return replace(built, source=source, processors=processors)
 
 
@@ -88,14 +88,15 @@ def archive_of(settings: Settings, registry: Registry, asked: Backfill, between:
     raise UsageError(f"pipeline {asked.backup!r} has no sink `files` to backfill from")
 
 
-def needed_columns(processors: Sequence[Processor], sinks: Sequence[Sink]) -> frozenset[str]:
-    """Kafka's columns that must be in the backup: for names, for the parser, for the formats."""
+def needed_columns(processors: Sequence[Processor], sinks: Sequence[Sink], *, routed: bool = False) -> frozenset[str]:
+    """Kafka's columns that must be in the backup: for names, for the parser, for the formats. Routes may need any."""
     from pyspark.sql import types as kinds
 
     # Without an active session there is no way from a DDL string; a format looks at names, and at the kind of `value`.
     everything = frozenset({"topic", "partition", "offset", "timestamp", "timestamp_type", "key", "value", "headers"})
     fields = kinds.StructType([kinds.StructField(name, kinds.BinaryType()) for name in sorted(everything)])
-    needed: frozenset[str] | None = frozenset(name for sink in sinks for name in sink.stager().columns(fields))
+    chosen = frozenset(name for sink in sinks for name in sink.stager().columns(fields))
+    needed = None if routed else chosen
     for processor in reversed(processors):
         step = processor.in_task()
         needed = None if step is None else step.inputs(needed)

@@ -49,6 +49,10 @@ class TimeSpan(Processor):
     def __init__(self, between: Between) -> None:
         self._start, self._end = between.times
 
+    @property
+    def changes_rows(self) -> bool:
+        return False
+
     def apply(self, frame: Any) -> Any:
         from pyspark.sql import functions as sql
 
@@ -90,6 +94,10 @@ class OnlyNames(Processor):
 
     def __init__(self, names: str) -> None:
         self._names = names.strip("/")
+
+    @property
+    def changes_rows(self) -> bool:
+        return False
 
     def apply(self, frame: Any) -> Any:
         from pyspark.sql import functions as sql

@@ -6,11 +6,15 @@ from holdfast import app
 from holdfast.config.models import Settings
 from holdfast.errors import UsageError
 from holdfast.flow.run import Run
-from holdfast.jobs import backfilling, rewinding, running
+from holdfast.jobs import backfilling, letters, redriving, rewinding, running
 from holdfast.jobs.making import check_digest
 from holdfast.leases.store import Store
 
-_JOBS = {rewinding.KIND: rewinding.job_of, backfilling.KIND: backfilling.job_of}
+_JOBS = {
+    rewinding.KIND: rewinding.job_of,
+    backfilling.KIND: backfilling.job_of,
+    letters.KIND: redriving.job_of,
+}
 
 
 def join_run(settings: Settings, store: Store, pipeline: str, run_id: str, emit: app.Emit) -> Run:
@@ -20,6 +24,9 @@ def join_run(settings: Settings, store: Store, pipeline: str, run_id: str, emit:
     """
     told = running.unended(app.runs(settings, store, pipeline), run_id).configuration
     if not isinstance(told, dict) or told.get("kind") not in _JOBS:
-        raise UsageError(f"run {run_id} is neither a rewind nor a backfill")
+        raise UsageError(f"run {run_id} is neither a rewind, nor a backfill, nor a redrive")
     check_digest(settings, store, pipeline, told["generation"])
-    return running.join(store, _JOBS[told["kind"]](settings, pipeline, told), run_id, emit)
+    run = running.join(store, _JOBS[told["kind"]](settings, pipeline, told), run_id, emit)
+    if told["kind"] == letters.KIND:
+        redriving.mark_sent(settings, store, pipeline, run_id)
+    return run

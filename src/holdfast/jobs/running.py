@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import signal
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from types import FrameType
@@ -39,7 +39,8 @@ class Job:
 class NewRun:
     """What a run is made of. `told` is enough for another node to make the same job."""
 
-    partitions: Sequence[Partition]
+    partitions: Iterable[Partition]
+    """Taken when the lock is held, once."""
     told: dict[str, Json]
     created_by: str
 

@@ -236,10 +236,11 @@ class Coordinator:
 
     # --- making partitions -------------------------------------------------------------------------------------
 
-    def create(self, partitions: Iterable[Partition]) -> int:
+    def create(self, partitions: Iterable[Partition], added: Callable[[], None] = lambda: None) -> int:
         """Add rows for the partitions that have none, in this order; answers how many were new.
 
-        Streams: holds a few hundred partitions at a time. May be repeated.
+        Streams: holds a few hundred partitions at a time, and calls `added` when some are there and more follow. May be
+        repeated.
         """
         created = index = 0
         chunk: list[Partition] = []
@@ -249,6 +250,7 @@ class Coordinator:
                 created += self._add(chunk, index)
                 index += len(chunk)
                 chunk = []
+                added()
         created += self._add(chunk, index)
         if created:
             self.world.emit(PartitionsCreated(self.pipeline, created))

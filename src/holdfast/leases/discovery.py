@@ -21,10 +21,12 @@ from holdfast.leases.store import Query
 from holdfast.leases.transitions import RetryLimits
 from holdfast.leases.writes import add_surely, until_answered
 
-Supplier: TypeAlias = Callable[[dict[str, Any]], Iterable[Partition]]
-"""Given the global state, which it may change, yields partitions in the order in which they should be taken."""
+Supplier: TypeAlias = Callable[[dict[str, Any]], Iterable[Partition | None]]
+"""Given the global state, which it may change, yields partitions in the order in which they should be taken.
 
-RENEW_EVERY = 5_000
+None says that it goes on, where it finds nothing for minutes.
+"""
+
 PATIENCE = 600.0
 """A supplier that yields nothing for so long is believed to hang, and another node may run it."""
 NEVER_GIVE_UP = RetryLimits(max_retries=1 << 31, max_takeovers=1 << 31)
@@ -33,11 +35,21 @@ NEVER_GIVE_UP = RetryLimits(max_retries=1 << 31, max_takeovers=1 << 31)
 class Discovery:
     """Finds partitions for one pipeline. `run` may be called by every node at any time."""
 
-    def __init__(self, partitions: Coordinator, supplier: Supplier, *, again_after: float | None) -> None:
-        """`again_after`: seconds until the supplier runs again; None if one complete run finds everything."""
+    def __init__(
+        self,
+        partitions: Coordinator,
+        supplier: Supplier,
+        *,
+        again_after: float | Callable[[dict[str, Any]], float | None] | None,
+        added: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`again_after`: seconds until the supplier runs again, or what tells them by the state that a run has left;
+        None if that run has found everything. `added` is called whenever some partitions are there, and not all yet.
+        """
         self._partitions = partitions
         self._supplier = supplier
-        self._again_after = again_after
+        self._again_after = again_after if callable(again_after) else lambda _state: again_after
+        self._added = added
         self._key = discovery_of(partitions.pipeline, partitions.run)
         self._lock = Coordinator(
             partitions.store,
@@ -88,28 +100,29 @@ class Discovery:
         # A copy to the last depth: what a run changes before it fails must not be saved.
         state = copy.deepcopy(lease.progress.state or {})
         try:
-            found = _Counted(self._supplier(state), lambda: self._renew(lease))
-            created = self._partitions.create(found)
+            found = _Counted(self._supplier(state), lambda: self._renew(lease), self._lock.world.clock.monotonic)
+            created = self._partitions.create(found, self._added)
         except Interrupted:
             raise
         except Exception as failed:  # noqa: BLE001 - the supplier is foreign code; what it raises is its own affair
             self._put_off(lease, str(failed))
             return False
-        self._finish(lease, state)
-        exhausted = self._again_after is None
+        again_after = self._again_after(state)
+        self._finish(lease, state, again_after)
+        exhausted = again_after is None
         self._lock.world.emit(DiscoveryFinished(self._partitions.pipeline, found.count, created, exhausted))
         return True
 
     def _renew(self, lease: Lease) -> None:
         self._lock.write([lease], lambda row, now: transitions.save_state(row, row.progress.state, now, now + PATIENCE))
 
-    def _finish(self, lease: Lease, state: dict[str, Any]) -> None:
+    def _finish(self, lease: Lease, state: dict[str, Any], again_after: float | None) -> None:
         def sleep(row: Lease, now: float) -> Lease:
             fresh = replace(row.history, attempts=0, takeovers=0, last_error=None)
             saved = replace(row, progress=replace(row.progress, state=state), history=fresh)
-            if self._again_after is None:
+            if again_after is None:
                 return transitions.complete(saved, now)
-            return transitions.close(saved, now, now + self._again_after)
+            return transitions.close(saved, now, now + again_after)
 
         self._lock.write([lease], sleep)
 
@@ -119,19 +132,25 @@ class Discovery:
 
 
 class _Counted:
-    """Counts what passes through, and tells now and then that it goes on."""
+    """Counts what passes through, and tells now and then that it goes on. Mere signs of life end here."""
 
-    def __init__(self, partitions: Iterable[Partition], goes_on: Callable[[], None]) -> None:
+    def __init__(
+        self, partitions: Iterable[Partition | None], goes_on: Callable[[], None], monotonic: Callable[[], float]
+    ) -> None:
         self._partitions = partitions
         self._goes_on = goes_on
+        self._monotonic = monotonic
         self.count = 0
 
     def __iter__(self) -> Iterator[Partition]:
+        told_at = self._monotonic()
         for partition in self._partitions:
-            self.count += 1
-            if self.count % RENEW_EVERY == 0:
+            self.count += partition is not None
+            if (now := self._monotonic()) - told_at >= PATIENCE / 4:
                 self._goes_on()
-            yield partition
+                told_at = now
+            if partition is not None:
+                yield partition
 
 
 def discovery_of(pipeline: str, run: str = "") -> Key:

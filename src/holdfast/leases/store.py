@@ -102,6 +102,8 @@ class Store(ABC):
     """False for a store that forgets when its process ends."""
     shared: bool = True
     """False for a store that only one process can see."""
+    forgets_after: float | None = None
+    """Seconds after which the store deletes rows of completed partitions by itself; None: never."""
     has_clock: bool = True
     """False if `now()` is good enough for times when rows are due, but not to tell that a session has ended; then nodes
     watch each other, see `holdfast.leases.observed`."""

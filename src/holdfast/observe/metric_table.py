@@ -14,6 +14,7 @@ from holdfast.events import (
     BatchRebuilt,
     DiscoveryFailed,
     DiscoveryFinished,
+    DocumentsIndexed,
     Event,
     FinalizingFailed,
     Heartbeat,
@@ -139,6 +140,37 @@ COUNTERS = (
         "Records in committed batches that could not be processed.",
         (PIPELINE,),
         (Counts(BatchCommitted, (), lambda event: event.dead),),
+    ),
+    Metric(
+        "holdfast_documents_total",
+        "Documents for a search index: acknowledged, there already, or refused by the index.",
+        (PIPELINE, "sink", "outcome"),
+        (
+            Counts(DocumentsIndexed, lambda event: (event.sink, "indexed"), lambda event: event.documents),
+            Counts(DocumentsIndexed, lambda event: (event.sink, "conflict"), lambda event: event.conflicts),
+            Counts(DocumentsIndexed, lambda event: (event.sink, "refused"), lambda event: event.dead),
+        ),
+    ),
+    Metric(
+        "holdfast_documents_resent_total",
+        "Times that a document was sent again, and times that the server had too much to do to take it.",
+        (PIPELINE, "sink", "reason"),
+        (
+            Counts(DocumentsIndexed, lambda event: (event.sink, "any"), lambda event: event.retried),
+            Counts(DocumentsIndexed, lambda event: (event.sink, "rejected"), lambda event: event.rejected),
+        ),
+    ),
+    Metric(
+        "holdfast_bulk_requests_total",
+        "Bulk requests to a search cluster.",
+        (PIPELINE, "sink"),
+        (Counts(DocumentsIndexed, lambda event: (event.sink,), lambda event: event.requests),),
+    ),
+    Metric(
+        "holdfast_bulk_bytes_total",
+        "Bytes of bulk requests, before compression.",
+        (PIPELINE, "sink"),
+        (Counts(DocumentsIndexed, lambda event: (event.sink,), lambda event: event.size),),
     ),
     Metric(
         "holdfast_late_records_total",

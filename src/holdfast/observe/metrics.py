@@ -23,6 +23,7 @@ from prometheus_client.registry import Collector
 from holdfast.errors import UsageError
 from holdfast.events import Event, Heartbeat, NodeLeft, SessionEnded
 from holdfast.observe.alert_metrics import AlertMetrics
+from holdfast.observe.bulk_metrics import BulkMetrics
 from holdfast.observe.lag_metrics import LagMetrics
 from holdfast.observe.metric_table import (
     COUNTERS,
@@ -76,6 +77,7 @@ class Metrics(Collector):
         self._usable_until = 0.0
         self._alerts = AlertMetrics(pipelines)
         self._lags = LagMetrics(pipelines)
+        self._bulks = BulkMetrics(pipelines)
         self._lock = threading.Lock()
         self._values: dict[str, dict[Labels, float]] = {}
         self._counted: dict[type[Event], list[tuple[Metric, Counts[Any]]]] = defaultdict(list)
@@ -91,6 +93,7 @@ class Metrics(Collector):
                 self._count(metric, counts, event)
             self._alerts(event)
             self._lags(event)
+            self._bulks(event)
             if isinstance(event, Heartbeat):
                 self._usable_until = self._clock() + event.usable_for
             elif isinstance(event, SessionEnded | NodeLeft):
@@ -101,7 +104,7 @@ class Metrics(Collector):
         with self._lock:
             values = {name: dict(by_labels) for name, by_labels in self._values.items()}
             usable = max(0.0, self._usable_until - self._clock())
-            more = [*self._lags.collect(), *self._alerts.collect()]
+            more = [*self._lags.collect(), *self._bulks.collect(), *self._alerts.collect()]
         for metric in COUNTERS:
             family = CounterMetricFamily(metric.name, metric.help, labels=metric.labels)
             for labels, value in values[metric.name].items():

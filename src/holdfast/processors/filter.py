@@ -24,6 +24,10 @@ class Filter(Processor):
     def __init__(self, where: str) -> None:
         self._where = where
 
+    @property
+    def changes_rows(self) -> bool:
+        return False
+
     def apply(self, frame: Any) -> Any:
         from pyspark.sql import functions as sql
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +12,7 @@ from holdfast.errors import BatchError, HoldfastError, Refused, Unavailable
 from holdfast.flow.batch import Batch
 from holdfast.flow.engine import Failed, Report, Staged
 from holdfast.flow.processor import Processor, TaskStep
+from holdfast.flow.routes import Routes
 from holdfast.flow.sink import Sink
 from holdfast.flow.source import (
     BATCH_COLUMN,
@@ -23,10 +24,12 @@ from holdfast.flow.source import (
     Source,
 )
 from holdfast.flow.staging import staged_batch
-from holdfast.leases.lease import Counts
+from holdfast.leases.lease import Counts, Json
 from holdfast.spark.arrow import frame_of, run_tasks
 from holdfast.spark.failures import readable, session_is_gone
 from holdfast.spark.gate import GateBefore
+from holdfast.spark.records import RECORD_COLUMN, quoted, with_record
+from holdfast.spark.routing import routed
 from holdfast.spark.staging import REPORT_SCHEMA, BatchReport, SinkTask, StageTask
 from holdfast.spark.tally import FaultTally
 
@@ -42,6 +45,12 @@ class Recipe:
     source: Source
     processors: Sequence[Processor]
     sinks: Mapping[str, Sink]
+    routes: Routes = field(default_factory=Routes)
+
+    @property
+    def has_routes(self) -> bool:
+        """Whether conditions over the last processor's rows decide where these go."""
+        return bool(self.routes.by_sink)
 
 
 def run_job(spark: SparkSession, recipe: Recipe, batches: Sequence[Batch]) -> list[Report]:
@@ -60,7 +69,14 @@ def run_job(spark: SparkSession, recipe: Recipe, batches: Sequence[Batch]) -> li
         reason = str(error) if isinstance(error, HoldfastError) else readable(error)
         return [Failed(batch.id, reason) for batch in batches]
     told = job.run()
-    return [_report(recipe, batch, told.get(batch.id, [])) for batch in batches]
+    try:
+        doubts = recipe.source.doubts(batches)
+    except Unavailable as away:
+        return [Failed(batch.id, str(away), unavailable=True) for batch in batches]
+    return [
+        Failed(batch.id, doubts[batch.id]) if batch.id in doubts else _report(recipe, batch, told.get(batch.id, []))
+        for batch in batches
+    ]
 
 
 @dataclass(frozen=True)
@@ -89,18 +105,31 @@ def _report(recipe: Recipe, batch: Batch, told: Sequence[BatchReport]) -> Report
         if part.error is not None:
             return Failed(batch.id, part.error, part.unavailable)
     rows, dead = sum(part.rows for part in told), sum(part.dead for part in told)
+    counts = Counts(rows + dead + sum(part.untaken for part in told), rows, 0, dead)
     try:
         receipts = {
             name: sink.receipt([part.parts[name] for part in told if name in part.parts])
+            | _share(recipe, name, told, counts)
             for name, sink in recipe.sinks.items()
         }
     except BatchError as wrong:
         return Failed(batch.id, str(wrong))
-    counts, size = Counts(rows + dead, rows, 0, dead), sum(part.size for part in told)
+    size = sum(part.size for part in told)
     cut_at = next((part.end for part in told if part.end is not None), None)
     if cut_at is not None:
         return Staged(batch.id, recipe.source.position(cut_at), last=False, receipts=receipts, counts=counts, size=size)
+    damage = next((part.damage for part in told if part.damage is not None), None)
+    if damage is not None:
+        end = recipe.source.damaged(batch.cut.end, damage)
+        return Staged(batch.id, end, last=False, receipts=receipts, counts=counts, size=size)
     return Staged(batch.id, batch.cut.end, batch.cut.last, receipts, counts, size=size)
+
+
+def _share(recipe: Recipe, sink: str, told: Sequence[BatchReport], counts: Counts) -> Json:
+    """How many of the batch's rows a sink with routes was given: counted apart from what it says it has staged."""
+    if sink not in recipe.routes.by_sink:
+        return {}
+    return {"routed": {"rows": sum(part.given.get(sink, 0) for part in told), "of": counts.processed}}
 
 
 def _planned(spark: SparkSession, recipe: Recipe, batches: Sequence[Batch]) -> _Job:
@@ -109,8 +138,8 @@ def _planned(spark: SparkSession, recipe: Recipe, batches: Sequence[Batch]) -> _
         return _read_by_frame(spark, recipe, batches)
     if not direct.tasks:
         return _Job(None)
-    before, steps = _parted(recipe.processors)
-    stage = None if before else _without_expressions(recipe, batches, direct, steps)
+    before, steps = _parted(recipe)
+    stage = None if before or recipe.has_routes else _without_expressions(recipe, batches, direct, steps)
     if stage is not None:
         return _Job(run_tasks(spark, direct.tasks, partial(_read_and_stage, direct, stage), REPORT_SCHEMA))
     tally = FaultTally(spark)
@@ -122,9 +151,10 @@ def _read_by_frame(spark: SparkSession, recipe: Recipe, batches: Sequence[Batch]
     from pyspark.sql.types import StructType
 
     frame = recipe.source.read(spark, batches)
-    before, steps = _parted(recipe.processors)
+    before, steps = _parted(recipe)
     if not before:
-        return _Job(_staged(_narrowed(spark, recipe, batches, frame, steps), recipe, batches, steps))
+        narrow = frame if recipe.has_routes else _narrowed(spark, recipe, batches, frame, steps)
+        return _Job(_staged(narrow, recipe, batches, steps))
     tally, gate = FaultTally(spark), GateBefore(spark, [staged_batch(batch) for batch in batches])
     kept = StructType([one for one in frame.schema.fields if one.name != SIZE_COLUMN])
     counted = frame.mapInArrow(lambda portions: tally.counted_here(gate.through(portions)), kept)
@@ -140,19 +170,21 @@ def _narrowed(
     return frame if narrow is None else narrow
 
 
-def _parted(processors: Sequence[Processor]) -> tuple[list[Processor], list[TaskStep]]:
-    """Processors of the frame, and the last ones that run inside the staging task."""
-    before, steps = list(processors), list[TaskStep]()
-    while before and (step := before[-1].in_task()) is not None:
+def _parted(recipe: Recipe) -> tuple[list[Processor], list[TaskStep]]:
+    """Processors of the frame, and the last ones that run inside the staging task; none do before routes."""
+    before, steps = list(recipe.processors), list[TaskStep]()
+    while before and not recipe.has_routes and (step := before[-1].in_task()) is not None:
         steps.insert(0, step)
         before.pop()
     return before, steps
 
 
 def _processed(processors: Sequence[Processor], frame: DataFrame) -> DataFrame:
+    may_fault = any(processor.may_fault for processor in processors)
+    frame = with_record(frame) if may_fault else frame
     for processor in processors:
         frame = processor.apply(frame)
-    return frame
+    return frame.drop(RECORD_COLUMN) if may_fault else frame
 
 
 def _read_and_stage(direct: DirectRead, stage: StageTask, task: int) -> Any:
@@ -165,10 +197,13 @@ def _without_expressions(
     """How to stage the rows as they were read; None if a sink wants an expression over them."""
     if steps:
         return _stage_task(recipe, batches, dict.fromkeys(recipe.sinks), steps)
-    wanted = _wanted(recipe, _data_fields(direct.schema))
-    if any(expression is not None for columns in wanted.values() for expression in columns.values()):
-        return None
-    return _stage_task(recipe, batches, {name: {own: own for own in columns} for name, columns in wanted.items()})
+    fields, names = _data_fields(direct.schema), dict[str, Mapping[str, str] | None]()
+    for name, sink in recipe.sinks.items():
+        columns = sink.stager().plain_columns(fields)
+        if columns is None:
+            return None
+        names[name] = {own: own for own in columns}
+    return _stage_task(recipe, batches, names)
 
 
 def _staged(frame: DataFrame, recipe: Recipe, batches: Sequence[Batch], steps: Sequence[TaskStep] = ()) -> DataFrame:
@@ -178,17 +213,19 @@ def _staged(frame: DataFrame, recipe: Recipe, batches: Sequence[Batch], steps: S
     fields = _data_fields(frame.schema)
     wanted = _wanted(recipe, fields)
     ours = [name for name in (*SYSTEM_COLUMNS, *OPTIONAL_COLUMNS) if name in frame.columns]
-    carried: dict[str, Column] = {name: sql.col(name) for name in ours}
+    routes, taken = routed(frame, recipe.routes)
+    carried: dict[str, Column] = {name: sql.col(name) for name in ours} | routes
     names: dict[str, dict[str, str] | None]
     if steps:
         names = dict.fromkeys(recipe.sinks)
         needed = _inputs(wanted, steps)
         for name in fields.names:
             if needed is None or name in needed:
-                carried[name] = sql.col(_quoted(name))
+                carried[name] = sql.col(quoted(name))
     else:
         names = {sink: _carry(carried, index, columns) for index, (sink, columns) in enumerate(wanted.items())}
-    return frame.select(*carried.values()).mapInArrow(_stage_task(recipe, batches, names, steps), REPORT_SCHEMA)
+    task = _stage_task(recipe, batches, names, steps, taken)
+    return frame.select(*carried.values()).mapInArrow(task, REPORT_SCHEMA)
 
 
 def _carry(carried: dict[str, Column], index: int, columns: Mapping[str, Any]) -> dict[str, str]:
@@ -198,7 +235,7 @@ def _carry(carried: dict[str, Column], index: int, columns: Mapping[str, Any]) -
     names = {}
     for own, expression in columns.items():
         names[own] = own if expression is None else f"_{index}_{own}"
-        carried.setdefault(names[own], sql.col(_quoted(own)) if expression is None else expression.alias(names[own]))
+        carried.setdefault(names[own], sql.col(quoted(own)) if expression is None else expression.alias(names[own]))
     return names
 
 
@@ -216,9 +253,13 @@ def _stage_task(
     batches: Sequence[Batch],
     names: Mapping[str, Mapping[str, str] | None],
     steps: Sequence[TaskStep] = (),
+    taken: Mapping[str, str] = {},
 ) -> StageTask:
-    sinks = {name: SinkTask(sink.stager_for(batches), names[name]) for name, sink in recipe.sinks.items()}
-    return StageTask([staged_batch(batch) for batch in batches], sinks, steps)
+    sinks = {
+        name: SinkTask(sink.stager_for(batches), names[name], taken.get(name)) for name, sink in recipe.sinks.items()
+    }
+    changed = any(processor.changes_rows for processor in recipe.processors)
+    return StageTask([staged_batch(batch, changed=changed) for batch in batches], sinks, steps)
 
 
 def _wanted(recipe: Recipe, fields: StructType) -> dict[str, Mapping[str, Any]]:
@@ -235,7 +276,3 @@ def _data_fields(schema: StructType) -> StructType:
     if len({one.name for one in own}) < len(own):
         raise Refused("two columns have the same name; rename one of them")
     return StructType(own)
-
-
-def _quoted(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"

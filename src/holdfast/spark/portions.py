@@ -5,7 +5,7 @@ All of it on Arrow and numpy; nothing runs per row.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -70,6 +70,19 @@ def by_place(rows: Any) -> Iterator[tuple[str, Any]]:
     for place, start, end in zip(places, borders[:-1], borders[1:], strict=True):
         if end > start:
             yield place, ordered.slice(int(start), int(end - start))
+
+
+def shares_of(rows: Any, columns: Collection[str | None]) -> dict[str | None, Any]:
+    """By the column that is true for a sink's rows these rows, in the order in which they came; None: all rows."""
+    return {name: rows if name is None else rows.filter(rows.column(name)) for name in columns}
+
+
+def number_taken(rows: Any, columns: Collection[str | None]) -> int:
+    """How many rows there are for which one of the columns is true; None: all."""
+    if None in columns:
+        return int(rows.num_rows)
+    taken = [np.asarray(rows.column(name).to_numpy(zero_copy_only=False), bool) for name in columns]
+    return int(np.count_nonzero(np.logical_or.reduce(taken)))
 
 
 def places_of(rows: Any) -> set[str]:

@@ -15,14 +15,24 @@ from typing import Any
 
 import pyarrow as pa
 
-from holdfast.errors import BatchError, Unavailable
-from holdfast.flow.deadletter import BATCH, Fault
+from holdfast.errors import BatchError, SourceUnavailable, Unavailable
+from holdfast.flow.deadletter import BATCH, DAMAGE, UNAVAILABLE, Fault
 from holdfast.flow.processor import TaskStep
 from holdfast.flow.source import FAULT_COLUMN, ITEM_COLUMN
 from holdfast.flow.staging import StagedBatch, Stager, Staging
 from holdfast.leases.lease import Json
 from holdfast.spark.gate import Gate
-from holdfast.spark.portions import by_batch, by_place, data_of, parted, places_of, rows_within, with_faults
+from holdfast.spark.portions import (
+    by_batch,
+    by_place,
+    data_of,
+    number_taken,
+    parted,
+    places_of,
+    rows_within,
+    shares_of,
+    with_faults,
+)
 
 REPORT_SCHEMA = "batch string, report string"
 MAX_ERROR = 1000
@@ -35,6 +45,8 @@ class SinkTask:
     stager: Stager
     columns: Mapping[str, str] | None
     """The sink's name of a column → the frame's. None: all that the last step gives."""
+    taken: str | None = None
+    """The frame's column that is true for rows which belong to this sink; None: all do."""
 
 
 @dataclass
@@ -43,15 +55,21 @@ class BatchReport:
 
     rows: int = 0
     dead: int = 0
+    untaken: int = 0
+    """Good rows that by their routes belong to no sink."""
     faults: int = 0
     """Rows with a fault that came, also after the batch had failed."""
     size: int = 0
     end: int | None = None
     """The first item that was left for the next batch; None if all was staged."""
+    damage: str | None = None
+    """What is wrong with what the rows were read from; those that are there are good."""
     error: str | None = None
     unavailable: bool = False
     parts: dict[str, Json] = field(default_factory=dict)
     """By sink, this task's part of the receipt."""
+    given: dict[str, int] = field(default_factory=dict)
+    """By sink, the rows that it was given, good and faulty ones."""
 
     def encode(self) -> str:
         return json.dumps(self.__dict__)
@@ -80,6 +98,8 @@ class StageTask:
         except BaseException:
             attempt.abandon_all()
             raise
+        finally:
+            attempt.close()
         yield pa.RecordBatch.from_pydict(
             {"batch": list(reports), "report": [report.encode() for report in reports.values()]},
             pa.schema([("batch", pa.string()), ("report", pa.string())]),
@@ -95,6 +115,7 @@ class _Attempt:
         self._batches = batches
         self._order = list(batches)
         self._sinks = sinks
+        self._shared = {sink.taken for sink in sinks.values()}
         self._steps = steps
         self._gate = Gate(batches)
         self._places: dict[str, set[str]] = defaultdict(set)
@@ -120,6 +141,10 @@ class _Attempt:
         for batch_id in self._reports:
             self._abandon(batch_id)
 
+    def close(self) -> None:
+        for staging in self._stagings.values():
+            staging.close()
+
     def _stage(self, batch_id: str, rows: Any) -> None:
         batch, report = self._batches[batch_id], self._reports[batch_id]
         rows = self._gate.admit(batch_id, rows)
@@ -129,18 +154,35 @@ class _Attempt:
         if faulty:
             self._bury(batch, faulty)
             report.dead += len(faulty)
+            for name in self._sinks:
+                report.given[name] = report.given.get(name, 0) + len(faulty)
         if good.num_rows:
-            unfit = sum(self._write(batch, own, place) for place, own in by_place(good))
-            report.rows += good.num_rows - unfit
-            report.dead += unfit
+            for place, own in by_place(good):
+                self._write(batch, report, own, place)
 
-    def _write(self, batch: StagedBatch, rows: Any, place: str) -> int:
-        """Answers how many rows became dead letters: in the sink that could hold the fewest."""
-        items = rows.column(ITEM_COLUMN)
-        return max(
-            self._stagings[name].write(batch, items, _view(rows, sink.columns), place)
-            for name, sink in self._sinks.items()
-        )
+    def _write(self, batch: StagedBatch, report: BatchReport, rows: Any, place: str) -> None:
+        shares = shares_of(rows, self._shared)
+        refused: dict[str, int] = {}
+        for name, sink in self._sinks.items():
+            share = shares[sink.taken]
+            report.given[name] = report.given.get(name, 0) + share.num_rows
+            if share.num_rows:
+                items, own = share.column(ITEM_COLUMN), _view(share, sink.columns)
+                refused[name] = self._stagings[name].write(batch, items, own, place)
+        taken = number_taken(rows, self._shared)
+        dead = self._dead(refused, taken)
+        report.rows += taken - dead
+        report.dead += dead
+        report.untaken += rows.num_rows - taken
+
+    def _dead(self, refused: Mapping[str, int], most: int) -> int:
+        """How many rows are dead letters, from what each sink refused; at most so many."""
+        by_routes: dict[str | None, int] = defaultdict(int)
+        for name, number in refused.items():
+            # The same rows came to every sink with the same routes: one of them could hold the fewest.
+            routes = self._sinks[name].taken
+            by_routes[routes] = max(by_routes[routes], number)
+        return min(most, sum(by_routes.values()))
 
     def _within_room(self, batch: StagedBatch, rows: Any) -> Any:
         """The rows before a place that would be one too many for a commit; the others are for the next batch."""
@@ -158,6 +200,10 @@ class _Attempt:
         for _, fault in faulty:
             if fault.kind == BATCH:
                 raise BatchError(fault.reason)
+            if fault.kind == UNAVAILABLE:
+                raise SourceUnavailable(fault.reason)
+            if fault.kind == DAMAGE:
+                self._reports[batch.id].damage = fault.reason
         for staging in self._stagings.values():
             staging.bury(batch, faulty)
 
@@ -165,6 +211,9 @@ class _Attempt:
         parts = {name: staging.finish(self._batches[batch_id]) for name, staging in self._stagings.items()}
         passed, report = self._gate.passed[batch_id], self._reports[batch_id]
         report.parts, report.size, report.end = parts, passed.size, passed.end
+        refused = {name: staging.late_unfit(self._batches[batch_id]) for name, staging in self._stagings.items()}
+        late = self._dead(refused, report.rows)
+        report.rows, report.dead = report.rows - late, report.dead + late
 
     def _guarded(self, batch_id: str, report: BatchReport, work: Callable[[], None]) -> None:
         try:

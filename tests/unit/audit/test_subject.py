@@ -28,7 +28,7 @@ def test_a_sink_is_known_by_pipeline_name_root_and_generation(tmp_path: Path) ->
     (subject,) = audited(tmp_path)
     assert (subject.pipeline, subject.sink, subject.generation) == ("prod|archive", "files", 3)
     assert subject.place.root == f"{tmp_path}/out"
-    assert (subject.offsets, subject.multiplies, subject.alone) == (True, False, True)
+    assert (subject.offsets, subject.multiplies) == (True, False)
 
 
 def test_the_format_is_that_of_the_topic(tmp_path: Path) -> None:
@@ -63,7 +63,7 @@ def test_whether_a_record_may_become_several_rows_follows_from_the_processors(
 def test_every_sink_of_files_is_audited(tmp_path: Path) -> None:
     two = "- {name: a, files: {root: ROOT/a}}\n      - {name: b, files: {root: ROOT/b}}"
     subjects = audited(tmp_path, sinks=two)
-    assert [(one.sink, one.alone) for one in subjects] == [("a", False), ("b", False)]
+    assert [one.sink for one in subjects] == ["a", "b"]
 
 
 def test_a_pipeline_without_files_is_refused(tmp_path: Path) -> None:

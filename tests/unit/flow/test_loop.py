@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Any
+
 import pytest
 
 from holdfast.errors import AnswerLost
@@ -7,12 +10,13 @@ from holdfast.events import BatchCancelled, BatchPublished, PartitionHalted, Pip
 from holdfast.flow.batch import Limits
 from holdfast.flow.engine import Advanced, Failed, Staged
 from holdfast.flow.sink import Publication, PublishResult
-from holdfast.leases.lease import Counts, Lease, Status
+from holdfast.leases.lease import Counts, Lease, Partition, Status
 from holdfast.leases.operate import Operator
 from holdfast.leases.store import ClaimRequest
 from holdfast.leases.transitions import RetryLimits
 from holdfast.sinks.files.sink import FilesSink
 from holdfast.stores.memory import MemoryStore
+from holdfast.testing.flows import NumbersSource
 from tests.unit.flow.rig import PIPELINE, Fleet, TestNode
 
 
@@ -115,14 +119,21 @@ def test_after_an_error_a_partition_is_tried_again_in_a_round_of_its_own() -> No
     assert [len(batches) for batches in node.engine.rounds] == [2, 1, 1]
 
 
-def test_an_outside_that_is_down_counts_no_attempt() -> None:
+def test_while_something_outside_is_down_the_lease_is_kept_and_no_attempt_counted() -> None:
     fleet = Fleet({"p": 3})
     node = TestNode(fleet).start()
-    node.engine.report(Failed(node.engine.batch_of("p").id, "the source is down", unavailable=True))
+    node.engine.report(Failed(node.engine.batch_of("p").id, "the cluster is down", unavailable=True))
     node.turn()
     row = fleet.row("p")
-    assert (row.status, row.history.attempts) == (Status.UNASSIGNED, 0)
-    assert (row.ownership.due_at or 0) > fleet.clock.time
+    assert (row.status, row.history.attempts) == (Status.ASSIGNED, 0)
+    assert [told.error for told in fleet.told(Unreachable)] == ["the cluster is down"]
+    assert len(node.engine.rounds) == 1
+    fleet.clock.wait(6)
+    node.turn()
+    assert len(node.engine.rounds) == 2
+    node.stage("p")
+    node.turn()
+    assert fleet.visible() == [0, 1, 2]
 
 
 def test_while_the_sink_is_down_the_lease_is_kept_and_the_commit_is_published_later() -> None:
@@ -333,3 +344,21 @@ def test_two_nodes_share_the_partitions_and_find_them_once() -> None:
     held = [{batch.lease.key for batch in node.engine.out.values()} for node in nodes]
     assert held[0] | held[1] == set(fleet.source.sizes)
     assert not held[0] & held[1]
+
+
+def test_partitions_are_taken_while_others_are_still_being_looked_for() -> None:
+    fleet = Fleet({f"p{number:04d}": 1 for number in range(600)})
+    taken: list[int] = []
+
+    class LongSearch(NumbersSource):
+        def discover(self, state: dict[str, Any]) -> Iterator[Partition]:
+            for number, found in enumerate(super().discover(state)):
+                if number == 550:
+                    node.loop.turn([], lambda _name, _limit: None)
+                    taken.append(len(node.coordinator.owned()))
+                yield found
+
+    fleet.source = LongSearch(fleet.source.sizes)
+    node = TestNode(fleet).join()
+    node.turn()
+    assert taken == [100]

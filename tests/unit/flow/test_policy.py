@@ -47,6 +47,10 @@ def test_a_record_larger_than_a_batch_is_a_batch() -> None:
     assert decide(POLICY, backlog(2, mean=5000.0)) == Due(2)
 
 
+def test_the_slack_does_not_lead_beyond_the_number_of_records() -> None:
+    assert decide(UploadPolicy(max_bytes=21, max_records=22), backlog(100, mean=1.0)) == Due(22)
+
+
 @given(
     st.integers(1, 10**9),
     st.floats(0, 1e6),

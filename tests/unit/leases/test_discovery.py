@@ -181,3 +181,46 @@ def test_a_claim_of_the_supplier_whose_answer_was_lost_is_used() -> None:
 def test_runs_have_a_supplier_each() -> None:
     assert discovery_of("p") != discovery_of("p", "r1")
     assert discovery_of("p").pipeline != "p"
+
+
+def test_the_state_that_a_run_leaves_tells_when_the_next_one_is_due_and_which_was_the_last() -> None:
+    rig = Rig()
+    node = rig.node()
+    discovery = Discovery(node.leases, pages, again_after=lambda state: 60.0 if state["page"] < 2 else None)
+    ended = []
+    for _ in range(2):
+        assert discovery.run()
+        ended.append(discovery.exhausted)
+        rig.clock.turn(61.0)
+    assert ended == [False, True]
+    assert [told.exhausted for told in node.world.seen(DiscoveryFinished)] == [False, True]
+
+
+def test_signs_of_life_make_no_partitions_and_keep_the_supplier_with_its_node() -> None:
+    rig = Rig()
+    a, b = rig.node("a"), rig.node("b")
+
+    def slow(state: dict[str, Any]) -> Iterator[Partition | None]:
+        for _ in range(10):
+            rig.pass_time(200.0, a, b)
+            assert not finder(b, lambda _state: []).run(), "another node runs the supplier meanwhile"
+            yield None
+        yield Partition("late")
+
+    assert finder(a, slow).run()
+    assert a.world.seen(DiscoveryFinished)[0].found == 1
+
+
+def test_it_is_told_whenever_partitions_are_there_while_more_are_looked_for() -> None:
+    rig = Rig()
+    node = rig.node()
+    seen: list[int] = []
+    many = [Partition(f"{number:04d}") for number in range(1200)]
+    discovery = Discovery(
+        node.leases,
+        lambda _state: many,
+        again_after=None,
+        added=lambda: seen.append(rig.table.count(PIPELINE)[Status.UNASSIGNED]),
+    )
+    assert discovery.run()
+    assert seen == [500, 1000]

@@ -16,13 +16,13 @@ from hypothesis import strategies as st
 
 from holdfast.errors import Refused
 from holdfast.flow.deadletter import MAX_RAW_BYTES, Fault
-from holdfast.sources.objects.codecs import Codec, Jsonl, Text, concatenated, sift
+from holdfast.sources.objects.codecs.lines import Jsonl, LineCodec, Text, concatenated, sift
 from holdfast.sources.objects.lines import Lines, split
 
 SCHEMA = pa.schema([("id", pa.int64()), ("note", pa.string())])
 
 
-def decode(codec: Codec, data: bytes) -> tuple[list[Any], list[tuple[int, Fault]]]:
+def decode(codec: LineCodec, data: bytes) -> tuple[list[Any], list[tuple[int, Fault]]]:
     rows: list[Any] = []
     faults: list[tuple[int, Fault]] = []
     for lines in split(io.BytesIO(data)):

@@ -11,8 +11,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from holdfast.errors import BatchError
+from holdfast.sources.objects import compressions
 from holdfast.sources.objects.lines import BYTE_ORDER_MARK, END_OF_STREAM, LongLine, split
-from holdfast.sources.objects.streams import GzipStream
 
 LONGEST = 40
 
@@ -105,7 +105,7 @@ def test_little_is_read_beyond_the_end() -> None:
 
 
 def unpacked(packed: bytes, size: int = 1000) -> bytes:
-    stream = GzipStream(io.BytesIO(packed))
+    stream = compressions.unpacked(io.BytesIO(packed), "gzip")
     return b"".join(iter(lambda: stream.read(size), b""))
 
 

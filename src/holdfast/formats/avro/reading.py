@@ -26,7 +26,7 @@ def read(data: BinaryIO) -> Iterator[Any]:
     parsed: Any = fastavro.parse_schema(json.loads(told["avro.schema"]))
     schema, codec = arrow_schema(parsed), told["avro.codec"].decode()
     while (count := _number(data, first=True)) is not None:
-        block = _unpacked(codec, exactly(data, _number(data) or 0))
+        block = unpacked_block(codec, exactly(data, _number(data) or 0))
         if exactly(data, MARK_BYTES) != mark:
             raise ValueError("a block does not end with the file's mark")
         rows = BytesIO(block)
@@ -44,7 +44,8 @@ def _header(data: BinaryIO) -> tuple[dict[str, bytes], bytes]:
     return told, exactly(data, MARK_BYTES)
 
 
-def _unpacked(codec: str, block: bytes) -> bytes:
+def unpacked_block(codec: str, block: bytes) -> bytes:
+    """What a block holds. Raises `ValueError` if it is damaged, or its codec is not known here."""
     if codec == "null":
         return block
     if codec == "zstandard":

@@ -6,7 +6,7 @@ import hashlib
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 MAGIC = b"SEQ\x06"
 SYNC_BYTES = 16
@@ -49,13 +49,29 @@ class Header:
 
 
 def decode_header(take: Callable[[int], bytes]) -> tuple[Header, bytes]:
-    """The header and the file's mark. Raises `ValueError` for a file that this package does not read."""
+    """The header and the file's mark. Raises `ValueError` for a file that this package does not write."""
+    told = decode_any_header(take)
+    keys = {name: kind for kind, name in KEY_CLASSES.items()}
+    if told.key_class not in keys or told.value_class != BYTES_CLASS:
+        raise ValueError(f"a SequenceFile of {told.key_class} and {told.value_class} is not known here")
+    return Header(keys[told.key_class], told.compression, told.codec), told.sync
+
+
+class AnyHeader(NamedTuple):
+    """What the beginning of a file says of it, whatever its records are."""
+
+    key_class: str
+    value_class: str
+    compression: Compression
+    codec: Codec
+    sync: bytes
+
+
+def decode_any_header(take: Callable[[int], bytes]) -> AnyHeader:
+    """The header of any file of version 6. Raises `ValueError` if it is none, or its codec is not known here."""
     if take(4) != MAGIC:
         raise ValueError("it is no SequenceFile of version 6")
     key_class, value_class = _taken_text(take), _taken_text(take)
-    keys = {name: kind for kind, name in KEY_CLASSES.items()}
-    if key_class not in keys or value_class != BYTES_CLASS:
-        raise ValueError(f"a SequenceFile of {key_class} and {value_class} is not known here")
     is_compressed, in_blocks = take(2)
     codec: Codec = "zlib"
     if is_compressed:
@@ -67,7 +83,7 @@ def decode_header(take: Callable[[int], bytes]) -> tuple[Header, bytes]:
     for _ in range(2 * struct.unpack(">i", take(4))[0]):
         _taken_text(take)
     compression: Compression = "block" if in_blocks else "record" if is_compressed else "none"
-    return Header(keys[key_class], compression, codec), take(SYNC_BYTES)
+    return AnyHeader(key_class, value_class, compression, codec, take(SYNC_BYTES))
 
 
 def mark_of(first_record: Any) -> bytes:

@@ -26,7 +26,7 @@ def read(data: BinaryIO) -> Iterator[Any]:
     header, sync = decode_header(pieces.take)
     found = _blocks(pieces, header, sync) if header.compression == "block" else _records(pieces, header, sync)
     for keys, values in found:
-        yield _batch(header, keys, _payloads(values))
+        yield _batch(header, keys, payloads(values))
 
 
 def _records(pieces: _Pieces, header: Header, sync: bytes) -> Iterator[tuple[Any, Any]]:
@@ -35,7 +35,7 @@ def _records(pieces: _Pieces, header: Header, sync: bytes) -> Iterator[tuple[Any
     while True:
         starts, used = _scanned(data, ESCAPE + sync)
         if len(starts):
-            yield _cut(data, starts, unpack)
+            yield cut_records(data, starts, unpack)
         piece = pieces.next()
         if not piece:
             break
@@ -44,7 +44,7 @@ def _records(pieces: _Pieces, header: Header, sync: bytes) -> Iterator[tuple[Any
         raise ValueError(CUT_OFF)
 
 
-def _cut(data: bytes, starts: Any, unpack: Pack | None) -> tuple[Any, Any]:
+def cut_records(data: bytes, starts: Any, unpack: Pack | None) -> tuple[Any, Any]:
     """Keys and values of the records that begin at these places."""
     numbers = np.frombuffer(data, np.uint8)
     record, key = (_numbers_at(numbers, starts + place) for place in (0, 4))
@@ -82,10 +82,11 @@ def _blocks(pieces: _Pieces, header: Header, sync: bytes) -> Iterator[tuple[Any,
             raise ValueError(_DAMAGED)
         count = taken_vint(pieces.take)
         parts = [unpack(pieces.take(taken_vint(pieces.take))) for _ in range(4)]
-        yield _apart(parts[1], taken_vints(parts[0], count)), _apart(parts[3], taken_vints(parts[2], count))
+        yield apart(parts[1], taken_vints(parts[0], count)), apart(parts[3], taken_vints(parts[2], count))
 
 
-def _apart(data: bytes, sizes: Any) -> Any:
+def apart(data: bytes, sizes: Any) -> Any:
+    """Records of these sizes that lie one behind the other."""
     borders = np.concatenate([[0], np.cumsum(sizes)])
     if borders[-1] != len(data):
         raise ValueError(_DAMAGED)
@@ -96,10 +97,10 @@ def _apart(data: bytes, sizes: Any) -> Any:
 def _batch(header: Header, keys: Any, values: Any) -> Any:
     if header.key == "legacy":
         return pa.record_batch([keys_.legacy_offsets(keys), values], names=[OFFSET, VALUE])
-    return pa.record_batch([*keys_.messagepack_fields(_payloads(keys)), values], names=[OFFSET, KEY, VALUE])
+    return pa.record_batch([*keys_.messagepack_fields(payloads(keys)), values], names=[OFFSET, KEY, VALUE])
 
 
-def _payloads(writables: Any) -> Any:
+def payloads(writables: Any) -> Any:
     """What is in each `BytesWritable`, behind its length."""
     sizes = lengths(writables).astype(np.int64)
     ends = np.cumsum(sizes)

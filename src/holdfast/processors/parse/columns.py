@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.json
 
-from holdfast.errors import Refused
+from holdfast.formats.json_types import parsed_schema
 from holdfast.processors.parse.cells import Bad, Unreadable
 from holdfast.processors.parse.lines import joined, look_like_objects
 from holdfast.processors.parse.reading import NO_VALUE
@@ -96,7 +96,7 @@ class JsonMessages(MessageColumns):
 
     def __init__(self, schema: pa.Schema) -> None:
         super().__init__(schema)
-        self._parsed = pa.schema([field.with_type(_parsed_as(field.type, field.name)) for field in schema])
+        self._parsed = parsed_schema(schema)
 
     @cached_property
     def _screen(self) -> Screen:
@@ -173,18 +173,3 @@ class DecodedMessages(MessageColumns):
         except (pa.ArrowTypeError, OverflowError, TypeError) as error:
             raise Unreadable(str(error)) from None
         return [whole.field(number) for number in range(len(self.schema))]
-
-
-def _parsed_as(kind: Any, column: str) -> Any:
-    """The type that Arrow's parser is asked for, which may not be the column's own. Raises `Refused` for none."""
-    types = pa.types
-    if types.is_date32(kind):
-        return pa.string()
-    if types.is_struct(kind):
-        return pa.struct([field.with_type(_parsed_as(field.type, column)) for field in kind])
-    if types.is_list(kind):
-        return pa.list_(kind.value_field.with_type(_parsed_as(kind.value_type, column)))
-    plain = (types.is_integer, types.is_floating, types.is_boolean, types.is_string, types.is_timestamp)
-    if any(is_kind(kind) for is_kind in (*plain, types.is_decimal)):
-        return kind
-    raise Refused(f"schema: column {column} cannot be read from JSON as {kind}; use another type, such as STRING")

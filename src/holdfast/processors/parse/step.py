@@ -66,6 +66,10 @@ class Parse(Processor):
         self._config = config
         self._files = files
 
+    @property
+    def changes_rows(self) -> bool:
+        return any(rule.columns is not None or rule.arrow is not None for _, rule in self._config.rules())
+
     def in_task(self) -> TaskStep:
         """Raises `Refused` for a list of columns that Spark does not understand. Needs a Spark session for one."""
         return self._step

@@ -10,7 +10,7 @@ import copy
 import json
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from holdfast.flow.batch import Name
@@ -69,7 +69,7 @@ class LateStaging(Staging):
             return self._main.write(batch, items, rows, place)
         self._late[batch.id][place] += rows.num_rows
         if self._rule.treatment == DEAD_LETTER:
-            self._main.bury(batch, _faults(items, rows, place))
+            self._main.bury(batch, _faults(batch, items, rows, place))
             return int(rows.num_rows)
         return (self._aside if self._rule.treatment == ASIDE else self._main).write(batch, items, rows, place)
 
@@ -127,14 +127,14 @@ class _Below(Layout):
         return f"{self.above}/{super().key(name, generation, first_item, extension, place)}"
 
 
-def _faults(items: Any, rows: Any, place: str) -> list[tuple[int, Fault]]:
+def _faults(batch: StagedBatch, items: Any, rows: Any, place: str) -> list[tuple[int, Fault]]:
     reason = f"it came late: {place} was final already"
     whole = "value" in rows.schema.names
     raws = rows.column("value").to_pylist() if whole else rows.to_pylist()
-    return [
-        (item, record_fault(reason, _bytes(raw) if whole else json.dumps(raw, default=str).encode()))
-        for item, raw in zip(items.to_pylist(), raws, strict=True)
-    ]
+    texts = (_bytes(raw) if whole else json.dumps(raw, default=str).encode() for raw in raws)
+    form = batch.raw_form(is_value=whole)
+    found = [replace(record_fault(reason, text), form=form) for text in texts]
+    return list(zip(items.to_pylist(), found, strict=True))
 
 
 def _bytes(raw: Any) -> bytes:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from holdfast.buckets.bucket import Bucket, Published, RootLock, StagedFile
 from holdfast.errors import BatchError, Halt, Refused, SinkUnavailable, StagedDataGone
 from holdfast.flow.batch import Batch, Name
+from holdfast.flow.letters import LetterBox
 from holdfast.flow.manifest import Manifest, decode_manifest, manifest_of
 from holdfast.flow.names import OWNER_KEY, manifest_key, staged_token, staging_folder
 from holdfast.flow.sink import Publication, PublishResult, Sink
@@ -92,6 +93,11 @@ class FilesSink(Sink):
 
     def finalizing(self) -> FilesFinalizing | None:
         return self._finalizing
+
+    def letter_box(self, pipeline: str) -> LetterBox:  # noqa: ARG002 - the root is one pipeline's
+        from holdfast.buckets.letters import FileLetters
+
+        return FileLetters(self._bucket)
 
     def receipt(self, parts: Sequence[Json]) -> Json:
         files = sorted((file for part in parts for file in part["files"]), key=lambda file: str(file["key"]))

@@ -10,6 +10,7 @@ import uuid
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -98,7 +99,8 @@ class FilesStaging(Staging):
         bad = reasons.is_valid()
         raws = rows.column("value").filter(bad).to_pylist()
         told = zip(items.filter(bad).to_pylist(), reasons.filter(bad).to_pylist(), raws, strict=True)
-        faults = [(item, record_fault(reason, _bytes(raw))) for item, reason, raw in told]
+        form = batch.raw_form(is_value=True)
+        faults = [(item, replace(record_fault(reason, _bytes(raw)), form=form)) for item, reason, raw in told]
         self.bury(batch, faults)
         good = reasons.is_null()
         return rows.filter(good), items.filter(good), len(faults)

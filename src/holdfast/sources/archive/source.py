@@ -126,9 +126,16 @@ class ArchiveSource(Source):
 
     def _names(self) -> list[Name]:
         try:
-            return [name for name in partitions(self._bucket) if not self._topics or name.stream in self._topics]
+            names = [name for name in partitions(self._bucket) if not self._topics or name.stream in self._topics]
         except SinkUnavailable as away:
             raise SourceUnavailable(f"the archive does not answer: {away}") from away
+        sent_again = next((name for name in names if not name.label.isdigit()), None)
+        if sent_again is not None:
+            raise Refused(
+                f"the archive has files of {sent_again.stream} {sent_again.label}, which is no Kafka partition: dead "
+                "letters that were sent again, and cannot be read in the order of offsets"
+            )
+        return names
 
     def _catalog(self, name: Name) -> list[Commit]:
         """All commits of a topic partition, read once: what comes later is not part of this run."""

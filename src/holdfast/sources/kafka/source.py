@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from holdfast.errors import BatchError, Halt, Refused, SourceUnavailable
 from holdfast.events import Event, LagMeasured, Notice, RecordsLost
@@ -24,6 +24,9 @@ from holdfast.sources.kafka.group import GroupOffsets
 from holdfast.sources.kafka.properties import client_properties
 from holdfast.sources.kafka.starting import starts_of
 from holdfast.sources.kafka.tracking import Tracking
+
+if TYPE_CHECKING:
+    from holdfast.sources.kafka.again import MessagesOfLetters
 
 EARLIEST = "earliest"
 CHECK_EVERY = 5.0
@@ -274,6 +277,11 @@ class KafkaSource(Source):
         self._cluster.close()
 
     # --- for Spark ---------------------------------------------------------------------------------------------
+
+    def rebuilder(self) -> MessagesOfLetters:
+        from holdfast.sources.kafka.again import MessagesOfLetters
+
+        return MessagesOfLetters()
 
     def read(self, spark: Any, batches: Sequence[Batch]) -> Any:
         from holdfast.sources.kafka.reading import frame

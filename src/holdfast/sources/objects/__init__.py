@@ -1,4 +1,4 @@
-"""The source `objects`: files of a folder, read line by line. A partition is one object, a position a byte offset."""
+"""The source `objects`: files of a folder, or objects of buckets on S3. A partition is one object, or a prefix."""
 
 from __future__ import annotations
 
@@ -18,4 +18,4 @@ def build(config: ObjectsConfig) -> ObjectsSource:
     return ObjectsSource(config)
 
 
-PLUGIN = Plugin("objects", ObjectsConfig, build, "Files of a folder: JSON lines or text, plain or gzipped.")
+PLUGIN = Plugin("objects", ObjectsConfig, build, "Files of a folder or objects of buckets on S3, in many formats.")

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from holdfast.sources.objects.streams import Stream
+from holdfast.sources.objects.streams import Damaged, Stream
 
 CHUNK = 8 << 20
 OVERRUN = 64 << 10
@@ -23,7 +23,9 @@ NOT_OF_THE_LINE = len(BYTE_ORDER_MARK) + 1
 """Bytes that an unfinished line may turn out not to have: the mark before it and a carriage return behind it."""
 END_OF_STREAM = sys.maxsize
 
-_LF, _CR = 10, 13
+_LF, _CR, _QUOTE, _COMMA = 10, 13, 34, 44
+_BORDERS = np.zeros(256, np.bool_)
+_BORDERS[[_LF, _CR, _QUOTE, _COMMA]] = True
 
 Offsets: TypeAlias = "np.ndarray[Any, np.dtype[np.int64]]"
 
@@ -70,13 +72,13 @@ def split(
         elif not block:
             block, overrun = stream.read(overrun), min(2 * overrun, chunk)
         if not block:
-            yield from _bounded(_lines(tail, np.array([len(tail)], np.int64), at), longest) if tail else ()
+            yield from bounded(_lines(tail, np.array([len(tail)], np.int64), at), longest) if tail else ()
             return
         breaks = np.flatnonzero(np.frombuffer(block, np.uint8) == _LF) + len(tail)
         data, block = tail + block if tail else block, b""
         if len(breaks):
             lines = _lines(data, breaks, at)
-            yield from _bounded(lines.part(0, int(np.searchsorted(lines.items, end))), longest)
+            yield from bounded(lines.part(0, int(np.searchsorted(lines.items, end))), longest)
             tail, at = data[breaks[-1] + 1 :], at + int(breaks[-1]) + 1
         elif len(data) > longest + NOT_OF_THE_LINE:
             yield LongLine(at, _without_mark(data, at)[:KEPT_OF_LONG_LINE])
@@ -84,6 +86,45 @@ def split(
             tail = b""
         else:
             tail = data
+
+
+def quoted_split(stream: Stream, *, longest: int = 64 << 20, chunk: int = CHUNK) -> Iterator[Lines | LongLine]:
+    """The lines of a whole stream, where a line break between quotes is none. Raises `Damaged` if it ends in quotes."""
+    data, at, scanned, quoted, skipping, ended = b"", 0, 0, 0, False, False
+    while not ended:
+        block = stream.read(chunk)
+        data, ended = data + block, not block
+        # Whether a quote begins or ends a field is told by its neighbours, so the last byte waits for the next.
+        limit = len(data) if ended else max(len(data) - 1, scanned)
+        quotes = _field_quotes(data, scanned, limit, at)
+        breaks = np.flatnonzero(np.frombuffer(data, np.uint8)[scanned:limit] == _LF) + scanned
+        breaks = breaks[(quoted + np.searchsorted(quotes, breaks)) % 2 == 0]
+        quoted, scanned = (quoted + len(quotes)) % 2, limit
+        if len(breaks):
+            yield from bounded(_lines(data, breaks, at).part(int(skipping), len(breaks)), longest)
+            begin, skipping = int(breaks[-1]) + 1, False
+            data, at, scanned = data[begin:], at + begin, scanned - begin
+        if len(data) > longest + NOT_OF_THE_LINE:
+            if not skipping:
+                yield LongLine(at, _without_mark(data, at)[:KEPT_OF_LONG_LINE])
+            data, at, scanned, skipping = data[-2:], at + len(data) - 2, scanned - (len(data) - 2), True
+    if quoted:
+        raise Damaged("it ends within quotes")
+    if data and not skipping:
+        yield from bounded(_lines(data, np.array([len(data)], np.int64), at), longest)
+
+
+def _field_quotes(data: bytes, start: int, end: int, at: int) -> Offsets:
+    """Where quotes begin or end something: not those in the midst of a plain field, such as 5" disks."""
+    numbers = np.frombuffer(data, np.uint8)
+    found = np.flatnonzero(numbers[start:end] == _QUOTE) + start
+    if not len(found):
+        return found
+    before, behind = numbers[np.maximum(found - 1, 0)], numbers[np.minimum(found + 1, len(numbers) - 1)]
+    first = len(BYTE_ORDER_MARK) if at == 0 and data.startswith(BYTE_ORDER_MARK) else 0
+    border: Any = _BORDERS[before] | _BORDERS[behind] | (found == first) | (found == len(numbers) - 1)
+    chosen: Offsets = found[border]
+    return chosen
 
 
 def _first_begin(stream: Stream, start: int, end: int, chunk: int) -> tuple[int, bytes]:
@@ -115,7 +156,7 @@ def _without_mark(data: bytes, at: int) -> bytes:
     return data if at else data.removeprefix(BYTE_ORDER_MARK)
 
 
-def _bounded(lines: Lines, longest: int) -> Iterator[Lines | LongLine]:
+def bounded(lines: Lines, longest: int) -> Iterator[Lines | LongLine]:
     """The same lines, with those beyond the bound taken out."""
     begun = 0
     for index in np.flatnonzero(lines.ends - lines.starts > longest).tolist():

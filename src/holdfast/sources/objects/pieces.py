@@ -9,7 +9,10 @@ from __future__ import annotations
 import heapq
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+from holdfast.sources.objects.compressions import compression_by_name
+from holdfast.sources.objects.places import ObjectPlace
 
 TASKS_PER_CORE = 4
 WORTH_A_TASK = 16 << 20
@@ -17,27 +20,26 @@ WORTH_A_TASK = 16 << 20
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A byte range of one object. It owns the lines that begin in [start, end)."""
+    """A byte range of one object. It owns the lines, blocks or row groups that begin in [start, end)."""
 
     batch: str
-    path: str
-    size: int
-    mtime_ns: int
+    place: ObjectPlace
     start: int
     end: int
-    gzipped: bool = False
-    """Then the piece is the whole object, and items are offsets into what it unpacks to."""
+    undivided: bool = False
+    """Then the piece is the whole object, because it is packed or can only be read from its beginning."""
+    salvage: bool = False
+    """Whether good records of a damaged object are kept."""
+    base: int = 0
+    """Added to every item, where a batch has several objects."""
 
 
 def cut(whole: Piece, split_bytes: int) -> list[Piece]:
     """The piece in parts of nearly equal size, none larger than `split_bytes`."""
     length = whole.end - whole.start
-    count = 1 if whole.gzipped else max(1, -(-length // split_bytes))
+    count = 1 if whole.undivided else max(1, -(-length // split_bytes))
     borders = [whole.start + length * number // count for number in range(count + 1)]
-    return [
-        Piece(whole.batch, whole.path, whole.size, whole.mtime_ns, start, end, whole.gzipped)
-        for start, end in itertools.pairwise(borders)
-    ]
+    return [replace(whole, start=start, end=end) for start, end in itertools.pairwise(borders)]
 
 
 def pack(batches: Sequence[Sequence[Piece]], cores: int) -> list[list[Piece]]:
@@ -64,4 +66,4 @@ def _task_count(pieces: Sequence[Piece], cores: int) -> int:
 
 def _work(piece: Piece) -> int:
     # Unpacking and what comes out of it cost about this much more than the bytes themselves.
-    return (piece.end - piece.start) * (5 if piece.gzipped else 1)
+    return (piece.end - piece.start) * (1 if compression_by_name(piece.place.path) is None else 5)

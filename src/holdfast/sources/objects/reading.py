@@ -1,26 +1,29 @@
 """Reading in a task: pieces in, Arrow record batches with the system columns out.
 
 A record that cannot be read is a row with a fault. A piece that cannot be read is one row with a fault of its batch;
-the other pieces of the task go on.
+the other pieces of the task go on. If a damaged object is to be salvaged, it is a fault that tells of the damage.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute
 
-from holdfast.errors import BatchError
-from holdfast.flow.deadletter import Fault, batch_fault, record_fault
+from holdfast.errors import BatchError, SourceUnavailable
+from holdfast.flow.deadletter import Fault, batch_fault, damage_fault, unavailable_fault
 from holdfast.flow.source import BATCH_COLUMN, FAULT_COLUMN, ITEM_COLUMN
-from holdfast.sources.objects.codecs import Codec, concatenated, sift
-from holdfast.sources.objects.lines import END_OF_STREAM, LongLine, split
+from holdfast.sources.objects.ahead import fetched_ahead
+from holdfast.sources.objects.codecs.codec import BlockCodec, Codec, Portion, Range, StreamCodec
+from holdfast.sources.objects.compressions import Peeked, compression_of, unpacked
+from holdfast.sources.objects.lines import END_OF_STREAM
 from holdfast.sources.objects.pieces import Piece
-from holdfast.sources.objects.streams import GzipStream, unchanged
+from holdfast.sources.objects.places import RandomBytes
+from holdfast.sources.objects.streams import Damaged
 
 _BATCH_IDS = pa.dictionary(pa.int32(), pa.string())
 
@@ -31,7 +34,7 @@ class ObjectsRead:
 
     packed: Sequence[Sequence[Piece]]
     codec: Codec
-    longest: int
+    compression: str
     schema: Any
 
     @property
@@ -39,39 +42,49 @@ class ObjectsRead:
         return len(self.packed)
 
     def rows(self, task: int) -> Iterator[Any]:
-        for piece in self.packed[task]:
-            frame = _Frame(piece.batch, self.codec.schema)
+        for piece in fetched_ahead(self.packed[task]):
+            frame = _Frame(piece.batch, self.codec.schema, piece.base)
             try:
                 yield from self._read(piece, frame)
+            except SourceUnavailable as away:
+                yield frame.faulty([(piece.start, unavailable_fault(str(away)))])
             except (BatchError, OSError) as error:
-                reason = str(error) if piece.path in str(error) else f"{piece.path}: {error}"
-                yield frame.faulty([(piece.start, batch_fault(reason))])
+                path = piece.place.path
+                reason = str(error) if path in str(error) else f"{path}: {error}"
+                salvaged = piece.salvage and isinstance(error, Damaged)
+                yield frame.faulty([(piece.start, damage_fault(reason) if salvaged else batch_fault(reason))])
 
     def _read(self, piece: Piece, frame: _Frame) -> Iterator[Any]:
-        with unchanged(Path(piece.path), piece.size, piece.mtime_ns) as file:
-            if piece.gzipped:
-                portions = split(GzipStream(file), 0, END_OF_STREAM, longest=self.longest)
-            else:
-                file.seek(max(piece.start - 1, 0))
-                portions = split(file, piece.start, piece.end, longest=self.longest)
-            for lines in portions:
-                if isinstance(lines, LongLine):
-                    yield frame.faulty([(lines.item, self._too_long(lines))])
-                    continue
-                good, bad = sift(self.codec, lines)
-                if good:
-                    yield frame.of(*concatenated(good))
-                if bad:
-                    yield frame.faulty(bad)
+        with piece.place.opened() as data:
+            for portion in self._portions(piece, data):
+                if len(portion.items):
+                    yield frame.of(portion.items, portion.columns)
+                if portion.faults:
+                    yield frame.faulty(portion.faults)
 
-    def _too_long(self, line: LongLine) -> Fault:
-        return record_fault(f"the line is longer than {self.longest} bytes", line.beginning, self.longest + 1)
+    def _portions(self, piece: Piece, data: RandomBytes) -> Iterator[Portion]:
+        if isinstance(self.codec, BlockCodec):
+            return self.codec.read(data, Range(piece.start, piece.end, piece.place.size))
+        assert isinstance(self.codec, StreamCodec)
+        stream, start, end = Peeked(data), piece.start, piece.end
+        # That a piece begins in the middle says that the object was not found to be packed.
+        head = stream.head if start == 0 else bytes
+        compression = compression_of(piece.place.path, self.compression, head)
+        if compression == "none" and self.codec.splits:
+            if not start:
+                return self.codec.read(stream, start, end)
+            data.seek(start - 1)
+            return self.codec.read(data, start, end)
+        if (start, end) != (0, piece.place.size):
+            raise BatchError("it can only be read from its beginning to its end, and was cut")
+        return self.codec.read(unpacked(stream, compression), 0, END_OF_STREAM)
 
 
 class _Frame:
     """Puts the system columns in front of the data columns."""
 
-    def __init__(self, batch: str, schema: pa.Schema) -> None:
+    def __init__(self, batch: str, schema: pa.Schema, base: int = 0) -> None:
+        self._base = base
         self._batch = pa.array([batch], pa.string())
         self._data = schema
         system = [(BATCH_COLUMN, _BATCH_IDS), (ITEM_COLUMN, pa.int64()), (FAULT_COLUMN, pa.string())]
@@ -86,6 +99,8 @@ class _Frame:
         return self._made(items, texts, [pa.nulls(len(faults), field.type) for field in self._data])
 
     def _made(self, items: Any, faults: Any, columns: Sequence[Any]) -> Any:
+        if self._base:
+            items = pa.compute.add(items, self._base)
         which = pa.array(np.zeros(len(items), np.int32))
         batches = pa.DictionaryArray.from_arrays(which, self._batch)
         return pa.RecordBatch.from_arrays([batches, items, faults, *columns], schema=self._schema)

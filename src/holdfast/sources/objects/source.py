@@ -3,94 +3,101 @@
 from __future__ import annotations
 
 import hashlib
-import os
+import time
 from collections.abc import Iterator, Sequence
-from pathlib import Path
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from holdfast.errors import BatchError, Refused, SourceUnavailable
-from holdfast.flow.batch import Batch, Cut, Done, Limits, Name, Wait
-from holdfast.flow.source import SYSTEM_COLUMNS, Source
+from holdfast.errors import BatchError, SourceUnavailable
+from holdfast.events import Event
+from holdfast.flow.batch import Batch, Limits, Name, Plan
+from holdfast.flow.source import Source
 from holdfast.leases.lease import Json, Lease, Partition
 from holdfast.sources.objects.config import ObjectsConfig
-from holdfast.sources.objects.finding import Found, Selection, find
-from holdfast.sources.objects.pieces import Piece, cut, pack
-from holdfast.sources.objects.streams import check_unchanged, is_gzipped
+from holdfast.sources.objects.cutting import Cutting, damaged
+from holdfast.sources.objects.finding_order import by_time
+from holdfast.sources.objects.known import Known
+from holdfast.sources.objects.pieces import Piece
+from holdfast.sources.objects.site import Site
 
 if TYPE_CHECKING:
-    from pyspark.sql.types import StructType
-
+    from holdfast.sources.objects.again import RecordsOfLetters
     from holdfast.sources.objects.reading import ObjectsRead
 
-SYSTEM_DDL = "_batch STRING, _item BIGINT, _fault STRING"
+SCANS = "scans"
+LIGHT = 32 << 20
+"""Bytes that one round reads in about a second."""
 
 
 class ObjectsSource(Source):
-    """Files of one folder. Each is a partition; nothing is ever written to it.
+    """Objects of one folder or of buckets; each is a partition, or each prefix of a bucket is.
 
-    An object that changes after it was found is an error: files must be complete when they appear. `max_records` of the
-    batch limits is not kept, because records are counted only when they are read; `max_bytes` is.
+    `max_records` of the batch limits is not kept, because records are counted only when they are read; `max_bytes` is.
     """
 
     def __init__(self, config: ObjectsConfig) -> None:
         self._config = config
-        self._folder = config.folder.absolute()
-        self._selection = Selection(config.include, config.exclude)
-        self.rediscover_after = config.interval if config.scan == "follow" else None
+        self._cutting = Cutting(config)
+        self._site = _site(config)
+        self._known = Known()
+        self.rediscover_after = config.rescans_after
+        self.settles = self._site.settles
+        self.found_again_within = config.found_again_within
 
     def open(self) -> None:
-        if not self._folder.exists():
-            raise SourceUnavailable(f"the folder {self._folder} is not there")
-        if not self._folder.is_dir():
-            raise Refused(f"{self._folder} is no folder")
+        self._site.open()
+
+    def is_light(self, leases: Sequence[Lease]) -> bool:
+        return sum(int(lease.spec.get("size", LIGHT)) for lease in leases) < LIGHT
 
     # --- on the node -------------------------------------------------------------------------------------------
 
-    def discover(self, state: dict[str, Any]) -> Iterator[Partition]:
-        """All objects in order of their paths. Objects that are known already are yielded again and not read again."""
-        folder = str(self._folder)
-        if state.setdefault("folder", folder) != folder:
-            raise Refused(
-                f"this pipeline has read {state['folder']}; in {folder} objects of the same name would count as done. "
-                "Give it another name, or another partition_prefix"
-            )
-        for found in find(self._folder, self._selection):
-            yield Partition(f"{self._folder.name}|{_key(found.path)}", spec=self._spec(found))
+    def discover(self, state: dict[str, Any]) -> Iterator[Partition | None]:
+        """All objects of the scan, without most of those that this process has found before.
 
-    def _spec(self, found: Found) -> dict[str, Json]:
-        spec = {"folder": str(self._folder), "path": found.path, "size": found.size, "mtime_ns": found.mtime_ns}
-        if not _is_text(found.path):
-            spec["path"] = {"hex": os.fsencode(found.path).hex()}
-        return spec
+        An object that is yielded again is not read again.
+        """
+        self._site.admit(state)
+        state[SCANS] = state.get(SCANS, 0) + 1
+        found = self._site.find(time.time())
+        if self.rediscover_after is not None:
+            self._known.begin(state)
+            found = self._known.without(found)
+        if self._config.order != "name":
+            found = by_time(found, newest=self._config.order == "newest")
+        for one in found:
+            yield None if one is None else one.partition()
+
+    @property
+    def may_end(self) -> bool:
+        return self._config.scans is not None
+
+    def again_after(self, state: dict[str, Any]) -> float | None:
+        scans = self._config.scans
+        return None if scans is not None and state.get(SCANS, 0) >= scans else self.rediscover_after
 
     def name(self, lease: Lease) -> Name:
-        digest = hashlib.sha256(os.fsencode(_path(lease.spec))).hexdigest()
-        return Name(Path(lease.spec["folder"]).name or "objects", digest[:32])
+        if self._site.mark not in lease.spec:
+            return Name("objects", hashlib.sha256(lease.key.encode()).hexdigest()[:32])
+        return self._site.name(lease)
 
-    def plan(self, leases: Sequence[Lease], limits: Limits) -> list[Cut | Wait | Done | BatchError]:
-        if not self._folder.is_dir():
-            raise SourceUnavailable(f"the folder {self._folder} is not there")
-        return [self._next(lease, limits) for lease in leases]
+    def plan(self, leases: Sequence[Lease], limits: Limits) -> list[Plan]:
+        self._site.check()
+        return [self._plan(lease, limits) for lease in leases]
 
-    def _next(self, lease: Lease, limits: Limits) -> Cut | Done | BatchError:
-        file, size = _file(lease.spec), lease.spec["size"]
-        try:
-            check_unchanged(file, file.stat(), size, lease.spec["mtime_ns"])
-            start = _offset(lease.progress.position)
-            if start >= size:
-                return Done()
-            if is_gzipped(file, self._config.compression):
-                return Cut({"offset": 0}, {"offset": size}, last=True, size=size)
-        except FileNotFoundError:
-            return BatchError(f"{file} has vanished since it was found")
-        except OSError as error:
-            return BatchError(f"cannot read {file}: {error.strerror}")
-        except BatchError as wrong:
-            return wrong
-        # In equal parts, so that no small rest is left.
-        batches = -(-(size - start) // limits.max_bytes)
-        end = start + -(-(size - start) // batches)
-        return Cut({"offset": start}, {"offset": end}, last=end == size, size=end - start)
+    def _plan(self, lease: Lease, limits: Limits) -> Plan:
+        if self._site.mark not in lease.spec:
+            return BatchError(
+                f"{lease.key} was found by other settings of folder, buckets or partition_by; give this pipeline "
+                "another name, or those settings back"
+            )
+        return self._site.plan(lease, limits)
+
+    def settle(self, leases: Sequence[Lease]) -> list[SourceUnavailable | None]:
+        return self._site.settle(leases)
+
+    def noticed(self) -> list[Event]:
+        return self._site.noticed()
 
     # --- for Spark ---------------------------------------------------------------------------------------------
 
@@ -100,82 +107,30 @@ class ObjectsSource(Source):
         return frame_of(spark, self.direct(spark, batches))
 
     def direct(self, spark: Any, batches: Sequence[Batch]) -> ObjectsRead:
-        from pyspark.sql.pandas.types import to_arrow_schema
-        from pyspark.sql.types import StructType
+        return self._cutting.read(spark, [self._pieces(batch) for batch in batches])
 
-        from holdfast.sources.objects.codecs import Jsonl, Text
-        from holdfast.sources.objects.reading import ObjectsRead
+    def _pieces(self, batch: Batch) -> list[Piece]:
+        salvage = self._cutting.salvages(batch)
+        return [replace(piece, salvage=salvage) for piece in self._site.pieces(batch)]
 
-        system = _ddl(SYSTEM_DDL)
-        fields = self._fields()
-        if self._config.codec == "text":
-            codec: Jsonl | Text = Text()
-        else:
-            # Times are kept in UTC, and one without a zone is taken for UTC.
-            codec = Jsonl(None if fields is None else to_arrow_schema(fields, timezone="UTC"))
-        own = _ddl("value STRING") if fields is None else fields
-        pieces = [cut(self._piece(batch), self._config.split_bytes) for batch in batches]
-        packed = pack(pieces, spark.sparkContext.defaultParallelism)
-        return ObjectsRead(packed, codec, self._config.max_line_bytes, StructType(system.fields + own.fields))
+    def rebuilder(self) -> RecordsOfLetters:
+        from holdfast.sources.objects.again import RecordsOfLetters
 
-    def _fields(self) -> StructType | None:
-        if self._config.schema_ is None:
-            return None
-        fields = _ddl(self._config.schema_)
-        reserved = [name for name in fields.names if name in SYSTEM_COLUMNS]
-        if reserved:
-            raise Refused(f"schema: the name {reserved[0]} is holdfast's own")
-        return fields
+        return RecordsOfLetters(self._cutting, self._config)
 
-    def _piece(self, batch: Batch) -> Piece:
-        spec = batch.lease.spec
-        file = _file(spec)
-        try:
-            gzipped = is_gzipped(file, self._config.compression)
-        except FileNotFoundError:
-            gzipped = False  # the task that opens it tells that it is gone
-        except OSError as error:
-            raise SourceUnavailable(f"cannot read {file}: {error.strerror}") from error
-        start, end = batch.cut.start["offset"], batch.cut.end["offset"]
-        return Piece(batch.id, str(file), spec["size"], spec["mtime_ns"], start, end, gzipped)
+    def damaged(self, end: Json, reason: str) -> Json:
+        return damaged(end, reason)
 
 
-def _ddl(text: str) -> StructType:
-    from pyspark.sql.types import StructType
+def _site(config: ObjectsConfig) -> Site:
+    if config.folder is not None:
+        from holdfast.sources.objects.folder import FolderSite
 
-    fields = StructType.fromDDL(text)
-    if not isinstance(fields, StructType):
-        raise Refused(f"schema: {text} is a type and no list of columns")
-    return fields
+        return FolderSite(config, config.folder)
+    if config.partition_by == "prefix":
+        from holdfast.sources.objects.prefixes import PrefixSite
 
+        return PrefixSite(config)
+    from holdfast.sources.objects.s3_site import S3Site
 
-def _key(path: str) -> str:
-    """The path as a part of a key. One that is no text has a form that no other path can have."""
-    return path if _is_text(path) else f"/{os.fsencode(path).hex()}"
-
-
-def _is_text(path: str) -> bool:
-    try:
-        path.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
-def _path(spec: Any) -> str:
-    path = spec["path"]
-    return path if isinstance(path, str) else os.fsdecode(bytes.fromhex(path["hex"]))
-
-
-def _file(spec: Any) -> Path:
-    return Path(spec["folder"], _path(spec))
-
-
-def _offset(position: Json) -> int:
-    """Where to go on. Raises `BatchError` if that cannot be told: unreadable progress is no fresh start."""
-    if position is None:
-        return 0
-    offset = position.get("offset") if isinstance(position, dict) else None
-    if not isinstance(offset, int) or offset < 0:
-        raise BatchError(f"the position {position!r} is no byte offset")
-    return offset
+    return S3Site(config)

@@ -11,17 +11,33 @@ from typing import TYPE_CHECKING, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
+from holdfast.buckets.root import Root, S3Reach, check_together
+from holdfast.config import Options
 from holdfast.config.plugins import PLAIN_ERROR
 from holdfast.config.units import Duration, PositiveCount
-from holdfast.errors import UsageError
 from holdfast.leases.floor import REST
-from holdfast.registry import Plugin
+from holdfast.registry import Plugin, needing
 
 if TYPE_CHECKING:
     from holdfast.stores.dynamodb.store import DynamodbStore
 
 TABLE_NAME = r"^[A-Za-z0-9_.-]{3,255}$"
 ENDPOINT = r"^https?://[^@\s]+$"
+
+
+class SpillConfig(Options):
+    """Where receipts go that are too large for a row, and how to reach it."""
+
+    root: Root = Field(
+        description="Folder that all nodes reach, which must be there, or `s3://bucket/prefix`. The receipts are below "
+        "`_holdfast/receipts/`, so that it may be the root of a sink, too. The same on all nodes."
+    )
+    s3: S3Reach | None = Field(None, description="How to reach S3, if the root is there.")
+
+    @model_validator(mode="after")
+    def _s3_is_for_roots_on_s3(self) -> Self:
+        check_together(self.root, self.s3)
+        return self
 
 
 class DynamodbConfig(BaseModel):
@@ -58,6 +74,12 @@ class DynamodbConfig(BaseModel):
         "out, and never while a partition is unfinished.",
     )
 
+    spill: SpillConfig | None = Field(
+        default=None,
+        description="Where receipts over 100 KB go, with their hash in the row. Without it all receipts are in the "
+        "row, and those that do not fit are refused.",
+    )
+
     @model_validator(mode="after")
     def _settings_fit_together(self) -> Self:
         if self.ttl is not None and self.ttl < REST:
@@ -74,10 +96,8 @@ class DynamodbConfig(BaseModel):
 
 def build(config: DynamodbConfig) -> DynamodbStore:
     """The store that the settings describe, not yet opened."""
-    try:
+    with needing("the dynamodb store", "boto3", "dynamodb"):
         from holdfast.stores.dynamodb.store import DynamodbStore
-    except ImportError as error:
-        raise UsageError(f"the dynamodb store needs boto3; install holdfast[dynamodb] ({error})") from error
     return DynamodbStore(config)
 
 

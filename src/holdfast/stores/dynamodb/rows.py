@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from holdfast.leases.lease import Key, Lease
@@ -15,36 +15,39 @@ from holdfast.stores.dynamodb.items import (
     PLACE,
     STATUS,
     Item,
-    lease_of,
     pipeline_key,
     run_prefix,
     table_key,
 )
+from holdfast.stores.dynamodb.receipts import Receipts
 
 PAGE_SLACK = 50
 
 
-def get_row(client: DynamodbClient, key: Key) -> Lease | None:
-    """The row as it is now."""
-    answer = client.call("get_item", Key=table_key(key), ConsistentRead=True)
-    return lease_of(answer["Item"]) if "Item" in answer else None
-
-
-def get_rows(client: DynamodbClient, keys: Sequence[Key]) -> list[Lease | None]:
+def get_rows(client: DynamodbClient, receipts: Receipts, keys: Sequence[Key]) -> list[Lease | None]:
     """The rows as they are now, in that order."""
+
+    def get(key: Key) -> Lease | None:
+        item = _get_item(client, key)
+        return None if item is None else receipts.whole(item, lambda key: _get_item(client, key))
+
     once = list(dict.fromkeys(keys))
-    found = dict(zip(once, client.each(lambda key: get_row(client, key), once), strict=True))
+    found = dict(zip(once, client.each(get, once), strict=True))
     return [found[key] for key in keys]
 
 
-def search(client: DynamodbClient, query: Query, now: float) -> list[Lease]:
+def _get_item(client: DynamodbClient, key: Key) -> Item | None:
+    item: Item | None = client.call("get_item", Key=table_key(key), ConsistentRead=True).get("Item")
+    return item
+
+
+def search(client: DynamodbClient, receipts: Receipts, query: Query, now: float) -> list[Lease]:
     """What the query means, by reading the pipeline's rows in order of key; no further than its limit needs."""
     if query.limit is None or query.due or query.run is None:
-        return chosen(map(lease_of, _items(client, query)), query, now)
+        return chosen(_rows(client, receipts, _items(client, query)), query, now)
     found: list[Lease] = []
     head = ""
-    for item in _items(client, query, query.limit):
-        row = lease_of(item)
+    for row in _rows(client, receipts, _items(client, query, query.limit)):
         # Rows with one long beginning are in no order among themselves: the last such group is read to its end.
         if len(found) >= query.limit and row.key[:HEAD] != head:
             break
@@ -52,6 +55,13 @@ def search(client: DynamodbClient, query: Query, now: float) -> list[Lease]:
             found.append(row)
             head = row.key[:HEAD]
     return chosen(found, query, now)
+
+
+def _rows(client: DynamodbClient, receipts: Receipts, items: Iterable[Item]) -> Iterator[Lease]:
+    for item in items:
+        row = receipts.whole(item, lambda key: _get_item(client, key))
+        if row is not None:
+            yield row
 
 
 def statuses(client: DynamodbClient, pipeline: str, run: str) -> Iterator[str]:

@@ -11,7 +11,7 @@ import itertools
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 
-from holdfast.errors import AnswerLost, StoreUnavailable
+from holdfast.errors import AnswerLost, RowTooLarge, StoreUnavailable
 from holdfast.leases.lease import FINISHED, Key, Lease, Status
 from holdfast.leases.matching import chosen
 from holdfast.leases.store import Outcome, Query, Snapshot, Store, Swap
@@ -27,6 +27,7 @@ from holdfast.stores.dynamodb.items import (
     item_of,
     table_key,
 )
+from holdfast.stores.dynamodb.receipts import Outgoing, Receipts
 from holdfast.stores.dynamodb.rows import get_rows, search, statuses
 from holdfast.stores.dynamodb.tables import prepare_table
 
@@ -46,9 +47,11 @@ class DynamodbStore(Store):
     def __init__(self, config: DynamodbConfig, clock: Callable[[], float] | None = None) -> None:
         """`clock` gives the time in seconds, if it is not to be the server's."""
         self._config = config
+        self.forgets_after = config.ttl
         self._client = DynamodbClient(config)
         self._clock = clock
         self._floors = Floors(self)
+        self._receipts = Receipts(config.spill)
         self._owners: dict[Key, str] = {}
         """Owners of rows as they were last written here: the index may not know of it yet."""
         self._prepared = False
@@ -57,6 +60,7 @@ class DynamodbStore(Store):
         """Make the table, if it is not there and that is not forbidden."""
         if not self._prepared:
             prepare_table(self._client, self._config)
+            self._receipts.open()
             self._prepared = True
 
     def close(self) -> None:
@@ -78,19 +82,19 @@ class DynamodbStore(Store):
     # --- reads -------------------------------------------------------------------------------------------------
 
     def get(self, keys: Sequence[Key]) -> list[Lease | None]:
-        return get_rows(self._client, keys)
+        return get_rows(self._client, self._receipts, keys)
 
     def find(self, query: Query) -> list[Lease]:
         if query.limit is not None and query.limit <= 0:
             return []
         now = self.now() if query.due or query.not_due else 0.0
         if query.run is None or not is_indexed(query.pipeline) or not query.statuses:
-            return search(self._client, query, now)
+            return search(self._client, self._receipts, query, now)
         if query.due and not set(query.statuses) & set(FINISHED):
             return self._find_due(query, now)
         if query.statuses == (Status.ASSIGNED,) and (query.owner is not None or query.without_owners is not None):
             return self._find_owned(query, now)
-        return search(self._client, query, now)
+        return search(self._client, self._receipts, query, now)
 
     def snapshot(self, pipeline: str, sessions: str, run: str = "") -> Snapshot:
         """Never of one moment: sessions are read first, then leases."""
@@ -126,22 +130,13 @@ class DynamodbStore(Store):
     # --- writes ------------------------------------------------------------------------------------------------
 
     def add(self, leases: Sequence[Lease]) -> list[Outcome]:
-        items = self._items(leases)
-
-        def put(index: int) -> None:
-            condition = {"ConditionExpression": _NO_ROW, "ExpressionAttributeNames": {"#name": PIPELINE}}
-            self._client.call("put_item", Item=items[index], **condition)
-
-        return self._write_each(leases, put)
+        condition = {"ConditionExpression": _NO_ROW, "ExpressionAttributeNames": {"#name": PIPELINE}}
+        return self._put(leases, [None] * len(leases), lambda _: condition)
 
     def swap(self, swaps: Sequence[Swap]) -> list[Outcome]:
+        versions = [swap.version for swap in swaps]
         leases = [swap.lease for swap in swaps]
-        items = self._items(leases)
-
-        def put(index: int) -> None:
-            self._client.call("put_item", Item=items[index], **_at_version(_THIS_VERSION, swaps[index].version))
-
-        return self._write_each(leases, put)
+        return self._put(leases, versions, lambda index: _at_version(_THIS_VERSION, versions[index]))
 
     def remove(self, leases: Sequence[Lease]) -> list[Outcome]:
         """Needs the permission dynamodb:DeleteItem, which nothing else does; raises `StoreError` without it."""
@@ -149,17 +144,41 @@ class DynamodbStore(Store):
         def delete(index: int) -> None:
             lease = leases[index]
             condition = _at_version(f"attribute_not_exists(#name) OR {_THIS_VERSION}", lease.version)
-            self._client.call("delete_item", Key=table_key(lease.id), **condition)
+            answer = self._client.call("delete_item", Key=table_key(lease.id), **condition, **self._receipts.asked)
+            self._receipts.settle(lease, None, answer.get("Attributes"))
 
         return self._write_each(leases, delete)
 
-    def _items(self, leases: Sequence[Lease]) -> list[Item]:
+    def _put(
+        self, leases: Sequence[Lease], versions: Sequence[int | None], condition: Callable[[int], Mapping[str, object]]
+    ) -> list[Outcome]:
+        outgoing = [self._receipts.outgoing(lease, version) for lease, version in zip(leases, versions, strict=True)]
+        items = self._items(outgoing)
+
+        def put(index: int) -> None:
+            self._receipts.send(outgoing[index])
+            asked = {**condition(index), **self._receipts.asked}
+            answer = self._client.call("put_item", Item=items[index], **asked)
+            self._receipts.settle(leases[index], items[index], answer.get("Attributes"))
+
+        return self._write_each(leases, put)
+
+    def _items(self, outgoing: Sequence[Outgoing]) -> list[Item]:
         """All of them, before any is written: one that is too large stops the whole batch."""
+        leases = [one.lease for one in outgoing]
         if self._config.ttl is None:
-            return [item_of(lease, None) for lease in leases]
+            return [self._item(lease, None) for lease in leases]
         self._floors.raise_above(leases)
         expires_at = self.now() + self._config.ttl
-        return [item_of(lease, expires_at if may_expire(lease) else None) for lease in leases]
+        return [self._item(lease, expires_at if may_expire(lease) else None) for lease in leases]
+
+    def _item(self, lease: Lease, expires_at: float | None) -> Item:
+        try:
+            return item_of(lease, expires_at)
+        except RowTooLarge as large:
+            if self._config.spill is not None or not lease.commit.receipts:
+                raise
+            raise RowTooLarge(f"{large}. With the setting `spill` large receipts are kept beside the table") from large
 
     def _write_each(self, leases: Sequence[Lease], write: Callable[[int], None]) -> list[Outcome]:
         """Send all, those of one key one after the other. Once the store is away nothing more is sent."""

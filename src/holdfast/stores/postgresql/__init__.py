@@ -7,24 +7,17 @@ session mode: statements are prepared once per connection.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, Self
+from typing import TYPE_CHECKING, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
-from pydantic_core import PydanticCustomError
 
-from holdfast.config.plugins import PLAIN_ERROR
 from holdfast.config.secrets import Secret
-from holdfast.config.units import Duration, Port
-from holdfast.errors import UsageError
-from holdfast.registry import Plugin
+from holdfast.config.units import Port
+from holdfast.registry import Plugin, needing
+from holdfast.stores._sql_settings import SkipTableCreation, TablePrefix, Timeout, check_url
 
 if TYPE_CHECKING:
     from holdfast.stores.postgresql.store import PostgresqlStore
-
-TABLE_PREFIX = r"^([A-Za-z_][A-Za-z0-9_]{0,31})?$"
-
-
-Timeout = Annotated[Duration, Field(gt=0)]
 
 
 class PostgresqlTls(BaseModel):
@@ -55,12 +48,8 @@ class PostgresqlConfig(BaseModel):
     user: str = Field(default="holdfast", description="Role to log in as.")
     password: Secret | None = Field(default=None, description="Password of that role.")
     tls: PostgresqlTls = Field(default=PostgresqlTls(), description="How the connection is encrypted.")
-    table_prefix: str = Field(
-        default="holdfast_", pattern=TABLE_PREFIX, description="What the names of our tables begin with."
-    )
-    skip_table_creation: bool = Field(
-        default=False, description="Never create or migrate tables; refuse to start if they are not as needed."
-    )
+    table_prefix: TablePrefix = "holdfast_"
+    skip_table_creation: SkipTableCreation = False
     connect_timeout: Timeout = Field("5s", validate_default=True, description="How long to wait for a connection.")
     statement_timeout: Timeout = Field(
         "10s",
@@ -70,18 +59,14 @@ class PostgresqlConfig(BaseModel):
 
     @model_validator(mode="after")
     def _one_way_to_name_the_server(self) -> Self:
-        parts = self.model_fields_set & {"host", "port", "database", "user", "password"}
-        if self.url is not None and parts:
-            raise PydanticCustomError(PLAIN_ERROR, f"url already says what {', '.join(sorted(parts))} would say")
+        check_url(self, self.url)
         return self
 
 
 def build(config: PostgresqlConfig) -> PostgresqlStore:
     """The store that the settings describe, not yet opened."""
-    try:
+    with needing("the postgresql store", "psycopg", "postgresql"):
         from holdfast.stores.postgresql.store import PostgresqlStore
-    except ImportError as error:
-        raise UsageError(f"the postgresql store needs psycopg; install holdfast[postgresql] ({error})") from error
     return PostgresqlStore(config)
 
 

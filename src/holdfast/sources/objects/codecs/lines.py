@@ -1,59 +1,83 @@
 """From lines to columns, in Arrow's own code; and, when that fails, which lines are to blame.
 
-A codec takes lines or raises `ValueError`, all or nothing. `sift` halves what was refused until each culprit is alone,
-so that good lines survive beside bad ones.
+A line codec takes lines or raises `ValueError`, all or nothing. `sift` halves what was refused until each culprit is
+alone, so that good lines survive beside bad ones.
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from abc import abstractmethod
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.json
 
-from holdfast.errors import Refused
 from holdfast.flow.deadletter import Fault, record_fault
-from holdfast.sources.objects.lines import Lines
+from holdfast.formats.json_types import parsed_schema
+from holdfast.sources.objects.codecs.codec import Portion, StreamCodec
+from holdfast.sources.objects.lines import Lines, LongLine, split
+from holdfast.sources.objects.streams import Stream
 
 TRIMMED = 64
 """White space around a JSON object that is looked for; a line with more is refused."""
 _OPEN, _CLOSE = ord("{"), ord("}")
 
 
-class Codec(ABC):
-    """How lines become rows of the data columns. Picklable."""
+class LineCodec(StreamCodec):
+    """A codec whose records are lines."""
 
-    schema: pa.Schema
+    splits = True
+
+    def __init__(self, schema: pa.Schema, longest: int) -> None:
+        self.schema = schema
+        self._longest = longest
 
     @abstractmethod
     def decode(self, lines: Lines) -> tuple[Any, list[Any]]:
         """Items of the records, and the data columns. Raises `ValueError` if one of the lines is no record."""
 
+    def read(self, data: Stream, start: int, end: int) -> Iterator[Portion]:
+        return self.portions(split(data, start, end, longest=self._longest))
 
-class Text(Codec):
+    def portions(self, found: Iterable[Lines | LongLine]) -> Iterator[Portion]:
+        """What becomes of these lines."""
+        for lines in found:
+            if isinstance(lines, LongLine):
+                reason = f"the record is longer than {self._longest} bytes"
+                fault = record_fault(reason, lines.beginning, self._longest + 1)
+                yield self._portion([], [(lines.item, fault)])
+            else:
+                yield self._portion(*sift(self, lines))
+
+    def _portion(self, good: Sequence[tuple[Any, list[Any]]], bad: Sequence[tuple[int, Fault]]) -> Portion:
+        if not good:
+            return Portion([], [pa.array([], field.type) for field in self.schema], bad)
+        return Portion(*concatenated(good), bad)
+
+
+class Text(LineCodec):
     """Every line is a record, in the column `value`."""
 
-    schema = pa.schema([("value", pa.string())])
+    def __init__(self, longest: int = 64 << 20) -> None:
+        super().__init__(pa.schema([("value", pa.string())]), longest)
 
     def decode(self, lines: Lines) -> tuple[Any, list[Any]]:
-        _check_utf8(lines)
-        return lines.items, [_strings(lines)]
+        check_utf8(lines)
+        return lines.items, [strings(lines)]
 
 
-class Jsonl(Codec):
+class Jsonl(LineCodec):
     """Every line that is not blank is a JSON object: typed columns, or without a schema the line as it is."""
 
-    def __init__(self, schema: pa.Schema | None) -> None:
+    def __init__(self, schema: pa.Schema | None, longest: int = 64 << 20) -> None:
+        super().__init__(pa.schema([("value", pa.string())]) if schema is None else schema, longest)
         self._typed = schema is not None
-        self.schema = Text.schema if schema is None else schema
-        fields = [] if schema is None else [field.with_type(_parsed_as(field.type, field.name)) for field in schema]
-        self._parsed = pa.schema(fields)
+        self._parsed = pa.schema([]) if schema is None else parsed_schema(schema)
 
     def decode(self, lines: Lines) -> tuple[Any, list[Any]]:
-        _check_utf8(lines)
+        check_utf8(lines)
         lines = _objects(lines)
         if not len(lines):
             return lines.items, [pa.array([], field.type) for field in self.schema]
@@ -61,7 +85,7 @@ class Jsonl(Codec):
         # Every line begins and ends with a brace, so no object spans two: as many objects as lines is one in each.
         if table.num_rows != len(lines):
             raise ValueError("more than one JSON object is in the line")
-        return lines.items, self._typed_columns(table) if self._typed else [_strings(lines)]
+        return lines.items, self._typed_columns(table) if self._typed else [strings(lines)]
 
     def _parse(self, lines: Lines) -> pa.Table:
         text = pa.py_buffer(lines.data).slice(int(lines.starts[0]), int(lines.ends[-1] - lines.starts[0]))
@@ -81,19 +105,28 @@ class Jsonl(Codec):
         ]
 
 
-def sift(codec: Codec, lines: Lines) -> tuple[list[tuple[Any, list[Any]]], list[tuple[int, Fault]]]:
+def sift(codec: LineCodec, lines: Lines) -> tuple[list[tuple[Any, list[Any]]], list[tuple[int, Fault]]]:
     """What the codec makes of the good lines, in order, and the items of the others with what is wrong with them."""
     try:
         return [codec.decode(lines)], []
     except ValueError as error:
         if len(lines) == 1:
-            return [], [(int(lines.items[0]), record_fault(_reason(error), lines.line(0)))]
+            return [], [(int(lines.items[0]), record_fault(told(error), lines.line(0)))]
     half = len(lines) // 2
     (good, bad), (more_good, more_bad) = sift(codec, lines.part(0, half)), sift(codec, lines.part(half, len(lines)))
     return good + more_good, bad + more_bad
 
 
-def _check_utf8(lines: Lines) -> None:
+def concatenated(parts: Sequence[tuple[Any, list[Any]]]) -> tuple[Any, list[Any]]:
+    """What `sift` made of the pieces of one portion, as one."""
+    if len(parts) == 1:
+        return parts[0]
+    items = np.concatenate([items for items, _ in parts])
+    return items, [pa.concat_arrays(columns) for columns in zip(*(columns for _, columns in parts), strict=True)]
+
+
+def check_utf8(lines: Lines) -> None:
+    """Raise `ValueError` if one of the lines is no text."""
     if not len(lines) or lines.data.isascii():
         return
     start, end = int(lines.starts[0]), int(lines.ends[-1])
@@ -104,6 +137,25 @@ def _check_utf8(lines: Lines) -> None:
         pa.LargeStringArray.from_buffers(1, borders, text).validate(full=True)
     except pa.ArrowInvalid as error:
         raise ValueError("it is no valid UTF-8") from error
+
+
+def strings(lines: Lines) -> Any:
+    """Each line as a string. The bytes are copied once, all together."""
+    lengths = lines.ends - lines.starts
+    offsets = np.zeros(len(lines) + 1, np.int32)
+    np.cumsum(lengths, out=offsets[1:])
+    text = b""
+    if len(lines):
+        text = lines.data[lines.starts[0] : lines.ends[-1]].replace(b"\r\n", b"").replace(b"\n", b"")
+    if len(text) != offsets[-1]:
+        # Lines were left out, or a lone carriage return is at the end.
+        text = b"".join(lines.line(index) for index in range(len(lines)))
+    return pa.StringArray.from_buffers(len(lines), pa.py_buffer(offsets), pa.py_buffer(text))
+
+
+def told(error: Exception) -> str:
+    """What is wrong with one line."""
+    return str(error).removesuffix(" in row 0").removesuffix(".")
 
 
 def _objects(lines: Lines) -> Lines:
@@ -128,44 +180,3 @@ def _objects(lines: Lines) -> Lines:
 
 def _is_space(numbers: Any) -> Any:
     return (numbers == ord(" ")) | (numbers == ord("\t")) | (numbers == ord("\r"))
-
-
-def _strings(lines: Lines) -> Any:
-    """Each line as a string. The bytes are copied once, all together."""
-    lengths = lines.ends - lines.starts
-    offsets = np.zeros(len(lines) + 1, np.int32)
-    np.cumsum(lengths, out=offsets[1:])
-    text = b""
-    if len(lines):
-        text = lines.data[lines.starts[0] : lines.ends[-1]].replace(b"\r\n", b"").replace(b"\n", b"")
-    if len(text) != offsets[-1]:
-        # Lines were left out, or a lone carriage return is at the end.
-        text = b"".join(lines.line(index) for index in range(len(lines)))
-    return pa.StringArray.from_buffers(len(lines), pa.py_buffer(offsets), pa.py_buffer(text))
-
-
-def _parsed_as(kind: Any, column: str) -> Any:
-    """The type that Arrow's parser is asked for, which may not be the column's own. Raises `Refused` for none."""
-    types = pa.types
-    if types.is_date32(kind):
-        return pa.string()
-    if types.is_struct(kind):
-        return pa.struct([field.with_type(_parsed_as(field.type, column)) for field in kind])
-    if types.is_list(kind):
-        return pa.list_(kind.value_field.with_type(_parsed_as(kind.value_type, column)))
-    plain = (types.is_integer, types.is_floating, types.is_boolean, types.is_string, types.is_timestamp)
-    if any(is_kind(kind) for is_kind in (*plain, types.is_decimal)):
-        return kind
-    raise Refused(f"schema: column {column} cannot be read from JSON lines as {kind}; use another type, such as STRING")
-
-
-def _reason(error: Exception) -> str:
-    return str(error).removesuffix(" in row 0").removesuffix(".")
-
-
-def concatenated(parts: Sequence[tuple[Any, list[Any]]]) -> tuple[Any, list[Any]]:
-    """What `sift` made of the pieces of one portion, as one."""
-    if len(parts) == 1:
-        return parts[0]
-    items = np.concatenate([items for items, _ in parts])
-    return items, [pa.concat_arrays(columns) for columns in zip(*(columns for _, columns in parts), strict=True)]

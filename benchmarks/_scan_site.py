@@ -1,0 +1,137 @@
+"""Objects on a real S3 server, a Spark session, and a whole node that scans them until all are done."""
+
+from __future__ import annotations
+
+import json
+import random
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from holdfast.events import Event, PartitionCompleted
+from holdfast.flow.loop import LoopSettings, PipelineLoop
+from holdfast.flow.node import Node
+from holdfast.flow.sink import Sink
+from holdfast.leases.coordinator import ClaimPolicy, Coordinator
+from holdfast.leases.session import NodeInfo, Session, SessionTiming
+from holdfast.leases.world import host_world
+from holdfast.sources.objects import PLUGIN as OBJECTS
+from holdfast.spark.engine import Recipe, SparkEngine
+from holdfast.spark.session import start_session, stop_session
+from holdfast.stores.sqlite import SqliteStore
+from tests.servers.processes import running
+from tests.servers.s3 import ACCESS_KEY, REGION, SECRET_KEY, S3Server
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+BUCKET = "lake"
+PIPELINE = "scan"
+SCHEMA = (
+    "id BIGINT, time TIMESTAMP, level STRING, host STRING, user BIGINT, bytes BIGINT, latency DOUBLE, message STRING"
+)
+
+
+@dataclass(frozen=True)
+class Site:
+    """What the cases of the benchmark share."""
+
+    spark: SparkSession
+    s3: S3Server
+    folder: Path
+
+    def keys(self, prefix: str) -> list[str]:
+        pages = self.s3.client().get_paginator("list_objects_v2").paginate(Bucket=BUCKET, Prefix=f"{prefix}/")
+        return [one["Key"] for page in pages for one in page["Contents"]]
+
+    def files(self, prefix: str) -> str:
+        """The objects as the server keeps them: the peer reads them without the server in between."""
+        return str(self.s3.folder / "objects" / BUCKET / prefix)
+
+
+@contextmanager
+def site() -> Iterator[Site]:
+    """A server with an empty bucket, and a session."""
+    with tempfile.TemporaryDirectory() as folder, running(S3Server) as s3:
+        s3.create_bucket(BUCKET)
+        spark = start_session("bench", {"spark.driver.memory": "2g"}, "local[2]")
+        try:
+            yield Site(spark, s3, Path(folder))
+        finally:
+            stop_session(spark)
+            s3.crash()
+
+
+def put(where: Site, prefix: str, bodies: Iterator[bytes]) -> None:
+    """Objects with these bodies, eight at a time."""
+    client = where.s3.client(max_pool_connections=8)
+    with ThreadPoolExecutor(8) as pool:
+        waiting = []
+        for number, body in enumerate(bodies):
+            waiting.append(pool.submit(client.put_object, Bucket=BUCKET, Key=f"{prefix}/{number:06d}.jsonl", Body=body))
+            if len(waiting) >= 16:
+                waiting.pop(0).result()
+        for one in waiting:
+            one.result()
+
+
+def lines(first: int, count: int) -> bytes:
+    """That many JSON objects of about 170 bytes."""
+    dice = random.Random(first)
+    return b"".join(_line(first + number, dice) for number in range(count))
+
+
+def _line(row: int, dice: random.Random) -> bytes:
+    record = {
+        "id": row,
+        "time": f"2024-05-{row % 28 + 1:02d}T{row % 24:02d}:{row % 60:02d}:{row * 7 % 60:02d}Z",
+        "level": ("INFO", "WARN", "ERROR", "DEBUG")[row % 4],
+        "host": f"host-{row % 200}",
+        "user": dice.randrange(10**9),
+        "bytes": dice.randrange(10**6),
+        "latency": round(dice.random() * 1000, 3),
+        "message": f"request {dice.randrange(10**6)} served",
+    }
+    return json.dumps(record, separators=(",", ":")).encode() + b"\n"
+
+
+def through_a_node(where: Site, prefix: str, objects: int, sink: Sink, schema: str | None = None) -> float:
+    """Seconds of one node from its start, with an empty store, until the last object is COMPLETED."""
+    reach = {"endpoint_url": where.s3.endpoint, "region": REGION, "path_style": True}
+    keys = {"access_key_id": ACCESS_KEY, "secret_access_key": SECRET_KEY}
+    told = {"buckets": [{"bucket": BUCKET, "include_prefix": [f"{prefix}/"]}], "s3": {**reach, **keys}}
+    source = OBJECTS.build(OBJECTS.config.model_validate({**told, **({"schema": schema} if schema else {})}))
+    completed: list[float] = []
+
+    def note(event: Event) -> None:
+        if isinstance(event, PartitionCompleted):
+            completed.append(time.perf_counter())
+
+    with tempfile.TemporaryDirectory() as leases:
+        store = SqliteStore(Path(leases, "leases.db"))
+        store.open()
+        source.open()
+        sink.open(PIPELINE, durable=True)
+        node = _node(where, store, Recipe(source, (), {sink.name: sink}), note)
+        began = time.perf_counter()
+        node.run()
+        sink.close()
+        source.close()
+        store.close()
+    if len(completed) != objects:
+        raise RuntimeError(f"{len(completed)} of {objects} objects are completed")
+    return completed[-1] - began
+
+
+def _node(where: Site, store: SqliteStore, recipe: Recipe, note: Callable[[Event], None]) -> Node:
+    world = host_world(note)
+    session = Session(store, world, "$nodes", NodeInfo("bench", "bench"), SessionTiming(heartbeat=1.0))
+    engine = SparkEngine(where.spark, {PIPELINE: recipe})
+    coordinator = Coordinator(store, world, session, PIPELINE, policy=ClaimPolicy())
+    loop = PipelineLoop(coordinator, recipe.source, recipe.sinks, engine, LoopSettings())
+    return Node(session, [loop], engine, world)

@@ -1,0 +1,211 @@
+"""Objects of a bucket to OpenSearch and to files: a whole node against what people write by themselves.
+
+Ours is `Node` with its loop, leases in SQLite, discovery, staging, commit and publish. To OpenSearch the peers are
+opensearch-py's `parallel_bulk`, fed by boto3 with the same lines, and bodies made beforehand that are only posted: what
+the server can take. To Parquet the peer is plain Spark over the files behind the bucket, without S3 in between. For
+tiny objects it is Data Prepper's way as a loop: one object at a time, and two round trips to the store for each.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pyarrow.parquet as pq
+
+from benchmarks import discovery
+from benchmarks._archive_site import timed
+from benchmarks._scan_site import BUCKET, SCHEMA, Site, lines, put, site, through_a_node
+from benchmarks.harness import Comparison, compare, interleaved
+from holdfast.flow.sink import Sink
+from holdfast.registry import Registry
+from holdfast.sinks.files import PLUGIN as FILES
+from holdfast.sinks.opensearch import PLUGIN as OPENSEARCH
+from tests.servers.opensearch import OpenSearchServer
+from tests.servers.processes import PASSWORD, PostgresqlServer, running
+
+SMALL, LINES = 1_000, 1_000
+LARGE, LARGE_BYTES = 8, 200_000_000
+TINY = 20_000
+PREPARED = 5_000
+"""Documents in a body that was made beforehand."""
+REPETITIONS = 2
+INDEX = "logs"
+
+
+class RoomyServer(OpenSearchServer):
+    """With less, the peer's requests are refused."""
+
+    heap = "1g"
+
+
+def run() -> list[Comparison]:
+    with site() as where:
+        put(where, "small", (lines(number * LINES, LINES) for number in range(SMALL)))
+        return [*_to_opensearch(where), *_tiny(where), *_to_parquet(where), *discovery.run()]
+
+
+# --- OpenSearch ------------------------------------------------------------------------------------------------
+
+
+def _to_opensearch(where: Site) -> list[Comparison]:
+    with running(RoomyServer) as search:
+        bodies = list(_bodies(where))
+        ways: list[Callable[[], float]] = [
+            lambda: _indexed(search, lambda: through_a_node(where, "small", SMALL, _opensearch(search))),
+            lambda: _indexed(search, lambda: timed(lambda: _parallel_bulk(where, search))),
+            lambda: _indexed(search, lambda: timed(lambda: _post(search, bodies))),
+        ]
+        for way in ways:  # once off the record
+            way()
+        ours, bulk, limit = interleaved(ways, REPETITIONS)
+    return [
+        compare("scan", "to OpenSearch, boto3 and parallel_bulk", ours, bulk, "documents/s", 1.3),
+        compare("scan", "to OpenSearch, bodies made beforehand", ours, limit, "documents/s", 0.75),
+    ]
+
+
+def _indexed(search: OpenSearchServer, work: Callable[[], float]) -> float:
+    """Documents per second into an index that is made anew. All must be there afterwards."""
+    client = search.client()
+    client.indices.delete(index=INDEX, ignore_unavailable=True)
+    settings = {"number_of_shards": 1, "number_of_replicas": 0, "refresh_interval": "-1"}
+    client.indices.create(index=INDEX, body={"settings": settings})
+    seconds = work()
+    if (found := search.count(INDEX)) != SMALL * LINES:
+        raise RuntimeError(f"{found} of {SMALL * LINES} documents are there")
+    client.close()
+    return SMALL * LINES / seconds
+
+
+def _opensearch(search: OpenSearchServer, index: str = INDEX) -> Sink:
+    config = OPENSEARCH.config.model_validate({"hosts": [search.endpoint], "index": index})
+    sink: Sink = OPENSEARCH.build("opensearch", config, Registry.installed())
+    return sink
+
+
+def _parallel_bulk(where: Site, search: OpenSearchServer) -> None:
+    from opensearchpy.helpers import parallel_bulk
+
+    client = search.client()
+    for ok, told in parallel_bulk(client, _actions(where), thread_count=4, chunk_size=2_000):
+        if not ok:
+            raise RuntimeError(f"a document was refused: {told}")
+    client.close()
+
+
+def _actions(where: Site) -> Iterator[dict[str, Any]]:
+    s3 = where.s3.client()
+    for key in where.keys("small"):
+        for number, line in enumerate(s3.get_object(Bucket=BUCKET, Key=key)["Body"].read().splitlines()):
+            yield {"_index": INDEX, "_id": f"{key}-{number}", "_source": json.loads(line)}
+
+
+def _bodies(where: Site) -> Iterator[bytes]:
+    """All documents with ids, ready to be posted."""
+    s3, body = where.s3.client(), list[bytes]()
+    for key in where.keys("small"):
+        for number, line in enumerate(s3.get_object(Bucket=BUCKET, Key=key)["Body"].read().splitlines()):
+            body.append(b'{"index":{"_id":"%s-%d"}}\n%s\n' % (key.encode(), number, line))
+            if len(body) == PREPARED:
+                yield b"".join(body)
+                body.clear()
+    if body:
+        yield b"".join(body)
+
+
+def _post(search: OpenSearchServer, bodies: list[bytes]) -> None:
+    def post(own: list[bytes]) -> None:
+        connection = http.client.HTTPConnection("127.0.0.1", search.port)
+        for body in own:
+            connection.request("POST", f"/{INDEX}/_bulk", body, {"Content-Type": "application/x-ndjson"})
+            answer = connection.getresponse()
+            if answer.status != 200 or b'"errors":false' not in answer.read():
+                raise RuntimeError("a prepared body was refused")
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(post, [bodies[start::4] for start in range(4)]))
+
+
+# --- tiny objects ----------------------------------------------------------------------------------------------
+
+
+def _tiny(where: Site) -> list[Comparison]:
+    put(where, "tiny", (lines(number, 1) for number in range(TINY)))
+    with running(RoomyServer) as search, running(PostgresqlServer) as database:
+        through_a_node(where, "small", SMALL, _opensearch(search, "warm"))
+        ours = TINY / through_a_node(where, "tiny", TINY, _opensearch(search, "tiny"))
+        if (found := search.count("tiny")) != TINY:
+            raise RuntimeError(f"{found} of {TINY} documents are there")
+        peer = _one_at_a_time(where, database)
+    return [compare("scan", "tiny objects, one and two round trips at a time", ours, peer, "objects/s", 5)]
+
+
+def _one_at_a_time(where: Site, database: PostgresqlServer) -> float:
+    """Objects per second of a tenth of them: take one, read it, complete it. What was read goes nowhere."""
+    keys, s3 = where.keys("tiny")[: TINY // 10], where.s3.client()
+    reach: dict[str, Any] = {"host": "127.0.0.1", "port": database.port, "user": database.user, "password": PASSWORD}
+    with psycopg.connect(dbname="postgres", autocommit=True, **reach) as connection:
+        connection.execute("CREATE TABLE work (key text PRIMARY KEY, status text, owner text, version int)")
+        connection.cursor().executemany("INSERT INTO work VALUES (%s, 'UNASSIGNED', NULL, 0)", [(key,) for key in keys])
+
+        def work() -> None:
+            for key in keys:
+                _move(connection, key, "ASSIGNED", 0)
+                json.loads(s3.get_object(Bucket=BUCKET, Key=key)["Body"].read())
+                _move(connection, key, "COMPLETED", 1)
+
+        return len(keys) / timed(work)
+
+
+def _move(connection: Any, key: str, status: str, version: int) -> None:
+    connection.execute(
+        "UPDATE work SET status = %s, owner = 'me', version = version + 1 WHERE key = %s AND version = %s",
+        (status, key, version),
+    )
+
+
+# --- Parquet ---------------------------------------------------------------------------------------------------
+
+
+def _to_parquet(where: Site) -> list[Comparison]:
+    sample = lines(0, 10_000)
+    each = LARGE_BYTES * 10_000 // len(sample)
+    put(where, "large", (lines(number * each, each) for number in range(LARGE)))
+    output = where.folder / "out"
+    ways: list[Callable[[], float]] = []
+    for prefix, objects, rows in (("large", LARGE, LARGE * each), ("small", SMALL, SMALL * LINES)):
+        ways += [partial(_ours, where, prefix, objects, rows, output), partial(_spark, where, prefix, rows, output)]
+    for way in ways:  # once off the record
+        way()
+    large, peer_large, small, peer_small = interleaved(ways, REPETITIONS)
+    return [
+        compare("scan", "8 objects of 200 MB to Parquet, plain Spark", large, peer_large, "rows/s", 0.9),
+        compare("scan", "1,000 small objects to a file each, plain Spark", small, peer_small, "rows/s", 0),
+    ]
+
+
+def _ours(where: Site, prefix: str, objects: int, rows: int, output: Path) -> float:
+    config = FILES.config.model_validate({"root": str(output), "format": {"parquet": {"compression": "snappy"}}})
+    sink = FILES.build("files", config, Registry.installed())
+    return _written(rows, output, through_a_node(where, prefix, objects, sink, SCHEMA))
+
+
+def _spark(where: Site, prefix: str, rows: int, output: Path) -> float:
+    return _written(rows, output, timed(lambda: where.spark.read.json(where.files(prefix)).write.parquet(str(output))))
+
+
+def _written(rows: int, output: Path, seconds: float) -> float:
+    """Rows per second. Checks that every row is there, and removes them, off the clock."""
+    found = sum(pq.ParquetFile(path).metadata.num_rows for path in output.rglob("*.parquet"))
+    if found != rows:
+        raise RuntimeError(f"{found} of {rows} rows are there")
+    shutil.rmtree(output)
+    return rows / seconds

@@ -1,0 +1,79 @@
+"""Whole small objects by obstore, for a fifth of the time that botocore takes for a request.
+
+Only an answer that is what was wished for counts. For everything else there is None, and the caller asks again through
+`S3Client`, which repeats with care and tells errors in words.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from typing import TYPE_CHECKING, Any
+
+from holdfast.buckets.s3_access import S3Access
+
+if TYPE_CHECKING:
+    from obstore.store import S3Store
+
+CONNECT_WITHIN = "5s"
+
+
+def fetch(access: S3Access, key: str, etag: str) -> bytes | None:
+    """All bytes of the object, if it has this ETag; None if it has not, or if it cannot be told right now.
+
+    Blocks for a request or two, and may be called by several threads.
+    """
+    import obstore
+    from obstore.exceptions import BaseError
+
+    store = _store_of(access)
+    try:
+        return None if store is None else obstore.get(store, key, options={"if_match": etag}).bytes().to_bytes()
+    except (BaseError, OSError):
+        return None
+
+
+_stores: dict[S3Access, S3Store] = {}
+_opening = threading.Lock()
+_user = os.getpid()
+
+
+def _store_of(access: S3Access) -> S3Store | None:
+    """None in a process forked from one that has used obstore: its threads are not here, and a call would not end."""
+    global _user  # noqa: PLW0603 - the process that has used it first
+    with _opening:
+        if _stores and _user != os.getpid():
+            return None
+        if access not in _stores:
+            _stores[access] = _connect(access)
+            _user = os.getpid()
+        return _stores[access]
+
+
+def _connect(access: S3Access) -> S3Store:
+    from obstore.store import S3Store
+
+    told: dict[str, Any] = {
+        "region": access.region or "us-east-1",
+        "virtual_hosted_style_request": not access.path_style,
+    }
+    if access.endpoint_url is not None:
+        told["endpoint"] = access.endpoint_url
+    if access.access_key_id is not None and access.secret_access_key is not None:
+        told["access_key_id"] = access.access_key_id.reveal()
+        told["secret_access_key"] = access.secret_access_key.reveal()
+        if access.session_token is not None:
+            told["session_token"] = access.session_token.reveal()
+    else:
+        told["credential_provider"] = _provider(access)
+    patience = f"{access.patience:g}s"
+    options: Any = {"allow_http": True, "connect_timeout": CONNECT_WITHIN, "timeout": patience}
+    return S3Store(access.bucket, client_options=options, retry_config={"max_retries": 1}, **told)
+
+
+def _provider(access: S3Access) -> Any:
+    """The chain that boto3 asks: environment, profile, role of the machine."""
+    import boto3
+    from obstore.auth.boto3 import Boto3CredentialProvider
+
+    return Boto3CredentialProvider(boto3.session.Session(region_name=access.region))

@@ -1,0 +1,180 @@
+"""`holdfast deadletters`: records that could not be handled, and sending them through the pipeline again."""
+
+from __future__ import annotations
+
+import getpass
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import asdict
+from datetime import UTC, datetime
+from itertools import islice
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from holdfast.cli import output
+from holdfast.cli.options import AsJson, File, PipelineName, chosen_pipeline, opened_store
+from holdfast.cli.reprocess import log
+from holdfast.errors import UsageError
+
+if TYPE_CHECKING:
+    from holdfast.config.models import Settings
+    from holdfast.flow.letters import Letter
+    from holdfast.flow.run import Run
+    from holdfast.jobs.letters import Taken
+
+COLUMNS = ("SINK", "PARTITION", "REASON", "WAITING", "SENT AGAIN", "CANNOT BE", "FIRST", "LAST")
+LONGEST_REASON = 200
+MOST_ROWS = 1000
+
+SinkName = Annotated[str | None, typer.Option("--sink", metavar="NAME", help="Only this sink; all unless given.")]
+Partition = Annotated[str | None, typer.Option("--partition", metavar="KEY", help="Only of this partition.")]
+Reason = Annotated[str | None, typer.Option("--reason", metavar="TEXT", help="Only with this text in the reason.")]
+Limit = Annotated[int, typer.Option("--limit", min=1, metavar="N", help="How many at most.")]
+Everything = Annotated[bool, typer.Option("--all", metavar="", help="Also letters that were sent again.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", metavar="", help="Only tell what would be sent.")]
+
+
+def list_letters(file: File, pipeline: PipelineName = None, sink: SinkName = None, json: AsJson = False) -> None:
+    """Count the dead letters of a pipeline by sink, partition and reason. Reads all of them; needs no store."""
+    groups: dict[tuple[str, str, str], _Group] = {}
+    for name, letter in _letters(file, pipeline, sink):
+        key = (name, letter.key, letter.reason[:LONGEST_REASON])
+        groups.setdefault(key, _Group()).count(letter)
+    rows = [(*key, *group.cells()) for key, group in sorted(groups.items())]
+    if json:
+        names = [column.lower().replace(" ", "_") for column in COLUMNS]
+        output.say_json([dict(zip(names, row, strict=True)) for row in rows])
+        return
+    output.say_table(COLUMNS, rows[:MOST_ROWS])
+    if len(rows) > MOST_ROWS:
+        output.tell(f"{len(rows) - MOST_ROWS} more rows are not shown; --json shows all")
+
+
+def show(
+    file: File,
+    pipeline: PipelineName = None,
+    sink: SinkName = None,
+    partition: Partition = None,
+    reason: Reason = None,
+    limit: Limit = 20,
+    all_of_them: Everything = False,
+) -> None:
+    """Print dead letters as JSON, one a line."""
+    chosen = (
+        (name, letter)
+        for name, letter in _letters(file, pipeline, sink)
+        if partition in {None, letter.key}
+        and (reason is None or reason in letter.reason)
+        and (all_of_them or letter.redriven is None)
+    )
+    for name, letter in islice(chosen, limit):
+        output.say_json_line({"sink": name, **_told(letter)})
+    if next(chosen, None) is not None:
+        output.tell(f"there are more than {limit}; see --limit")
+
+
+def redrive(
+    file: File,
+    pipeline: PipelineName = None,
+    sink: SinkName = None,
+    partition: Partition = None,
+    reason: Reason = None,
+    dry_run: DryRun = False,
+) -> None:
+    """Send the records of dead letters through the pipeline's processors again, into the sink that kept them.
+
+    Each is sent once and then marked; what fails again is another dead letter. Letters that do not hold their whole
+    record are left, and told. The live pipeline goes on. Ends with 1 if a run did not complete.
+    """
+    from holdfast import app
+    from holdfast.jobs.letters import Choice
+    from holdfast.jobs.redriving import look
+    from holdfast.jobs.redriving import redrive as send_again
+
+    settings = app.load_settings(file)
+    name = chosen_pipeline(settings, pipeline)
+    ended = True
+    with opened_store(settings) as store:
+        for one in _sinks(settings, name, sink):
+            choice = Choice(one, partition, reason)
+            taken = look(settings, store, name, choice)
+            _tell_taken(one, taken, dry_run=dry_run)
+            if taken.number and not dry_run:
+                run = send_again(settings, store, name, choice, log(), by=getpass.getuser())
+                ended = _end(one, run, file) and ended
+    if not ended:
+        raise typer.Exit(1)
+
+
+class _Group:
+    """Letters of one partition with one reason."""
+
+    def __init__(self) -> None:
+        self._states: Counter[str] = Counter()
+        self._times: list[float] = []
+
+    def count(self, letter: Letter) -> None:
+        state = "sent" if letter.redriven is not None else "waiting" if letter.refusal is None else "cannot"
+        self._states[state] += 1
+        if letter.at is not None:
+            self._times = [min([letter.at, *self._times]), max([letter.at, *self._times])]
+
+    def cells(self) -> tuple[Any, ...]:
+        first, last = self._times or (None, None)
+        counts = (self._states["waiting"], self._states["sent"], self._states["cannot"])
+        return (*counts, _time(first), _time(last))
+
+
+def _letters(file: str, pipeline: str | None, sink: str | None) -> Iterator[tuple[str, Letter]]:
+    """Letters with the names of their sinks."""
+    from holdfast import app
+    from holdfast.jobs.redriving import box_of
+    from holdfast.registry import Registry
+
+    settings = app.load_settings(file)
+    name = chosen_pipeline(settings, pipeline)
+    built = app.build_parts(settings.pipelines[name], Registry.installed())
+    try:
+        for one in _sinks(settings, name, sink):
+            for letter in box_of(built, settings.identifier(name), one).letters():
+                yield one, letter
+    finally:
+        built.source.close()
+
+
+def _sinks(settings: Settings, pipeline: str, asked: str | None) -> list[str]:
+    names = [named.name for named in settings.pipelines[pipeline].sinks]
+    if asked is not None and asked not in names:
+        raise UsageError(f"pipeline {pipeline!r} has no sink {asked!r}; it has {', '.join(names)}")
+    return names if asked is None else [asked]
+
+
+def _told(letter: Letter) -> dict[str, Any]:
+    told = asdict(letter) | {"id": f"{letter.id.place}:{letter.id.number}", "at": _time(letter.at)}
+    return {name: value for name, value in told.items() if value is not None} | {"cannot_be_sent": letter.refusal}
+
+
+def _time(seconds: float | None) -> str | None:
+    return None if seconds is None else datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")
+
+
+def _tell_taken(sink: str, taken: Taken, *, dry_run: bool) -> None:
+    for why, number in taken.refused.items():
+        output.tell(f"sink {sink}: {number} cannot be sent again: {why}")
+    if taken.left:
+        output.tell(f"sink {sink}: {taken.left} are left for the next redrive; one run does not take so many")
+    if dry_run or not taken.number:
+        partitions = len(taken.sheaves)
+        output.say(f"sink {sink}: {taken.number} letters of {partitions} partitions wait to be sent again")
+
+
+def _end(sink: str, run: Run, file: str) -> bool:
+    counts = run.counts
+    output.say(
+        f"sink {sink}: run {run.id} is {run.status.value}: {counts.processed} letters sent again, "
+        f"{counts.failed} of them are dead letters once more"
+    )
+    if run.status.value in {"RUNNING", "READY"}:
+        output.tell(f"it has not ended; go on with `holdfast runs join {file} {run.id}`")
+    return run.status.value == "COMPLETED"

@@ -1,0 +1,35 @@
+"""How many leases a node holds at a time: its whole share where partitions live long, else as many as a round carries.
+
+While partitions are tiny a round may carry more of them, or its fixed costs would be all there is. It grows step by
+step, so that a node never takes many large ones away from others because the few before them were small.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from holdfast.flow.source import Source
+from holdfast.leases.lease import Lease
+
+UNBOUNDED = 1_000_000
+MOST_TIMES = 10
+
+
+class Reach:
+    """Of one pipeline on one node."""
+
+    def __init__(self, source: Source, batches: int) -> None:
+        """`batches` of ordinary size are in one round."""
+        self._source = source
+        self._ordinary = self.batches = batches
+        """Batches that a round carries now."""
+
+    def room(self, held: Sequence[Lease]) -> int:
+        """How many more leases may be taken."""
+        if self._source.lives_long:
+            return UNBOUNDED - len(held)
+        if not self._source.is_light(held):
+            self.batches = self._ordinary
+        elif len(held) >= self.batches:
+            self.batches = min(2 * self.batches, MOST_TIMES * self._ordinary)
+        return self.batches - len(held)

@@ -1,0 +1,142 @@
+"""Which dead letters a redrive takes: all that wait, but for those that were sent before and those that cannot be."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from holdfast import app
+from holdfast.config.models import Settings
+from holdfast.errors import Refused
+from holdfast.flow.letters import Letter, LetterBox, LetterId, Rebuilder
+from holdfast.flow.run import Run
+from holdfast.flow.sink import Publication, Sink
+from holdfast.flow.source import Source
+from holdfast.leases import transitions
+from holdfast.leases.lease import FINISHED, Key, Lease, Partition
+from holdfast.leases.operate import Operator
+from holdfast.leases.store import Store
+from holdfast.sources.letters.source import LettersSource, Sheaf, sent_of
+
+KIND = "redrive"
+MOST_LETTERS = 5000
+MOST_PLACES = 1000
+"""Of one partition in one run, because their names are kept in its row; the others are left for the next run."""
+MOST_PARTITIONS = 5000
+AT_ONCE = 500
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Letters of one sink, chosen by their partition and by words of their reason."""
+
+    sink: str
+    key: str | None = None
+    reason: str | None = None
+
+    def takes(self, letter: Letter) -> bool:
+        return self.key in {None, letter.key} and (self.reason is None or self.reason in letter.reason)
+
+
+@dataclass
+class Taken:
+    """What a redrive takes, and why it leaves the others."""
+
+    sheaves: list[Sheaf] = field(default_factory=list)
+    refused: Counter[str] = field(default_factory=Counter)
+    left: int = 0
+
+    @property
+    def number(self) -> int:
+        return sum(len(sheaf.ids) for sheaf in self.sheaves)
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """The letters of one sink that wait. Iterated, it gives the partitions of a run; the run's lock must be held."""
+
+    settings: Settings
+    store: Store
+    pipeline: str
+    choice: Choice
+    box: LetterBox
+    rebuilder: Rebuilder
+    live: Source
+    sink: Sink
+
+    def __iter__(self) -> Iterator[Partition]:
+        for run in self._former():
+            self._fence(run)
+        return iter([sheaf.partition() for sheaf in self.look().sheaves])
+
+    def look(self) -> Taken:
+        """What would be taken now. Changes nothing."""
+        sent = {one for run in self._former() for row in self._rows(run).rows() for one in sent_of(row)}
+        taken, by_key = Taken(), defaultdict[str, list[tuple[int, LetterId]]](list)
+        for letter in self.box.letters():
+            if letter.redriven is not None or letter.id in sent or not self.choice.takes(letter):
+                continue
+            why = letter.refusal or self.rebuilder.refusal(letter)
+            if why is None:
+                by_key[letter.key].append((letter.item, letter.id))
+            else:
+                taken.refused[why] += 1
+        keys = list(by_key)
+        taken.left += sum(len(by_key.pop(key)) for key in keys[MOST_PARTITIONS:])
+        keys = keys[:MOST_PARTITIONS]
+        for at in range(0, len(keys), AT_ONCE):
+            self._gather(taken, {key: by_key[key] for key in keys[at : at + AT_ONCE]})
+        return taken
+
+    def _gather(self, taken: Taken, letters: dict[str, list[tuple[int, LetterId]]]) -> None:
+        pipeline = self.settings.identifier(self.pipeline)
+        rows = self.store.get([Key(pipeline, "", key) for key in letters])
+        for row, (key, some) in zip(rows, letters.items(), strict=True):
+            if row is None or row.unreadable is not None or transitions.is_stripped(row):
+                taken.refused[f"the store does not know its partition {key} any more"] += len(some)
+                continue
+            ids = _bounded([one for _, one in sorted(some)])
+            taken.left += len(some) - len(ids)
+            taken.sheaves.append(Sheaf(row, self.live.name(row), ids))
+
+    # --- former runs -------------------------------------------------------------------------------------------
+
+    def _former(self) -> list[Run]:
+        known = app.runs(self.settings, self.store, self.pipeline).list()
+        return [run for run in known if of_sink(run, self.choice.sink)]
+
+    def _rows(self, run: Run) -> Operator:
+        return app.operator(self.settings, self.store, self.pipeline, run.id)
+
+    def _fence(self, run: Run) -> None:
+        """No node may go on with this run, which has lost the lock; and what it has committed is published."""
+        rows = self._rows(run)
+        for row in list(rows.rows()):
+            fenced = row if row.status in FINISHED else rows.fail(row.key, "another redrive has begun")
+            if fenced.commit.receipts is not None:
+                self._publish(rows, fenced)
+
+    def _publish(self, rows: Operator, row: Lease) -> None:
+        name = LettersSource(self.box, self.rebuilder).name(row)
+        receipt = (row.commit.receipts or {})[self.choice.sink]
+        (trouble,) = self.sink.publish([Publication(row, name, receipt)])
+        if trouble is not None:
+            raise Refused(f"what run {row.run} has committed of {row.key} cannot be published: {trouble}")
+        rows.change(row.key, lambda now_there, now: transitions.published(now_there, row.commit.commit_id, now))
+
+
+def of_sink(run: Run, sink: str) -> bool:
+    """Whether a run is a redrive of this sink."""
+    told = run.configuration
+    return isinstance(told, dict) and told.get("kind") == KIND and told.get("sink") == sink
+
+
+def _bounded(ids: Sequence[LetterId]) -> list[LetterId]:
+    chosen, places = list[LetterId](), set[str]()
+    for one in ids[:MOST_LETTERS]:
+        places.add(one.place)
+        if len(places) > MOST_PLACES:
+            break
+        chosen.append(one)
+    return chosen

@@ -1,0 +1,101 @@
+"""What processors of expressions have in common: where they apply, and what becomes of rows on which they fail."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Literal
+
+from pydantic import Field
+
+from holdfast.config import Options
+from holdfast.errors import Refused
+from holdfast.flow.source import FAULT_COLUMN
+from holdfast.registry import did_you_mean
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+TAGS = "tags"
+
+
+class FailingOptions(Options):
+    """Settings of a processor that may fail on a row."""
+
+    when: str | None = Field(
+        None, min_length=1, description="Condition in Spark SQL; other rows stay as they are. All rows unless given."
+    )
+    on_error: Literal["dead_letter", "keep", "tag"] = Field(
+        "dead_letter",
+        description="What becomes of a row on which it fails: a dead letter; or it is kept with nulls for what was not "
+        "found, if wanted with a tag in the column `tags`.",
+    )
+    tags_on_failure: tuple[str, ...] = Field(
+        ("failed",), min_length=1, description="The tags that `on_error: tag` adds to the column `tags`."
+    )
+
+
+def require(frame: DataFrame, names: Iterable[str], who: str) -> None:
+    """Raise `Refused` if a column is not there."""
+    from holdfast.spark.records import data_columns
+
+    there = data_columns(frame)
+    for name in names:
+        if name not in there:
+            hint = did_you_mean(name, there) or f"; there are {', '.join(there) or 'none'}"
+            raise Refused(f"{who}: there is no column {name!r}{hint}")
+
+
+def refuse_ours(names: Iterable[str], who: str) -> None:
+    """Raise `Refused` if a column that is made or taken away is one of holdfast's."""
+    from holdfast.spark.records import OUR_COLUMNS
+
+    for name in names:
+        if name in OUR_COLUMNS:
+            raise Refused(f"{who}: the name {name} is holdfast's own")
+
+
+def text_of(name: str) -> Column:
+    """A column as text; bytes are taken for UTF-8."""
+    from pyspark.sql import functions as sql
+
+    from holdfast.spark.records import quoted
+
+    return sql.col(quoted(name)).cast("string")
+
+
+def changed(
+    frame: DataFrame, config: FailingOptions, columns: Mapping[str, Column], reason: Column, drop: Iterable[str] = ()
+) -> DataFrame:
+    """The frame with these columns, and with rows treated by `on_error` where there is a reason.
+
+    Where the condition does not hold, columns that were there keep their value. `drop`: columns that are not needed
+    any more.
+    """
+    from pyspark.sql import functions as sql
+
+    from holdfast.spark.records import REASON_COLUMN, quoted, with_faults
+
+    applies = sql.lit(True) if config.when is None else sql.coalesce(sql.expr(config.when), sql.lit(False))
+
+    def chosen(name: str, made: Column) -> Column:
+        if config.when is None:
+            return made
+        before = sql.col(quoted(name)) if name in frame.columns else sql.lit(None)
+        return sql.when(applies, made).otherwise(before)
+
+    fails = sql.when(sql.col(FAULT_COLUMN).isNull() & applies, reason)
+    result = frame.withColumns({name: chosen(name, made) for name, made in columns.items()} | {REASON_COLUMN: fails})
+    if config.on_error == "dead_letter":
+        result = with_faults(result, sql.col(REASON_COLUMN))
+    elif config.on_error == "tag":
+        result = _tagged(result, sql.col(REASON_COLUMN).isNotNull(), config.tags_on_failure)
+    return result.drop(REASON_COLUMN, *(name for name in drop if name not in columns))
+
+
+def _tagged(frame: DataFrame, fails: Column, tags: Iterable[str]) -> DataFrame:
+    from pyspark.sql import functions as sql
+
+    added: Any = sql.array(*(sql.lit(tag) for tag in tags))
+    none = sql.array().cast("array<string>")
+    before = sql.coalesce(sql.col(TAGS), none) if TAGS in frame.columns else none
+    return frame.withColumn(TAGS, sql.when(fails, sql.array_union(before, added)).otherwise(before))

@@ -1,0 +1,107 @@
+"""The processor `date`: texts and numbers to timestamps."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any
+from zoneinfo import ZoneInfo
+
+from pydantic import AfterValidator, BeforeValidator, Field
+
+from holdfast.config import Options
+from holdfast.flow.processor import Processor
+from holdfast.processors._steps import FailingOptions, changed, refuse_ours, require, text_of
+from holdfast.registry import Plugin
+
+NAME = "date"
+ISO = "iso8601"
+EPOCHS = {"epoch_second": 1_000_000, "epoch_milli": 1_000, "epoch_micro": 1}
+"""Microseconds of each."""
+EPOCH_NANO = "epoch_nano"
+_QUOTED = re.compile(r"'[^']*'")
+_ZONES = re.compile(r"[zZxXVO]")
+
+
+def _check_zone(name: str) -> str:
+    try:
+        ZoneInfo(name)
+    except (OSError, ValueError, KeyError):
+        raise ValueError(f"there is no time zone {name!r}; write a name such as Europe/Berlin") from None
+    return name
+
+
+def _listed(value: Any) -> Any:
+    return [value] if isinstance(value, str) else value
+
+
+class DateMatch(Options):
+    """A column, and how its times are written."""
+
+    key: str = Field(min_length=1, description="The column.")
+    patterns: Annotated[tuple[str, ...], BeforeValidator(_listed)] = Field(
+        min_length=1,
+        description="How times are written, the first that fits counts: a pattern of Spark such as "
+        "`dd/MMM/yyyy:HH:mm:ss Z`, or `iso8601`, `epoch_second`, `epoch_milli`, `epoch_micro`, `epoch_nano`.",
+    )
+
+
+class DateConfig(FailingOptions):
+    """Where times are found, and where they go."""
+
+    match: tuple[DateMatch, ...] = Field(
+        min_length=1, description="Columns with times; the first that is not null counts."
+    )
+    destination: str = Field("@timestamp", min_length=1, description="Column for the timestamp.")
+    source_timezone: Annotated[str, AfterValidator(_check_zone)] = Field(
+        "UTC", description="Time zone of texts that name none."
+    )
+
+
+class Date(Processor):
+    """A row with a text that is no time by any pattern has failed. Null stays null."""
+
+    may_fault = True
+
+    def __init__(self, config: DateConfig) -> None:
+        self._config = config
+
+    def apply(self, frame: Any) -> Any:
+        from pyspark.sql import functions as sql
+
+        config = self._config
+        require(frame, [one.key for one in config.match], NAME)
+        refuse_ours([config.destination], NAME)
+        time, reason = sql.lit(None).cast("timestamp"), sql.lit(None).cast("string")
+        for one in reversed(config.match):
+            text = text_of(one.key)
+            made = sql.coalesce(*(_time(text, pattern, config.source_timezone) for pattern in one.patterns))
+            complaint = sql.when(made.isNull(), sql.concat(sql.lit(f"{NAME}: {one.key} is no time: "), text))
+            time = sql.when(text.isNotNull(), made).otherwise(time)
+            reason = sql.when(text.isNotNull(), complaint).otherwise(reason)
+        return changed(frame, config, {config.destination: time}, reason)
+
+
+def _time(text: Any, pattern: str, zone: str) -> Any:
+    """The timestamp; null if the text is none by this pattern. The session's own zone is UTC."""
+    from pyspark.sql import functions as sql
+
+    if pattern in EPOCHS:
+        return sql.timestamp_micros((text.try_cast("decimal(38,6)") * EPOCHS[pattern]).try_cast("bigint"))
+    if pattern == EPOCH_NANO:
+        return sql.timestamp_micros(sql.floor(text.try_cast("decimal(38,0)") / 1000).try_cast("bigint"))
+    if pattern == ISO:
+        local = text.try_cast("timestamp_ntz")
+        named = sql.regexp_like(text, sql.lit(r"(?:[Zz]|[+-]\d{2}(?::?\d{2})?| [A-Za-z/_]+)$"))
+        made = text.try_cast("timestamp")
+        return made if zone == "UTC" else sql.when(named, made).otherwise(_in_zone(local, zone))
+    made = sql.try_to_timestamp(text, sql.lit(pattern))
+    return made if _ZONES.search(_QUOTED.sub("", pattern)) else _in_zone(made, zone)
+
+
+def _in_zone(time: Any, zone: str) -> Any:
+    from pyspark.sql import functions as sql
+
+    return time if zone == "UTC" else sql.to_utc_timestamp(time.cast("timestamp"), zone)
+
+
+PLUGIN = Plugin(NAME, DateConfig, Date, "Make timestamps of texts and numbers.")

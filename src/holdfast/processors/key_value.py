@@ -1,0 +1,100 @@
+"""The processor `key_value`: a text such as `a=1&b=2` to a map, or to columns."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Self
+
+from pydantic import Field, model_validator
+from pydantic_core import PydanticCustomError
+
+from holdfast.config.plugins import PLAIN_ERROR
+from holdfast.flow.processor import Processor
+from holdfast.processors._steps import FailingOptions, changed, refuse_ours, require, text_of
+from holdfast.registry import Plugin
+
+NAME = "key_value"
+
+
+class KeyValueConfig(FailingOptions):
+    """How the text is taken apart."""
+
+    source: str = Field("value", min_length=1, description="The column with the text.")
+    destination: str | None = Field(
+        None,
+        min_length=1,
+        description="Column for a map of texts. Without it each of `include_keys` becomes a column of its own.",
+    )
+    field_split_characters: str = Field("&", min_length=1, description="Characters of which each ends a pair.")
+    value_split_characters: str = Field(
+        "=", min_length=1, description="Characters of which the first in a pair ends the key."
+    )
+    include_keys: tuple[str, ...] = Field((), description="Only these keys; all unless given.")
+    trim: bool = Field(True, description="Leave out white space around keys and values.")
+
+    @model_validator(mode="after")
+    def _has_a_place(self) -> Self:
+        if self.destination is None and not self.include_keys:
+            raise PydanticCustomError(
+                PLAIN_ERROR, "give a destination, which gets a map; or include_keys, which become columns"
+            )
+        return self
+
+
+class KeyValue(Processor):
+    """A text without a single pair has failed. Of a key that comes twice the first value counts."""
+
+    may_fault = True
+
+    def __init__(self, config: KeyValueConfig) -> None:
+        self._config = config
+
+    def apply(self, frame: Any) -> Any:
+        from pyspark.sql import functions as sql
+
+        config = self._config
+        require(frame, [config.source], NAME)
+        text = text_of(config.source)
+        found = f"_{NAME}"
+        frame = frame.withColumn(found, self._pairs(text))
+        made = sql.col(found)
+        if config.destination is None:
+            columns = {key: made[key] for key in config.include_keys}
+        else:
+            columns = {config.destination: made}
+        refuse_ours(columns, NAME)
+        filled = sql.coalesce(sql.trim(text) != "", sql.lit(False))
+        without = ~text.rlike(_any_of(config.value_split_characters))
+        reason = sql.when(filled & without, sql.lit(f"{NAME}: {config.source} has no pair of key and value"))
+        return changed(frame, config, columns, reason, [found])
+
+    def _pairs(self, text: Any) -> Any:
+        from pyspark.sql import functions as sql
+
+        config, between = self._config, _any_of(self._config.value_split_characters)
+
+        def pair(piece: Any) -> Any:
+            parts = sql.split(piece, between, 2)
+            key, value = sql.element_at(parts, 1), sql.get(parts, sql.lit(1))
+            return sql.struct(self._cut(key).alias("key"), self._cut(value).alias("value"))
+
+        pairs = sql.transform(sql.split(text, _any_of(config.field_split_characters)), pair)
+        pairs = sql.filter(pairs, lambda one: one["key"] != "")
+        if config.include_keys:
+            pairs = sql.filter(pairs, lambda one: one["key"].isin(list(config.include_keys)))
+        keys = sql.transform(pairs, lambda one: one["key"])
+        # Spark refuses a map with a key twice, and would fail the whole job.
+        first = sql.filter(pairs, lambda one, at: sql.array_position(keys, one["key"]) == at + 1)
+        return sql.map_from_entries(first)
+
+    def _cut(self, text: Any) -> Any:
+        from pyspark.sql import functions as sql
+
+        return sql.trim(text) if self._config.trim else text
+
+
+def _any_of(characters: str) -> str:
+    return f"[{re.escape(characters)}]"
+
+
+PLUGIN = Plugin(NAME, KeyValueConfig, KeyValue, "Make a map or columns of a text of keys and values.")

@@ -1,0 +1,83 @@
+"""The processor `sql`: rows by expressions of Spark SQL, or by a whole query."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any, Self
+
+from pydantic import Field, model_validator
+from pydantic_core import PydanticCustomError
+
+from holdfast.config import Options
+from holdfast.config.plugins import PLAIN_ERROR
+from holdfast.errors import Refused
+from holdfast.flow.processor import Processor
+from holdfast.flow.source import FAULT_COLUMN, SYSTEM_COLUMNS
+from holdfast.registry import Plugin
+
+NAME = "sql"
+VIEW = "records"
+# Views are the session's, and rounds are planned by several threads.
+_planning = threading.Lock()
+
+
+class SqlConfig(Options):
+    """Either expressions, or a query."""
+
+    select: tuple[str, ...] = Field(
+        (), description="Columns that come out, as in SELECT: `*`, `id`, `upper(name) AS name`. holdfast's own stay."
+    )
+    where: str | None = Field(
+        None, min_length=1, description="Condition that rows must meet, over the columns that come in; with `select`."
+    )
+    query: str | None = Field(
+        None,
+        min_length=1,
+        description="A whole query on the view `records`. It must keep the columns _batch, _item and _fault, as "
+        "SELECT * does, and the rows whose _fault is not null.",
+    )
+
+    @model_validator(mode="after")
+    def _one_of_both(self) -> Self:
+        if bool(self.select) == (self.query is not None):
+            raise PydanticCustomError(PLAIN_ERROR, "give either `select`, a list of expressions, or `query`")
+        if self.where is not None and self.query is not None:
+            raise PydanticCustomError(PLAIN_ERROR, "`where` belongs to `select`; a query has a WHERE of its own")
+        return self
+
+
+class Sql(Processor):
+    def __init__(self, config: SqlConfig) -> None:
+        self._config = config
+
+    def apply(self, frame: Any) -> Any:
+        return _selected(frame, self._config) if self._config.query is None else _queried(frame, self._config.query)
+
+
+def _selected(frame: Any, config: SqlConfig) -> Any:
+    from pyspark.sql import functions as sql
+
+    from holdfast.spark.records import OUR_COLUMNS, data_columns, quoted
+
+    if config.where is not None:
+        frame = frame.where(sql.col(FAULT_COLUMN).isNotNull() | sql.expr(config.where))
+    ours = [name for name in OUR_COLUMNS if name in frame.columns]
+    own = [quoted(name) for name in data_columns(frame)]
+    chosen = [text for one in config.select for text in (own if one.strip() == "*" else [one])]
+    return frame.selectExpr(*ours, *chosen)
+
+
+def _queried(frame: Any, query: str) -> Any:
+    with _planning:
+        frame.createOrReplaceTempView(VIEW)
+        try:
+            result = frame.sparkSession.sql(query)
+        finally:
+            frame.sparkSession.catalog.dropTempView(VIEW)
+    dropped = [name for name in SYSTEM_COLUMNS if name not in result.columns]
+    if dropped:
+        raise Refused(f"{NAME}: the query dropped {', '.join(dropped)}; it must keep {', '.join(SYSTEM_COLUMNS)}")
+    return result
+
+
+PLUGIN = Plugin(NAME, SqlConfig, Sql, "Make rows by expressions of Spark SQL, or by a query.")

@@ -1,0 +1,28 @@
+"""The sink `opensearch`: documents in OpenSearch, or in Elasticsearch where the same calls work."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from holdfast.errors import UsageError
+from holdfast.registry import Plugin, Registry
+from holdfast.sinks.opensearch.config import OpenSearchConfig
+
+if TYPE_CHECKING:
+    from holdfast.sinks.opensearch.sink import OpenSearchSink
+
+
+def build(name: str, config: OpenSearchConfig, formats: Registry) -> OpenSearchSink:  # noqa: ARG001 - has no formats
+    """The sink of that name, not yet connected. Raises `UsageError` where the client is missing."""
+    try:
+        import opensearchpy  # noqa: F401 - told now, not in a task
+    except ImportError as error:
+        raise UsageError(f"the opensearch sink needs opensearch-py; install holdfast[opensearch] ({error})") from error
+    from holdfast.sinks.opensearch.building import sink_of
+
+    return sink_of(name, config)
+
+
+PLUGIN = Plugin(
+    "opensearch", OpenSearchConfig, build, "Documents in OpenSearch or Elasticsearch, each record there once."
+)

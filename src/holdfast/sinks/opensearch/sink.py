@@ -1,0 +1,139 @@
+"""The sink `opensearch` on the node: it checks and prepares the cluster; documents are written by the tasks.
+
+Staging makes documents visible, so that publish has nothing to do but to publish the dead letters' files if there are
+any. That is exactly-once as far as ids are the records' own: what a batch writes twice is there once.
+"""
+
+from __future__ import annotations
+
+import queue
+import socket
+from collections.abc import Sequence
+from contextlib import suppress
+from urllib.parse import urlsplit
+
+from holdfast.buckets.bucket import Bucket, Published, StagedFile
+from holdfast.buckets.letters import FileLetters
+from holdfast.errors import Halt, Refused, SinkUnavailable, StagedDataGone
+from holdfast.events import DocumentsIndexed, Event
+from holdfast.flow.batch import Name
+from holdfast.flow.letters import LetterBox
+from holdfast.flow.names import staged_token, staging_folder
+from holdfast.flow.sink import Publication, PublishResult, Sink
+from holdfast.leases.lease import Json, Lease
+from holdfast.observe.addresses import allowed, resolved
+from holdfast.sinks.opensearch.letterbox import IndexLetters
+from holdfast.sinks.opensearch.letters import LettersToIndex, letters_index
+from holdfast.sinks.opensearch.setup import Setup
+from holdfast.sinks.opensearch.staging import OpenSearchStager
+
+SUMS = ("documents", "conflicts", "dead", "requests", "retried", "rejected", "size")
+
+
+class OpenSearchSink(Sink):
+    """Documents in a search index, and dead letters in a bucket or an index of their own."""
+
+    def __init__(self, name: str, stager: OpenSearchStager, setup: Setup, bucket: Bucket | None = None) -> None:
+        """`bucket` is where dead letters go, if they go to files."""
+        self.name = name
+        self._stager = stager
+        self._setup = setup
+        self._bucket = bucket
+        self._pipeline = ""
+        self._heard: queue.SimpleQueue[Event] = queue.SimpleQueue()
+
+    def open(self, pipeline: str, *, durable: bool) -> str:  # noqa: ARG002 - what is written twice is there once
+        self._pipeline = pipeline
+        _check_addresses(self._setup.access.hosts)
+        verdict = self._setup.apply()
+        if self._bucket is None:
+            self._indexed_letters(pipeline).prepare()
+            return verdict
+        return f"{verdict}; dead letters: {self._bucket.probe().text}"
+
+    def letter_box(self, pipeline: str) -> LetterBox:
+        if self._bucket is not None:
+            return FileLetters(self._bucket)
+        return self._indexed_letters(pipeline)
+
+    def _indexed_letters(self, pipeline: str) -> IndexLetters:
+        letters = self._stager.letters
+        index = (letters.index if isinstance(letters, LettersToIndex) else None) or letters_index(pipeline)
+        return IndexLetters(self._setup.access, index, pipeline, self.name)
+
+    def stager(self) -> OpenSearchStager:
+        return self._stager
+
+    def receipt(self, parts: Sequence[Json]) -> Json:
+        sums = {name: sum(part[name] for part in parts) for name in SUMS}
+        if parts:
+            limit = min(part["limit"] for part in parts)
+            self._heard.put(DocumentsIndexed(self._pipeline, self.name, **sums, limit=limit))
+        files = sorted((file for part in parts for file in part["files"]), key=lambda file: str(file["key"]))
+        return {"documents": sums["documents"], "dead": sums["dead"], "files": files}
+
+    def noticed(self) -> list[Event]:
+        heard: list[Event] = []
+        with suppress(queue.Empty):
+            while True:
+                heard.append(self._heard.get_nowait())
+        return heard
+
+    def publish(self, publications: Sequence[Publication]) -> list[PublishResult]:
+        return [self._publish(publication) for publication in publications]
+
+    def _publish(self, publication: Publication) -> PublishResult:
+        files = _staged_files(publication.receipt)
+        if not files or self._bucket is None:
+            return None if not files else Halt(f"sink {self.name!r} has dead letters in files, and no place for them")
+        try:
+            told = self._bucket.publish(files)
+        except SinkUnavailable as away:
+            return away
+        for file, now in zip(files, told, strict=True):
+            if now is Published.FOREIGN:
+                return Halt(f"another object is at the key of dead letters {file.key}; it was not touched")
+            if now is Published.GONE:
+                return StagedDataGone(f"the staged dead letters of {file.key} are gone")
+        return None
+
+    def mend(self, publication: Publication, fresh: Json) -> Json:
+        """Documents were only written once more. Letters that are published already are never overwritten."""
+        return {**fresh, "token": publication.receipt["token"]}
+
+    def settle(self, publications: Sequence[Publication]) -> None:
+        handles = [file.handle for told in publications for file in _staged_files(told.receipt)]
+        if handles and self._bucket is not None:
+            with suppress(SinkUnavailable):
+                self._bucket.discard(handles)
+
+    def sweep(self, taken: Sequence[tuple[Lease, Name]]) -> None:
+        for lease, name in taken if self._bucket is not None else ():
+            with suppress(SinkUnavailable):
+                self._sweep(lease, name)
+
+    def _sweep(self, lease: Lease, name: Name) -> None:
+        assert self._bucket is not None
+        receipt = (lease.commit.receipts or {}).get(self.name) or {"files": []}
+        named = [file["staged"] for file in receipt["files"]]
+        staged = self._bucket.staged_under(staging_folder(name))
+        self._bucket.discard(
+            [handle for place, handle in staged if staged_token(name, place) < lease.token and handle not in named]
+        )
+
+
+def _staged_files(receipt: Json) -> list[StagedFile]:
+    return [StagedFile(file["staged"], file["key"], file["sha256"], file["size"]) for file in receipt["files"]]
+
+
+def _check_addresses(hosts: Sequence[str]) -> None:
+    """Raise `Refused` for an address that gives away this host's credentials, and that no cluster can have."""
+    for host in hosts:
+        parts = urlsplit(host)
+        try:
+            found = resolved(parts.hostname or "", parts.port or 443)
+        except socket.gaierror as error:
+            raise SinkUnavailable(f"{host} cannot be found: {error.strerror}") from error
+        for address in found:
+            if not allowed(address, private=True):
+                raise Refused(f"{host} is at {address}, where no search cluster can be")

@@ -1,0 +1,117 @@
+"""Texts made from a record's fields: `logs-{tenant}-{@timestamp:%Y.%m.%d}`.
+
+`{name}` is a field, with dots for fields within fields; `{name:%Y.%m.%d}` is a field that holds a time, in UTC. A time
+is the record's own and never the clock's: a batch that is written twice must give the same text twice.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import string
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+OWN = ("_item", "_key")
+"""What a template may name beside the record's fields: its number in its partition, and the partition's key."""
+
+
+_NO_TEMPLATE = "{!r} is no template: write {{field}} or {{field:%Y.%m.%d}}, and {{{{ for a brace"
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    name: str
+    time_format: str = ""
+
+
+@dataclass(frozen=True)
+class Template:
+    """Picklable. Raises `ValueError` for what is no template."""
+
+    text: str
+
+    def __post_init__(self) -> None:
+        _parts(self.text)
+
+    @property
+    def parts(self) -> tuple[str | Field, ...]:
+        return _parts(self.text)
+
+    @property
+    def names(self) -> frozenset[str]:
+        """The fields that are needed."""
+        return frozenset(part.name for part in self.parts if isinstance(part, Field))
+
+    @property
+    def constant(self) -> str | None:
+        """The text, if it is the same for all records."""
+        return None if self.names else "".join(map(str, self.parts))
+
+    @property
+    def beginning(self) -> str:
+        """What every text begins with."""
+        return self.parts[0] if self.parts and isinstance(self.parts[0], str) else ""
+
+    def texts(self, field: Callable[[str], Any], rows: int) -> Any:
+        """The text of each record as an Arrow array; null where a field is missing or is no time.
+
+        `field` gives a field of all records as texts.
+        """
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        if self.constant is not None:
+            return pa.repeat(pa.scalar(self.constant, pa.string()), rows)
+        pieces = [part if isinstance(part, str) else _piece(part, field(part.name)) for part in self.parts]
+        return pieces[0] if len(pieces) == 1 else pc.binary_join_element_wise(*pieces, "")
+
+
+@lru_cache
+def _parts(text: str) -> tuple[str | Field, ...]:
+    found: list[str | Field] = []
+    for literal, name, time_format, conversion in _parsed(text):
+        if literal:
+            found.append(literal)
+        if name is None:
+            continue
+        if not name or conversion or "{" in (time_format or ""):
+            raise ValueError(_NO_TEMPLATE.format(text))
+        found.append(Field(name, time_format or ""))
+    return tuple(found)
+
+
+def _parsed(text: str) -> list[tuple[str, str | None, str | None, str | None]]:
+    try:
+        return list(string.Formatter().parse(text))
+    except ValueError:
+        raise ValueError(_NO_TEMPLATE.format(text)) from None
+
+
+def _piece(part: Field, texts: Any) -> Any:
+    if not part.time_format:
+        return texts
+    encoded = texts.dictionary_encode()
+    import pyarrow as pa
+
+    named = [named_time(text, part.time_format) for text in encoded.dictionary.to_pylist()]
+    return pa.array(named, pa.string()).take(encoded.indices)
+
+
+def named_time(text: str, time_format: str) -> str | None:
+    """The time that a text tells, in that format; None if it is none. Numbers are seconds or milliseconds."""
+    try:
+        return _time(text).strftime(time_format)
+    except (ValueError, OverflowError, OSError):
+        return None
+
+
+def _time(text: str) -> dt.datetime:
+    plain = text.strip()
+    if plain.lstrip("-").replace(".", "", 1).isdigit():
+        number = float(plain)
+        # Seconds reach this number in the year 5138, and milliseconds did in 1973.
+        return dt.datetime.fromtimestamp(number / 1000 if abs(number) > 1e11 else number, dt.UTC)
+    moment = dt.datetime.fromisoformat(plain)
+    return moment.replace(tzinfo=dt.UTC) if moment.tzinfo is None else moment.astimezone(dt.UTC)

@@ -1,0 +1,1 @@
+"""The source of a redrive: dead letters of one sink, as the records that they were."""

@@ -1,0 +1,75 @@
+"""Records of dead letters as rows again, by the codec of the settings."""
+
+from __future__ import annotations
+
+import io
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from holdfast.errors import Refused
+from holdfast.flow.deadletter import COLUMNS
+from holdfast.flow.letters import Letter
+from holdfast.sources.objects.config import LINE_CODECS, ObjectsConfig
+from holdfast.sources.objects.cutting import Cutting
+from holdfast.sources.objects.lines import END_OF_STREAM
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+    from holdfast.sources.objects.codecs.codec import Codec
+
+JSON_CODECS = ("jsonl", "json")
+
+
+class RecordsOfLetters:
+    """A letter keeps the text of a record, or JSON of its columns."""
+
+    keeps = None
+
+    def __init__(self, cutting: Cutting, config: ObjectsConfig) -> None:
+        self._cutting = cutting
+        self._config = config
+
+    def fields(self) -> StructType:
+        return self._cutting.columns()
+
+    def refusal(self, letter: Letter) -> str | None:
+        codec = self._config.codec
+        if letter.form == COLUMNS or codec in LINE_CODECS or codec in JSON_CODECS:
+            return None
+        return f"a record of the codec {codec} cannot be read without the object that it was in"
+
+    def row(self, letter: Letter) -> Any:
+        try:
+            codec = self._of_json if letter.form == COLUMNS else self._of_text
+        except Refused as wrong:
+            raise ValueError(str(wrong)) from wrong
+        items, columns = 0, list[Any]()
+        for portion in codec.read(io.BytesIO(letter.record() + b"\n"), 0, END_OF_STREAM):
+            if portion.faults:
+                raise ValueError(portion.faults[0][1].reason)
+            if len(portion.items):
+                items += len(portion.items)
+                columns = list(portion.columns)
+        if items != 1:
+            raise ValueError("the record is blank" if not items else f"the letter holds {items} records")
+        return pa.RecordBatch.from_arrays(columns, schema=codec.schema)
+
+    @cached_property
+    def _of_text(self) -> Any:
+        codec = self._config.codec
+        return self._codec("jsonl" if codec in JSON_CODECS else codec)
+
+    @cached_property
+    def _of_json(self) -> Any:
+        return self._codec("jsonl")
+
+    def _codec(self, name: Any) -> Codec:
+        from pyspark.sql.pandas.types import to_arrow_schema
+
+        from holdfast.sources.objects.codecs.choice import codec_of
+
+        schema = None if self._config.schema_ is None else to_arrow_schema(self.fields(), timezone="UTC")
+        return codec_of(name, schema, self._config.max_line_bytes)

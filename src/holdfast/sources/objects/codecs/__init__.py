@@ -1,0 +1,1 @@
+"""Codecs of the source `objects`: how bytes become records."""

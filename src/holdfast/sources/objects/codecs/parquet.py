@@ -1,0 +1,65 @@
+"""Parquet: a row group belongs to the range in which its first page begins; an item is the number of a row."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from holdfast.sources.objects.arrow_bytes import ArrowBytes
+from holdfast.sources.objects.codecs.codec import BlockCodec, Portion, Range
+from holdfast.sources.objects.codecs.typed import cast_rows
+from holdfast.sources.objects.places import RandomBytes
+from holdfast.sources.objects.streams import Damaged
+
+PORTION_ROWS = 8192
+
+
+class Parquet(BlockCodec):
+    """Columns of the schema, by name; the others are not read."""
+
+    def __init__(self, schema: pa.Schema) -> None:
+        self.schema = schema
+
+    def read(self, data: RandomBytes, extent: Range) -> Iterator[Portion]:
+        try:
+            file = pq.ParquetFile(
+                pa.PythonFile(ArrowBytes(data, extent.size), mode="r"),
+                coerce_int96_timestamp_unit="us",
+                page_checksum_verification=True,
+            )
+            for group, first in _groups(file.metadata, extent):
+                yield from self._rows(file, group, first)
+        except (OSError, ValueError) as error:
+            if isinstance(error, OSError) and error.errno is not None:
+                raise
+            raise Damaged(f"it is no valid Parquet file: {error}") from error
+
+    def _rows(self, file: Any, group: int, first: int) -> Iterator[Portion]:
+        # A file without any of the columns still has its rows; the cheapest column counts them.
+        wanted = [name for name in self.schema.names if name in file.schema_arrow.names]
+        columns = wanted or file.schema_arrow.names[:1]
+        for rows in file.iter_batches(PORTION_ROWS, row_groups=[group], columns=columns, use_threads=False):
+            yield cast_rows(rows, np.arange(first, first + len(rows)), self.schema)
+            first += len(rows)
+
+
+def _groups(told: Any, extent: Range) -> Iterator[tuple[int, int]]:
+    """The row groups of the range, each with the number of its first row."""
+    first = 0
+    for number in range(told.num_row_groups):
+        group = told.row_group(number)
+        # Whatever the offsets say, every group belongs to exactly one range of the object.
+        begin = min(max(_begin(group), 0), extent.size - 1)
+        if extent.start <= begin < extent.end:
+            yield number, first
+        first += group.num_rows
+
+
+def _begin(group: Any) -> int:
+    columns = [group.column(number) for number in range(group.num_columns)]
+    pages = [page for one in columns for page in (one.dictionary_page_offset, one.data_page_offset) if page]
+    return min(pages, default=0)

@@ -1,0 +1,139 @@
+"""Where an object is and how its bytes are read: a file of a folder, or an object of an S3 bucket. Picklable.
+
+An object is read only as it was when it was found: a file by its size and time, an object on S3 by its ETag.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from holdfast.errors import BatchError
+
+if TYPE_CHECKING:
+    from holdfast.buckets.s3_access import S3Access
+
+
+class RandomBytes(Protocol):
+    """The bytes of an open object. Sequential reads are ahead of the reader; a seek may cost a request."""
+
+    def seek(self, offset: int, /) -> int:
+        """Go to that byte, counted from the beginning. Reads nothing yet."""
+
+    def read(self, size: int = -1, /) -> bytes:
+        """Up to so many bytes; none at the end only. Raises `BatchError`, `SourceUnavailable` or `OSError`."""
+
+
+class ObjectPlace(Protocol):
+    """An object as it was when it was found."""
+
+    @property
+    def path(self) -> str:
+        """For people: /folder/x.jsonl or s3://bucket/key."""
+
+    @property
+    def size(self) -> int:
+        """Its bytes."""
+
+    def check(self) -> None:
+        """Raise `BatchError` if it has vanished or changed, where that costs no request."""
+
+    @property
+    def is_far(self) -> bool:
+        """Whether its first byte is waited for."""
+
+    def fetched(self) -> bytes:
+        """All its bytes, in the quickest way there is. Raises as `opened`; any thread may call this."""
+
+    def opened(self) -> AbstractContextManager[RandomBytes]:
+        """Its bytes, which may be asked for until the block ends.
+
+        Raises `BatchError` if it has vanished or changed, `SourceUnavailable` if that cannot be told now. Files are
+        looked at when the block begins and when it ends, objects on S3 with every request.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class FilePlace:
+    """A file."""
+
+    path: str
+    size: int
+    mtime_ns: int
+
+    is_far = False
+
+    def fetched(self) -> bytes:
+        with self.opened() as data:
+            return data.read()
+
+    def check(self) -> None:
+        try:
+            self._compare(Path(self.path).stat())
+        except FileNotFoundError:
+            raise BatchError(f"{self.path} has vanished since it was found") from None
+        except OSError as error:
+            raise BatchError(f"cannot read {self.path}: {error.strerror}") from error
+
+    @contextmanager
+    def opened(self) -> Iterator[RandomBytes]:
+        where = Path(self.path)
+        try:
+            file = where.open("rb", buffering=0)
+        except FileNotFoundError:
+            raise BatchError(f"{self.path} has vanished since it was found") from None
+        except OSError as error:
+            raise BatchError(f"cannot open {self.path}: {error.strerror}") from error
+        with file:
+            self._compare(os.fstat(file.fileno()))
+            yield file
+            self._compare(os.fstat(file.fileno()))
+
+    def _compare(self, now: os.stat_result) -> None:
+        if (now.st_size, now.st_mtime_ns) != (self.size, self.mtime_ns):
+            raise BatchError(
+                f"{self.path} has changed since it was found: it had {self.size} bytes and has {now.st_size}; "
+                "files must be complete when they appear in the folder"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class S3Place:
+    """An object of a bucket, in the version that has this ETag."""
+
+    access: S3Access
+    key: str
+    size: int
+    etag: str
+
+    @property
+    def path(self) -> str:
+        return f"s3://{self.access.bucket}/{self.key}"
+
+    def check(self) -> None:
+        """Every request tells."""
+
+    is_far = True
+
+    def fetched(self) -> bytes:
+        from holdfast.buckets.s3_client import client_of
+
+        whole = client_of(self.access).whole(self.key, self.etag)
+        if whole is not None and len(whole) == self.size:
+            return whole
+        with self.opened() as data:
+            return data.read()
+
+    @contextmanager
+    def opened(self) -> Iterator[RandomBytes]:
+        from holdfast.sources.objects.s3_bytes import S3Bytes
+
+        data = S3Bytes(self.access, self.key, self.size, self.etag)
+        try:
+            yield data
+        finally:
+            data.close()

@@ -1,0 +1,125 @@
+"""Settings of a scan: which objects of which buckets, of which times, how often, and what becomes of them."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import AfterValidator, Field, PlainValidator, WithJsonSchema, model_validator
+from pydantic_core import PydanticCustomError
+
+from holdfast.buckets.s3_access import split_root
+from holdfast.config import Duration, Options, PositiveCount
+from holdfast.config.plugins import PLAIN_ERROR
+from holdfast.config.units import VALUE_ERROR
+from holdfast.sources.objects.finding import Selection
+
+MOST_TAGS = 10
+
+
+def _check_patterns(patterns: tuple[str, ...]) -> tuple[str, ...]:
+    if not all(patterns):
+        raise ValueError("a pattern is empty; write **/* for every file")
+    Selection(patterns)
+    return patterns
+
+
+def _checked_bucket(name: str) -> str:
+    try:
+        split_root(f"s3://{name}")
+    except ValueError:
+        raise PydanticCustomError(VALUE_ERROR, "is no name of a bucket") from None
+    if "/" in name:
+        raise PydanticCustomError(VALUE_ERROR, "has a slash; what follows it belongs into include_prefix")
+    return name
+
+
+def _moment(value: Any) -> datetime:
+    """A time of ISO 8601; one without a zone is in UTC."""
+    try:
+        moment = value if isinstance(value, datetime) else datetime.fromisoformat(value)
+    except (TypeError, ValueError):
+        raise PydanticCustomError(VALUE_ERROR, "is no time; write 2026-01-31T00:00:00Z") from None
+    return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment
+
+
+Patterns = Annotated[tuple[str, ...], AfterValidator(_check_patterns)]
+Bucket = Annotated[str, AfterValidator(_checked_bucket)]
+NotEmpty = Annotated[str, Field(min_length=1)]
+Interval = Annotated[Duration, Field(gt=0)]
+Moment = Annotated[
+    datetime, PlainValidator(_moment), WithJsonSchema({"type": "string", "examples": ["2026-01-31T00:00:00Z"]})
+]
+
+
+class Times(Options):
+    """Objects of which time are read, by when they were last modified."""
+
+    start_time: Moment | None = Field(
+        None, description="Objects modified before this time are left out; ISO 8601, in UTC if it names no zone."
+    )
+    end_time: Moment | None = Field(None, description="Objects modified at this time or later are left out.")
+    range: Interval | None = Field(
+        None,
+        description="How long a time to cover: from start_time on, up to end_time, or without both up to the moment at "
+        "which a scan begins.",
+    )
+
+    @model_validator(mode="after")
+    def _times_fit_together(self) -> Self:
+        start, end = self.start_time, self.end_time
+        if start is not None and end is not None:
+            if self.range is not None:
+                raise PydanticCustomError(PLAIN_ERROR, "start_time, end_time and range are one too many; give two")
+            if start >= end:
+                raise PydanticCustomError(PLAIN_ERROR, "end_time is not after start_time")
+        return self
+
+    @property
+    def given(self) -> bool:
+        return not (self.start_time is None and self.end_time is None and self.range is None)
+
+    def window(self, now: float) -> tuple[float, float]:
+        """From when, and until when (exclusive), in seconds since 1970. `now` is when the scan began."""
+        start = None if self.start_time is None else self.start_time.timestamp()
+        end = None if self.end_time is None else self.end_time.timestamp()
+        if self.range is not None and start is not None:
+            end = start + self.range
+        elif self.range is not None:
+            start = (now if end is None else end) - self.range
+        return float("-inf") if start is None else start, float("inf") if end is None else end
+
+
+class BucketSettings(Times):
+    """A bucket, and which of its objects are read."""
+
+    bucket: Bucket = Field(description="Name of the bucket.")
+    include_prefix: tuple[NotEmpty, ...] = Field(
+        (), description="Only objects whose keys begin with one of these; nothing else is listed."
+    )
+    exclude_suffix: tuple[NotEmpty, ...] = Field((), description="Not those whose keys end with one of these.")
+    include: Patterns | None = Field(None, description="Objects to read, as patterns of the key, instead of `include`.")
+    exclude: Patterns | None = Field(None, description="Objects to leave out, as patterns, instead of `exclude`.")
+
+
+class Schedule(Options):
+    """Scans at intervals."""
+
+    interval: Interval = Field(description="Time from the end of one scan to the next.")
+    count: PositiveCount | None = Field(None, description="How many scans; no limit unless given.")
+
+
+def _tags(tags: dict[str, str]) -> dict[str, str]:
+    if not 1 <= len(tags) <= MOST_TAGS or not all(tags):
+        raise PydanticCustomError(PLAIN_ERROR, f"an object has 1 to {MOST_TAGS} tags, each with a name")
+    return tags
+
+
+class TagObject(Options):
+    """Tags for objects that have been read."""
+
+    tag: Annotated[dict[str, str], AfterValidator(_tags)] = Field(description="Tags, beside those that are there.")
+
+
+Scan = Literal["once", "follow"] | Schedule
+AfterSuccess = Literal["keep", "delete"] | TagObject

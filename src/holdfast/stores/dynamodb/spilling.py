@@ -1,0 +1,101 @@
+"""Where receipts go that are too large for a row: a folder or a prefix of a bucket, beside the table.
+
+Names are used once, and nothing there is believed without the hash that the row has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Protocol
+
+from holdfast.buckets.local import LocalBucket
+from holdfast.buckets.root import S3Reach, access_of
+from holdfast.buckets.s3_access import SCHEME
+from holdfast.buckets.s3_client import Denied, Unable, client_of
+from holdfast.buckets.s3_objects import S3Objects
+from holdfast.errors import Refused, SinkUnavailable, StoreUnavailable
+from holdfast.stores.dynamodb import SpillConfig
+
+HIDDEN = "_holdfast/receipts/"
+"""Below the root, so that a root that also holds files shows none of ours to readers."""
+PATIENCE = 10.0
+
+
+class Place(Protocol):
+    """Objects by name. All calls block, may be repeated, and raise `SinkUnavailable` when there is no answer."""
+
+    def create(self, key: str, data: bytes) -> bool:
+        """Make the object, durably, unless there is one; False if there is."""
+        ...
+
+    def read(self, key: str) -> bytes | None: ...
+
+    def keys(self, prefix: str) -> Iterator[str]: ...
+
+    def delete(self, keys: Sequence[str]) -> None:
+        """Delete these; what is gone already is passed over."""
+        ...
+
+
+class FolderPlace:
+    """Files below a folder that all nodes reach, which must be there."""
+
+    def __init__(self, root: str) -> None:
+        self._root = Path(root).absolute()
+        self._bucket = LocalBucket(root)
+
+    def create(self, key: str, data: bytes) -> bool:
+        self._require_folder()
+        return self._bucket.create(HIDDEN + key, data)
+
+    def read(self, key: str) -> bytes | None:
+        self._require_folder()
+        return self._bucket.read(HIDDEN + key)
+
+    def keys(self, prefix: str) -> Iterator[str]:
+        self._require_folder()
+        return (key.removeprefix(HIDDEN) for key in self._bucket.keys(HIDDEN + prefix))
+
+    def delete(self, keys: Sequence[str]) -> None:
+        for key in keys:
+            path = self._root / HIDDEN / key
+            try:
+                path.unlink(missing_ok=True)
+            except OSError as error:
+                raise SinkUnavailable(f"cannot delete {path}: {error}") from error
+            with suppress(OSError):
+                path.parent.rmdir()
+
+    def _require_folder(self) -> None:
+        # Made here, it would be a folder of this host alone if a mount is missing; and nothing would seem to be in it.
+        if not self._root.is_dir():
+            raise SinkUnavailable(f"there is no folder {self._root}; make it, or mount it")
+
+
+def place_of(config: SpillConfig) -> Place:
+    """The place that the settings name, not yet reached."""
+    if not config.root.startswith(SCHEME):
+        return FolderPlace(config.root)
+    access, prefix = access_of(config.root, config.s3 or S3Reach(), PATIENCE)
+    return S3Objects(client_of(access), prefix + HIDDEN)
+
+
+def check_place(place: Place, root: str) -> None:
+    """Look once whether it lets us in. Raises `Refused`, or `StoreUnavailable` if it is away."""
+    try:
+        next(iter(place.keys("")), None)
+    except (Denied, Unable) as refused:
+        raise Refused(f"spill {root}: {refused}; the store needs to list, get, put and delete objects there") from None
+    except SinkUnavailable as away:
+        raise StoreUnavailable(f"spill {root}: {away}") from away
+
+
+@contextmanager
+def as_store(root: str) -> Iterator[None]:
+    """Errors of the place in the words of a store: nothing was sent to the table."""
+    try:
+        yield
+    except SinkUnavailable as away:
+        raise StoreUnavailable(f"spill {root}: {away}") from away

@@ -1,0 +1,87 @@
+"""Routes and dead letters from the command line: a parser is fixed, its letters are sent again, and all is proven."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.spark
+
+CONFIG = """
+source_coordination:
+  store: {{sqlite: {{path: {root}/leases.db}}}}
+pipelines:
+  access:
+    generation: {generation}
+    source:
+      objects: {{folder: {root}/in, schema: "id INT, status INT, at STRING"}}
+    processors:
+      - date: {{match: [{{key: at, patterns: [{patterns}]}}], destination: day}}
+    routes: {{errors: "status >= 500"}}
+    sinks:
+      - {{name: bad, routes: [errors], files: {{root: {root}/bad, format: jsonl}}}}
+      - {{name: rest, routes: [_default], files: {{root: {root}/rest, format: jsonl}}}}
+"""
+PATIENCE = 300
+
+
+class Site:
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.file = root / "pipeline.yaml"
+        (root / "in").mkdir()
+
+    def write(self, generation: int, *patterns: str) -> None:
+        told = {"root": self.root, "generation": generation, "patterns": ", ".join(patterns)}
+        self.file.write_text(CONFIG.format(**told))
+
+    def holdfast(self, *words: str, code: int = 0) -> str:
+        command = [sys.executable, "-m", "holdfast", *words]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False, cwd=self.root)
+        assert done.returncode == code, done.stdout + done.stderr
+        return done.stdout
+
+    def ids(self, sink: str) -> list[int]:
+        files = sorted((self.root / sink / "in").glob("*.jsonl"))
+        return sorted(json.loads(line)["id"] for file in files for line in file.read_text().splitlines())
+
+    def letters(self) -> dict[tuple[str, str], tuple[int, int]]:
+        """By sink and reason how many wait and how many were sent again."""
+        told: list[dict[str, Any]] = json.loads(self.holdfast("deadletters", "list", str(self.file), "--json"))
+        return {(row["sink"], row["reason"]): (row["waiting"], row["sent_again"]) for row in told}
+
+
+def test_letters_are_sent_again_once_into_the_sinks_of_their_routes(tmp_path: Path) -> None:
+    site = Site(tmp_path)
+    rows = [(1, 200, "2026-01-01"), (2, 500, "2026-01-01"), (3, 500, "01.02.2026"), (4, 200, "01.02.2026")]
+    lines = [json.dumps({"id": number, "status": status, "at": at}) for number, status, at in rows]
+    (tmp_path / "in" / "a.jsonl").write_text("\n".join([*lines, "nonsense"]) + "\n")
+    site.write(1, "yyyy-MM-dd")
+    site.holdfast("run", str(site.file))
+    assert (site.ids("bad"), site.ids("rest")) == ([2], [1])
+    no_time, no_json = "date: at is no time: 01.02.2026", "it is no JSON object"
+    assert site.letters() == {
+        (sink, why): (n, 0) for sink in ("bad", "rest") for why, n in ((no_time, 2), (no_json, 1))
+    }
+
+    site.write(2, "yyyy-MM-dd", "dd.MM.yyyy")
+    site.holdfast("deadletters", "redrive", str(site.file), code=2)
+    site.holdfast("run", str(site.file))
+    told = site.holdfast("deadletters", "redrive", str(site.file))
+    assert told.count("3 letters sent again, 1 of them are dead letters once more") == 2
+    assert (site.ids("bad"), site.ids("rest")) == ([2, 3], [1, 4])
+    for sink in ("bad", "rest"):
+        assert site.letters()[sink, no_time] == (0, 2)
+        assert site.letters()[sink, no_json] == (1, 1), "it is another letter, and waits"
+    nothing = site.holdfast("deadletters", "redrive", str(site.file), "--reason", "no time")
+    assert nothing.count("0 letters of 0 partitions wait") == 2
+
+    proven = site.holdfast("verify", str(site.file), "--deep")
+    assert proven.splitlines()[-1].startswith("proven: ")
+    assert "each sink with routes holds every row that it was given" in proven
+    assert proven.count("redrive-") == 2

@@ -1,0 +1,79 @@
+"""Records of dead letters as rows again, by the codec that the source has now."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from holdfast.flow.letters import Letter, LetterId
+from holdfast.sources.objects import PLUGIN as OBJECTS
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from holdfast.sources.objects.again import RecordsOfLetters
+
+pytestmark = pytest.mark.spark
+
+SCHEMA = "id INT, at TIMESTAMP"
+
+
+@pytest.fixture
+def folder(spark: SparkSession, tmp_path: Path) -> Path:
+    return tmp_path
+
+
+def rebuilder(folder: Path, **settings: Any) -> RecordsOfLetters:
+    made: RecordsOfLetters = OBJECTS.build(OBJECTS.config(folder=folder, **settings)).rebuilder()
+    return made
+
+
+def letter(raw: str, **told: Any) -> Letter:
+    return Letter(LetterId("file", 0), "in|a", 7, "bad", raw, **told)
+
+
+def rows(records: RecordsOfLetters, one: Letter) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = records.row(one).to_pylist()
+    return found
+
+
+def test_a_line_is_read_as_the_settings_say_now(folder: Path) -> None:
+    assert rows(rebuilder(folder, codec="text"), letter("a line")) == [{"value": "a line"}]
+    assert rows(rebuilder(folder, codec="jsonl"), letter('{"a": 1}')) == [{"value": '{"a": 1}'}]
+    (row,) = rows(rebuilder(folder, schema=SCHEMA), letter('{"id": 5, "at": "2026-01-01T00:00:00Z", "more": 1}'))
+    assert (row["id"], row["at"].isoformat()) == (5, "2026-01-01T00:00:00+00:00")
+
+
+def test_columns_are_read_from_json_whatever_the_codec_is(folder: Path) -> None:
+    told = letter('{"id":5,"at":"2026-01-01T00:00:00.000Z"}', form="columns")
+    for codec in ("jsonl", "json", "csv", "parquet", "avro"):
+        records = rebuilder(folder, codec=codec, schema=SCHEMA)
+        assert records.refusal(told) is None
+        assert [row["id"] for row in rows(records, told)] == [5]
+
+
+@pytest.mark.parametrize("codec", ["csv", "parquet", "avro"])
+def test_a_text_that_only_its_object_explains_is_refused(folder: Path, codec: str) -> None:
+    why = rebuilder(folder, codec=codec, schema=SCHEMA).refusal(letter("5,2026"))
+    assert why == f"a record of the codec {codec} cannot be read without the object that it was in"
+
+
+@pytest.mark.parametrize(
+    ("raw", "reason"),
+    [
+        ("nonsense", "no JSON object"),
+        ("", "the record is blank"),
+        ('{"id": "x"}', "id"),
+        ('{"id": 1}\n{"id": 2}', "the letter holds 2 records"),
+    ],
+)
+def test_what_is_still_no_record_is_told(folder: Path, raw: str, reason: str) -> None:
+    with pytest.raises(ValueError, match=reason):
+        rebuilder(folder, schema=SCHEMA).row(letter(raw))
+
+
+def test_a_column_that_json_cannot_give_back_is_told(folder: Path) -> None:
+    with pytest.raises(ValueError, match="cannot be read from JSON"):
+        rebuilder(folder, codec="parquet", schema="id BINARY").row(letter('{"id":"/w=="}', form="columns"))

@@ -1,0 +1,85 @@
+"""`holdfast deadletters` as a person or a script uses it. Sending is in tests/e2e."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import Result
+
+from holdfast.buckets.letters import FileLetters
+from holdfast.buckets.local import LocalBucket
+from holdfast.flow.batch import Name
+from holdfast.flow.deadletter import dead_letter, record_fault
+from holdfast.flow.letters import LetterId
+from holdfast.flow.names import dead_letter_key
+from tests.unit.cli.conftest import Site
+
+PIPELINE = """\
+pipelines:
+  orders:
+    source:
+      objects: {folder: ROOT/in, codec: text}
+    sinks:
+      - files: {root: ROOT/out, format: jsonl}
+      - {name: other, files: {root: ROOT/other, format: jsonl}}
+"""
+
+
+@pytest.fixture
+def file(site: Site, tmp_path: Path) -> str:
+    """Three letters in one sink, of which one was sent again and one was cut; one in the other."""
+    path = Path(site.write("unused"))
+    path.write_text(path.read_text().partition("pipelines:\n")[0] + PIPELINE.replace("ROOT", str(tmp_path)))
+    (tmp_path / "in").mkdir()
+    out, key = LocalBucket(tmp_path / "out"), dead_letter_key(Name("in", "a"), 1, 0)
+    faults = [record_fault("odd", b"1"), record_fault("odd", b"x" * 70_000), record_fault("bad \x1b[0m", b"3")]
+    out.create(key, b"".join(dead_letter("prod|orders", "in|a", at, fault) for at, fault in enumerate(faults)))
+    FileLetters(out).mark([LetterId(key, 0)], "redrive-0")
+    LocalBucket(tmp_path / "other").create(key, dead_letter("prod|orders", "in|b", 7, record_fault("odd", b"4")))
+    site.store(str(path)).close()
+    return str(path)
+
+
+def rows(result: Result) -> list[list[str]]:
+    assert result.exit_code == 0, result.output
+    return [line.split() for line in result.stdout.splitlines()[1:]]
+
+
+def test_letters_are_counted_by_sink_partition_and_reason(site: Site, file: str) -> None:
+    told = json.loads(site.invoke("deadletters", "list", file, "--json").stdout)
+    assert [tuple(row.values())[:6] for row in told] == [
+        ("files", "in|a", "bad \x1b[0m", 1, 0, 0),
+        ("files", "in|a", "odd", 0, 1, 1),
+        ("other", "in|b", "odd", 1, 0, 0),
+    ]
+    assert all(row["first"].startswith("20") for row in told)
+    assert [row[0] for row in rows(site.invoke("deadletters", "list", file, "--sink", "other"))] == ["other"]
+    assert "\x1b" not in site.invoke("deadletters", "list", file).stdout
+
+
+def test_letters_are_shown_as_json(site: Site, file: str) -> None:
+    def shown(*options: str) -> list[tuple[str, str, str | None]]:
+        result = site.invoke("deadletters", "show", file, *options)
+        told = [json.loads(line) for line in result.stdout.splitlines()]
+        return [(one["sink"], one["raw"][:1], one["cannot_be_sent"]) for one in told]
+
+    cut = "only the beginning of its 70000 bytes is kept"
+    assert shown() == [("files", "x", cut), ("files", "3", None), ("other", "4", None)]
+    assert shown("--all", "--limit", "1") == [("files", "1", None)]
+    assert shown("--partition", "in|b") == [("other", "4", None)]
+    assert shown("--reason", "bad") == [("files", "3", None)]
+
+
+def test_a_dry_run_tells_what_would_be_sent_and_what_cannot(site: Site, file: str) -> None:
+    result = site.invoke("deadletters", "redrive", file, "--sink", "files", "--dry-run")
+    assert result.exit_code == 0
+    assert "sink files: 1 cannot be sent again: only the beginning of its 70000 bytes is kept" in result.stderr
+    assert "the store does not know its partition in|a any more" in result.stderr
+    assert result.stdout == "sink files: 0 letters of 0 partitions wait to be sent again\n"
+
+
+def test_an_unknown_sink_is_told(site: Site, file: str) -> None:
+    result = site.invoke("deadletters", "list", file, "--sink", "x")
+    assert (result.exit_code, "has no sink 'x'; it has files, other" in result.stderr) == (2, True)

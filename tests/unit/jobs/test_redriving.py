@@ -1,0 +1,229 @@
+"""Which dead letters a redrive takes, what it refuses, and that no letter is sent twice."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast import app
+from holdfast.buckets.letters import FileLetters
+from holdfast.buckets.local import LocalBucket
+from holdfast.config.digest import digest_of
+from holdfast.config.models import Settings
+from holdfast.errors import Refused, UsageError
+from holdfast.flow.batch import Name
+from holdfast.flow.deadletter import dead_letter, record_fault
+from holdfast.flow.generations import Generation
+from holdfast.flow.letters import LetterId
+from holdfast.flow.names import dead_letter_key
+from holdfast.flow.sink import Publication, PublishResult
+from holdfast.jobs import letters as limits
+from holdfast.jobs.letters import Choice, Waiting
+from holdfast.jobs.redriving import _made, look, mark_sent, redrive
+from holdfast.leases.lease import Commit, Lease, Ownership, Progress, Status, new_lease
+from holdfast.leases.store import Store
+from holdfast.registry import Registry
+from holdfast.sources.letters.source import ids_of
+from holdfast.stores.memory import MemoryStore
+
+CONFIG = """
+pipelines:
+  orders:
+    generation: {generation}
+    source: {source}
+    processors: {processors}
+    routes: {{big: "length(value) > 3"}}
+    sinks:
+      - files: {{root: "{root}/out", format: jsonl}}
+      - {{name: other, files: {{root: "{root}/other", format: jsonl}}}}
+"""
+OBJECTS = "{objects: {folder: ROOT/in, codec: text}}"
+KAFKA = "{kafka: {bootstrap_servers: '127.0.0.1:1', topics: [orders]}}"
+
+
+class Site:
+    """A pipeline that has read some objects, and the dead letters of its sinks."""
+
+    def __init__(self, folder: Path, store: Store) -> None:
+        self.folder = folder
+        self.store = store
+        (folder / "in").mkdir()
+
+    def settings(self, source: str = OBJECTS, processors: str = "[]", generation: int = 1) -> Settings:
+        """Of a file whose parsing is the current one."""
+        settings = self.written(source, processors, generation)
+        mine = Generation(generation, digest_of(settings.pipelines["orders"]))
+        app.generations(settings, self.store, "orders").register(mine, switch=True)
+        return settings
+
+    def written(self, source: str = OBJECTS, processors: str = "[]", generation: int = 1) -> Settings:
+        told = {"source": source.replace("ROOT", str(self.folder)), "processors": processors, "root": self.folder}
+        (self.folder / "p.yaml").write_text(CONFIG.format(generation=generation, **told))
+        return app.load_settings(self.folder / "p.yaml")
+
+    def read(self, settings: Settings, *names: str) -> None:
+        for name in names:
+            (self.folder / "in" / name).write_text("x")
+        source = app.build_parts(settings.pipelines["orders"], Registry.installed()).source
+        found = [partition for partition in source.discover({}) if partition is not None]
+        self.store.add([new_lease("orders", partition, "w", now=0.0) for partition in found])
+
+    def bury(self, name: str, *records: bytes, sink: str = "out", reason: str = "bad") -> str:
+        """A file of letters; answers its key."""
+        faults = [record_fault(reason, record) for record in records]
+        lines = [dead_letter("orders", f"in|{name}", 10 * at, fault) for at, fault in enumerate(faults)]
+        key = dead_letter_key(Name("in", name), 1, 0)
+        LocalBucket(self.folder / sink).create(key, b"".join(lines))
+        return key
+
+    def waiting(self, settings: Settings, **choice: Any) -> Waiting:
+        return _made(settings, self.store, "orders", Choice("files", **choice))[1]
+
+    def begin(self, settings: Settings, run: str) -> list[Lease]:
+        """Make a run of all that waits, as with the lock; answers its rows."""
+        waiting = self.waiting(settings)
+        told = {"kind": "redrive", "sink": "files", "key": None, "reason": None, "generation": 1}
+        runs = app.runs(settings, self.store, "orders")
+        runs.create(run, waiting, configuration=told, created_by="ann")
+        return list(app.operator(settings, self.store, "orders", run).rows())
+
+    def move(self, settings: Settings, row: Lease, to: int, **changes: Any) -> None:
+        moved = Progress({"offset": to})
+        app.operator(settings, self.store, "orders", row.run).change(
+            row.key, lambda now_there, _: replace(now_there, progress=moved, **changes)
+        )
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[Site]:
+    store = MemoryStore()
+    store.open()
+    yield Site(tmp_path, store)
+    store.close()
+
+
+def test_all_letters_of_a_sink_that_hold_their_record_are_taken(site: Site) -> None:
+    settings = site.settings()
+    site.read(settings, "a", "b")
+    first, second = site.bury("a", b"one", b"x" * 70_000, b"two"), site.bury("b", b"three")
+    site.bury("a", b"elsewhere", sink="other")
+    taken = look(settings, site.store, "orders", Choice("files"))
+    assert [(sheaf.row.key, list(sheaf.ids)) for sheaf in taken.sheaves] == [
+        ("in|a", [LetterId(first, 0), LetterId(first, 2)]),
+        ("in|b", [LetterId(second, 0)]),
+    ]
+    assert taken.refused == {"only the beginning of its 70000 bytes is kept": 1}
+
+
+def test_letters_are_chosen_by_partition_and_by_reason(site: Site) -> None:
+    settings = site.settings()
+    site.read(settings, "a", "b")
+    site.bury("a", b"1", reason="is no time: x")
+    site.bury("b", b"2", reason="is no number")
+
+    def keys(**choice: Any) -> list[str]:
+        return [sheaf.row.key for sheaf in site.waiting(settings, **choice).look().sheaves]
+
+    assert keys(key="in|b") == ["in|b"]
+    assert keys(reason="no time") == ["in|a"]
+    assert keys(key="in|b", reason="no time") == []
+
+
+def test_a_partition_that_the_store_does_not_know_is_refused(site: Site) -> None:
+    settings = site.settings()
+    site.bury("gone", b"1", b"2")
+    taken = look(settings, site.store, "orders", Choice("files"))
+    assert (taken.number, taken.refused) == (0, {"the store does not know its partition in|gone any more": 2})
+
+
+def test_no_more_is_taken_than_a_row_can_name(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "MOST_LETTERS", 3)
+    settings = site.settings()
+    site.read(settings, "a")
+    site.bury("a", *(b"%d" % number for number in range(5)))
+    taken = look(settings, site.store, "orders", Choice("files"))
+    assert (taken.number, taken.left) == (3, 2)
+
+
+def test_what_a_former_run_has_committed_is_not_taken_again_even_if_it_was_never_marked(site: Site) -> None:
+    settings = site.settings()
+    site.read(settings, "a")
+    key = site.bury("a", b"1", b"2", b"3")
+    (row,) = site.begin(settings, "redrive-1")
+    assert ids_of(row) == [LetterId(key, 0), LetterId(key, 1), LetterId(key, 2)]
+    site.move(settings, row, 2)
+    (next_one,) = site.begin(settings, "redrive-2")
+    assert ids_of(next_one) == [LetterId(key, 2)]
+
+
+def test_marks_count_where_the_rows_of_a_run_are_gone(site: Site) -> None:
+    settings = site.settings()
+    site.read(settings, "a")
+    key = site.bury("a", b"1", b"2")
+    (row,) = site.begin(settings, "redrive-1")
+    site.move(settings, row, 1)
+    assert mark_sent(settings, site.store, "orders", "redrive-1") == 1
+    box = FileLetters(LocalBucket(site.folder / "out"))
+    assert [letter.redriven for letter in box.letters()] == ["redrive-1", None]
+    site.store.remove(list(app.operator(settings, site.store, "orders", "redrive-1").rows()))
+    assert [sheaf.ids for sheaf in site.waiting(settings).look().sheaves] == [[LetterId(key, 1)]]
+
+
+def test_a_node_of_a_former_run_cannot_commit_any_more_when_the_next_has_begun(site: Site) -> None:
+    settings = site.settings()
+    site.read(settings, "a")
+    site.bury("a", b"1", b"2")
+    (row,) = site.begin(settings, "redrive-1")
+    site.move(settings, row, 1, ownership=Ownership(Status.ASSIGNED, "zombie", 7, row.version))
+    (before,) = site.store.get([row.id])
+    assert before is not None
+    site.begin(settings, "redrive-2")
+    (after,) = site.store.get([row.id])
+    assert after is not None
+    assert (after.status, after.version > before.version) == (Status.FAILED, True)
+
+
+def test_what_a_former_run_has_committed_and_not_published_is_published_first(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = site.settings()
+    site.read(settings, "a")
+    site.bury("a", b"1", b"2")
+    (row,) = site.begin(settings, "redrive-1")
+    receipt = {"files": [], "from": {"offset": 0}, "to": {"offset": 1}, "token": 1}
+    site.move(settings, row, 1, commit=Commit(1, 1, "a", "commit", {"files": receipt}))
+    seen: list[Publication] = []
+
+    def publish(_self: Any, publications: list[Publication]) -> list[PublishResult]:
+        seen.extend(publications)
+        return [None]
+
+    monkeypatch.setattr("holdfast.sinks.files.sink.FilesSink.publish", publish)
+    site.begin(settings, "redrive-2")
+    assert [(one.name.label.endswith("-redrive-1"), one.receipt) for one in seen] == [(True, receipt)]
+    (after,) = site.store.get([row.id])
+    assert after is not None
+    assert after.commit.receipts is None
+
+
+def test_only_the_current_parsing_sends_letters_again(site: Site) -> None:
+    site.settings()
+    settings = site.written(processors="[{filter: {where: 'true'}}]")
+    with pytest.raises(Refused, match="roll this file's parsing out first"):
+        redrive(settings, site.store, "orders", Choice("files"), lambda _: None, by="ann")
+
+
+def test_a_pipeline_that_needs_more_of_a_message_than_a_letter_keeps_is_refused(site: Site) -> None:
+    settings = site.settings(source=KAFKA, processors="[{filter: {where: 'true'}}]")
+    with pytest.raises(Refused, match="dead letters do not keep headers, key, timestamp, timestamp_type"):
+        look(settings, site.store, "orders", Choice("files"))
+    assert look(site.settings(source=KAFKA, generation=2), site.store, "orders", Choice("files")).number == 0
+
+
+def test_an_unknown_sink_is_told(site: Site) -> None:
+    with pytest.raises(UsageError, match="there is no sink 'x'; there are files, other"):
+        look(site.settings(), site.store, "orders", Choice("x"))

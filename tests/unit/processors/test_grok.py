@@ -1,0 +1,113 @@
+"""From grok to a regular expression. Python's own understand all of the library, so that it is tried here."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from pydantic import ValidationError
+
+from holdfast.processors._grok import GrokError, compiled
+from holdfast.processors._grok_patterns import PATTERNS
+from holdfast.processors.grok import GrokConfig
+
+
+def fields(pattern: str, text: str, **own: str) -> dict[str, str | None] | None:
+    """By field what was found; None if nothing matches."""
+    made = compiled(pattern, own)
+    match = re.search(made.regex, text)
+    if match is None:
+        return None
+    return {
+        name: next((match[group] for group in groups if match[group]), None)
+        for name, (_, groups) in made.fields.items()
+    }
+
+
+@pytest.mark.parametrize("name", PATTERNS)
+def test_every_pattern_compiles_and_has_no_groups_but_those_of_its_fields(name: str) -> None:
+    made = compiled(f"%{{{name}}}")
+    assert re.compile(made.regex).groups == sum(len(groups) for _, groups in made.fields.values())
+
+
+@pytest.mark.parametrize(
+    ("name", "good", "bad"),
+    [
+        ("INT", ["0", "-12", "+7"], ["", "1.5", "x"]),
+        ("NUMBER", ["1", "-1.5", ".5", "2."], ["x", "."]),
+        ("BASE16NUM", ["0xFF", "ff"], ["xyz"]),
+        ("WORD", ["a_1"], ["a b", ""]),
+        ("QUOTEDSTRING", ['"a \\" b"', "'x'"], ['"x', "x"]),
+        ("UUID", ["123e4567-e89b-12d3-a456-426614174000"], ["123e4567"]),
+        ("IPV4", ["1.2.3.4", "255.255.255.255"], ["256.1.1.1", "1.2.3"]),
+        ("IPV6", ["::1", "2001:db8::8a2e:370:7334", "fe80::1%eth0", "1:2:3:4:5:6:7:8"], ["12345::", "1.2.3.4"]),
+        ("IP", ["1.2.3.4", "::1"], ["host"]),
+        ("MAC", ["00:1B:44:11:3A:B7"], ["00:1B"]),
+        ("HOSTNAME", ["a", "www.example-1.org"], ["-a", "a b"]),
+        ("IPORHOST", ["::1", "10.0.0.1", "db-1.local"], ["a b"]),
+        ("HOSTPORT", ["db:5432"], ["db"]),
+        ("EMAILADDRESS", ["a.b+c@example.org"], ["a.example.org"]),
+        ("URI", ["https://me:pw@example.org:8080/a/b?c=d&e[]=1", "ftp://x"], ["example"]),
+        ("PATH", ["/var/log/x.log", r"C:\dir\file"], ["x"]),
+        ("MONTHDAY", ["1", "09", "31"], ["0", "32"]),
+        ("TIME", ["23:59:59.5"], ["24:00:00", "1:2"]),
+        ("TIMESTAMP_ISO8601", ["2026-01-31T23:59:59.123Z", "2026-01-31 23:59+0100"], ["2026-13-01T00:00"]),
+        ("HTTPDATE", ["10/Oct/2000:13:55:36 -0700"], ["10/Oct/2000"]),
+        ("SYSLOGTIMESTAMP", ["Oct  1 00:00:00"], ["Oct"]),
+        ("LOGLEVEL", ["WARN", "error", "Information"], ["loud"]),
+    ],
+)
+def test_the_usual_patterns_match_what_they_should(name: str, good: list[str], bad: list[str]) -> None:
+    regex = re.compile(compiled(f"%{{{name}}}").regex)
+    assert [text for text in good if not regex.fullmatch(text)] == []
+    assert [text for text in bad if regex.fullmatch(text)] == []
+
+
+def test_fields_are_found_with_their_types() -> None:
+    made = compiled("%{IP:client} %{NUMBER:bytes:int} %{DATA}")
+    assert {name: kind for name, (kind, _) in made.fields.items()} == {"client": "string", "bytes": "int"}
+    assert fields("%{IP:client} %{NUMBER:bytes:int}", "from 1.2.3.4 17") == {"client": "1.2.3.4", "bytes": "17"}
+    assert fields("%{IP:client}", "nobody") is None
+
+
+def test_groups_before_a_field_are_counted_and_brackets_that_are_none_are_not() -> None:
+    assert fields(r"(a)(?:b)\([(]%{WORD:x}", "ab((word") == {"x": "word"}
+    assert fields(r"(?<first>a+)-%{OWN:then}", "aa-bc", OWN="(b)(c)") == {"first": "aa", "then": "bc"}
+
+
+def test_a_field_may_stand_in_two_branches() -> None:
+    pattern = "(?:id=%{INT:id}|no %{INT:id})"
+    assert (fields(pattern, "id=5"), fields(pattern, "no 6")) == ({"id": "5"}, {"id": "6"})
+
+
+def test_fields_of_patterns_within_patterns_are_found() -> None:
+    found = fields("%{SYSLOGBASE} %{GREEDYDATA:message}", "Oct  1 00:00:00 host app[12]: it works")
+    assert found == {
+        "timestamp": "Oct  1 00:00:00",
+        "logsource": "host",
+        "program": "app",
+        "pid": "12",
+        "message": "it works",
+    }
+
+
+@pytest.mark.parametrize(
+    ("pattern", "reason"),
+    [
+        ("%{NUMBR:x}", "there is no pattern 'NUMBR'; did you mean 'NUMBER'?"),
+        ("%{INT:x:number}", "there is no type 'number'"),
+        ("%{A}", "the pattern 'A' contains itself"),
+        ("%{INT:x:int} %{WORD:x}", "the field 'x' is both int and string"),
+    ],
+)
+def test_a_pattern_that_is_none_is_told(pattern: str, reason: str) -> None:
+    own = {"A": "%{B}", "B": "x%{A}"}
+    with pytest.raises(GrokError, match=re.escape(reason)):
+        compiled(pattern, own)
+    with pytest.raises(ValidationError, match=re.escape(reason)):
+        GrokConfig(match={"value": (pattern,)}, pattern_definitions=own)
+
+
+def test_a_field_has_one_type_in_all_patterns() -> None:
+    with pytest.raises(ValidationError, match="the field 'n' is both int and string"):
+        GrokConfig(match={"value": ("%{INT:n:int}", "%{WORD:n}")})

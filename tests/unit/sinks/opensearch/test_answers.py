@@ -1,0 +1,76 @@
+"""What an answer means for each document."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from holdfast.sinks.opensearch.answers import Verdicts, verdicts
+
+
+def answer(*outcomes: tuple[str, int, str | None]) -> str:
+    def item(action: str, status: int, kind: str | None) -> Any:
+        error = {} if kind is None else {"error": {"type": kind, "reason": "why"}}
+        return {action: {"status": status, **error}}
+
+    return json.dumps({"took": 1, "errors": True, "items": [item(*one) for one in outcomes]})
+
+
+def told(*outcomes: tuple[str, int, str | None], conflict_is_done: bool = False) -> Verdicts:
+    return verdicts(answer(*outcomes), conflict_is_done=conflict_is_done)
+
+
+def test_an_answer_without_errors_is_not_looked_into() -> None:
+    assert verdicts('{"took":3,"errors":false,"items":[nonsense', conflict_is_done=False) == Verdicts()
+
+
+def test_what_is_no_answer_is_an_error() -> None:
+    with pytest.raises(ValueError, match="not that of a bulk request"):
+        verdicts("<html>", conflict_is_done=False)
+
+
+def test_a_document_to_blame_is_refused_with_the_reason() -> None:
+    found = told(("index", 201, None), ("index", 400, "mapper_parsing_exception"))
+    assert found.refused == [(1, "400 mapper_parsing_exception: why")]
+    assert not found.again
+
+
+@pytest.mark.parametrize(
+    ("status", "kind"),
+    [
+        (429, "opensearch_rejected_execution_exception"),
+        (503, "unavailable_shards_exception"),
+        (403, "cluster_block_exception"),
+        (404, "index_not_found_exception"),
+        (400, "index_closed_exception"),
+        (403, "security_exception"),
+    ],
+)
+def test_errors_of_the_cluster_are_waited_for(status: int, kind: str) -> None:
+    found = told(("index", status, kind))
+    assert (found.again, found.refused, found.busy) == ([0], [], int(status == 429))
+    assert kind in found.reason
+
+
+def test_a_pipeline_that_is_missing_is_not_the_documents_fault() -> None:
+    missing = {"type": "illegal_argument_exception", "reason": "pipeline with id [a] does not exist"}
+    text = json.dumps({"errors": True, "items": [{"index": {"status": 400, "error": missing}}]})
+    assert verdicts(text, conflict_is_done=False).again == [0]
+
+
+def test_conflicts_are_done_where_a_version_or_a_creation_says_so_and_else_tried_again() -> None:
+    conflict = "version_conflict_engine_exception"
+    assert told(("create", 409, conflict)).conflicts == [0]
+    assert told(("index", 409, conflict), conflict_is_done=True).conflicts == [0]
+    assert told(("update", 409, conflict)).again == [0]
+
+
+def test_deleting_what_is_not_there_is_done_and_updating_it_is_refused() -> None:
+    found = told(("delete", 404, None), ("update", 404, "document_missing_exception"))
+    assert [place for place, _ in found.refused] == [1]
+
+
+def test_what_the_server_fails_over_is_told_apart() -> None:
+    assert [place for place, _ in told(("index", 500, "null_pointer_exception")).broken] == [0]

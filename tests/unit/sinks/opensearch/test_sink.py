@@ -1,0 +1,128 @@
+"""The sink on the node: receipts, what people hear, and dead letters in files."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from holdfast.buckets.bucket import StagedFile
+from holdfast.errors import Halt, StagedDataGone
+from holdfast.events import DocumentsIndexed
+from holdfast.flow.batch import Name
+from holdfast.flow.deadletter import ROW, Fault, record_fault
+from holdfast.flow.sink import Publication
+from holdfast.flow.staging import StagedBatch
+from holdfast.leases.lease import Lease, Ownership, Status
+from holdfast.sinks.opensearch.building import sink_of
+from holdfast.sinks.opensearch.config import OpenSearchConfig
+from holdfast.sinks.opensearch.entries import Body
+from holdfast.sinks.opensearch.letters import LettersToFiles, LettersToIndex, letter_id
+from holdfast.sinks.opensearch.sink import OpenSearchSink
+from holdfast.testing.flows import MemoryBucket
+
+BATCH = StagedBatch("b1", "orders", "in|a", Name("in", "a"), token=3, generation=2)
+
+
+def sink_on(bucket: MemoryBucket | None = None) -> OpenSearchSink:
+    plain = sink_of("search", OpenSearchConfig(hosts=("http://search:9200",), index="orders"))
+    return OpenSearchSink("search", plain.stager(), plain._setup, bucket)
+
+
+def part(**told: Any) -> dict[str, Any]:
+    sums = dict.fromkeys(("documents", "conflicts", "dead", "requests", "retried", "rejected", "size"), 0)
+    return {**sums, "files": [], "limit": 4.0, **told}
+
+
+def letter_file(bucket: MemoryBucket, *items: int, batch: StagedBatch = BATCH) -> dict[str, Any]:
+    letters = LettersToFiles(bucket).begin(lambda _body: None)
+    for item in items:
+        letters.write(batch, [(item, record_fault("why", b"{}"))])
+    (file,) = letters.finish(batch)
+    return dict(file)
+
+
+def publication(*files: dict[str, Any]) -> Publication:
+    return Publication(Lease("orders", "in|a"), BATCH.name, {"files": list(files), "token": 3})
+
+
+def test_a_receipt_is_small_and_what_it_took_is_heard_once() -> None:
+    sink = sink_on()
+    told = sink.receipt([part(documents=5, requests=1, limit=4.0), part(documents=7, dead=1, retried=3, limit=2.5)])
+    assert told == {"documents": 12, "dead": 1, "files": []}
+    (heard,) = sink.noticed()
+    assert isinstance(heard, DocumentsIndexed)
+    assert (heard.sink, heard.documents, heard.retried, heard.limit) == ("search", 12, 3, 2.5)
+    assert sink.noticed() == []
+    assert sink.receipt([]) == {"documents": 0, "dead": 0, "files": []}
+    assert sink.noticed() == []
+
+
+def test_without_letters_there_is_nothing_to_publish() -> None:
+    assert sink_on().publish([publication(), publication()]) == [None, None]
+
+
+def test_letters_are_one_file_named_by_the_lowest_item_and_published_once() -> None:
+    bucket = MemoryBucket()
+    sink, file = sink_on(bucket), letter_file(bucket, 40, 7, 9)
+    assert (file["key"], file["rows"], file["first"], file["last"]) == (
+        f"_holdfast/deadletters/in/2_a_{7:020d}.jsonl",
+        3,
+        7,
+        40,
+    )
+    for _ in range(2):
+        assert sink.publish([publication(file)]) == [None]
+    lines = [json.loads(line) for line in (bucket.read(file["key"]) or b"").splitlines()]
+    assert [line["origin"]["item"] for line in lines] == [40, 7, 9]
+    sink.settle([publication(file)])
+    assert not list(bucket.staged_under(""))
+
+
+def test_letters_that_are_gone_are_made_again_and_foreign_ones_halt() -> None:
+    bucket = MemoryBucket()
+    sink, file = sink_on(bucket), letter_file(bucket, 7)
+    bucket.discard([file["staged"]])
+    (gone,) = sink.publish([publication(file)])
+    assert isinstance(gone, StagedDataGone)
+    fresh = letter_file(bucket, 7)
+    assert sink.mend(publication(file), {"files": [fresh], "token": 5})["token"] == 3
+    bucket.create(file["key"], b"somebody else's")
+    (foreign,) = sink.publish([publication(fresh)])
+    assert isinstance(foreign, Halt)
+
+
+def test_letters_of_a_lower_token_are_swept() -> None:
+    bucket = MemoryBucket()
+    sink = sink_on(bucket)
+    letter_file(bucket, 7)
+    lease = Lease("orders", "in|a", ownership=Ownership(Status.ASSIGNED, "n", 3))
+    sink.sweep([(lease, BATCH.name)])
+    assert len(list(bucket.staged_under(""))) == 1
+    sink.sweep([(Lease("orders", "in|a", ownership=Ownership(Status.ASSIGNED, "n", 4)), BATCH.name)])
+    assert not list(bucket.staged_under(""))
+
+
+def test_a_letter_in_an_index_has_the_same_id_whenever_it_is_written() -> None:
+    sent: list[Body] = []
+    letters = LettersToIndex("search").begin(sent.append)
+    letters.write(BATCH, [(5, record_fault("why", b"\xff")), (6, record_fault("why", b"{}"))])
+    (body,) = sent
+    assert body.letters == "orders-deadletters"
+    action, letter, *_ = [json.loads(line) for line in body.bytes().splitlines()]
+    identity = letter_id("search", BATCH, 5, record_fault("other", b""))
+    assert action == {"index": {"_id": f"{identity.place}.5"}}
+    assert (letter["encoding"], letter["origin"]["item"], letter["number"]) == ("base64", 5, 5)
+    assert letters.finish(BATCH) == []
+
+
+def test_rows_of_one_record_have_letters_of_their_own() -> None:
+    first, second = (letter_id("search", BATCH, 5, Fault("record", "why", raw, form=ROW)) for raw in ("a", "b"))
+    assert first != second
+
+
+def test_the_box_of_letters_is_where_they_are_kept() -> None:
+    bucket = MemoryBucket()
+    file = letter_file(bucket, 7)
+    bucket.publish([StagedFile(file["staged"], file["key"], file["sha256"])])
+    (letter,) = sink_on(bucket).letter_box("orders").letters()
+    assert (letter.item, letter.reason) == (7, "why")
