@@ -35,15 +35,15 @@ class Setup:
             client.close()
 
     def _applied(self, client: Any) -> str:
-        told = client.info()["version"]
-        kind = "OpenSearch" if told.get("distribution") == "opensearch" else "Elasticsearch"
+        # Amazon's serverless collections do not say what they are.
+        answer = client.info(ignore=[404, 405])
         if self.pipeline is not None:
             self._check_pipeline(client, self.pipeline)
         body = self.template or self._own_template()
         if body is not None:
             path = f"/_index_template/{quote(self.template_name, safe='')}"
             client.transport.perform_request("PUT", path, body=dict(body))
-        return f"{kind} {told['number']} at {', '.join(self.access.hosts)}"
+        return f"{_kind(answer.get('version'))} at {', '.join(self.access.hosts)}"
 
     def _own_template(self) -> dict[str, Any] | None:
         if not (self.mappings or self.settings or self.data_stream):
@@ -64,3 +64,10 @@ class Setup:
             client.transport.perform_request("GET", f"/_ingest/pipeline/{quote(pipeline, safe='')}")
         except NotFoundError:
             raise Refused(f"{self.access.place} has no ingest pipeline {pipeline!r}") from None
+
+
+def _kind(version: Any) -> str:
+    if not isinstance(version, dict):
+        return "a search cluster"
+    kind = "OpenSearch" if version.get("distribution") == "opensearch" else "Elasticsearch"
+    return f"{kind} {version.get('number')}"

@@ -20,6 +20,9 @@ from botocore.credentials import Credentials
 from holdfast.config import Secret
 from holdfast.errors import Refused, SinkUnavailable
 from holdfast.sinks.opensearch.access import Access, AwsAccess, Tls
+from holdfast.sinks.opensearch.indexes import IndexName
+from holdfast.sinks.opensearch.setup import Setup
+from holdfast.sinks.opensearch.templates import Template
 
 
 class Door:
@@ -27,13 +30,14 @@ class Door:
 
     def __init__(self, context: ssl.SSLContext | None = None) -> None:
         self.status = 200
+        self.body = b"{}"
         self.knocks: list[tuple[str, dict[str, str]]] = []
         door = self
 
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
                 door.knocks.append((self.path, {name.lower(): value for name, value in self.headers.items()}))
-                body = b'{"version":{"number":"8.0.0"}}'
+                body = door.body
                 self.send_response(door.status)
                 self.send_header("content-type", "application/json")
                 self.send_header("content-length", str(len(body)))
@@ -123,6 +127,15 @@ def test_an_authority_of_ones_own_is_trusted_and_no_other(doors: Doors, tmp_path
         knock(Access((door.url,)))
     knock(Access((door.url,), tls=Tls(verify=False)))
     assert len(door.knocks) == 2
+
+
+@pytest.mark.parametrize(("status", "found"), [(200, "Elasticsearch 8.0.0"), (404, "a search cluster")])
+def test_a_cluster_need_not_say_what_it_is(doors: Doors, status: int, found: str) -> None:
+    door = doors()
+    door.status = status
+    door.body = b'{"version":{"number":"8.0.0"}}' if status == 200 else b"{}"
+    setup = Setup(Access((door.url,)), IndexName(Template("orders")), "unused")
+    assert setup.apply() == f"{found} at {door.url}"
 
 
 @pytest.mark.parametrize(
