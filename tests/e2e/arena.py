@@ -74,6 +74,11 @@ class Table:
         ((count,),) = self._ask(question, pipeline or self._pipeline, f"%:{node.process.pid}:%") or [(0,)]
         return int(count)
 
+    def keys_of(self, node: Node) -> list[str]:
+        """Keys of the partitions that a session of this process holds."""
+        question = "SELECT key FROM holdfast_lease WHERE pipeline = %s AND status = 'ASSIGNED' AND owner LIKE %s"
+        return [key for (key,) in self._ask(question, self._pipeline, f"%:{node.process.pid}:%")]
+
     def is_dispossessed(self, node: Node) -> bool:
         """Whether its session has ended, and others have all that it held."""
         return not self.held_by(node, pipeline="$nodes") and not self.held_by(node)

@@ -20,6 +20,7 @@ from tests.servers.s3 import S3Server
 SMALL_LINES = 10
 LARGE_LINES = 200_000
 GOOD_LINES_OF_BAD = 7
+LARGE = "large/"
 PUT_TOGETHER = 8
 ERROR_EVERY = 4
 """The first of so many records has a status of 500."""
@@ -49,7 +50,7 @@ class Given:
 
 def large(number: int) -> Given:
     """Many lines in one object, to be read in several batches."""
-    key = f"large/{number}.jsonl"
+    key = f"{LARGE}{number}.jsonl"
     return Given(key, _lines(key, LARGE_LINES), LARGE_LINES)
 
 
@@ -103,6 +104,12 @@ def indexed(client: Any, index: str) -> Sums:
     assert found["sum_other_doc_count"] == 0
     # A sum is a floating-point number there, exact up to 2**53.
     return {one["key"]: (one["doc_count"], int(one["marks"]["value"])) for one in found["buckets"]}
+
+
+def count_of(client: Any, index: str, key: str) -> int:
+    """How many documents of an object the index holds now."""
+    client.indices.refresh(index=index)
+    return int(client.count(index=index, body={"query": {"term": {"object": key}}})["count"])
 
 
 def put(server: S3Server, bucket: str, *portions: Sequence[Given]) -> None:

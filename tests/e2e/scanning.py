@@ -8,7 +8,7 @@ import subprocess
 import sys
 import urllib.request
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from typing import Any
 from tests.e2e.arena import Table
 from tests.e2e.fleet import Node, eventually
 from tests.e2e.freezing import freeze, thaw
-from tests.e2e.strikes import Tail
+from tests.e2e.scan_corpus import LARGE
 from tests.servers.opensearch import OpenSearchServer
 from tests.servers.processes import PASSWORD, PostgresqlServer, free_port, running
 from tests.servers.s3 import ACCESS_KEY, REGION, SECRET_KEY, S3Server
@@ -45,6 +45,8 @@ class Servers:
         self.s3 = stack.enter_context(running(S3Server))
         self.store = stack.enter_context(running(PostgresqlServer))
         self.search = stack.enter_context(running(OpenSearchServer))
+        # Nobody needs its data any more, and an orderly end takes it long.
+        stack.callback(self.search.crash)
 
     @property
     def reach(self) -> str:
@@ -102,31 +104,34 @@ class Scan:
         except AssertionError as late:
             raise AssertionError(f"{late}\n{dict(self.table.statuses())}\n{self._complaints()}") from None
 
-    def kill_one_at_work(self) -> Node:
-        """Kill a node with SIGKILL while its documents are on their way to the index, and see that it held work."""
+    def kill_one_at_work(self, documents: Callable[[str], int]) -> Node:
+        """Kill a node with SIGKILL when some documents of a batch are in the index and the batch is not committed.
+
+        `documents` tells how many of an object, by its partition's key, the index has.
+        """
         victims: list[Node] = []
-        tails = {node.name: Tail(node.log) for node in self.running()}
 
         def met() -> bool:
-            victims[:] = [node for node in self.running() if self._frozen_while_sending(node, tails[node.name])][:1]
+            victims[:] = [node for node in self.running() if self._frozen_half_way(node, documents)][:1]
             return bool(victims)
 
-        eventually(met, WITHIN, "a node is sending documents")
-        for tail in tails.values():
-            tail.close()
+        eventually(met, WITHIN, "a node has sent a part of a batch")
         (victim,) = victims
         victim.kill()
         assert self.table.held_by(victim) > 0
         return victim
 
-    def _frozen_while_sending(self, node: Node, tail: Tail) -> bool:
-        """Whether the node stands still now, after it has begun a round and before it has decided anything of it."""
-        tail.read_on()
-        if not tail.is_staging() or not self.table.held_by(node):
+    def _frozen_half_way(self, node: Node, documents: Callable[[str], int]) -> bool:
+        """Whether the node stands still now, with documents in the index of which it has decided nothing."""
+
+        def half_way(key: str) -> bool:
+            return documents(key) > self.committed().get(key, Counter())["records"]
+
+        begun = next((key for key in self.table.keys_of(node) if LARGE in key and half_way(key)), None)
+        if begun is None:
             return False
         freeze(node.process.pid)
-        tail.read_on()
-        met = tail.is_staging()
+        met = half_way(begun)
         if not met:
             thaw(node.process.pid)
         return met

@@ -11,6 +11,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -18,7 +19,7 @@ import pytest
 
 from tests.e2e.fleet import Node
 from tests.e2e.oracle import visible
-from tests.e2e.scan_corpus import ERROR_EVERY, Given, damaged, difference, indexed, large, put, small, wanted
+from tests.e2e.scan_corpus import ERROR_EVERY, Given, count_of, damaged, difference, indexed, large, put, small, wanted
 from tests.e2e.scanning import Scan, Servers, scan
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
@@ -92,13 +93,14 @@ def test_three_nodes_index_every_record_once_while_the_cluster_restarts_and_a_no
         run.all_have_joined()
         run.waits_for("work is on its way", completed=400)
         servers.search.crash()
-        put(servers.s3, "landing", many[3:], few[2500:])
+        put(servers.s3, "landing", many[3:4], few[2500:])
         run.all_miss_the_index()
         assert all(run.table.held_by(node) for node in run.running()), "leases are kept"
         before = run.table.statuses()["COMPLETED"]
         servers.search.start()
         run.waits_for("work goes on", completed=before + 100, failed=BAD)
-        victim = run.kill_one_at_work()
+        put(servers.s3, "landing", many[4:])
+        victim = run.kill_one_at_work(partial(documents_of, servers))
         assert run.table.statuses()["COMPLETED"] < len(given) - BAD, "it is in the middle"
         run.waits_for("all is done", completed=len(given) - BAD, failed=BAD)
         assert run.table.statuses() == {"COMPLETED": len(given) - BAD, "FAILED": BAD}
@@ -107,6 +109,13 @@ def test_three_nodes_index_every_record_once_while_the_cluster_restarts_and_a_no
         letters_tell_what_was_left_out(run, given)
         metrics_match(run, victim, given)
         run.stop()
+
+
+def documents_of(servers: Servers, partition: str) -> int:
+    client = servers.search.client()
+    found = count_of(client, "orders", partition.removeprefix("landing|"))
+    client.close()
+    return found
 
 
 def index_holds_what_was_given(servers: Servers, given: Sequence[Given]) -> None:

@@ -6,6 +6,7 @@ reaches and which ranges beyond it are acknowledged; the loop commits that as it
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -45,6 +46,8 @@ class Shard:
     cancelled: bool = False
     told_until: float = 0.0
     """When the last report arrives: reports of a batch never overtake each other."""
+    telling: deque[Report] = field(default_factory=deque)
+    """Reports on their way."""
 
     def advance(self) -> None:
         """Move the position along the longest acknowledged prefix."""
@@ -176,9 +179,11 @@ class StreamEngine(Engine):
         if self._faults.happens(kernel.dice, "report_late", 0.2):
             arrives += 0.5 * self._ttl * kernel.random()
         shard.told_until = max(shard.told_until, arrives)
-        kernel.after(shard.told_until - kernel.now, self._arrive, (shard, report))
+        shard.telling.append(report)
+        kernel.after(shard.told_until - kernel.now, self._arrive, shard)
 
-    def _arrive(self, told: tuple[Shard, Report]) -> None:
-        shard, report = told
+    def _arrive(self, shard: Shard) -> None:
+        # Not the report that was meant to come now: rounding may turn two around that are due at the same time.
+        report = shard.telling.popleft()
         if not (shard.cancelled and shard.over):
             self._reports.deliver(report)
