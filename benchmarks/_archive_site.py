@@ -11,20 +11,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from benchmarks._node import node_of
 from holdfast.events import BatchCommitted, BatchPublished, Event
-from holdfast.flow.batch import Limits
-from holdfast.flow.loop import LoopSettings, PipelineLoop
 from holdfast.flow.node import Node
 from holdfast.flow.processor import Processor
-from holdfast.leases.coordinator import ClaimPolicy, Coordinator
 from holdfast.leases.lease import Key, Lease
-from holdfast.leases.session import NodeInfo, Session, SessionTiming
 from holdfast.leases.store import ClaimRequest, Outcome, Query, Snapshot, Swap
-from holdfast.leases.world import host_world
 from holdfast.registry import Registry
 from holdfast.sinks.files import PLUGIN as FILES
 from holdfast.sources.kafka import PLUGIN as KAFKA
-from holdfast.spark.engine import Recipe, SparkEngine
+from holdfast.spark.engine import Recipe
 from holdfast.spark.jars import connector_jars
 from holdfast.spark.session import start_session, stop_session
 from holdfast.stores.sqlite import SqliteStore
@@ -148,14 +144,7 @@ def through_a_node(
 
 def _run(where: Site, store: SqliteStore, recipe: Recipe) -> float:
     progress = _Progress(where.messages)
-    world = host_world(progress)
-    session = Session(
-        store, world, "$nodes", NodeInfo("bench", "bench", pipelines=(PIPELINE,)), SessionTiming(heartbeat=1.0)
-    )
-    engine = SparkEngine(where.spark, {PIPELINE: recipe})
-    coordinator = Coordinator(store, world, session, PIPELINE, policy=ClaimPolicy())
-    loop = PipelineLoop(coordinator, recipe.source, recipe.sinks, engine, LoopSettings(Limits()))
-    node = Node(session, [loop], engine, world)
+    node = node_of(where.spark, store, PIPELINE, recipe, progress)
     threading.Thread(target=_stop_when, args=(progress.done, node), daemon=True).start()
     began = time.perf_counter()
     node.run()

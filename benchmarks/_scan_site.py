@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-import json
 import random
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from benchmarks._node import log_line, node_of
 from holdfast.events import Event, PartitionCompleted
-from holdfast.flow.loop import LoopSettings, PipelineLoop
-from holdfast.flow.node import Node
 from holdfast.flow.sink import Sink
-from holdfast.leases.coordinator import ClaimPolicy, Coordinator
-from holdfast.leases.session import NodeInfo, Session, SessionTiming
-from holdfast.leases.world import host_world
+from holdfast.leases.session import SessionTiming
 from holdfast.sources.objects import PLUGIN as OBJECTS
-from holdfast.spark.engine import Recipe, SparkEngine
+from holdfast.spark.engine import Recipe
 from holdfast.spark.session import start_session, stop_session
 from holdfast.stores.sqlite import SqliteStore
 from tests.servers.processes import running
@@ -32,9 +28,6 @@ if TYPE_CHECKING:
 
 BUCKET = "lake"
 PIPELINE = "scan"
-SCHEMA = (
-    "id BIGINT, time TIMESTAMP, level STRING, host STRING, user BIGINT, bytes BIGINT, latency DOUBLE, message STRING"
-)
 
 
 @dataclass(frozen=True)
@@ -83,21 +76,7 @@ def put(where: Site, prefix: str, bodies: Iterator[bytes]) -> None:
 def lines(first: int, count: int) -> bytes:
     """That many JSON objects of about 170 bytes."""
     dice = random.Random(first)
-    return b"".join(_line(first + number, dice) for number in range(count))
-
-
-def _line(row: int, dice: random.Random) -> bytes:
-    record = {
-        "id": row,
-        "time": f"2024-05-{row % 28 + 1:02d}T{row % 24:02d}:{row % 60:02d}:{row * 7 % 60:02d}Z",
-        "level": ("INFO", "WARN", "ERROR", "DEBUG")[row % 4],
-        "host": f"host-{row % 200}",
-        "user": dice.randrange(10**9),
-        "bytes": dice.randrange(10**6),
-        "latency": round(dice.random() * 1000, 3),
-        "message": f"request {dice.randrange(10**6)} served",
-    }
-    return json.dumps(record, separators=(",", ":")).encode() + b"\n"
+    return b"".join(log_line(first + number, dice) for number in range(count))
 
 
 def through_a_node(where: Site, prefix: str, objects: int, sink: Sink, schema: str | None = None) -> float:
@@ -117,7 +96,9 @@ def through_a_node(where: Site, prefix: str, objects: int, sink: Sink, schema: s
         store.open()
         source.open()
         sink.open(PIPELINE, durable=True)
-        node = _node(where, store, Recipe(source, (), {sink.name: sink}), note)
+        node = node_of(
+            where.spark, store, PIPELINE, Recipe(source, (), {sink.name: sink}), note, SessionTiming().heartbeat
+        )
         began = time.perf_counter()
         node.run()
         sink.close()
@@ -126,12 +107,3 @@ def through_a_node(where: Site, prefix: str, objects: int, sink: Sink, schema: s
     if len(completed) != objects:
         raise RuntimeError(f"{len(completed)} of {objects} objects are completed")
     return completed[-1] - began
-
-
-def _node(where: Site, store: SqliteStore, recipe: Recipe, note: Callable[[Event], None]) -> Node:
-    world = host_world(note)
-    session = Session(store, world, "$nodes", NodeInfo("bench", "bench"), SessionTiming(heartbeat=1.0))
-    engine = SparkEngine(where.spark, {PIPELINE: recipe})
-    coordinator = Coordinator(store, world, session, PIPELINE, policy=ClaimPolicy())
-    loop = PipelineLoop(coordinator, recipe.source, recipe.sinks, engine, LoopSettings())
-    return Node(session, [loop], engine, world)

@@ -12,7 +12,6 @@ parser, ours from Arrow's.
 
 from __future__ import annotations
 
-import json
 import random
 import shutil
 import tempfile
@@ -24,20 +23,15 @@ from typing import TYPE_CHECKING
 
 import pyarrow.parquet as pq
 
+from benchmarks._node import SCHEMA, log_line, node_of
 from benchmarks.harness import Comparison, compare, interleaved
 from holdfast.events import Event, PartitionCompleted
-from holdfast.flow.loop import LoopSettings, PipelineLoop
-from holdfast.flow.node import Node
 from holdfast.flow.processor import Processor
-from holdfast.leases.coordinator import ClaimPolicy, Coordinator
-from holdfast.leases.session import NodeInfo, Session, SessionTiming
-from holdfast.leases.store import Store
-from holdfast.leases.world import host_world
 from holdfast.processors.filter import Filter
 from holdfast.registry import Registry
 from holdfast.sinks.files import PLUGIN as FILES
 from holdfast.sources.objects import PLUGIN as OBJECTS
-from holdfast.spark.engine import Recipe, SparkEngine
+from holdfast.spark.engine import Recipe
 from holdfast.spark.session import start_session, stop_session
 from holdfast.stores.sqlite import SqliteStore
 
@@ -48,9 +42,6 @@ FILE_COUNT = 8
 LINES_PER_FILE = 650_000
 LINES = FILE_COUNT * LINES_PER_FILE
 REPETITIONS = 3
-SCHEMA = (
-    "id BIGINT, time TIMESTAMP, level STRING, host STRING, user BIGINT, bytes BIGINT, latency DOUBLE, message STRING"
-)
 EVERYTHING = "bytes >= 0 AND level IS NOT NULL"
 """A condition that holds for every line, so that all cases write the same rows."""
 PIPELINE = "scan"
@@ -92,22 +83,8 @@ def _make_files(folder: Path) -> None:
     folder.mkdir()
     dice = random.Random(1)
     for number in range(FILE_COUNT):
-        with (folder / f"part-{number}.jsonl").open("w") as file:
-            file.writelines(_line(number * LINES_PER_FILE + row, dice) for row in range(LINES_PER_FILE))
-
-
-def _line(row: int, dice: random.Random) -> str:
-    record = {
-        "id": row,
-        "time": f"2024-05-{row % 28 + 1:02d}T{row % 24:02d}:{row % 60:02d}:{row * 7 % 60:02d}Z",
-        "level": ("INFO", "WARN", "ERROR", "DEBUG")[row % 4],
-        "host": f"host-{row % 200}",
-        "user": dice.randrange(10**9),
-        "bytes": dice.randrange(10**6),
-        "latency": round(dice.random() * 1000, 3),
-        "message": f"request {dice.randrange(10**6)} served",
-    }
-    return json.dumps(record, separators=(",", ":")) + "\n"
+        with (folder / f"part-{number}.jsonl").open("wb") as file:
+            file.writelines(log_line(number * LINES_PER_FILE + row, dice) for row in range(LINES_PER_FILE))
 
 
 def _warm_up(spark: SparkSession, source: Path, output: Path) -> None:
@@ -156,7 +133,7 @@ def _through_a_node(spark: SparkSession, folder: Path, output: Path, *processors
         store.open()
         sink.open(PIPELINE, durable=True)
         recipe = Recipe(source, processors, {sink.name: sink})
-        node = _node(spark, store, recipe, note)
+        node = node_of(spark, store, PIPELINE, recipe, note)
         began = time.perf_counter()
         node.run()
         sink.close()
@@ -164,12 +141,3 @@ def _through_a_node(spark: SparkSession, folder: Path, output: Path, *processors
     if len(completed) != FILE_COUNT:
         raise RuntimeError(f"{len(completed)} of {FILE_COUNT} files are completed")
     return completed[-1] - began
-
-
-def _node(spark: SparkSession, store: Store, recipe: Recipe, note: Callable[[Event], None]) -> Node:
-    world = host_world(note)
-    session = Session(store, world, "$nodes", NodeInfo("bench", "bench"), SessionTiming(heartbeat=1.0))
-    engine = SparkEngine(spark, {PIPELINE: recipe})
-    coordinator = Coordinator(store, world, session, PIPELINE, policy=ClaimPolicy())
-    loop = PipelineLoop(coordinator, recipe.source, recipe.sinks, engine, LoopSettings())
-    return Node(session, [loop], engine, world)

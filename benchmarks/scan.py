@@ -22,7 +22,8 @@ import pyarrow.parquet as pq
 
 from benchmarks import discovery
 from benchmarks._archive_site import timed
-from benchmarks._scan_site import BUCKET, SCHEMA, Site, lines, put, site, through_a_node
+from benchmarks._node import SCHEMA
+from benchmarks._scan_site import BUCKET, Site, lines, put, site, through_a_node
 from benchmarks.harness import Comparison, compare, interleaved
 from holdfast.flow.sink import Sink
 from holdfast.registry import Registry

@@ -112,7 +112,8 @@ class Scan:
         victims: list[Node] = []
 
         def met() -> bool:
-            victims[:] = [node for node in self.running() if self._frozen_half_way(node, documents)][:1]
+            found = next((node for node in self.running() if self._frozen_half_way(node, documents)), None)
+            victims.extend([found] if found else [])
             return bool(victims)
 
         eventually(met, WITHIN, "a node has sent a part of a batch")

@@ -55,7 +55,7 @@ class Committer:
             self._receive(wave)
 
     def _receive(self, reports: Sequence[Report]) -> None:
-        commits = []
+        commits, away = [], []
         for report in reports:
             held = self._holdings.carrying(report.batch_id)
             if held is None or held.batch is None:
@@ -63,13 +63,16 @@ class Committer:
             batch = held.batch
             if not isinstance(report, Advanced):
                 self._holdings.recall(held)
-            if isinstance(report, Failed):
-                self._failed(held, report)
+            if isinstance(report, Failed) and report.unavailable:
+                away.append((held, report.error))
+            elif isinstance(report, Failed):
+                self.count_attempt(held, report.error)
             elif batch.restages is not None:
                 self._restage(held, batch, report)
             elif isinstance(report, Staged) or _tells_more(report, held.lease):
                 commits.append((held, batch, report))
         self._commit(commits)
+        self._wait_for_outside(away)
 
     # --- commit ------------------------------------------------------------------------------------------------
 
@@ -208,15 +211,16 @@ class Committer:
             self._engine.cancel([held.batch.id])
         self._holdings.drop(held)
 
-    def _failed(self, held: Held, report: Failed) -> None:
-        if report.unavailable:
-            world = self._coordinator.world
-            pause = world.jittered(OUTSIDE_PAUSE)
-            world.emit(Unreachable("sink", report.error, pause, self._coordinator.pipeline))
+    def _wait_for_outside(self, away: Sequence[tuple[Held, str]]) -> None:
+        """Told once for all of these batches: hundreds of them may wait for the same thing."""
+        if not away:
+            return
+        world = self._coordinator.world
+        pause = world.jittered(OUTSIDE_PAUSE)
+        world.emit(Unreachable("sink", away[0][1], pause, self._coordinator.pipeline))
+        for held, _ in away:
             # The lease is kept: whoever took it over would only wait for the same thing.
             held.put_off(world.clock.monotonic() + pause)
-        else:
-            self.count_attempt(held, report.error)
 
 
 def _one_of_each_batch(reports: Sequence[Report]) -> list[list[Report]]:

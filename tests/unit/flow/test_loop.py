@@ -136,6 +136,20 @@ def test_while_something_outside_is_down_the_lease_is_kept_and_no_attempt_counte
     assert fleet.visible() == [0, 1, 2]
 
 
+def test_batches_that_wait_for_the_same_thing_are_told_once_and_tried_again_together() -> None:
+    fleet = Fleet({"p": 3, "q": 3, "r": 3})
+    node = TestNode(fleet).start()
+    for key in ("p", "q"):
+        node.engine.report(Failed(node.engine.batch_of(key).id, "the cluster is down", unavailable=True))
+    node.stage("r")
+    node.turn()
+    assert len(fleet.told(Unreachable)) == 1
+    assert fleet.row("r").status is Status.COMPLETED
+    fleet.clock.wait(6)
+    node.turn()
+    assert [len(batches) for batches in node.engine.rounds] == [3, 2]
+
+
 def test_while_the_sink_is_down_the_lease_is_kept_and_the_commit_is_published_later() -> None:
     fleet = Fleet({"p": 3})
     node = TestNode(fleet).start()

@@ -1,0 +1,58 @@
+"""A whole node in this process, and lines of JSON for it to read: what several benchmarks share."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from holdfast.events import Event
+from holdfast.flow.loop import LoopSettings, PipelineLoop
+from holdfast.flow.node import Node
+from holdfast.leases.coordinator import ClaimPolicy, Coordinator
+from holdfast.leases.session import NodeInfo, Session, SessionTiming
+from holdfast.leases.store import Store
+from holdfast.leases.world import host_world
+from holdfast.spark.engine import Recipe, SparkEngine
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+SCHEMA = (
+    "id BIGINT, time TIMESTAMP, level STRING, host STRING, user BIGINT, bytes BIGINT, latency DOUBLE, message STRING"
+)
+
+
+def node_of(
+    spark: SparkSession,
+    store: Store,
+    pipeline: str,
+    recipe: Recipe,
+    note: Callable[[Event], None],
+    heartbeat: float = 1.0,
+) -> Node:
+    """A node that runs one pipeline until it is done or stopped; `note` hears of its events."""
+    world = host_world(note)
+    session = Session(
+        store, world, "$nodes", NodeInfo("bench", "bench", pipelines=(pipeline,)), SessionTiming(heartbeat=heartbeat)
+    )
+    engine = SparkEngine(spark, {pipeline: recipe})
+    coordinator = Coordinator(store, world, session, pipeline, policy=ClaimPolicy())
+    loop = PipelineLoop(coordinator, recipe.source, recipe.sinks, engine, LoopSettings())
+    return Node(session, [loop], engine, world)
+
+
+def log_line(row: int, dice: random.Random) -> bytes:
+    """A JSON object of about 170 bytes, as `SCHEMA` says."""
+    record = {
+        "id": row,
+        "time": f"2024-05-{row % 28 + 1:02d}T{row % 24:02d}:{row % 60:02d}:{row * 7 % 60:02d}Z",
+        "level": ("INFO", "WARN", "ERROR", "DEBUG")[row % 4],
+        "host": f"host-{row % 200}",
+        "user": dice.randrange(10**9),
+        "bytes": dice.randrange(10**6),
+        "latency": round(dice.random() * 1000, 3),
+        "message": f"request {dice.randrange(10**6)} served",
+    }
+    return json.dumps(record, separators=(",", ":")).encode() + b"\n"
