@@ -1,4 +1,4 @@
-"""From lines to columns, in Arrow's own code; and, when that fails, which lines are to blame.
+"""From lines to columns, in compiled code; and, when that fails, which lines are to blame.
 
 A line codec takes lines or raises `ValueError`, all or nothing. `sift` halves what was refused until each culprit is
 alone, so that good lines survive beside bad ones.
@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
+from functools import cache
 from typing import Any
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.json
@@ -74,21 +76,22 @@ class Jsonl(LineCodec):
     def __init__(self, schema: pa.Schema | None, longest: int = 64 << 20) -> None:
         super().__init__(pa.schema([("value", pa.string())]) if schema is None else schema, longest)
         self._typed = schema is not None
-        self._parsed = pa.schema([]) if schema is None else parsed_schema(schema)
+        self._parsed = None if schema is None else parsed_schema(schema)
 
     def decode(self, lines: Lines) -> tuple[Any, list[Any]]:
         check_utf8(lines)
         lines = _objects(lines)
         if not len(lines):
             return lines.items, [pa.array([], field.type) for field in self.schema]
-        table = self._parse(lines)
-        # Every line begins and ends with a brace, so no object spans two: as many objects as lines is one in each.
-        if table.num_rows != len(lines):
-            raise ValueError("more than one JSON object is in the line")
-        return lines.items, self._typed_columns(table) if self._typed else [strings(lines)]
-
-    def _parse(self, lines: Lines) -> pa.Table:
         text = pa.py_buffer(lines.data).slice(int(lines.starts[0]), int(lines.ends[-1] - lines.starts[0]))
+        if not self._typed:
+            _check_number(_objects_in(text), lines)
+            return lines.items, [strings(lines)]
+        table = self._parse(text)
+        _check_number(table.num_rows, lines)
+        return lines.items, self._typed_columns(table)
+
+    def _parse(self, text: pa.Buffer) -> pa.Table:
         return pa.json.read_json(
             pa.BufferReader(text),
             read_options=pa.json.ReadOptions(use_threads=False, block_size=text.size + 1),
@@ -103,6 +106,26 @@ class Jsonl(LineCodec):
             column if column.type.equals(field.type) else column.cast(field.type)
             for column, field in zip(columns, self.schema, strict=True)
         ]
+
+
+def _check_number(objects: int, lines: Lines) -> None:
+    # Every line begins and ends with a brace, so no object spans two: as many objects as lines is one in each.
+    if objects != len(lines):
+        raise ValueError("more than one JSON object is in the line")
+
+
+def _objects_in(text: pa.Buffer) -> int:
+    """How many objects there are, when nobody wants their fields: four times as fast as Arrow, which reads these."""
+    try:
+        return len(_syntax().decode_lines(text))
+    except (msgspec.MsgspecError, RecursionError) as error:
+        raise ValueError(str(error)) from None
+
+
+@cache
+def _syntax() -> Any:
+    """A decoder that looks at every byte and keeps nothing."""
+    return msgspec.json.Decoder(msgspec.defstruct("Anything", [], gc=False))
 
 
 def sift(codec: LineCodec, lines: Lines) -> tuple[list[tuple[Any, list[Any]]], list[tuple[int, Fault]]]:
