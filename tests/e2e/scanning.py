@@ -45,8 +45,9 @@ class Servers:
         self.s3 = stack.enter_context(running(S3Server))
         self.store = stack.enter_context(running(PostgresqlServer))
         self.search = stack.enter_context(running(OpenSearchServer))
-        # Nobody needs its data any more, and an orderly end takes it long.
+        # Nobody needs their data any more, and an orderly end takes them long.
         stack.callback(self.search.crash)
+        stack.callback(self.s3.crash)
 
     @property
     def reach(self) -> str:
