@@ -32,11 +32,19 @@ def thaw(pid: int) -> None:
 
 
 def _descendants(pid: int) -> Iterator[int]:
-    for thread in Path(f"/proc/{pid}/task").glob("*/children"):
-        with suppress(OSError):
-            for child in map(int, thread.read_text().split()):
-                yield child
-                yield from _descendants(child)
+    for child in _children(pid):
+        yield child
+        yield from _descendants(child)
+
+
+def _children(pid: int) -> list[int]:
+    """What the threads of the process have started; threads and processes may end while we look."""
+    found: list[int] = []
+    with suppress(OSError):
+        for thread in Path(f"/proc/{pid}/task").iterdir():
+            with suppress(OSError):
+                found += map(int, (thread / "children").read_text().split())
+    return found
 
 
 def _is_stopped(thread: Path) -> bool:

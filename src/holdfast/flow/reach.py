@@ -1,7 +1,8 @@
 """How many leases a node holds at a time: its whole share where partitions live long, else as many as a round carries.
 
 While partitions are tiny a round may carry more of them, or its fixed costs would be all there is. It grows step by
-step, so that a node never takes many large ones away from others because the few before them were small.
+step, so that a node never takes many large ones away from others because the few before them were small. Larger ones
+stay few: what a node holds when it dies is counted as taken over, whether it had begun with it or not.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ class Reach:
         if self._source.lives_long:
             return UNBOUNDED - len(held)
         if not self._source.is_light(held):
-            self.batches = self._ordinary
+            self.batches = max(self._ordinary, self.batches // 2)
         elif len(held) >= self.batches:
             self.batches = min(2 * self.batches, MOST_TIMES * self._ordinary)
         return self.batches - len(held)

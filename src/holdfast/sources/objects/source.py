@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from holdfast.sources.objects.reading import ObjectsRead
 
 SCANS = "scans"
-LIGHT = 32 << 20
-"""Bytes that one round reads in about a second."""
+LIGHT = 128 << 10
+"""Bytes of all objects of a round that are next to nothing beside what the round itself costs."""
 
 
 class ObjectsSource(Source):
