@@ -44,7 +44,7 @@ INDEX = "logs"
 class RoomyServer(OpenSearchServer):
     """With less, the peer's requests are refused."""
 
-    heap = "1g"
+    heap = "2g"
 
 
 def run() -> list[Comparison]:
