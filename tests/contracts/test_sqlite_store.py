@@ -108,13 +108,13 @@ def test_another_process_sees_the_rows_and_is_seen(path: Path, store: SqliteStor
 
 
 DIE_WHILE_WRITING = """
-import os, sys, sqlite3, time
+import signal, sqlite3, sys
 db = sqlite3.connect(sys.argv[1], isolation_level=None)
 db.execute("PRAGMA cache_size = 1")
 db.execute("BEGIN IMMEDIATE")
 db.execute("UPDATE lease SET owner = 'zombie', version = version + 1, body = body || hex(randomblob(4000))")
 print("writing", flush=True)
-time.sleep(60)
+signal.pause()
 """
 
 
