@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import statistics
 import threading
 import time
 
@@ -17,6 +18,7 @@ from benchmarks._archive_fleet import (
     line,
     memory,
     nodes,
+    published,
     settings,
     shares,
     until,
@@ -25,19 +27,21 @@ from benchmarks._archive_fleet import (
 from benchmarks.harness import Comparison, compare
 
 LATENCY = 0.05
-PARTITIONS = 48
+PARTITIONS = 128
 SMALL = 400
+WARMING = 4
+"""Waves for each node before it counts: so each has had as many tasks."""
+MEASURED = 3
 RATE = 10_000
 SECONDS = 60
 PLACES = 10_000
+EACH = 10
 MEGABYTE = 1 << 20
 
 
 def cases() -> list[Comparison]:
     """All of them."""
-    with works(LATENCY) as where:
-        where.kafka.create_topic(TOPIC, partitions=PARTITIONS)
-        two, one = _caught_up(where, "two", 2), _caught_up(where, "one", 1)
+    two, one = _caught_up(2), _caught_up(1)
     with works() as where:
         where.kafka.create_topic(TOPIC, partitions=4)
         delay = _delay(where)
@@ -56,27 +60,37 @@ def cases() -> list[Comparison]:
     ]
 
 
-def _caught_up(where: Works, name: str, number: int) -> float:
-    """Seconds in which that many nodes make what was produced visible; they hold their shares and are warm before."""
-    config = settings(where, name, {"upload": {"max_age": "1s"}}, "local[1]")
-    with nodes(config, number):
-        _produce_some(where)
-        _until_visible(where, name)
-        until(lambda: shares(where, name) == [PARTITIONS // number] * number)
-        _produce_some(where)
-        began = time.monotonic()
-        _until_visible(where, name)
-        return time.monotonic() - began
+def _caught_up(number: int) -> float:
+    """Seconds in which that many nodes make a wave of messages visible.
+
+    They hold their shares before, and their code is compiled: waves without latency went through them.
+    """
+    with works() as where:
+        where.kafka.create_topic(TOPIC, partitions=PARTITIONS)
+        config = settings(where, "waves", {"upload": {"max_records": SMALL, "max_age": "1s"}}, "local[1]")
+        with nodes(config, number):
+            until(lambda: shares(where, "waves") == [PARTITIONS // number] * number)
+            for wave in range(number * WARMING):
+                _one_wave(where, wave)
+            where.proxy.delay = LATENCY
+            return statistics.median(_one_wave(where, number * WARMING + wave) for wave in range(MEASURED))
 
 
-def _until_visible(where: Works, name: str) -> None:
-    ends = sum(where.kafka.offsets(TOPIC, one)[1] for one in range(PARTITIONS))
-    until(lambda: committed(where, name, PARTITIONS) >= ends)
+def _one_wave(where: Works, before: int) -> float:
+    """Seconds until it is visible; so many waves were there before."""
+    _produce_some(where)
+    began = time.monotonic()
+    until(lambda: published(where, "waves") == (before + 1) * PARTITIONS * SMALL, step=0.05)
+    return time.monotonic() - began
 
 
 def _produce_some(where: Works) -> None:
-    for partition in range(PARTITIONS):
-        where.kafka.produce(TOPIC, [line(n=number) for number in range(SMALL)], partition=partition)
+    """All at once: what nodes can do before the last message is there would not be seen."""
+    producer = where.kafka.producer()
+    for number in range(SMALL):
+        for partition in range(PARTITIONS):
+            producer.produce(TOPIC, line(n=number), partition=partition)
+    producer.flush()
 
 
 def _delay(where: Works) -> float:
@@ -85,11 +99,13 @@ def _delay(where: Works) -> float:
         where, "delay", {"upload": {"max_age": "5s"}}, "local[2]", format={"text": {"compression": "gzip"}}
     )
     with nodes(config, 1):
+        where.kafka.produce(TOPIC, [line(at=time.time())])
+        until(lambda: committed(where, "delay", 4) == 1)
         stop, seen = threading.Event(), _Seen(where, "delay")
         watching = threading.Thread(target=seen.watch, args=(stop,), daemon=True)
         watching.start()
         produced = _produce_evenly(where)
-        until(lambda: seen.messages >= produced)
+        until(lambda: seen.messages > produced)
         stop.set()
         watching.join()
     return float(np.percentile(np.concatenate(seen.delays), 99))
@@ -141,7 +157,9 @@ def _requests_per_million(where: Works) -> float:
 
 def _explosion(where: Works) -> dict[str, float]:
     """Megabytes at the highest while one partition's messages go to ten thousand places."""
-    where.kafka.produce(TOPIC, [line(c=number % PLACES, pad="x" * 300) for number in range(20 * PLACES)])
+    # A commit has at most a thousand files, so that many places are mixed at a time and then come the next.
+    spread = (portion * 1000 + number % 1000 for portion in range(PLACES // 1000) for number in range(1000 * EACH))
+    where.kafka.produce(TOPIC, [line(c=place, pad="x" * 300) for place in spread])
     parse = [{"parse": {"names": {"c": {"json": {"field": "c"}}}}}]
     config = settings(where, "places", {"upload": {"max_age": "1s"}}, "local[2]", processors=parse, format="jsonl")
     most: dict[str, float] = {"driver": 0.0, "worker": 0.0}
@@ -150,7 +168,7 @@ def _explosion(where: Works) -> dict[str, float]:
         def done() -> bool:
             for what, size in memory([node.pid]).items():
                 most[what] = max(most[what], size / MEGABYTE)
-            return committed(where, "places", 1) >= 20 * PLACES
+            return published(where, "places") == EACH * PLACES
 
         until(done, patience=600)
     return most

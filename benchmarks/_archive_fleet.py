@@ -20,7 +20,7 @@ from typing import Any
 import yaml
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
-from holdfast.leases.lease import Status
+from holdfast.leases.lease import Lease, Status
 from holdfast.leases.store import Query
 from holdfast.stores.sqlite import SqliteStore
 from tests.servers.http_proxy import HttpProxy
@@ -134,22 +134,32 @@ def committed(where: Works, pipeline: str, partitions: int) -> int:
 
 def shares(where: Works, pipeline: str) -> list[int]:
     """How many partitions each node holds that holds any."""
-    store = SqliteStore(where.folder / f"{pipeline}.db")
-    store.open()
-    try:
-        held = store.find(Query(pipeline, statuses=(Status.ASSIGNED,)))
-    finally:
-        store.close()
+    held = _leases(where, Query(pipeline, statuses=(Status.ASSIGNED,)))
     return sorted(Counter(row.ownership.owner for row in held).values())
 
 
-def until(true: Callable[[], bool], patience: float = PATIENCE) -> None:
+def published(where: Works, pipeline: str) -> int:
+    """Records of partitions whose last commit is visible."""
+    rows = _leases(where, Query(pipeline))
+    return sum(row.progress.counts.processed for row in rows if row.commit.receipts is None)
+
+
+def _leases(where: Works, query: Query) -> Sequence[Lease]:
+    store = SqliteStore(where.folder / f"{query.pipeline}.db")
+    store.open()
+    try:
+        return store.find(query)
+    finally:
+        store.close()
+
+
+def until(true: Callable[[], bool], patience: float = PATIENCE, step: float = 0.2) -> None:
     """Wait until it is so."""
     give_up = time.monotonic() + patience
     while not true():
         if time.monotonic() > give_up:
             raise RuntimeError("what was waited for did not happen")
-        time.sleep(0.2)
+        time.sleep(step)
 
 
 def memory(roots: Sequence[int]) -> dict[str, int]:

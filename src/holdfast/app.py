@@ -356,6 +356,7 @@ def engine_of(settings: Settings, parts: Mapping[str, Parts], emit: Emit = lambd
     from holdfast.spark.jars import connector_jars
     from holdfast.spark.job import Recipe
     from holdfast.spark.session import is_unprotected, start_session
+    from holdfast.spark.warming import warm_up
 
     connectors = {name for built in parts.values() for name in built.source.connectors}
     jars = connector_jars() if connectors else []
@@ -364,6 +365,7 @@ def engine_of(settings: Settings, parts: Mapping[str, Parts], emit: Emit = lambd
     spark = start_session("holdfast", asked.plain_conf(), asked.master or "local[2]", jars, py_files)
     if is_unprotected(spark):
         emit(Notice(OPEN_SPARK))
+    warm_up(spark, [sink.stager() for built in parts.values() for sink in built.sinks.values()])
     recipes = {
         settings.identifier(name): Recipe(built.source, built.processors, built.sinks, built.routes)
         for name, built in parts.items()

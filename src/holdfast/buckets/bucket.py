@@ -78,6 +78,9 @@ class Bucket(ABC):
         """
         return Verdict("create and publish overwrite nothing", "files")
 
+    def warm_up(self) -> None:
+        """Load what this process will need to use it. Asks no server, never raises."""
+
     @abstractmethod
     def create(self, key: str, data: bytes) -> bool:
         """Create an object with these bytes if there is none; False if there is. Atomic and durable."""

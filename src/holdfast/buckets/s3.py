@@ -45,6 +45,9 @@ class S3Bucket(Bucket):
     def _staged(self) -> S3Staged:
         return S3Staged(self._objects, self._memory)
 
+    def warm_up(self) -> None:
+        client_of(self._access)
+
     def probe(self) -> Verdict:
         self._traits, text = probe(self._objects, self._wanted)
         return Verdict(text, self._traits.staging)

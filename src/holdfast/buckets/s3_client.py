@@ -20,7 +20,7 @@ from holdfast.config.secrets import Secret
 from holdfast.errors import SinkUnavailable
 
 TRIES = 4
-THREADS = 8
+THREADS = 16
 CONNECT_TIMEOUT = 5.0
 _FIRST_PAUSE = 0.1
 

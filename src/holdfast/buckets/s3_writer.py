@@ -37,6 +37,7 @@ class S3Writer:
         self._size = 0
         self._digest = hashlib.sha256()
         self._upload: str | None = None
+        self._registering: Future[None] | None = None
         self._sending: deque[Future[str]] = deque()
         self._etags: list[str] = []
         self._parts = 0
@@ -78,6 +79,8 @@ class S3Writer:
             self._send()
         while self._sending:
             self._etags.append(self._sending.popleft().result())
+        if self._registering is not None:
+            self._registering.result()
         if self._staging != "copy":
             return {"place": self._place, "key": self._target, "upload": self._upload}
         self._complete()
@@ -103,11 +106,14 @@ class S3Writer:
             raise BatchError(f"a file would have more than {LARGEST_COPY >> 30} GiB, which S3 does not copy; {advice}")
 
     def _begin(self) -> str:
-        """Begin an upload and register it, so that it can be found and aborted when this process dies."""
-        target, place = self._objects.full(self._target), {PLACE: self._place}
-        upload = str(self._objects.client.call("create_multipart_upload", Key=target, Metadata=place)["UploadId"])
+        """Begin an upload and register it, so that it can be found and aborted when this process dies.
+
+        The first part need not wait for that: whoever closes the writer does.
+        """
+        objects, target, place = self._objects, self._objects.full(self._target), {PLACE: self._place}
+        upload = str(objects.client.call("create_multipart_upload", Key=target, Metadata=place)["UploadId"])
         registered = json.dumps({"place": self._place, "key": self._target, "upload": upload}).encode()
-        self._objects.put(self._place + REGISTERED, registered, {})
+        self._registering = objects.client.soon(partial(objects.put, self._place + REGISTERED, registered, {}))
         return upload
 
     def _upload_part(self, number: int, part: bytearray) -> str:

@@ -34,6 +34,8 @@ from holdfast.leases.lease import FINISHED, Lease, Status
 from holdfast.leases.sharing import FairShare, Pull, Sharing
 
 SOURCE_PAUSE = 5.0
+EAGER = 0.2
+"""Part of a heartbeat after which a node looks again that waits for its share."""
 PUBLISH_TOGETHER = 40
 """Commits whose publishing is one step of the loop: the heartbeat goes on while one portion after the other is done."""
 
@@ -157,7 +159,8 @@ class PipelineLoop:
         passing = self._pass_due(now)
         if passing:
             self._generation = self._ask_generation()
-            self._tell_share()
+            if not self._coordinator.run:
+                self._coordinator.session.take_part(self.pipeline, taking=self._generation is not None)
             self._allowed = self._generation is not None and self._may_claim()
         if not self._allowed:
             self._next_look = self._next_pass
@@ -172,13 +175,12 @@ class PipelineLoop:
         look = self._sharing.look(len(self._holdings), max(room, 0))
         self._hold(look.taken)
         self._handing.shed_to(look.shed_to)
+        heartbeat = self._coordinator.session.timing.heartbeat * (EAGER if look.short else 1.0)
         if not look.taken and room > 0:
-            self._next_look = now + self._world.jittered(self._coordinator.session.timing.heartbeat)
+            self._next_look = now + self._world.jittered(heartbeat)
             self._nothing_acquired()
-
-    def _tell_share(self) -> None:
-        if not self._coordinator.run:
-            self._coordinator.session.take_part(self.pipeline, taking=self._generation is not None)
+        if look.short:
+            self._next_pass = min(self._next_pass, now + heartbeat)
 
     def _pass_due(self, now: float) -> bool:
         if now < self._next_pass:

@@ -79,14 +79,15 @@ class Publisher:
             return
         now = self._coordinator.now()
         changes = [(held.lease, _receipts_cleared(held, now)) for held in done]
-        for held, result in zip(done, self._coordinator.write_each(changes), strict=True):
+        results = list(zip(done, self._coordinator.write_each(changes), strict=True))
+        self._discard_leftovers([held for held, result in results if not isinstance(result, LeaseLost)])
+        for held, result in results:
             if isinstance(result, LeaseLost):
                 self._holdings.drop(held)
             else:
                 self._published(held, result)
 
     def _published(self, held: Held, row: Lease) -> None:
-        self._discard_leftovers(held)
         emit, was = self._coordinator.world.emit, held.lease
         emit(BatchPublished(was.pipeline, was.key, was.commit.sequence, held.found_pending))
         held.lease, held.waits, held.found_pending = row, 0, False
@@ -94,11 +95,11 @@ class Publisher:
             emit(PartitionCompleted(row.pipeline, row.key, row.progress.counts.processed))
             self._holdings.drop(held)
 
-    def _discard_leftovers(self, held: Held) -> None:
+    def _discard_leftovers(self, cleared: Sequence[Held]) -> None:
         for name, sink in self._sinks.items():
-            told = self.publication(held, name)
-            if told is not None:
-                sink.settle([told])
+            told = [one for held in cleared if (one := self.publication(held, name)) is not None]
+            if told:
+                sink.settle(told)
 
 
 def _receipts_cleared(held: Held, now: float) -> Change:

@@ -103,6 +103,9 @@ class Stager(ABC):
         wanted = self.columns(fields)
         return wanted if all(made is None for made in wanted.values()) else None
 
+    def warm_up(self) -> None:
+        """Called in a task before there is work: load what every task will need. Asks no server, never raises."""
+
     @abstractmethod
     def begin(self) -> Staging:
         """Called in a task, once per attempt."""

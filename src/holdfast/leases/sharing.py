@@ -22,6 +22,8 @@ class Look:
     taken: Sequence[Lease] = ()
     shed_to: Sequence[str] = ()
     """Sessions that should each get one of this node's leases."""
+    short: bool = False
+    """Whether the node holds less than its share: others are about to hand it leases, and it should look soon."""
 
 
 class Sharing(Protocol):
@@ -69,7 +71,7 @@ class FairShare:
         # What this node holds it knows better than a snapshot does.
         wanted = set(plan.claims[: max(0, min(room, plan.quota - held))])
         taken = coordinator.claim_rows([row for row in free if row.key in wanted])
-        return Look(taken, plan.shed_to[: max(0, held - plan.quota)])
+        return Look(taken, plan.shed_to[: max(0, held - plan.quota)], held + len(taken) < plan.quota)
 
     def _members(self, sessions: Sequence[Lease]) -> list[str]:
         """A node counts once it has renewed its session: one that comes and goes moves nothing.

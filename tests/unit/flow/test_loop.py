@@ -1,7 +1,7 @@
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import Any, ClassVar
 
 import pytest
 
@@ -52,6 +52,23 @@ def test_each_batch_is_committed_as_soon_as_it_is_reported_while_others_are_stil
     assert fleet.row("q").status is Status.COMPLETED
     assert fleet.row("p").status is Status.ASSIGNED
     assert [batch.lease.key for batch in node.engine.out.values()] == ["p"]
+
+
+def test_what_commits_that_are_published_together_leave_behind_is_deleted_in_one_go() -> None:
+    class Counting(FilesSink):
+        settled: ClassVar[list[int]] = []
+
+        def settle(self, publications: Sequence[Publication]) -> None:
+            self.settled.append(len(publications))
+            super().settle(publications)
+
+    fleet = Fleet({"p": 3, "q": 3, "r": 3})
+    node = TestNode(fleet, sinks=Counting).start()
+    for key in "pqr":
+        node.stage(key)
+    node.turn()
+    assert Counting.settled == [3]
+    assert not fleet.buckets["files"].staged
 
 
 def test_a_batch_that_exceeds_its_limit_is_cancelled_and_counts_an_attempt() -> None:

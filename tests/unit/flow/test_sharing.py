@@ -113,3 +113,23 @@ def test_a_node_that_is_alone_begins_at_once_and_two_wait_until_they_have_shown_
     assert pair.shares() == {}
     pair.passes(2)
     assert pair.shares() == {"a": 6, "b": 6}
+
+
+def test_a_node_that_waits_for_its_share_looks_again_long_before_its_next_heartbeat() -> None:
+    fleet = LongLived()
+    first = fleet.join("a")
+    fleet.passes(3)
+    second = fleet.join("b")
+    fleet.clock.wait(12)
+    for node in fleet.nodes:
+        node.session.heartbeat()
+    for node in fleet.nodes:
+        node.turn()
+    for batch in list(first.engine.out.values()):
+        first.stage(batch.lease.key)
+    first.turn(2)
+    assert len(fleet.told(PartitionHandedOff)) == 6
+    assert not second.engine.out
+    fleet.clock.wait(2.5)
+    second.turn(2)
+    assert len(second.engine.out) == 6

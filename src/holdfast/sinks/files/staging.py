@@ -61,6 +61,9 @@ class FilesStager(Stager):
                     raise Refused(f"two formats of one sink want the column {name} in different ways; use two sinks")
         return wanted
 
+    def warm_up(self) -> None:
+        self.bucket.warm_up()
+
     def begin(self) -> FilesStaging:
         return FilesStaging(self)
 
