@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import random
+import tempfile
+import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from holdfast.events import Event
+from holdfast.events import Event, PartitionCompleted
 from holdfast.flow.loop import LoopSettings, PipelineLoop
 from holdfast.flow.node import Node
 from holdfast.leases.coordinator import ClaimPolicy, Coordinator
@@ -15,6 +18,7 @@ from holdfast.leases.session import NodeInfo, Session, SessionTiming
 from holdfast.leases.store import Store
 from holdfast.leases.world import host_world
 from holdfast.spark.engine import Recipe, SparkEngine
+from holdfast.stores.sqlite import SqliteStore
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -41,6 +45,35 @@ def node_of(
     coordinator = Coordinator(store, world, session, pipeline, policy=ClaimPolicy())
     loop = PipelineLoop(coordinator, recipe.source, recipe.sinks, engine, LoopSettings())
     return Node(session, [loop], engine, world)
+
+
+def completed_in(spark: SparkSession, pipeline: str, recipe: Recipe, partitions: int, heartbeat: float = 1.0) -> float:
+    """Seconds of one node from its start, with an empty store, until the last partition is published and COMPLETED.
+
+    What comes after, looking for more and leaving, depends on the heartbeat and not on the data.
+    """
+    completed: list[float] = []
+
+    def note(event: Event) -> None:
+        if isinstance(event, PartitionCompleted):
+            completed.append(time.perf_counter())
+
+    with tempfile.TemporaryDirectory() as leases:
+        store = SqliteStore(Path(leases, "leases.db"))
+        store.open()
+        recipe.source.open()
+        for sink in recipe.sinks.values():
+            sink.open(pipeline, durable=True)
+        node = node_of(spark, store, pipeline, recipe, note, heartbeat)
+        began = time.perf_counter()
+        node.run()
+        for sink in recipe.sinks.values():
+            sink.close()
+        recipe.source.close()
+        store.close()
+    if len(completed) != partitions:
+        raise RuntimeError(f"{len(completed)} of {partitions} partitions are completed")
+    return completed[-1] - began
 
 
 def log_line(row: int, dice: random.Random) -> bytes:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import tempfile
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -12,14 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from benchmarks._node import log_line, node_of
-from holdfast.events import Event, PartitionCompleted
+from benchmarks._node import completed_in, log_line
 from holdfast.flow.sink import Sink
 from holdfast.leases.session import SessionTiming
 from holdfast.sources.objects import PLUGIN as OBJECTS
 from holdfast.spark.engine import Recipe
 from holdfast.spark.session import start_session, stop_session
-from holdfast.stores.sqlite import SqliteStore
 from tests.servers.processes import running
 from tests.servers.s3 import ACCESS_KEY, REGION, SECRET_KEY, S3Server
 
@@ -85,25 +82,5 @@ def through_a_node(where: Site, prefix: str, objects: int, sink: Sink, schema: s
     keys = {"access_key_id": ACCESS_KEY, "secret_access_key": SECRET_KEY}
     told = {"buckets": [{"bucket": BUCKET, "include_prefix": [f"{prefix}/"]}], "s3": {**reach, **keys}}
     source = OBJECTS.build(OBJECTS.config.model_validate({**told, **({"schema": schema} if schema else {})}))
-    completed: list[float] = []
-
-    def note(event: Event) -> None:
-        if isinstance(event, PartitionCompleted):
-            completed.append(time.perf_counter())
-
-    with tempfile.TemporaryDirectory() as leases:
-        store = SqliteStore(Path(leases, "leases.db"))
-        store.open()
-        source.open()
-        sink.open(PIPELINE, durable=True)
-        node = node_of(
-            where.spark, store, PIPELINE, Recipe(source, (), {sink.name: sink}), note, SessionTiming().heartbeat
-        )
-        began = time.perf_counter()
-        node.run()
-        sink.close()
-        source.close()
-        store.close()
-    if len(completed) != objects:
-        raise RuntimeError(f"{len(completed)} of {objects} objects are completed")
-    return completed[-1] - began
+    recipe = Recipe(source, (), {sink.name: sink})
+    return completed_in(where.spark, PIPELINE, recipe, objects, SessionTiming().heartbeat)

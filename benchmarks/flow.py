@@ -23,9 +23,8 @@ from typing import TYPE_CHECKING
 
 import pyarrow.parquet as pq
 
-from benchmarks._node import SCHEMA, log_line, node_of
+from benchmarks._node import SCHEMA, completed_in, log_line
 from benchmarks.harness import Comparison, compare, interleaved
-from holdfast.events import Event, PartitionCompleted
 from holdfast.flow.processor import Processor
 from holdfast.processors.filter import Filter
 from holdfast.registry import Registry
@@ -33,7 +32,6 @@ from holdfast.sinks.files import PLUGIN as FILES
 from holdfast.sources.objects import PLUGIN as OBJECTS
 from holdfast.spark.engine import Recipe
 from holdfast.spark.session import start_session, stop_session
-from holdfast.stores.sqlite import SqliteStore
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -115,29 +113,7 @@ def _with_schema(spark: SparkSession, source: Path, output: Path, where: str = "
 
 
 def _through_a_node(spark: SparkSession, folder: Path, output: Path, *processors: Processor) -> float:
-    """Seconds of one node from its start, with an empty store, until the last file is published and COMPLETED.
-
-    What comes after, looking for more and leaving, depends on the heartbeat and not on the data.
-    """
     source = OBJECTS.build(OBJECTS.config(folder=folder, schema=SCHEMA))
     config = FILES.config(root=output, format={"parquet": {"compression": "snappy"}})
     sink = FILES.build("files", config, Registry.installed())
-    completed: list[float] = []
-
-    def note(event: Event) -> None:
-        if isinstance(event, PartitionCompleted):
-            completed.append(time.perf_counter())
-
-    with tempfile.TemporaryDirectory() as leases:
-        store = SqliteStore(Path(leases, "leases.db"))
-        store.open()
-        sink.open(PIPELINE, durable=True)
-        recipe = Recipe(source, processors, {sink.name: sink})
-        node = node_of(spark, store, PIPELINE, recipe, note)
-        began = time.perf_counter()
-        node.run()
-        sink.close()
-        store.close()
-    if len(completed) != FILE_COUNT:
-        raise RuntimeError(f"{len(completed)} of {FILE_COUNT} files are completed")
-    return completed[-1] - began
+    return completed_in(spark, PIPELINE, Recipe(source, processors, {sink.name: sink}), FILE_COUNT)

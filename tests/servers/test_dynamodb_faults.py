@@ -6,7 +6,6 @@ import subprocess
 import sys
 import threading
 import time
-import uuid
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -16,15 +15,14 @@ import pytest
 
 from holdfast.errors import AnswerLost, StoreUnavailable
 from holdfast.leases import transitions
-from holdfast.leases.coordinator import ClaimPolicy, Coordinator
+from holdfast.leases.coordinator import Coordinator
 from holdfast.leases.lease import FINISHED, Lease, Partition, Status
-from holdfast.leases.session import NodeInfo, Session, SessionTiming
 from holdfast.leases.store import Outcome, Query, Swap
 from holdfast.leases.transitions import Advance
 from holdfast.stores.dynamodb import DynamodbConfig, client
 from holdfast.testing.rows import PIPELINE, assigned_row, make_row, touched
-from holdfast.testing.worlds import TurnableClock, make_world
-from tests.servers.dynamodb import DynamodbServer, PolicedStore, raw_client, refusal
+from holdfast.testing.worlds import TurnableClock
+from tests.servers.dynamodb import DynamodbServer, PolicedStore, fresh_table, node_on, opened_store, raw_client, refusal
 from tests.servers.http_proxy import Fault, HttpProxy
 
 OK, CONFLICT, UNKNOWN = Outcome.OK, Outcome.CONFLICT, Outcome.UNKNOWN
@@ -33,26 +31,14 @@ THROTTLED = "ProvisionedThroughputExceededException"
 
 @pytest.fixture
 def config(dynamodb_server: DynamodbServer) -> Iterator[DynamodbConfig]:
-    config = dynamodb_server.config(table_name=f"leases-{uuid.uuid4().hex}")
-    yield config
-    raw_client(config).delete_table(TableName=config.table_name)
+    with fresh_table(dynamodb_server) as config:
+        yield config
 
 
 @pytest.fixture
 def store(config: DynamodbConfig) -> Iterator[PolicedStore]:
-    store = PolicedStore(config)
-    store.open()
-    yield store
-    store.close()
-
-
-def node_on(store: PolicedStore, name: str = "a") -> Coordinator:
-    clock = TurnableClock()
-    clock.on_wait = lambda: time.sleep(0.01)
-    world = make_world(name, clock=clock)
-    session = Session(store, world, "$nodes", NodeInfo(name, name, (PIPELINE,)), SessionTiming())
-    session.join()
-    return Coordinator(store, world, session, PIPELINE, policy=ClaimPolicy())
+    with opened_store(config) as store:
+        yield store
 
 
 def every_call(store: PolicedStore) -> Mapping[str, Callable[[], Any]]:

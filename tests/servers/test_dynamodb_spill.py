@@ -12,15 +12,13 @@ import pytest
 
 from holdfast.errors import Refused, RowTooLarge, StoreUnavailable
 from holdfast.leases import transitions
-from holdfast.leases.coordinator import ClaimPolicy, Coordinator
+from holdfast.leases.coordinator import Coordinator
 from holdfast.leases.lease import Json, Lease, Partition, Status
-from holdfast.leases.session import NodeInfo, Session, SessionTiming
 from holdfast.leases.store import Outcome, Query, Swap
 from holdfast.leases.transitions import Advance
 from holdfast.stores.dynamodb import DynamodbConfig, SpillConfig
 from holdfast.testing.rows import PIPELINE, touched
-from holdfast.testing.worlds import make_world
-from tests.servers.dynamodb import DynamodbServer, PolicedStore, raw_client
+from tests.servers.dynamodb import DynamodbServer, PolicedStore, fresh_table, node_on, opened_store, raw_client
 from tests.servers.s3 import ACCESS_KEY, REGION, SECRET_KEY, S3Server
 from tests.servers.s3_roots import BUCKET, S3Root
 
@@ -66,24 +64,14 @@ def _files(settings: dict[str, Any], folder: Path) -> Spill:
 
 @pytest.fixture
 def config(dynamodb_server: DynamodbServer, spill: Spill) -> Iterator[DynamodbConfig]:
-    config = dynamodb_server.config(table_name=f"leases-{uuid.uuid4().hex}", spill=spill.settings)
-    yield config
-    raw_client(config).delete_table(TableName=config.table_name)
+    with fresh_table(dynamodb_server, spill=spill.settings) as config:
+        yield config
 
 
 @pytest.fixture
 def store(config: DynamodbConfig) -> Iterator[PolicedStore]:
-    store = PolicedStore(config)
-    store.open()
-    yield store
-    store.close()
-
-
-def node_on(store: PolicedStore, name: str = "a") -> Coordinator:
-    world = make_world(name)
-    session = Session(store, world, "$nodes", NodeInfo(name, name, (PIPELINE,)), SessionTiming())
-    session.join()
-    return Coordinator(store, world, session, PIPELINE, policy=ClaimPolicy())
+    with opened_store(config) as store:
+        yield store
 
 
 def commit(node: Coordinator, lease: Lease) -> Lease:

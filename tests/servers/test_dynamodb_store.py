@@ -15,7 +15,7 @@ from holdfast.stores.dynamodb import DynamodbConfig
 from holdfast.stores.dynamodb.items import table_key
 from holdfast.testing.stores import StoreBehaviour, StoreMachine
 from holdfast.testing.worlds import TurnableClock
-from tests.servers.dynamodb import DynamodbServer, PolicedStore, raw_client
+from tests.servers.dynamodb import DynamodbServer, PolicedStore, fresh_table, raw_client
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -29,9 +29,8 @@ class TestDynamodbStore(StoreBehaviour):
     @pytest.fixture(autouse=True)
     def one_table(self, dynamodb_server: DynamodbServer) -> Iterator[None]:
         self.clock = TurnableClock()
-        self.config = dynamodb_server.config(table_name=f"leases-{uuid.uuid4().hex}")
-        yield
-        raw_client(self.config).delete_table(TableName=self.config.table_name)
+        with fresh_table(dynamodb_server) as self.config:
+            yield
 
     def make_store(self) -> Store:
         return PolicedStore(self.config, self.clock.monotonic)

@@ -36,7 +36,7 @@ from holdfast.leases.sharing import FairShare, Pull, Sharing
 SOURCE_PAUSE = 5.0
 EAGER = 0.2
 """Part of a heartbeat after which a node looks again that waits for its share."""
-PUBLISH_TOGETHER = 40
+PUBLISH_TOGETHER = 100
 """Commits whose publishing is one step of the loop: the heartbeat goes on while one portion after the other is done."""
 
 

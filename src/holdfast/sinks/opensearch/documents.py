@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from holdfast.flow.staging import StagedBatch
 from holdfast.formats._arrays import beside, binary, content, has_byte
 from holdfast.formats._objects import json_objects
 from holdfast.sinks.opensearch.entries import Entries
+from holdfast.sinks.opensearch.few import few_entries
 from holdfast.sinks.opensearch.fields import VALUE, Fields, document_column
 from holdfast.sinks.opensearch.indexes import IndexName
 from holdfast.sinks.opensearch.origins import Numbers, origin_of
@@ -48,6 +50,12 @@ class Form:
     version_type: str = "external"
     text_field: str | None = None
 
+    @cached_property
+    def _plain(self) -> str | None:
+        """The action, if it is all that a row's first line says beside an id by origin."""
+        plain = self.document_id == ORIGIN and self.index.constant and not self.routing and not self.version
+        return self.action.constant if plain and self.action.constant in {"index", "create"} else None
+
     @property
     def names(self) -> frozenset[str]:
         """Fields that templates need."""
@@ -60,6 +68,8 @@ class Form:
             half = rows.num_rows // 2
             yield from self.entries(batch, numbers, items.slice(0, half), rows.slice(0, half))
             yield from self.entries(batch, numbers, items.slice(half), rows.slice(half))
+        elif self._plain and (few := few_entries(self._plain, batch, numbers, items, rows)) is not None:
+            yield few, []
         else:
             yield _Portion(self, batch, numbers.of(items), items, rows).made()
 

@@ -116,6 +116,11 @@ class OpenBody:
 
     def add(self, entries: Entries) -> Iterator[Body]:
         """The requests that are full now; all must be taken before the next call."""
+        if len(entries) <= self._max_count - self._count and entries.size < self._max_bytes - self._size:
+            self._keep(entries)
+            if self._count == self._max_count:
+                yield from self.rest()
+            return
         while len(entries):
             room = max(0, self._max_bytes - self._size), self._max_count - self._count
             number = entries.fitting(*room)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -53,6 +54,17 @@ class Numbers:
             texts = pc.if_else(pa.array(repeated), later, texts)
         self._remember(numbers, repeated)
         return texts
+
+    def go_up(self, items: list[int]) -> bool:
+        """Whether each item is another record than the one before it: then its number is all that `of` would tell.
+
+        They are noted if it is so. For so few of them that arrays would not pay.
+        """
+        if any(later <= earlier for earlier, later in pairwise([self._last, *items])):
+            return False
+        self._heads.append(items)
+        self._last, self._times = items[-1], 0
+        return True
 
     def check(self) -> None:
         """Raise `BatchError` if rows of one record came apart: then two of them have had the same id."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 from holdfast.errors import Unavailable
@@ -110,7 +110,7 @@ class OpenSearchStaging(Staging):
             self._sender.wait(batch.id)
         told = {"files": self._letters.finish(batch), "dead": self._refused[batch.id]}
         self._sender.forget(batch.id)
-        return {**told, **asdict(self._sender.tally()), "limit": round(self._limit.now, 2)}
+        return {**told, **vars(self._sender.tally()), "limit": round(self._limit.now, 2)}
 
     def late_unfit(self, batch: StagedBatch) -> int:
         return self._refused.pop(batch.id, 0)

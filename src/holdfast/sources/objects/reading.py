@@ -25,7 +25,9 @@ from holdfast.sources.objects.pieces import Piece
 from holdfast.sources.objects.places import RandomBytes
 from holdfast.sources.objects.streams import Damaged
 
-_BATCH_IDS = pa.dictionary(pa.int32(), pa.string())
+_SYSTEM = pa.schema(
+    [(BATCH_COLUMN, pa.dictionary(pa.int32(), pa.string())), (ITEM_COLUMN, pa.int64()), (FAULT_COLUMN, pa.string())]
+)
 
 
 @dataclass(frozen=True)
@@ -42,8 +44,9 @@ class ObjectsRead:
         return len(self.packed)
 
     def rows(self, task: int) -> Iterator[Any]:
+        whole = pa.schema([*_SYSTEM, *self.codec.schema])
         for piece in fetched_ahead(self.packed[task]):
-            frame = _Frame(piece.batch, self.codec.schema, piece.base)
+            frame = _Frame(piece.batch, whole, piece.base)
             try:
                 yield from self._read(piece, frame)
             except SourceUnavailable as away:
@@ -83,12 +86,10 @@ class ObjectsRead:
 class _Frame:
     """Puts the system columns in front of the data columns."""
 
-    def __init__(self, batch: str, schema: pa.Schema, base: int = 0) -> None:
+    def __init__(self, batch: str, schema: pa.Schema, base: int) -> None:
         self._base = base
         self._batch = pa.array([batch], pa.string())
-        self._data = schema
-        system = [(BATCH_COLUMN, _BATCH_IDS), (ITEM_COLUMN, pa.int64()), (FAULT_COLUMN, pa.string())]
-        self._schema = pa.schema([*system, *schema])
+        self._schema = schema
 
     def of(self, items: Any, columns: Sequence[Any]) -> Any:
         return self._made(pa.array(items, pa.int64()), pa.nulls(len(items), pa.string()), columns)
@@ -96,7 +97,8 @@ class _Frame:
     def faulty(self, faults: Sequence[tuple[int, Fault]]) -> Any:
         items = pa.array([item for item, _ in faults], pa.int64())
         texts = pa.array([fault.encode() for _, fault in faults], pa.string())
-        return self._made(items, texts, [pa.nulls(len(faults), field.type) for field in self._data])
+        kinds = self._schema.types[len(_SYSTEM) :]
+        return self._made(items, texts, [pa.nulls(len(faults), kind) for kind in kinds])
 
     def _made(self, items: Any, faults: Any, columns: Sequence[Any]) -> Any:
         if self._base:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from holdfast.sources.objects.reading import ObjectsRead
 
 SCANS = "scans"
-LIGHT = 128 << 10
+LIGHT = 512 << 10
 """Bytes of all objects of a round that are next to nothing beside what the round itself costs."""
 
 

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 from typing import Any
+from unittest import mock
 
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from holdfast.flow.batch import Name
 from holdfast.flow.deadletter import Fault
@@ -140,3 +143,27 @@ def test_large_portions_are_taken_apart(monkeypatch: pytest.MonkeyPatch) -> None
     whole = made(Form(ORDERS), [f'{{"a":{number}}}' for number in range(100)])
     monkeypatch.setattr(documents, "LARGEST_PORTION", 100)
     assert made(Form(ORDERS), [f'{{"a":{number}}}' for number in range(100)]) == whole
+
+
+def entries_of(form: Form, rows: list[bytes], items: list[int]) -> list[tuple[Any, ...]]:
+    """All that is known of the entries."""
+    batch = pa.RecordBatch.from_pydict({"value": pa.array(rows, pa.binary())})
+    numbers = pa.array(items, pa.int64())
+    told = form.entries(BATCH, Numbers(), numbers, batch)
+    return [
+        (bytes(one.bytes()), one.borders.tolist(), one.items.tolist(), one.documents.to_pylist(), one.form, faults)
+        for one, faults in told
+    ]
+
+
+@given(
+    st.lists(st.binary(max_size=6) | st.just(b"{}") | st.just(b'{"a":\n1}'), min_size=1, max_size=10),
+    st.sampled_from(["index", "create", "update"]),
+    st.data(),
+)
+def test_a_handful_of_rows_becomes_what_many_rows_would(rows: list[bytes], action: str, data: st.DataObject) -> None:
+    numbers = st.lists(st.integers(0, 20), min_size=len(rows), max_size=len(rows))
+    items, form = data.draw(numbers), Form(ORDERS, action=Template(action))
+    with mock.patch.object(documents, "few_entries", return_value=None):
+        expected = entries_of(form, rows, items)
+    assert entries_of(form, rows, items) == expected
