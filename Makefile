@@ -14,7 +14,8 @@ WORKERS ?= 2
 
 # Folders that exist now; pytest refuses to start for one that does not.
 FAST_TESTS   = $(wildcard tests/unit tests/contracts tests/simulation)
-SERIAL_TESTS = $(wildcard tests/spark tests/e2e tests/chaos)
+SPARK_TESTS  = $(wildcard tests/spark tests/soak)
+SERIAL_TESTS = $(wildcard tests/e2e tests/chaos)
 
 .PHONY: help setup connector lock lint servers test reference model demo simulate soak chaos-archive bench clean
 
@@ -72,8 +73,8 @@ servers: ## Install the servers that tests start for themselves, where they are 
 test: lint connector servers ## Lint, then run every test
 	$(BIN)/python -m pytest -q -n $(WORKERS) $(FAST_TESTS)
 	$(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile tests/servers
+	$(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile $(SPARK_TESTS)
 	$(BIN)/python -m pytest -q $(SERIAL_TESTS)
-	$(BIN)/python -m pytest -q tests/soak
 
 reference: $(READY) ## Write docs/reference anew from the code
 	$(BIN)/python scripts/make_reference.py

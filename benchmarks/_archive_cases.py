@@ -29,7 +29,7 @@ from benchmarks.harness import Comparison, compare
 LATENCY = 0.05
 PARTITIONS = 128
 SMALL = 400
-WARMING = 4
+WARMING = 8
 """Waves for each node before it counts: so each has had as many tasks."""
 MEASURED = 3
 RATE = 10_000

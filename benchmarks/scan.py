@@ -140,35 +140,46 @@ def _post(search: OpenSearchServer, bodies: list[bytes]) -> None:
 
 def _tiny(where: Site) -> list[Comparison]:
     put(where, "tiny", (lines(number, 1) for number in range(TINY)))
-    with running(RoomyServer) as search, running(PostgresqlServer) as database:
+    with running(RoomyServer) as search, running(PostgresqlServer, fsync="on") as database:
         through_a_node(where, "small", SMALL, _opensearch(search, "warm"))
         ours = TINY / through_a_node(where, "tiny", TINY, _opensearch(search, "tiny"))
         if (found := search.count("tiny")) != TINY:
             raise RuntimeError(f"{found} of {TINY} documents are there")
-        peer = _one_at_a_time(where, database)
-    return [compare("scan", "tiny objects, one and two round trips at a time", ours, peer, "objects/s", 5)]
+        indexed = _one_at_a_time(where, database, "indexed", partial(_index_one, search.client()))
+        read = _one_at_a_time(where, database, "read", json.loads)
+    return [
+        compare("scan", "tiny objects, one and two round trips at a time", ours, indexed, "objects/s", 5),
+        compare("scan", "tiny objects, the same but what was read goes nowhere", ours, read, "objects/s", 0),
+    ]
 
 
-def _one_at_a_time(where: Site, database: PostgresqlServer) -> float:
-    """Objects per second of a tenth of them: take one, read it, complete it. What was read goes nowhere."""
+def _index_one(client: Any, body: bytes) -> None:
+    """An object is complete when its documents are in the index, as with ours."""
+    client.bulk(index="peer", body=b'{"index":{}}\n' + body)
+
+
+def _one_at_a_time(where: Site, database: PostgresqlServer, table: str, use: Callable[[bytes], Any]) -> float:
+    """Objects per second of a tenth of them: take one, read it, use it, complete it."""
     keys, s3 = where.keys("tiny")[: TINY // 10], where.s3.client()
     reach: dict[str, Any] = {"host": "127.0.0.1", "port": database.port, "user": database.user, "password": PASSWORD}
     with psycopg.connect(dbname="postgres", autocommit=True, **reach) as connection:
-        connection.execute("CREATE TABLE work (key text PRIMARY KEY, status text, owner text, version int)")
-        connection.cursor().executemany("INSERT INTO work VALUES (%s, 'UNASSIGNED', NULL, 0)", [(key,) for key in keys])
+        connection.execute(f"CREATE TABLE {table} (key text PRIMARY KEY, status text, owner text, version int)")
+        connection.cursor().executemany(
+            f"INSERT INTO {table} VALUES (%s, 'UNASSIGNED', NULL, 0)", [(key,) for key in keys]
+        )
 
         def work() -> None:
             for key in keys:
-                _move(connection, key, "ASSIGNED", 0)
-                json.loads(s3.get_object(Bucket=BUCKET, Key=key)["Body"].read())
-                _move(connection, key, "COMPLETED", 1)
+                _move(connection, table, key, "ASSIGNED", 0)
+                use(s3.get_object(Bucket=BUCKET, Key=key)["Body"].read())
+                _move(connection, table, key, "COMPLETED", 1)
 
         return len(keys) / timed(work)
 
 
-def _move(connection: Any, key: str, status: str, version: int) -> None:
+def _move(connection: Any, table: str, key: str, status: str, version: int) -> None:
     connection.execute(
-        "UPDATE work SET status = %s, owner = 'me', version = version + 1 WHERE key = %s AND version = %s",
+        f"UPDATE {table} SET status = %s, owner = 'me', version = version + 1 WHERE key = %s AND version = %s",
         (status, key, version),
     )
 
