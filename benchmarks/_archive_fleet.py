@@ -153,13 +153,13 @@ def _leases(where: Works, query: Query) -> Sequence[Lease]:
         store.close()
 
 
-def until(true: Callable[[], bool], patience: float = PATIENCE, step: float = 0.2) -> None:
+def until(true: Callable[[], bool], patience: float = PATIENCE) -> None:
     """Wait until it is so."""
     give_up = time.monotonic() + patience
     while not true():
         if time.monotonic() > give_up:
             raise RuntimeError("what was waited for did not happen")
-        time.sleep(step)
+        time.sleep(0.2)
 
 
 def memory(roots: Sequence[int]) -> dict[str, int]:

@@ -9,9 +9,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 
 from holdfast.flow.staging import StagedBatch
+from holdfast.formats._arrays import binary, is_bytes
 from holdfast.sinks.opensearch.entries import Entries
 from holdfast.sinks.opensearch.fields import VALUE
 from holdfast.sinks.opensearch.origins import Numbers, origin_of
@@ -22,9 +22,9 @@ FEW = 8
 
 def few_entries(action: str, batch: StagedBatch, numbers: Numbers, items: Any, rows: Any) -> Entries | None:
     """The rows with ids by origin, each under this action; None if they are not as plain as this needs them."""
-    if rows.num_rows > FEW or rows.schema.names != [VALUE] or not pa.types.is_binary(rows.schema.types[0]):
+    if rows.num_rows > FEW or rows.schema.names != [VALUE] or not is_bytes(rows.schema.types[0]):
         return None
-    documents, wanted = rows.column(0), items.to_pylist()
+    documents, wanted = binary(rows.column(0)), items.to_pylist()
     values = documents.to_pylist()
     if not all(value is not None and value[:1] == b"{" and b"\n" not in value for value in values):
         return None

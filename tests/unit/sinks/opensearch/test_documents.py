@@ -145,9 +145,9 @@ def test_large_portions_are_taken_apart(monkeypatch: pytest.MonkeyPatch) -> None
     assert made(Form(ORDERS), [f'{{"a":{number}}}' for number in range(100)]) == whole
 
 
-def entries_of(form: Form, rows: list[bytes], items: list[int]) -> list[tuple[Any, ...]]:
+def entries_of(form: Form, rows: list[Any], items: list[int]) -> list[tuple[Any, ...]]:
     """All that is known of the entries."""
-    batch = pa.RecordBatch.from_pydict({"value": pa.array(rows, pa.binary())})
+    batch = pa.RecordBatch.from_pydict({"value": pa.array(rows)})
     numbers = pa.array(items, pa.int64())
     told = form.entries(BATCH, Numbers(), numbers, batch)
     return [
@@ -157,13 +157,20 @@ def entries_of(form: Form, rows: list[bytes], items: list[int]) -> list[tuple[An
 
 
 @given(
-    st.lists(st.binary(max_size=6) | st.just(b"{}") | st.just(b'{"a":\n1}'), min_size=1, max_size=10),
+    st.lists(st.binary(max_size=6) | st.just(b"{}") | st.just(b'{"a":\n1}'), min_size=1, max_size=10)
+    | st.lists(st.text(max_size=6) | st.just("{}") | st.just('{"a":"ü"}'), min_size=1, max_size=10),
     st.sampled_from(["index", "create", "update"]),
     st.data(),
 )
-def test_a_handful_of_rows_becomes_what_many_rows_would(rows: list[bytes], action: str, data: st.DataObject) -> None:
+def test_a_handful_of_rows_becomes_what_many_rows_would(rows: list[Any], action: str, data: st.DataObject) -> None:
     numbers = st.lists(st.integers(0, 20), min_size=len(rows), max_size=len(rows))
     items, form = data.draw(numbers), Form(ORDERS, action=Template(action))
     with mock.patch.object(documents, "few_entries", return_value=None):
         expected = entries_of(form, rows, items)
     assert entries_of(form, rows, items) == expected
+
+
+def test_one_plain_row_takes_the_short_way() -> None:
+    with mock.patch.object(documents, "_Portion", side_effect=AssertionError("the long way")):
+        for row in ('{"a":1}', b'{"a":1}'):
+            assert entries_of(Form(ORDERS), [row], [0])[0][2:4] == ([0], [b'{"a":1}'])
