@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import statistics
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 
@@ -29,8 +30,9 @@ class Comparison:
 
 
 def compare(bench: str, case: str, ours: float, peer: float, unit: str, bar: float | str) -> Comparison:
-    """The comparison of two figures; the ratio is ours to the peer's."""
+    """The comparison of two figures; the ratio is ours to the peer's. Told at once: what comes after it may fail."""
     ratio = ours / peer
+    print(f"{bench}: {case}: {ours:,.1f} / {peer:,.1f} {unit} = {ratio:.2f} ({bar})", file=sys.stderr)
     return Comparison(bench, case, ours, peer, unit, ratio, bar, holds(ratio, bar))
 
 
