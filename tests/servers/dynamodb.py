@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -22,15 +21,11 @@ from typing import Any
 
 from botocore.exceptions import ClientError
 
-from holdfast.leases.coordinator import ClaimPolicy, Coordinator
 from holdfast.leases.lease import Lease
-from holdfast.leases.session import NodeInfo, Session, SessionTiming
 from holdfast.leases.store import Outcome
 from holdfast.spark.java import find_java
 from holdfast.stores.dynamodb import DynamodbConfig
 from holdfast.stores.dynamodb.store import DynamodbStore
-from holdfast.testing.rows import PIPELINE
-from holdfast.testing.worlds import TurnableClock, make_world
 from tests.servers.processes import HOW_TO_INSTALL, Server, cache_folder
 
 VERSION = "2.6.1"
@@ -147,16 +142,6 @@ def opened_store(config: DynamodbConfig) -> Iterator[PolicedStore]:
     store.open()
     yield store
     store.close()
-
-
-def node_on(store: DynamodbStore, name: str = "a") -> Coordinator:
-    """Leases in the hands of a node that has joined; its waits take a hundredth of a second each."""
-    clock = TurnableClock()
-    clock.on_wait = lambda: time.sleep(0.01)
-    world = make_world(name, clock=clock)
-    session = Session(store, world, "$nodes", NodeInfo(name, name, (PIPELINE,)), SessionTiming())
-    session.join()
-    return Coordinator(store, world, session, PIPELINE, policy=ClaimPolicy())
 
 
 def refusal(code: str, operation: str, status: int = 400) -> ClientError:

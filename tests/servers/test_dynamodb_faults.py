@@ -22,7 +22,8 @@ from holdfast.leases.transitions import Advance
 from holdfast.stores.dynamodb import DynamodbConfig, client
 from holdfast.testing.rows import PIPELINE, assigned_row, make_row, touched
 from holdfast.testing.worlds import TurnableClock
-from tests.servers.dynamodb import DynamodbServer, PolicedStore, fresh_table, node_on, opened_store, raw_client, refusal
+from tests.servers.dynamodb import DynamodbServer, PolicedStore, fresh_table, opened_store, raw_client, refusal
+from tests.servers.dynamodb_nodes import node_on
 from tests.servers.http_proxy import Fault, HttpProxy
 
 OK, CONFLICT, UNKNOWN = Outcome.OK, Outcome.CONFLICT, Outcome.UNKNOWN

@@ -18,7 +18,8 @@ from holdfast.leases.store import Outcome, Query, Swap
 from holdfast.leases.transitions import Advance
 from holdfast.stores.dynamodb import DynamodbConfig, SpillConfig
 from holdfast.testing.rows import PIPELINE, touched
-from tests.servers.dynamodb import DynamodbServer, PolicedStore, fresh_table, node_on, opened_store, raw_client
+from tests.servers.dynamodb import DynamodbServer, PolicedStore, fresh_table, opened_store, raw_client
+from tests.servers.dynamodb_nodes import node_on
 from tests.servers.s3 import ACCESS_KEY, REGION, SECRET_KEY, S3Server
 from tests.servers.s3_roots import BUCKET, S3Root
 
