@@ -284,7 +284,7 @@ def _run_node(
     settings: Settings, store: Store, world: World, clock: HostClock, parts: Mapping[str, Parts], name: str | None
 ) -> int:
     session = new_session(settings, store, world, list(parts), name)
-    current = {name: _current_generation(settings, store, name) for name in parts}
+    current = {name: current_generation(settings, store, world, name) for name in parts}
     engine = engine_of(settings, parts, world.emit)
     coordinators = {name: coordinator_of(settings, store, world, session, name) for name in parts}
     loops = [
@@ -319,14 +319,18 @@ def coordinator_of(settings: Settings, store: Store, world: World, session: Sess
     return Coordinator(store, world, session, settings.identifier(name), policy=policy)
 
 
-def _current_generation(settings: Settings, store: Store, name: str) -> Callable[[], int | None]:
-    """Makes this node's generation known. Answers how to ask for the current one; None if it is another node's."""
+def current_generation(settings: Settings, store: Store, world: World, name: str) -> Callable[[], int | None]:
+    """Make this node's generation known. Answers how to ask for the current one; None if it is another node's.
+
+    Blocks while the store is away, as opening it does.
+    """
     pipeline, known = settings.pipelines[name], generations(settings, store, name)
     digest = digest_of(pipeline)
     mine = Generation(pipeline.generation, digest, parsing_of(pipeline), created_by=settings.node.name)
-    known.register(mine, switch=pipeline.generation_switch == "automatic")
+    register = partial(known.register, mine, switch=pipeline.generation_switch == "automatic")
+    until_answered(world, "store", register, START_PATIENCE)
     recently = generations(settings, store.recent(settings.node.heartbeat_interval * RECENT), name)
-    latest = known.current()
+    latest = until_answered(world, "store", known.current, START_PATIENCE)
 
     def ask() -> int | None:
         nonlocal latest
