@@ -158,8 +158,8 @@ def _tiny(where: Site) -> list[Comparison]:
         indexed = _one_at_a_time(where, database, "indexed", partial(_index_one, search.client()))
         read = _one_at_a_time(where, database, "read", json.loads)
     return [
-        compare("scan", "tiny objects, one and two round trips at a time", ours, indexed, "objects/s", 5),
-        compare("scan", "tiny objects, the same but what was read goes nowhere", ours, read, "objects/s", 0),
+        compare("scan", "tiny objects, one and two round trips at a time", ours, read, "objects/s", 5),
+        compare("scan", "tiny objects, the same and indexed one at a time", ours, indexed, "objects/s", 0),
     ]
 
 
