@@ -14,7 +14,7 @@ WORKERS ?= 2
 
 # Folders that exist now; pytest refuses to start for one that does not.
 FAST_TESTS   = $(wildcard tests/unit tests/contracts tests/simulation)
-SPARK_TESTS  = $(wildcard tests/spark tests/soak)
+PAIRED_TESTS = $(wildcard tests/spark tests/soak)
 SERIAL_TESTS = $(wildcard tests/e2e tests/chaos)
 
 .PHONY: help setup connector lock lint servers test reference model demo simulate soak chaos-archive bench clean
@@ -73,7 +73,7 @@ servers: ## Install the servers that tests start for themselves, where they are 
 test: lint connector servers ## Lint, then run every test
 	$(BIN)/python -m pytest -q -n $(WORKERS) $(FAST_TESTS)
 	$(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile tests/servers
-	$(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile $(SPARK_TESTS)
+	$(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile $(PAIRED_TESTS)
 	$(BIN)/python -m pytest -q $(SERIAL_TESTS)
 
 reference: $(READY) ## Write docs/reference anew from the code

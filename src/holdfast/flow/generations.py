@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 
-from holdfast.errors import PartitionNotFound, Refused, UsageError
+from holdfast.errors import PartitionNotFound, Refused, StoreUnavailable, UsageError
 from holdfast.leases.lease import Json, Lease, Ownership, Progress, Status
 from holdfast.leases.operate import Operator
 from holdfast.leases.store import Store
@@ -105,7 +105,10 @@ class Generations:
         """What the row says; it is made if it was not there."""
         never_due = Ownership(Status.UNASSIGNED, due_at=None, write_id=self._new_id())
         self._store.add([Lease(self._rows.pipeline, key, ownership=never_due, progress=Progress(state=state))])
-        told: dict[str, Json] = self._rows.show(key).progress.state
+        try:
+            told: dict[str, Json] = self._rows.show(key).progress.state
+        except PartitionNotFound:
+            raise StoreUnavailable("the store has not kept what it was given; it may be given again") from None
         return told
 
 

@@ -175,12 +175,12 @@ class PipelineLoop:
         look = self._sharing.look(len(self._holdings), max(room, 0))
         self._hold(look.taken)
         self._handing.shed_to(look.shed_to)
-        heartbeat = self._coordinator.session.timing.heartbeat * (EAGER if look.short else 1.0)
+        pause = self._coordinator.session.timing.heartbeat * (EAGER if look.short else 1.0)
         if not look.taken and room > 0:
-            self._next_look = now + self._world.jittered(heartbeat)
+            self._next_look = now + self._world.jittered(pause)
             self._nothing_acquired()
         if look.short:
-            self._next_pass = min(self._next_pass, now + heartbeat)
+            self._next_pass = min(self._next_pass, now + pause)
 
     def _pass_due(self, now: float) -> bool:
         if now < self._next_pass:

@@ -38,6 +38,8 @@ class Entries:
 
     def part(self, start: int, end: int) -> Entries:
         """The rows from `start` to `end`, not copied."""
+        if (start, end) == (0, len(self)):
+            return self
         borders, items = self.borders[start : end + 1], self.items[start:end]
         return replace(self, borders=borders, items=items, documents=self.documents.slice(start, end - start))
 
@@ -55,6 +57,8 @@ class Entries:
 
     def fitting(self, size: int, count: int) -> int:
         """How many of the first rows are within both bounds; at least one."""
+        if self.size <= size and len(self) <= count:
+            return len(self)
         within = int(np.searchsorted(self.borders[1:] - self.borders[0], size, side="right"))
         return min(len(self), max(1, min(within, count)))
 
@@ -116,11 +120,6 @@ class OpenBody:
 
     def add(self, entries: Entries) -> Iterator[Body]:
         """The requests that are full now; all must be taken before the next call."""
-        if len(entries) <= self._max_count - self._count and entries.size < self._max_bytes - self._size:
-            self._keep(entries)
-            if self._count == self._max_count:
-                yield from self.rest()
-            return
         while len(entries):
             room = max(0, self._max_bytes - self._size), self._max_count - self._count
             number = entries.fitting(*room)

@@ -22,7 +22,7 @@ FEW = 8
 
 def few_entries(action: str, batch: StagedBatch, numbers: Numbers, items: Any, rows: Any) -> Entries | None:
     """The rows with ids by origin, each under this action; None if they are not as plain as this needs them."""
-    if rows.num_rows > FEW or rows.schema.names != [VALUE] or not is_bytes(rows.schema.types[0]):
+    if not 0 < rows.num_rows <= FEW or rows.schema.names != [VALUE] or not is_bytes(rows.schema.types[0]):
         return None
     documents, wanted = binary(rows.column(0)), items.to_pylist()
     values = documents.to_pylist()
