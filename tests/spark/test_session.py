@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from pyspark import daemon
 
-from holdfast.spark.workers import freezing_after_the_first, quiet_on_hangup
+from holdfast.spark.workers import MANY, freezing_what_stays, quiet_on_hangup
 
 pytestmark = pytest.mark.spark
 
@@ -211,13 +211,34 @@ def test_workers_keep_quiet_about_hangups_of_their_own_socket_only(error: str, f
     assert bool(tracebacks) is printed
 
 
-def test_what_the_first_task_of_a_worker_loaded_is_not_looked_at_after_every_other_one() -> None:
-    work = freezing_after_the_first(lambda code: code)
+def test_what_any_task_of_a_worker_has_loaded_is_not_looked_at_after_every_other_one() -> None:
+    loaded: list[list[list[int]]] = []
+    work = freezing_what_stays(lambda number: loaded.append([[] for _ in range(number)]))
     try:
-        assert work(0) == 0
+        work(0)
+        first = gc.get_freeze_count()
+        assert first > 0
+        work(10)
+        assert gc.get_freeze_count() <= first
+        work(2 * MANY)
+        assert gc.get_freeze_count() >= first + 2 * MANY
+    finally:
+        gc.unfreeze()
+
+
+def test_garbage_of_a_task_is_not_kept() -> None:
+    def work(number: int) -> None:
+        for _ in range(number):
+            ring: list[object] = []
+            ring.append(ring)
+
+    freezing = freezing_what_stays(work)
+    try:
+        freezing(0)
         frozen = gc.get_freeze_count()
-        assert frozen > 0
-        assert work(1) == 1
+        gc.disable()
+        freezing(2 * MANY)
         assert gc.get_freeze_count() <= frozen
     finally:
+        gc.enable()
         gc.unfreeze()

@@ -3,8 +3,8 @@
 When a session stops, the JVM closes the socket of an idle worker and sends it a signal; a worker that sees the socket
 first prints a traceback about a broken pipe, although nothing was lost. That one is not printed; every other is.
 
-The daemon collects garbage after every task and would look at all modules each time, for a tenth of a second. What the
-first task of a worker has loaded is left out from then on.
+The daemon collects garbage after every task and would look at all modules each time, for a tenth of a second. Whenever
+a task leaves that much behind, what has outlived a collection is left out from then on.
 """
 
 from __future__ import annotations
@@ -16,6 +16,9 @@ from collections.abc import Callable
 from typing import Any
 
 from pyspark import daemon
+
+MANY = 10_000
+"""Objects that take the collector a millisecond or two."""
 
 
 def quiet_on_hangup(print_traceback: Callable[..., None]) -> Callable[..., None]:
@@ -34,23 +37,21 @@ def _raised_in(error: BaseException, file: str) -> bool:
     return bool(frames) and frames[-1].filename == file
 
 
-def freezing_after_the_first(work: Callable[..., Any]) -> Callable[..., Any]:
-    """That worker, whose modules are out of the collector's sight once it has done a task."""
-    tasks = 0
+def freezing_what_stays(work: Callable[..., Any]) -> Callable[..., Any]:
+    """That worker, whose modules are out of the collector's sight once a task has loaded them."""
 
     def work_and_freeze(*args: Any, **kwargs: Any) -> Any:
-        nonlocal tasks
         code = work(*args, **kwargs)
-        tasks += 1
-        if tasks == 1:
+        if len(gc.get_objects()) > MANY:
             gc.collect()
-            gc.freeze()
+            if len(gc.get_objects()) > MANY:
+                gc.freeze()
         return code
 
     return work_and_freeze
 
 
 if __name__ == "__main__":
-    daemon.worker = freezing_after_the_first(daemon.worker)
+    daemon.worker = freezing_what_stays(daemon.worker)
     traceback.print_exc = quiet_on_hangup(traceback.print_exc)
     daemon.manager()
