@@ -9,6 +9,7 @@ from holdfast.errors import Halt, LeaseLost, SinkUnavailable, StoreError
 from holdfast.events import (
     AttemptFailed,
     BatchCommitted,
+    BatchPublished,
     BatchRebuilt,
     PartitionClosed,
     PartitionCompleted,
@@ -20,6 +21,7 @@ from holdfast.flow.engine import Advanced, Engine, Failed, Report, Staged
 from holdfast.flow.held import Held, Holdings
 from holdfast.flow.publishing import Publisher
 from holdfast.flow.sink import Sink
+from holdfast.flow.source import Source
 from holdfast.leases import transitions
 from holdfast.leases.coordinator import Coordinator
 from holdfast.leases.lease import Counts, Json, Lease, Status
@@ -35,14 +37,12 @@ class Committer:
         self,
         coordinator: Coordinator,
         publisher: Publisher,
+        source: Source,
         sinks: Mapping[str, Sink],
         engine: Engine,
         holdings: Holdings,
-        *,
-        settles: bool = False,
     ) -> None:
-        """`settles`: the source has to be asked before a partition is complete; so that is not done here."""
-        self._settles = settles
+        self._source = source
         self._coordinator = coordinator
         self._publisher = publisher
         self._sinks = sinks
@@ -88,6 +88,10 @@ class Committer:
             return
         for (held, _, report), result in zip(commits, results, strict=True):
             self._committed(held, report, result)
+        whole = [isinstance(report, Staged) for _, _, report in commits]
+        rows = [row for row, staged in zip(results, whole, strict=True) if staged and isinstance(row, Lease)]
+        if visible := [row for row in rows if row.commit.receipts is None]:
+            self._source.published(visible)
 
     def _commit_apart(self, commits: Sequence[tuple[Held, Batch, Staged | Advanced]], refused: StoreError) -> None:
         # One row that the store refuses, such as receipts too large, must not hold up the others.
@@ -99,12 +103,20 @@ class Committer:
 
     def _advance(self, held: Held, batch: Batch, report: Staged | Advanced, now: float) -> Callable[[Lease], Lease]:
         planned, commit_id = held.lease, self._coordinator.world.new_id()
-        if isinstance(report, Staged):
-            receipts = _receipts(batch, report)
-            advance = Advance(commit_id, report.end, receipts, report.counts, report.acked)
-        else:
+        if not isinstance(report, Staged):
             advance = Advance(commit_id, report.position, {}, report.counts, report.acked)
-        return lambda row: transitions.commit(row, advance, planned, now)
+            return lambda row: transitions.commit(row, advance, planned, now)
+        held.complete_after_publish = report.last and not self._source.settles
+        advance = Advance(commit_id, report.end, self._to_publish(batch, report), report.counts, report.acked)
+        if advance.receipts or not held.complete_after_publish:
+            return lambda row: transitions.commit(row, advance, planned, now)
+        return lambda row: transitions.complete(transitions.commit(row, advance, planned, now), now)
+
+    def _to_publish(self, batch: Batch, report: Staged) -> dict[str, Json]:
+        """The receipts; none where all sinks have made it visible, so that this commit is all there is to write."""
+        receipts = _receipts(batch, report)
+        seen = all(name in self._sinks and self._sinks[name].is_visible(receipt) for name, receipt in receipts.items())
+        return {} if seen else receipts
 
     def _committed(self, held: Held, report: Staged | Advanced, result: Lease | LeaseLost) -> None:
         if isinstance(result, LeaseLost):
@@ -115,10 +127,13 @@ class Committer:
         self._coordinator.world.emit(
             BatchCommitted(result.pipeline, result.key, result.commit.sequence, counts.processed, counts.dead)
         )
-        if isinstance(report, Staged):
-            held.complete_after_publish = report.last and not self._settles
-            if held.complete_after_publish and not held.pending:
-                self.complete(held)
+        if isinstance(report, Staged) and not held.pending:
+            self._coordinator.world.emit(
+                BatchPublished(result.pipeline, result.key, result.commit.sequence, rolled_forward=False)
+            )
+        if result.status is Status.COMPLETED:
+            self._holdings.drop(held)
+            self._tell_completed(result)
 
     # --- rebuild -----------------------------------------------------------------------------------------------
 

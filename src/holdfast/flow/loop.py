@@ -80,7 +80,7 @@ class PipelineLoop:
         self._holdings = Holdings()
         self._reach = Reach(source, settings.max_batches)
         self._publisher = Publisher(coordinator, sinks, self._holdings)
-        self._committer = Committer(coordinator, self._publisher, sinks, engine, self._holdings, settles=source.settles)
+        self._committer = Committer(coordinator, self._publisher, source, sinks, engine, self._holdings)
         fair = FairShare(coordinator, settings.replicas)
         # A run is over some day and shares nothing with the live pipeline, so that its nodes pull.
         self._sharing: Sharing = fair if source.lives_long and not coordinator.run else Pull(coordinator)
@@ -169,7 +169,8 @@ class PipelineLoop:
         if passing:
             self._reconcile()
             self._coordinator.sweep()
-        room = self._reach.room([held.lease for held in self._holdings])
+        idle = len(self._holdings.where(lambda held: held.at_rest))
+        room = self._reach.room([held.lease for held in self._holdings], idle)
         if room <= 0 and not passing:
             return
         look = self._sharing.look(len(self._holdings), max(room, 0))

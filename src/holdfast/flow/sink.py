@@ -83,6 +83,10 @@ class Sink(ABC):
     def sweep(self, taken: Sequence[tuple[Lease, Name]]) -> None:
         """Delete what lower tokens staged and no row names; never by age. Never raises: a later owner sweeps too."""
 
+    def is_visible(self, receipt: Json) -> bool:  # noqa: ARG002 - where readers see nothing before it is published
+        """Whether staging has shown all of this to readers already, so that nothing is to be published or settled."""
+        return False
+
     @abstractmethod
     def publish(self, publications: Sequence[Publication]) -> list[PublishResult]:
         """Make each commit visible; None when all of it is. Each for itself; nothing is raised."""

@@ -16,9 +16,9 @@ from holdfast.flow.deadletter import COLUMNS, ROW, Fault
 from holdfast.leases.lease import Json
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class StagedBatch:
-    """What a task needs to know of a batch."""
+    """What a task needs to know of a batch. Without slots, with which pickle would take each apart in Python."""
 
     id: str
     pipeline: str

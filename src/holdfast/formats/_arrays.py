@@ -21,6 +21,8 @@ def is_bytes(kind: Any) -> bool:
 
 def binary(array: Any) -> Any:
     """A column of text or bytes as bytes with short offsets. Text is not copied."""
+    if pa.types.is_string(array.type):
+        return array.view(pa.binary())
     return array if pa.types.is_binary(array.type) else array.cast(pa.binary())
 
 

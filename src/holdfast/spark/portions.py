@@ -6,6 +6,7 @@ All of it on Arrow and numpy; nothing runs per row.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -29,6 +30,13 @@ def by_batch(rows: Any, order: Sequence[str]) -> Iterator[tuple[str, Any]]:
     ids = [order[one] for one in told] if pa.types.is_integer(encoded.dictionary.type) else told
     if len(ids) == 1:
         yield ids[0], rows
+        return
+    indices = np.asarray(encoded.indices)
+    borders = [0, *(np.flatnonzero(np.diff(indices)) + 1).tolist(), len(indices)]
+    if len(borders) <= len(ids) + 1 and len(set(indices[borders[:-1]].tolist())) == len(borders) - 1:
+        # The rows of each batch lie together.
+        for start, end in pairwise(borders):
+            yield ids[indices[start]], rows.slice(start, end - start)
         return
     for index, batch_id in enumerate(ids):
         own = rows.filter(pc.equal(encoded.indices, index))

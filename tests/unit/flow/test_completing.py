@@ -6,13 +6,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from holdfast.errors import SinkUnavailable, SourceUnavailable
-from holdfast.events import PartitionClosed, PartitionCompleted, PipelineFinished, Unreachable
+from holdfast.events import BatchPublished, PartitionClosed, PartitionCompleted, PipelineFinished, Unreachable
 from holdfast.flow.batch import Close, Limits
 from holdfast.flow.sink import Publication, PublishResult
-from holdfast.leases.lease import Lease, Status
+from holdfast.leases.lease import Json, Lease, Status
+from holdfast.leases.operate import Operator
 from holdfast.sinks.files.sink import FilesSink
 from holdfast.testing.flows import NumbersSource
-from tests.unit.flow.rig import Fleet, TestNode
+from tests.unit.flow.rig import PIPELINE, Fleet, TestNode
 
 
 class SettlingSource(NumbersSource):
@@ -136,3 +137,68 @@ def test_a_partition_that_was_closed_often_enough_is_complete() -> None:
     assert fleet.row("p").status is Status.COMPLETED
     assert fleet.told(PartitionCompleted)
     assert fleet.told(PipelineFinished)
+
+
+class Showing(FilesSink):
+    """A sink whose staged data readers see at once."""
+
+    asked = 0
+
+    def is_visible(self, receipt: Json) -> bool:
+        return bool(receipt["files"])
+
+    def publish(self, publications: Sequence[Publication]) -> list[PublishResult]:
+        type(self).asked += len(publications)
+        return list(super().publish(publications))
+
+
+class Hearing(NumbersSource):
+    """Notes what it is told to be visible."""
+
+    def __init__(self, sizes: dict[str, int]) -> None:
+        super().__init__(sizes)
+        self.heard: list[Any] = []
+
+    def published(self, leases: Sequence[Lease]) -> None:
+        self.heard += [(lease.key, lease.progress.position) for lease in leases]
+
+
+def test_a_batch_that_every_sink_has_shown_is_committed_and_complete_in_one_write() -> None:
+    fleet = Fleet({"p": 3})
+    fleet.source = source = Hearing({"p": 3})
+    node = TestNode(fleet, limits=Limits(max_records=2), sinks=Showing).start()
+    before = fleet.row("p").version
+    node.stage("p")
+    node.turn()
+    assert fleet.row("p").version == before + 1
+    assert fleet.row("p").commit.receipts is None
+    node.stage("p")
+    node.turn()
+    assert fleet.row("p").version == before + 2
+    assert fleet.row("p").status is Status.COMPLETED
+    assert [told.key for told in fleet.told(PartitionCompleted)] == ["p"]
+    assert [told.sequence for told in fleet.told(BatchPublished)] == [1, 2]
+    assert [key for key, _ in source.heard] == ["p", "p"]
+    assert Showing.asked == 0
+
+
+def test_while_one_sink_has_still_to_publish_the_receipts_of_all_stay_in_the_row() -> None:
+    fleet = Fleet({"p": 3}, sinks=("files", "other"))
+    sinks = {"files": Showing, "other": Refusing}
+    node = TestNode(fleet, sinks=lambda name, bucket: sinks[name](name, bucket)).start()
+    node.stage("p")
+    node.turn()
+    assert set(fleet.row("p").commit.receipts or ()) == {"files", "other"}
+    assert fleet.row("p").status is Status.ASSIGNED
+
+
+def test_what_was_shown_under_a_lease_that_is_lost_is_told_to_nobody() -> None:
+    fleet = Fleet({"p": 3})
+    fleet.source = source = Hearing({"p": 3})
+    node = TestNode(fleet, sinks=Showing).start()
+    node.stage("p")
+    Operator(fleet.store, lambda: "by-hand", PIPELINE).fail("p", "looks wrong")
+    node.turn()
+    assert source.heard == []
+    assert fleet.told(BatchPublished) == []
+    assert fleet.row("p").status is Status.FAILED

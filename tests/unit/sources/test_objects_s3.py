@@ -418,7 +418,7 @@ def test_small_objects_are_fetched_several_at_a_time_and_an_error_waits_for_its_
 
     monkeypatch.setattr(shelf, "get_object", together)
     read: list[bytes] = []
-    for piece in ahead.fetched_ahead([Piece("b", one, 0, one.size) for one in [*places, large]]):
+    for (piece,) in ahead.fetched_ahead([Piece("b", one, 0, one.size) for one in [*places, large]]):
         try:
             with piece.place.opened() as stream:
                 read.append(stream.read())
@@ -428,6 +428,24 @@ def test_small_objects_are_fetched_several_at_a_time_and_an_error_waits_for_its_
         b"s3://landing/k3 has vanished since it was found" if number == 3 else str(number).encode()
         for number in range(count)
     ] + [b"x" * (ahead.SMALL + 1)]
+
+
+def test_many_tiny_objects_share_turns_and_one_that_is_gone_spoils_none_of_the_others() -> None:
+    shelf, count = Shelf(), 4 * ahead.AT_A_TIME
+    pieces = [Piece("b", place(shelf, b"%d" % number, f"k{number}"), 0, 2) for number in range(count)]
+    middling = Piece("b", place(shelf, b"x" * (ahead.TINY + 1), "middling"), 0, 2)
+    del shelf.items["k4"]
+    asked, turns, gone = [*pieces[:5], middling, *pieces[5:]], [], []
+    for turn in ahead.fetched_ahead(asked):
+        turns.append([one.place.path for one in turn])
+        for one in turn:
+            try:
+                assert len(one.place.fetched()) == one.place.size
+            except BatchError:
+                gone.append(one.place.path)
+    assert [len(turn) for turn in turns[:4]] == [2, 2, 1, 1]
+    assert [path for turn in turns for path in turn] == [one.place.path for one in asked]
+    assert gone == ["s3://landing/k4"]
 
 
 # --- afterwards ----------------------------------------------------------------------------------------------------

@@ -32,6 +32,14 @@ def test_rows_tell_their_batch_by_number_or_by_id() -> None:
         assert found == {"y": ["a", "c"], "x": ["b"]}
 
 
+@given(st.lists(st.sampled_from(["x", "y", "z"]), min_size=1), st.booleans())
+def test_rows_of_batches_are_kept_apart_and_in_order_however_they_are_mixed(batches: list[str], ordered: bool) -> None:
+    told = sorted(batches) if ordered else batches
+    found = [(batch, own.column("_item").to_pylist()) for batch, own in by_batch(rows(_batch=told), [])]
+    assert len(found) == len(set(told))
+    assert dict(found) == {one: [item for item, batch in enumerate(told) if batch == one] for one in set(told)}
+
+
 @given(st.lists(st.sampled_from(["dt=1", "dt=2", "dt=3"]), min_size=1))
 def test_places_are_kept_apart_and_in_order(places: list[str]) -> None:
     found = {place: own.column("_item").to_pylist() for place, own in by_place(rows(_place=places))}

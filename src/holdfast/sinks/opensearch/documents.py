@@ -64,12 +64,12 @@ class Form:
 
     def entries(self, batch: StagedBatch, numbers: Numbers, items: Any, rows: Any) -> Iterator[tuple[Entries, Faults]]:
         """The rows as entries, in portions, and those that cannot be any."""
-        if rows.nbytes > LARGEST_PORTION and rows.num_rows > 1:
+        if self._plain and (few := few_entries(self._plain, batch, numbers, items, rows)) is not None:
+            yield few, []
+        elif rows.nbytes > LARGEST_PORTION and rows.num_rows > 1:
             half = rows.num_rows // 2
             yield from self.entries(batch, numbers, items.slice(0, half), rows.slice(0, half))
             yield from self.entries(batch, numbers, items.slice(half), rows.slice(half))
-        elif self._plain and (few := few_entries(self._plain, batch, numbers, items, rows)) is not None:
-            yield few, []
         else:
             yield _Portion(self, batch, numbers.of(items), items, rows).made()
 

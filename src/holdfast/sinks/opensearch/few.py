@@ -6,6 +6,7 @@ here it takes a twentieth of that. Only for the plainest form and documents; eve
 
 from __future__ import annotations
 
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -32,6 +33,5 @@ def few_entries(action: str, batch: StagedBatch, numbers: Numbers, items: Any, r
         return None
     head = f'{{"{action}":{{"_id":"{origin_of(batch)}'
     lines = [f'{head}{item}"}}}}\n'.encode() + value + b"\n" for item, value in zip(wanted, values, strict=True)]
-    borders = np.zeros(len(lines) + 1, np.int64)
-    borders[1:] = np.cumsum([len(line) for line in lines])
+    borders = np.array([0, *accumulate(map(len, lines))], np.int64)
     return Entries(batch, b"".join(lines), borders, np.array(wanted), documents, batch.raw_form(is_value=True))

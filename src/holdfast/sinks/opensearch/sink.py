@@ -79,6 +79,9 @@ class OpenSearchSink(Sink):
                 heard.append(self._heard.get_nowait())
         return heard
 
+    def is_visible(self, receipt: Json) -> bool:
+        return not receipt["files"]
+
     def publish(self, publications: Sequence[Publication]) -> list[PublishResult]:
         return [self._publish(publication) for publication in publications]
 

@@ -1,6 +1,7 @@
 """Small objects of a task, fetched several at a time and before their turn: most of their time is waiting.
 
-What is wrong with one of them is told when its turn comes.
+Tiny ones share a turn, because handing one over costs more than reading it. What is wrong with one of them is told when
+it is read.
 """
 
 from __future__ import annotations
@@ -17,16 +18,21 @@ from holdfast.sources.objects.places import ObjectPlace, RandomBytes
 
 SMALL = 1 << 20
 """Bytes up to which an object is fetched whole."""
+TINY = 64 << 10
+"""Bytes up to which objects are fetched by one thread one after the other."""
+TOGETHER = 32
 AT_A_TIME = 8
 AHEAD = 16
+"""Turns that are asked for before the first of them is needed."""
 
 
 @dataclass(frozen=True)
 class _ComingPlace:
-    """An object whose bytes are on their way."""
+    """An object whose bytes are on their way, with those of some others."""
 
     place: ObjectPlace
-    coming: Future[bytes]
+    coming: Future[list[bytes | Exception]]
+    number: int
     is_far = True
 
     @property
@@ -41,23 +47,26 @@ class _ComingPlace:
         self.place.check()
 
     def fetched(self) -> bytes:
-        return self.coming.result()
+        came = self.coming.result()[self.number]
+        if isinstance(came, Exception):
+            raise came
+        return came
 
     @contextmanager
     def opened(self) -> Iterator[RandomBytes]:
-        yield io.BytesIO(self.coming.result())
+        yield io.BytesIO(self.fetched())
 
 
-def fetched_ahead(pieces: Sequence[Piece]) -> Iterator[Piece]:
-    """Each piece in its turn. That of a small object far away is being fetched when its turn comes."""
+def fetched_ahead(pieces: Sequence[Piece]) -> Iterator[list[Piece]]:
+    """All pieces, in turns of one or more. Those of small objects far away are being fetched when their turn comes."""
     if not any(map(_is_worth_it, pieces)):
-        yield from pieces
+        yield from ([piece] for piece in pieces)
         return
-    pool, coming, left = ThreadPoolExecutor(AT_A_TIME, "holdfast-ahead"), deque[Piece](), iter(pieces)
+    pool, coming, left = ThreadPoolExecutor(AT_A_TIME, "holdfast-ahead"), deque[list[Piece]](), _turns(pieces)
     try:
         while True:
-            while len(coming) < AHEAD and (piece := next(left, None)) is not None:
-                coming.append(_sent_for(pool, piece) if _is_worth_it(piece) else piece)
+            while len(coming) < AHEAD and (turn := next(left, None)) is not None:
+                coming.append(_sent_for(pool, turn) if _is_worth_it(turn[0]) else turn)
             if not coming:
                 return
             yield coming.popleft()
@@ -69,5 +78,34 @@ def _is_worth_it(piece: Piece) -> bool:
     return piece.place.is_far and piece.place.size <= SMALL
 
 
-def _sent_for(pool: ThreadPoolExecutor, piece: Piece) -> Piece:
-    return replace(piece, place=_ComingPlace(piece.place, pool.submit(piece.place.fetched)))
+def _turns(pieces: Sequence[Piece]) -> Iterator[list[Piece]]:
+    """Tiny objects that follow each other together, if there are enough of them for all threads; others alone."""
+    most = max(1, min(TOGETHER, len(pieces) // (2 * AT_A_TIME)))
+    turn: list[Piece] = []
+    for piece in pieces:
+        is_tiny = piece.place.is_far and piece.place.size <= TINY
+        if turn and not (is_tiny and len(turn) < most):
+            yield turn
+            turn = []
+        turn.append(piece)
+        if not is_tiny:
+            yield turn
+            turn = []
+    if turn:
+        yield turn
+
+
+def _sent_for(pool: ThreadPoolExecutor, turn: Sequence[Piece]) -> list[Piece]:
+    coming = pool.submit(_fetched, [piece.place for piece in turn])
+    return [replace(piece, place=_ComingPlace(piece.place, coming, number)) for number, piece in enumerate(turn)]
+
+
+def _fetched(places: Sequence[ObjectPlace]) -> list[bytes | Exception]:
+    return [_one_fetched(place) for place in places]
+
+
+def _one_fetched(place: ObjectPlace) -> bytes | Exception:
+    try:
+        return place.fetched()
+    except Exception as error:  # noqa: BLE001 - told when its turn comes
+        return error

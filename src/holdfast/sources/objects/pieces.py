@@ -18,9 +18,12 @@ TASKS_PER_CORE = 4
 WORTH_A_TASK = 16 << 20
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Piece:
-    """A byte range of one object. It owns the lines, blocks or row groups that begin in [start, end)."""
+    """A byte range of one object. It owns the lines, blocks or row groups that begin in [start, end).
+
+    Without slots: a thousand of them go to a task, and with slots pickle takes them apart in Python.
+    """
 
     batch: str
     place: ObjectPlace

@@ -101,7 +101,7 @@ class FilePlace:
             )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class S3Place:
     """An object of a bucket, in the version that has this ETag."""
 

@@ -24,6 +24,7 @@ from holdfast.sources.objects.lines import END_OF_STREAM
 from holdfast.sources.objects.pieces import Piece
 from holdfast.sources.objects.places import RandomBytes
 from holdfast.sources.objects.streams import Damaged
+from holdfast.sources.objects.together import read_together
 
 _SYSTEM = pa.schema(
     [(BATCH_COLUMN, pa.dictionary(pa.int32(), pa.string())), (ITEM_COLUMN, pa.int64()), (FAULT_COLUMN, pa.string())]
@@ -45,17 +46,26 @@ class ObjectsRead:
 
     def rows(self, task: int) -> Iterator[Any]:
         whole = pa.schema([*_SYSTEM, *self.codec.schema])
-        for piece in fetched_ahead(self.packed[task]):
-            frame = _Frame(piece.batch, whole, piece.base)
-            try:
-                yield from self._read(piece, frame)
-            except SourceUnavailable as away:
-                yield frame.faulty([(piece.start, unavailable_fault(str(away)))])
-            except (BatchError, OSError) as error:
-                path = piece.place.path
-                reason = str(error) if path in str(error) else f"{path}: {error}"
-                salvaged = piece.salvage and isinstance(error, Damaged)
-                yield frame.faulty([(piece.start, damage_fault(reason) if salvaged else batch_fault(reason))])
+        for turn in fetched_ahead(self.packed[task]):
+            together = read_together(turn, self.codec, self.compression)
+            if together is None:
+                for piece in turn:
+                    yield from self._rows_of(piece, _Frame(piece.batch, whole, piece.base))
+            elif len(together.items):
+                no_faults = pa.nulls(len(together.items), pa.string())
+                ids = pa.array([piece.batch for piece in turn], pa.string())
+                yield _framed(whole, ids, together.which, pa.array(together.items), no_faults, together.columns)
+
+    def _rows_of(self, piece: Piece, frame: _Frame) -> Iterator[Any]:
+        try:
+            yield from self._read(piece, frame)
+        except SourceUnavailable as away:
+            yield frame.faulty([(piece.start, unavailable_fault(str(away)))])
+        except (BatchError, OSError) as error:
+            path = piece.place.path
+            reason = str(error) if path in str(error) else f"{path}: {error}"
+            salvaged = piece.salvage and isinstance(error, Damaged)
+            yield frame.faulty([(piece.start, damage_fault(reason) if salvaged else batch_fault(reason))])
 
     def _read(self, piece: Piece, frame: _Frame) -> Iterator[Any]:
         with piece.place.opened() as data:
@@ -103,6 +113,10 @@ class _Frame:
     def _made(self, items: Any, faults: Any, columns: Sequence[Any]) -> Any:
         if self._base:
             items = pa.compute.add(items, self._base)
-        which = pa.array(np.zeros(len(items), np.int32))
-        batches = pa.DictionaryArray.from_arrays(which, self._batch)
-        return pa.RecordBatch.from_arrays([batches, items, faults, *columns], schema=self._schema)
+        return _framed(self._schema, self._batch, np.zeros(len(items), np.int32), items, faults, columns)
+
+
+def _framed(schema: pa.Schema, batches: Any, which: Any, items: Any, faults: Any, columns: Sequence[Any]) -> Any:
+    """The data columns with the system columns before them; `which` tells each row's batch among `batches`."""
+    told = pa.DictionaryArray.from_arrays(pa.array(which, pa.int32()), batches)
+    return pa.RecordBatch.from_arrays([told, items, faults, *columns], schema=schema)

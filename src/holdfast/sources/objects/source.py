@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from holdfast.sources.objects.reading import ObjectsRead
 
 SCANS = "scans"
-LIGHT = 512 << 10
-"""Bytes of all objects of a round that are next to nothing beside what the round itself costs."""
+LIGHT = 1 << 20
+"""Bytes of all objects of two rounds that are next to nothing beside what the rounds themselves cost."""
 
 
 class ObjectsSource(Source):

@@ -34,21 +34,21 @@ class LineCodec(StreamCodec):
 
     def __init__(self, schema: pa.Schema, longest: int) -> None:
         self.schema = schema
-        self._longest = longest
+        self.longest = longest
 
     @abstractmethod
     def decode(self, lines: Lines) -> tuple[Any, list[Any]]:
         """Items of the records, and the data columns. Raises `ValueError` if one of the lines is no record."""
 
     def read(self, data: Stream, start: int, end: int) -> Iterator[Portion]:
-        return self.portions(split(data, start, end, longest=self._longest))
+        return self.portions(split(data, start, end, longest=self.longest))
 
     def portions(self, found: Iterable[Lines | LongLine]) -> Iterator[Portion]:
         """What becomes of these lines."""
         for lines in found:
             if isinstance(lines, LongLine):
-                reason = f"the record is longer than {self._longest} bytes"
-                fault = record_fault(reason, lines.beginning, self._longest + 1)
+                reason = f"the record is longer than {self.longest} bytes"
+                fault = record_fault(reason, lines.beginning, self.longest + 1)
                 yield self._portion([], [(lines.item, fault)])
             else:
                 yield self._portion(*sift(self, lines))

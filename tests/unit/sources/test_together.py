@@ -1,0 +1,115 @@
+"""Tiny objects that are read together give what each of them gives when it is read alone."""
+
+from __future__ import annotations
+
+import gzip
+import io
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.errors import BatchError
+from holdfast.sources.objects import ahead
+from holdfast.sources.objects.codecs.choice import codec_of
+from holdfast.sources.objects.config import CodecName
+from holdfast.sources.objects.pieces import Piece
+from holdfast.sources.objects.places import RandomBytes
+from holdfast.sources.objects.reading import ObjectsRead
+from holdfast.sources.objects.together import read_together
+
+SCHEMA = pa.schema([("id", pa.int64())])
+LINES = (b'{"id":1}', b'{"id":22}', b"", b" ", b'{"id":', b'{"id":3} ', b"\xef\xbb\xbf", b"\xff", b"null", "ä".encode())
+BREAKS = (b"\n", b"\r\n")
+bodies = st.lists(st.tuples(st.sampled_from(LINES), st.sampled_from(BREAKS)), max_size=4).flatmap(
+    lambda lines: st.sampled_from([b"".join(map(b"".join, lines)), b"".join(map(b"".join, lines)).rstrip(b"\r\n")])
+)
+
+
+@dataclass(frozen=True)
+class Held:
+    """An object whose bytes are here, or cannot be had."""
+
+    path: str
+    data: bytes
+    vanished: bool = False
+    is_far = True
+
+    @property
+    def size(self) -> int:
+        return len(self.data)
+
+    def check(self) -> None:
+        """Never looks."""
+
+    def fetched(self) -> bytes:
+        if self.vanished:
+            raise BatchError(f"{self.path} has vanished since it was found")
+        return self.data
+
+    @contextmanager
+    def opened(self) -> Iterator[RandomBytes]:
+        yield io.BytesIO(self.fetched())
+
+
+def piece(number: int, data: bytes, ending: str = "", *, vanished: bool = False) -> Piece:
+    return Piece(f"b{number}", Held(f"s3://b/{number}{ending}", data, vanished), 0, len(data), base=10 * number)
+
+
+def rows_of(read: ObjectsRead) -> list[Any]:
+    """All rows of all tasks, each as it is told of its batch."""
+    found = [row for task in range(read.tasks) for portion in read.rows(task) for row in portion.to_pylist()]
+    return sorted(found, key=lambda row: (row["_batch"], row["_item"]))
+
+
+def one_by_one(pieces: Sequence[Piece], codec: Any) -> list[Any]:
+    return rows_of(ObjectsRead([[one] for one in pieces], codec, "auto", None))
+
+
+@pytest.mark.parametrize(("name", "schema"), [("jsonl", None), ("jsonl", SCHEMA), ("newline", None)])
+@given(data=st.lists(bodies, min_size=2, max_size=6))
+def test_what_is_read_together_is_what_each_gives_alone(
+    name: CodecName, schema: pa.Schema | None, data: list[bytes]
+) -> None:
+    codec, pieces = codec_of(name, schema, 1000), [piece(number, body) for number, body in enumerate(data)]
+    found = read_together(pieces, codec, "auto")
+    if found is None:
+        return
+    told = {"_batch": [f"b{which}" for which in found.which], "_item": found.items, "_fault": [None] * len(found.items)}
+    columns = dict(zip(codec.schema.names, found.columns, strict=True))
+    assert pa.RecordBatch.from_pydict({**told, **columns}).to_pylist() == one_by_one(pieces, codec)
+
+
+def test_plain_ones_are_read_together_with_the_empty_among_them() -> None:
+    pieces = [piece(0, b""), piece(1, b'{"id":1}\n{"id":2}'), piece(2, b""), piece(3, b'{"id":3}\n'), piece(4, b"")]
+    found = read_together(pieces, codec_of("jsonl", None, 1000), "auto")
+    assert found is not None
+    assert found.which.tolist() == [1, 1, 3]
+    assert found.items.tolist() == [10, 19, 30]
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        piece(1, b'\xef\xbb\xbf{"id":1}'),
+        piece(1, gzip.compress(b'{"id":1}')),
+        piece(1, b'{"id":1}', ".gz"),
+        piece(1, b'{"id":'),
+        piece(1, b'{"id":1}', vanished=True),
+        piece(1, b'{"note":"' + b"x" * 1000 + b'"}'),
+    ],
+    ids=["mark", "packed", "said to be packed", "broken", "vanished", "too long"],
+)
+def test_one_that_is_not_plain_is_told_as_if_it_were_alone_and_its_company_is_read(odd: Piece) -> None:
+    codec = codec_of("jsonl", None, 1000)
+    company = [piece(number, b'{"id":%d}' % number) for number in range(4 * ahead.AT_A_TIME) if number != 1]
+    pieces = [odd, *company]
+    assert read_together(pieces, codec, "auto") is None
+    found = rows_of(ObjectsRead([pieces], codec, "auto", None))
+    assert found == one_by_one(pieces, codec)
+    assert len([row for row in found if row["_fault"] is None]) >= len(company)
