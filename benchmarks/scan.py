@@ -3,7 +3,7 @@
 Ours is `Node` with its loop, leases in SQLite, discovery, staging, commit and publish. To OpenSearch the peers are
 opensearch-py's `parallel_bulk`, fed by boto3 with the same lines, and bodies made beforehand that are only posted: what
 the server can take. To Parquet the peer is plain Spark over the files behind the bucket, without S3 in between. For
-tiny objects it is Data Prepper's way as a loop: one object at a time, and two round trips to the store for each.
+tiny objects it is Data Prepper's way as a loop: one object at a time, and two round trips to its store for each.
 """
 
 from __future__ import annotations
@@ -14,16 +14,17 @@ import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import psycopg
 import pyarrow.parquet as pq
 
 from benchmarks import discovery
 from benchmarks._archive_site import timed
 from benchmarks._node import SCHEMA
+from benchmarks._one_at_a_time import Ledger, dynamodb, objects_per_second, postgresql
 from benchmarks._scan_site import BUCKET, Site, lines, put, site, through_a_node
 from benchmarks.harness import Comparison, compare, interleaved
 from holdfast.flow.sink import Sink
@@ -31,7 +32,7 @@ from holdfast.registry import Registry
 from holdfast.sinks.files import PLUGIN as FILES
 from holdfast.sinks.opensearch import PLUGIN as OPENSEARCH
 from tests.servers.opensearch import OpenSearchServer
-from tests.servers.processes import PASSWORD, PostgresqlServer, running
+from tests.servers.processes import running
 
 SMALL, LINES = 1_000, 1_000
 LARGE, LARGE_BYTES = 8, 200_000_000
@@ -150,17 +151,19 @@ def _posted(connection: http.client.HTTPConnection, body: bytes) -> tuple[int, b
 
 def _tiny(where: Site) -> list[Comparison]:
     put(where, "tiny", (lines(number, 1) for number in range(TINY)))
-    with running(RoomyServer) as search, running(PostgresqlServer, fsync="on") as database:
+    with running(RoomyServer) as search:
         _ours_tiny(where, search, "warm")  # once off the record
         ways: list[Callable[[], float]] = [
             lambda: _ours_tiny(where, search, "tiny"),
-            lambda: _one_at_a_time(where, database, "indexed", partial(_index_one, search.client())),
-            lambda: _one_at_a_time(where, database, "read", json.loads),
+            lambda: _peer_tiny(where, dynamodb, json.loads),
+            lambda: _peer_tiny(where, dynamodb, partial(_index_one, search.client())),
+            lambda: _peer_tiny(where, postgresql, json.loads),
         ]
-        ours, indexed, read = interleaved(ways, REPETITIONS)
+        ours, read, indexed, elsewhere = interleaved(ways, REPETITIONS)
     return [
         compare("scan", "tiny objects, one and two round trips at a time", ours, read, "objects/s", 5),
         compare("scan", "tiny objects, the same and indexed one at a time", ours, indexed, "objects/s", 0),
+        compare("scan", "tiny objects, one at a time on PostgreSQL", ours, elsewhere, "objects/s", 0),
     ]
 
 
@@ -173,36 +176,18 @@ def _ours_tiny(where: Site, search: OpenSearchServer, index: str) -> float:
     return TINY / seconds
 
 
+def _peer_tiny(
+    where: Site, store: Callable[[list[str]], AbstractContextManager[Ledger]], use: Callable[[bytes], Any]
+) -> float:
+    """Objects per second of a tenth of them."""
+    keys = where.keys("tiny")[: TINY // 10]
+    with store(keys) as ledger:
+        return objects_per_second(where, keys, ledger, use)
+
+
 def _index_one(client: Any, body: bytes) -> None:
     """An object is complete when its documents are in the index, as with ours."""
     client.bulk(index="peer", body=b'{"index":{}}\n' + body)
-
-
-def _one_at_a_time(where: Site, database: PostgresqlServer, table: str, use: Callable[[bytes], Any]) -> float:
-    """Objects per second of a tenth of them: take one, read it, use it, complete it."""
-    keys, s3 = where.keys("tiny")[: TINY // 10], where.s3.client()
-    reach: dict[str, Any] = {"host": "127.0.0.1", "port": database.port, "user": database.user, "password": PASSWORD}
-    with psycopg.connect(dbname="postgres", autocommit=True, **reach) as connection:
-        connection.execute(f"DROP TABLE IF EXISTS {table}")
-        connection.execute(f"CREATE TABLE {table} (key text PRIMARY KEY, status text, owner text, version int)")
-        connection.cursor().executemany(
-            f"INSERT INTO {table} VALUES (%s, 'UNASSIGNED', NULL, 0)", [(key,) for key in keys]
-        )
-
-        def work() -> None:
-            for key in keys:
-                _move(connection, table, key, "ASSIGNED", 0)
-                use(s3.get_object(Bucket=BUCKET, Key=key)["Body"].read())
-                _move(connection, table, key, "COMPLETED", 1)
-
-        return len(keys) / timed(work)
-
-
-def _move(connection: Any, table: str, key: str, status: str, version: int) -> None:
-    connection.execute(
-        f"UPDATE {table} SET status = %s, owner = 'me', version = version + 1 WHERE key = %s AND version = %s",
-        (status, key, version),
-    )
 
 
 # --- Parquet ---------------------------------------------------------------------------------------------------
