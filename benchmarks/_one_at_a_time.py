@@ -87,10 +87,12 @@ class _InPostgresql:
         self._connection = connection
 
     def move(self, key: str, status: str, version: int) -> None:
-        self._connection.execute(
+        done = self._connection.execute(
             f"UPDATE {TABLE} SET status = %s, version = version + 1 WHERE key = %s AND version = %s",
             (status, key, version),
         )
+        if done.rowcount != 1:
+            raise RuntimeError(f"{key} is not at version {version}")
 
     def begin(self, keys: Sequence[str]) -> None:
         self._connection.execute(f"CREATE TABLE {TABLE} (key text PRIMARY KEY, status text, version int)")

@@ -213,7 +213,13 @@ class BatchLimits(Options):
 class RoundLimits(Options):
     """Limits of one round, which is one Spark job."""
 
-    max_batches: PositiveCount = Field(100, description="How many batches one Spark job carries at most.")
+    max_batches: PositiveCount = Field(
+        100,
+        description=(
+            "How many batches one Spark job carries at most; where partitions are soon done, how many a node holds, "
+            "in two jobs, and up to twenty times as many while they are tiny."
+        ),
+    )
 
 
 class RetryLimits(Options):

@@ -9,7 +9,6 @@ from holdfast.errors import Halt, LeaseLost, SinkUnavailable, StoreError
 from holdfast.events import (
     AttemptFailed,
     BatchCommitted,
-    BatchPublished,
     BatchRebuilt,
     PartitionClosed,
     PartitionCompleted,
@@ -86,11 +85,10 @@ class Committer:
         except StoreError as refused:
             self._commit_apart(commits, refused)
             return
-        for (held, _, report), result in zip(commits, results, strict=True):
-            self._committed(held, report, result)
-        whole = [isinstance(report, Staged) for _, _, report in commits]
-        rows = [row for row, staged in zip(results, whole, strict=True) if staged and isinstance(row, Lease)]
-        if visible := [row for row in rows if row.commit.receipts is None]:
+        told = [
+            self._committed(held, report, result) for (held, _, report), result in zip(commits, results, strict=True)
+        ]
+        if visible := [row for row in told if row is not None]:
             self._source.published(visible)
 
     def _commit_apart(self, commits: Sequence[tuple[Held, Batch, Staged | Advanced]], refused: StoreError) -> None:
@@ -115,25 +113,23 @@ class Committer:
     def _to_publish(self, batch: Batch, report: Staged) -> dict[str, Json]:
         """The receipts; none where all sinks have made it visible, so that this commit is all there is to write."""
         receipts = _receipts(batch, report)
-        seen = all(name in self._sinks and self._sinks[name].is_visible(receipt) for name, receipt in receipts.items())
-        return {} if seen else receipts
+        visible = (name in self._sinks and self._sinks[name].is_visible(told) for name, told in receipts.items())
+        return {} if all(visible) else receipts
 
-    def _committed(self, held: Held, report: Staged | Advanced, result: Lease | LeaseLost) -> None:
+    def _committed(self, held: Held, report: Staged | Advanced, result: Lease | LeaseLost) -> Lease | None:
+        """The row, if everything before its position is visible already."""
         if isinstance(result, LeaseLost):
             self._let_go(held)
-            return
+            return None
         held.lease = result
         counts: Counts = report.counts
         self._coordinator.world.emit(
             BatchCommitted(result.pipeline, result.key, result.commit.sequence, counts.processed, counts.dead)
         )
-        if isinstance(report, Staged) and not held.pending:
-            self._coordinator.world.emit(
-                BatchPublished(result.pipeline, result.key, result.commit.sequence, rolled_forward=False)
-            )
-        if result.status is Status.COMPLETED:
-            self._holdings.drop(held)
-            self._tell_completed(result)
+        if isinstance(report, Advanced) or held.pending:
+            return None
+        self._publisher.published(held, result)
+        return result
 
     # --- rebuild -----------------------------------------------------------------------------------------------
 

@@ -20,8 +20,8 @@ class Staged:
 
     `end` may lie before the planned end when the engine cut the batch shorter; `last` is then False. A batch that
     restages a commit is never cut shorter.
-    `receipts` has one entry per sink, or none at all for a mere acknowledgement. `acked` is what a long-lived batch
-    knows to be acknowledged beyond its end.
+    `receipts` has one entry per sink, or none at all for a mere acknowledgement, which is visible as it is. `acked` is
+    what a long-lived batch knows to be acknowledged beyond its end.
     """
 
     batch_id: str

@@ -27,6 +27,7 @@ from holdfast.flow.publishing import Publisher
 from holdfast.flow.reach import Reach
 from holdfast.flow.sink import Sink
 from holdfast.flow.source import Source
+from holdfast.flow.watchdog import Watchdog
 from holdfast.leases import transitions
 from holdfast.leases.coordinator import Coordinator
 from holdfast.leases.discovery import Discovery
@@ -46,7 +47,7 @@ class LoopSettings:
 
     limits: Limits = Limits()
     max_batches: int = 100
-    """Batches in one round; where partitions are soon done, also leases held. More of them while they are tiny."""
+    """Batches in one round; where partitions are soon done, leases held, in two rounds. More while they are tiny."""
     generation: int = 1
     replicas: int = 0
     """For sources whose partitions live long: hold the share of so many nodes; 0 for those that are there."""
@@ -79,6 +80,7 @@ class PipelineLoop:
         self._settings = settings
         self._holdings = Holdings()
         self._reach = Reach(source, settings.max_batches)
+        self._watchdog = Watchdog(coordinator.world.clock, self._holdings, settings.limits.timeout)
         self._publisher = Publisher(coordinator, sinks, self._holdings)
         self._committer = Committer(coordinator, self._publisher, source, sinks, engine, self._holdings)
         fair = FairShare(coordinator, settings.replicas)
@@ -229,8 +231,7 @@ class PipelineLoop:
 
     def _look_soon(self) -> None:
         """Partitions were added while others are still being looked for."""
-        if not len(self._holdings):
-            self._next_look = 0.0
+        self._next_look = 0.0
 
     def _check_finished(self) -> None:
         counts = self._coordinator.counts()
@@ -278,7 +279,7 @@ class PipelineLoop:
         for event in self._source.noticed():
             self._world.emit(event)
         planned = [(held, plan) for held, plan in zip(idle, plans, strict=True) if self._worth_reading(held, plan)]
-        planned = planned[: self._reach.batches]  # the others are planned again when there is room
+        planned = planned[: self._reach.round_size]  # the others are planned again when there is room
         self._submit([(held, self._batch(held, plan)) for held, plan in planned if isinstance(plan, Cut)])
 
     def _at_our_generation(self, held: Held) -> bool:
@@ -338,7 +339,7 @@ class PipelineLoop:
             # Behind one lonely batch, so that neither kind waits for ever when there is room for few rounds.
             rounds.insert(1, together)
         for pairs in rounds[: max(self._engine.room(), 0)]:
-            cancel_at = self._watchdog()
+            cancel_at = self._watchdog.deadline_of_a_round()
             for held, batch in pairs:
                 self._holdings.send(held, batch, cancel_at)
             self._engine.submit(self.pipeline, [batch for _, batch in pairs])
@@ -353,9 +354,6 @@ class PipelineLoop:
             self._publisher.publish(portion)
             self._source.published([held.lease for held in portion if not held.pending])
 
-    def _watchdog(self) -> float:
-        return self._world.clock.monotonic() + self._settings.limits.timeout
-
     def _hear(self, reports: Sequence[Report]) -> None:
         """A sign of life puts off the watchdog; what was staged teaches the source."""
         for report in reports:
@@ -363,19 +361,19 @@ class PipelineLoop:
             if held is None or held.batch is None:
                 continue
             if isinstance(report, Advanced):
-                held.cancel_at = self._watchdog()
+                held.cancel_at = self._watchdog.deadline()
             elif isinstance(report, Staged):
                 self._source.staged(held.batch, report.end, report.counts.processed, report.size)
+        if reports and not self._source.lives_long:
+            self._next_look = 0.0  # there is room again, whatever the last look has found
 
     def _cancel_overdue(self) -> None:
         if not self._coordinator.session.usable:
             return  # the node itself was held up; how long its batches took it cannot tell, and they are lost anyway
-        now = self._world.clock.monotonic()
-        for held in self._holdings.where(lambda held: held.batch is not None and held.cancel_at <= now):
-            reason = f"the batch took longer than {self._settings.limits.timeout:g} s"
+        for held in self._watchdog.overdue():
             self._cancel([held])
-            self._world.emit(BatchCancelled(self.pipeline, held.lease.key, reason))
-            self._committer.count_attempt(held, reason)
+            self._world.emit(BatchCancelled(self.pipeline, held.lease.key, self._watchdog.reason))
+            self._committer.count_attempt(held, self._watchdog.reason)
 
     def _cancel(self, helds: Sequence[Held]) -> None:
         self._engine.cancel([held.batch.id for held in helds if held.batch is not None])

@@ -85,11 +85,12 @@ class Publisher:
             if isinstance(result, LeaseLost):
                 self._holdings.drop(held)
             else:
-                self._published(held, result)
+                self.published(held, result)
 
-    def _published(self, held: Held, row: Lease) -> None:
-        emit, was = self._coordinator.world.emit, held.lease
-        emit(BatchPublished(was.pipeline, was.key, was.commit.sequence, held.found_pending))
+    def published(self, held: Held, row: Lease) -> None:
+        """Tell that all sinks have the row's last commit; the lease is let go if that was all of the partition."""
+        emit = self._coordinator.world.emit
+        emit(BatchPublished(row.pipeline, row.key, row.commit.sequence, held.found_pending))
         held.lease, held.waits, held.found_pending = row, 0, False
         if row.status is Status.COMPLETED:
             emit(PartitionCompleted(row.pipeline, row.key, row.progress.counts.processed))

@@ -19,6 +19,8 @@ from pyspark import daemon
 
 MANY = 10_000
 """Objects that take the collector a millisecond or two."""
+FREEZES = 8
+"""More would keep what later tasks have put in a place of their own and thrown away."""
 
 
 def quiet_on_hangup(print_traceback: Callable[..., None]) -> Callable[..., None]:
@@ -39,13 +41,16 @@ def _raised_in(error: BaseException, file: str) -> bool:
 
 def freezing_what_stays(work: Callable[..., Any]) -> Callable[..., Any]:
     """That worker, whose modules are out of the collector's sight once a task has loaded them."""
+    left = FREEZES
 
     def work_and_freeze(*args: Any, **kwargs: Any) -> Any:
+        nonlocal left
         code = work(*args, **kwargs)
-        if len(gc.get_objects()) > MANY:
+        if left and len(gc.get_objects()) > MANY:
             gc.collect()
             if len(gc.get_objects()) > MANY:
                 gc.freeze()
+                left -= 1
         return code
 
     return work_and_freeze

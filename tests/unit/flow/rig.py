@@ -111,6 +111,7 @@ class TestNode:
         retries: RetryLimits = RetryLimits(),
         generation: int = 1,
         replicas: int = 0,
+        max_batches: int = 100,
         sinks: Callable[[str, Bucket], Sink] = FilesSink,
     ) -> None:
         self.fleet = fleet
@@ -127,7 +128,7 @@ class TestNode:
             fleet.source,
             built,
             self.engine,
-            LoopSettings(limits, generation=generation, replicas=replicas),
+            LoopSettings(limits, max_batches, generation, replicas),
         )
         self.node = Node(self.session, [self.loop], self.engine, self.world)
 

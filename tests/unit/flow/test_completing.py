@@ -140,16 +140,15 @@ def test_a_partition_that_was_closed_often_enough_is_complete() -> None:
 
 
 class Showing(FilesSink):
-    """A sink whose staged data readers see at once."""
-
-    asked = 0
+    """A sink whose staged data readers see at once, so that nobody asks it to publish."""
 
     def is_visible(self, receipt: Json) -> bool:
         return bool(receipt["files"])
 
+
+class NeverAsked(Showing):
     def publish(self, publications: Sequence[Publication]) -> list[PublishResult]:
-        type(self).asked += len(publications)
-        return list(super().publish(publications))
+        raise AssertionError(publications)
 
 
 class Hearing(NumbersSource):
@@ -166,7 +165,7 @@ class Hearing(NumbersSource):
 def test_a_batch_that_every_sink_has_shown_is_committed_and_complete_in_one_write() -> None:
     fleet = Fleet({"p": 3})
     fleet.source = source = Hearing({"p": 3})
-    node = TestNode(fleet, limits=Limits(max_records=2), sinks=Showing).start()
+    node = TestNode(fleet, limits=Limits(max_records=2), sinks=NeverAsked).start()
     before = fleet.row("p").version
     node.stage("p")
     node.turn()
@@ -179,7 +178,20 @@ def test_a_batch_that_every_sink_has_shown_is_committed_and_complete_in_one_writ
     assert [told.key for told in fleet.told(PartitionCompleted)] == ["p"]
     assert [told.sequence for told in fleet.told(BatchPublished)] == [1, 2]
     assert [key for key, _ in source.heard] == ["p", "p"]
-    assert Showing.asked == 0
+
+
+def test_a_source_settles_what_was_shown_before_it_is_complete() -> None:
+    fleet, source = settling({"p": 3})
+    source.away = True
+    node = TestNode(fleet, sinks=NeverAsked).start()
+    node.stage("p")
+    node.turn()
+    assert [key for key, _ in source.settled] == ["p"]
+    assert fleet.row("p").status is Status.ASSIGNED
+    source.away = False
+    fleet.clock.wait(10)
+    node.turn()
+    assert fleet.row("p").status is Status.COMPLETED
 
 
 def test_while_one_sink_has_still_to_publish_the_receipts_of_all_stay_in_the_row() -> None:

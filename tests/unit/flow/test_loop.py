@@ -392,4 +392,4 @@ def test_partitions_are_taken_while_others_are_still_being_looked_for() -> None:
     fleet.source = LongSearch(fleet.source.sizes)
     node = TestNode(fleet).join()
     node.turn()
-    assert taken == [100]
+    assert taken == [50]

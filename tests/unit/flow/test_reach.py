@@ -1,10 +1,13 @@
-"""How many leases a node holds where partitions are soon done."""
+"""How many leases a node holds where partitions are soon done, and what becomes of two rounds at a time."""
 
 from __future__ import annotations
 
+from holdfast.events import BatchCancelled, PipelineFinished
+from holdfast.flow.batch import Limits
 from holdfast.flow.reach import Reach
 from holdfast.leases.lease import Lease
 from holdfast.testing.flows import NumbersSource
+from tests.unit.flow.rig import Fleet, TestNode
 
 SIZES = {"tiny": 1, "large": 1000}
 
@@ -20,31 +23,96 @@ def tiny(number: int) -> list[Lease]:
     return [Lease("p", "tiny")] * number
 
 
-def test_a_node_takes_more_tiny_partitions_step_by_step_up_to_ten_times_as_many() -> None:
+def test_a_node_takes_more_tiny_partitions_step_by_step_up_to_twenty_times_as_many() -> None:
     reach, held = Reach(Sized({}), 10), 0
     steps = []
-    for _ in range(5):
-        held += reach.room(tiny(held), held)
+    for _ in range(8):
+        held += reach.room(tiny(held), 0)
         steps.append(held)
-    assert steps == [10, 20, 40, 80, 100]
-    assert reach.batches == 100
+    assert steps == [5, 10, 20, 40, 80, 160, 200, 200]
+    assert reach.round_size == 100
 
 
 def test_one_large_partition_ends_it() -> None:
     reach = Reach(Sized({}), 10)
-    assert reach.room(tiny(10), 10) == 10
-    assert reach.room([*tiny(19), Lease("p", "large")], 20) == -10
-    assert reach.batches == 10
-
-
-def test_a_node_takes_no_more_than_a_round_before_it_has_begun_with_it() -> None:
-    reach = Reach(NumbersSource({}), 10)
-    assert reach.room(tiny(4), 4) == 6
-    assert reach.room(tiny(10), 10) == 0
-
-
-def test_the_leases_of_the_next_round_are_taken_while_one_is_out() -> None:
-    reach = Reach(NumbersSource({}), 10)
     assert reach.room(tiny(10), 0) == 10
-    assert reach.room(tiny(20), 10) == 0
-    assert reach.room(tiny(20), 0) == 0
+    assert reach.room([*tiny(19), Lease("p", "large")], 0) == -10
+    assert reach.round_size == 5
+
+
+def test_half_of_what_is_held_is_a_round_and_the_other_half_is_taken_when_that_is_out() -> None:
+    reach = Reach(NumbersSource({}), 10)
+    assert reach.room([], 0) == 5
+    assert reach.room(tiny(5), 5) == 0
+    assert reach.room(tiny(5), 0) == 5
+    assert reach.room(tiny(10), 5) == 0
+    assert reach.room(tiny(7), 5) == 0
+
+
+def test_one_at_a_time_is_one() -> None:
+    reach = Reach(NumbersSource({}), 1)
+    assert reach.round_size == 1
+    assert reach.room([], 0) == 1
+    assert reach.room(tiny(1), 0) == 0
+
+
+# --- in the loop ----------------------------------------------------------------------------------------------------
+
+
+def many(count: int) -> dict[str, int]:
+    return {f"p{number:02}": 1 for number in range(count)}
+
+
+def node_of_ten(fleet: Fleet, name: str = "a", *, timeout: float = 3600.0) -> TestNode:
+    return TestNode(fleet, name, limits=Limits(timeout=timeout), max_batches=10).join()
+
+
+def test_two_nodes_have_as_many_each_of_partitions_that_are_not_tiny() -> None:
+    fleet = Fleet(many(20))
+    nodes = [node_of_ten(fleet, name) for name in "ab"]
+    for _ in range(4):
+        for node in nodes:
+            node.turn()
+    assert [len(node.engine.out) for node in nodes] == [10, 10]
+    assert [[len(one) for one in node.engine.rounds] for node in nodes] == [[5, 5], [5, 5]]
+
+
+def test_the_time_in_which_a_round_waits_for_the_one_before_it_is_not_counted_against_it() -> None:
+    fleet = Fleet(many(10))
+    node = node_of_ten(fleet, timeout=100.0)
+    node.turn(3)
+    first, second = node.engine.rounds
+    for batches in (first, second):
+        for _ in range(6):
+            fleet.clock.wait(10)
+            node.session.heartbeat()
+            node.turn()
+        for batch in batches:
+            node.stage(batch.lease.key)
+        node.turn()
+    assert fleet.told(BatchCancelled) == []
+    assert len(fleet.visible()) == 10
+
+
+def test_a_round_that_hangs_behind_another_is_cancelled_all_the_same() -> None:
+    fleet = Fleet(many(10))
+    node = node_of_ten(fleet, timeout=100.0)
+    node.turn(3)
+    for _ in range(21):
+        fleet.clock.wait(10)
+        node.session.heartbeat()
+        node.turn()
+    assert len(fleet.told(BatchCancelled)) == 10
+
+
+def test_what_comes_while_a_round_is_out_is_begun_with_as_soon_as_that_is_over() -> None:
+    fleet = Fleet(many(3))
+    node = node_of_ten(fleet)
+    node.turn(3)
+    assert len(node.engine.out) == 3
+    for batch in list(node.engine.out.values()):
+        node.stage(batch.lease.key)
+    began = fleet.clock.time
+    node.turn()
+    assert fleet.told(PipelineFinished)
+    assert fleet.clock.time == began

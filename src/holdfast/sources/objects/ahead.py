@@ -13,6 +13,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
+from holdfast.errors import SourceUnavailable
 from holdfast.sources.objects.pieces import Piece
 from holdfast.sources.objects.places import ObjectPlace, RandomBytes
 
@@ -21,6 +22,7 @@ SMALL = 1 << 20
 TINY = 64 << 10
 """Bytes up to which objects are fetched by one thread one after the other."""
 TOGETHER = 32
+TURN_BYTES = 256 << 10
 AT_A_TIME = 8
 AHEAD = 16
 """Turns that are asked for before the first of them is needed."""
@@ -81,16 +83,15 @@ def _is_worth_it(piece: Piece) -> bool:
 def _turns(pieces: Sequence[Piece]) -> Iterator[list[Piece]]:
     """Tiny objects that follow each other together, if there are enough of them for all threads; others alone."""
     most = max(1, min(TOGETHER, len(pieces) // (2 * AT_A_TIME)))
-    turn: list[Piece] = []
+    turn, size = list[Piece](), 0
     for piece in pieces:
         is_tiny = piece.place.is_far and piece.place.size <= TINY
-        if turn and not (is_tiny and len(turn) < most):
+        if turn and not (is_tiny and len(turn) < most and size + piece.place.size <= TURN_BYTES):
             yield turn
-            turn = []
+            turn, size = [], 0
         turn.append(piece)
-        if not is_tiny:
-            yield turn
-            turn = []
+        # Nothing comes to one that is not tiny.
+        size += piece.place.size if is_tiny else TURN_BYTES
     if turn:
         yield turn
 
@@ -101,11 +102,15 @@ def _sent_for(pool: ThreadPoolExecutor, turn: Sequence[Piece]) -> list[Piece]:
 
 
 def _fetched(places: Sequence[ObjectPlace]) -> list[bytes | Exception]:
-    return [_one_fetched(place) for place in places]
+    """Of each its bytes, or what is wrong with it. After one that cannot be reached none is asked for."""
+    came: list[bytes | Exception] = []
+    for place in places:
+        came.append(came[-1] if came and isinstance(came[-1], SourceUnavailable) else _one_fetched(place))
+    return came
 
 
 def _one_fetched(place: ObjectPlace) -> bytes | Exception:
     try:
         return place.fetched()
-    except Exception as error:  # noqa: BLE001 - told when its turn comes
+    except Exception as error:  # noqa: BLE001 - told when it is read
         return error

@@ -103,7 +103,7 @@ class FilePlace:
 
 @dataclass(frozen=True)
 class S3Place:
-    """An object of a bucket, in the version that has this ETag."""
+    """An object of a bucket, in the version that has this ETag. Without slots, as the pieces that go to tasks."""
 
     access: S3Access
     key: str

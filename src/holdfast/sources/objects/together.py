@@ -35,7 +35,7 @@ def read_together(pieces: Sequence[Piece], codec: Codec, compression: str) -> To
     if len(pieces) < 2 or not isinstance(codec, LineCodec) or not all(map(_is_whole, pieces)):
         return None
     bodies = _bodies(pieces)
-    if bodies is None or not all(map(_is_plain, pieces, bodies, [compression] * len(pieces))):
+    if bodies is None or not all(_is_plain(*both, compression) for both in zip(pieces, bodies, strict=True)):
         return None
     ended = [body if body.endswith(b"\n") or not body else body + b"\n" for body in bodies]
     found = list(split(io.BytesIO(b"".join(ended)), longest=codec.longest))

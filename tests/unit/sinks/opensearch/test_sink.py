@@ -54,6 +54,8 @@ def test_a_receipt_is_small_and_what_it_took_is_heard_once() -> None:
     assert (heard.sink, heard.documents, heard.retried, heard.limit) == ("search", 12, 3, 2.5)
     assert sink.noticed() == []
     assert sink.receipt([]) == {"documents": 0, "dead": 0, "files": []}
+    assert sink.is_visible(told)
+    assert not sink.is_visible({**told, "files": [{"staged": "s", "key": "k", "sha256": "", "size": 1}]})
     assert sink.noticed() == []
 
 
