@@ -84,7 +84,7 @@ class Oracle:
         if steps not in (0, 1):
             self.fail(f"{row.key}: sequence went from {before.commit.sequence} to {row.commit.sequence}")
         if steps == 1:
-            self._require_sent_by_owner(row, sender)
+            self._require_sent_by_owner(before, row, sender)
             self.committed(before, row)
         elif row.progress.position != before.progress.position or row.progress.acked != before.progress.acked:
             self.fail(f"{row.key}: progress changed without a commit")
@@ -102,9 +102,11 @@ class Oracle:
         due_at = before.ownership.due_at
         return due_at is not None and row.ownership.due_at is None and row.token == before.token + 1
 
-    def _require_sent_by_owner(self, row: Lease, sender: Host) -> None:
-        if row.owner is None or not row.owner.startswith(f"{sender.name}:"):
-            self.fail(f"{row.key}: {sender.name} committed on a lease of {row.owner}")
+    def _require_sent_by_owner(self, before: Lease, row: Lease, sender: Host) -> None:
+        if before.owner is None or not before.owner.startswith(f"{sender.name}:"):
+            self.fail(f"{row.key}: {sender.name} committed on a lease of {before.owner}")
+        if row.owner != before.owner and row.status is not Status.COMPLETED:
+            self.fail(f"{row.key}: went with a commit from {before.owner} to {row.owner}")
 
     # --- what a job's oracle adds ---------------------------------------------------------------------------------
 
