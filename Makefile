@@ -14,8 +14,8 @@ WORKERS ?= 2
 
 # Folders that exist now; pytest refuses to start for one that does not.
 FAST_TESTS   = $(wildcard tests/unit tests/contracts tests/simulation)
-PAIRED_TESTS = $(wildcard tests/spark tests/soak)
-SERIAL_TESTS = $(wildcard tests/e2e tests/chaos)
+PAIRED_TESTS = $(wildcard tests/spark tests/soak tests/e2e)
+SERIAL_TESTS = $(wildcard tests/chaos)
 
 .PHONY: help setup connector lock lint servers test reference model demo simulate soak chaos-archive bench clean
 
