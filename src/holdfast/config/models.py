@@ -206,7 +206,10 @@ class BatchLimits(Options):
     timeout: Annotated[Duration, Field(gt=0)] = Field(
         "1h",
         validate_default=True,
-        description="A batch that runs longer is cancelled and counts as a failed attempt.",
+        description=(
+            "A batch that runs longer is cancelled and counts as a failed attempt. One that is sent while another "
+            "Spark job of the pipeline is out has twice the time."
+        ),
     )
 
 
