@@ -42,7 +42,7 @@ class PartitionAudit:
         commits = CommitAudit(self._subject, self._inventory, proof, plans, self._pool if self._deep else None)
         last = listed if row is None or row.unreadable is not None else row.commit.sequence
         pending = row is not None and row.commit.receipts is not None
-        for sequence, told in self._manifests(folder, last, proof):
+        for sequence, told in self._manifests(folder, range(1, last + 1), proof):
             publishing = pending and sequence == last
             if told is None:
                 if not publishing:
@@ -50,20 +50,28 @@ class PartitionAudit:
                 continue
             self._belongs(proof, key, sequence, told)
             chain.add(told, commits.check(told, publishing=publishing))
-        for unknown in range(last + 1, listed + 1):
-            self._inventory.claim(manifest_at(folder or "", unknown))
-            proof.doubts.add(f"the store is behind: it knows {last} commits, and there is manifest {unknown}")
+        self._forgotten(folder, range(last + 1, listed + 1), proof, commits)
         self._against_row(proof, chain, row)
         chain.close(under_way=_plan_under_way(row))
         return proof
 
-    def _manifests(self, folder: str | None, last: int, proof: PartitionProof) -> Iterator[tuple[int, Told | None]]:
+    def _forgotten(self, folder: str | None, sequences: range, proof: PartitionProof, commits: CommitAudit) -> None:
+        """Commits that the store has lost: their files are looked at and named, and count for nothing."""
+        known = sequences.start - 1
+        for sequence, told in self._manifests(folder, sequences, proof):
+            if told is not None:
+                proof.doubts.add(f"the store is behind: it knows {known} commits, and there is manifest {sequence}")
+                commits.check(told, publishing=False)
+
+    def _manifests(
+        self, folder: str | None, sequences: range, proof: PartitionProof
+    ) -> Iterator[tuple[int, Told | None]]:
         """Each by its number, None for one that is not there; without a folder none is."""
         if folder is None:
-            yield from ((sequence, None) for sequence in range(1, last + 1))
+            yield from ((sequence, None) for sequence in sequences)
             return
-        keys = (manifest_at(folder, sequence) for sequence in range(1, last + 1))
-        for sequence, data in enumerate(ahead(self._pool, self._subject.place.read, keys), 1):
+        keys = (manifest_at(folder, sequence) for sequence in sequences)
+        for sequence, data in zip(sequences, ahead(self._pool, self._subject.place.read, keys), strict=True):
             self._inventory.claim(manifest_at(folder, sequence))
             if data is None:
                 yield sequence, None

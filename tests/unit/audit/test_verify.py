@@ -159,10 +159,24 @@ def test_a_position_that_is_not_the_end_of_the_last_manifest_is_a_doubt(
 
 
 def test_a_store_that_has_forgotten_commits_is_a_doubt(archive: Archive) -> None:
+    before = archive.row()
+    archive.commit(30, 40)
+    archive.put(before)
+    assert archive.doubts(deep=True) == ["the store is behind: it knows 3 commits, and there is manifest 4"]
+
+
+def test_files_of_a_forgotten_commit_that_are_missing_or_changed_are_still_told(archive: Archive) -> None:
+    archive.commit(30, 40)
     archive.set_row(position=20, sequence=2)
+    archive.path("orders/1_0_00000000000000000020.parquet").unlink()
+    archive.write("orders/1_0_00000000000000000030.parquet", b"short")
+    archive.write("orders/1_0_00000000000000000099.parquet", b"foreign")
     doubts = archive.doubts()
-    assert doubts[0] == "the store is behind: it knows 2 commits, and there is manifest 3"
-    assert "orders/1_0_00000000000000000020.parquet is named by no manifest" in doubts
+    assert "orders/1_0_00000000000000000020.parquet is missing; manifest 3 names it" in doubts
+    assert any(told.startswith("orders/1_0_00000000000000000030.parquet has 5 bytes") for told in doubts)
+    assert [told for told in doubts if "named by no manifest" in told] == [
+        "orders/1_0_00000000000000000099.parquet is named by no manifest"
+    ]
 
 
 def test_a_commit_of_another_id_is_a_doubt(archive: Archive) -> None:
