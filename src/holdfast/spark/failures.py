@@ -11,16 +11,23 @@ if TYPE_CHECKING:
 MAX_ERROR = 500
 
 _TRACEBACK = "Traceback (most recent call last):\n"
-_LOST_TASK = re.compile(r"[Ll]ost task [^)]*\)[^:]*: (?P<error>[^\n]+)")
-_JAVA_NAME = re.compile(r"^(?:[a-z][\w$]*\.)+(?P<name>[A-Z]\w*): ")
+_CALL = re.compile(
+    r"An error occurred while calling [^\n]*?(?:\. Trace:|\.?)\s*\n(?:: )?|An error occurred while calling .*"
+)
+_LOST_TASK = re.compile(r"[Ll]ost task [\d.]+ in stage [\d.]+ \(TID \d+\)(?: \([^)]*\))?: (?P<error>[^\n]+)")
+_CAUSE = re.compile(r"^Caused by: (?P<error>[^\n]+: [^\n]+)", re.MULTILINE)
+_PACKAGE = re.compile(r"^(?:[a-z][\w$]*\.)+(?=[A-Z]\w*(?::|$))")
+_WRAPPERS = re.compile(r"^(?:SparkException|Py4JException): ")
+"""Names of errors that say nothing beside their message."""
 
 
 def readable(error: BaseException) -> str:
-    """The line that says what happened."""
+    """One line that says what happened, with the cause behind it where Java tells one."""
     text = str(error)
-    lost = _LOST_TASK.search(text)
-    line = _raised_in_worker(text) or (lost["error"] if lost else _first_line(text)).strip()
-    return (_JAVA_NAME.sub("", line) or type(error).__name__)[:MAX_ERROR]
+    line = _raised_in_worker(text) or _raised_in_java(text)
+    if not line:
+        line = f"Spark failed and gave no reason ({type(error).__name__})" if text.strip() else type(error).__name__
+    return line[:MAX_ERROR]
 
 
 def session_is_gone(spark: SparkSession, error: BaseException) -> bool:
@@ -46,6 +53,21 @@ def _raised_in_worker(text: str) -> str:
     """The error at the end of the last Python traceback in there."""
     _, traceback, rest = text.rpartition(_TRACEBACK)
     return next((line for line in rest.splitlines() if line[:1].strip()), "") if traceback else ""
+
+
+def _raised_in_java(text: str) -> str:
+    """The error of the lost task, else of the whole job, and what caused it in the end."""
+    lost = _LOST_TASK.search(text)
+    line = _plain(lost["error"] if lost else _first_line(_CALL.sub("", text, count=1)))
+    causes = _CAUSE.findall(text)
+    cause = _plain(causes[-1]) if causes else ""
+    if not cause or cause.partition(": ")[2] in line:
+        return line
+    return f"{line.rstrip(': ')}: {cause}" if line else cause
+
+
+def _plain(line: str) -> str:
+    return _WRAPPERS.sub("", _PACKAGE.sub("", line.strip()))
 
 
 def _first_line(text: str) -> str:

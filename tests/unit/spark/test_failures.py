@@ -43,6 +43,33 @@ org.apache.spark.SparkException: Python worker exited unexpectedly (crashed)
 Caused by: java.io.EOFException
 \tat java.base/java.io.DataInputStream.readInt(DataInputStream.java:386)
 """
+NO_LOST_TASK = """An error occurred while calling o3997.collectToPython.
+: org.apache.spark.SparkException: Job 12 cancelled because SparkContext was shut down
+\tat org.apache.spark.scheduler.DAGScheduler.$anonfun$cleanUpAfterSchedulerStop$3(DAGScheduler.scala:1300)
+"""
+CAUSED = """An error occurred while calling o3997.collectToPython.
+: org.apache.spark.SparkException: Exception thrown in awaitResult:
+\tat org.apache.spark.util.SparkThreadUtils$.awaitResult(SparkThreadUtils.scala:56)
+Caused by: org.apache.spark.SparkException: Could not execute broadcast
+\t... 12 more
+Caused by: java.io.IOException: No space left on device
+\tat java.base/java.io.FileOutputStream.writeBytes(Native Method)
+"""
+LOST_WITH_CAUSE = """An error occurred while calling o12.collectToPython.
+: org.apache.spark.SparkException: Job aborted due to stage failure: Task 0 in stage 3.0 failed 1 times, \
+most recent failure: Lost task 0.0 in stage 3.0 (TID 5) (::1 executor driver): \
+org.apache.spark.SparkException: [FAILED_READ_FILE] Cannot read file:///in/a.gz
+\tat org.apache.spark.sql.errors.QueryExecutionErrors$.x(QueryExecutionErrors.scala:1)
+Caused by: java.io.EOFException: Unexpected end of input stream
+\tat org.apache.hadoop.io.compress.DecompressorStream.decompress(DecompressorStream.java:165)
+"""
+MEMORY = """An error occurred while calling o5.collectToPython.
+: java.lang.OutOfMemoryError: Java heap space
+"""
+NO_METHOD = """An error occurred while calling o5.nothing. Trace:
+py4j.Py4JException: Method nothing([]) does not exist
+\tat py4j.reflection.ReflectionEngine.getMethod(ReflectionEngine.java:321)
+"""
 ANALYSIS = """[UNRESOLVED_COLUMN] A column with name `x` cannot be resolved. SQLSTATE: 42703;
 'Filter 'x
 +- Range (0, 2)
@@ -55,6 +82,15 @@ ANALYSIS = """[UNRESOLVED_COLUMN] A column with name `x` cannot be resolved. SQL
         (FROM_A_WORKER, "ValueError: twenty is no good"),
         (CHAINED, "RuntimeError: the second one"),
         (CRASHED, "Python worker exited unexpectedly (crashed)"),
+        (NO_LOST_TASK, "Job 12 cancelled because SparkContext was shut down"),
+        (CAUSED, "Exception thrown in awaitResult: IOException: No space left on device"),
+        (
+            LOST_WITH_CAUSE,
+            "[FAILED_READ_FILE] Cannot read file:///in/a.gz: EOFException: Unexpected end of input stream",
+        ),
+        (MEMORY, "OutOfMemoryError: Java heap space"),
+        (NO_METHOD, "Method nothing([]) does not exist"),
+        ("An error occurred while calling o3997.collectToPython.", "Spark failed and gave no reason (RuntimeError)"),
         (ANALYSIS, "[UNRESOLVED_COLUMN] A column with name `x` cannot be resolved. SQLSTATE: 42703;"),
         ("", "RuntimeError"),
         ("x" * 9000, "x" * MAX_ERROR),
