@@ -177,8 +177,8 @@ def new_session(
 def run(settings: Settings, emit: Emit, *, node_name: str | None = None, pipelines: Sequence[str] = ()) -> int:
     """Run the pipelines on this node until they are finished or the process is asked to stop.
 
-    Answers 0, or 1 if they are finished and partitions are FAILED. SIGTERM and SIGINT hand all leases back within ten
-    seconds and answer 0.
+    Returns 0, or 1 if they are finished and partitions are FAILED. SIGTERM and SIGINT hand all leases back within ten
+    seconds and return 0; while the node still starts they raise `SystemExit` with 128 and the signal's number.
     """
     names = _chosen(settings, pipelines)
     clock = HostClock()
@@ -379,10 +379,10 @@ def engine_of(settings: Settings, parts: Mapping[str, Parts], emit: Emit = lambd
 
 @contextmanager
 def _exit_on_signal() -> Iterator[None]:
-    """Until the node runs it holds nothing, so that a signal may simply end the process; restores handlers after."""
+    """End the process by a signal as a shell reports it: until the node runs it holds nothing. Restores handlers."""
 
-    def leave(_signal: int, _frame: Any) -> None:
-        sys.exit(0)
+    def leave(number: int, _frame: FrameType | None) -> None:
+        sys.exit(128 + number)
 
     before = {number: signal.signal(number, leave) for number in (signal.SIGTERM, signal.SIGINT)}
     try:

@@ -17,24 +17,25 @@ def freeze(pid: int) -> None:
         pass
 
 
-def freeze_descendants(pid: int) -> None:
+def freezedescendants(pid: int) -> None:
     """Stop what the process has started, and what that has started: the JVM and its Python workers."""
-    for child in list(_descendants(pid)):
+    for child in list(descendants(pid)):
         with suppress(ProcessLookupError):
             os.kill(child, signal.SIGSTOP)
 
 
 def thaw(pid: int) -> None:
     """Let the process and all its descendants run on. One that is gone is none of our business."""
-    for one in [*_descendants(pid), pid]:
+    for one in [*descendants(pid), pid]:
         with suppress(ProcessLookupError):
             os.kill(one, signal.SIGCONT)
 
 
-def _descendants(pid: int) -> Iterator[int]:
+def descendants(pid: int) -> Iterator[int]:
+    """What the process has started, and what that has started."""
     for child in _children(pid):
         yield child
-        yield from _descendants(child)
+        yield from descendants(child)
 
 
 def _children(pid: int) -> list[int]:

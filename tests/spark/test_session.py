@@ -9,6 +9,8 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,7 @@ import pytest
 from pyspark import daemon
 
 from holdfast.spark.workers import MANY, freezing_what_stays, quiet_on_hangup
+from tests.e2e.freezing import descendants
 
 pytestmark = pytest.mark.spark
 
@@ -190,6 +193,57 @@ def test_a_setting_that_spark_refuses_is_told_in_sparks_own_words() -> None:
     assert done.returncode == 0, done.stderr
     assert "Spark does not start" in done.stdout
     assert "INVALID_DRIVER_MEMORY" in done.stdout
+
+
+class TestASignalWhileSparkStarts:
+    """The node holds nothing yet: it ends with the signal's code, and nothing that it started outlives it."""
+
+    @pytest.fixture
+    def starting(self, tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
+        (tmp_path / "in").mkdir()
+        (tmp_path / "pipeline.yaml").write_text(
+            "spark: {master: 'local[1]'}\n"
+            "pipelines: {p: {source: {objects: {folder: in}}, sinks: [{files: {root: out}}]}}\n"
+        )
+        command = [sys.executable, "-m", "holdfast", "run", "pipeline.yaml"]
+        with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE) as node:
+            try:
+                yield node
+            finally:
+                node.kill()
+
+    @pytest.mark.parametrize(
+        ("listening", "number", "code"),
+        [(False, signal.SIGINT, 130), (False, signal.SIGTERM, 143), (True, signal.SIGINT, 130)],
+    )
+    def test_no_jvm_stays(
+        self, starting: subprocess.Popen[bytes], number: signal.Signals, code: int, *, listening: bool
+    ) -> None:
+        jvm = self._jvm_of(starting, listening=listening)
+        starting.send_signal(number)
+        _, errors = starting.communicate(timeout=120)
+        assert (starting.returncode, _survivors([jvm])) == (code, [])
+        assert b"Traceback" not in errors
+
+    def _jvm_of(self, node: subprocess.Popen[bytes], *, listening: bool) -> int:
+        """The JVM as soon as it runs, or as soon as it listens for the commands that make a Spark context."""
+        end = time.monotonic() + 120
+        while time.monotonic() < end:
+            for child in descendants(node.pid):
+                with suppress(OSError):
+                    command = Path(f"/proc/{child}/cmdline").read_text()
+                    if "SparkSubmit" in command and (not listening or _listens(child)):
+                        return child
+        raise AssertionError("no JVM was started")
+
+
+def _listens(pid: int) -> bool:
+    """Whether the process has a listening TCP socket."""
+    sockets = {str(link.readlink()) for link in Path(f"/proc/{pid}/fd").iterdir()}
+    lines = [
+        line.split() for name in ("tcp", "tcp6") for line in Path(f"/proc/{pid}/net/{name}").read_text().splitlines()
+    ]
+    return any(f"socket:[{line[9]}]" in sockets for line in lines[1:] if line[3] == "0A")
 
 
 @pytest.mark.parametrize(

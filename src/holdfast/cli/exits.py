@@ -39,16 +39,19 @@ class ExitCode(IntEnum):
     UNREACHABLE = 3
     BUG = 70
     INTERRUPTED = 130
+    TERMINATED = 143
 
 
 MEANINGS = {
-    ExitCode.DONE: "Done, or stopped in order by SIGTERM or SIGINT during `run`.",
+    ExitCode.DONE: "Done, or stopped in order by SIGTERM or SIGINT while `run` was working.",
     ExitCode.PARTITIONS_FAILED: "`run` has ended, and some partitions are FAILED; or `verify` has doubts; or `locate` "
     "has not found all of it.",
     ExitCode.WRONG: "Wrong usage or configuration, or refused because data would be at risk; nothing was started.",
     ExitCode.UNREACHABLE: "The store or another server could not be reached; nothing was lost, try again.",
     ExitCode.BUG: "A bug in holdfast or in a plugin; `--verbose` shows where.",
-    ExitCode.INTERRUPTED: "Interrupted by the keyboard before the command was done.",
+    ExitCode.INTERRUPTED: "Interrupted by the keyboard (SIGINT) before the command was done, or before `run` had "
+    "started working.",
+    ExitCode.TERMINATED: "Ended by SIGTERM before `run` had started working.",
 }
 
 CODES: tuple[tuple[type[HoldfastError], ExitCode], ...] = (

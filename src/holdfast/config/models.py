@@ -67,10 +67,11 @@ class NodeSettings(Options):
         default_factory=lambda: socket.gethostname() or "localhost",
         description="Stable name of this node; the host name unless given.",
     )
-    session_timeout: Annotated[Duration, Field(gt=0)] = Field(
+    session_timeout: Annotated[Duration, Field(ge=1)] = Field(
         "30s",
         validate_default=True,
-        description="A node that has not been heard of for so long is dead, and others take its leases over.",
+        description="A node that has not renewed its session for this long is dead, and others take its leases over; "
+        "1s or more.",
     )
     heartbeat_interval: Annotated[Duration, Field(gt=0)] = Field(
         default_factory=lambda settings: settings["session_timeout"] / 3,

@@ -18,12 +18,19 @@ Form = Literal["text", "json"]
 
 LEVELS: tuple[Level, ...] = get_args(Level)
 
+REPEAT_AFTER = 10.0
+"""Seconds in which the same warning is written once."""
+_REMEMBERED = 1000
+
 
 class Log:
     """Writes events at or above a level to a stream. May be called from several threads; lines never mix.
 
     Text is a sentence: `<time> <level> <event in words>: <field> <value>, …`, without fields that are None. JSON is one
     object per line with `ts`, `level`, `event` (the class name) and the event's fields.
+
+    The same warning (one that differs in durations alone) is written once in `REPEAT_AFTER` seconds; the next one that
+    is written says how many were left out (`repeated` in JSON).
     """
 
     def __init__(
@@ -38,16 +45,39 @@ class Log:
         self._line = _json_line if form == "json" else _text_line
         self._shown = LEVELS[LEVELS.index(level) :]
         self._now = now
+        self._repeats = _Repeats()
         self._lock = threading.Lock()
 
     def __call__(self, event: Event) -> None:
-        """Write the event, if it is important enough, and flush."""
+        """Write the event, if it is important enough and not a repetition, and flush."""
         if event.level not in self._shown:
             return
-        line = self._line(timestamp(self._now()), event)
+        now = self._now()
         with self._lock:
-            self._stream.write(line + "\n")
-            self._stream.flush()
+            left_out = self._repeats.before(event, now) if event.level == "warning" else 0
+            if left_out is not None:
+                self._stream.write(self._line(timestamp(now), event, left_out) + "\n")
+                self._stream.flush()
+
+
+class _Repeats:
+    """Counts warnings that come again and again."""
+
+    def __init__(self) -> None:
+        self._written: dict[tuple[Any, ...], tuple[float, int]] = {}
+
+    def before(self, event: Event, now: float) -> int | None:
+        """How many like it were left out since the last one; None if this one is to be left out, too."""
+        key = (type(event), *(repr(value) for value in event_fields(event).values() if not isinstance(value, float)))
+        at, left_out = self._written.get(key, (-REPEAT_AFTER, 0))
+        # A clock that was set back must not silence anything.
+        if at <= now < at + REPEAT_AFTER:
+            self._written[key] = (at, left_out + 1)
+            return None
+        if len(self._written) >= _REMEMBERED:
+            self._written.clear()
+        self._written[key] = (now, 0)
+        return left_out
 
 
 def event_fields(event: Event) -> dict[str, Any]:
@@ -60,8 +90,8 @@ def in_words(event: type[Event]) -> str:
     return re.sub(r"(?<!^)(?=[A-Z])", " ", event.__name__).lower()
 
 
-def _text_line(at: str, event: Event) -> str:
-    return f"{at} {event.level:7} {_sentence(event)}"
+def _text_line(at: str, event: Event, left_out: int) -> str:
+    return f"{at} {event.level:7} {_sentence(event)}" + (f" (and {left_out} more like it)" if left_out else "")
 
 
 def _sentence(event: Event) -> str:
@@ -71,6 +101,7 @@ def _sentence(event: Event) -> str:
     return ": ".join([in_words(type(event)), *([", ".join(told)] if told else [])])
 
 
-def _json_line(at: str, event: Event) -> str:
+def _json_line(at: str, event: Event, left_out: int) -> str:
     head: Mapping[str, Any] = {"ts": at, "level": event.level, "event": type(event).__name__}
-    return json.dumps({**head, **plain(event_fields(event))})
+    tail: Mapping[str, Any] = {"repeated": left_out} if left_out else {}
+    return json.dumps({**head, **plain(event_fields(event)), **tail})

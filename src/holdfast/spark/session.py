@@ -16,6 +16,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from holdfast.errors import UsageError
@@ -68,8 +69,9 @@ def start_session(
 
     `settings` are Spark's own names and win over every default of ours; `jars` are added to their `spark.jars`. Tasks
     find the modules of `py_files`, and on a cluster holdfast itself. Under `spark-submit` the JVM runs already, and
-    jars have to be given there. The caller's signal handlers stay. Raises `UsageError` when this process has a session
-    already, when there is no Java, when a file of `py_files` cannot be sent, or when Spark refuses a setting.
+    jars have to be given there. The caller's signal handlers stay, and may raise: no JVM is left behind then. Raises
+    `UsageError` when this process has a session already, when there is no Java, when a file of `py_files` cannot be
+    sent, or when Spark refuses a setting.
     """
     from pyspark import SparkConf, SparkContext
     from pyspark.java_gateway import launch_gateway
@@ -84,10 +86,14 @@ def start_session(
     public = [(name, value) for name, value in everything.items() if not re.search(SECRETS, name)]
     # The JVM's command line is readable by every user of the machine, so secrets follow over the socket.
     launch: Callable[..., Any] = launch_gateway
-    gateway = SparkContext._gateway or launch(SparkConf(loadDefaults=False).setAll(public), {"process_group": 0})
-    # Remembered before there is a context, so that a failure below leaves no JVM behind.
-    SparkContext._gateway, SparkContext._jvm = gateway, gateway.jvm
     try:
+        with _signals_deferred():
+            # Recorded before there is a context, so that a failure below leaves no JVM behind.
+            SparkContext._gateway = SparkContext._gateway or launch(
+                SparkConf(loadDefaults=False).setAll(public), {"process_group": 0}
+            )
+        gateway: Any = SparkContext._gateway
+        SparkContext._jvm = gateway.jvm
         with _own_interrupt_handler():
             conf = SparkConf(_jvm=gateway.jvm).setAll(list(everything.items()))
             context = SparkContext(conf=conf)
@@ -163,6 +169,27 @@ def _python(settings: Mapping[str, str], master: str) -> str:
 
 def _is_local(master: str) -> bool:
     return master.startswith("local")
+
+
+@contextmanager
+def _signals_deferred() -> Iterator[None]:
+    """Deliver SIGINT and SIGTERM when the block has ended: until Spark returns the JVM it starts, nobody can end it."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    received: list[int] = []
+
+    def defer(number: int, _frame: FrameType | None) -> None:
+        received.append(number)
+
+    before = {number: signal.signal(number, defer) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    for number in received:
+        signal.raise_signal(number)
 
 
 @contextmanager

@@ -157,7 +157,9 @@ class TestValues:
         [
             ("node: {session_timeout: 30}", "1:25 30 is not a duration; write 30s, 5m, 1h or PT30S"),
             ("node: {session_timeout: 30.5}", "1:25 30.5 is not a duration; write 30s, 5m, 1h or PT30S"),
-            ("node: {session_timeout: 0s}", "1:25 '0s' is too small; it must be more than 0"),
+            ("node: {session_timeout: 0s}", "1:25 '0s' is too small; it must be at least 1"),
+            ("node: {session_timeout: 999ms}", "1:25 '999ms' is too small; it must be at least 1"),
+            ("node: {heartbeat_interval: 0s}", "1:28 '0s' is too small; it must be more than 0"),
             ("node: {metrics_port: ninety}", "1:22 expected a whole number, not 'ninety'"),
             ("node: {metrics_port: 70000}", "1:22 70000 is too large; it must be at most 65535"),
             ("node: {metrics_port: true}", "1:22 true is not a whole number"),

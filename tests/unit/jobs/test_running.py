@@ -26,7 +26,7 @@ from holdfast.testing.flows import HandEngine, MemoryBucket, NumbersSource
 
 CONFIG = """
 source_coordination: {{store: {{sqlite: {{path: "{folder}/leases.db"}}}}}}
-node: {{session_timeout: 400ms, heartbeat_interval: 50ms}}
+node: {{session_timeout: 1s, heartbeat_interval: 50ms}}
 pipelines:
   numbers:
     source: {{objects: {{folder: in}}}}

@@ -17,8 +17,9 @@ from holdfast.events import (
     PartitionAcquired,
     PartitionChanged,
     PartitionsCreated,
+    Unreachable,
 )
-from holdfast.observe.log import Form, Log
+from holdfast.observe.log import REPEAT_AFTER, Form, Log
 
 AT = 1_700_000_000.25
 STAMP = "2023-11-14T22:13:20.250Z"
@@ -108,3 +109,41 @@ def test_no_event_has_a_field_that_would_hide_what_every_line_has() -> None:
     assert len(kinds) > 20
     for kind in kinds:
         assert not {"ts", "level", "event"} & {field.name for field in fields(kind)}
+
+
+class TestWarningsThatRepeat:
+    """A server that is away for hours must not fill the disk with one sentence."""
+
+    def written(self, *events: tuple[float, Event], form: Form = "json") -> list[str]:
+        stream, times = io.StringIO(), [AT + at for at, _ in events]
+        log = Log(stream, form=form, now=lambda: times.pop(0))
+        for _, event in events:
+            log(event)
+        return stream.getvalue().splitlines()
+
+    def test_the_same_warning_is_written_once_in_a_while_with_the_number_that_was_left_out(self) -> None:
+        away = [Unreachable("store", "refused", retry_in) for retry_in in (0.5, 1.0, 2.0, 4.0)]
+        first, second = self.written(*zip([0.0, 1.0, REPEAT_AFTER - 1, REPEAT_AFTER], away, strict=True))
+        assert "repeated" not in json.loads(first)
+        assert json.loads(second)["repeated"] == 2
+
+    def test_text_says_so_in_words(self) -> None:
+        notice = Notice("the store forgets")
+        lines = self.written((0.0, notice), (1.0, notice), (REPEAT_AFTER, notice), form="text")
+        assert [line.partition("warning ")[2] for line in lines] == [
+            "the store forgets",
+            "the store forgets (and 1 more like it)",
+        ]
+
+    def test_a_warning_about_something_else_is_written(self) -> None:
+        events = [(0.0, Unreachable(what, "refused", 1.0)) for what in ("store", "sink")]
+        assert len(self.written(*events)) == 2
+
+    def test_errors_and_facts_are_never_left_out(self) -> None:
+        created = PartitionsCreated("orders", 3)
+        halted = events.PartitionHalted("orders", "a", "the bucket is ahead")
+        assert len(self.written(*[(0.0, created), (0.0, created), (0.0, halted), (0.0, halted)])) == 4
+
+    def test_a_clock_that_is_set_back_silences_nothing(self) -> None:
+        away = Unreachable("store", "refused", 1.0)
+        assert len(self.written((0.0, away), (-3600.0, away))) == 2
