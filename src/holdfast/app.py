@@ -8,7 +8,7 @@ import socket
 import sys
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -20,11 +20,11 @@ from holdfast.config.digest import digest_of, parsing_of
 from holdfast.config.load import load
 from holdfast.config.models import PipelineSettings, Settings
 from holdfast.config.units import format_duration
-from holdfast.errors import StoreUnavailable, UsageError
+from holdfast.errors import UsageError
 from holdfast.events import Event, Notice, SinkOpened
 from holdfast.flow.batch import Limits
 from holdfast.flow.engine import Engine
-from holdfast.flow.generations import Generation, Generations
+from holdfast.flow.generations import Generation, Generations, follow
 from holdfast.flow.loop import LoopSettings, PipelineLoop
 from holdfast.flow.node import Node
 from holdfast.flow.processor import Processor
@@ -325,21 +325,10 @@ def current_generation(settings: Settings, store: Store, world: World, name: str
     Blocks while the store is away, as opening it does.
     """
     pipeline, known = settings.pipelines[name], generations(settings, store, name)
-    digest = digest_of(pipeline)
-    mine = Generation(pipeline.generation, digest, parsing_of(pipeline), created_by=settings.node.name)
-    register = partial(known.register, mine, switch=pipeline.generation_switch == "automatic")
-    until_answered(world, "store", register, START_PATIENCE)
-    recently = generations(settings, store.recent(settings.node.heartbeat_interval * RECENT), name)
-    latest = until_answered(world, "store", known.current, START_PATIENCE)
-
-    def ask() -> int | None:
-        nonlocal latest
-        with suppress(StoreUnavailable):  # what is current was current a moment ago; a commit tests the row's own
-            latest = recently.current()
-        number, current = latest
-        return number if current == digest else None
-
-    return ask
+    mine = Generation(pipeline.generation, digest_of(pipeline), parsing_of(pipeline), created_by=settings.node.name)
+    recent = generations(settings, store.recent(settings.node.heartbeat_interval * RECENT), name)
+    automatic = pipeline.generation_switch == "automatic"
+    return follow(known, recent, mine, world, switch=automatic, patience=START_PATIENCE)
 
 
 def loop_settings_of(settings: Settings, name: str) -> LoopSettings:

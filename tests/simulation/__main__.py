@@ -17,7 +17,16 @@ from tests.simulation.kernel import Trace
 from tests.simulation.runner import Failure, Summary, run_parallel, run_seed
 from tests.simulation.scenario import SCENARIOS
 
-SHARE = {"micro": 0.75, "meso": 0.1, "streams": 0.1, "floor": 0.02, "runs": 0.01, "objects": 0.01, "index": 0.01}
+SHARE = {
+    "micro": 0.70,
+    "meso": 0.1,
+    "streams": 0.1,
+    "generations": 0.05,
+    "floor": 0.02,
+    "runs": 0.01,
+    "objects": 0.01,
+    "index": 0.01,
+}
 """How `--scenario all` divides the seeds: small worlds are quick, and most mistakes need no more."""
 EVERY_KIND_FROM = 2000
 """With that many seeds of all scenarios, a kind of fault that never struck is a mistake of the simulator."""
@@ -68,7 +77,7 @@ def _show(scenario: str, seed: int, *, trace: bool) -> int:
 
 def _print_figures(scenario: str, summary: Summary) -> None:
     print(
-        f"{scenario:<8} {summary.seeds:>7,} seeds  {summary.seeds_per_second:>6,.0f} seeds/s per core"
+        f"{scenario:<11} {summary.seeds:>7,} seeds  {summary.seeds_per_second:>6,.0f} seeds/s per core"
         f"  {summary.events / max(summary.seeds, 1):>6,.0f} events/seed"
         f"  {summary.virtual_to_real:>7,.0f} : 1 virtual to real time  {len(summary.failures)} failed"
     )

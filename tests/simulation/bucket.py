@@ -24,6 +24,8 @@ class DataFile:
     partition: str
     items: tuple[int, ...]
     digest: str
+    parser: str = ""
+    """Digest of the parsing that made it."""
 
 
 class Watcher(Protocol):

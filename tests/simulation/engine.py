@@ -14,6 +14,7 @@ from tests.simulation.bucket import BucketServer, DataFile
 from tests.simulation.faults import Faults
 from tests.simulation.host import Host
 from tests.simulation.kernel import Process
+from tests.simulation.source import offset_of
 
 SHELVES = 3
 """Most files into which the items of a batch are spread."""
@@ -63,9 +64,9 @@ class FailureBudget:
     def __init__(self, faults: Faults, retries: int) -> None:
         self._faults = faults
         self._retries = retries
-        self._spent: dict[tuple[str, int | None], int] = {}
+        self._spent: dict[tuple[str, int], int] = {}
 
-    def fails(self, dice: random.Random, kind: str, key: str, position: int | None) -> bool:
+    def fails(self, dice: random.Random, kind: str, key: str, position: int) -> bool:
         """Whether a batch fails now in that way. The position counts because attempts begin anew when it moves."""
         place = (key, position)
         spent = self._spent.get(place, 0)
@@ -87,6 +88,7 @@ class SimulatedEngine(Engine):
         *,
         ttl: float,
         rounds: int,
+        parser: str = "",
     ) -> None:
         self._host = host
         self._kernel = host.kernel
@@ -96,6 +98,7 @@ class SimulatedEngine(Engine):
         self._budget = budget
         self._ttl = ttl
         self._rounds = rounds
+        self._parser = parser
         self._open_rounds = 0
         self._works: dict[str, Work] = {}
         self._reports = Reports(host)
@@ -183,34 +186,34 @@ class SimulatedEngine(Engine):
 
     def _failure(self, batch: Batch) -> Failed | str | None:
         dice, faults, key = self._kernel.dice, self._faults, batch.lease.key
-        if batch.cut.start <= self._poison.get(key, -1) < batch.cut.end:
+        if offset_of(batch.cut.start) <= self._poison.get(key, -1) < offset_of(batch.cut.end):
             faults.strike("poison")
             return Failed(batch.id, "poison")
         if any(bucket.down_until > self._kernel.now for bucket in self._buckets.values()):
             return Failed(batch.id, "the bucket is down", unavailable=True)
         if faults.happens(dice, "batch_unavailable", 0.3):
             return Failed(batch.id, "an executor was lost", unavailable=True)
-        position = batch.lease.progress.position
+        position = offset_of(batch.lease.progress.position)
         if self._budget.fails(dice, "batch_failed", key, position):
             return Failed(batch.id, "a task has failed")
         return "hangs" if self._budget.fails(dice, "batch_hangs", key, position) else None
 
     def _stage(self, batch: Batch) -> Staged:
-        start, end = batch.cut.start, batch.cut.end
+        start, end = offset_of(batch.cut.start), offset_of(batch.cut.end)
         shorter = end - start > 1 and batch.restages is None
         if shorter and self._faults.happens(self._kernel.dice, "batch_cut_short", 0.5):
             end = start + 1 + self._kernel.below(end - start - 1)
         receipts = {sink: {"files": self._files(batch, bucket, end)} for sink, bucket in self._buckets.items()}
-        last = batch.cut.last and end == batch.cut.end
-        return Staged(batch.id, end, last, receipts, Counts(end - start, end - start))
+        last = batch.cut.last and end == offset_of(batch.cut.end)
+        return Staged(batch.id, {"offset": end}, last, receipts, Counts(end - start, end - start))
 
     def _files(self, batch: Batch, bucket: BucketServer, end: int) -> list[dict[str, Json]]:
         varies = self._faults.enables("parser_varies")
         if varies:
             self._faults.strike("parser_varies")
         shelves: dict[int, list[int]] = {}
-        for item in range(batch.cut.start, end):
-            shelf = self._kernel.below(SHELVES) if varies else item * 7 // 3 % SHELVES
+        for item in range(offset_of(batch.cut.start), end):
+            shelf = self._kernel.below(SHELVES) if varies else (item * 7 // 3 + len(self._parser)) % SHELVES
             shelves.setdefault(shelf, []).append(item)
         return [self._file(batch, bucket, shelf, items, varies=varies) for shelf, items in shelves.items()]
 
@@ -220,9 +223,9 @@ class SimulatedEngine(Engine):
         lease = batch.lease
         key = names.file_key(batch.name, lease.commit.generation, items[0], "jsonl", (f"dt={shelf}",))
         salt = self._kernel.below(1 << 30) if varies else 0
-        digest = f"{lease.key}{items}{salt}"
+        digest = f"{lease.key}{items}{salt}{self._parser}"
         place = names.staging_key(batch.name, lease.token, batch.id, f"{shelf}")
-        bucket.stage(place, key, DataFile(lease.key, tuple(items), digest))
+        bucket.stage(place, key, DataFile(lease.key, tuple(items), digest, self._parser))
         return {
             "key": key,
             "rows": len(items),

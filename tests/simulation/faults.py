@@ -44,6 +44,8 @@ STREAM_KINDS = (
 )
 LEASE_KINDS = (*STORE_CALLS, *NODE, *PEOPLE, "store_down")
 """For worlds without batches; nothing is ever lost there, so that every token can be judged."""
+ROLL_OUT_KINDS = tuple(kind for kind in FILES_KINDS if kind != "staged_expired")
+"""Nobody can make a commit again whose parsing no node has any more, so that such a partition finds no end."""
 ALL_KINDS = (*FILES_KINDS, *HANDLER)
 
 RARE = frozenset(("store_rolled_back", "row_rolled_back", "foreign_object", "poison", "staged_expired"))

@@ -15,7 +15,7 @@ from tests.simulation.bucket import BucketServer, DataFile
 from tests.simulation.host import Host
 from tests.simulation.kernel import Kernel
 from tests.simulation.oracle import PIPELINE, Oracle
-from tests.simulation.source import Data
+from tests.simulation.source import Data, offset_of
 
 
 class FilesOracle(Oracle):
@@ -54,10 +54,11 @@ class FilesOracle(Oracle):
         receipts = row.commit.receipts or {}
         if receipts.keys() != self.buckets.keys():
             self.fail(f"{row.key}: commit {row.commit.sequence} has receipts of {sorted(receipts)} only")
-        start, end = before.progress.position or 0, row.progress.position
+        start, end = offset_of(before.progress.position), offset_of(row.progress.position)
         for receipt in receipts.values():
-            if (receipt["from"], receipt["to"]) != (start, end):
-                self.fail(f"{row.key}: commit from {receipt['from']} to {receipt['to']} moves from {start} to {end}")
+            told = (offset_of(receipt["from"]), offset_of(receipt["to"]))
+            if told != (start, end):
+                self.fail(f"{row.key}: a commit of {told} moves the position from {start} to {end}")
         self.decided(row)
 
     def receipts_changed(self, before: Lease, row: Lease) -> None:
@@ -82,8 +83,13 @@ class FilesOracle(Oracle):
                 content = bucket.staged.get(place) or self._visible(sink, key, digest)
                 if content is None and place not in bucket.expired and not self.rollbacks:
                     self.fail(f"{row.key}: commit {row.commit.sequence} names {place}, which is not staged")
+                if content is not None:
+                    self.file_decided(row, content)
                 items.extend(range(file["first"], file["last"] + 1) if content is None else content.items)
             self._require_all_items(row, sink, receipt, items)
+
+    def file_decided(self, row: Lease, file: DataFile) -> None:
+        """The row's pending commit names this file."""
 
     def _require_not_behind(self, row: Lease, sink: str) -> None:
         """Whoever takes a partition looks first whether the bucket is ahead of the row."""
@@ -96,8 +102,9 @@ class FilesOracle(Oracle):
 
     def _require_all_items(self, row: Lease, sink: str, receipt: Mapping[str, Any], items: list[int]) -> None:
         known = not self.buckets[sink].expired and not self.rollbacks
-        if known and sorted(items) != list(range(receipt["from"], receipt["to"])):
-            self.fail(f"{row.key}: commit {receipt['from']} to {receipt['to']} of {sink} staged {sorted(items)}")
+        start, end = offset_of(receipt["from"]), offset_of(receipt["to"])
+        if known and sorted(items) != list(range(start, end)):
+            self.fail(f"{row.key}: commit {start} to {end} of {sink} staged {sorted(items)}")
 
     def _require_visible(self, before: Lease) -> None:
         for sink, receipt in (before.commit.receipts or {}).items():

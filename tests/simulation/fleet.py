@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from holdfast.flow.batch import Limits
 from holdfast.flow.loop import LoopSettings, PipelineLoop
 from holdfast.flow.node import Node
@@ -20,6 +22,7 @@ from tests.simulation.oracle import NODES, PIPELINE, Oracle
 from tests.simulation.scenario import Scenario, draw_data
 from tests.simulation.site import Running, Site
 from tests.simulation.source import SimulatedSource
+from tests.simulation.store import StoreClient
 from tests.simulation.streams import StreamEngine, StreamSource
 from tests.simulation.streams_oracle import StreamsOracle
 
@@ -30,16 +33,18 @@ class Fleet(Site):
     def __init__(self, scenario: Scenario, seed: int, trace: Trace | None = None) -> None:
         self._buckets: dict[str, BucketServer] = {}
         super().__init__(scenario, seed, trace)
-        self.endless = self.data.rediscover_after is not None
         self._budget = FailureBudget(self.faults, self.knobs.max_retries)
 
     def make_oracle(self) -> Oracle:
         self.data = draw_data(self.kernel, self.scenario, self.faults, self.knobs)
         if self.scenario.streams:
             return StreamsOracle(self.kernel, self.data, self.knobs.window)
-        files = FilesOracle(self.kernel, self.data, self.knobs.max_retries)
+        files = self.files_oracle()
         self._buckets = {f"sink{n}": self._bucket(f"sink{n}", files) for n in range(self.scenario.sinks)}
         return files
+
+    def files_oracle(self) -> FilesOracle:
+        return FilesOracle(self.kernel, self.data, self.knobs.max_retries)
 
     def _rows(self) -> list[Lease]:
         return [row for key, row in self.oracle.rows.items() if key.pipeline == PIPELINE]
@@ -59,6 +64,10 @@ class Fleet(Site):
         exhausted = self.oracle.rows.get(discovery_of(PIPELINE))
         lost = self.oracle.rollbacks > 0 and exhausted is not None and exhausted.status is Status.COMPLETED
         return (lost or len(rows) == len(self.data.items)) and all(row.status in FINISHED for row in rows)
+
+    @property
+    def endless(self) -> bool:
+        return self.data.rediscover_after is not None
 
     def prepare(self) -> None:
         """Discovery may have been here before: its row is complete, and every partition has one."""
@@ -80,13 +89,18 @@ class Fleet(Site):
         return list(self._buckets.values())
 
     def assemble(self, name: str, host: Host) -> Running:
+        return self.assemble_with(name, host, self.connect(host))
+
+    def assemble_with(
+        self, name: str, host: Host, store: StoreClient, generation: Callable[[], int | None] | None = None
+    ) -> Running:
+        """A node on that connection; `generation` as the loop is given it."""
         knobs = self.knobs
-        store = self.connect(host)
         timing = SessionTiming(knobs.ttl, knobs.heartbeat, knobs.ttl / 10)
         session = Session(store, host.world, NODES, NodeInfo(name, host.name, (PIPELINE,)), timing)
         limits = RetryLimits(knobs.max_retries, 1 << 30, knobs.backoff, knobs.ttl * 4)
         coordinator = Coordinator(store, host.world, session, PIPELINE, policy=ClaimPolicy(limits=limits))
-        engine = self._engine(host)
+        engine = self.engine(name, host)
         sources = StreamSource if isinstance(self.oracle, StreamsOracle) else SimulatedSource
         source = sources(self.data, host, knobs.ttl, knobs.largest_cut)
         sinks = {
@@ -96,14 +110,26 @@ class Fleet(Site):
         settings = LoopSettings(
             Limits(timeout=knobs.batch_timeout), max_batches=knobs.max_batches, step_limit=knobs.step_limit
         )
-        loop = PipelineLoop(coordinator, source, sinks, engine, settings)
+        loop = PipelineLoop(coordinator, source, sinks, engine, settings, generation=generation)
         return Running(host, Node(session, [loop], engine, host.world, grace=knobs.grace), engine)
 
-    def _engine(self, host: Host) -> SimulatedEngine | StreamEngine:
+    def parser_of(self, name: str) -> str:
+        """Digest of the parsing that a node has, which is started now."""
+        return ""
+
+    def engine(self, name: str, host: Host) -> SimulatedEngine | StreamEngine:
         knobs, oracle = self.knobs, self.oracle
         if isinstance(oracle, StreamsOracle):
             return StreamEngine(host, self.data, self._budget, oracle, ttl=knobs.ttl, window=knobs.window)
-        return SimulatedEngine(host, self._buckets, self.data.poison, self._budget, ttl=knobs.ttl, rounds=knobs.rounds)
+        return SimulatedEngine(
+            host,
+            self._buckets,
+            self.data.poison,
+            self._budget,
+            ttl=knobs.ttl,
+            rounds=knobs.rounds,
+            parser=self.parser_of(name),
+        )
 
     def _bucket(self, sink: str, oracle: FilesOracle) -> BucketServer:
         bucket = BucketServer(self.kernel, self.faults, sink, oracle, ttl=self.knobs.ttl, copies=self.knobs.copies)

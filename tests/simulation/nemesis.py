@@ -49,6 +49,10 @@ class Ground(Protocol):
     @property
     def work_is_done(self) -> bool: ...
 
+    def look_after(self) -> None:
+        """Called now and then when the faults are over: what people would do so that everything gets done."""
+        ...
+
     @property
     def endless(self) -> bool:
         """Whether nodes go on looking for work when all is done."""
@@ -138,6 +142,7 @@ class Nemesis:
         """Somebody must be there while work is left; nodes of an endless pipeline are stopped when none is."""
         ground = self._ground
         done = ground.work_is_done
+        ground.look_after()
         if done and not self._a_late_write_may_undo_it:
             for host in ground.hosts if ground.endless else []:
                 ground.stop(host)

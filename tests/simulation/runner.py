@@ -15,6 +15,7 @@ from holdfast.flow import committing, loop, publishing
 from holdfast.leases import writes
 from tests.simulation.fleet import Fleet
 from tests.simulation.floor import ForgetfulSite
+from tests.simulation.generations import RollOut
 from tests.simulation.kernel import Trace
 from tests.simulation.runs import RunsSite
 from tests.simulation.scenario import SCENARIOS
@@ -28,8 +29,8 @@ SHORT_PAUSES: tuple[tuple[ModuleType, str, float], ...] = (
 )
 """The product's own pauses suit a TTL of half a minute; here it is a few seconds."""
 COLLECT_EVERY = 200
-SITES: dict[str, type[Site]] = {"floor": ForgetfulSite, "runs": RunsSite}
-"""Worlds of another make than pipelines."""
+SITES: dict[str, type[Site]] = {"floor": ForgetfulSite, "runs": RunsSite, "generations": RollOut}
+"""Worlds of another make than pipelines of one version."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tests.simulation.faults import FILES_KINDS, LEASE_KINDS, STREAM_KINDS, Faults
+from tests.simulation.faults import FILES_KINDS, LEASE_KINDS, ROLL_OUT_KINDS, STREAM_KINDS, Faults
 from tests.simulation.kernel import Kernel
 from tests.simulation.source import Data
 
@@ -34,7 +34,9 @@ FLOOR = Scenario("floor", nodes=2, partitions=1, items=2, kinds=LEASE_KINDS)
 OBJECTS = Scenario("objects", nodes=3, partitions=3, items=8, late_partitions=True, watching=True)
 INDEX = Scenario("index", nodes=3, partitions=3, items=6, late_partitions=True, indexed=True)
 RUNS = Scenario("runs", nodes=2, partitions=2, items=3, kinds=LEASE_KINDS)
-SCENARIOS = {scenario.name: scenario for scenario in (MICRO, MESO, STREAMS, FLOOR, RUNS, OBJECTS, INDEX)}
+GENERATIONS = Scenario("generations", nodes=3, partitions=2, items=8, kinds=ROLL_OUT_KINDS)
+ALL = (MICRO, MESO, STREAMS, FLOOR, RUNS, OBJECTS, INDEX, GENERATIONS)
+SCENARIOS = {scenario.name: scenario for scenario in ALL}
 
 
 @dataclass(frozen=True, slots=True)

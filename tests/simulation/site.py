@@ -70,7 +70,6 @@ class Site(ABC):
         self.scenario = scenario
         self.nodes: dict[str, Running] = {}
         self.names = [f"n{n}" for n in range(scenario.nodes)]
-        self.endless = True
         self.oracle = self.make_oracle()
         self.store = StoreServer(self.kernel, self.faults, self.oracle, self.knobs.ttl)
         self._all: list[Running] = []
@@ -110,6 +109,14 @@ class Site(ABC):
 
     def prepare(self) -> None:
         """What has been there before the first node."""
+
+    @property
+    def endless(self) -> bool:
+        """Whether nodes go on looking for work when all is done."""
+        return True
+
+    def look_after(self) -> None:
+        """Called now and then when the faults are over: what people would do so that everything gets done."""
 
     # --- from start to end ----------------------------------------------------------------------------------------
 

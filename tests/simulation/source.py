@@ -9,7 +9,7 @@ from typing import Any
 from holdfast.errors import BatchError, SourceUnavailable
 from holdfast.flow.batch import Batch, Cut, Done, Limits, Name, Wait
 from holdfast.flow.source import Source
-from holdfast.leases.lease import Lease, Partition
+from holdfast.leases.lease import Json, Lease, Partition
 from tests.simulation.host import Host
 
 
@@ -28,6 +28,11 @@ class Data:
     """Whether nodes share the partitions fairly, and hand them off to each other, instead of pulling them."""
     known: bool = False
     """Whether the partitions were found before the world begins."""
+
+
+def offset_of(position: Json) -> int:
+    """The item that a position names; the first one for a partition that was never read."""
+    return 0 if position is None else int(position["offset"])
 
 
 class SimulatedSource(Source):
@@ -63,7 +68,7 @@ class SimulatedSource(Source):
 
     def _cut(self, lease: Lease) -> Cut | Wait | Done | BatchError:
         kernel, faults = self._host.kernel, self._host.faults
-        start = lease.progress.position or 0
+        start = offset_of(lease.progress.position)
         number = self._data.items[lease.key]
         if start == self._data.poison.get(lease.key) and kernel.random() < 0.3:
             faults.strike("poison")
@@ -73,7 +78,7 @@ class SimulatedSource(Source):
         if faults.happens(kernel.dice, "source_waits", 0.4):
             return Wait(self._ttl * kernel.random())
         end = min(number, start + 1 + kernel.below(self._largest))
-        return Cut(start, end, last=end == number and kernel.random() < 0.8)
+        return Cut(self.position(start), self.position(end), last=end == number and kernel.random() < 0.8)
 
     def _answers(self) -> None:
         host = self._host

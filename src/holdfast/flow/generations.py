@@ -9,12 +9,15 @@ partition changes its generation between two commits, by its owner: every record
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 
 from holdfast.errors import PartitionNotFound, Refused, StoreUnavailable, UsageError
 from holdfast.leases.lease import Json, Lease, Ownership, Progress, Status
 from holdfast.leases.operate import Operator
 from holdfast.leases.store import Store
+from holdfast.leases.world import World
+from holdfast.leases.writes import until_answered
 
 CURRENT = "$current"
 
@@ -43,10 +46,11 @@ class Generations:
         self._new_id = new_id
         self._rows = Operator(store, new_id, generations_of(pipeline))
 
-    def register(self, mine: Generation, *, switch: bool) -> None:
+    def register(self, mine: Generation, *, switch: bool) -> tuple[int, str]:
         """Make a node's generation known, and the current one if it is the first, or later and `switch` says so.
 
-        Raises `Refused` when that number has another digest: the parsing was changed and its generation was not.
+        Returns number and digest of the current one. Raises `Refused` when that number has another digest: the parsing
+        was changed and its generation was not.
         """
         known = self._added(_key(mine.number), asdict(replace(mine, created_at=self._store.now())))
         if known["digest"] != mine.digest:
@@ -54,9 +58,17 @@ class Generations:
                 f"generation {mine.number} was made by other processors, formats or code: its digest is "
                 f"{known['digest'][:12]}, not {mine.digest[:12]}. Raise `generation`, so that files can be told apart"
             )
-        current = self._added(CURRENT, {"number": mine.number, "digest": mine.digest})
+        told = {"number": mine.number, "digest": mine.digest}
+        current = self._added(CURRENT, told)
         if switch and mine.number > current["number"]:
-            self.switch(mine.number)
+            current = self._switched(lambda present: told if mine.number > present["number"] else present)
+        return current["number"], current["digest"]
+
+    def remember(self, mine: Generation, current: tuple[int, str]) -> None:
+        """Make rows again that the store has lost: a node's generation, and the current one as that node knew it."""
+        number, digest = current
+        self._added(_key(mine.number), asdict(replace(mine, created_at=self._store.now())))
+        self._added(CURRENT, {"number": number, "digest": digest})
 
     def current(self) -> tuple[int, str]:
         """Number and digest of the current generation. Raises `PartitionNotFound` before the first is registered."""
@@ -78,14 +90,14 @@ class Generations:
         """Make a later generation the current one. Nodes see it with their next pass."""
         wanted = self.show(number)
 
-        def change(row: Lease, _now: float) -> Lease:
-            present = row.progress.state["number"]
-            if present > number:
-                raise UsageError(f"generation {present} is current, and none goes back; use `generation back`")
-            told = {"number": number, "digest": wanted.digest}
-            return replace(row, progress=replace(row.progress, state=told))
+        def later(present: dict[str, Json]) -> dict[str, Json]:
+            if present["number"] > number:
+                raise UsageError(
+                    f"generation {present['number']} is current, and none goes back; use `generation back`"
+                )
+            return {"number": number, "digest": wanted.digest}
 
-        self._rows.change(CURRENT, change)
+        self._switched(later)
         return wanted
 
     def back(self, created_by: str) -> Generation:
@@ -101,6 +113,18 @@ class Generations:
         self._added(_key(again.number), asdict(again))
         return self.switch(again.number)
 
+    def _switched(self, later: Callable[[dict[str, Json]], dict[str, Json]]) -> dict[str, Json]:
+        """What the row of the current generation says, changed by version."""
+
+        def change(row: Lease, _now: float) -> Lease:
+            return replace(row, progress=replace(row.progress, state=later(row.progress.state)))
+
+        try:
+            told: dict[str, Json] = self._rows.change(CURRENT, change).progress.state
+        except PartitionNotFound:
+            raise _not_kept() from None
+        return told
+
     def _added(self, key: str, state: dict[str, Json]) -> dict[str, Json]:
         """What the row says; it is made if it was not there."""
         never_due = Ownership(Status.UNASSIGNED, due_at=None, write_id=self._new_id())
@@ -108,8 +132,34 @@ class Generations:
         try:
             told: dict[str, Json] = self._rows.show(key).progress.state
         except PartitionNotFound:
-            raise StoreUnavailable("the store has not kept what it was given; it may be given again") from None
+            raise _not_kept() from None
         return told
+
+
+def follow(
+    known: Generations, recent: Generations, mine: Generation, world: World, *, switch: bool, patience: float | None
+) -> Callable[[], int | None]:
+    """Make a node's generation known. Returns how to ask for the current one: None while it is not this node's parsing.
+
+    `recent` may be a little behind. Blocks while the store is away, for at most `patience` seconds.
+    """
+    latest = until_answered(world, "store", lambda: known.register(mine, switch=switch), patience)
+
+    def ask() -> int | None:
+        nonlocal latest
+        with suppress(StoreUnavailable):  # what is current was current a moment ago; a commit tests the row's own
+            try:
+                latest = recent.current()
+            except PartitionNotFound:  # the store has lost writes; what this node knew is the best that there is
+                known.remember(mine, latest)
+        number, digest = latest
+        return number if digest == mine.digest else None
+
+    return ask
+
+
+def _not_kept() -> StoreUnavailable:
+    return StoreUnavailable("the store has not kept what it was given; it may be given again")
 
 
 def _key(number: int) -> str:

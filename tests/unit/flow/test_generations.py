@@ -8,8 +8,10 @@ from dataclasses import replace
 import pytest
 
 from holdfast.errors import Refused, UsageError
-from holdfast.flow.generations import Generation, Generations
+from holdfast.flow.generations import CURRENT, Generation, Generations, follow, generations_of
+from holdfast.leases.lease import Json, Key
 from holdfast.stores.memory import MemoryStore
+from holdfast.testing.worlds import make_world
 
 FIRST = Generation(1, "aaa", {"format": "text"}, "replica1")
 SECOND = Generation(2, "bbb", {"format": "parquet"}, "replica2")
@@ -75,3 +77,36 @@ def test_nothing_goes_back_to_a_lower_number_or_to_one_that_does_not_exist(gener
         generations.switch(1)
     with pytest.raises(UsageError, match="no generation 9"):
         generations.switch(9)
+
+
+def test_a_node_makes_known_again_what_the_store_has_lost() -> None:
+    store, world = MemoryStore(), make_world("a")
+    store.open()
+    known = Generations(store, world.new_id, "orders")
+    known.register(FIRST, switch=False)
+    ask = follow(known, known, SECOND, world, switch=True, patience=0.0)
+    assert ask() == 2
+    lost = store.get([Key(generations_of("orders"), "", key) for key in (CURRENT, "0000000002")])
+    store.remove([row for row in lost if row is not None])
+    assert ask() == 2
+    assert known.current() == (2, "bbb")
+    assert known.show(2).digest == "bbb"
+
+
+def test_a_node_that_starts_while_a_later_generation_becomes_current_does_not_go_back() -> None:
+    store = MemoryStore()
+    store.open()
+    ids = map(str, itertools.count())
+
+    class Raced(Generations):
+        def _added(self, key: str, state: dict[str, Json]) -> dict[str, Json]:
+            told = super()._added(key, state)
+            if key == CURRENT and told["number"] == 1:
+                known.switch(3)
+            return told
+
+    known = Generations(store, lambda: next(ids), "orders")
+    for one in (FIRST, Generation(3, "ccc")):
+        known.register(one, switch=False)
+    assert Raced(store, lambda: next(ids), "orders").register(SECOND, switch=True) == (3, "ccc")
+    assert known.current() == (3, "ccc")
