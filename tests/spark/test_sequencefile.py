@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import itertools
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
@@ -12,12 +13,13 @@ import pytest
 from holdfast.formats.sequencefile import SequenceFile
 from holdfast.formats.sequencefile.layout import (
     BYTES_CLASS,
-    CODEC_CLASSES,
     LONG_CLASS,
     Codec,
     Compression,
     KeyKind,
 )
+from holdfast.sources.objects.codecs.codec import Range
+from holdfast.sources.objects.codecs.sequencefile import SequenceFile as ObjectCodec
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -28,10 +30,12 @@ FIRST = 1 << 40
 VALUES = [b"", b"x" * 127, b"y" * 128, "é\n".encode(), bytes(range(256)), b"z" * 70_000, b"w" * 400_000]
 MANY = [*VALUES, *(b'{"number":%d,"text":"some of it repeats"}' % number for number in range(20_000))]
 KEYS = [None, b"", b"k" * 255, b"k" * 256, b"k" * 70_000, b"\xff", b"\x00"]
+HADOOP_NAMES = ("Default", "Deflate", "Gzip", "Snappy", "Lz4", "BZip2")
 KINDS: list[tuple[Compression, Codec]] = [
     ("none", "zlib"),
     *itertools.product(("record", "block"), get_args(Codec)),  # type: ignore[list-item]
 ]
+HADOOP_CODECS = [f"org.apache.hadoop.io.compress.{name}Codec" for name in HADOOP_NAMES]
 HADOOP_COMPRESSION = {"none": "NONE", "record": "RECORD", "block": "BLOCK"}
 
 
@@ -81,22 +85,36 @@ def test_hadoops_reader_reads_what_we_write(
         assert keys[1] == b"\x82\x01\xd3" + (FIRST + 1).to_bytes(8, "big") + b"\x02\xc4\x00"
 
 
-@pytest.mark.parametrize(("compression", "codec"), KINDS)
-def test_we_read_what_hadoop_writes(
-    spark: SparkSession, tmp_path: Path, compression: Compression, codec: Codec
-) -> None:
-    _write_by_hadoop(spark, tmp_path / "theirs.seq", VALUES, compression, codec)
-    assert read(tmp_path / "theirs.seq") == [
-        {"offset": offset, "value": value} for offset, value in enumerate(VALUES, FIRST)
-    ]
+@pytest.mark.parametrize("codec", HADOOP_CODECS)
+@pytest.mark.parametrize("compression", get_args(Compression))
+def test_we_read_what_hadoop_writes(spark: SparkSession, tmp_path: Path, compression: Compression, codec: str) -> None:
+    path = tmp_path / "theirs.seq"
+    _write_by_hadoop(spark, path, VALUES, compression, codec)
+    assert read(path) == [{"offset": offset, "value": value} for offset, value in enumerate(VALUES, FIRST)]
+    assert _read_as_object(path) == [(b"%d" % offset, value) for offset, value in enumerate(VALUES, FIRST)]
 
 
-@pytest.mark.parametrize("codec", [None, *get_args(Codec)])
-def test_we_read_what_spark_writes(spark: SparkSession, tmp_path: Path, codec: Codec | None) -> None:
+@pytest.mark.parametrize("codec", [None, *HADOOP_CODECS])
+def test_we_read_what_spark_writes(spark: SparkSession, tmp_path: Path, codec: str | None) -> None:
     records = spark.sparkContext.parallelize([(n, bytearray(value)) for n, value in enumerate(MANY, FIRST)], 1)
-    records.saveAsSequenceFile(str(tmp_path / "out"), codec and CODEC_CLASSES[codec])
+    records.saveAsSequenceFile(str(tmp_path / "out"), codec)
     found = read(tmp_path / "out" / "part-00000")
     assert found == [{"offset": offset, "value": value} for offset, value in enumerate(MANY, FIRST)]
+
+
+@pytest.mark.parametrize("codec", HADOOP_CODECS)
+def test_the_objects_source_reads_blocks_whose_keys_are_empty(spark: SparkSession, tmp_path: Path, codec: str) -> None:
+    records = spark.sparkContext.parallelize([(None, "é"), (None, "")], 1)
+    records.saveAsSequenceFile(str(tmp_path / "out"), codec)
+    assert _read_as_object(tmp_path / "out" / "part-00000") == [(None, "é".encode()), (None, b"")]
+
+
+def _read_as_object(path: Path) -> list[tuple[Any, Any]]:
+    """By the codec of the source `objects`."""
+    data = path.read_bytes()
+    portions = ObjectCodec().read(io.BytesIO(data), Range(0, len(data), len(data)))
+    columns = ([column.to_pylist() for column in portion.columns] for portion in portions)
+    return [pair for keys, values in columns for pair in zip(keys, values, strict=True)]
 
 
 def _read_by_hadoop(spark: SparkSession, path: str, key: KeyKind) -> list[tuple[Any, bytes]]:
@@ -112,14 +130,12 @@ def _read_by_hadoop(spark: SparkSession, path: str, key: KeyKind) -> list[tuple[
 
 
 def _write_by_hadoop(
-    spark: SparkSession, path: Path, values: list[bytes], compression: Compression, codec: Codec
+    spark: SparkSession, path: Path, values: list[bytes], compression: Compression, codec: str
 ) -> None:
     jvm = _jvm(spark)
     hadoop, files = jvm.org.apache.hadoop.io, jvm.org.apache.hadoop.io.SequenceFile
     kind = getattr(files.CompressionType, HADOOP_COMPRESSION[compression])
-    packer = jvm.org.apache.hadoop.util.ReflectionUtils.newInstance(
-        jvm.java.lang.Class.forName(CODEC_CLASSES[codec]), _conf(spark)
-    )
+    packer = jvm.org.apache.hadoop.util.ReflectionUtils.newInstance(jvm.java.lang.Class.forName(codec), _conf(spark))
     options = [
         files.Writer.file(_path(spark, str(path))),
         files.Writer.keyClass(jvm.java.lang.Class.forName(LONG_CLASS)),

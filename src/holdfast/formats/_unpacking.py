@@ -23,9 +23,11 @@ def decompressed(data: BinaryIO, compression: Compression) -> Iterator[bytes]:
 
 
 def unpacker(codec: str) -> Pack:
-    """Undoes `packer`. Raises `ValueError` for what it did not pack."""
+    """Undoes `packer`, and Hadoop's bzip2. Raises `ValueError` for what is not so packed."""
     from io import BytesIO
 
+    if codec == "bzip2":
+        return lambda data: b"".join(_unbzip2(BytesIO(data)))
     if codec in RAW_CODECS:
         return lambda data: b"".join(_unframed(BytesIO(data), codec))
     return lambda data: b"".join(_inflated(BytesIO(data), GZIP_WINDOW if codec == "gzip" else ZLIB_WINDOW))
@@ -54,6 +56,25 @@ def _inflated(data: BinaryIO, window: int) -> Iterator[bytes]:
                 if inflate.eof:
                     inflate, begun = isal_zlib.decompressobj(window), False
     except igzip_lib.IsalError as error:  # type: ignore[misc]  # its stub names an instance
+        raise ValueError(f"it cannot be decompressed: {error}") from error
+    if begun:
+        raise ValueError(CUT_OFF)
+
+
+def _unbzip2(data: BinaryIO) -> Iterator[bytes]:
+    from bz2 import BZ2Decompressor
+
+    unpack, begun = BZ2Decompressor(), False
+    try:
+        for piece in _read(data):
+            rest = piece
+            while rest:
+                begun = True
+                yield unpack.decompress(rest)
+                rest = unpack.unused_data
+                if unpack.eof:
+                    unpack, begun = BZ2Decompressor(), False
+    except OSError as error:
         raise ValueError(f"it cannot be decompressed: {error}") from error
     if begun:
         raise ValueError(CUT_OFF)

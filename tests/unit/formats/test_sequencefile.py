@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import bz2
 import io
+import zlib
+from collections.abc import Callable
 from typing import Any, get_args
 
 import pyarrow as pa
@@ -66,8 +69,8 @@ def written(form: SequenceFile, batch: pa.RecordBatch) -> bytes:
 
 def body(data: bytes) -> tuple[bytes, bytes]:
     file = io.BytesIO(data)
-    _, sync = decode_header(file.read)
-    return sync, file.read()
+    _, header = decode_header(file.read)
+    return header.sync, file.read()
 
 
 def test_a_legacy_record_is_offset_and_message() -> None:
@@ -166,6 +169,24 @@ def test_lengths_are_written_as_hadoop_does() -> None:
     for wrong in (b"\x80", b"\x8f", b"\xff", b"\x01\x01"):
         with pytest.raises(ValueError, match="length"):
             taken_vints(wrong, 1)
+
+
+def packed_file(codec: str, pack: Callable[[bytes], bytes], value: bytes) -> bytes:
+    """One record of a compressed value, as Hadoop's codec of that name packs it."""
+    header = written(SequenceFile("legacy", "record"), rows(b"")).partition(b"org.apache.hadoop.io.compress")[0][:-1]
+    name = f"org.apache.hadoop.io.compress.{codec}".encode()
+    inner = pack(len(value).to_bytes(4, "big") + value)
+    sizes = (8 + len(inner)).to_bytes(4, "big") + (8).to_bytes(4, "big")
+    return b"".join([header, vint(len(name)), name, bytes(4), bytes(16), sizes, (7).to_bytes(8, "big"), inner])
+
+
+@pytest.mark.parametrize(("codec", "pack"), [("DeflateCodec", zlib.compress), ("BZip2Codec", bz2.compress)])
+def test_files_of_codecs_that_only_hadoop_writes_are_read(codec: str, pack: Callable[[bytes], bytes]) -> None:
+    (batch,) = SequenceFile().read(io.BytesIO(packed_file(codec, pack, b"abc" * 1000)))
+    assert batch.to_pylist() == [{"offset": 7, "value": b"abc" * 1000}]
+    for damaged in (lambda data: pack(data)[:-1], lambda data: pack(data) + b"rest", lambda data: b"x" + pack(data)):
+        with pytest.raises(ValueError, match=r"cut off|decompressed"):
+            list(SequenceFile().read(io.BytesIO(packed_file(codec, damaged, b"abc"))))
 
 
 def test_files_of_other_classes_are_refused() -> None:

@@ -20,6 +20,8 @@ ESCAPE = struct.pack(">i", -1)
 KeyKind = Literal["legacy", "messagepack"]
 Compression = Literal["none", "record", "block"]
 Codec = Literal["zlib", "gzip", "snappy", "lz4"]
+ReadCodec = Literal[Codec, "bzip2"]
+"""Hadoop's bzip2 is read, but not written."""
 
 BYTES_CLASS = "org.apache.hadoop.io.BytesWritable"
 LONG_CLASS = "org.apache.hadoop.io.LongWritable"
@@ -30,11 +32,17 @@ CODEC_CLASSES: dict[Codec, str] = {
     "snappy": "org.apache.hadoop.io.compress.SnappyCodec",
     "lz4": "org.apache.hadoop.io.compress.Lz4Codec",
 }
+READ_CODECS: dict[str, ReadCodec] = {
+    **{name: codec for codec, name in CODEC_CLASSES.items()},
+    "org.apache.hadoop.io.compress.DeflateCodec": "zlib",
+    "org.apache.hadoop.io.compress.BZip2Codec": "bzip2",
+}
+"""By class; `DeflateCodec` is another name of `DefaultCodec`."""
 
 
 @dataclass(frozen=True)
 class Header:
-    """What the beginning of a file says of it."""
+    """What the beginning of a file that is written says of it."""
 
     key: KeyKind
     compression: Compression
@@ -48,13 +56,13 @@ class Header:
         return b"".join([*parts, struct.pack(">i", 0), sync])
 
 
-def decode_header(take: Callable[[int], bytes]) -> tuple[Header, bytes]:
-    """The header and the file's mark. Raises `ValueError` for a file that this package does not write."""
-    told = decode_any_header(take)
+def decode_header(take: Callable[[int], bytes]) -> tuple[KeyKind, AnyHeader]:
+    """What keys are, and the header. Raises `ValueError` for a file of other classes than this package writes."""
+    header = decode_any_header(take)
     keys = {name: kind for kind, name in KEY_CLASSES.items()}
-    if told.key_class not in keys or told.value_class != BYTES_CLASS:
-        raise ValueError(f"a SequenceFile of {told.key_class} and {told.value_class} is not known here")
-    return Header(keys[told.key_class], told.compression, told.codec), told.sync
+    if header.key_class not in keys or header.value_class != BYTES_CLASS:
+        raise ValueError(f"a SequenceFile of {header.key_class} and {header.value_class} is not known here")
+    return keys[header.key_class], header
 
 
 class AnyHeader(NamedTuple):
@@ -63,7 +71,7 @@ class AnyHeader(NamedTuple):
     key_class: str
     value_class: str
     compression: Compression
-    codec: Codec
+    codec: ReadCodec
     sync: bytes
 
 
@@ -73,13 +81,12 @@ def decode_any_header(take: Callable[[int], bytes]) -> AnyHeader:
         raise ValueError("it is no SequenceFile of version 6")
     key_class, value_class = _taken_text(take), _taken_text(take)
     is_compressed, in_blocks = take(2)
-    codec: Codec = "zlib"
+    codec: ReadCodec = "zlib"
     if is_compressed:
         name = _taken_text(take)
-        codecs = {name: codec for codec, name in CODEC_CLASSES.items()}
-        if name not in codecs:
+        if name not in READ_CODECS:
             raise ValueError(f"the codec {name} is not known here")
-        codec = codecs[name]
+        codec = READ_CODECS[name]
     for _ in range(2 * struct.unpack(">i", take(4))[0]):
         _taken_text(take)
     compression: Compression = "block" if in_blocks else "record" if is_compressed else "none"

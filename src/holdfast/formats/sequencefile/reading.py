@@ -14,7 +14,15 @@ from holdfast.formats._messages import KEY, OFFSET, VALUE
 from holdfast.formats._streams import Pack
 from holdfast.formats._unpacking import CUT_OFF, READ_BYTES, unpacker
 from holdfast.formats.sequencefile import keys as keys_
-from holdfast.formats.sequencefile.layout import ESCAPE, SYNC_BYTES, Header, decode_header, taken_vint, taken_vints
+from holdfast.formats.sequencefile.layout import (
+    ESCAPE,
+    SYNC_BYTES,
+    AnyHeader,
+    KeyKind,
+    decode_header,
+    taken_vint,
+    taken_vints,
+)
 
 _DAMAGED = "a record's length and what follows disagree"
 _LENGTH = struct.Struct(">i")
@@ -23,17 +31,16 @@ _LENGTH = struct.Struct(">i")
 def read(data: BinaryIO) -> Iterator[Any]:
     """Record batches with offset, value, and key if the file has it."""
     pieces = _Pieces(data)
-    header, sync = decode_header(pieces.take)
-    found = _blocks(pieces, header, sync) if header.compression == "block" else _records(pieces, header, sync)
-    for keys, values in found:
-        yield _batch(header, keys, payloads(values))
+    kind, header = decode_header(pieces.take)
+    for keys, values in _blocks(pieces, header) if header.compression == "block" else _records(pieces, header):
+        yield _batch(kind, keys, payloads(values))
 
 
-def _records(pieces: _Pieces, header: Header, sync: bytes) -> Iterator[tuple[Any, Any]]:
+def _records(pieces: _Pieces, header: AnyHeader) -> Iterator[tuple[Any, Any]]:
     unpack = unpacker(header.codec) if header.compression == "record" else None
     data = pieces.rest()
     while True:
-        starts, used = _scanned(data, ESCAPE + sync)
+        starts, used = _scanned(data, ESCAPE + header.sync)
         if len(starts):
             yield cut_records(data, starts, unpack)
         piece = pieces.next()
@@ -75,10 +82,10 @@ def _scanned(data: bytes, mark: bytes) -> tuple[Any, int]:
     return np.array(starts, np.int64), place
 
 
-def _blocks(pieces: _Pieces, header: Header, sync: bytes) -> Iterator[tuple[Any, Any]]:
+def _blocks(pieces: _Pieces, header: AnyHeader) -> Iterator[tuple[Any, Any]]:
     unpack = unpacker(header.codec)
     while not pieces.at_end():
-        if pieces.take(4 + SYNC_BYTES) != ESCAPE + sync:
+        if pieces.take(4 + SYNC_BYTES) != ESCAPE + header.sync:
             raise ValueError(_DAMAGED)
         count = taken_vint(pieces.take)
         parts = [unpack(pieces.take(taken_vint(pieces.take))) for _ in range(4)]
@@ -94,8 +101,8 @@ def apart(data: bytes, sizes: Any) -> Any:
     return pa.BinaryArray.from_buffers(pa.binary(), len(sizes), buffers)
 
 
-def _batch(header: Header, keys: Any, values: Any) -> Any:
-    if header.key == "legacy":
+def _batch(kind: KeyKind, keys: Any, values: Any) -> Any:
+    if kind == "legacy":
         return pa.record_batch([keys_.legacy_offsets(keys), values], names=[OFFSET, VALUE])
     return pa.record_batch([*keys_.messagepack_fields(payloads(keys)), values], names=[OFFSET, KEY, VALUE])
 
