@@ -28,6 +28,9 @@ class Span:
     absent: int | None = None
     moved: int = 0
     """Files of it that a plan has moved away."""
+    moved_rows: int = 0
+    moved_letters: int = 0
+    """What those hold."""
     exact: bool = True
 
     @property
@@ -76,6 +79,7 @@ class Chain:
         self.records += span.records
         self.last = told
         if not self._plans:
+            self._proof.replaced += span.moved
             self._settle()
 
     def _follows(self, before: Told, told: Told) -> None:
@@ -145,8 +149,8 @@ class Chain:
         for span in self._spans:
             proof.commits += 1
             proof.files += span.files - span.moved
-            proof.rows += span.rows
-            proof.dead_letters += span.dead_letters
+            proof.rows += span.rows - span.moved_rows
+            proof.dead_letters += span.dead_letters - span.moved_letters
             proof.gaps += span.gaps
             if span.share is not None:
                 proof.elsewhere = (proof.elsewhere or 0) + span.elsewhere

@@ -30,6 +30,7 @@ class CommitAudit:
         self._subject = subject
         self._inventory = inventory
         self._proof = proof
+        self._plans = plans
         self._moves: Mapping[str, tuple[str, Plan]] = {
             old: (new, plan) for plan in plans for old, new in plan.moves.items()
         }
@@ -46,9 +47,14 @@ class CommitAudit:
         there = []
         for file in told.files:
             at = self._present(told, file, publishing=publishing)
-            span.moved += at is not None and at != file.key
             if at is not None:
                 there.append((file, at))
+            if at not in {None, file.key}:
+                span.moved += 1
+                span.moved_rows += 0 if file.is_letters else file.rows
+                span.moved_letters += file.rows if file.is_letters else 0
+            elif not self._subject.offsets:
+                self._left_behind(told, file)
         span.exact = self._read(told, span, there)
         return span
 
@@ -110,6 +116,15 @@ class CommitAudit:
         if size != file.size:
             doubts.add(f"{at} has {size} bytes; manifest {told.sequence} says {file.size}")
         return at
+
+    def _left_behind(self, told: Told, file: ToldFile) -> None:
+        """What a redrive has written of a range that was written again later is there twice unless it was moved."""
+        for plan in self._plans:
+            within = file.first < plan.end and file.last >= plan.start
+            if plan.done and within and told.generation < plan.generation:
+                self._proof.doubts.add(
+                    f"{file.key} holds redriven records of offsets that plan {plan.id} replaces, and was not moved away"
+                )
 
     def _whereabouts(self, file: ToldFile) -> str:
         if file.key not in self._moves:

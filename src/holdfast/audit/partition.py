@@ -38,7 +38,8 @@ class PartitionAudit:
     ) -> PartitionProof:
         """The proof of the partition whose manifests are in the folder; the listing has them up to `listed`."""
         proof = PartitionProof(self._subject.sink, key, status=None if row is None else row.status.value)
-        chain = Chain(proof, plans)
+        # Only the live pipeline writes a range again; its own chain tells whether it has.
+        chain = Chain(proof, plans if self._subject.offsets else ())
         commits = CommitAudit(self._subject, self._inventory, proof, plans, self._pool if self._deep else None)
         last = listed if row is None or row.unreadable is not None else row.commit.sequence
         pending = row is not None and row.commit.receipts is not None

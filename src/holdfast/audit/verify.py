@@ -101,7 +101,8 @@ class Verification:
 
     def _of_redrive(self, folder: str, listed: int, first: Told, run: str) -> PartitionProof:
         (row,) = self._store.get([Key(self._subject.pipeline, run, first.key)])
-        proof = self._redriven.prove(folder, listed, first.key, row, ())
+        plans = self._plans.of(first.stream, first.label.removesuffix(f"-{run}"))
+        proof = self._redriven.prove(folder, listed, first.key, row, plans)
         proof.key = f"{first.key} ({run})"
         return proof
 

@@ -86,6 +86,8 @@ class Plan:
     end: int
     done: bool
     moves: Mapping[str, str]
+    generation: int = 0
+    """Under which it is written again."""
 
 
 def read_manifest(data: bytes) -> Told:
@@ -132,6 +134,7 @@ def read_plan(plan_id: str, data: bytes, *, done: bool) -> Plan:
             end=_number(told["to"]),
             done=done,
             moves={_key(move["from"]): _key(move["to"]) for move in told["moves"]},
+            generation=_number(told.get("generation", 0)),
         )
     except (KeyError, TypeError, ValueError) as wrong:
         raise Unreadable(f"{type(wrong).__name__}: {wrong}") from wrong

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -17,12 +18,14 @@ from holdfast.leases import transitions
 from holdfast.leases.lease import FINISHED, Key, Lease, Partition
 from holdfast.leases.operate import Operator
 from holdfast.leases.store import Store
-from holdfast.sources.letters.source import LettersSource, Sheaf, sent_of
+from holdfast.sources.letters.source import Sheaf, redriven_name, sent_of
 
 KIND = "redrive"
 MOST_LETTERS = 5000
 MOST_PLACES = 1000
 """Of one partition in one run, because their names are kept in its row; the others are left for the next run."""
+MOST_NAME_BYTES = 150_000
+"""What those names take at most, so that they fit into the row of every store."""
 MOST_PARTITIONS = 5000
 AT_ONCE = 500
 
@@ -96,6 +99,9 @@ class Waiting:
             if row is None or row.unreadable is not None or transitions.is_stripped(row):
                 taken.refused[f"the store does not know its partition {key} any more"] += len(some)
                 continue
+            if transitions.set_aside_for(row) is not None:
+                taken.refused[f"what was written of its partition {key} is being replaced"] += len(some)
+                continue
             ids = _bounded([one for _, one in sorted(some)])
             taken.left += len(some) - len(ids)
             taken.sheaves.append(Sheaf(row, self.live.name(row), ids))
@@ -113,17 +119,21 @@ class Waiting:
         """No node may go on with this run, which has lost the lock; and what it has committed is published."""
         rows = self._rows(run)
         for row in list(rows.rows()):
-            fenced = row if row.status in FINISHED else rows.fail(row.key, "another redrive has begun")
-            if fenced.commit.receipts is not None:
-                self._publish(rows, fenced)
+            fence(rows, row, self.sink, self.choice.sink, "another redrive has begun")
 
-    def _publish(self, rows: Operator, row: Lease) -> None:
-        name = LettersSource(self.box, self.rebuilder).name(row)
-        receipt = (row.commit.receipts or {})[self.choice.sink]
-        (trouble,) = self.sink.publish([Publication(row, name, receipt)])
-        if trouble is not None:
-            raise Refused(f"what run {row.run} has committed of {row.key} cannot be published: {trouble}")
-        rows.change(row.key, lambda now_there, now: transitions.published(now_there, row.commit.commit_id, now))
+
+def fence(rows: Operator, row: Lease, sink: Sink | None, name: str, why: str) -> None:
+    """No node may go on with this row of a redrive into that sink, and what it has committed is published.
+
+    Raises `Refused` if it cannot be published. May be repeated.
+    """
+    fenced = row if row.status in FINISHED else rows.fail(row.key, why)
+    if fenced.commit.receipts is None or sink is None:
+        return
+    (trouble,) = sink.publish([Publication(fenced, redriven_name(fenced), fenced.commit.receipts[name])])
+    if trouble is not None:
+        raise Refused(f"what run {row.run} has committed of {row.key} cannot be published: {trouble}")
+    rows.change(row.key, lambda now_there, now: transitions.published(now_there, fenced.commit.commit_id, now))
 
 
 def of_sink(run: Run, sink: str) -> bool:
@@ -133,10 +143,12 @@ def of_sink(run: Run, sink: str) -> bool:
 
 
 def _bounded(ids: Sequence[LetterId]) -> list[LetterId]:
-    chosen, places = list[LetterId](), set[str]()
+    chosen, places, size = list[LetterId](), set[str](), 0
     for one in ids[:MOST_LETTERS]:
         places.add(one.place)
-        if len(places) > MOST_PLACES:
+        # As `spans.written` tells them: a name for each change of place, and two numbers for each span.
+        size += 20 if chosen and chosen[-1].place == one.place else 30 + len(json.dumps(one.place))
+        if len(places) > MOST_PLACES or size > MOST_NAME_BYTES:
             break
         chosen.append(one)
     return chosen

@@ -1,8 +1,8 @@
 """Rewind in place: the old files of a range are moved away, and the live pipeline writes the range anew.
 
 Steps, each of which may be repeated, and all of which a second call finishes: set the partition aside (its owner lets
-go), delete what was staged for it, record the plan, move the files, make the new generation current, let the partition
-begin again at the earlier offset.
+go), end redrives of its dead letters, delete what was staged for it, record the plan, move the files (also those that
+redrives have written), make the new generation current, let the partition begin again at the earlier offset.
 """
 
 from __future__ import annotations
@@ -23,12 +23,15 @@ from holdfast.events import Notice
 from holdfast.flow.manifest import Manifest, decode_manifest, standing
 from holdfast.flow.names import OURS, folder, staged_token, staging_folder
 from holdfast.flow.replacing import ReplacingPlan, commit_start, decode_plan, files_from, plan_key
+from holdfast.flow.sink import Sink
 from holdfast.jobs.making import FILES, check_digest, coming_generation
+from holdfast.jobs.redriven import Redriven, fence_redrives, lowest_straddling, redriven_from
 from holdfast.jobs.rewinding import Rewind, first_offset, partition_row
 from holdfast.leases import transitions
 from holdfast.leases.lease import FINISHED, Lease
 from holdfast.leases.operate import Operator
 from holdfast.leases.store import Store
+from holdfast.sinks.files.sink import FilesSink
 
 PATIENCE = 60.0
 """Seconds that the last commit of a partition is given to be published."""
@@ -61,7 +64,7 @@ class Replacing:
         self._by = by
         self._operator: Operator = app.operator(settings, store, asked.pipeline)
         self._generations = app.generations(settings, store, asked.pipeline)
-        self._roots = _roots(settings, asked.pipeline)
+        self._roots, self._sinks = _roots(settings, asked.pipeline)
 
     def preview(self) -> Replaced:
         """What `carry_out` would do. Changes nothing. Raises `UsageError`, and `Refused` before the roll-out."""
@@ -70,11 +73,8 @@ class Replacing:
         if wanted >= committed:
             raise UsageError(f"{self._asked.key} is committed up to {committed}: there is nothing to replace")
         self._check_parsing()
-        start = self._rounded(row, wanted)
-        first_offset(self._settings, replace(self._asked, to=str(start)))
-        moves = [
-            (root, key) for root, bucket in self._roots.items() for key in files_from(self._chain(bucket, start), start)
-        ]
+        start = self._start(row, wanted)
+        moves = [(root, key) for root, bucket in self._roots.items() for key in self._files(bucket, start)]
         return Replaced(start, committed, wanted, None, tuple(moves))
 
     def carry_out(self) -> Replaced:
@@ -84,16 +84,18 @@ class Replacing:
             seen = self.preview()
             row = self._set_aside({"plan": self._operator.new_id()[:12], "from": seen.start, "asked": seen.asked})
         why = transitions.set_aside_for(row)
+        fence_redrives(self._settings, self._store, self._asked.pipeline, self._asked.key, self._sinks)
         self._sweep(row)
         plans = self._plans(row)
         missing = [key for root, plan in plans.items() for key in self._moved(self._roots[root], plan)]
-        number = next(iter(plans.values())).generation
+        any_plan = next(iter(plans.values()))
+        start, number = any_plan.start, any_plan.generation
         if self._generations.current()[0] < number:
             self._generations.switch(number)
         self._finish(plans)
-        self._operator.change(self._asked.key, _begun_again({"offset": why["from"]}, number))
+        self._operator.change(self._asked.key, _begun_again({"offset": start}, number))
         moves = tuple((root, key) for root, plan in plans.items() for key in plan.files)
-        return Replaced(why["from"], row.progress.position["offset"], why["asked"], number, moves, tuple(missing))
+        return Replaced(start, row.progress.position["offset"], why["asked"], number, moves, tuple(missing))
 
     # --- before ------------------------------------------------------------------------------------------------
 
@@ -104,6 +106,23 @@ class Replacing:
                 f"generation {number} is current and has another parsing than this file; nodes that run it would write "
                 "the old files once more. Roll this file's parsing out first, see `holdfast generation`"
             )
+
+    def _start(self, row: Lease, wanted: int) -> int:
+        """Where a commit begins, at or before the offset, with no redriven file across it. Raises `UsageError`."""
+        redriven = [file for bucket in self._roots.values() for file in self._redriven(bucket).files()]
+        start = self._rounded(row, wanted)
+        while (lower := lowest_straddling(redriven, start)) is not None:
+            start = self._rounded(row, lower)
+        first_offset(self._settings, replace(self._asked, to=str(start)))
+        return start
+
+    def _files(self, bucket: Bucket, start: int) -> tuple[str, ...]:
+        """Keys of everything that holds records of the range: of the commits, and of redrives of their letters."""
+        live = files_from(self._chain(bucket, start), start)
+        return tuple(sorted({*live, *redriven_from(self._redriven(bucket).files(), start)}))
+
+    def _redriven(self, bucket: Bucket) -> Redriven:
+        return Redriven(bucket, self._asked.key, self._asked.name)
 
     def _rounded(self, row: Lease, wanted: int) -> int:
         chain = self._chain(next(iter(self._roots.values())), wanted)
@@ -142,6 +161,7 @@ class Replacing:
         for bucket in self._roots.values():
             staged = list(bucket.staged_under(staging_folder(name)))
             bucket.discard([handle for place, handle in staged if staged_token(name, place) < row.token])
+            self._redriven(bucket).discard_staged()
 
     def _plans(self, row: Lease) -> dict[str, ReplacingPlan]:
         """The plan of every root, recorded."""
@@ -149,18 +169,22 @@ class Replacing:
         known = {root: bucket.read(plan_key(why["plan"])) for root, bucket in self._roots.items()}
         plans = {root: decode_plan(why["plan"], data) for root, data in known.items() if data is not None}
         if plans:
-            number = next(iter(plans.values())).generation
+            first = next(iter(plans.values()))
+            start, number = first.start, first.generation
             check_digest(self._settings, self._store, self._asked.pipeline, number)
         else:
             self._check_parsing()
+            # A redrive may have ended after the preview: only now nothing is added any more.
+            start = self._start(row, why["from"])
             number = coming_generation(self._settings, self._store, self._asked.pipeline, self._by)
-        return {root: plans.get(root) or self._recorded(row, bucket, number) for root, bucket in self._roots.items()}
+        return {
+            root: plans.get(root) or self._recorded(row, bucket, start, number) for root, bucket in self._roots.items()
+        }
 
-    def _recorded(self, row: Lease, bucket: Bucket, generation: int) -> ReplacingPlan:
+    def _recorded(self, row: Lease, bucket: Bucket, start: int, generation: int) -> ReplacingPlan:
         why, end = transitions.set_aside_for(row), row.progress.position["offset"]
-        place = (self._operator.pipeline, self._asked.topic, self._asked.partition)
-        files = files_from(self._chain(bucket, why["from"]), why["from"])
-        plan = ReplacingPlan(why["plan"], *place, why["from"], end, generation, files)
+        partition = (self._operator.pipeline, self._asked.topic, self._asked.partition)
+        plan = ReplacingPlan(why["plan"], *partition, start, end, generation, self._files(bucket, start))
         if not bucket.create(plan.key, plan.encode()):
             present = bucket.read(plan.key)
             if present is None or decode_plan(plan.id, present) != plan:
@@ -182,11 +206,14 @@ class Replacing:
             self._roots[root].create(plan.done_key, b"{}")
 
 
-def _roots(settings: Settings, pipeline: str) -> dict[str, Bucket]:
-    sinks = settings.pipelines[pipeline].sinks
-    if any(named.use.name != FILES for named in sinks):
+def _roots(settings: Settings, pipeline: str) -> tuple[dict[str, Bucket], dict[str, Sink]]:
+    """By root its bucket, and by name each sink as one that publishes."""
+    named_sinks = settings.pipelines[pipeline].sinks
+    if any(named.use.name != FILES for named in named_sinks):
         raise UsageError(f"pipeline {pipeline!r} has sinks besides `files`; what those have written stays as it is")
-    return {named.use.config.root: bucket_of(named.use.config.root, named.use.config.s3) for named in sinks}
+    roots = {named.name: named.use.config.root for named in named_sinks}
+    buckets = {named.name: bucket_of(named.use.config.root, named.use.config.s3) for named in named_sinks}
+    return {roots[name]: buckets[name] for name in roots}, {name: FilesSink(name, buckets[name]) for name in roots}
 
 
 def _begun_again(position: dict[str, int], generation: int) -> Callable[[Lease, float], Lease]:

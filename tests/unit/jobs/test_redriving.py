@@ -24,6 +24,7 @@ from holdfast.flow.sink import Publication, PublishResult
 from holdfast.jobs import letters as limits
 from holdfast.jobs.letters import Choice, Waiting
 from holdfast.jobs.redriving import _made, look, mark_sent, redrive
+from holdfast.leases import transitions
 from holdfast.leases.lease import Commit, Lease, Ownership, Progress, Status, new_lease
 from holdfast.leases.store import Store
 from holdfast.registry import Registry
@@ -138,6 +139,30 @@ def test_a_partition_that_the_store_does_not_know_is_refused(site: Site) -> None
     site.bury("gone", b"1", b"2")
     taken = look(settings, site.store, "orders", Choice("files"))
     assert (taken.number, taken.refused) == (0, {"the store does not know its partition in|gone any more": 2})
+
+
+def test_letters_of_a_partition_that_is_being_replaced_are_left_alone(site: Site) -> None:
+    settings = site.settings()
+    site.read(settings, "a", "b")
+    site.bury("a", b"1")
+    site.bury("b", b"2")
+    app.operator(settings, site.store, "orders").change(
+        "in|a", lambda row, now: transitions.set_aside(row, {"plan": "p"}, "replaced", now)
+    )
+    taken = look(settings, site.store, "orders", Choice("files"))
+    assert [sheaf.row.key for sheaf in taken.sheaves] == ["in|b"]
+    assert taken.refused == {"what was written of its partition in|a is being replaced": 1}
+
+
+def test_names_of_letters_never_outgrow_the_row(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "MOST_NAME_BYTES", 350)
+    settings = site.settings()
+    site.read(settings, "a")
+    for label in ("x" * 60, "y" * 60, "z" * 60):
+        (line,) = [dead_letter("orders", "in|a", 0, record_fault("bad", b"1"))]
+        LocalBucket(site.folder / "out").create(dead_letter_key(Name("in", label), 1, 0), line)
+    taken = look(settings, site.store, "orders", Choice("files"))
+    assert (taken.number, taken.left) == (2, 1)
 
 
 def test_no_more_is_taken_than_a_row_can_name(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,10 +17,11 @@ from holdfast.config.models import Settings
 from holdfast.errors import Refused, SinkUnavailable, TransitionRefused, UsageError
 from holdfast.events import Event
 from holdfast.flow.generations import Generation, Generations
+from holdfast.flow.run import RunStatus
 from holdfast.jobs import replacing
 from holdfast.jobs.replacing import Replaced, Replacing
 from holdfast.jobs.rewinding import Rewind
-from holdfast.leases.lease import Lease, Status
+from holdfast.leases.lease import Commit, Counts, History, Lease, Ownership, Progress, Status
 from tests.unit.audit.archive import Archive
 
 CONFIG = """
@@ -66,6 +67,45 @@ class Site:
     def replacing(self, to: int, form: str = "raw") -> Replacing:
         asked = Rewind("archive", "orders", 0, str(to))
         return Replacing(self.settings(form), self.archive.store, asked, self.events.append, "ann")
+
+    def redrive(
+        self, offsets: list[int], run: str = "redrive-0123456789ab", *, pending: bool = False, generation: int = 1
+    ) -> str:
+        """What a redrive of these offsets' letters has written, or has committed and not published; returns its key."""
+        archive, label = self.archive, f"0-{run}"
+        file = archive.data_file(offsets, label=label, generation=generation)
+        commit = Commit(1, generation, "topic-id", run)
+        if pending:
+            place = f"_holdfast/staging/orders/{label}/{1:020d}/b1/0"
+            archive.move(file["key"], place)
+            receipt = {"files": [{**file, "staged": place}], "from": {"offset": 0}, "to": {"offset": 1}, "token": 1}
+            commit = replace(commit, receipts={"files": receipt})
+        else:
+            told = archive.manifests["0"][-1]
+            positions = {"start": {"offset": 0}, "end": {"offset": len(offsets)}}
+            who = {"label": label, "sequence": 1, "commit_id": run, "generation": generation}
+            archive.rewrite({**told, **who, "files": [file], **positions})
+        status = Status.ASSIGNED if pending else Status.COMPLETED
+        row = Lease(
+            archive.pipeline,
+            "orders|0",
+            run,
+            group="orders",
+            spec={"stream": "orders", "label": "0", "letters": []},
+            ownership=Ownership(status, "node" if pending else None, token=1, due_at=None),
+            progress=Progress({"offset": len(offsets)}, counts=Counts(len(offsets), len(offsets))),
+            commit=commit,
+            history=History(created_at=1.0),
+        )
+        self.archive.store.add([row])
+        self.make_run(run, "RUNNING" if pending else "COMPLETED")
+        return str(file["key"])
+
+    def make_run(self, run: str, status: str) -> None:
+        told = {"id": run, "status": status, "configuration": {"kind": "redrive", "sink": "files"}, "created_by": "ann"}
+        state = {**told, "created_at": 1.0, "updated_at": 1.0, "groups": {}}
+        row = Lease(f"{self.archive.pipeline}/$runs", run, progress=Progress(state=state))
+        self.archive.store.add([row])
 
     def carry_out(self, to: int) -> Replaced:
         return self.replacing(to).carry_out()
@@ -242,3 +282,75 @@ def test_a_roll_out_in_the_middle_does_not_keep_the_plan_from_being_finished(
     assert site.carry_out(15).generation == 2
     assert site.generations().current()[0] == 5
     assert site.archive.row().status is Status.UNASSIGNED
+
+
+# --- what redrives have written ------------------------------------------------------------------------------------
+
+
+def test_what_was_redriven_is_replaced_too(site: Site) -> None:
+    redriven = site.redrive([19])
+    done = site.carry_out(15)
+    assert redriven in [key for _, key in done.moves]
+    assert site.visible() == ["orders/1_0_00000000000000000000.parquet"]
+    site.archive.commit(10, 30, generation=2)
+    assert site.visible() == ["orders/1_0_00000000000000000000.parquet", "orders/2_0_00000000000000000010.parquet"]
+    assert site.archive.doubts(deep=True, generation=2, redrives=("redrive-0123456789ab",)) == []
+
+
+def test_verify_finds_what_was_redriven_and_is_visible_twice(site: Site) -> None:
+    site.carry_out(15)
+    site.archive.commit(10, 30, generation=2)
+    left = site.redrive([19], generation=1)
+    found = site.archive.doubts(generation=2, redrives=("redrive-0123456789ab",))
+    assert len(found) == 1
+    assert found[0].startswith(f"{left} holds redriven records")
+
+
+def test_what_is_redriven_of_the_range_that_was_written_again_is_proven(site: Site) -> None:
+    site.carry_out(15)
+    site.archive.commit(10, 30, generation=2)
+    site.redrive([19], generation=2)
+    assert site.archive.doubts(generation=2, redrives=("redrive-0123456789ab",)) == []
+
+
+def test_what_was_redriven_before_the_range_stays(site: Site) -> None:
+    kept = site.redrive([5])
+    assert site.carry_out(15).start == 10
+    assert kept in site.visible()
+    assert site.archive.doubts(deep=True, generation=2, redrives=("redrive-0123456789ab",)) == []
+
+
+def test_no_redriven_file_is_cut_in_two_the_replaced_range_begins_before_it(site: Site) -> None:
+    redriven = site.redrive([5, 19])
+    assert site.replacing(15).preview().start == 0
+    done = site.carry_out(15)
+    assert (done.start, redriven in [key for _, key in done.moves]) == (0, True)
+    assert site.archive.row().progress.position == {"offset": 0}
+    assert site.visible() == []
+
+
+def test_what_a_plan_has_moved_away_is_not_looked_for_by_the_next_one(site: Site) -> None:
+    site.redrive([19])
+    site.carry_out(15)
+    site.archive.commit(10, 30, generation=2)
+    later = site.redrive([12], "redrive-ba9876543210")
+    done = site.carry_out(15)
+    assert done.missing == ()
+    assert sorted(key for _, key in done.moves) == [later, "orders/2_0_00000000000000000010.parquet"]
+
+
+def test_what_a_redrive_has_committed_is_published_and_moved_and_its_node_lets_go(site: Site) -> None:
+    redriven = site.redrive([19], pending=True)
+    done = site.carry_out(15)
+    assert (redriven in [key for _, key in done.moves], done.missing) == (True, ())
+    row = app.operator(site.settings(), site.archive.store, "archive", "redrive-0123456789ab").show("orders|0")
+    assert (row.status, row.owner, row.commit.receipts) == (Status.FAILED, None, None)
+    assert list(LocalBucket(site.archive.root).staged_under("_holdfast/staging/")) == []
+    assert site.visible() == ["orders/1_0_00000000000000000000.parquet"]
+
+
+def test_a_redrive_that_is_choosing_its_letters_is_ended(site: Site) -> None:
+    site.make_run("redrive-0123456789ab", "INITIALIZING")
+    site.carry_out(15)
+    run = app.runs(site.settings(), site.archive.store, "archive").show("redrive-0123456789ab")
+    assert (run.status, "is replaced" in (run.error or "")) == (RunStatus.FAILED, True)

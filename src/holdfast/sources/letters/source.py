@@ -43,6 +43,11 @@ class Sheaf:
         )
 
 
+def redriven_name(lease: Lease) -> Name:
+    """Beside what the live pipeline has written of this partition, whose commits are numbered by themselves."""
+    return Name(lease.spec["stream"], f"{lease.spec['label']}-{lease.run}")
+
+
 def ids_of(lease: Lease) -> list[LetterId]:
     """The letters of a redrive's partition; none if its row was purged."""
     return list(read(lease.spec.get("letters", ())))
@@ -65,8 +70,7 @@ class LettersSource(Source):
         return ()
 
     def name(self, lease: Lease) -> Name:
-        # Beside what the live pipeline has written of this partition, whose commits are numbered by themselves.
-        return Name(lease.spec["stream"], f"{lease.spec['label']}-{lease.run}")
+        return redriven_name(lease)
 
     def plan(self, leases: Sequence[Lease], limits: Limits) -> list[Plan]:
         most = min(MOST_AT_ONCE, limits.max_records or MOST_AT_ONCE)

@@ -1,0 +1,88 @@
+"""What redrives have written of one partition: it lies beside the live commits, under labels of its own.
+
+A range that is written again in place holds the redriven records once more, so that their files are moved away too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from holdfast import app
+from holdfast.buckets.bucket import Bucket
+from holdfast.config.models import Settings
+from holdfast.errors import PartitionNotFound, Refused
+from holdfast.flow.batch import Name
+from holdfast.flow.manifest import decode_manifest
+from holdfast.flow.names import OURS, folder
+from holdfast.flow.replacing import REPLACED, ReplacingPlan, decode_plan
+from holdfast.flow.run import RunStatus
+from holdfast.flow.sink import Sink
+from holdfast.jobs.letters import KIND, fence
+from holdfast.leases.store import Store
+
+
+@dataclass(frozen=True)
+class Redriven:
+    """The redriven records of one partition, in one root."""
+
+    bucket: Bucket
+    key: str
+    name: Name
+
+    def files(self) -> list[Mapping[str, Any]]:
+        """What the manifests of redrives name, dead letters among them, without what earlier plans moved away."""
+        named = list(self._named())
+        moved = {key for plan in self._plans() for key in plan.files} if named else set()
+        return [file for file in named if file["key"] not in moved]
+
+    def _named(self) -> Iterator[Mapping[str, Any]]:
+        for key in list(self.bucket.keys(f"{OURS}/commits/{folder(self.name)}-{KIND}-")):
+            manifest = decode_manifest(self.bucket.read(key) or b"")
+            if manifest.key == self.key:
+                yield from manifest.files
+
+    def _plans(self) -> Iterator[ReplacingPlan]:
+        for key in list(self.bucket.keys(f"{REPLACED}/")):
+            plan_id, _, name = key.removeprefix(f"{REPLACED}/").partition("/")
+            if name == "plan.json":
+                yield decode_plan(plan_id, self.bucket.read(key) or b"")
+
+    def discard_staged(self) -> None:
+        """Delete what redrives have staged; all of them are fenced, and what they had committed is published."""
+        staged = self.bucket.staged_under(f"{OURS}/staging/{folder(self.name)}-{KIND}-")
+        self.bucket.discard([handle for _, handle in staged])
+
+
+def fence_redrives(settings: Settings, store: Store, pipeline: str, key: str, sinks: Mapping[str, Sink]) -> None:
+    """No redrive commits anything of the partition any more, and what was committed is published. May be repeated.
+
+    A redrive that is still choosing its letters is ended: nobody knows which ones. One that begins later leaves the
+    partition alone while it is set aside. Raises `Refused` where something cannot be published.
+    """
+    runs = app.runs(settings, store, pipeline)
+    for run in list(runs.list()):
+        told = run.configuration
+        if not isinstance(told, dict) or told.get("kind") != KIND:
+            continue
+        if run.status is RunStatus.INITIALIZING:
+            runs.fail(run.id, f"what was written of {key} is replaced; send the dead letters again after that")
+        rows = app.operator(settings, store, pipeline, run.id)
+        try:
+            row = rows.show(key)
+        except PartitionNotFound:
+            continue
+        if row.commit.receipts is not None and told["sink"] not in sinks:
+            raise Refused(f"run {run.id} has a commit of sink {told['sink']!r} that is not published, and no such sink")
+        fence(rows, row, sinks.get(told["sink"]), told["sink"], f"what was written of {key} is replaced")
+
+
+def lowest_straddling(files: Iterable[Mapping[str, Any]], start: int) -> int | None:
+    """The first offset of all files that hold records on both sides of `start`; None if there are none."""
+    return min((file["first"] for file in files if file["first"] < start <= file["last"]), default=None)
+
+
+def redriven_from(files: Sequence[Mapping[str, Any]], start: int) -> tuple[str, ...]:
+    """Keys of the files whose records all come at or after that offset."""
+    return tuple(file["key"] for file in files if file["first"] >= start)
