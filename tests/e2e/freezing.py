@@ -17,7 +17,7 @@ def freeze(pid: int) -> None:
         pass
 
 
-def freezedescendants(pid: int) -> None:
+def freeze_descendants(pid: int) -> None:
     """Stop what the process has started, and what that has started: the JVM and its Python workers."""
     for child in list(descendants(pid)):
         with suppress(ProcessLookupError):

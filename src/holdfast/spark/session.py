@@ -188,8 +188,8 @@ def _signals_deferred() -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-    for number in received:
-        signal.raise_signal(number)
+    for deferred in received:
+        signal.raise_signal(deferred)
 
 
 @contextmanager
