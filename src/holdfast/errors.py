@@ -177,7 +177,14 @@ class BeyondRepair(BatchError):
 
 
 class Halt(HoldfastError):
-    """Store and sink contradict each other; the partition stops with an alarm, nothing is overwritten."""
+    """Store and sink contradict each other; the partition stops with an alarm, nothing is overwritten.
+
+    `lost`: items [from, to) that the source has deleted before they were read, if that is why.
+    """
+
+    def __init__(self, reason: str = "", *, lost: tuple[int, int] | None = None) -> None:
+        super().__init__(reason)
+        self.lost = lost
 
 
 class StagedDataGone(HoldfastError):

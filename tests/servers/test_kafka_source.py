@@ -178,6 +178,19 @@ def test_records_that_were_deleted_before_they_were_read_are_reported(kafka_serv
             assert (plan.start, plan.end, plan.gaps) == ({"offset": 5}, {"offset": 20}, ((5, 12),))
 
 
+def test_what_was_deleted_behind_another_tools_last_offset_is_a_loss_and_not_skipped(kafka_server: KafkaServer) -> None:
+    kafka_server.create_topic("taken-over")
+    kafka_server.produce("taken-over", [b"x"] * 20)
+    commit(kafka_server, "other-tool", "taken-over", 5)
+    settings = {"topics": ["taken-over"], "start": "group", "start_group": "other-tool"}
+    with reader(kafka_server, **settings) as reading:
+        lease = reading.found()["taken-over|0"]
+        kafka_server.delete_records("taken-over", 0, 12)
+        assert isinstance(reading.plan(lease), Halt)
+        told = [one for one in reading.source.noticed() if isinstance(one, RecordsLost)]
+        assert [(one.start, one.end) for one in told] == [(5, 12)]
+
+
 def test_a_topic_that_was_created_anew_halts_what_was_read_of_the_old_one(kafka_server: KafkaServer) -> None:
     kafka_server.create_topic("reborn")
     kafka_server.produce("reborn", [b"old"] * 5)

@@ -107,7 +107,9 @@ class PartitionAudit:
         if row.history.halt_reason is None:
             return
         sentence = f"the partition is halted: {row.history.halt_reason}"
-        if row.commit.receipts is None:
+        if row.history.lost is not None:
+            proof.doubts.add(sentence)
+        elif row.commit.receipts is None:
             proof.notes.add(sentence)
         else:
             proof.doubts.add(f"{sentence}; its last commit waits to be published")

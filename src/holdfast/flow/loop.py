@@ -302,7 +302,7 @@ class PipelineLoop:
         if isinstance(plan, BatchError):
             self._committer.count_attempt(held, str(plan), last=isinstance(plan, BeyondRepair))
         elif isinstance(plan, Halt):
-            self._coordinator.halt(held.lease, str(plan))
+            self._coordinator.halt(held.lease, str(plan), plan.lost)
             self._holdings.drop(held)
         elif isinstance(plan, Close):
             self._committer.close(held, plan)

@@ -183,9 +183,9 @@ class Coordinator:
             if isinstance(result, Lease):
                 self.world.emit(PartitionReleased(self.pipeline, result.key))
 
-    def halt(self, lease: Lease, reason: str) -> None:
-        """FAILED with an alarm; only a person reopens it."""
-        (result,) = self.write([lease], lambda row, now: transitions.halt(row, reason, now))
+    def halt(self, lease: Lease, reason: str, lost: tuple[int, int] | None = None) -> None:
+        """FAILED with an alarm; only a person reopens it. `lost`: items that are gone before they were read."""
+        (result,) = self.write([lease], lambda row, now: transitions.halt(row, reason, now, lost))
         if isinstance(result, Lease):
             self.world.emit(PartitionHalted(self.pipeline, lease.key, reason))
 

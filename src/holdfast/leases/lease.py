@@ -13,7 +13,7 @@ setting applies.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, NamedTuple, TypeAlias
@@ -133,6 +133,8 @@ class History:
     started_at: float | None = None
     updated_at: float | None = None
     completed_at: float | None = None
+    lost: Sequence[int] | None = None
+    """Items [from, to) for whose loss it was halted: its source deleted them before they were read."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -154,10 +154,14 @@ def fail_attempt(lease: Lease, error: str, limits: RetryLimits, now: float) -> L
     return _free(noted, Status.UNASSIGNED, now + limits.delay(attempts), now)
 
 
-def halt(lease: Lease, reason: str, now: float) -> Lease:
-    """FAILED with an alarm: evidence disagrees, or the partition kills its owners. Pending receipts stay."""
+def halt(lease: Lease, reason: str, now: float, lost: tuple[int, int] | None = None) -> Lease:
+    """FAILED with an alarm: evidence disagrees, or the partition kills its owners. Pending receipts stay.
+
+    `lost`: items [from, to) that its source deleted before they were read, if that is why.
+    """
     if lease.unreadable is None:
-        lease = replace(lease, history=replace(lease.history, halt_reason=_cut(reason), last_error=_cut(reason)))
+        told = _cut(reason)
+        lease = replace(lease, history=replace(lease.history, halt_reason=told, last_error=told, lost=lost))
     return _free(lease, Status.FAILED, None, now)
 
 
@@ -211,7 +215,7 @@ def reopen(lease: Lease, now: float) -> Lease:
         raise TransitionRefused(f"{lease.key!r} is being replaced; `holdfast rewind --replace` goes on with it")
     if is_stripped(lease):
         raise TransitionRefused(f"{lease.key!r} was purged: its row does not say any more how to read it")
-    fresh = replace(lease.history, attempts=0, takeovers=0, halt_reason=None, completed_at=None)
+    fresh = replace(lease.history, attempts=0, takeovers=0, halt_reason=None, completed_at=None, lost=None)
     return _free(replace(lease, history=fresh), Status.UNASSIGNED, 0.0, now)
 
 
@@ -254,7 +258,7 @@ def begin_again(lease: Lease, position: Json, generation: int, now: float) -> Le
         lease,
         progress=Progress(position=position, counts=lease.progress.counts),
         commit=replace(lease.commit, generation=generation),
-        history=replace(_moved(lease.history, now), halt_reason=None),
+        history=replace(_moved(lease.history, now), halt_reason=None, lost=None),
     )
     return _free(anew, Status.UNASSIGNED, 0.0, now)
 

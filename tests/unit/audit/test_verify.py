@@ -11,6 +11,7 @@ import pytest
 
 from holdfast.audit.proof import MOST_TOLD, Findings, PartitionProof
 from holdfast.errors import SinkUnavailable
+from holdfast.leases import transitions
 from holdfast.leases.lease import Counts, Lease, Status
 from tests.unit.audit.archive import PIPELINE, SINK, Archive
 
@@ -260,6 +261,15 @@ def test_a_halted_partition_is_told_and_doubtful_only_while_a_commit_waits(archi
     assert archive.proof().notes.sentences() == ["the partition is halted: two topics"]
     archive.pend(30, 40)
     assert archive.doubts() == ["the partition is halted: two topics; its last commit waits to be published"]
+
+
+def test_a_partition_that_is_halted_because_its_source_lost_records_is_doubted(archive: Archive) -> None:
+    row = archive.row()
+    halted = transitions.halt(row, "offsets 30 to 39 were deleted", 0.0, lost=(30, 40))
+    archive.put(halted)
+    assert archive.doubts() == ["the partition is halted: offsets 30 to 39 were deleted"]
+    archive.put(transitions.reopen(halted, 0.0))
+    assert archive.doubts() == []
 
 
 # --- while the pipeline goes on --------------------------------------------------------------------------------------

@@ -308,3 +308,41 @@ def test_the_extent_of_a_partition_is_what_is_left_to_read() -> None:
     latest = Stand(stand.cluster, start="latest").found()["orders|1"]
     gone = replace(latest, spec={**latest.spec, "topic": "gone"})
     assert stand.source.extents([latest, gone]) == [(9, 9), None]
+
+
+# --- a first offset that is pinned -----------------------------------------------------------------------------------
+
+PINNED = [
+    {"start": "group", "start_group": "old"},
+    {"start": "offset", "start_offset": 30},
+    {"start": "time", "start_time": "1970-01-01T00:00:30"},
+    {"start": "latest"},
+]
+
+
+@pytest.mark.parametrize("settings", PINNED, ids=lambda settings: settings["start"])
+@pytest.mark.parametrize("on_loss", ["halt", "record"])
+def test_records_behind_a_pinned_start_that_were_deleted_before_the_first_batch_are_lost(
+    settings: dict[str, Any], on_loss: str
+) -> None:
+    cluster = FakeCluster(orders=[(5, 30)])
+    cluster.groups = {Place("orders", 0): 30}
+    stand = Stand(cluster, on_loss=on_loss, **settings)
+    lease = stand.found()["orders|0"]
+    cluster.logs[Place("orders", 0)] = (40, 90)
+    plan = stand.plan(lease)
+    lost = [event for event in stand.source.noticed() if isinstance(event, RecordsLost)]
+    assert [(one.start, one.end) for one in lost] == [(30, 40)]
+    if on_loss == "halt":
+        assert isinstance(plan, Halt)
+    else:
+        assert (plan.start, plan.end, plan.gaps) == ({"offset": 30}, {"offset": 90}, ((30, 40),))
+
+
+def test_a_group_that_has_read_more_than_the_log_has_is_not_waited_for_in_silence() -> None:
+    cluster = FakeCluster(orders=[(0, 20)])
+    cluster.groups = {Place("orders", 0): 500}
+    stand = Stand(cluster, start="group", start_group="old")
+    assert "ends at 20, before offset 500" in str(stand.plan(stand.found()["orders|0"]))
+    ahead = Stand(cluster, start="offset", start_offset=500)
+    assert isinstance(ahead.plan(ahead.found()["orders|0"]), Wait)

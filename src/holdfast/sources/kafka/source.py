@@ -161,18 +161,18 @@ class KafkaSource(Source):
         position = self._position(place, lease)
         if position is None:
             return BatchError(f"the position {lease.progress.position!r} is no offset")
-        first, read_before = self._firsts[place], lease.progress.position is not None
+        first = self._firsts[place]
         bound = lease.spec.get("end")
         if bound is not None:
             return self._bounded(place, position, min(end, bound), bound, limits)
         self._tell_lag(place, lease, end - position)
         if end < position:
-            if not read_before:
-                return Wait(self._config.poll_interval)
+            if lease.progress.position is None and self._config.start == "offset":
+                return Wait(self._config.poll_interval)  # a person has chosen an offset that is still to come
             return Halt(f"the log of {place.topic} ends at {end}, before offset {position}: the brokers lost records")
-        if first > position and read_before:
-            return self._after_loss(place, lease, first, end, limits)
-        return self._due(place, max(position, first), end, limits)
+        if first > position:
+            return self._after_loss(place, lease, (position, first), end, limits)
+        return self._due(place, position, end, limits)
 
     def _bounded(self, place: Place, position: int, end: int, bound: int, limits: Limits) -> Plan:
         """A run reads up to an offset that was there when it was made, and as fast as it can."""
@@ -192,17 +192,19 @@ class KafkaSource(Source):
         kept = self._kept.get(place.topic)
         self._noticed.append(LagMeasured(lease.pipeline, lease.key, max(records, 0), seconds, kept))
 
-    def _after_loss(self, place: Place, lease: Lease, first: int, end: int, limits: Limits) -> Plan:
-        position: int = lease.progress.position["offset"]
+    def _after_loss(self, place: Place, lease: Lease, lost: tuple[int, int], end: int, limits: Limits) -> Plan:
+        """`lost`: the offsets [from, to) that were to be read next and are not in Kafka any more."""
+        position, first = lost
         if (place, first) not in self._told_lost:
             self._told_lost.add((place, first))
             self._noticed.append(RecordsLost(lease.pipeline, lease.key, position, first))
         if self._config.on_loss == "halt":
             return Halt(
                 f"offsets {position} to {first - 1} of {lease.key} were deleted by the brokers before they were read; "
-                "`on_loss: record` records the gap and goes on"
+                "`on_loss: record` records the gap and goes on",
+                lost=lost,
             )
-        return self._cut(place, position, min(end, first + self._most(place)), limits, gaps=((position, first),))
+        return self._cut(place, position, min(end, first + self._most(place)), limits, gaps=(lost,))
 
     def _most(self, place: Place) -> int:
         policy = self._config.policy_of(place.topic)
