@@ -76,7 +76,7 @@ Ranges(start, end, again) ==  \* what a try may cover: any length from the start
 
 Tries(n, start, end, generation, revision, again) ==
     {[by |-> n, token |-> node[n].lease.token, era |-> rollbacks, start |-> r[1], end |-> r[2], files |-> k,
-      generation |-> generation, revision |-> revision] :
+      generation |-> generation, parser |-> node[n].generation, revision |-> revision] :
         r \in Ranges(start, end, again), k \in 1..MaxFiles}
 
 Sensible(batch) == batch.files <= Cardinality(Range(batch.start, batch.end))
@@ -356,18 +356,28 @@ Settle(n) ==
     /\ Become(n, Admitted(n, node[n].lease))
     /\ UNCHANGED <<store, manifests, bucket, faults>>
 
-(* Staged data of a commit is gone: read its range again.  What a manifest tells of already must come out the same. *)
-Rebuild(n) ==
-    /\ node[n].pc = "rebuild"
-    /\ LET receipts == node[n].lease.receipts  old == ManifestOf(node[n].lease) IN
-       \E t \in Tries(n, receipts.commit.start, receipts.commit.end, receipts.commit.generation,
-                      receipts.batch.revision + 1, TRUE) :
+(* Staged data of a commit is gone: read its range again.  What a manifest tells of already must come out the same.  Only
+   the parser of the commit's generation can do it.  A node of an earlier one leaves it to the others; where a later one
+   is current nobody runs that parser any more, and the partition halts.                                             *)
+MayRebuild(n) == node[n].generation = node[n].lease.receipts.commit.generation \/ Bug("RebuildByAnyParser")
+
+RebuildAnew(n) ==
+    LET receipts == node[n].lease.receipts  old == ManifestOf(node[n].lease) IN
+    \E t \in Tries(n, receipts.commit.start, receipts.commit.end, receipts.commit.generation,
+                   receipts.batch.revision + 1, TRUE) :
         LET fresh == ManifestOf([node[n].lease EXCEPT !.receipts.batch = t])  there == ManifestsAt(old.sequence) IN
         /\ Sensible(t)
         /\ staged' = StageInto(staged, StagedFiles(t))
         /\ IF there = {} \/ (\E m \in there : Agrees(m, old) /\ Agrees(m, fresh))
            THEN Become(n, [node[n] EXCEPT !.pc = "restage", !.batch = t])
            ELSE Go(n, "halt")
+
+Rebuild(n) ==
+    /\ node[n].pc = "rebuild"
+    /\ IF MayRebuild(n) THEN RebuildAnew(n)
+       ELSE /\ ~Bug("RebuildWaitsForItsParser")
+            /\ IF node[n].generation < node[n].lease.receipts.commit.generation THEN Become(n, Idle) ELSE Go(n, "halt")
+            /\ UNCHANGED staged
     /\ UNCHANGED <<store, manifests, bucket, faults>>
 
 (* Mutant: the files are made visible first and the manifest is created afterwards. *)
@@ -504,6 +514,9 @@ ManifestsTellAll ==  \* one manifest per commit; together they tell the items in
 GenerationsDoNotMix ==  \* once a later generation has committed, an earlier one never does
     /\ row.receipts # None => row.receipts.commit.generation = row.generation
     /\ \A x, y \in bucket : x.key[3] < y.key[3] => x.key[1] <= y.key[1]
+
+MadeByItsGeneration ==  \* what is committed was parsed by the code of the generation whose names it gets
+    row.receipts # None => row.receipts.batch.parser = row.receipts.commit.generation
 
 NobodyElsesFile ==  \* no publish ever meets another file under its key, so that a bucket that overwrites is safe too
     /\ \A n \in Nodes : node[n].pc = "link" => \A f \in node[n].left : ~Foreign(f)

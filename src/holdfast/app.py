@@ -24,7 +24,7 @@ from holdfast.errors import UsageError
 from holdfast.events import Event, Notice, SinkOpened
 from holdfast.flow.batch import Limits
 from holdfast.flow.engine import Engine
-from holdfast.flow.generations import Generation, Generations, follow
+from holdfast.flow.generations import Generation, Generations, OwnGeneration, follow
 from holdfast.flow.loop import LoopSettings, PipelineLoop
 from holdfast.flow.node import Node
 from holdfast.flow.processor import Processor
@@ -284,7 +284,7 @@ def _run_node(
     settings: Settings, store: Store, world: World, clock: HostClock, parts: Mapping[str, Parts], name: str | None
 ) -> int:
     session = new_session(settings, store, world, list(parts), name)
-    current = {name: current_generation(settings, store, world, name) for name in parts}
+    own = {name: own_generation(settings, store, world, name) for name in parts}
     engine = engine_of(settings, parts, world.emit)
     coordinators = {name: coordinator_of(settings, store, world, session, name) for name in parts}
     loops = [
@@ -294,7 +294,7 @@ def _run_node(
             built.sinks,
             engine,
             loop_settings_of(settings, name),
-            generation=current[name],
+            generation=own[name],
         )
         for name, built in parts.items()
     ]
@@ -319,11 +319,8 @@ def coordinator_of(settings: Settings, store: Store, world: World, session: Sess
     return Coordinator(store, world, session, settings.identifier(name), policy=policy)
 
 
-def current_generation(settings: Settings, store: Store, world: World, name: str) -> Callable[[], int | None]:
-    """Make this node's generation known. Answers how to ask for the current one; None if it is another node's.
-
-    Blocks while the store is away, as opening it does.
-    """
+def own_generation(settings: Settings, store: Store, world: World, name: str) -> OwnGeneration:
+    """Make this node's generation known. Blocks while the store is away, as opening it does."""
     pipeline, known = settings.pipelines[name], generations(settings, store, name)
     mine = Generation(pipeline.generation, digest_of(pipeline), parsing_of(pipeline), created_by=settings.node.name)
     recent = generations(settings, store.recent(settings.node.heartbeat_interval * RECENT), name)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from holdfast.flow.batch import Limits
+from holdfast.flow.generations import NodeGeneration
 from holdfast.flow.loop import LoopSettings, PipelineLoop
 from holdfast.flow.node import Node
 from holdfast.leases.coordinator import ClaimPolicy, Coordinator
@@ -92,7 +91,7 @@ class Fleet(Site):
         return self.assemble_with(name, host, self.connect(host))
 
     def assemble_with(
-        self, name: str, host: Host, store: StoreClient, generation: Callable[[], int | None] | None = None
+        self, name: str, host: Host, store: StoreClient, generation: NodeGeneration | None = None
     ) -> Running:
         """A node on that connection; `generation` as the loop is given it."""
         knobs = self.knobs

@@ -80,7 +80,7 @@ class RollOut(Fleet):
         if name == "person":
             return Running(host, Person(self, host, store), NoBatches())
         node = Versioned(self, host, store, self._version(name))
-        running = self.assemble_with(name, host, store, node.generation)
+        running = self.assemble_with(name, host, store, node)
         node.program, running.node = running.node, node
         return running
 
@@ -116,7 +116,7 @@ class Versioned:
 
     def run(self) -> None:
         known = Generations(self.store, self.host.world.new_id, PIPELINE)
-        self._ask = follow(known, known, self.version, self.host.world, switch=self.site.automatic, patience=None)
+        self._own = follow(known, known, self.version, self.host.world, switch=self.site.automatic, patience=None)
         assert self.program is not None
         self.program.run()
 
@@ -124,8 +124,11 @@ class Versioned:
         assert self.program is not None
         self.program.stop()
 
-    def generation(self) -> int | None:
-        return self._ask()
+    def current(self) -> int | None:
+        return self._own.current()
+
+    def has_parsing_of(self, number: int) -> bool:
+        return self._own.has_parsing_of(number)
 
 
 class Person:

@@ -15,8 +15,9 @@ from holdfast.events import (
     PartitionFailed,
     Unreachable,
 )
-from holdfast.flow.batch import Batch, Close
+from holdfast.flow.batch import Batch, Close, Cut
 from holdfast.flow.engine import Advanced, Engine, Failed, Report, Staged
+from holdfast.flow.generations import NodeGeneration
 from holdfast.flow.held import Held, Holdings
 from holdfast.flow.publishing import Publisher
 from holdfast.flow.sink import Sink
@@ -25,8 +26,14 @@ from holdfast.leases import transitions
 from holdfast.leases.coordinator import Coordinator
 from holdfast.leases.lease import Counts, Json, Lease, Status
 from holdfast.leases.transitions import Advance
+from holdfast.leases.writes import until_answered
 
 OUTSIDE_PAUSE = 5.0
+_NO_PARSER = (
+    "the staged data of commit {0} is gone, and no node runs generation {1}, whose parsing alone can make it again: "
+    "generation {2} is current. Make the parsing of generation {1} current again (`holdfast generation back`, or its "
+    "code under a later number), then reopen the partition"
+)
 
 
 class Committer:
@@ -40,7 +47,9 @@ class Committer:
         sinks: Mapping[str, Sink],
         engine: Engine,
         holdings: Holdings,
+        generation: NodeGeneration,
     ) -> None:
+        self._generation = generation
         self._source = source
         self._coordinator = coordinator
         self._publisher = publisher
@@ -132,6 +141,28 @@ class Committer:
         return result
 
     # --- rebuild -----------------------------------------------------------------------------------------------
+
+    def range_to_rebuild(self, held: Held, current: int | None) -> Cut | None:
+        """What to read again for a commit whose staged data is gone; None if this node must not.
+
+        Only the parsing that made the commit can make it again. Nobody works under a generation that is not current
+        any more, so that waiting for another node would be in vain: the partition halts.
+        """
+        made_by = held.lease.commit.generation
+        if made_by == current or (current is not None and made_by < current and self._can_parse_as(made_by)):
+            receipt = next(iter((held.lease.commit.receipts or {}).values()))
+            gaps = tuple((first, end) for first, end in receipt.get("gaps", ()))
+            return Cut(receipt["from"], receipt["to"], gaps=gaps)
+        if current is None or made_by > current:
+            # This node has not heard of the switch yet; those that have can make it again.
+            self.hand_back_later(held, self._coordinator.session.timing.timeout)
+            return None
+        self._coordinator.halt(held.lease, _NO_PARSER.format(held.lease.commit.commit_id, made_by, current))
+        self._holdings.drop(held)
+        return None
+
+    def _can_parse_as(self, generation: int) -> bool:
+        return until_answered(self._coordinator.world, "store", lambda: self._generation.has_parsing_of(generation))
 
     def _restage(self, held: Held, batch: Batch, report: Staged | Advanced) -> None:
         if isinstance(report, Advanced):

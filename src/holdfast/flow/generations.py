@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
+from typing import Protocol
 
 from holdfast.errors import PartitionNotFound, Refused, StoreUnavailable, UsageError
 from holdfast.leases.lease import Json, Lease, Ownership, Progress, Status
@@ -136,26 +137,63 @@ class Generations:
         return told
 
 
-def follow(
-    known: Generations, recent: Generations, mine: Generation, world: World, *, switch: bool, patience: float | None
-) -> Callable[[], int | None]:
-    """Make a node's generation known. Returns how to ask for the current one: None while it is not this node's parsing.
+class NodeGeneration(Protocol):
+    """What one node's loop needs to know of generations."""
 
-    `recent` may be a little behind. Blocks while the store is away, for at most `patience` seconds.
-    """
-    latest = until_answered(world, "store", lambda: known.register(mine, switch=switch), patience)
+    def current(self) -> int | None:
+        """The number of the current generation; None if its parsing is not this node's. Does not raise."""
 
-    def ask() -> int | None:
-        nonlocal latest
+    def has_parsing_of(self, number: int) -> bool:
+        """Whether this node's parsing is that of the generation. Raises `StoreUnavailable`."""
+
+
+@dataclass(frozen=True, slots=True)
+class FixedGeneration:
+    """The generation of a run, or of a node without others: always current."""
+
+    number: int
+
+    def current(self) -> int | None:
+        return self.number
+
+    def has_parsing_of(self, number: int) -> bool:
+        return number == self.number
+
+
+class OwnGeneration:
+    """The generation of a node, as the store tells; made by `follow`."""
+
+    def __init__(self, known: Generations, recent: Generations, mine: Generation, latest: tuple[int, str]) -> None:
+        self._known = known
+        self._recent = recent
+        self._mine = mine
+        self._latest = latest
+
+    def current(self) -> int | None:
         with suppress(StoreUnavailable):  # what is current was current a moment ago; a commit tests the row's own
             try:
-                latest = recent.current()
+                self._latest = self._recent.current()
             except PartitionNotFound:  # the store has lost writes; what this node knew is the best that there is
-                known.remember(mine, latest)
-        number, digest = latest
-        return number if digest == mine.digest else None
+                self._known.remember(self._mine, self._latest)
+        number, digest = self._latest
+        return number if digest == self._mine.digest else None
 
-    return ask
+    def has_parsing_of(self, number: int) -> bool:
+        try:
+            return self._known.show(number).digest == self._mine.digest
+        except UsageError:
+            return number == self._mine.number
+
+
+def follow(
+    known: Generations, recent: Generations, mine: Generation, world: World, *, switch: bool, patience: float | None
+) -> OwnGeneration:
+    """Make a node's generation known. `recent` may be a little behind.
+
+    Blocks while the store is away, for at most `patience` seconds.
+    """
+    latest = until_answered(world, "store", lambda: known.register(mine, switch=switch), patience)
+    return OwnGeneration(known, recent, mine, latest)
 
 
 def _not_kept() -> StoreUnavailable:

@@ -21,6 +21,7 @@ from holdfast.flow.batch import Batch, Close, Cut, Done, Limits, Plan, Wait
 from holdfast.flow.committing import Committer
 from holdfast.flow.engine import Advanced, Engine, Report, Staged
 from holdfast.flow.finalizer import finalizers
+from holdfast.flow.generations import FixedGeneration, NodeGeneration
 from holdfast.flow.handing import HandingOff
 from holdfast.flow.held import Held, Holdings
 from holdfast.flow.publishing import Publisher
@@ -66,11 +67,11 @@ class PipelineLoop:
         engine: Engine,
         settings: LoopSettings,
         may_claim: Callable[[], bool] = lambda: True,
-        generation: Callable[[], int | None] | None = None,
+        generation: NodeGeneration | None = None,
     ) -> None:
         """`may_claim` is asked on every pass; while it says no, everything is handed back. A run says so.
 
-        `generation` is asked then, too: the number of the current one; None if another one's code must run it.
+        `generation` is asked then, too, for the number of the current one; by default it is that of the settings.
         """
         self._coordinator = coordinator
         self._world = coordinator.world
@@ -82,13 +83,13 @@ class PipelineLoop:
         self._reach = Reach(source, settings.max_batches)
         self._watchdog = Watchdog(coordinator.world.clock, self._holdings, settings.limits.timeout)
         self._publisher = Publisher(coordinator, sinks, self._holdings)
-        self._committer = Committer(coordinator, self._publisher, source, sinks, engine, self._holdings)
+        self._own = generation or FixedGeneration(settings.generation)
+        self._committer = Committer(coordinator, self._publisher, source, sinks, engine, self._holdings, self._own)
         fair = FairShare(coordinator, settings.replicas)
         # A run is over some day and shares nothing with the live pipeline, so that its nodes pull.
         self._sharing: Sharing = fair if source.lives_long and not coordinator.run else Pull(coordinator)
         self._handing = HandingOff(coordinator, engine, self._holdings)
         self._may_claim = may_claim
-        self._ask_generation = generation or (lambda: settings.generation)
         self._generation: int | None = None
         self._allowed = False
         self._discovery = _discovery(coordinator, source, self._look_soon)
@@ -160,7 +161,7 @@ class PipelineLoop:
             return
         passing = self._pass_due(now)
         if passing:
-            self._generation = self._ask_generation()
+            self._generation = self._own.current()
             if not self._coordinator.run:
                 self._coordinator.session.take_part(self.pipeline, taking=self._generation is not None)
             self._allowed = self._generation is not None and self._may_claim()
@@ -324,13 +325,8 @@ class PipelineLoop:
 
     def _rebuild(self, gone: Sequence[Held]) -> None:
         for held in gone:
-            if held.lease.commit.generation != self._generation:
-                # Only the parser that made the commit can make it again.
-                self._committer.hand_back_later(held, self._coordinator.session.timing.timeout)
-                continue
-            receipt = next(iter((held.lease.commit.receipts or {}).values()))
-            cut = Cut(receipt["from"], receipt["to"])
-            self._submit([(held, self._batch(held, cut, held.lease.commit.commit_id))])
+            if (cut := self._committer.range_to_rebuild(held, self._generation)) is not None:
+                self._submit([(held, self._batch(held, cut, held.lease.commit.commit_id))])
 
     def _submit(self, planned: Sequence[tuple[Held, Batch]]) -> None:
         together = [pair for pair in planned if not pair[0].lonely]

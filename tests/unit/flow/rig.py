@@ -12,6 +12,7 @@ from holdfast.errors import Interrupted
 from holdfast.events import Event
 from holdfast.flow.batch import Limits
 from holdfast.flow.engine import Report
+from holdfast.flow.generations import NodeGeneration
 from holdfast.flow.loop import LoopSettings, PipelineLoop
 from holdfast.flow.node import Node
 from holdfast.flow.sink import Sink
@@ -113,6 +114,7 @@ class TestNode:
         replicas: int = 0,
         max_batches: int = 100,
         sinks: Callable[[str, Bucket], Sink] = FilesSink,
+        own: NodeGeneration | None = None,
     ) -> None:
         self.fleet = fleet
         self.engine = WakingEngine(self)
@@ -129,6 +131,7 @@ class TestNode:
             built,
             self.engine,
             LoopSettings(limits, max_batches, generation, replicas),
+            generation=own,
         )
         self.node = Node(self.session, [self.loop], self.engine, self.world)
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from holdfast.errors import Refused, UsageError
-from holdfast.flow.generations import CURRENT, Generation, Generations, follow, generations_of
+from holdfast.flow.generations import CURRENT, Generation, Generations, OwnGeneration, follow, generations_of
 from holdfast.leases.lease import Json, Key
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing.worlds import make_world
@@ -84,11 +84,11 @@ def test_a_node_makes_known_again_what_the_store_has_lost() -> None:
     store.open()
     known = Generations(store, world.new_id, "orders")
     known.register(FIRST, switch=False)
-    ask = follow(known, known, SECOND, world, switch=True, patience=0.0)
-    assert ask() == 2
+    own = follow(known, known, SECOND, world, switch=True, patience=0.0)
+    assert own.current() == 2
     lost = store.get([Key(generations_of("orders"), "", key) for key in (CURRENT, "0000000002")])
     store.remove([row for row in lost if row is not None])
-    assert ask() == 2
+    assert own.current() == 2
     assert known.current() == (2, "bbb")
     assert known.show(2).digest == "bbb"
 
@@ -110,3 +110,13 @@ def test_a_node_that_starts_while_a_later_generation_becomes_current_does_not_go
         known.register(one, switch=False)
     assert Raced(store, lambda: next(ids), "orders").register(SECOND, switch=True) == (3, "ccc")
     assert known.current() == (3, "ccc")
+
+
+def test_a_parsing_is_known_again_under_any_number_that_it_has(generations: Generations) -> None:
+    for one in (FIRST, SECOND):
+        generations.register(one, switch=True)
+    own = OwnGeneration(generations, generations, FIRST, generations.current())
+    assert own.current() is None
+    again = generations.back("me")
+    assert own.current() == again.number
+    assert [own.has_parsing_of(number) for number in (1, 2, again.number, 9)] == [True, False, True, False]
