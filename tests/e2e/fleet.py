@@ -126,8 +126,8 @@ class Node:
             self.process.kill()
         self.process.wait()
 
-    def exit_code(self, within: float) -> int:
-        """Its exit code; fails with its log if it does not end in time."""
+    def exit_code(self, within: float = 60.0) -> int:
+        """Its exit code; fails with its log if it does not end in time. A busy machine gets the time that it needs."""
         try:
             return self.process.wait(within)
         except subprocess.TimeoutExpired:

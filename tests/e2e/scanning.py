@@ -200,7 +200,7 @@ class Scan:
         left = self.running()
         for node in left:
             node.process.terminate()
-        assert [node.exit_code(30) for node in left] == [0] * len(left)
+        assert [node.exit_code() for node in left] == [0] * len(left)
 
     def end(self) -> None:
         for node in self.nodes.values():

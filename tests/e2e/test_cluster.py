@@ -217,7 +217,7 @@ def test_two_applications_share_topics_and_their_executors_need_no_holdfast(
 
         for node in (first, second):
             node.send(signal.SIGTERM)
-        assert [node.exit_code(15) for node in (first, second)] == [0, 0]
+        assert [node.exit_code() for node in (first, second)] == [0, 0]
         assert shop.visible() == shop.expected
         eventually(lambda: not any(worker.executors() for worker in shop.cluster.workers), 30, "executors are gone")
     told = first.said() + second.said()

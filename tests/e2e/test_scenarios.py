@@ -145,7 +145,9 @@ def test_a_node_that_cannot_keep_up_raises_an_alert_and_a_second_one_shares_its_
         eventually(lambda: site.held_by("b", "plain-busy") >= 1, WITHIN, "b has a share")
     finally:
         site.lines["a"].delay = 0.0
-    site.has("plain-busy", *[3000] * 4)
+    # What is there by now may all be in files already: only what comes later must be published by its owner.
+    produced(site, "plain-busy", 10)
+    site.has("plain-busy", *[3010] * 4)
     publishes(site, "b", "plain-busy")
     eventually(lambda: site.metric("a", "holdfast_lag_records") == 0, WITHIN, "no lag")
     site.hears("a", "AlertCleared", kind="partition_lagging")
@@ -222,7 +224,7 @@ def test_after_all_that_nodes_leave_in_order_and_everything_is_proven(site: Arch
     site.ensure("a", "b")
     for node in site.nodes.values():
         node.send(signal.SIGTERM)
-    assert [node.exit_code(60) for node in site.nodes.values()] == [0, 0]
+    assert [node.exit_code() for node in site.nodes.values()] == [0, 0]
     for pipeline in (HALTING, TOLERANT):
         code, proofs = site.verify(pipeline)
         assert (code, [one["doubts"] for one in proofs]) == (0, [[]] * len(proofs))

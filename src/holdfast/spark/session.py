@@ -14,7 +14,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
@@ -55,7 +55,8 @@ _LOCAL_DEFAULTS = {
     "spark.python.daemon.module": "holdfast.spark.workers",
 }
 
-_PATIENCE = 30.0  # seconds in which a JVM that was told to end does so
+_PATIENCE = 3.0
+"""Seconds in which a JVM that was asked to end does so by itself; then it is asked more firmly."""
 
 
 def start_session(
@@ -86,25 +87,23 @@ def start_session(
     public = [(name, value) for name, value in everything.items() if not re.search(SECRETS, name)]
     # The JVM's command line is readable by every user of the machine, so secrets follow over the socket.
     launch: Callable[..., Any] = launch_gateway
-    try:
-        with _signals_deferred():
-            # Recorded before there is a context, so that a failure below leaves no JVM behind.
-            SparkContext._gateway = SparkContext._gateway or launch(
+    with _recorded_processes() as launched:
+        try:
+            gateway = SparkContext._gateway or launch(
                 SparkConf(loadDefaults=False).setAll(public), {"process_group": 0}
             )
-        gateway: Any = SparkContext._gateway
-        SparkContext._jvm = gateway.jvm
-        with _own_interrupt_handler():
-            conf = SparkConf(_jvm=gateway.jvm).setAll(list(everything.items()))
-            context = SparkContext(conf=conf)
-        _ship(context, master, py_files)
-        return SparkSession(context)
-    except BaseException as error:
-        refusal = _refusal(error)
-        _end_jvm()
-        if refusal is not None:
-            raise UsageError(f"Spark does not start with these settings: {refusal}") from None
-        raise
+            SparkContext._gateway, SparkContext._jvm = gateway, gateway.jvm
+            with _own_interrupt_handler():
+                conf = SparkConf(_jvm=gateway.jvm).setAll(list(everything.items()))
+                context = SparkContext(conf=conf)
+            _ship(context, master, py_files)
+            return SparkSession(context)
+        except BaseException as error:
+            refusal = _refusal(error)
+            _end_jvm(launched)
+            if refusal is not None:
+                raise UsageError(f"Spark does not start with these settings: {refusal}") from None
+            raise
 
 
 def _ship(context: SparkContext, master: str, py_files: Sequence[Path]) -> None:
@@ -172,8 +171,28 @@ def _is_local(master: str) -> bool:
 
 
 @contextmanager
+def _recorded_processes() -> Iterator[list[subprocess.Popen[bytes]]]:
+    """The processes that Spark launches in the block. It returns its JVM only when that has started, if ever."""
+    from pyspark import java_gateway
+
+    launched: list[subprocess.Popen[bytes]] = []
+
+    def launch(*args: Any, **kwargs: Any) -> subprocess.Popen[bytes]:
+        with _signals_deferred():
+            launched.append(subprocess.Popen(*args, **kwargs))
+        return launched[-1]
+
+    module: Any = java_gateway
+    before, module.Popen = module.Popen, launch
+    try:
+        yield launched
+    finally:
+        module.Popen = before
+
+
+@contextmanager
 def _signals_deferred() -> Iterator[None]:
-    """Deliver SIGINT and SIGTERM when the block has ended: until Spark returns the JVM it starts, nobody can end it."""
+    """Deliver SIGINT and SIGTERM when the block has ended, so that a handler that raises interrupts nothing in it."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -201,18 +220,30 @@ def _own_interrupt_handler() -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
 
 
-def _end_jvm() -> None:
-    """End the JVM that this process started. One that `spark-submit` gave us is not ours to end."""
+def _end_jvm(launched: Sequence[subprocess.Popen[bytes]] = ()) -> None:
+    """End the JVM that this process started. One that `spark-submit` gave us is not ours to end.
+
+    `launched`: the processes of a start that failed, whose JVM may not listen yet.
+    """
     from pyspark import SparkContext
 
     gateway = SparkContext._gateway
-    if gateway is None or gateway.proc is None:
-        return
     SparkContext._gateway = SparkContext._jvm = None
-    gateway.shutdown()
-    gateway.proc.stdin.close()
+    if gateway is None:
+        for process in launched:
+            _end_process(process)
+    elif gateway.proc is not None:
+        gateway.shutdown()
+        gateway.proc.stdin.close()
+        with suppress(subprocess.TimeoutExpired):
+            gateway.proc.wait(timeout=_PATIENCE)
+        _end_process(gateway.proc)
+
+
+def _end_process(process: subprocess.Popen[bytes]) -> None:
+    process.terminate()
     try:
-        gateway.proc.wait(timeout=_PATIENCE)
+        process.wait(timeout=_PATIENCE)
     except subprocess.TimeoutExpired:
-        gateway.proc.kill()
-        gateway.proc.wait()
+        process.kill()
+        process.wait()
