@@ -12,7 +12,7 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from holdfast.errors import Halt, SourceUnavailable
-from holdfast.events import RecordsLost
+from holdfast.events import LagMeasured, RecordsLost, WaitsBehindTransaction
 from holdfast.flow.batch import Cut, Limits, Plan, Wait
 from holdfast.leases.lease import Lease, Progress, new_lease
 from holdfast.sources.kafka.cluster import Cluster, Place
@@ -154,6 +154,18 @@ def test_what_a_transaction_has_not_committed_is_not_planned(kafka_server: Kafka
         lease = reading.found()["deals|0"]
         assert reading.range(lease) == (0, 2)
         assert isinstance(reading.plan(at(lease, 2)), Wait)
+        assert reading.source.extents([at(lease, 2)]) == [(2, 3)]
+        reading.source.noticed()
+        reading.ahead += 60
+        reading.plan(at(lease, 2))
+        told = {type(event): event for event in reading.source.noticed()}
+        lag, waits = told[LagMeasured], told[WaitsBehindTransaction]
+        assert isinstance(lag, LagMeasured)
+        assert isinstance(waits, WaitsBehindTransaction)
+        assert lag.records == 1
+        assert lag.seconds is not None
+        assert lag.seconds >= 60
+        assert waits.offset == 2
         producer.abort_transaction(30)
         kafka_server.produce("deals", [b"later"])
         # The aborted record and its marker are inside the range; whoever reads it leaves them out.

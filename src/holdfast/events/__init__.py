@@ -37,6 +37,7 @@ from holdfast.events.outside import (
     RecordsLost,
     SinkOpened,
     Unreachable,
+    WaitsBehindTransaction,
 )
 from holdfast.events.partitions import (
     Action,
@@ -102,4 +103,5 @@ __all__ = [
     "SessionEnded",
     "SinkOpened",
     "Unreachable",
+    "WaitsBehindTransaction",
 ]

@@ -57,6 +57,21 @@ class RecordsLost(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class WaitsBehindTransaction(Event):
+    """A partition waits behind an open transaction: nothing from `offset` on can be read before it ends.
+
+    Told when a minute has passed, and every minute from then on. `since`: the time in UTC; `seconds` ago.
+    """
+
+    level: ClassVar[Level] = "warning"
+    pipeline: str
+    key: str
+    offset: int
+    since: str
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
 class Notice(Event):
     """A sentence for people, such as what a store is good for."""
 

@@ -168,7 +168,8 @@ class Source(ABC):
     def extents(self, leases: Sequence[Lease]) -> list[tuple[int, int] | None]:
         """For each lease the next offset to read, and the first one that is not there yet; None where it cannot tell.
 
-        Called by a thread of its own. Raises `SourceUnavailable`.
+        What is there and cannot be read yet counts, too: places that it may belong to must stay open. Called by a
+        thread of its own. Raises `SourceUnavailable`.
         """
         return [None] * len(leases)
 

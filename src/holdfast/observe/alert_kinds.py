@@ -8,6 +8,7 @@ from typing import Any, TypeAlias
 
 from holdfast.config.models import AlertSettings
 from holdfast.events import (
+    BatchCommitted,
     BatchPublished,
     DiscoveryFailed,
     DiscoveryFinished,
@@ -32,10 +33,14 @@ from holdfast.events import (
     RoundSubmitted,
     SessionEnded,
     Unreachable,
+    WaitsBehindTransaction,
 )
 
 NEAR_RETENTION = 0.5
 """Part of the time for which a source keeps records from which on lag is an alert: they may be lost soon."""
+
+LONGEST_TRANSACTION = 900.0
+"""Seconds; `transaction.max.timeout.ms` of a broker unless it is set. Beyond it, whoever should end one is gone."""
 
 Subject: TypeAlias = tuple[str | None, str | None]
 """The pipeline and the key that an alert or an event is about; None where it names none."""
@@ -62,22 +67,29 @@ FAILED = AlertKind(
 HALTED = AlertKind(
     "partition_halted", "A partition is halted: evidence disagrees.", "partition-halted.md", (PartitionAcquired,)
 )
+_HELD_NO_MORE = (
+    PartitionReleased,
+    PartitionHandedOff,
+    PartitionLost,
+    PartitionClosed,
+    PartitionCompleted,
+    PartitionFailed,
+    PartitionHalted,
+    SessionEnded,
+    NodeLeft,
+)
 LAGGING = AlertKind(
     "partition_lagging",
     "A partition that this node holds is behind its source by more than `lag_records` or `lag_seconds`, or by half of "
     "the time for which the source keeps records.",
     "partition-lagging.md",
-    (
-        PartitionReleased,
-        PartitionHandedOff,
-        PartitionLost,
-        PartitionClosed,
-        PartitionCompleted,
-        PartitionFailed,
-        PartitionHalted,
-        SessionEnded,
-        NodeLeft,
-    ),
+    _HELD_NO_MORE,
+)
+TRANSACTION_OPEN = AlertKind(
+    "transaction_open",
+    "A partition waits behind a transaction that was open for longer than brokers allow by default: 15 minutes.",
+    "open-transaction.md",
+    (BatchCommitted, *_HELD_NO_MORE),
 )
 RECORDS_LOST = AlertKind("records_lost", "The source has deleted records before they were read.", "records-lost.md")
 LEASE_LOST = AlertKind(
@@ -134,6 +146,7 @@ KINDS: Mapping[str, AlertKind] = {
         FAILED,
         HALTED,
         LAGGING,
+        TRANSACTION_OPEN,
         RECORDS_LOST,
         LEASE_LOST,
         SESSION_LOST,
@@ -198,6 +211,13 @@ def _lagging(event: LagMeasured, limits: AlertSettings) -> Sign | None:
     return Sign(LAGGING, subject_of(event), "; ".join(excess)) if excess else None
 
 
+def _behind_transaction(event: WaitsBehindTransaction, _: AlertSettings) -> Sign | None:
+    if event.seconds < LONGEST_TRANSACTION:
+        return None
+    message = f"waits behind an open transaction since {event.since}, at offset {event.offset}"
+    return Sign(TRANSACTION_OPEN, subject_of(event), message)
+
+
 def _unreachable(event: Unreachable, _: AlertSettings) -> Sign:
     name = f"{event.what}_unreachable"
     kind = KINDS.get(name) or AlertKind(name, f"The {event.what} does not answer.", "README.md", lasting=True)
@@ -229,5 +249,6 @@ _SIGNS: Mapping[type[Event], Callable[[Any, AlertSettings], Sign | None]] = {
     # Every session has an id of its own, so that each dead node is told of once.
     NodeExpired: lambda event, _: Sign(NODE_LOST, (None, event.session), f"session {event.session} was silent"),
     LagMeasured: _lagging,
+    WaitsBehindTransaction: _behind_transaction,
     Unreachable: _unreachable,
 }

@@ -41,6 +41,8 @@ class Hours(Source):
     def __init__(self, labels: Sequence[str]) -> None:
         self.labels = labels
         self.records: defaultdict[str, list[int]] = defaultdict(list)
+        self.unstable: dict[str, int] = {}
+        """By partition the offset from which on nothing can be read yet: a transaction is open."""
 
     def discover(self, state: dict[str, Any]) -> Iterable[Partition]:
         return [Partition(f"{TOPIC}|{label}", group=TOPIC, spec={"label": label}) for label in self.labels]
@@ -52,7 +54,8 @@ class Hours(Source):
         return [self._cut(lease) for lease in leases]
 
     def _cut(self, lease: Lease) -> Plan:
-        start, end = _offset(lease), len(self.records[lease.spec["label"]])
+        label = lease.spec["label"]
+        start, end = _offset(lease), self.unstable.get(label, len(self.records[label]))
         return Cut({"offset": start}, {"offset": end}) if start < end else Wait(0.0)
 
     def extents(self, leases: Sequence[Lease]) -> list[tuple[int, int] | None]:

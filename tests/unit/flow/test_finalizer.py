@@ -74,6 +74,24 @@ def test_places_are_final_when_all_partitions_have_passed_them() -> None:
     assert len(CALLS) == 2
 
 
+def test_what_lies_behind_an_open_transaction_keeps_its_places_open_for_ever() -> None:
+    archive = Archive(["0"], lateness="30m", idle_after="1h")
+    node = archive.node().start()
+    archive.archive(node, p0=[5, 6])
+    archive.source.unstable["0"] = 2
+    archive.archive(node, p0=[6, 6])
+    for _ in range(3):
+        archive.look(node)
+        archive.pass_time(2 * HOUR, node)
+    assert archive.successes() == []
+    del archive.source.unstable["0"]
+    archive.archive(node)
+    for _ in range(3):
+        archive.look(node)
+        archive.pass_time(2 * HOUR, node)
+    assert archive.successes() == [place(5), place(6)]
+
+
 def test_a_place_is_final_by_the_clock_when_the_next_one_has_begun() -> None:
     archive = Archive(["0"], lateness="30m")
     node = archive.node().start()

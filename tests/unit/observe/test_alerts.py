@@ -17,6 +17,7 @@ from holdfast.errors import Interrupted, StoreUnavailable
 from holdfast.events import (
     AlertCleared,
     AlertRaised,
+    BatchCommitted,
     BatchPublished,
     DiscoveryFailed,
     DiscoveryFinished,
@@ -41,6 +42,7 @@ from holdfast.events import (
     RoundSubmitted,
     SessionEnded,
     Unreachable,
+    WaitsBehindTransaction,
 )
 from holdfast.leases.writes import until_answered
 from holdfast.observe import alerting as putting_together
@@ -59,6 +61,7 @@ AT_ONCE: list[tuple[Event, str, str | None, str | None]] = [
     (PartitionFailed("orders", "k", "cannot parse"), "partition_failed", "orders", "k"),
     (PartitionHalted("orders", "k", "store and bucket disagree"), "partition_halted", "orders", "k"),
     (LagMeasured("orders", "k", 1001, 1.0), "partition_lagging", "orders", "k"),
+    (WaitsBehindTransaction("orders", "k", 10, "now", 900.0), "transaction_open", "orders", "k"),
     (RecordsLost("orders", "k", 10, 25), "records_lost", "orders", "k"),
     (PartitionLost("orders", "k", "another token"), "lease_lost", "orders", "k"),
     (SessionEnded("host:1:a", "it could not be renewed in time"), "session_lost", None, None),
@@ -76,6 +79,7 @@ ENDS: dict[type[Event], Event] = {
     type(event): event
     for event in (
         PartitionAcquired("orders", "k", 2),
+        BatchCommitted("orders", "k", 1, 1, 0),
         PartitionReleased("orders", "k"),
         PartitionHandedOff("orders", "k", "host:2:b"),
         PartitionLost("orders", "k", "another token"),
@@ -163,6 +167,7 @@ def test_the_message_says_what_happened(watch: Watch) -> None:
         "its retries are used up: cannot parse",
         "store and bucket disagree",
         "1001 records behind, more than 1000",
+        "waits behind an open transaction since now, at offset 10",
         "the source has deleted 10 to 25 (exclusive) before it was read",
         "another token",
         "session host:1:a has ended: it could not be renewed in time",

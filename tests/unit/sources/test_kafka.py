@@ -10,10 +10,10 @@ import pytest
 from pydantic import ValidationError
 
 from holdfast.errors import BatchError, Halt
-from holdfast.events import LagMeasured, Notice, RecordsLost
+from holdfast.events import LagMeasured, Notice, RecordsLost, WaitsBehindTransaction
 from holdfast.flow.batch import Batch, Cut, Done, Limits, Name, Plan, Wait
 from holdfast.leases.lease import Commit, Lease, Progress, new_lease
-from holdfast.sources.kafka.cluster import Cluster, Glimpse, Place, Topic
+from holdfast.sources.kafka.cluster import Cluster, Glimpse, LogEnd, Place, Topic
 from holdfast.sources.kafka.config import KafkaConfig
 from holdfast.sources.kafka.source import KafkaSource
 
@@ -27,6 +27,8 @@ class FakeCluster(Cluster):
         super().__init__({}, "read_committed")
         self.logs = {Place(name, number): log for name, logs in topics.items() for number, log in enumerate(logs)}
         self.ids = {name: f"id-{name}" for name in topics}
+        self.highs: dict[Place, int] = {}
+        """High watermarks, where they are beyond the last stable offset."""
         self.made_at: dict[Place, float] = {}
         self.size = 256
         self.groups: dict[Place, int] = {}
@@ -39,8 +41,9 @@ class FakeCluster(Cluster):
         parts = {name: tuple(at.partition for at in self.logs if at.topic == name) for name in names}
         return [Topic(name, self.ids[name], parts[name]) for name in names if name in self.ids]
 
-    def ends(self, places: Iterable[Place]) -> dict[Place, int]:
-        return {place: self.logs[place][1] for place in places if place in self.logs}
+    def ends(self, places: Iterable[Place]) -> dict[Place, LogEnd]:
+        stable = {place: self.logs[place][1] for place in places if place in self.logs}
+        return {place: LogEnd(end, self.highs.get(place, end)) for place, end in stable.items()}
 
     def starts(self, places: Iterable[Place]) -> dict[Place, int]:
         return {place: self.logs[place][0] for place in places if place in self.logs}
@@ -346,3 +349,49 @@ def test_a_group_that_has_read_more_than_the_log_has_is_not_waited_for_in_silenc
     assert "ends at 20, before offset 500" in str(stand.plan(stand.found()["orders|0"]))
     ahead = Stand(cluster, start="offset", start_offset=500)
     assert isinstance(ahead.plan(ahead.found()["orders|0"]), Wait)
+
+
+# --- behind an open transaction --------------------------------------------------------------------------------------
+
+
+def test_lag_counts_what_lies_behind_an_open_transaction() -> None:
+    stand = Stand(FakeCluster(orders=[(0, 100)]))
+    stand.cluster.highs[Place("orders", 0)] = 1_000_000
+    stand.cluster.made_at[Place("orders", 0)] = stand.clock.now - 12.0
+    assert isinstance(stand.plan(at(stand.found()["orders|0"], 100)), Wait)
+    (lag,) = [event for event in stand.source.noticed() if isinstance(event, LagMeasured)]
+    assert (lag.records, lag.seconds) == (999_900, 12.0)
+
+
+def test_a_transaction_that_hangs_is_told_and_again_while_it_lasts() -> None:
+    stand = Stand(FakeCluster(orders=[(0, 100)]))
+    place = Place("orders", 0)
+    stand.cluster.highs[place], stand.cluster.made_at[place] = 200, stand.clock.now
+    lease = at(stand.found()["orders|0"], 100)
+
+    def told_after(seconds: float) -> list[WaitsBehindTransaction]:
+        stand.clock.now += seconds
+        stand.plan(lease)
+        return [event for event in stand.source.noticed() if isinstance(event, WaitsBehindTransaction)]
+
+    assert told_after(0) == []
+    assert told_after(59) == []
+    assert told_after(1) == [WaitsBehindTransaction("archive", "orders|0", 100, "1970-01-12T13:46:40Z", 60.0)]
+    assert told_after(30) == []
+    assert [one.seconds for one in told_after(30)] == [120.0]
+    stand.cluster.logs[place] = (0, 200)
+    assert told_after(300) == []
+
+
+def test_the_extent_of_a_partition_reaches_beyond_an_open_transaction() -> None:
+    stand = Stand(FakeCluster(orders=[(0, 100)]))
+    stand.cluster.highs[Place("orders", 0)] = 1_000_000
+    assert stand.source.extents([at(stand.found()["orders|0"], 100)]) == [(100, 1_000_000)]
+
+
+def test_a_run_waits_for_an_open_transaction_and_does_not_take_it_for_a_loss() -> None:
+    stand = Stand(FakeCluster(orders=[(0, 40)]))
+    stand.cluster.highs[Place("orders", 0)] = 100
+    row = bounded(stand, 20, 75)
+    assert stand.plan(row).end == {"offset": 40}
+    assert isinstance(stand.plan(at(row, 40)), Wait)

@@ -24,6 +24,8 @@ NOT_SERVED = {
     "UNKNOWN_TOPIC_OR_PART",
     "LEADER_NOT_AVAILABLE",
     "NOT_LEADER_FOR_PARTITION",
+    "FENCED_LEADER_EPOCH",
+    "UNKNOWN_LEADER_EPOCH",
     "_UNKNOWN_PARTITION",
     "_UNKNOWN_TOPIC",
     "_NOENT",
@@ -36,6 +38,17 @@ class Place(NamedTuple):
 
     topic: str
     partition: int
+
+
+class LogEnd(NamedTuple):
+    """Where the log of a partition ends."""
+
+    stable: int
+    """The first offset that cannot be read: that of the oldest open transaction, else `high`."""
+    high: int
+    """The first offset that no record has: the high watermark."""
+    epoch: int | None = None
+    """Of the leader that said so; None if the brokers do not tell."""
 
 
 class Glimpse(NamedTuple):
@@ -89,33 +102,49 @@ class Cluster:
             found.append(Topic(name, str(told.topic_id), partitions))
         return found
 
-    def ends(self, places: Iterable[Place]) -> dict[Place, int]:
-        """The first offset that cannot be read yet, of each that has one."""
-        return self._offsets(places, _admin().OffsetSpec.latest())
+    def ends(self, places: Iterable[Place]) -> dict[Place, LogEnd]:
+        """Where the log of each ends, of those that are served."""
+        where, latest = list(places), _admin().OffsetSpec.latest()
+        # Both are under way at the same time.
+        asked = self._ask(where, latest, committed_only=False)
+        asked_stable = self._ask(where, latest, committed_only=True) if self._committed_only else None
+        highs = self._found(asked)
+        stables = highs if asked_stable is None else self._found(asked_stable)
+        return {place: _log_end(stables[place], highs[place]) for place in where if place in stables and place in highs}
 
     def starts(self, places: Iterable[Place]) -> dict[Place, int]:
-        """The first offset that is still there."""
-        return self._offsets(places, _admin().OffsetSpec.earliest())
+        """The first offset that is still there, of those that are served."""
+        found = self._found(self._ask(places, _admin().OffsetSpec.earliest(), committed_only=self._committed_only))
+        return {place: told.offset for place, told in found.items()}
 
     def at_time(self, places: Sequence[Place], milliseconds: int) -> dict[Place, int]:
         """The first offset at or after that time; the end where there is none."""
-        found = self._offsets(places, _admin().OffsetSpec.for_timestamp(milliseconds))
-        later = {place: offset for place, offset in found.items() if offset >= 0}
-        return later | self.ends(place for place in places if place not in later)
+        spec = _admin().OffsetSpec.for_timestamp(milliseconds)
+        found = self._found(self._ask(places, spec, committed_only=self._committed_only))
+        later = {place: told.offset for place, told in found.items() if told.offset >= 0}
+        ends = self.ends(place for place in places if place not in later)
+        return later | {place: end.stable for place, end in ends.items()}
 
-    def _offsets(self, places: Iterable[Place], spec: Any) -> dict[Place, int]:
-        """Of each that is served: one that is gone or without a leader must not hold up the others."""
-        from confluent_kafka import IsolationLevel, KafkaException, TopicPartition
+    def _ask(self, places: Iterable[Place], spec: Any, *, committed_only: bool) -> Mapping[Any, Any]:
+        from confluent_kafka import IsolationLevel, TopicPartition
 
-        isolation = IsolationLevel.READ_COMMITTED if self._committed_only else IsolationLevel.READ_UNCOMMITTED
+        isolation = IsolationLevel.READ_COMMITTED if committed_only else IsolationLevel.READ_UNCOMMITTED
         asked = {TopicPartition(*place): spec for place in places}
         if not asked:
             return {}
-        futures = self._client().list_offsets(asked, isolation_level=isolation, request_timeout=PATIENCE)
+        told: Mapping[Any, Any] = self._client().list_offsets(
+            asked, isolation_level=isolation, request_timeout=PATIENCE
+        )
+        return told
+
+    def _found(self, futures: Mapping[Any, Any]) -> dict[Place, Any]:
+        """Of each that is served: one that is gone or without a leader must not hold up the others."""
+        from confluent_kafka import KafkaException
+
         found = {}
         for where, future in futures.items():
             try:
-                found[Place(where.topic, where.partition)] = future.result().offset
+                found[Place(where.topic, where.partition)] = future.result()
             except KafkaException as error:
                 if error.args[0].name() not in NOT_SERVED:
                     told = f"cannot look up offsets of {where.topic}: {error.args[0].str()}"
@@ -132,10 +161,13 @@ class Cluster:
             told = _answered("read committed offsets", lambda: consumer.committed(asked, timeout=PATIENCE))
         finally:
             consumer.close()
+        for one in told:
+            if one.error is not None:
+                raise SourceUnavailable(f"cannot read offsets of {one.topic} committed by {group}: {one.error.str()}")
         return {Place(one.topic, one.partition): one.offset for one in told if one.offset >= 0}
 
     def peek(self, positions: Mapping[Place, int]) -> dict[Place, Glimpse]:
-        """The first record at or after each offset, of those that answer in time."""
+        """The first record at or after each offset, of open transactions too, of those that answer in time."""
         from confluent_kafka import TopicPartition
 
         found: dict[Place, Glimpse] = {}
@@ -143,11 +175,16 @@ class Cluster:
         with suppress(Exception):  # only a figure for people and an estimate of age
             consumer.assign([TopicPartition(*place, offset) for place, offset in positions.items()])
             give_up = time.monotonic() + PEEK_PATIENCE
-            while len(found) < len(positions) and (left := give_up - time.monotonic()) > 0:
+            waiting = set(positions)
+            while waiting and (left := give_up - time.monotonic()) > 0:
                 message = consumer.poll(left)
-                if message is None or message.error():
+                error = None if message is None else message.error()
+                if message is None or (error and error.name() != "_PARTITION_EOF"):
                     continue
                 place = Place(str(message.topic()), int(message.partition() or 0))
+                waiting.discard(place)
+                if error:
+                    continue  # only markers of transactions are left
                 size = len(message.key() or b"") + len(message.value() or b"")
                 found.setdefault(place, Glimpse(message.timestamp()[1] / 1000, size))
                 # Not paused: a pause would outlive the assignment.
@@ -182,9 +219,15 @@ class Cluster:
         if self._peeking is None:
             own = {"group.id": "holdfast-peek", "enable.auto.commit": False, "auto.offset.reset": "earliest"}
             small = {"fetch.message.max.bytes": 65536, "queued.max.messages.kbytes": 1024}
-            isolation = "read_committed" if self._committed_only else "read_uncommitted"
-            self._peeking = Consumer({**self._properties, **own, **small, "isolation.level": isolation})
+            everything = {"isolation.level": "read_uncommitted", "enable.partition.eof": True}
+            self._peeking = Consumer({**self._properties, **own, **small, **everything})
         return self._peeking
+
+
+def _log_end(stable: Any, high: Any) -> LogEnd:
+    """Of two answers; more may have come between them."""
+    epochs = [told.leader_epoch for told in (stable, high) if told.leader_epoch is not None]
+    return LogEnd(stable.offset, max(stable.offset, high.offset), min(epochs, default=None))
 
 
 def _admin() -> Any:

@@ -8,19 +8,20 @@ from __future__ import annotations
 import re
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from holdfast.errors import BatchError, Halt, Refused, SourceUnavailable
-from holdfast.events import Event, LagMeasured, Notice, RecordsLost
+from holdfast.errors import BatchError, Halt, Refused
+from holdfast.events import Event, LagMeasured, Notice, RecordsLost, WaitsBehindTransaction
 from holdfast.flow.batch import Batch, Cut, Done, Limits, Name, Plan, Wait
 from holdfast.flow.policy import Backlog, Due, decide
 from holdfast.flow.source import Source
 from holdfast.leases.lease import Json, Lease, Partition
-from holdfast.sources.kafka.cluster import Cluster, Place, Topic
+from holdfast.sources.kafka.cluster import Cluster, LogEnd, Place, Topic
 from holdfast.sources.kafka.config import KafkaConfig
 from holdfast.sources.kafka.group import GroupOffsets
+from holdfast.sources.kafka.logs import CHECK_EVERY, Logs
 from holdfast.sources.kafka.properties import client_properties
 from holdfast.sources.kafka.starting import starts_of
 from holdfast.sources.kafka.tracking import Tracking
@@ -29,8 +30,8 @@ if TYPE_CHECKING:
     from holdfast.sources.kafka.again import MessagesOfLetters
 
 EARLIEST = "earliest"
-CHECK_EVERY = 5.0
-"""Seconds for which first offsets are taken as known; a job that reads what is gone fails by itself."""
+TELL_EVERY = 60.0
+"""Seconds until an open transaction is told of, and told of again."""
 NEAR_RETENTION = 0.5
 """Part of a topic's retention from which on `max_age` is near it, and lag raises an alert."""
 
@@ -50,10 +51,8 @@ class KafkaSource(Source):
         self._tracking = Tracking(now)
         self._noticed: list[Event] = []
         self._groups: dict[str, GroupOffsets] = {}
-        self._ids: dict[str, str] = {}
-        self._firsts: dict[Place, int] = {}
-        self._kept: dict[str, float | None] = {}
-        self._checked_at = 0.0
+        self._logs = Logs(self._cluster, now)
+        self._told_open: dict[Place, float] = {}
         self._told_lost: set[tuple[Place, int]] = set()
         self.rediscover_after = config.discovery_interval
 
@@ -63,19 +62,13 @@ class KafkaSource(Source):
         missing = set(self._config.topics) - {topic.name for topic in found}
         for name in sorted(missing):
             self._noticed.append(Notice(f"topic {name} does not exist yet; it is read once it does"))
-        self._learn_retention({topic.name for topic in found})
-        for name, kept in self._kept.items():
+        self._logs.learn_retention({topic.name for topic in found})
+        for name, kept in self._logs.kept.items():
             age = self._config.policy_of(name).max_age
             if kept is not None and age > kept * NEAR_RETENTION:
                 self._noticed.append(
                     Notice(f"topic {name} keeps records for {kept:g} s, and max_age is {age:g} s: raise one, lower one")
                 )
-
-    def _learn_retention(self, topics: set[str]) -> None:
-        """How long topics keep records. Only warnings depend on it, and not every client may ask."""
-        unknown = sorted(topics - self._kept.keys())
-        with suppress(SourceUnavailable):
-            self._kept |= dict.fromkeys(unknown) | (self._cluster.retention(unknown) if unknown else {})
 
     def _is_wanted(self, topic: str) -> bool:
         config = self._config
@@ -117,80 +110,84 @@ class KafkaSource(Source):
     def plan(self, leases: Sequence[Lease], limits: Limits) -> list[Plan]:
         places = {place_of(lease): lease for lease in leases}
         ends = self._cluster.ends(places)
-        self._check_logs(places)
+        self._logs.check(places)
         positions = {place: self._position(place, lease) for place, lease in places.items()}
         for place, position in positions.items():
             if position is not None and place in ends:
-                self._tracking.look(place, position, ends[place])
+                self._tracking.look(place, position, ends[place].high)
         # Asked after the ends and not from memory: else the records of a topic created anew pass for those of the old.
-        self._learn_ids({place.topic for place, position in positions.items() if ends.get(place) != position})
+        self._logs.learn_ids(
+            {place.topic for place, position in positions.items() if not _all_read(ends.get(place), position)}
+        )
         unknown = {place: at for place, at in self._tracking.unseen().items() if place in places}
         if unknown:
             self._tracking.glimpse(self._cluster.peek(unknown))
         return [self._next(place, lease, ends.get(place), limits) for place, lease in places.items()]
-
-    def _check_logs(self, places: Mapping[Place, Lease]) -> None:
-        """Topic ids and first offsets, looked up now and then and for partitions that are new here."""
-        topics = {place.topic for place in places}
-        known = topics <= self._ids.keys() and places.keys() <= self._firsts.keys()
-        if known and self._now() < self._checked_at + CHECK_EVERY:
-            return
-        self._checked_at = self._now()
-        self._firsts |= self._cluster.starts(places)
-        self._learn_ids(topics)
-        self._learn_retention(topics & self._ids.keys())
-
-    def _learn_ids(self, topics: set[str]) -> None:
-        there = {topic.name: topic.id for topic in self._cluster.described(sorted(topics))}
-        self._ids = {name: told for name, told in self._ids.items() if name not in topics} | there
 
     def _position(self, place: Place, lease: Lease) -> int | None:
         """The next offset to read; None if that cannot be told."""
         told = lease.progress.position
         if told is None:
             begin = lease.spec["start"]
-            return self._firsts.get(place) if begin == EARLIEST else int(begin)
+            return self._logs.firsts.get(place) if begin == EARLIEST else int(begin)
         offset = told.get("offset") if isinstance(told, dict) else None
         return offset if isinstance(offset, int) and offset >= 0 else None
 
-    def _next(self, place: Place, lease: Lease, end: int | None, limits: Limits) -> Plan:
-        if place.topic not in self._ids or end is None or place not in self._firsts:
+    def _next(self, place: Place, lease: Lease, log: LogEnd | None, limits: Limits) -> Plan:
+        if place.topic not in self._logs.ids or log is None or place not in self._logs.firsts:
             return Wait(min(CHECK_EVERY, self._config.discovery_interval))  # deleted, or not served right now
-        if lease.commit.incarnation and self._ids[place.topic] != lease.commit.incarnation:
+        if lease.commit.incarnation and self._logs.ids[place.topic] != lease.commit.incarnation:
             return Halt(f"topic {place.topic} was deleted and created anew: its offsets mean other records now")
         position = self._position(place, lease)
         if position is None:
             return BatchError(f"the position {lease.progress.position!r} is no offset")
-        first = self._firsts[place]
-        bound = lease.spec.get("end")
-        if bound is not None:
-            return self._bounded(place, position, min(end, bound), bound, limits)
-        self._tell_lag(place, lease, end - position)
-        if end < position:
+        if lease.spec.get("end") is not None:
+            return self._bounded(place, position, log, lease.spec["end"], limits)
+        return self._live(place, lease, position, log, limits)
+
+    def _live(self, place: Place, lease: Lease, position: int, log: LogEnd, limits: Limits) -> Plan:
+        self._tell_lag(place, lease, log.high - position)
+        first = self._logs.firsts[place]
+        if log.high < position:
             if lease.progress.position is None and self._config.start == "offset":
                 return Wait(self._config.poll_interval)  # a person has chosen an offset that is still to come
-            return Halt(f"the log of {place.topic} ends at {end}, before offset {position}: the brokers lost records")
+            return Halt(_ends_before(place, log.high, position))
         if first > position:
-            return self._after_loss(place, lease, (position, first), end, limits)
-        return self._due(place, position, end, limits)
+            return self._after_loss(place, lease, (position, first), log.stable, limits)
+        if log.stable <= position:
+            self._tell_transaction(place, lease, position, log)
+            return Wait(self._config.poll_interval)
+        return self._due(place, position, log.stable, limits)
 
-    def _bounded(self, place: Place, position: int, end: int, bound: int, limits: Limits) -> Plan:
+    def _bounded(self, place: Place, position: int, log: LogEnd, bound: int, limits: Limits) -> Plan:
         """A run reads up to an offset that was there when it was made, and as fast as it can."""
         if position >= bound:
             return Done()
-        if self._firsts[place] > position:
+        if self._logs.firsts[place] > position:
             return BatchError(f"offsets from {position} on are not in Kafka any more; use a backfill from a backup")
-        if end <= position:
-            return Halt(f"the log of {place.topic} ends at {end}, before offset {bound}: the brokers lost records")
+        if log.high <= position:
+            return Halt(_ends_before(place, log.high, bound))
+        if log.stable <= position:
+            return Wait(self._config.poll_interval)
         policy = self._config.policy_of(place.topic)
         most = min(self._most(place), policy.max_records or sys.maxsize, limits.max_records or sys.maxsize)
-        until = min(end, position + most)
+        until = min(log.stable, bound, position + most)
         return self._cut(place, position, until, limits, last=until == bound)
 
     def _tell_lag(self, place: Place, lease: Lease, records: int) -> None:
         seconds = self._tracking.lag_seconds(place)
-        kept = self._kept.get(place.topic)
+        kept = self._logs.kept.get(place.topic)
         self._noticed.append(LagMeasured(lease.pipeline, lease.key, max(records, 0), seconds, kept))
+
+    def _tell_transaction(self, place: Place, lease: Lease, position: int, log: LogEnd) -> None:
+        """Everything that can be read is read; tell if an open transaction has kept back the rest for long."""
+        now, stood = self._now(), self._tracking.stood(place)
+        if log.high <= position or stood < TELL_EVERY or now < self._told_open.get(place, 0.0) + TELL_EVERY:
+            return
+        self._told_open[place] = now
+        waited = self._tracking.age(place)
+        since = datetime.fromtimestamp(now - waited, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        self._noticed.append(WaitsBehindTransaction(lease.pipeline, lease.key, position, since, round(waited, 1)))
 
     def _after_loss(self, place: Place, lease: Lease, lost: tuple[int, int], end: int, limits: Limits) -> Plan:
         """`lost`: the offsets [from, to) that were to be read next and are not in Kafka any more."""
@@ -262,7 +259,7 @@ class KafkaSource(Source):
         places = [place_of(lease) for lease in leases]
         ends, starts = self._cluster.ends(places), self._cluster.starts(places)
         return [
-            (_next_offset(lease, starts[place]), ends[place]) if place in ends and place in starts else None
+            (_next_offset(lease, starts[place]), ends[place].high) if place in ends and place in starts else None
             for place, lease in zip(places, leases, strict=True)
         ]
 
@@ -302,6 +299,14 @@ def _next_offset(lease: Lease, first: int) -> int:
     if told is not None:
         return int(told["offset"])
     return first if begin == EARLIEST else int(begin)
+
+
+def _all_read(log: LogEnd | None, position: int | None) -> bool:
+    return log is not None and log.high == position
+
+
+def _ends_before(place: Place, end: int, offset: int) -> str:
+    return f"the log of {place.topic} ends at {end}, before offset {offset}: the brokers lost records"
 
 
 def place_of(lease: Lease) -> Place:

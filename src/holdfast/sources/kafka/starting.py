@@ -19,7 +19,7 @@ def starts_of(config: KafkaConfig, cluster: Cluster, places: Sequence[Place]) ->
     Raises `SourceUnavailable` while a partition's offsets cannot be looked up.
     """
     if config.start == "latest":
-        return _all(places, cluster.ends(places))
+        return _all(places, {place: end.stable for place, end in cluster.ends(places).items()})
     if config.start == "offset" and config.start_offset is not None:
         return dict.fromkeys(places, config.start_offset)
     if config.start == "time" and config.start_time is not None:

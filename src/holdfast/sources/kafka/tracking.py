@@ -92,6 +92,11 @@ class Tracking:
             since = min(since, track.made_at)
         return max(0.0, self._now() - since)
 
+    def stood(self, place: Place) -> float:
+        """Seconds for which this node has seen unread records at the same position."""
+        since = self._track(place).waiting_since
+        return 0.0 if since is None else max(0.0, self._now() - since)
+
     def lag_seconds(self, place: Place) -> float | None:
         """Age of the oldest unread record by its own timestamp; 0 if there is none, None if that is not known."""
         track = self._track(place)
