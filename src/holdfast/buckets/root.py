@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
@@ -84,6 +85,15 @@ def check_together(root: str, s3: S3Reach | None) -> None:
     """Raise unless the settings for S3 belong to a root on S3."""
     if s3 is not None and not root.startswith(SCHEME):
         raise PydanticCustomError(PLAIN_ERROR, "s3 is for a root that begins with s3://; this root is a folder")
+
+
+def root_identity(root: str, s3: S3Reach | None) -> str:
+    """The same text for the same root, however the settings write it."""
+    if not root.startswith(SCHEME):
+        return os.path.realpath(root)
+    bucket, prefix = split_root(root)
+    endpoint = "" if s3 is None or s3.endpoint_url is None else s3.endpoint_url.rstrip("/")
+    return f"{SCHEME}{endpoint}/{bucket}/{prefix}".rstrip("/")
 
 
 def bucket_of(root: str, s3: S3Options | None) -> Bucket:

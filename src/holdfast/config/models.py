@@ -21,6 +21,7 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from holdfast.config.plugins import Name, NamedSink, PluginUse, Uses, give_names, names_differ
+from holdfast.config.roots import roots_differ
 from holdfast.config.routes import Condition, RouteName, routes_are_known
 from holdfast.config.secrets import SECRET_ERROR, Resolved, Secret
 from holdfast.config.units import VALUE_ERROR, ByteSize, Count, Duration, Port, PositiveCount, format_duration
@@ -314,7 +315,7 @@ class Settings(Options):
     alerts: AlertSettings = Field(
         default_factory=AlertSettings, description="What raises an alert, and where it goes besides log and metrics."
     )
-    pipelines: dict[Name, PipelineSettings] = Field(
+    pipelines: Annotated[dict[Name, PipelineSettings], AfterValidator(roots_differ)] = Field(
         default_factory=dict,
         json_schema_extra={"additionalProperties": False},
         description="Pipelines by name; a name has letters, digits, '_' and '-'.",

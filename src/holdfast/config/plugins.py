@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, Protocol, runtime_checkable
 
 from pydantic import (
     AfterValidator,
@@ -67,6 +67,14 @@ class NamedSink:
     use: PluginUse
     routes: tuple[str, ...] | None = None
     """The routes whose rows it gets; None: it gets every row."""
+
+
+@runtime_checkable
+class OwnsRoots(Protocol):
+    """Settings of a sink that keeps files in roots which belong to it alone."""
+
+    def owned_roots(self) -> Mapping[tuple[str, ...], str]:
+        """By the path of the setting the root that it names, written the same way wherever the same root is meant."""
 
 
 BESIDE_A_SINK = ("name", "routes")

@@ -7,7 +7,7 @@ from typing import Annotated, Self
 from pydantic import AfterValidator, Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from holdfast.buckets.root import Root, S3Options, check_together
+from holdfast.buckets.root import Root, S3Options, check_together, root_identity
 from holdfast.config import ByteSize, Options, PositiveCount
 from holdfast.config.units import VALUE_ERROR
 from holdfast.formats.choice import FormatUse, TopicFormat
@@ -56,6 +56,9 @@ class FilesConfig(Options):
     finalize: FinalizeConfig | None = Field(
         None, description="Declare places final when all partitions have passed them; not done unless given."
     )
+
+    def owned_roots(self) -> dict[tuple[str, ...], str]:
+        return {("root",): root_identity(self.root, self.s3)}
 
     @model_validator(mode="after")
     def _final_places_have_folders(self) -> Self:

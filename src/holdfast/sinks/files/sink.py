@@ -14,12 +14,13 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
-from holdfast.buckets.bucket import Bucket, Published, RootLock, StagedFile
+from holdfast.buckets.bucket import Bucket, Published, StagedFile
+from holdfast.buckets.ownership import OwnedRoot
 from holdfast.errors import BatchError, Halt, Refused, SinkUnavailable, StagedDataGone
 from holdfast.flow.batch import Batch, Name
 from holdfast.flow.letters import LetterBox
 from holdfast.flow.manifest import Manifest, decode_manifest, manifest_of
-from holdfast.flow.names import OWNER_KEY, manifest_key, staged_token, staging_folder
+from holdfast.flow.names import manifest_key, staged_token, staging_folder
 from holdfast.flow.sink import Publication, PublishResult, Sink
 from holdfast.flow.staging import Stager
 from holdfast.leases.lease import Json, Lease
@@ -43,20 +44,11 @@ class FilesSink(Sink):
         self._bucket = bucket
         self._stager = stager
         self._finalizing = finalizing
-        self._lock: RootLock | None = None
+        self._root = OwnedRoot(bucket, name)
 
     def open(self, pipeline: str, *, durable: bool) -> str:
         verdict = self._bucket.probe()
-        self._hold(alone=not durable)
-        owner = {"pipeline": pipeline, "sink": self.name}
-        mine = json.dumps(owner).encode()
-        if not self._bucket.create(OWNER_KEY, mine):
-            present = json.loads(self._bucket.read(OWNER_KEY) or b"{}")
-            if present != owner:
-                raise Refused(
-                    f"the root of sink {self.name!r} belongs to pipeline {present.get('pipeline')!r}, "
-                    f"sink {present.get('sink')!r}; give this pipeline a root of its own"
-                )
+        self._root.claim(pipeline, alone=not durable)
         if not durable and next(self._bucket.keys("_holdfast/commits/"), None) is not None:
             raise Refused(
                 f"the root of sink {self.name!r} has commits of an earlier run, and the store in_memory has forgotten "
@@ -64,20 +56,8 @@ class FilesSink(Sink):
             )
         return verdict.text
 
-    def _hold(self, *, alone: bool) -> None:
-        if self._lock is None:
-            self._lock = self._bucket.lock(exclusive=alone)
-        if self._lock is None:
-            raise Refused(
-                f"another process uses the root of sink {self.name!r}, and one of the two has the store in_memory, "
-                "which is for one process. Let both use a store that they can share, for example `sqlite`, or give "
-                "this process a root of its own"
-            )
-
     def close(self) -> None:
-        if self._lock is not None:
-            self._lock.close()
-            self._lock = None
+        self._root.close()
 
     def stager(self) -> FilesStager:
         if self._stager is None:

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import AfterValidator, Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from holdfast.buckets.root import Root, S3Options, check_together
+from holdfast.buckets.root import Root, S3Options, check_together, root_identity
 from holdfast.config import ByteSize, Duration, Options, PositiveCount, Secret
 from holdfast.config.plugins import PLAIN_ERROR
 from holdfast.config.units import VALUE_ERROR
@@ -89,7 +89,11 @@ class IndexTemplate(Options):
 class DeadLetterOptions(Options):
     """Where records go that the index refuses: to a file or to an index."""
 
-    file: Root | None = Field(None, description="Folder for files of dead letters, or `s3://bucket/prefix`.")
+    file: Root | None = Field(
+        None,
+        description="Folder for files of dead letters, or `s3://bucket/prefix`. It belongs to this sink of this "
+        "pipeline alone.",
+    )
     s3: S3Options | None = Field(None, description="How to reach S3, for a folder there.")
     index: Annotated[str, AfterValidator(_checked_index)] | None = Field(
         None, description="Index for dead letters; `<pipeline>-deadletters` unless given."
@@ -180,6 +184,10 @@ class OpenSearchConfig(Options):
     dead_letters: DeadLetterOptions = Field(
         default_factory=DeadLetterOptions, description="Where records go that the index refuses."
     )
+
+    def owned_roots(self) -> dict[tuple[str, ...], str]:
+        letters = self.dead_letters
+        return {} if letters.file is None else {("dead_letters", "file"): root_identity(letters.file, letters.s3)}
 
     @property
     def acts(self) -> str:

@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 
 from holdfast.buckets.bucket import Bucket, Published, StagedFile
 from holdfast.buckets.letters import FileLetters
+from holdfast.buckets.ownership import OwnedRoot
 from holdfast.errors import Halt, Refused, SinkUnavailable, StagedDataGone
 from holdfast.events import DocumentsIndexed, Event
 from holdfast.flow.batch import Name
@@ -39,17 +40,24 @@ class OpenSearchSink(Sink):
         self._stager = stager
         self._setup = setup
         self._bucket = bucket
+        self._root = None if bucket is None else OwnedRoot(bucket, name, "root of the dead letters")
         self._pipeline = ""
         self._heard: queue.SimpleQueue[Event] = queue.SimpleQueue()
 
-    def open(self, pipeline: str, *, durable: bool) -> str:  # noqa: ARG002 - what is written twice is there once
+    def open(self, pipeline: str, *, durable: bool) -> str:
         self._pipeline = pipeline
         _check_addresses(self._setup.access.hosts)
         verdict = self._setup.apply()
-        if self._bucket is None:
+        if self._bucket is None or self._root is None:
             self._indexed_letters(pipeline).prepare()
             return verdict
-        return f"{verdict}; dead letters: {self._bucket.probe().text}"
+        probed = self._bucket.probe()
+        self._root.claim(pipeline, alone=not durable)
+        return f"{verdict}; dead letters: {probed.text}"
+
+    def close(self) -> None:
+        if self._root is not None:
+            self._root.close()
 
     def letter_box(self, pipeline: str) -> LetterBox:
         if self._bucket is not None:

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
+import pytest
+
 from holdfast.buckets.bucket import StagedFile
-from holdfast.errors import Halt, StagedDataGone
+from holdfast.buckets.local import LocalBucket
+from holdfast.errors import Halt, Refused, StagedDataGone
 from holdfast.events import DocumentsIndexed
 from holdfast.flow.batch import Name
 from holdfast.flow.deadletter import ROW, Fault, record_fault
 from holdfast.flow.sink import Publication
 from holdfast.flow.staging import StagedBatch
 from holdfast.leases.lease import Lease, Ownership, Status
+from holdfast.sinks.files.sink import FilesSink
 from holdfast.sinks.opensearch.building import sink_of
 from holdfast.sinks.opensearch.config import OpenSearchConfig
 from holdfast.sinks.opensearch.entries import Body
@@ -128,3 +133,41 @@ def test_the_box_of_letters_is_where_they_are_kept() -> None:
     bucket.publish([StagedFile(file["staged"], file["key"], file["sha256"])])
     (letter,) = sink_on(bucket).letter_box("orders").letters()
     assert (letter.item, letter.reason) == (7, "why")
+
+
+# --- the root of dead letters ---------------------------------------------------------------------------------------
+
+
+def opened(bucket: Any, name: str, monkeypatch: pytest.MonkeyPatch, *, durable: bool = True) -> OpenSearchSink:
+    """A sink of that name, on a cluster that needs nothing."""
+    plain = sink_of(name, OpenSearchConfig(hosts=("http://127.0.0.1:9200",), index="orders"))
+    monkeypatch.setattr(type(plain._setup), "apply", lambda _self: "ready")
+    sink = OpenSearchSink(name, plain.stager(), plain._setup, bucket)
+    sink.open("orders", durable=durable)
+    return sink
+
+
+def test_a_root_of_dead_letters_belongs_to_one_sink(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bucket = LocalBucket(tmp_path)
+    for _ in range(2):
+        opened(bucket, "search", monkeypatch).close()
+    with pytest.raises(
+        Refused, match="root of the dead letters of sink 'other' belongs to pipeline 'orders', sink 'se"
+    ):
+        opened(bucket, "other", monkeypatch)
+    with pytest.raises(Refused, match="the root of sink 'files' belongs to pipeline 'orders', sink 'search'"):
+        FilesSink("files", bucket).open("orders", durable=True)
+
+
+def test_dead_letters_do_not_go_to_the_root_of_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    FilesSink("files", LocalBucket(tmp_path)).open("orders", durable=True)
+    with pytest.raises(Refused, match="belongs to pipeline 'orders', sink 'files'"):
+        opened(LocalBucket(tmp_path), "search", monkeypatch)
+
+
+def test_a_store_in_memory_has_the_root_of_dead_letters_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = opened(LocalBucket(tmp_path), "search", monkeypatch, durable=False)
+    with pytest.raises(Refused, match="another process uses the root of the dead letters"):
+        opened(LocalBucket(tmp_path), "search", monkeypatch)
+    first.close()
+    opened(LocalBucket(tmp_path), "search", monkeypatch).close()

@@ -1,0 +1,71 @@
+"""A root belongs to one sink: settings that give it to two are refused where the second one names it.
+
+The simulator begins after settings are read and sinks are opened, so that it never meets such settings.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from holdfast.config.load import load_text
+from holdfast.errors import ConfigError
+from holdfast.registry import Registry
+
+PIPELINE = """\
+pipelines:
+  orders:
+    source: {kafka: {bootstrap_servers: "x:1", topics: [orders]}}
+    sinks:
+      - files: {root: ROOT/lake}
+      - opensearch: {hosts: ["http://localhost:9200"], index: i, dead_letters: {file: LETTERS}}
+  clicks:
+    source: {kafka: {bootstrap_servers: "x:1", topics: [clicks]}}
+    sinks:
+      - files: {root: CLICKS}
+"""
+
+
+def problem(letters: str, clicks: str, folder: Path) -> str | None:
+    """What is wrong with these settings, and where."""
+    text = PIPELINE.replace("LETTERS", letters).replace("CLICKS", clicks).replace("ROOT", str(folder))
+    try:
+        load_text(text, "p.yaml", Registry.installed())
+    except ConfigError as error:
+        ((mark, message),) = error.problems
+        assert mark is not None
+        return f"{mark.file}:{mark.line}:{mark.column} {message}"
+    return None
+
+
+def test_roots_of_their_own_are_fine(tmp_path: Path) -> None:
+    assert problem("ROOT/letters", "ROOT/clicks", tmp_path) is None
+    assert problem("s3://lake/letters", "s3://lake/clicks", tmp_path) is None
+
+
+@pytest.mark.parametrize("letters", ["ROOT/lake", "ROOT/lake/", "ROOT/other/../lake", "ROOT/./lake"])
+def test_dead_letters_in_the_root_of_files_are_refused_however_it_is_written(letters: str, tmp_path: Path) -> None:
+    found = problem(letters, "ROOT/clicks", tmp_path)
+    assert found is not None
+    assert found.startswith("p.yaml:6:87 ")
+    assert "is the root of sink 'files' of pipeline 'orders' already" in found
+
+
+def test_a_link_to_the_root_of_another_sink_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "lake").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "lake")
+    assert "is the root of sink 'files'" in (problem("ROOT/link", "ROOT/clicks", tmp_path) or "")
+
+
+def test_two_pipelines_never_share_a_root(tmp_path: Path) -> None:
+    found = problem("s3://lake/a/", "s3://lake/a", tmp_path)
+    assert found is not None
+    assert found.startswith("p.yaml:10:23 ")
+    assert "is the root of sink 'opensearch' of pipeline 'orders' already" in found
+
+
+def test_a_root_inside_of_what_another_one_hides_is_refused(tmp_path: Path) -> None:
+    found = problem("ROOT/lake/_holdfast/staging/orders/0", "ROOT/clicks", tmp_path)
+    assert "must not lie in the folder `_holdfast`" in (found or "")
+    assert "must not lie in" in (problem("s3://lake/a/_holdfast/dead", "s3://lake/a", tmp_path) or "")
