@@ -36,7 +36,7 @@ pipelines:
           hosts: ["{endpoint}"]
           index: orders-{{kind}}
           document_id: "{{id}}"
-          patience: 1s
+          patience: 120s
           mappings: {{properties: {{twice: {{type: double}}}}}}
 """
 
@@ -105,6 +105,7 @@ def test_while_the_cluster_is_away_the_node_waits_keeps_its_leases_and_says_so(
     try:
         node.wait_for("SinkOpened")
         server.stop()
+        # The node hears of it from its tasks while these wait.
         told = node.wait_for("Unreachable")
         assert "does not answer" in str(told["error"])
         settings = app.load_settings(file)

@@ -121,6 +121,47 @@ def test_actions_by_a_field_update_and_delete_in_order(opensearch_server: OpenSe
     assert "document_missing" in desk.letters[0]["reason"]
 
 
+def test_an_update_that_another_write_was_faster_than_is_not_lost(
+    opensearch_server: OpenSearchServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("holdfast.sinks.opensearch.documents.RETRY_ON_CONFLICT", 0)
+    desk = Desk(
+        opensearch_server, document_id="{id}", action="{op}", version="{_item}", concurrency=4, max_bulk_documents=2
+    )
+    written = desk.write([{"op": "upsert", "id": "a", f"f{number}": number} for number in range(24)])
+    (document,) = desk.documents
+    assert {document[f"f{number}"] for number in range(24)} == set(range(24))
+    assert (written.part["retried"] > 0, written.dead) == (True, 0)
+
+
+def test_an_update_cannot_hold_more_than_its_document(opensearch_server: OpenSearchServer) -> None:
+    desk = Desk(opensearch_server, action="update")
+    written = desk.write(['{"a":1},"upsert":{"owned":true}', '{"a":1},"doc_as_upsert":true'])
+    assert (desk.documents, written.dead) == ([], 2)
+
+
+def test_a_delete_by_version_is_remembered_or_the_sink_says_that_it_is_not(
+    opensearch_server: OpenSearchServer,
+) -> None:
+    client = opensearch_server.client()
+    client.indices.create(index="shortlived", body={"settings": {"index.gc_deletes": "0ms"}})
+    given: dict[str, Any] = {"document_id": "{id}", "action": "{op}", "version": "{v}"}
+    old, gone = {"op": "index", "id": "a", "v": 1}, {"op": "delete", "id": "a", "v": 2}
+    short = Desk(opensearch_server, index="shortlived", **given)
+    assert "brings a deleted document back; it is short in shortlived (0ms)" in short.verdict
+    client.indices.put_settings(index="shortlived", body={"index.gc_deletes": "2d"})
+    assert "remembered for at least 1d" in Desk(opensearch_server, index="shortlived", **given).verdict
+    desk = Desk(opensearch_server, **given)
+    assert "remembered for at least 1d" in desk.verdict
+    desk.write([gone], first=1)
+    desk.write([old])
+    assert desk.documents == []
+    settings = client.indices.get_settings(index=desk.index, flat_settings=True)[desk.index]["settings"]
+    client.close()
+    assert settings["index.gc_deletes"] == "1d"
+    assert "deleted" not in Desk(opensearch_server).verdict
+
+
 def test_a_data_stream_takes_each_record_once(opensearch_server: OpenSearchServer) -> None:
     desk = Desk(opensearch_server, data_stream=True, mappings={"properties": {"@timestamp": {"type": "date"}}})
     for _ in range(2):
@@ -208,6 +249,43 @@ def test_an_index_that_is_blocked_is_waited_for_and_no_document_is_blamed(opense
     with pytest.raises(SinkUnavailable, match="cluster_block_exception"):
         desk.write(numbered(2))
     client.indices.put_settings(index=desk.index, body={"index.blocks.write": False})
+    client.close()
+    desk.write(numbered(2))
+    assert (len(desk.documents), desk.letters) == (2, [])
+
+
+def test_a_cluster_without_room_for_another_index_is_waited_for_and_no_document_is_blamed(
+    opensearch_server: OpenSearchServer,
+) -> None:
+    client = opensearch_server.client()
+    desk = Desk(opensearch_server, index="rooms-{tenant}", patience="1s", max_bulk_documents=10)
+    limit = "cluster.max_shards_per_node"
+    client.cluster.put_settings(body={"transient": {limit: 1}})
+    try:
+        with pytest.raises(SinkUnavailable, match="maximum shards open"):
+            desk.write([{"tenant": f"t{number}"} for number in range(50)])
+        with pytest.raises(SinkUnavailable, match="maximum shards open"):
+            Desk(opensearch_server)
+    finally:
+        client.cluster.put_settings(body={"transient": {limit: None}})
+    assert desk.letters == []
+    desk.write([{"tenant": "t0"}])
+    assert opensearch_server.count("rooms-t0") == 1
+    client.indices.delete(index="rooms-*")
+    client.close()
+
+
+def test_a_cluster_that_is_read_only_is_waited_for_at_start_as_well(opensearch_server: OpenSearchServer) -> None:
+    client = opensearch_server.client()
+    desk = Desk(opensearch_server, patience="1s", mappings=LONG)
+    client.cluster.put_settings(body={"transient": {"cluster.blocks.read_only_allow_delete": True}})
+    try:
+        with pytest.raises(SinkUnavailable, match="cluster_block_exception"):
+            desk.write(numbered(2))
+        with pytest.raises(SinkUnavailable, match="cluster_block_exception"):
+            desk.sink.open(desk.pipeline, durable=True)
+    finally:
+        client.cluster.put_settings(body={"transient": {"cluster.blocks.read_only_allow_delete": None}})
     client.close()
     desk.write(numbered(2))
     assert (len(desk.documents), desk.letters) == (2, [])

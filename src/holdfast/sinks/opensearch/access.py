@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import ssl
 import warnings
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from holdfast.config import Secret
 from holdfast.errors import Refused, SinkUnavailable
+from holdfast.sinks.opensearch.answers import is_of_the_cluster, no_answer
 
 _Result = TypeVar("_Result")
 
@@ -98,13 +101,14 @@ class Access:
             pool_maxsize=connections,
             max_retries=0,
             retry_on_status=(),
+            connection_class=_connection_class(),
             **given,
         )
 
     def call(self, ask: Callable[[], _Result]) -> _Result:
-        """What `ask` answers. Raises `SinkUnavailable` where waiting helps, `Refused` where it does not."""
+        """What `ask` returns. Raises `SinkUnavailable` where waiting helps, `Refused` where it does not."""
         from opensearchpy.exceptions import ConnectionError as NoConnection
-        from opensearchpy.exceptions import SSLError, TransportError
+        from opensearchpy.exceptions import SerializationError, SSLError, TransportError
 
         try:
             return ask()
@@ -112,12 +116,25 @@ class Access:
             raise Refused(f"{self.place} cannot be trusted: {error.error}") from error
         except NoConnection as error:
             raise SinkUnavailable(f"{self.place} does not answer: {short(error)}") from error
+        except SerializationError as error:
+            raise self.not_understood(error) from error
         except TransportError as error:
-            if error.status_code in {401, 403}:
-                raise Refused(f"{self.place} does not let us in: {short(error)}") from error
-            if error.status_code in {408, 429, 500, 502, 503, 504}:
-                raise SinkUnavailable(f"{self.place} cannot do it now: {short(error)}") from error
-            raise Refused(f"{self.place} refuses: {short(error)}") from error
+            raise self._refusal(error) from error
+
+    def not_understood(self, what: object) -> SinkUnavailable:
+        """Something else than a search cluster has answered: a proxy before it, or nobody knows what."""
+        return SinkUnavailable(f"{self.place}: {no_answer(what)}")
+
+    def _refusal(self, error: Any) -> SinkUnavailable | Refused:
+        if error.status_code in {408, 429, 500, 502, 503, 504}:
+            return SinkUnavailable(f"{self.place} cannot do it now: {short(error)}")
+        if not is_answer(error):
+            return self.not_understood(short(error))
+        if is_of_the_cluster(error.info.get("error") if isinstance(error.info, dict) else None):
+            return SinkUnavailable(f"{self.place} cannot do it now: {short(error)}")
+        if error.status_code in {401, 403}:
+            return Refused(f"{self.place} does not let us in: {short(error)}")
+        return Refused(f"{self.place} refuses: {short(error)}")
 
     def _is_encrypted(self) -> bool:
         return any(urlsplit(host).scheme == "https" for host in self.hosts)
@@ -142,6 +159,35 @@ class _Verbatim:
         return text
 
 
+def _connection_class() -> Any:
+    from opensearchpy import Urllib3HttpConnection
+    from opensearchpy.exceptions import HTTP_EXCEPTIONS, TransportError
+
+    class Connection(Urllib3HttpConnection):
+        """The client's own takes every JSON text for an object, and fails over one that is none."""
+
+        def _raise_error(self, status_code: int, raw_data: str | bytes, content_type: str | None = None) -> None:
+            if (content_type or "").partition(";")[0].strip().endswith("json"):
+                with suppress(ValueError):
+                    told = json.loads(raw_data)
+                    if isinstance(told, dict):
+                        raise HTTP_EXCEPTIONS.get(status_code, TransportError)(status_code, raw_data, told)
+            raise HTTP_EXCEPTIONS.get(status_code, TransportError)(status_code, raw_data, None)
+
+    return Connection
+
+
+def is_answer(error: Any) -> bool:
+    """Whether a status that is an error comes from a search cluster: it tells of it in JSON, and never redirects.
+
+    Only that it does not know us may be plain text.
+    """
+    if 300 <= error.status_code < 400:
+        return False
+    is_page = str(error.error).lstrip()[:1] == "<"
+    return isinstance(error.info, dict) or (error.status_code == 401 and not is_page)
+
+
 def _revealed(secret: Secret | None) -> str | None:
     return None if secret is None else secret.reveal()
 
@@ -152,4 +198,4 @@ def short(error: Any) -> str:
     reason = info.get("error") if isinstance(info, dict) else None
     if isinstance(reason, dict):
         return f"{error.status_code} {reason.get('type')}: {reason.get('reason')}"[:500]
-    return f"{error.status_code} {error.error}"[:500]
+    return " ".join(f"{error.status_code} {error.error}".split())[:500]

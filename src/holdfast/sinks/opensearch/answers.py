@@ -1,4 +1,7 @@
-"""What the server answered to a bulk request, and what is to be done about each document."""
+"""What the server answered to a bulk request, and what is to be done about each document.
+
+Whatever is not an answer of a search cluster, such as the page of a proxy before it, decides nothing about a document.
+"""
 
 from __future__ import annotations
 
@@ -14,14 +17,28 @@ ANSWERED_FIELDS = "errors,items.*.status,items.*.error"
 """All that is asked of an answer; the rest is several times as long, and nobody reads it."""
 
 _ERRORS = re.compile(r'"errors"\s*:\s*(true|false)')
-_NO_PIPELINE = re.compile(r"pipeline with id \[.*\] does not exist")
+_STATUS = '"status":'
+_CLUSTER_LACKS = re.compile(
+    r"pipeline with id \[.*\] does not exist"
+    r"|\[\d+\]/\[\d+\] maximum (\w+ )?shards open"
+    r"|no write index is defined for alias"
+)
+_WITHOUT_A_TYPE_OF_THEIR_OWN = {"validation_exception", "illegal_argument_exception"}
 _BUSY = {429, 502, 503, 504}
 _NOT_THE_DOCUMENT = {
     "cluster_block_exception",
+    "index_create_block_exception",
     "index_closed_exception",
     "index_not_found_exception",
     "security_exception",
     "authorization_exception",
+    "resource_already_exists_exception",
+    "cluster_manager_not_discovered_exception",
+    "master_not_discovered_exception",
+    "node_closed_exception",
+    "node_disconnected_exception",
+    "node_not_connected_exception",
+    "shard_not_in_primary_mode_exception",
     "primary_missing_action_exception",
     "unavailable_shards_exception",
     "no_shard_available_action_exception",
@@ -58,16 +75,20 @@ class Verdicts:
     """What the server said of the first that is to be sent again."""
 
 
-def verdicts(answer: str, *, conflict_is_done: bool) -> Verdicts:
-    """What became of each document of a request. Raises `ValueError` for what is no answer to one."""
+def no_answer(what: object) -> str:
+    """What people are told of an answer that no search cluster gives; `what` is the beginning of it."""
+    return f"this is not an answer of a search cluster: {' '.join(str(what).split())[:200] or 'nothing'}"
+
+
+def verdicts(answer: str, *, sent: int, conflict_is_done: bool) -> Verdicts:
+    """What became of each of the documents that were sent. Raises `ValueError` for what does not tell of each."""
     found = _ERRORS.search(answer, 0, 4096) or _ERRORS.search(answer)
     if found is None:
-        raise ValueError(f"the answer is not that of a bulk request: {answer[:200]}")
+        raise ValueError(no_answer(answer))
     told = Verdicts()
-    if found[1] == "false":
+    if found[1] == "false" and answer.count(_STATUS) == sent:
         return told
-    for place, item in enumerate(json.loads(answer)["items"]):
-        ((action, outcome),) = item.items()
+    for place, (action, outcome) in enumerate(_items(answer, sent)):
         fate = _fate(action, outcome, conflict_is_done=conflict_is_done)
         if fate is Fate.CONFLICT:
             told.conflicts.append(place)
@@ -82,22 +103,38 @@ def verdicts(answer: str, *, conflict_is_done: bool) -> Verdicts:
     return told
 
 
+def _items(answer: str, sent: int) -> list[tuple[str, Any]]:
+    try:
+        items = [entry for item in json.loads(answer)["items"] for entry in item.items()]
+        if all(isinstance(outcome["status"], int) for _, outcome in items) and len(items) == sent:
+            return items
+    except (ValueError, TypeError, KeyError, AttributeError):
+        raise ValueError(no_answer(answer)) from None
+    raise ValueError(no_answer(f"it tells of {len(items)} documents, and {sent} were sent"))
+
+
 def _fate(action: str, outcome: Any, *, conflict_is_done: bool) -> Fate:
     status = outcome["status"]
     if status < 300 or (status == 404 and action == "delete"):
         return Fate.DONE
-    if status == 409 and (conflict_is_done or action == "create"):
+    # An update carries no version: that another write was first says nothing about the change it makes.
+    if status == 409 and (action == "create" or (conflict_is_done and action != "update")):
         return Fate.CONFLICT
-    if status in _BUSY or status == 409 or _is_of_the_cluster(outcome.get("error")):
+    if status in _BUSY or status == 409 or is_of_the_cluster(outcome.get("error")):
         return Fate.AGAIN
     return Fate.BROKEN if status >= 500 else Fate.REFUSED
 
 
-def _is_of_the_cluster(error: Any) -> bool:
-    if not isinstance(error, dict):
-        return False
-    lacks_pipeline = _NO_PIPELINE.search(str(error.get("reason"))) is not None
-    return error.get("type") in _NOT_THE_DOCUMENT or lacks_pipeline
+def is_of_the_cluster(error: Any) -> bool:
+    """Whether an error is the cluster's or an index's as a whole, so that no document is to blame."""
+    while isinstance(error, dict):
+        kind = error.get("type")
+        if kind in _NOT_THE_DOCUMENT:
+            return True
+        if kind in _WITHOUT_A_TYPE_OF_THEIR_OWN and _CLUSTER_LACKS.search(str(error.get("reason"))):
+            return True
+        error = error.get("caused_by")
+    return False
 
 
 def reason_of(outcome: Any) -> str:

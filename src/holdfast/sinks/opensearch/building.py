@@ -85,4 +85,5 @@ def _setup_of(name: str, config: OpenSearchConfig, access: Access) -> Setup:
         config.settings,
         config.data_stream,
         config.pipeline,
+        config.version is not None and Template(config.acts).constant in {None, "delete"},
     )

@@ -179,7 +179,8 @@ class OpenSearchConfig(Options):
     patience: Annotated[Duration, Field(gt=0)] = Field(
         "30s",
         validate_default=True,
-        description="How long a task goes on trying when nothing succeeds; then the node says so and waits.",
+        description="How long a task goes on trying when nothing succeeds; then the node waits and reads the batch "
+        "again. That nothing succeeds is told after 10 seconds.",
     )
     dead_letters: DeadLetterOptions = Field(
         default_factory=DeadLetterOptions, description="Where records go that the index refuses."

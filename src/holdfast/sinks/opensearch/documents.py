@@ -22,7 +22,7 @@ from holdfast.formats._arrays import beside, binary, content, has_byte
 from holdfast.formats._objects import json_objects
 from holdfast.sinks.opensearch.entries import Entries
 from holdfast.sinks.opensearch.few import few_entries
-from holdfast.sinks.opensearch.fields import VALUE, Fields, document_column
+from holdfast.sinks.opensearch.fields import VALUE, Fields, are_objects, document_column
 from holdfast.sinks.opensearch.indexes import IndexName
 from holdfast.sinks.opensearch.origins import Numbers, origin_of
 from holdfast.sinks.opensearch.templates import Template
@@ -85,7 +85,8 @@ class _Portion:
         self._count = rows.num_rows
         self._reasons: dict[int, str] = {}
         self._raw = _documents(rows)
-        self._raw_form = batch.raw_form(is_value=document_column(rows.schema) == VALUE)
+        self._is_text = document_column(rows.schema) == VALUE
+        self._raw_form = batch.raw_form(is_value=self._is_text)
         self._documents = self._as_objects(self._raw) if document_column(rows.schema) else self._raw
         own = {"_item": items.cast(pa.string()), "_key": pa.repeat(pa.scalar(batch.key, pa.string()), self._count)}
         self._fields = Fields(rows, own, self._documents)
@@ -139,15 +140,26 @@ class _Portion:
     def _entries(self) -> Any:
         only = self._form.action.constant
         if only is not None:
+            self._check_bodies(only, np.ones(self._count, bool))
             return self._acting(only, self._facts(only))
         asked = self._form.action.texts(self._fields, self._count)
         self._refuse(~np.asarray(pc.is_in(asked, pa.array(ACTIONS))), f"its action is none of {', '.join(ACTIONS)}")
         found = [action for action in ACTIONS if pc.any(pc.equal(asked, action)).as_py()]
+        for action in found:
+            self._check_bodies(action, np.asarray(pc.equal(asked, action).fill_null(False)))
         made = {action: self._acting(action, self._facts(action)) for action in found}
         chosen = pa.repeat(pa.scalar(b"", pa.binary()), self._count)
         for action, entries in made.items():
             chosen = pc.if_else(pc.equal(asked, action).fill_null(False), entries, chosen)
         return chosen
+
+    def _check_bodies(self, action: str, rows: Any) -> None:
+        """A document within an update's body must be one object: a text with more in it would change the update."""
+        if action in {"update", "upsert"} and self._is_text:
+            places = np.flatnonzero(rows)
+            wrong = np.zeros(self._count, bool)
+            wrong[places] = ~np.array(are_objects(self._documents.take(pa.array(places))), bool)
+            self._refuse(wrong, NO_OBJECT)
 
     def _acting(self, action: str, facts: Any) -> Any:
         """`facts` are what the action says of each document: an array, or one text for all."""

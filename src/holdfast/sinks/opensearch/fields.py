@@ -94,19 +94,29 @@ def _within(found: Any, name: str) -> Any:
     return found
 
 
+def are_objects(texts: Any) -> list[bool]:
+    """Whether each text is one JSON object and nothing else."""
+    parsed = _parsed_by(_decoder())
+    return [isinstance(parsed(text), dict) for text in texts.to_pylist()]
+
+
 def _decoder() -> Any:
     try:
         import msgspec
     except ImportError:
-        return json.loads
+        return lambda text: json.loads(str(text, "utf-8"), parse_constant=_no_number)
     return msgspec.json.Decoder().decode
+
+
+def _no_number(word: str) -> None:
+    raise ValueError(f"{word} is not JSON")
 
 
 def _parsed_by(decode: Any) -> Any:
     def parsed(text: Any) -> Any:
         try:
             return decode(text)
-        except (ValueError, TypeError):
+        except (ValueError, TypeError, RecursionError):
             return None  # the index will say what is wrong with it
 
     return parsed

@@ -41,7 +41,7 @@ class IndexLetters(LetterBox):
     def prepare(self) -> None:
         """Make the index if there is none. Raises `SinkUnavailable` and `Refused`."""
         body = {"mappings": {"properties": _PROPERTIES}}
-        self._asked(lambda client: client.indices.create(index=self._index, body=body, ignore=[400]))
+        self._asked(partial(self._created, body))
 
     def letters(self) -> Iterator[Letter]:
         self._asked(lambda client: client.indices.refresh(index=self._index, ignore=[404]))
@@ -69,9 +69,22 @@ class IndexLetters(LetterBox):
             for one in some:
                 lines += [{"update": {"_id": document_id(one)}}, {"doc": {"redriven": run}}]
             told = self._asked(partial(self._marked, lines))
-            statuses = {item["update"]["status"] for item in told["items"]} - {200, 404}
+            items = told.get("items", ()) if isinstance(told, dict) else ()
+            if len(items) != len(some):
+                raise self._access.not_understood(told)
+            statuses = {item["update"]["status"] for item in items} - {200, 404}
             if statuses:
                 raise SinkUnavailable(f"{self._access.place} has not marked all letters: {sorted(statuses)}")
+
+    def _created(self, body: Any, client: Any) -> None:
+        from opensearchpy.exceptions import RequestError
+
+        try:
+            client.indices.create(index=self._index, body=body)
+        except RequestError as error:
+            reason = error.info.get("error") if isinstance(error.info, dict) else None
+            if not isinstance(reason, dict) or reason.get("type") != "resource_already_exists_exception":
+                raise
 
     def _fetched(self, body: Any, client: Any) -> Any:
         return client.mget(index=self._index, body=body, ignore=[404])

@@ -29,11 +29,12 @@ class AdaptiveLimit:
         """The limit as it is; whole requests only count."""
         return self._limit
 
-    def take(self) -> None:
-        """Wait until one more request may be under way."""
+    def take(self, timeout: float | None = None) -> bool:
+        """Wait until one more request may be under way. False if none may after `timeout` seconds."""
         with self._changed:
-            self._changed.wait_for(lambda: self._out < int(self._limit))
-            self._out += 1
+            free = self._changed.wait_for(lambda: self._out < int(self._limit), timeout)
+            self._out += free
+        return free
 
     def give_back(self) -> None:
         """A request is over, whatever came of it."""

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import zlib
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -28,6 +30,21 @@ def origin_of(batch: StagedBatch) -> str:
     named = f"{batch.key}\0{batch.incarnation}".encode("utf-8", "surrogatepass")
     digest = hashlib.blake2b(named, digest_size=HASH_BYTES).digest()
     return base64.urlsafe_b64encode(digest).decode() + "."
+
+
+def check_apart(packed: Sequence[str]) -> None:
+    """Raise `BatchError` if a record had rows in two tasks: `packed` are the records of each task of one batch."""
+    if len(packed) > 1:
+        _check_unique([np.cumsum(np.frombuffer(zlib.decompress(base64.b64decode(one)), np.int64)) for one in packed])
+
+
+def _check_unique(heads: Sequence[Any]) -> None:
+    every = np.concatenate(heads)
+    if len(np.unique(every)) < len(every):
+        raise BatchError(
+            "a processor has torn the rows of one record apart, so that ids by origin are not unique; keep them "
+            "together, or give document_id a template"
+        )
 
 
 class Numbers:
@@ -70,12 +87,12 @@ class Numbers:
         """Raise `BatchError` if rows of one record came apart: then two of them have had the same id."""
         if self._in_order or not self._heads:
             return
-        heads = np.concatenate(self._heads)
-        if len(np.unique(heads)) < len(heads):
-            raise BatchError(
-                "a processor has torn the rows of one record apart, so that ids by origin are not unique; keep them "
-                "together, or give document_id a template"
-            )
+        _check_unique(self._heads)
+
+    def packed(self) -> str:
+        """The records that had rows here, for `check_apart`; it is small where items follow each other."""
+        heads = np.sort(np.concatenate([np.asarray(heads, np.int64) for heads in self._heads or [[]]]))
+        return base64.b64encode(zlib.compress(np.diff(heads, prepend=0).tobytes(), 1)).decode()
 
     def _places(self, repeated: Any) -> Any:
         """How many rows of the same record came before each row."""

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
 
-from holdfast.sinks.opensearch.access import Access, short
-from holdfast.sinks.opensearch.answers import ANSWERED_FIELDS, Verdicts, verdicts
+from holdfast.sinks.opensearch.access import Access, is_answer, short
+from holdfast.sinks.opensearch.answers import ANSWERED_FIELDS, Verdicts, is_of_the_cluster, no_answer, verdicts
 from holdfast.sinks.opensearch.entries import Body
 
 GZIP_LEVEL = 1
@@ -59,7 +59,7 @@ class Poster:
     def post(self, body: Body) -> Answer:
         """Blocks until there is an answer or the time for it is over."""
         from opensearchpy.exceptions import ConnectionError as NoConnection
-        from opensearchpy.exceptions import TransportError
+        from opensearchpy.exceptions import SerializationError, TransportError
 
         try:
             answer = self._client.transport.perform_request(
@@ -68,11 +68,14 @@ class Poster:
                 params=self._params(body),
                 **self._packed(body.bytes()),
             )
-            return verdicts(answer, conflict_is_done=self._target.conflict_is_done and not body.letters)
+            conflict_is_done = self._target.conflict_is_done and not body.letters
+            return verdicts(str(answer), sent=len(body), conflict_is_done=conflict_is_done)
         except NoConnection as error:
             return Away(f"{self._target.access.place} does not answer: {short(error)}")
         except TransportError as error:
-            return self._told(int(error.status_code), short(error))
+            return self._refusal(error)
+        except SerializationError as error:
+            return Away(f"{self._target.access.place}: {no_answer(error)}")
         except ValueError as error:
             return Away(f"{self._target.access.place}: {error}")
 
@@ -96,9 +99,15 @@ class Poster:
         # The client would do it by itself, at the level that takes longest.
         return {"body": igzip.compress(data, GZIP_LEVEL), "headers": {**headers, "content-encoding": "gzip"}}
 
-    def _told(self, status: int, reason: str) -> Answer:
+    def _refusal(self, error: Any) -> Answer:
+        status, reason = error.status_code, short(error)
         if status == 429:
             return Busy(reason)
-        if status in {400, 413}:
+        # A proxy that has a limit of its own is believed: smaller requests pass it.
+        if status == 413:
+            return TooMuch(reason)
+        if status < 500 and not is_answer(error):
+            return Away(f"{self._target.access.place}: {no_answer(reason)}")
+        if status == 400 and not is_of_the_cluster(error.info.get("error")):
             return TooMuch(reason)
         return Away(f"{self._target.access.place} cannot do it now: {reason}")

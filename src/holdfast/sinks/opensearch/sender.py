@@ -1,7 +1,8 @@
 """Sends bodies on a few threads until each document is acknowledged or refused; only failed ones are sent again.
 
 429 slows the sender down and fails nothing; 413 splits. A body that makes no headway for the time of `patience` is
-given up with `SinkUnavailable`, and what is behind it with it: the batch is read again when the cluster is back.
+given up with `SinkUnavailable`, and what is behind it with it: the batch is read again when the cluster is back. That
+nothing succeeds is told long before that.
 """
 
 from __future__ import annotations
@@ -10,9 +11,11 @@ import random
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+
+import numpy as np
 
 from holdfast.errors import BatchError, SinkUnavailable
 from holdfast.flow.deadletter import Fault
@@ -25,7 +28,9 @@ FIRST_PAUSE, LONGEST_PAUSE = 0.1, 5.0
 BUSY_TRIES = 3
 """A body that is turned away so often in a row may be larger than the server ever takes: it is cut in halves."""
 BROKEN_TRIES = 5
-"""A document over which the server fails so often is to blame itself."""
+"""A document over which the server fails once more than so often is to blame itself."""
+TELL_AFTER = 10.0
+"""Seconds without any headway after which people hear of it, and between two times that they do."""
 
 
 @dataclass
@@ -54,7 +59,15 @@ class Account:
 class Sender:
     """One task's. `send`, `wait` and `account` are called by the task's own thread."""
 
-    def __init__(self, poster: Poster, limit: AdaptiveLimit, threads: int, patience: float) -> None:
+    def __init__(
+        self,
+        poster: Poster,
+        limit: AdaptiveLimit,
+        threads: int,
+        patience: float,
+        tell: Callable[[str], None] = lambda _reason: None,
+    ) -> None:
+        """`tell` hears, on the task's own thread, why nothing has succeeded for a while; it must not block."""
         self._poster = poster
         self._limit = limit
         self._patience = patience
@@ -62,6 +75,10 @@ class Sender:
         self._accounts: defaultdict[str, Account] = defaultdict(Account)
         self._tally = Tally()
         self._gone: SinkUnavailable | None = None
+        self._tell = tell
+        self._trouble = ""
+        self._under_way = 0
+        self._headway_at = 0.0
         self._told = threading.Condition()
         self._closed = threading.Event()
 
@@ -70,14 +87,19 @@ class Sender:
         with self._told:
             for part in body.parts:
                 self._accounts[part.batch.id].out += len(part)
-        self._limit.take()
+            if not self._under_way:
+                self._has_headway()
+            self._under_way += 1
+        while not self._limit.take(TELL_AFTER / 10):
+            self._tell_of_trouble()
         self._pool.submit(self._carry, body)
 
     def wait(self, batch_id: str) -> None:
         """Block until nothing of the batch is under way. Raises what went wrong with it."""
         with self._told:
             account = self._accounts[batch_id]
-            self._told.wait_for(lambda: account.out == 0)
+            while not self._told.wait_for(lambda: account.out == 0, TELL_AFTER / 10):
+                self._tell_of_trouble()
         self.check(batch_id)
 
     def check(self, batch_id: str) -> None:
@@ -110,6 +132,18 @@ class Sender:
         self._pool.shutdown()
         self._poster.close()
 
+    def _tell_of_trouble(self) -> None:
+        with self._told:
+            idle = time.monotonic() - self._headway_at
+            if idle < TELL_AFTER:
+                return
+            reason = self._trouble or f"no answer for {idle:.0f} seconds"
+            self._headway_at += idle
+        self._tell(reason)
+
+    def _has_headway(self) -> None:
+        self._headway_at, self._trouble = time.monotonic(), ""
+
     # --- on the sender's threads -------------------------------------------------------------------------------
 
     def _carry(self, body: Body) -> None:
@@ -120,6 +154,7 @@ class Sender:
         finally:
             self._limit.give_back()
             with self._told:
+                self._under_way -= 1
                 for part in body.parts:
                     self._accounts[part.batch.id].out -= len(part)
                 self._told.notify_all()
@@ -174,6 +209,8 @@ class Sender:
         places = [place for place, _ in told.refused]
         faults = dict(told.refused)
         with self._told:
+            if decided:
+                self._has_headway()
             if not body.letters:
                 self._tally.documents += decided - len(places)
                 self._tally.conflicts += len(told.conflicts)
@@ -184,9 +221,11 @@ class Sender:
                     account.refused.append((int(part.items[place]), part.fault(place, faults[first + place])))
                 first += len(part)
 
-    def count_retried(self, number: int) -> None:
+    def sends_again(self, number: int, reason: str) -> None:
+        """So many documents are sent once more, and why."""
         with self._told:
             self._tally.retried += number
+            self._trouble = reason
 
 
 class _Delivery:
@@ -197,6 +236,7 @@ class _Delivery:
         self._body = body
         self._tries = 0
         self._busy = 0
+        self._failures = np.zeros(len(body), np.int64)
         self._give_up_at = time.monotonic() + sender.patience
 
     def run(self) -> Sequence[Body]:
@@ -215,20 +255,22 @@ class _Delivery:
         return ()
 
     def _settle(self, told: Verdicts) -> None:
-        if self._tries >= BROKEN_TRIES:
-            told.refused, told.broken = sorted([*told.refused, *told.broken]), []
+        self._failures[[place for place, _ in told.broken]] += 1
+        hopeless = [one for one in told.broken if self._failures[one[0]] > BROKEN_TRIES]
+        told.broken = [one for one in told.broken if one not in hopeless]
+        told.refused = sorted([*told.refused, *hopeless])
         self._sender.settle(self._body, told)
         again = sorted([*told.again, *(place for place, _ in told.broken)])
         if len(again) < len(self._body):
             self._give_up_at = time.monotonic() + self._sender.patience
-        self._body, self._busy = self._body.chosen(again), 0
+        self._body, self._busy, self._failures = self._body.chosen(again), 0, self._failures[again]
         if again:
             self._wait(told.reason or told.broken[0][1])
 
     def _wait(self, reason: str) -> None:
         if time.monotonic() >= self._give_up_at:
             raise self._sender.give_up(reason)
-        self._sender.count_retried(len(self._body))
+        self._sender.sends_again(len(self._body), reason)
         self._sender.pause(self._tries)
         self._tries += 1
 

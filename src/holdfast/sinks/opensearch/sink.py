@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import queue
 import socket
+import threading
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 from urllib.parse import urlsplit
 
 from holdfast.buckets.bucket import Bucket, Published, StagedFile
 from holdfast.buckets.letters import FileLetters
 from holdfast.buckets.ownership import OwnedRoot
 from holdfast.errors import Halt, Refused, SinkUnavailable, StagedDataGone
-from holdfast.events import DocumentsIndexed, Event
-from holdfast.flow.batch import Name
+from holdfast.events import DocumentsIndexed, Event, Unreachable
+from holdfast.flow.batch import Batch, Name
 from holdfast.flow.letters import LetterBox
 from holdfast.flow.names import staged_token, staging_folder
 from holdfast.flow.sink import Publication, PublishResult, Sink
@@ -25,8 +27,11 @@ from holdfast.leases.lease import Json, Lease
 from holdfast.observe.addresses import allowed, resolved
 from holdfast.sinks.opensearch.letterbox import IndexLetters
 from holdfast.sinks.opensearch.letters import LettersToIndex, letters_index
+from holdfast.sinks.opensearch.origins import check_apart
+from holdfast.sinks.opensearch.sender import LONGEST_PAUSE
 from holdfast.sinks.opensearch.setup import Setup
 from holdfast.sinks.opensearch.staging import OpenSearchStager
+from holdfast.sinks.opensearch.trouble import TroubleListener
 
 SUMS = ("documents", "conflicts", "dead", "requests", "retried", "rejected", "size")
 
@@ -43,6 +48,8 @@ class OpenSearchSink(Sink):
         self._root = None if bucket is None else OwnedRoot(bucket, name, "root of the dead letters")
         self._pipeline = ""
         self._heard: queue.SimpleQueue[Event] = queue.SimpleQueue()
+        self._listening = threading.Lock()
+        self._listener: TroubleListener | None = None
 
     def open(self, pipeline: str, *, durable: bool) -> str:
         self._pipeline = pipeline
@@ -58,6 +65,8 @@ class OpenSearchSink(Sink):
     def close(self) -> None:
         if self._root is not None:
             self._root.close()
+        if self._listener is not None:
+            self._listener.close()
 
     def letter_box(self, pipeline: str) -> LetterBox:
         if self._bucket is not None:
@@ -72,7 +81,14 @@ class OpenSearchSink(Sink):
     def stager(self) -> OpenSearchStager:
         return self._stager
 
+    def stager_for(self, batches: Sequence[Batch]) -> OpenSearchStager:  # noqa: ARG002 - stages all batches alike
+        # Not before the first round: only then is there a Spark session that knows the node's address.
+        with self._listening, suppress(OSError):
+            self._listener = self._listener or TroubleListener()
+        return self._stager if self._listener is None else replace(self._stager, trouble=self._listener.address)
+
     def receipt(self, parts: Sequence[Json]) -> Json:
+        check_apart([part["records"] for part in parts if part.get("records") is not None])
         sums = {name: sum(part[name] for part in parts) for name in SUMS}
         if parts:
             limit = min(part["limit"] for part in parts)
@@ -85,6 +101,9 @@ class OpenSearchSink(Sink):
         with suppress(queue.Empty):
             while True:
                 heard.append(self._heard.get_nowait())
+        trouble = None if self._listener is None else self._listener.heard()
+        if trouble is not None:
+            heard.append(Unreachable("sink", trouble, LONGEST_PAUSE, self._pipeline))
         return heard
 
     def is_visible(self, receipt: Json) -> bool:

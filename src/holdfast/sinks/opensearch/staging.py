@@ -16,7 +16,7 @@ from holdfast.errors import Unavailable
 from holdfast.flow.deadletter import Fault
 from holdfast.flow.staging import StagedBatch, Stager, Staging
 from holdfast.leases.lease import Json
-from holdfast.sinks.opensearch.documents import Form
+from holdfast.sinks.opensearch.documents import ORIGIN, Form
 from holdfast.sinks.opensearch.entries import OpenBody
 from holdfast.sinks.opensearch.fields import MADE, VALUE
 from holdfast.sinks.opensearch.letters import LettersToFiles, LettersToIndex
@@ -24,6 +24,7 @@ from holdfast.sinks.opensearch.limit import AdaptiveLimit
 from holdfast.sinks.opensearch.origins import Numbers
 from holdfast.sinks.opensearch.posting import Poster, Target
 from holdfast.sinks.opensearch.sender import Sender
+from holdfast.sinks.opensearch.trouble import TroubleAddress
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,8 @@ class OpenSearchStager(Stager):
     form: Form
     letters: LettersToFiles | LettersToIndex
     pace: Pace = field(default_factory=Pace)
+    trouble: TroubleAddress | None = None
+    """Where the node listens while a task waits for the cluster."""
 
     def columns(self, fields: Any) -> Mapping[str, Any]:
         """The document, and the columns that templates name."""
@@ -80,7 +83,8 @@ class OpenSearchStaging(Staging):
         self._open = OpenBody(pace.max_bytes, pace.max_count)
         self._limit = AdaptiveLimit(pace.concurrency, pace.slow_after)
         poster = Poster(stager.target, pace.concurrency)
-        self._sender = Sender(poster, self._limit, pace.concurrency, pace.patience)
+        tell = (lambda _reason: None) if stager.trouble is None else stager.trouble.tell
+        self._sender = Sender(poster, self._limit, pace.concurrency, pace.patience, tell)
         self._letters = stager.letters.begin(self._sender.send)
         self._numbers: defaultdict[str, Numbers] = defaultdict(Numbers)
         self._refused: defaultdict[str, int] = defaultdict(int)
@@ -102,7 +106,7 @@ class OpenSearchStaging(Staging):
         self._letters.write(batch, faults)
 
     def finish(self, batch: StagedBatch) -> Json:
-        self._numbers.pop(batch.id, Numbers()).check()
+        records = self._records(batch)
         for body in self._open.rest():
             self._sender.send(body)
         self._sender.wait(batch.id)
@@ -110,7 +114,15 @@ class OpenSearchStaging(Staging):
             self._sender.wait(batch.id)
         told = {"files": self._letters.finish(batch), "dead": self._refused[batch.id]}
         self._sender.forget(batch.id)
-        return {**told, **vars(self._sender.tally()), "limit": round(self._limit.now, 2)}
+        return {**told, **records, **vars(self._sender.tally()), "limit": round(self._limit.now, 2)}
+
+    def _records(self, batch: StagedBatch) -> Json:
+        """For the receipt, where ids are made from them and processors may have moved rows to other tasks."""
+        numbers = self._numbers.pop(batch.id, Numbers())
+        if self._form.document_id != ORIGIN:
+            return {}
+        numbers.check()
+        return {"records": numbers.packed()} if batch.changed else {}
 
     def late_unfit(self, batch: StagedBatch) -> int:
         return self._refused.pop(batch.id, 0)

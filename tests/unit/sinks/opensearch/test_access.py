@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import base64
+import json
 import ssl
 import subprocess
-import threading
-from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -21,59 +19,10 @@ from holdfast.config import Secret
 from holdfast.errors import Refused, SinkUnavailable
 from holdfast.sinks.opensearch.access import Access, AwsAccess, Tls
 from holdfast.sinks.opensearch.indexes import IndexName
+from holdfast.sinks.opensearch.letterbox import IndexLetters
 from holdfast.sinks.opensearch.setup import Setup
 from holdfast.sinks.opensearch.templates import Template
-
-
-class Door:
-    """A server that notes who knocks, and answers with one status."""
-
-    def __init__(self, context: ssl.SSLContext | None = None) -> None:
-        self.status = 200
-        self.body = b"{}"
-        self.knocks: list[tuple[str, dict[str, str]]] = []
-        door = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
-                door.knocks.append((self.path, {name.lower(): value for name, value in self.headers.items()}))
-                body = door.body
-                self.send_response(door.status)
-                self.send_header("content-type", "application/json")
-                self.send_header("content-length", str(len(body)))
-                self.end_headers()
-                self.wfile.write(body)
-
-            def log_message(self, *_: Any) -> None:
-                """Nobody reads it."""
-
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        if context is not None:
-            self._server.socket = context.wrap_socket(self._server.socket, server_side=True)
-        self.url = f"http{'s' if context else ''}://127.0.0.1:{self._server.server_port}"
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,))
-        self._thread.start()
-
-    def close(self) -> None:
-        self._server.shutdown()
-        self._thread.join()
-        self._server.server_close()
-
-
-Doors = Callable[..., Door]
-
-
-@pytest.fixture
-def doors() -> Iterator[Doors]:
-    made: list[Door] = []
-
-    def build(context: ssl.SSLContext | None = None) -> Door:
-        made.append(Door(context))
-        return made[-1]
-
-    yield build
-    for door in made:
-        door.close()
+from tests.unit.sinks.opensearch.door import Doors
 
 
 def knock(access: Access) -> Any:
@@ -152,3 +101,61 @@ def test_answers_become_our_own_errors(doors: Doors, status: int, kind: type[Exc
     door.status = status
     with pytest.raises(kind, match=words):
         knock(Access((door.url,)))
+
+
+PAGE = b"<html><title>Log in</title></html>"
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "content_type"),
+    [
+        (200, PAGE, "text/html"),
+        (200, PAGE, "text/plain"),
+        (200, PAGE, "application/json"),
+        (200, b"", None),
+        (200, b'{"ok":true}', "application/json"),
+        (200, b'{"version":{"num', "application/json"),
+        (302, b"{}", "application/json"),
+        (400, PAGE, "text/html"),
+        (400, b"[]", "application/json"),
+        (401, PAGE, "text/html"),
+        (403, PAGE, "text/html"),
+        (403, b'{"error":', "application/json"),
+        (404, PAGE, "text/html"),
+    ],
+)
+def test_at_start_what_is_not_an_answer_of_a_search_cluster_means_unavailable(
+    doors: Doors, status: int, body: bytes, content_type: str | None
+) -> None:
+    door = doors()
+    door.status, door.body, door.content_type = status, body, content_type
+    setup = Setup(Access((door.url,)), IndexName(Template("orders")), "unused", mappings={"dynamic": False})
+    with pytest.raises(SinkUnavailable, match="not an answer of a search cluster"):
+        setup.apply()
+
+
+def test_a_cluster_that_does_not_know_us_says_so_in_plain_text(doors: Doors) -> None:
+    door = doors()
+    door.status, door.body, door.content_type = 401, b"Unauthorized", "text/plain"
+    with pytest.raises(Refused, match="does not let us in: 401 Unauthorized"):
+        knock(Access((door.url,)))
+
+
+@pytest.mark.parametrize(
+    ("status", "kind", "reason"),
+    [
+        (403, "cluster_block_exception", "blocked by: [FORBIDDEN/6/cluster read-only (api)];"),
+        (400, "validation_exception", "this action would add [2] shards, [10]/[10] maximum shards open;"),
+    ],
+)
+def test_a_cluster_that_is_blocked_or_full_at_start_is_waited_for(
+    doors: Doors, status: int, kind: str, reason: str
+) -> None:
+    door = doors()
+    door.status = status
+    door.body = json.dumps({"error": {"type": kind, "reason": reason}, "status": status}).encode()
+    with pytest.raises(SinkUnavailable, match="cannot do it now"):
+        knock(Access((door.url,)))
+    letters = IndexLetters(Access((door.url,)), "letters", "orders", "search")
+    with pytest.raises(SinkUnavailable, match="cannot do it now"):
+        letters.prepare()

@@ -19,16 +19,32 @@ def answer(*outcomes: tuple[str, int, str | None]) -> str:
 
 
 def told(*outcomes: tuple[str, int, str | None], conflict_is_done: bool = False) -> Verdicts:
-    return verdicts(answer(*outcomes), conflict_is_done=conflict_is_done)
+    return verdicts(answer(*outcomes), sent=len(outcomes), conflict_is_done=conflict_is_done)
 
 
-def test_an_answer_without_errors_is_not_looked_into() -> None:
-    assert verdicts('{"took":3,"errors":false,"items":[nonsense', conflict_is_done=False) == Verdicts()
+def test_an_answer_without_errors_is_not_looked_into_if_it_tells_of_every_document() -> None:
+    text = '{"took":3,"errors":false,"items":[{"index":{"status":201}},nonsense "status":'
+    assert verdicts(text, sent=2, conflict_is_done=False) == Verdicts()
+    spaced = '{"errors": false, "items": [{"index": {"status" : 201}}, {"delete": {"status" : 404}}]}'
+    assert verdicts(spaced, sent=2, conflict_is_done=False) == Verdicts()
 
 
-def test_what_is_no_answer_is_an_error() -> None:
-    with pytest.raises(ValueError, match="not that of a bulk request"):
-        verdicts("<html>", conflict_is_done=False)
+@pytest.mark.parametrize(
+    "text",
+    [
+        "<html>",
+        '{"errors":false}',
+        '{"errors":false,"items":[{"index":{"status":201}}]}',
+        '{"errors":false,"items":[{"index":{"status":201}},{"index":{"status":201}},{"index":{"status":201}}]}',
+        '{"errors":true,"items":[{"index":{"status":201}}]}',
+        '{"errors":true,"items":[{"index":{"status":201}},{"index":{"error":"?"}}]}',
+        '{"errors":true,"items":[{"index":{"status":201}},7]}',
+        '{"errors":true,"items":null}',
+    ],
+)
+def test_what_is_no_answer_about_every_document_is_an_error(text: str) -> None:
+    with pytest.raises(ValueError, match="not an answer of a search cluster"):
+        verdicts(text, sent=2, conflict_is_done=False)
 
 
 def test_a_document_to_blame_is_refused_with_the_reason() -> None:
@@ -46,6 +62,11 @@ def test_a_document_to_blame_is_refused_with_the_reason() -> None:
         (404, "index_not_found_exception"),
         (400, "index_closed_exception"),
         (403, "security_exception"),
+        (429, "cluster_block_exception"),
+        (429, "circuit_breaking_exception"),
+        (403, "index_create_block_exception"),
+        (500, "node_disconnected_exception"),
+        (400, "resource_already_exists_exception"),
     ],
 )
 def test_errors_of_the_cluster_are_waited_for(status: int, kind: str) -> None:
@@ -57,14 +78,31 @@ def test_errors_of_the_cluster_are_waited_for(status: int, kind: str) -> None:
 def test_a_pipeline_that_is_missing_is_not_the_documents_fault() -> None:
     missing = {"type": "illegal_argument_exception", "reason": "pipeline with id [a] does not exist"}
     text = json.dumps({"errors": True, "items": [{"index": {"status": 400, "error": missing}}]})
-    assert verdicts(text, conflict_is_done=False).again == [0]
+    assert verdicts(text, sent=1, conflict_is_done=False).again == [0]
+
+
+@pytest.mark.parametrize("kind", ["", "normal "])
+def test_a_cluster_without_room_for_another_index_is_not_the_documents_fault(kind: str) -> None:
+    reason = f"Validation Failed: 1: this cluster currently has [10]/[10] maximum {kind}shards open;"
+    full = {"type": "validation_exception", "reason": reason}
+    for error in (full, {"type": "exception", "reason": "wrapped", "caused_by": full}):
+        text = json.dumps({"errors": True, "items": [{"index": {"status": 400, "error": error}}]})
+        assert verdicts(text, sent=1, conflict_is_done=False).again == [0]
+
+
+def test_a_document_is_to_blame_whatever_caused_its_refusal() -> None:
+    error = {"type": "mapper_parsing_exception", "reason": "maximum shards open", "caused_by": {"type": "x"}}
+    text = json.dumps({"errors": True, "items": [{"index": {"status": 400, "error": error}}]})
+    assert [place for place, _ in verdicts(text, sent=1, conflict_is_done=False).refused] == [0]
 
 
 def test_conflicts_are_done_where_a_version_or_a_creation_says_so_and_else_tried_again() -> None:
     conflict = "version_conflict_engine_exception"
     assert told(("create", 409, conflict)).conflicts == [0]
     assert told(("index", 409, conflict), conflict_is_done=True).conflicts == [0]
+    assert told(("delete", 409, conflict), conflict_is_done=True).conflicts == [0]
     assert told(("update", 409, conflict)).again == [0]
+    assert told(("update", 409, conflict), conflict_is_done=True).again == [0]
 
 
 def test_deleting_what_is_not_there_is_done_and_updating_it_is_refused() -> None:

@@ -118,6 +118,40 @@ def test_an_upsert_is_an_update_that_may_create() -> None:
     assert lines[1] == {"doc": {"a": 1}, "doc_as_upsert": True}
 
 
+@pytest.mark.parametrize("action", ["update", "upsert"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"a":1},"upsert":{"owned":true}',
+        '{"a":1},"script":{"source":"ctx._source.role=1"},"z":{}',
+        '{"a":1}{"b":2}',
+        '{"a":NaN}',
+        '{"a":1',
+        '{"x":' + "[" * 3000 + "]" * 3000 + "}",
+    ],
+)
+def test_the_body_of_an_update_holds_what_is_one_object_and_nothing_else(action: str, text: str) -> None:
+    lines, faults = made(Form(ORDERS, action=Template(action)), ['{"a":1}', text, '{"b": 2} '])
+    assert [line["doc"] for line in lines[1::2]] == [{"a": 1}, {"b": 2}]
+    assert all(line.keys() <= {"doc", "doc_as_upsert"} for line in lines[1::2])
+    assert [(item, fault.reason, fault.raw) for item, fault in faults.items()] == [(1, documents.NO_OBJECT, text)]
+
+
+def test_only_rows_that_are_updates_must_be_one_object() -> None:
+    rows = {"op": ["index", "update"], "value": pa.array([b'{"a":1}}', b'{"a":1}}'])}
+    batch = pa.RecordBatch.from_pydict(rows)
+    form = Form(ORDERS, action=Template("{op}"))
+    ((entries, faults),) = form.entries(BATCH, Numbers(), pa.array([0, 1], pa.int64()), batch)
+    assert (entries.items.tolist(), [item for item, _ in faults]) == ([0], [1])
+
+
+def test_a_text_that_is_nested_too_deep_has_no_fields_and_fails_nothing_else() -> None:
+    deep = '{"id":1,"x":' + "[" * 3000 + "]" * 3000 + "}"
+    lines, faults = made(Form(ORDERS, document_id=Template("{id}")), [deep, '{"id":2}'])
+    assert [line["index"]["_id"] for line in lines[::2]] == ["2"]
+    assert "lacks a field" in faults[0].reason
+
+
 def test_ids_by_the_server_are_left_out() -> None:
     assert made(Form(ORDERS, document_id="server"), ['{"a":1}'])[0] == [{"index": {}}, {"a": 1}]
     assert made(Form(ORDERS, Template("delete"), document_id="server"), ['{"a":1}'] * 2)[0] == [{"delete": {}}] * 2

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from holdfast.errors import BatchError
 from holdfast.flow.batch import Name
 from holdfast.flow.staging import StagedBatch
-from holdfast.sinks.opensearch.origins import Numbers, origin_of
+from holdfast.sinks.opensearch.origins import Numbers, check_apart, origin_of
 
 BATCH = StagedBatch("b1", "orders", "in|a", Name("in", "a"), 3, 1, incarnation="e1")
 
@@ -56,3 +56,21 @@ def test_rows_out_of_order_are_fine_unless_those_of_one_record_came_apart() -> N
     numbers.of(pa.array([3], pa.int64()))
     with pytest.raises(BatchError, match="torn the rows of one record apart"):
         numbers.check()
+
+
+def packed(*items: int) -> str:
+    numbers = Numbers()
+    numbers.of(pa.array(items, pa.int64()))
+    return numbers.packed()
+
+
+def test_rows_of_one_record_in_two_tasks_are_found() -> None:
+    check_apart([])
+    check_apart([packed(1, 1, 3)])
+    check_apart([packed(1, 1, 3), packed(), packed(2, 4), packed(9, 0)])
+    with pytest.raises(BatchError, match="torn the rows of one record apart"):
+        check_apart([packed(7, 1), packed(2, 4), packed(9, 9, 1)])
+
+
+def test_records_that_follow_each_other_are_packed_small() -> None:
+    assert len(packed(*range(100_000))) < 10_000

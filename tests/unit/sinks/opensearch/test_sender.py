@@ -62,8 +62,8 @@ def entries(*items: int, batch: StagedBatch = BATCH) -> Entries:
 def senders() -> Iterator[Callable[..., Sender]]:
     made: list[Sender] = []
 
-    def build(server: Any, patience: float = 60.0) -> Sender:
-        made.append(Sender(server, AdaptiveLimit(2, slow_after=60), 2, patience))
+    def build(server: Any, patience: float = 60.0, tell: Callable[[str], None] = lambda _: None) -> Sender:
+        made.append(Sender(server, AdaptiveLimit(2, slow_after=60), 2, patience, tell))
         return made[-1]
 
     yield build
@@ -127,6 +127,55 @@ def test_a_document_over_which_the_server_fails_again_and_again_is_refused(sende
     sender.wait("b1")
     assert [(item, fault.reason) for item, fault in sender.refused("b1")] == [(2, "500 oops")]
     assert len(server.taken) == sending.BROKEN_TRIES + 1
+
+
+def test_tries_of_a_document_count_only_answers_about_itself(senders: Build) -> None:
+    def broken(_body: Body) -> Answer:
+        return Verdicts(broken=[(0, "500 oops")])
+
+    before: list[Answer] = [Away("503"), Busy("429"), Verdicts(again=[0, 1], reason="429", busy=2)]
+    server = Server(*before * sending.BROKEN_TRIES, broken)
+    sender = senders(server)
+    sender.send(Body([entries(1, 2)]))
+    sender.wait("b1")
+    assert (sender.refused("b1"), sender.tally().documents) == ([], 2)
+
+
+def test_trouble_is_told_while_it_lasts_and_not_only_when_patience_is_over(
+    senders: Build, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    heard: list[str] = []
+    over = threading.Event()
+
+    def tell(reason: str) -> None:
+        heard.append(reason)
+        over.set()
+
+    def hanging(_body: Body) -> Answer:
+        assert over.wait(30)
+        return Verdicts()
+
+    monkeypatch.setattr(sending, "TELL_AFTER", 0.05)
+
+    def away(_body: Body) -> Answer:
+        return Verdicts() if over.is_set() else Away("the cluster does not answer")
+
+    for answer, reason in ((away, "the cluster does not answer"), (hanging, "no answer for")):
+        over.clear()
+        heard.clear()
+        sender = senders(Server(*[answer] * 10_000), tell=tell)
+        sender.send(Body([entries(1)]))
+        sender.wait("b1")
+        assert reason in heard[0]
+
+
+def test_a_server_that_makes_headway_is_no_trouble(senders: Build, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sending, "TELL_AFTER", 60.0)
+    heard: list[str] = []
+    sender = senders(Server(*[Away("gone")] * 5), tell=heard.append)
+    sender.send(Body([entries(1, 2)]))
+    sender.wait("b1")
+    assert heard == []
 
 
 def test_a_server_that_comes_back_in_time_is_waited_for(senders: Build) -> None:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from holdfast.buckets.bucket import StagedFile
 from holdfast.buckets.local import LocalBucket
-from holdfast.errors import Halt, Refused, StagedDataGone
+from holdfast.errors import BatchError, Halt, Refused, StagedDataGone
 from holdfast.events import DocumentsIndexed
 from holdfast.flow.batch import Name
 from holdfast.flow.deadletter import ROW, Fault, record_fault
@@ -62,6 +64,34 @@ def test_a_receipt_is_small_and_what_it_took_is_heard_once() -> None:
     assert sink.is_visible(told)
     assert not sink.is_visible({**told, "files": [{"staged": "s", "key": "k", "sha256": "", "size": 1}]})
     assert sink.noticed() == []
+
+
+@pytest.mark.parametrize(
+    ("changed", "document_id", "fails"), [(True, "origin", True), (True, "{n}", False), (False, "origin", False)]
+)
+def test_a_batch_whose_records_had_rows_in_two_tasks_fails(changed: bool, document_id: str, fails: bool) -> None:
+    config = OpenSearchConfig(hosts=("http://127.0.0.1:9",), index="orders", document_id=document_id)
+    sink = sink_of("search", config)
+    batch = replace(BATCH, changed=changed)
+    parts = []
+    for _ in range(2):
+        staging = sink.stager().begin()
+        staging._numbers[batch.id].of(pa.array([5, 6], pa.int64()))
+        parts.append(staging.finish(batch))
+        staging.close()
+    if fails:
+        with pytest.raises(BatchError, match="torn the rows of one record apart"):
+            sink.receipt(parts)
+    else:
+        sink.receipt(parts)
+
+
+def test_rows_that_came_apart_need_ids_of_their_own() -> None:
+    config = OpenSearchConfig(hosts=("http://127.0.0.1:9",), index="orders", document_id="{n}")
+    staging = sink_of("search", config).stager().begin()
+    staging._numbers[BATCH.id].of(pa.array([5, 6, 5], pa.int64()))
+    staging.finish(BATCH)
+    staging.close()
 
 
 def test_without_letters_there_is_nothing_to_publish() -> None:

@@ -1,0 +1,54 @@
+"""A stand-in for whatever answers at a cluster's address: a cluster, or a proxy before it."""
+
+from __future__ import annotations
+
+import ssl
+import threading
+from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+
+class Door:
+    """A server that notes who knocks, and answers with one status."""
+
+    def __init__(self, context: ssl.SSLContext | None = None) -> None:
+        self.status = 200
+        self.body = b"{}"
+        self.content_type: str | None = "application/json"
+        self.knocks: list[tuple[str, dict[str, str]]] = []
+        door = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                door.knocks.append((self.path, {name.lower(): value for name, value in self.headers.items()}))
+                self.rfile.read(int(self.headers.get("content-length", 0)))
+                body = door.body
+                self.send_response(door.status)
+                if door.content_type is not None:
+                    self.send_header("content-type", door.content_type)
+                if 300 <= door.status < 400:
+                    self.send_header("location", f"{door.url}/login")
+                self.send_header("content-length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            do_POST = do_PUT = do_GET  # noqa: N815 - the library's names
+
+            def log_message(self, *_: Any) -> None:
+                """Nobody reads it."""
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        if context is not None:
+            self._server.socket = context.wrap_socket(self._server.socket, server_side=True)
+        self.url = f"http{'s' if context else ''}://127.0.0.1:{self._server.server_port}"
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,))
+        self._thread.start()
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._thread.join()
+        self._server.server_close()
+
+
+Doors = Callable[..., Door]

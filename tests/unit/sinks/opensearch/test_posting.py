@@ -1,0 +1,94 @@
+"""One bulk request, and what the answer to it means, whoever gave it."""
+
+from __future__ import annotations
+
+import json
+
+import pyarrow as pa
+import pytest
+
+from holdfast.flow.batch import Name
+from holdfast.flow.staging import StagedBatch
+from holdfast.sinks.opensearch.access import Access
+from holdfast.sinks.opensearch.answers import Verdicts
+from holdfast.sinks.opensearch.documents import Form
+from holdfast.sinks.opensearch.entries import Body
+from holdfast.sinks.opensearch.indexes import IndexName
+from holdfast.sinks.opensearch.origins import Numbers
+from holdfast.sinks.opensearch.posting import Answer, Away, Busy, Poster, Target, TooMuch
+from holdfast.sinks.opensearch.templates import Template
+from tests.unit.sinks.opensearch.door import Door, Doors
+
+BATCH = StagedBatch("b1", "orders", "in|a", Name("in", "a"), 3, 1)
+PAGE = b"<html><title>Log in</title></html>"
+
+
+def posted(door: Door, rows: int = 2) -> Answer:
+    values = pa.RecordBatch.from_pydict({"value": ["{}"] * rows})
+    ((entries, _),) = Form(IndexName(Template("orders"))).entries(
+        BATCH, Numbers(), pa.array(range(rows), pa.int64()), values
+    )
+    poster = Poster(Target(Access((door.url,)), "orders"), 1)
+    try:
+        return poster.post(Body([entries]))
+    finally:
+        poster.close()
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "content_type"),
+    [
+        (200, PAGE, "text/html"),
+        (200, PAGE, "application/json"),
+        (200, PAGE, None),
+        (200, b"", "application/json"),
+        (200, b'{"errors":false}', "application/json"),
+        (200, b'{"errors":false,"items":[{"index":{"status":201}}]}', "application/json"),
+        (200, b'{"errors":true,"items":[{"index":{"status":201}}]}', "application/json"),
+        (200, b'{"errors":true,"items":[{"index":{"status":201}},{"index":', "application/json"),
+        (200, b'{"errors":true,"items":[{"index":{"status":201}},{"index":{}}]}', "application/json"),
+        (200, b'{"errors":true,"items":[{},{}]}', "application/json"),
+        (302, b"", "text/html"),
+        (307, b"{}", "application/json"),
+        (400, PAGE, "text/html"),
+        (400, b"[]", "application/json"),
+        (400, b'{"error":', "application/json"),
+        (403, PAGE, "text/html"),
+        (404, PAGE, "text/html"),
+    ],
+)
+def test_what_is_not_an_answer_to_the_request_means_unavailable(
+    doors: Doors, status: int, body: bytes, content_type: str | None
+) -> None:
+    door = doors()
+    door.status, door.body, door.content_type = status, body, content_type
+    answer = posted(door)
+    assert isinstance(answer, Away)
+    assert "not an answer of a search cluster" in answer.reason
+
+
+def test_an_answer_about_every_document_is_one(doors: Doors) -> None:
+    door = doors()
+    door.body = b'{"errors":false,"items":[{"index":{"status":201}},{"index":{"status":200}}]}'
+    assert posted(door) == Verdicts()
+
+
+def refusal(kind: str, reason: str) -> bytes:
+    return json.dumps({"error": {"type": kind, "reason": reason}, "status": 400}).encode()
+
+
+def test_a_request_that_the_cluster_itself_refuses_is_cut(doors: Doors) -> None:
+    door = doors()
+    door.status, door.body = 400, refusal("illegal_argument_exception", "Malformed action/metadata line [1]")
+    assert isinstance(posted(door), TooMuch)
+    door.body = refusal("validation_exception", "this cluster currently has [10]/[10] maximum shards open")
+    assert isinstance(posted(door), Away)
+
+
+@pytest.mark.parametrize("body", [b"", PAGE])
+def test_whoever_says_that_a_request_is_too_large_is_believed(doors: Doors, body: bytes) -> None:
+    door = doors()
+    door.status, door.body, door.content_type = 413, body, "text/html"
+    assert isinstance(posted(door), TooMuch)
+    door.status = 429
+    assert isinstance(posted(door), Busy)
