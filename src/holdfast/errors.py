@@ -21,6 +21,7 @@ HoldfastError
 │   ├── PartitionNotFound
 │   ├── PartitionNotOwned
 │   └── PartitionUpdateFailed
+├── SupplierFailed              the function that finds partitions failed; nothing is known of what there is
 ├── BatchError                  this batch cannot be processed; counts an attempt
 │   └── BeyondRepair            and it never will be: the partition is FAILED at once
 ├── Halt                        evidence disagrees; a person must look, nothing is overwritten
@@ -166,6 +167,10 @@ class PartitionNotOwned(PartitionError):
 
 class PartitionUpdateFailed(PartitionError):
     """The store could not apply the update."""
+
+
+class SupplierFailed(HoldfastError):
+    """The supplier failed, in this call or lately on another node; it runs again when its backoff is over."""
 
 
 class BatchError(HoldfastError):

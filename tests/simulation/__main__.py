@@ -18,11 +18,12 @@ from tests.simulation.runner import Failure, Summary, run_parallel, run_seed
 from tests.simulation.scenario import SCENARIOS
 
 SHARE = {
-    "micro": 0.70,
+    "micro": 0.69,
     "meso": 0.1,
     "streams": 0.1,
     "generations": 0.05,
     "floor": 0.02,
+    "sourcing": 0.01,
     "runs": 0.01,
     "objects": 0.01,
     "index": 0.01,

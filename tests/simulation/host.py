@@ -27,6 +27,7 @@ TELLING = frozenset(
 )
 """Events of the product that are counted like faults: they show that the ways out of trouble were walked."""
 HOUR = 3600.0
+LOCK_WAIT = 0.001
 
 
 class Host(Life):
@@ -46,7 +47,7 @@ class Host(Life):
         self._draw_clock()
         self._fuse = self._new_fuse()
         self._jumpy = 0.06 * (faults["crash"] + faults["pause"] + faults["freeze"])
-        self.world = World(clock=self, new_id=new_id, dice=kernel.dice, spawn=self.spawn, emit=self._emit)
+        self.world = World(self, new_id, kernel.dice, self.spawn, self._emit, lock=lambda: HostLock(self))
 
     # --- the node's clock -----------------------------------------------------------------------------------------
 
@@ -195,6 +196,22 @@ class Host(Life):
             self.faults.strike(name)
         if self.kernel.trace is not None:
             self.kernel.note(self.name, f"· {name}", event)
+
+
+class HostLock:
+    """A lock of the host's threads. Who waits for it gives way, so that it may also be held across a wait."""
+
+    def __init__(self, host: Host) -> None:
+        self._host = host
+        self._held = False
+
+    def __enter__(self) -> None:
+        while self._held:
+            self._host.sleep(LOCK_WAIT)
+        self._held = True
+
+    def __exit__(self, *_: object) -> None:
+        self._held = False
 
 
 def _nothing() -> None:

@@ -21,6 +21,7 @@ from tests.simulation import (
     mutants_of_index,
     mutants_of_leases,
     mutants_of_runs,
+    mutants_of_sourcing,
     mutants_of_watching,
 )
 from tests.simulation.mutation import Mutant
@@ -29,6 +30,7 @@ MODULES = (
     mutants_of_files,
     mutants_of_leases,
     mutants_of_floor,
+    mutants_of_sourcing,
     mutants_of_runs,
     mutants_of_watching,
     mutants_of_index,

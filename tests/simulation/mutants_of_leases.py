@@ -236,10 +236,10 @@ def a_hand_back_counts_as_an_attempt(put: Put) -> None:
 def discovery_is_complete_before_its_rows_are_there(put: Put) -> None:
     original = Discovery._run_under
 
-    def run_under(self: Discovery, lease: Lease) -> bool:
+    def run_under(self: Discovery, lease: Lease) -> None:
         state = dict(lease.progress.state or {})
         self._finish(lease, state, self._again_after(state))
-        return original(self, lease)
+        original(self, lease)
 
     put(Discovery, "_run_under", run_under)
 

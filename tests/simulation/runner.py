@@ -20,6 +20,7 @@ from tests.simulation.kernel import Trace
 from tests.simulation.runs import RunsSite
 from tests.simulation.scenario import SCENARIOS
 from tests.simulation.site import Site
+from tests.simulation.sourcing import SourcingSite
 
 SHORT_PAUSES: tuple[tuple[ModuleType, str, float], ...] = (
     (loop, "SOURCE_PAUSE", 0.5),
@@ -29,7 +30,12 @@ SHORT_PAUSES: tuple[tuple[ModuleType, str, float], ...] = (
 )
 """The product's own pauses suit a TTL of half a minute; here it is a few seconds."""
 COLLECT_EVERY = 200
-SITES: dict[str, type[Site]] = {"floor": ForgetfulSite, "runs": RunsSite, "generations": RollOut}
+SITES: dict[str, type[Site]] = {
+    "floor": ForgetfulSite,
+    "sourcing": SourcingSite,
+    "runs": RunsSite,
+    "generations": RollOut,
+}
 """Worlds of another make than pipelines of one version."""
 
 

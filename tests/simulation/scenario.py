@@ -33,9 +33,10 @@ STREAMS = Scenario("streams", nodes=2, partitions=2, items=12, kinds=STREAM_KIND
 FLOOR = Scenario("floor", nodes=2, partitions=1, items=2, kinds=LEASE_KINDS)
 OBJECTS = Scenario("objects", nodes=3, partitions=3, items=8, late_partitions=True, watching=True)
 INDEX = Scenario("index", nodes=3, partitions=3, items=6, late_partitions=True, indexed=True)
+SOURCING = Scenario("sourcing", nodes=2, partitions=2, items=2, kinds=LEASE_KINDS)
 RUNS = Scenario("runs", nodes=2, partitions=2, items=3, kinds=LEASE_KINDS)
 GENERATIONS = Scenario("generations", nodes=3, partitions=2, items=8, kinds=ROLL_OUT_KINDS)
-ALL = (MICRO, MESO, STREAMS, FLOOR, RUNS, OBJECTS, INDEX, GENERATIONS)
+ALL = (MICRO, MESO, STREAMS, FLOOR, SOURCING, RUNS, OBJECTS, INDEX, GENERATIONS)
 SCENARIOS = {scenario.name: scenario for scenario in ALL}
 
 

@@ -28,6 +28,7 @@ from holdfast.stores.memory import MemoryStore
 from holdfast.stores.sqlite import SqliteStore
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "own_source"
+SOURCES = Path(__file__).parents[2] / "src"
 PAGES = 4
 WAIT = 60
 
@@ -58,8 +59,9 @@ def _worker(place: Path) -> Iterator[subprocess.Popen[str]]:
     worker = subprocess.Popen(
         [sys.executable, "-m", "holdfast_own_source.chapters", "settings.yaml", "book", "words"],
         cwd=place,
-        env={**os.environ, "PYTHONPATH": str(EXAMPLE)},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(EXAMPLE), str(SOURCES)])},
         stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         text=True,
     )
     with worker:
@@ -138,6 +140,15 @@ def test_a_worker_that_is_asked_to_stop_hands_its_chapter_back_at_once(place: Pa
     assert (row.status, row.owner, row.progress.state) == (Status.UNASSIGNED, None, {"next_page": 2})
 
 
+def test_a_worker_says_why_when_its_book_cannot_be_listed_and_so_does_the_next(place: Path) -> None:
+    (place / "book").rename(place / "elsewhere")
+    for _ in range(2):
+        with _worker(place) as worker:
+            _, why = worker.communicate(timeout=WAIT)
+        assert worker.returncode not in {0, None}
+        assert "not done: cannot list book: No such file or directory" in why
+
+
 # --- the same, in one process --------------------------------------------------------------------------------------
 
 
@@ -201,6 +212,19 @@ def test_chapters_are_read_in_order_and_a_later_one_is_found(tmp_path: Path) -> 
 def test_a_book_that_cannot_be_listed_is_an_error_and_not_empty(tmp_path: Path) -> None:
     with pytest.raises(SourceUnavailable):
         list(Book(tmp_path / "missing").chapters({}))
+
+
+def test_a_chapter_that_cannot_be_listed_is_an_error_and_not_read(tmp_path: Path) -> None:
+    _write(tmp_path, "01/01.txt")
+    desk = _Desk(tmp_path)
+    chapter = desk.coordinator.acquire_next(desk.book.chapters)
+    assert chapter is not None
+    (tmp_path / "book" / "01").rename(tmp_path / "away")
+    with pytest.raises(SourceUnavailable):
+        desk.reader.read(chapter)
+    (row,) = desk.store.get([Key("chapters", "", "01")])
+    assert row is not None
+    assert row.status is Status.ASSIGNED
 
 
 # --- the source for `holdfast run` ---------------------------------------------------------------------------------

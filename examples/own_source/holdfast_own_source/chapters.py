@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast import app
-from holdfast.errors import PartitionNotOwned, SourceUnavailable
+from holdfast.errors import HoldfastError, PartitionNotOwned, SessionExpired, SourceUnavailable
 from holdfast.events import Event
 from holdfast.leases.keeper import Keeper
 from holdfast.leases.lease import FINISHED, Lease, Partition
@@ -41,19 +41,22 @@ class Book:
 
     def chapters(self, state: dict[str, Any]) -> Iterator[Partition]:
         """The supplier: every chapter, in order. Runs on one worker at a time; `state` is shared by all of them."""
-        try:
-            names = sorted(path.name for path in self._folder.iterdir() if path.is_dir())
-        except OSError as error:
-            # An error must not look like an empty book: it is tried again, by any worker.
-            raise SourceUnavailable(f"cannot list {self._folder}: {error}") from error
-        yield from (Partition(name) for name in names)
+        yield from (Partition(path.name) for path in _listed(self._folder) if path.is_dir())
         state["times_listed"] = state.get("times_listed", 0) + 1
 
     def pages(self, chapter: str) -> list[Path]:
-        return sorted((self._folder / chapter).glob("*.txt"))
+        return [path for path in _listed(self._folder / chapter) if path.suffix == ".txt"]
 
     def is_complete(self, chapter: str) -> bool:
         return not (self._folder / chapter / STILL_WRITTEN).exists()
+
+
+def _listed(folder: Path) -> list[Path]:
+    try:
+        return sorted(folder.iterdir())
+    except OSError as error:
+        # An error must not look like an empty folder: it is tried again, by any worker.
+        raise SourceUnavailable(f"cannot list {folder}: {error.strerror}") from error
 
 
 class Reader:
@@ -76,12 +79,12 @@ class Reader:
             if number >= next_page:
                 self._step("page", PAGE_LIMIT)
                 self._count_words(chapter.key, page)
-                self._coordinator.save_state(chapter.key, {"next_page": number + 1})
+                self._coordinator.save_state(chapter, {"next_page": number + 1})
                 print(f"chapter {chapter.key} page {page.stem} under token {chapter.token}", flush=True)
         if complete:
-            self._coordinator.complete(chapter.key)
+            self._coordinator.complete(chapter)
         else:
-            self._coordinator.close(chapter.key, LOOK_AGAIN, MOST_LOOKS)
+            self._coordinator.close(chapter, LOOK_AGAIN, MOST_LOOKS)
 
     def _count_words(self, chapter: str, page: Path) -> None:
         # A worker may die between this and `save_state`; the next one then does the page again. So the result has a
@@ -92,7 +95,10 @@ class Reader:
 
 
 def work(settings_file: Path, book: Book, output: Path) -> None:
-    """Read until every chapter is COMPLETED or FAILED, whoever reads it."""
+    """Read until every chapter is COMPLETED or FAILED, whoever reads it.
+
+    Raises `SupplierFailed` if the book cannot be listed: that is not the same as a book that has been read.
+    """
     settings = app.load_settings(settings_file)
     store = app.open_store(settings)
     world = host_world(_report)
@@ -109,10 +115,10 @@ def work(settings_file: Path, book: Book, output: Path) -> None:
                 session.join()
                 keeper.start()
             keeper.step("acquire", PAGE_LIMIT)
-            chapter = coordinator.acquire_next(book.chapters)
+            chapter = next_chapter(coordinator, book)
             if chapter is not None:
                 read_or_let_go(reader, chapter)
-            elif not set(store.count(pipeline)) - set(FINISHED):
+            elif coordinator.supplied() and not set(store.count(pipeline)) - set(FINISHED):
                 return
             else:
                 world.clock.wait(session.timing.heartbeat)
@@ -121,6 +127,13 @@ def work(settings_file: Path, book: Book, output: Path) -> None:
         keeper.stop()
         session.leave()
         store.close()
+
+
+def next_chapter(coordinator: SourceCoordinator, book: Book) -> Lease | None:
+    try:
+        return coordinator.acquire_next(book.chapters)
+    except SessionExpired:
+        return None  # this worker was away for too long, and joins again
 
 
 def read_or_let_go(reader: Reader, chapter: Lease) -> None:
@@ -145,7 +158,10 @@ def main() -> None:
     # A worker that is asked to stop hands its chapter back at once instead of letting the others wait.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     given.output.mkdir(parents=True, exist_ok=True)
-    work(given.settings, Book(given.book), given.output)
+    try:
+        work(given.settings, Book(given.book), given.output)
+    except HoldfastError as failed:
+        sys.exit(f"not done: {failed}")
 
 
 if __name__ == "__main__":

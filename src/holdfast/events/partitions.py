@@ -123,7 +123,7 @@ class PartitionLost(Event):
     """The row is gone altogether."""
 
 
-Action: TypeAlias = Literal["saveState", "close", "complete", "giveUp"]
+Action: TypeAlias = Literal["saveState", "close", "complete", "giveUp", "delete"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from holdfast.errors import LeaseLost, LeaseMissing, StoreUnavailable
+from holdfast.errors import AnswerLost, LeaseLost, LeaseMissing, StoreUnavailable
 from holdfast.events import (
     PartitionAcquired,
     PartitionChanged,
@@ -46,7 +46,10 @@ class ClaimPolicy:
 
 
 class Coordinator:
-    """Leases of one pipeline (and run) in the hands of one session. Blocks while the store does not answer."""
+    """Leases of one pipeline (and run) in the hands of one session. Blocks while the store does not answer.
+
+    Several threads may use one, and several may serve one session.
+    """
 
     def __init__(
         self,
@@ -66,6 +69,7 @@ class Coordinator:
         self.policy = policy
         self._writes = FencedWrites(store, world)
         self._spread = Spread(world.dice)
+        self._hands = session.hands(pipeline, run)
 
     def now(self) -> float:
         """The store's time."""
@@ -81,10 +85,34 @@ class Coordinator:
     def claim(self, limit: int) -> list[Lease]:
         """Take up to `limit` free leases. An answer that is lost is found again by `owned`, never guessed at.
 
-        A lease that was taken over too often since its last commit is halted instead of being answered.
+        A lease that was taken over too often since its last commit is halted instead of being answered. None are taken
+        while the store is away.
         """
-        taken = self._claim(limit) if limit > 0 else []
-        return self.adopt(taken)
+        try:
+            return self.adopt(self._claim(limit) if limit > 0 else [])
+        except StoreUnavailable as away:
+            self._report_away(away)
+            return []
+
+    def take_one(self) -> Lease | None:
+        """A free lease, or one that a lost answer left with the session, for one of the threads that share it.
+
+        It is in that thread's hands until `let_go`. Raises `StoreUnavailable` if the store was not asked.
+        """
+        hands = self._hands
+        try:
+            taken = hands.claimed(lambda: self._claim(1))
+        except AnswerLost:
+            taken = []  # the store tells by `owned`, now or later
+        for lease in taken or hands.left_over(self.owned):
+            if self._fit_for_work(lease):
+                return lease
+            hands.let_go(lease)
+        return None
+
+    def let_go(self, lease: Lease) -> None:
+        """No thread has this lease in hand any more; writes nothing."""
+        self._hands.let_go(lease)
 
     def adopt(self, found: Iterable[Lease]) -> list[Lease]:
         """Of leases that `owned` answered and nobody here holds, those fit for work; the others as `claim` does."""
@@ -118,13 +146,9 @@ class Coordinator:
 
     def _claim(self, limit: int) -> list[Lease]:
         request = self._request(limit)
-        try:
-            if isinstance(self.store, ClaimingStore):
-                return self.store.claim(request)
-            return self._find_and_swap(request)
-        except StoreUnavailable as away:
-            self._report_away(away)
-            return []
+        if isinstance(self.store, ClaimingStore):
+            return self.store.claim(request)
+        return self._find_and_swap(request)
 
     def _report_away(self, away: StoreUnavailable) -> None:
         self.world.emit(Unreachable("store", str(away), self.session.timing.heartbeat))

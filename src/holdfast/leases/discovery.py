@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Any, TypeAlias
 
-from holdfast.errors import Interrupted
+from holdfast.errors import Interrupted, SupplierFailed
 from holdfast.events import DiscoveryFailed, DiscoveryFinished
 from holdfast.leases import transitions
 from holdfast.leases.coordinator import ClaimPolicy, Coordinator
@@ -61,19 +61,32 @@ class Discovery:
         )
 
     def run(self) -> bool:
-        """Run the supplier if it is due and no other node runs it. True if it ran. Blocks until it is done.
+        """Run the supplier if it is due and nobody else runs it. True if it ran. Blocks until it is done.
 
         An error of the supplier is reported and tried again later, by any node.
         """
+        try:
+            return self.run_or_raise()
+        except SupplierFailed:
+            return False
+
+    def run_or_raise(self) -> bool:
+        """As `run`. Raises `SupplierFailed` if the supplier fails, or has failed lately and is not due yet."""
         row = self._recent_row()
         if row is None:
             self._add_row()
         elif row.status is Status.COMPLETED:
             return False
         self._lock.sweep()
-        # A claim whose answer was lost has left the lease with this node, and only this node can tell.
-        for lease in self._lock.claim(1) or self._lock.owned():
-            return self._run_under(lease)
+        lease = until_answered(self._lock.world, "store", self._lock.take_one)
+        if lease is not None:
+            try:
+                self._run_under(lease)
+            finally:
+                self._lock.let_go(lease)
+            return True
+        if row is not None and row.status is Status.UNASSIGNED and row.history.last_error is not None:
+            raise SupplierFailed(row.history.last_error)
         return False
 
     @property
@@ -81,6 +94,12 @@ class Discovery:
         """Whether everything has been found. Blocks until the store has answered."""
         row = self._row()
         return row is not None and row.status is Status.COMPLETED
+
+    @property
+    def has_run(self) -> bool:
+        """Whether a run was ever completed, by any node. Blocks until the store has answered."""
+        row = self._row()
+        return row is not None and (row.history.closed_count > 0 or row.status is Status.COMPLETED)
 
     def _row(self) -> Lease | None:
         (row,) = until_answered(self._lock.world, "store", lambda: self._lock.store.get([self._key]))
@@ -96,22 +115,27 @@ class Discovery:
         row = new_lease(lock.pipeline, Partition("$discovery"), lock.world.new_id(), run=lock.run, now=lock.now())
         add_surely(lock.store, lock.world, lambda: [row])
 
-    def _run_under(self, lease: Lease) -> bool:
+    def _run_under(self, lease: Lease) -> None:
         # A copy to the last depth: what a run changes before it fails must not be saved.
         state = copy.deepcopy(lease.progress.state or {})
+        found = _Found(self._supplier, state, lambda: self._renew(lease), self._lock.world.clock.monotonic)
         try:
-            found = _Counted(self._supplier(state), lambda: self._renew(lease), self._lock.world.clock.monotonic)
-            created = self._partitions.create(found, self._added)
+            created = self._create(found)
+            again_after = self._again_after(state)
+            self._finish(lease, state, again_after)
         except Interrupted:
             raise
-        except Exception as failed:  # noqa: BLE001 - the supplier is foreign code; what it raises is its own affair
+        except Exception as failed:
             self._put_off(lease, str(failed))
-            return False
-        again_after = self._again_after(state)
-        self._finish(lease, state, again_after)
+            raise SupplierFailed(str(failed)) from failed
         exhausted = again_after is None
         self._lock.world.emit(DiscoveryFinished(self._partitions.pipeline, found.count, created, exhausted))
-        return True
+
+    def _create(self, found: _Found) -> int:
+        created = self._partitions.create(found, self._added)
+        if found.failure is not None:
+            raise found.failure
+        return created
 
     def _renew(self, lease: Lease) -> None:
         self._lock.write([lease], lambda row, now: transitions.save_state(row, row.progress.state, now, now + PATIENCE))
@@ -131,20 +155,37 @@ class Discovery:
         self._lock.write([lease], lambda row, now: transitions.fail_attempt(row, error, NEVER_GIVE_UP, now))
 
 
-class _Counted:
-    """Counts what passes through, and tells now and then that it goes on. Mere signs of life end here."""
+class _Found:
+    """What a supplier yields, counted; tells now and then that it goes on. Mere signs of life end here.
+
+    An error of the supplier ends it and is kept, so that what was yielded before is added all the same.
+    """
 
     def __init__(
-        self, partitions: Iterable[Partition | None], goes_on: Callable[[], None], monotonic: Callable[[], float]
+        self,
+        supplier: Supplier,
+        state: dict[str, Any],
+        goes_on: Callable[[], None],
+        monotonic: Callable[[], float],
     ) -> None:
-        self._partitions = partitions
+        self._supplier = supplier
+        self._state = state
         self._goes_on = goes_on
         self._monotonic = monotonic
         self.count = 0
+        self.failure: Exception | None = None
 
     def __iter__(self) -> Iterator[Partition]:
+        try:
+            yield from self._yielded()
+        except Interrupted:
+            raise
+        except Exception as failed:  # noqa: BLE001 - the supplier is foreign code; what it raises is its own affair
+            self.failure = failed
+
+    def _yielded(self) -> Iterator[Partition]:
         told_at = self._monotonic()
-        for partition in self._partitions:
+        for partition in self._supplier(self._state):
             self.count += partition is not None
             if (now := self._monotonic()) - told_at >= PATIENCE / 4:
                 self._goes_on()

@@ -15,6 +15,7 @@ from typing import Any
 
 from holdfast.errors import LeaseLost, SessionExpired, StoreError, StoreUnavailable, TransitionRefused
 from holdfast.events import Heartbeat, NodeExpired, NodeJoined, NodeLeft
+from holdfast.leases.hands import Hands
 from holdfast.leases.lease import Json, Lease, Ownership, Progress, Status
 from holdfast.leases.observed import ObservedSessions
 from holdfast.leases.store import Outcome, Query, Store, Swap
@@ -84,6 +85,7 @@ class Session:
         self._usable_until = 0.0
         self.timing = timing
         self.observed = ObservedSessions()
+        self._hands: dict[tuple[str, str], Hands] = {}
 
     @property
     def id(self) -> str:
@@ -97,6 +99,10 @@ class Session:
     def usable(self) -> bool:
         """Whether this node may still start work under its leases, by its own clock. Does not block."""
         return self._world.clock.monotonic() < self._usable_until
+
+    def hands(self, pipeline: str, run: str) -> Hands:
+        """What the threads of this process have in hand of that pipeline and run. The same for all who ask."""
+        return self._hands.setdefault((pipeline, run), Hands(self._world))
 
     def join(self) -> None:
         """Begin a session with a new id and make it known. Blocks until the store has answered."""

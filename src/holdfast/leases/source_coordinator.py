@@ -1,14 +1,15 @@
 """The API for source authors: all that a pull-based source needs to share its work among nodes.
 
-It speaks of keys, raises three errors (not found, not owned, update failed) and gives each lease a deadline of its
-own: set when the lease is acquired, renewed by `save_state`. When it passes, other nodes may take the partition even
-while this one lives, and this one learns it by `PartitionNotOwned`.
+It speaks of partitions by key, or by the lease that `acquire_next` returned, raises three errors (not found, not owned,
+update failed) and gives each lease a deadline of its own: set when the lease is acquired, renewed by `save_state`. When
+it passes, other nodes and threads may take the partition even while this one lives, and this one learns it by
+`PartitionNotOwned`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, TypeAlias
 
 from holdfast.errors import (
     HoldfastError,
@@ -18,23 +19,29 @@ from holdfast.errors import (
     PartitionNotFound,
     PartitionNotOwned,
     PartitionUpdateFailed,
+    SessionExpired,
+    SupplierFailed,
 )
 from holdfast.events import Action, NothingAcquired, PartitionClosed, PartitionCompleted, PartitionErrorRaised
 from holdfast.leases import transitions
 from holdfast.leases.coordinator import ClaimPolicy, Coordinator
 from holdfast.leases.discovery import Discovery, Supplier
 from holdfast.leases.lease import Json, Lease, Partition, Status
+from holdfast.leases.operate import Operator
 from holdfast.leases.session import Session
 from holdfast.leases.store import Store
 from holdfast.leases.world import World
-from holdfast.leases.writes import FencedWrites
+from holdfast.leases.writes import FencedWrites, until_answered
 
+Acquired: TypeAlias = str | Lease
+"""A partition's key, or the lease that `acquire_next` returned. A thread that shares its coordinator with others gives
+the lease: after its deadline another thread may have acquired the same key under a later token."""
 OWNERSHIP_TIMEOUT = 600.0
 UPDATE_PATIENCE = 30.0
 
 
 class SourceCoordinator:
-    """Partitions of one pipeline for one node. Not safe to call from several threads at once."""
+    """Partitions of one pipeline for one node. Several threads may use one, and several may serve one session."""
 
     def __init__(
         self,
@@ -50,105 +57,197 @@ class SourceCoordinator:
         policy = ClaimPolicy(closed_last=closed_last, ownership_timeout=ownership_timeout)
         self._leases = Coordinator(store, world, session, pipeline, policy=policy)
         self._writes = FencedWrites(store, world, patience)
+        self._operator = Operator(store, world.new_id, pipeline)
         self._timeout = ownership_timeout
-        self._held: dict[str, Lease] = {}
+        self._patience = patience
+        self._held = _HeldLeases(world)
 
-    def acquire_next(self, supplier: Supplier | None = None) -> Lease | None:
+    def acquire_next(self, supplier: Supplier | None = None, *, force_supplier: bool = False) -> Lease | None:
         """The next free partition: one whose owner is gone, else a closed one that is due, else an unassigned one.
 
-        If there is none, the supplier makes new partitions (one node at a time, with the shared global state) and
-        all are looked at again. None if there is still nothing; the caller should wait before it asks again.
+        If there is none, the supplier makes new partitions (one caller at a time, with the shared global state) and
+        all are looked at again; `force_supplier` runs it first, whatever is free. None if the store was asked and there
+        is nothing now; the caller should wait before it asks again. Raises `SupplierFailed` if there is nothing and the
+        supplier failed, here or lately on another node, `StoreUnavailable` if the store does not answer, and
+        `SessionExpired` if the session has not joined or could not be renewed in time.
         """
-        lease = self._acquire()
+        if not self._leases.session.usable:
+            raise SessionExpired("the session has not joined, or could not be renewed in time; join anew")
+        lease = None if force_supplier else self._acquire()
+        failure: SupplierFailed | None = None
         if lease is None and supplier is not None:
-            Discovery(self._leases, supplier, again_after=0.0).run()
+            try:
+                self._discovery(supplier).run_or_raise()
+            except SupplierFailed as failed:
+                failure = failed
             lease = self._acquire()
+        if lease is None and failure is not None:
+            raise failure
         if lease is None:
             self._leases.world.emit(NothingAcquired(self._leases.pipeline))
         return lease
 
+    def supplied(self) -> bool:
+        """Whether the supplier was ever run to its end, by any node: only then no partitions means that all are done.
+
+        Blocks while the store does not answer.
+        """
+        return self._discovery(lambda _state: ()).has_run
+
     def create_partitions(self, partitions: Iterable[Partition]) -> int:
-        """Add partitions that are not there yet; answers how many were new. Streams; may be repeated."""
+        """Add partitions that are not there yet; returns how many were new. Streams; may be repeated."""
         return self._leases.create(partitions)
 
-    def save_state(self, key: str, state: Json) -> None:
+    def save_state(self, partition: Acquired, state: Json) -> None:
         """Keep the source's progress in the partition's row and renew the lease."""
-        self._update(key, "saveState", lambda row, now: transitions.save_state(row, state, now, now + self._timeout))
+        self._update(
+            partition, "saveState", lambda row, now: transitions.save_state(row, state, now, now + self._timeout)
+        )
 
-    def renew(self, key: str, for_seconds: float | None = None) -> None:
+    def renew(self, partition: Acquired, for_seconds: float | None = None) -> None:
         """Keep the lease for longer without touching its state, for example while waiting for acknowledgements."""
         span = self._timeout if for_seconds is None else for_seconds
         self._update(
-            key,
+            partition,
             "saveState",
             lambda row, now: transitions.save_state(row, row.progress.state, now, now + span),
         )
 
-    def close(self, key: str, reopen_after: float, max_closed_count: int) -> None:
+    def close(self, partition: Acquired, reopen_after: float, max_closed_count: int) -> None:
         """Let the partition sleep, with its state; it is COMPLETED when it has been closed that many times."""
-        lease = self._update(
-            key,
+        lease = self._let_go(
+            partition,
             "close",
             lambda row, now: transitions.close(row, now, now + reopen_after, max_closed_count),
         )
-        self._held.pop(key, None)
-        pipeline, processed = lease.pipeline, lease.progress.counts.processed
         if lease.status is Status.COMPLETED:
-            self._leases.world.emit(PartitionCompleted(pipeline, key, processed))
+            self._emit_completed(lease)
         else:
-            self._leases.world.emit(PartitionClosed(pipeline, key, lease.ownership.due_at or 0.0))
+            self._leases.world.emit(PartitionClosed(lease.pipeline, lease.key, lease.ownership.due_at or 0.0))
 
-    def complete(self, key: str) -> None:
+    def complete(self, partition: Acquired) -> None:
         """The partition is done and is never acquired again."""
-        lease = self._update(key, "complete", transitions.complete)
-        self._held.pop(key, None)
-        self._leases.world.emit(PartitionCompleted(lease.pipeline, key, lease.progress.counts.processed))
+        self._emit_completed(self._let_go(partition, "complete", transitions.complete))
 
-    def give_up(self, key: str) -> None:
-        """Hand the partition back at once, with its state."""
-        self._update(key, "giveUp", transitions.release)
-        self._held.pop(key, None)
+    def delete(self, partition: Acquired) -> None:
+        """The partition is done, and nothing but its key and token is kept of it, below the token floor.
+
+        `create_partitions` does not make it anew before its row is forgotten, see `Operator.forget`. If the store goes
+        away in the middle, it is COMPLETED, and purging does the rest.
+        """
+        lease = self._let_go(partition, "delete", transitions.complete)
+        self._emit_completed(lease)
+        try:
+            until_answered(self._leases.world, "store", lambda: self._operator.purge([lease]), self._patience)
+        except HoldfastError as failed:
+            error = PartitionUpdateFailed(lease.key, f"it is COMPLETED and not purged yet: {failed}")
+            self._report(error, "delete")
+            raise error from failed
+
+    def give_up(self, partition: Acquired, priority: int | None = None) -> None:
+        """Hand the partition back at once, with its state; with a priority, to be acquired by that from now on."""
+        self._let_go(partition, "giveUp", lambda row, now: transitions.release(row, now, priority=priority))
 
     def give_up_all(self) -> None:
-        """Hand back everything this node holds. Partitions that are lost already are passed over."""
-        self._leases.release(list(self._held.values()))
-        self._held.clear()
+        """Hand back everything this coordinator holds. Partitions that are lost already are passed over."""
+        leases = self._held.take_all()
+        self._leases.release(leases)
+        for lease in leases:
+            self._leases.let_go(lease)
+
+    def _discovery(self, supplier: Supplier) -> Discovery:
+        return Discovery(self._leases, supplier, again_after=0.0)
 
     def _acquire(self) -> Lease | None:
         self._leases.sweep()
-        # A claim whose answer was lost has left its lease with this node, and only this node can tell.
-        unknown = (row for row in self._leases.owned() if row.key not in self._held)
-        for lease in self._leases.claim(1) or self._leases.adopt(unknown):
-            self._held[lease.key] = lease
-            return lease
-        return None
+        lease = until_answered(self._leases.world, "store", self._leases.take_one, self._patience)
+        if lease is not None:
+            self._held.put(lease)
+        return lease
 
-    def _update(self, key: str, action: Action, change: Callable[[Lease, float], Lease]) -> Lease:
+    def _update(self, partition: Acquired, action: Action, change: Callable[[Lease, float], Lease]) -> Lease:
         try:
-            written = self._write(key, change)
+            written = self._write(partition, change)
         except PartitionError as error:
             self._report(error, action)
             raise
-        self._held[key] = written
+        self._held.renew(written)
         return written
 
-    def _write(self, key: str, change: Callable[[Lease, float], Lease]) -> Lease:
-        lease = self._held.get(key)
-        if lease is None:
-            raise PartitionNotOwned(key, "this node has not acquired it")
+    def _let_go(self, partition: Acquired, action: Action, change: Callable[[Lease, float], Lease]) -> Lease:
+        written = self._update(partition, action, change)
+        self._drop(written)
+        return written
+
+    def _drop(self, lease: Lease) -> None:
+        self._held.drop(lease)
+        self._leases.let_go(lease)
+
+    def _write(self, partition: Acquired, change: Callable[[Lease, float], Lease]) -> Lease:
+        lease = self._held.get(partition)
         try:
             now = self._leases.store.now()
             (result,) = self._writes.apply([(lease, lambda row: change(row, now))])
         except HoldfastError as failed:
-            raise PartitionUpdateFailed(key, str(failed)) from failed
+            raise PartitionUpdateFailed(lease.key, str(failed)) from failed
         if isinstance(result, Lease):
             return result
-        self._held.pop(key, None)
-        raise _error_for(key, result) from result
+        self._drop(lease)
+        raise _error_for(lease.key, result) from result
+
+    def _emit_completed(self, lease: Lease) -> None:
+        self._leases.world.emit(PartitionCompleted(lease.pipeline, lease.key, lease.progress.counts.processed))
 
     def _report(self, error: PartitionError, action: Action) -> None:
         kind: Any = {PartitionNotFound: "not_found", PartitionNotOwned: "not_owned"}.get(type(error), "update")
         self._leases.world.emit(PartitionErrorRaised(self._leases.pipeline, error.key, kind, action))
+
+
+class _HeldLeases:
+    """The leases in the hands of one coordinator, by key, each as it was last written. Its threads share it."""
+
+    def __init__(self, world: World) -> None:
+        self._lock = world.lock()
+        self._leases: dict[str, Lease] = {}
+
+    def get(self, partition: Acquired) -> Lease:
+        """Raises `PartitionNotOwned` if it is not held, or not under the token of the given lease."""
+        key = partition.key if isinstance(partition, Lease) else partition
+        with self._lock:
+            lease = self._leases.get(key)
+        if lease is None:
+            raise PartitionNotOwned(key, "this coordinator has not acquired it")
+        if isinstance(partition, Lease) and partition.token != lease.token:
+            raise PartitionNotOwned(key, f"it was acquired again, under token {lease.token}")
+        return lease
+
+    def put(self, lease: Lease) -> None:
+        """Hold a lease that was acquired just now, unless another thread has acquired it since."""
+        with self._lock:
+            held = self._leases.get(lease.key)
+            if held is None or held.token < lease.token:
+                self._leases[lease.key] = lease
+
+    def renew(self, lease: Lease) -> None:
+        """Keep what was written, unless another thread has written since, let go or acquired it anew."""
+        with self._lock:
+            held = self._leases.get(lease.key)
+            if held is not None and held.token == lease.token and held.version < lease.version:
+                self._leases[lease.key] = lease
+
+    def drop(self, lease: Lease) -> None:
+        """Let go of the lease under this token, and of none that was acquired later."""
+        with self._lock:
+            held = self._leases.get(lease.key)
+            if held is not None and held.token == lease.token:
+                del self._leases[lease.key]
+
+    def take_all(self) -> list[Lease]:
+        """Let go of everything."""
+        with self._lock:
+            leases = list(self._leases.values())
+            self._leases.clear()
+        return leases
 
 
 def _error_for(key: str, lost: LeaseLost) -> PartitionError:

@@ -138,9 +138,14 @@ def save_state(lease: Lease, state: Json, now: float, due_at: float | None = Non
     )
 
 
-def release(lease: Lease, now: float, not_before: float = 0.0) -> Lease:
-    """Handed back; the next owner goes on at the committed position. Counts as no attempt."""
+def release(lease: Lease, now: float, not_before: float = 0.0, priority: int | None = None) -> Lease:
+    """Handed back; the next owner goes on at the committed position. Counts as no attempt.
+
+    A priority, if given, decides from now on when it is taken among the unassigned ones.
+    """
     _require_owned(lease)
+    if priority is not None:
+        lease = replace(lease, order=replace(lease.order, priority=priority))
     return _free(lease, Status.UNASSIGNED, not_before, now)
 
 

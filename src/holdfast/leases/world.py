@@ -1,4 +1,4 @@
-"""What the core may not do by itself: tell time, wait, draw lots, make ids, start threads, report.
+"""What the core may not do by itself: tell time, wait, draw lots, make ids, start threads, lock, report.
 
 The coordinator and the node get a `World` and touch nothing else outside their arguments, so the same code
 runs on threads in production and on greenlets in the simulator. The adapters for the real world live here
@@ -12,8 +12,9 @@ import threading
 import time
 import uuid
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Protocol
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 from holdfast.errors import Interrupted
 from holdfast.events import Event
@@ -57,6 +58,9 @@ class World:
     dice: Dice
     spawn: Callable[[Callable[[], None]], Task]
     emit: Callable[[Event], None]
+    lock: Callable[[], AbstractContextManager[Any]] = field(default=threading.Lock, kw_only=True)
+    """Makes a lock for what several threads of this process share. It is held for a moment, never across a call of the
+    store."""
 
     def jittered(self, seconds: float) -> float:
         """The duration give or take a fifth, so that nodes do not act in step."""

@@ -5,8 +5,24 @@ from typing import Any
 
 import pytest
 
-from holdfast.errors import PartitionNotFound, PartitionNotOwned, PartitionUpdateFailed
-from holdfast.events import NothingAcquired, PartitionClosed, PartitionCompleted, PartitionErrorRaised
+from holdfast.errors import (
+    PartitionNotFound,
+    PartitionNotOwned,
+    PartitionUpdateFailed,
+    SessionExpired,
+    SourceUnavailable,
+    StoreUnavailable,
+    SupplierFailed,
+)
+from holdfast.events import (
+    DiscoveryFailed,
+    NothingAcquired,
+    PartitionClosed,
+    PartitionCompleted,
+    PartitionErrorRaised,
+)
+from holdfast.leases import transitions
+from holdfast.leases.floor import REST, read_floor
 from holdfast.leases.lease import Partition, Status
 from holdfast.leases.operate import Operator
 from holdfast.leases.source_coordinator import SourceCoordinator
@@ -55,6 +71,108 @@ def test_the_supplier_is_asked_only_when_nothing_is_free(rig: Rig, node: Node) -
 def test_nothing_to_acquire_is_told(node: Node) -> None:
     assert node.source().acquire_next(lambda state: []) is None
     assert len(node.world.seen(NothingAcquired)) == 1
+
+
+def test_a_supplier_that_failed_is_not_taken_for_one_that_found_nothing(rig: Rig, node: Node) -> None:
+    def broken(state: dict[str, Any]) -> Iterable[Partition]:
+        raise SourceUnavailable("cannot list the book")
+
+    with pytest.raises(SupplierFailed, match="cannot list the book") as caught:
+        node.source().acquire_next(broken)
+    assert isinstance(caught.value.__cause__, SourceUnavailable)
+    assert node.world.seen(NothingAcquired) == []
+    # It is not run again before its backoff is over; until then every node hears why there is nothing.
+    runs: list[object] = []
+
+    def mended(state: dict[str, Any]) -> Iterable[Partition]:
+        runs.append(state)
+        return []
+
+    with pytest.raises(SupplierFailed, match="cannot list the book"):
+        rig.node("b").source().acquire_next(mended)
+    assert runs == []
+    rig.pass_time(6.0, node)
+    assert node.source().acquire_next(mended) is None
+    assert len(runs) == 1
+
+
+def test_a_supplier_that_failed_keeps_nobody_from_what_is_free(node: Node) -> None:
+    def broken(state: dict[str, Any]) -> Iterable[Partition]:
+        yield Partition("k")
+        raise SourceUnavailable("the second page is missing")
+
+    source = node.source()
+    lease = source.acquire_next(broken)
+    assert lease is not None
+    assert lease.key == "k"
+    with pytest.raises(SupplierFailed, match="the second page"):
+        source.acquire_next(broken)
+
+
+def test_a_state_that_is_too_large_fails_the_supplier_and_blocks_nobody(rig: Rig, node: Node) -> None:
+    def boundless(state: dict[str, Any]) -> Iterable[Partition]:
+        state["seen"] = "x" * (rig.store.max_body_bytes + 1)
+        return []
+
+    with pytest.raises(SupplierFailed, match="bytes"):
+        node.source().acquire_next(boundless)
+    rig.pass_time(6.0, node)
+    assert node.source().acquire_next(lambda state: [Partition("k")]) is not None
+
+
+def test_a_store_that_is_away_is_not_an_empty_one(rig: Rig, node: Node) -> None:
+    source = node.source(patience=5.0)
+    source.create_partitions([Partition("k")])
+    rig.store.order("claim", Fault.AWAY)
+    assert acquired(source) == "k"
+    rig.store.order("claim", *[Fault.AWAY] * 20)
+    with pytest.raises(StoreUnavailable):
+        source.acquire_next()
+
+
+def test_nothing_is_acquired_for_a_session_that_may_have_ended(rig: Rig, node: Node) -> None:
+    source = node.source()
+    source.create_partitions([Partition("k")])
+    rig.node_clock.turn(29.0)
+    with pytest.raises(SessionExpired):
+        source.acquire_next()
+    assert rig.row("k").status is Status.UNASSIGNED
+    node.session.join()
+    assert acquired(source) == "k"
+
+
+def test_whether_everything_was_found_once_is_told(rig: Rig, node: Node) -> None:
+    source = node.source()
+    assert not source.supplied()
+    source.acquire_next(lambda state: [])
+    assert source.supplied()
+    assert rig.node("b").source().supplied()
+
+
+def test_the_supplier_can_be_forced_to_run_before_anything_is_acquired(node: Node) -> None:
+    source = node.source()
+    source.create_partitions([Partition("old")])
+
+    def supplier(state: dict[str, Any]) -> Iterable[Partition]:
+        return [Partition("urgent", priority=1)]
+
+    lease = source.acquire_next(supplier, force_supplier=True)
+    assert lease is not None
+    assert lease.key == "urgent"
+    assert acquired(source) == "old"
+
+
+def test_a_forced_supplier_that_fails_keeps_nobody_from_what_is_free(node: Node) -> None:
+    source = node.source()
+    source.create_partitions([Partition("old")])
+
+    def broken(state: dict[str, Any]) -> Iterable[Partition]:
+        raise SourceUnavailable("cannot list the book")
+
+    lease = source.acquire_next(broken, force_supplier=True)
+    assert lease is not None
+    assert lease.key == "old"
+    assert len(node.world.seen(DiscoveryFailed)) == 1
 
 
 def test_partitions_are_made_once_and_in_order(rig: Rig, node: Node) -> None:
@@ -141,6 +259,50 @@ def test_giving_up_everything_hands_it_back_at_once(rig: Rig, node: Node) -> Non
     assert errors(node) == []
     with pytest.raises(PartitionNotOwned):
         source.save_state("b", 1)
+
+
+def test_what_is_given_up_with_a_priority_is_acquired_by_it(rig: Rig, node: Node) -> None:
+    source = node.source()
+    source.create_partitions([Partition("a"), Partition("b"), Partition("c")])
+    assert [acquired(source) for _ in range(2)] == ["a", "b"]
+    source.give_up("a", priority=-1)
+    source.give_up("b", priority=5)
+    assert [acquired(source) for _ in range(3)] == ["b", "c", "a"]
+    source.give_up("b")
+    assert rig.row("b").order.priority == 5
+
+
+def test_a_deleted_partition_leaves_its_key_below_the_token_floor(rig: Rig, node: Node) -> None:
+    source = node.source()
+    source.create_partitions([Partition("k", spec={"path": "a"})])
+    lease = source.acquire_next()
+    assert lease is not None
+    source.save_state("k", {"page": 1})
+    source.delete("k")
+    row = rig.row("k")
+    assert (row.status, row.spec, row.progress.state) == (Status.COMPLETED, {}, None)
+    assert transitions.is_stripped(row)
+    assert read_floor(rig.table, PIPELINE) > row.version > lease.token
+    assert source.create_partitions([Partition("k")]) == 0
+
+    rig.pass_time(REST + 1.0, node)
+    operator = Operator(rig.store, node.world.new_id, PIPELINE)
+    assert operator.forget(list(operator.forgettable())) == 1
+    assert source.create_partitions([Partition("k")]) == 1
+    again = source.acquire_next()
+    assert again is not None
+    assert again.token > row.version
+    with pytest.raises(PartitionNotOwned):
+        source.save_state(lease, {"page": 2})
+
+
+def test_a_partition_is_deleted_only_by_who_owns_it(rig: Rig, node: Node) -> None:
+    source = node.source()
+    source.create_partitions([Partition("k")])
+    with pytest.raises(PartitionNotOwned):
+        source.delete("k")
+    assert rig.row("k").status is Status.UNASSIGNED
+    assert errors(node) == [("not_owned", "delete")]
 
 
 # --- the three errors --------------------------------------------------------------------------------------------
