@@ -14,7 +14,7 @@ from tests.simulation.bucket import BucketServer, DataFile
 from tests.simulation.faults import Faults
 from tests.simulation.host import Host
 from tests.simulation.kernel import Process
-from tests.simulation.source import offset_of
+from tests.simulation.source import Data, offset_of
 
 SHELVES = 3
 """Most files into which the items of a batch are spread."""
@@ -89,7 +89,9 @@ class SimulatedEngine(Engine):
         ttl: float,
         rounds: int,
         parser: str = "",
+        losing: Data | None = None,
     ) -> None:
+        """`losing`: what the source has lost; a batch that is made again may end elsewhere then."""
         self._host = host
         self._kernel = host.kernel
         self._faults = host.faults
@@ -99,6 +101,7 @@ class SimulatedEngine(Engine):
         self._ttl = ttl
         self._rounds = rounds
         self._parser = parser
+        self._losing = losing
         self._open_rounds = 0
         self._works: dict[str, Work] = {}
         self._reports = Reports(host)
@@ -193,6 +196,8 @@ class SimulatedEngine(Engine):
             return Failed(batch.id, "the bucket is down", unavailable=True)
         if faults.happens(dice, "batch_unavailable", 0.3):
             return Failed(batch.id, "an executor was lost", unavailable=True)
+        if self._reads_what_is_lost(batch):
+            return Failed(batch.id, "the range is not in the source any more")
         position = offset_of(batch.lease.progress.position)
         if self._budget.fails(dice, "batch_failed", key, position):
             return Failed(batch.id, "a task has failed")
@@ -200,19 +205,39 @@ class SimulatedEngine(Engine):
 
     def _stage(self, batch: Batch) -> Staged:
         start, end = offset_of(batch.cut.start), offset_of(batch.cut.end)
-        shorter = end - start > 1 and batch.restages is None
-        if shorter and self._faults.happens(self._kernel.dice, "batch_cut_short", 0.5):
-            end = start + 1 + self._kernel.below(end - start - 1)
+        first = batch.cut.gaps[0][1] if batch.cut.gaps else start
+        if end - first > 1 and self._is_cut_short(batch):
+            end = first + 1 + self._kernel.below(end - first - 1)
         receipts = {sink: {"files": self._files(batch, bucket, end)} for sink, bucket in self._buckets.items()}
         last = batch.cut.last and end == offset_of(batch.cut.end)
-        return Staged(batch.id, {"offset": end}, last, receipts, Counts(end - start, end - start))
+        number = len(self._items(batch, end))
+        return Staged(batch.id, {"offset": end}, last, receipts, Counts(number, number))
+
+    def _is_cut_short(self, batch: Batch) -> bool:
+        if batch.restages is None:
+            return self._faults.happens(self._kernel.dice, "batch_cut_short", 0.5)
+        position = offset_of(batch.lease.progress.position)
+        return self._losing is not None and self._budget.fails(
+            self._kernel.dice, "batch_cut_short", batch.lease.key, position
+        )
+
+    def _reads_what_is_lost(self, batch: Batch) -> bool:
+        if self._losing is None:
+            return False
+        start, end = offset_of(batch.cut.start), offset_of(batch.cut.end)
+        return batch.cut.gaps != self._losing.lost_between(batch.lease.key, start, end)
+
+    def _items(self, batch: Batch, end: int) -> list[int]:
+        gaps = batch.cut.gaps
+        items = range(offset_of(batch.cut.start), end)
+        return [item for item in items if not any(first <= item < last for first, last in gaps)]
 
     def _files(self, batch: Batch, bucket: BucketServer, end: int) -> list[dict[str, Json]]:
         varies = self._faults.enables("parser_varies")
         if varies:
             self._faults.strike("parser_varies")
         shelves: dict[int, list[int]] = {}
-        for item in range(offset_of(batch.cut.start), end):
+        for item in self._items(batch, end):
             shelf = self._kernel.below(SHELVES) if varies else (item * 7 // 3 + len(self._parser)) % SHELVES
             shelves.setdefault(shelf, []).append(item)
         return [self._file(batch, bucket, shelf, items, varies=varies) for shelf, items in shelves.items()]

@@ -45,7 +45,22 @@ STREAM_KINDS = (
 LEASE_KINDS = (*STORE_CALLS, *NODE, *PEOPLE, "store_down")
 """For worlds without batches; nothing is ever lost there, so that every token can be judged."""
 ROLL_OUT_KINDS = tuple(kind for kind in FILES_KINDS if kind != "staged_expired")
-"""Nobody can make a commit again whose parsing no node has any more, so that such a partition finds no end."""
+"""Staged data that is gone ends a partition whose parsing no node has any more: that is for `REBUILD_KINDS`."""
+REBUILD_KINDS = (
+    "store_answer_lost",
+    "bucket_request_lost",
+    "bucket_answer_lost",
+    "bucket_down",
+    "crash",
+    "stop",
+    "preempt",
+    "staged_expired",
+    "batch_failed",
+    "batch_cut_short",
+    "report_late",
+    "executor_outlives",
+    "parser_varies",
+)
 ALL_KINDS = (*FILES_KINDS, *HANDLER)
 
 RARE = frozenset(("store_rolled_back", "row_rolled_back", "foreign_object", "poison", "staged_expired"))

@@ -103,7 +103,7 @@ class FilesOracle(Oracle):
     def _require_all_items(self, row: Lease, sink: str, receipt: Mapping[str, Any], items: list[int]) -> None:
         known = not self.buckets[sink].expired and not self.rollbacks
         start, end = offset_of(receipt["from"]), offset_of(receipt["to"])
-        if known and sorted(items) != list(range(start, end)):
+        if known and sorted(items) != self._data.left_between(row.key, start, end):
             self.fail(f"{row.key}: commit {start} to {end} of {sink} staged {sorted(items)}")
 
     def _require_visible(self, before: Lease) -> None:
@@ -125,6 +125,10 @@ class FilesOracle(Oracle):
     def created(self, sink: str, key: str, data: bytes) -> None:
         """A manifest: the only objects that the product creates while it runs."""
         told = json.loads(data)
+        start, end = offset_of(told["start"]), offset_of(told["end"])
+        lost = self._data.lost_between(told["key"], start, end)
+        if tuple(map(tuple, told.get("gaps", ()))) != lost:
+            self.fail(f"{sink}: the manifest {key} tells of gaps {told.get('gaps')}, and {lost} were lost")
         self._manifests[sink, told["key"], told["sequence"]] = told
         self._witnesses[sink, told["key"], told["sequence"]] = self.kernel.now
 
@@ -178,17 +182,21 @@ class FilesOracle(Oracle):
     def _judge_failed(self, row: Lease) -> None:
         past = row.history
         if past.halt_reason is not None:
-            if not self.halts_allowed:
-                self.fail(f"{row.key}: halted without cause: {past.halt_reason}")
+            self.judge_halt(row)
         elif row.key not in self._data.poison:
             self.fail(f"{row.key}: failed without poison: {past.last_error}")
         elif past.attempts != self._max_retries + 1:
             self.fail(f"{row.key}: failed after {past.attempts} attempts")
 
+    def judge_halt(self, row: Lease) -> None:
+        if not self.halts_allowed:
+            self.fail(f"{row.key}: halted without cause: {row.history.halt_reason}")
+
     def _require_complete(self, row: Lease, number: int) -> None:
+        items = self._data.left_between(row.key, 0, number)
         for sink, seen in self._seen.items():
-            missing = [item for item in range(number) if (row.key, item) not in seen]
+            missing = [item for item in items if (row.key, item) not in seen]
             if missing:
                 self.fail(f"{sink}: items {missing} of {row.key} are missing")
-        if not self.rollbacks and row.progress.counts.processed != number:
-            self.fail(f"{row.key}: {row.progress.counts.processed} records counted, {number} there")
+        if not self.rollbacks and row.progress.counts.processed != len(items):
+            self.fail(f"{row.key}: {row.progress.counts.processed} records counted, {len(items)} there")

@@ -128,6 +128,7 @@ class Fleet(Site):
             ttl=knobs.ttl,
             rounds=knobs.rounds,
             parser=self.parser_of(name),
+            losing=self.data if self.scenario.losing else None,
         )
 
     def _bucket(self, sink: str, oracle: FilesOracle) -> BucketServer:

@@ -52,6 +52,16 @@ class GenerationsOracle(FilesOracle):
         if made_by is None or made_by.progress.state["digest"] != file.parser:
             self.fail(f"{row.key}: a file of generation {row.commit.generation} was made by the parsing {file.parser}")
 
+    def judge_halt(self, row: Lease) -> None:
+        if "no node runs generation" not in str(row.history.halt_reason):
+            super().judge_halt(row)
+        elif not self._staged_data_expired(row):
+            self.fail(f"{row.key}: halted though its staged data is there: {row.history.halt_reason}")
+
+    def _staged_data_expired(self, row: Lease) -> bool:
+        named = [(sink, file) for sink, told in (row.commit.receipts or {}).items() for file in told["files"]]
+        return any(file["staged"] in self.buckets[sink].expired for sink, file in named)
+
     @property
     def current(self) -> tuple[int, str]:
         """Number and digest of the current generation, as the store has it."""

@@ -35,6 +35,7 @@ SITES: dict[str, type[Site]] = {
     "sourcing": SourcingSite,
     "runs": RunsSite,
     "generations": RollOut,
+    "rebuilds": RollOut,
 }
 """Worlds of another make than pipelines of one version."""
 

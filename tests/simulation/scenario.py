@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tests.simulation.faults import FILES_KINDS, LEASE_KINDS, ROLL_OUT_KINDS, STREAM_KINDS, Faults
+from tests.simulation.faults import FILES_KINDS, LEASE_KINDS, REBUILD_KINDS, ROLL_OUT_KINDS, STREAM_KINDS, Faults
 from tests.simulation.kernel import Kernel
 from tests.simulation.source import Data
 
@@ -25,6 +25,8 @@ class Scenario:
     """The store is one of objects, see `watching_store`."""
     indexed: bool = False
     """The store is the one for DynamoDB, see `indexed_store`."""
+    losing: bool = False
+    """The source has lost items, and a batch that is made again may end elsewhere."""
 
 
 MICRO = Scenario("micro", nodes=2, partitions=1, items=6)
@@ -36,7 +38,8 @@ INDEX = Scenario("index", nodes=3, partitions=3, items=6, late_partitions=True, 
 SOURCING = Scenario("sourcing", nodes=2, partitions=2, items=2, kinds=LEASE_KINDS)
 RUNS = Scenario("runs", nodes=2, partitions=2, items=3, kinds=LEASE_KINDS)
 GENERATIONS = Scenario("generations", nodes=3, partitions=2, items=8, kinds=ROLL_OUT_KINDS)
-ALL = (MICRO, MESO, STREAMS, FLOOR, SOURCING, RUNS, OBJECTS, INDEX, GENERATIONS)
+REBUILDS = Scenario("rebuilds", nodes=2, partitions=2, items=8, kinds=REBUILD_KINDS, losing=True)
+ALL = (MICRO, MESO, STREAMS, FLOOR, SOURCING, RUNS, OBJECTS, INDEX, GENERATIONS, REBUILDS)
 SCENARIOS = {scenario.name: scenario for scenario in ALL}
 
 
@@ -97,4 +100,11 @@ def draw_data(kernel: Kernel, scenario: Scenario, faults: Faults, knobs: Knobs) 
     late = not known and scenario.late_partitions and dice.random() < 0.5
     appears_at = {key: knobs.quiet_at * dice.random() if late else 0.0 for key in keys}
     poison = {key: items[key] // 2 for key in keys if faults["poison"] and dice.random() < 0.4}
-    return Data(items, appears_at, poison, rediscover_after=knobs.ttl if late else None, lives_long=fair, known=known)
+    again_after = knobs.ttl if late else None
+    lost = {key: _draw_range(kernel, items[key]) for key in keys if scenario.losing and dice.random() < 0.6}
+    return Data(items, appears_at, poison, rediscover_after=again_after, lives_long=fair, known=known, lost=lost)
+
+
+def _draw_range(kernel: Kernel, items: int) -> tuple[int, int]:
+    first = kernel.below(items)
+    return first, first + 1 + kernel.below(items - first)

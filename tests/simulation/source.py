@@ -28,6 +28,24 @@ class Data:
     """Whether nodes share the partitions fairly, and hand them off to each other, instead of pulling them."""
     known: bool = False
     """Whether the partitions were found before the world begins."""
+    lost: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    """Items [from, to) of a partition that the source has lost before anybody read them."""
+
+    def lost_between(self, key: str, start: int, end: int) -> tuple[tuple[int, int], ...]:
+        """What of the items from start to end is lost, as a plan tells it."""
+        first, last = self.lost.get(key, (0, 0))
+        lost = (max(first, start), min(last, end))
+        return (lost,) if lost[0] < lost[1] else ()
+
+    def end_around_loss(self, key: str, start: int, end: int) -> int:
+        """Where a batch ends that was to end there: as in Kafka, what is lost stands at the start of a batch."""
+        first, last = self.lost.get(key, (0, 0))
+        return min(end, first) if start < first else max(end, last) if start < last else end
+
+    def left_between(self, key: str, start: int, end: int) -> list[int]:
+        """The items from start to end that can be read."""
+        first, last = self.lost.get(key, (0, 0))
+        return [item for item in range(start, end) if not first <= item < last]
 
 
 def offset_of(position: Json) -> int:
@@ -78,7 +96,10 @@ class SimulatedSource(Source):
         if faults.happens(kernel.dice, "source_waits", 0.4):
             return Wait(self._ttl * kernel.random())
         end = min(number, start + 1 + kernel.below(self._largest))
-        return Cut(self.position(start), self.position(end), last=end == number and kernel.random() < 0.8)
+        end = self._data.end_around_loss(lease.key, start, end)
+        gaps = self._data.lost_between(lease.key, start, end)
+        last = end == number and kernel.random() < 0.8
+        return Cut(self.position(start), self.position(end), last=last, gaps=gaps)
 
     def _answers(self) -> None:
         host = self._host

@@ -22,6 +22,7 @@ CHUNKS = {
     "objects": (400, 50),
     "index": (300, 50),
     "generations": (400, 50),
+    "rebuilds": (400, 50),
 }
 """Seeds by scenario, and how many make one test: small enough that all cores end together."""
 PARTS = [
