@@ -75,6 +75,7 @@ class PipelineLoop:
         """
         self._coordinator = coordinator
         self._world = coordinator.world
+        source.keep_time(lambda: coordinator.session.store_time)
         self._source = source
         self._sinks = sinks
         self._engine = engine

@@ -7,7 +7,7 @@ batch may be read by another node after this one died.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 from holdfast.errors import SourceUnavailable
@@ -76,6 +76,12 @@ class Source(ABC):
 
     def open(self) -> None:
         """Check that the source is there and is what the settings say. Raises `SourceUnavailable` or `Refused`."""
+
+    def keep_time(self, now: Callable[[], float]) -> None:
+        """Tell times by this clock from now on: seconds since 1970 by the store's, whatever the host's says.
+
+        It may be asked once the node has joined, and does not block.
+        """
 
     @abstractmethod
     def discover(self, state: dict[str, Any]) -> Iterable[Partition | None]:

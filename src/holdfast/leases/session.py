@@ -83,6 +83,7 @@ class Session:
         self._process = info.session
         self._row: Lease | None = None
         self._usable_until = 0.0
+        self._store_ahead: float | None = None
         self.timing = timing
         self.observed = ObservedSessions()
         self._hands: dict[tuple[str, str], Hands] = {}
@@ -104,11 +105,21 @@ class Session:
         """What the threads of this process have in hand of that pipeline and run. The same for all who ask."""
         return self._hands.setdefault((pipeline, run), Hands(self._world))
 
+    @property
+    def store_time(self) -> float:
+        """The store's time when it was last asked, moved on by this node's own clock. Does not block.
+
+        Raises `SessionExpired` before the node has joined.
+        """
+        if self._store_ahead is None:
+            raise SessionExpired("the session has not joined")
+        return self._world.clock.monotonic() + self._store_ahead
+
     def join(self) -> None:
         """Begin a session with a new id and make it known. Blocks until the store has answered."""
         self._info = replace(self._info, session=self._new_session_id(), counter=0, draining=False)
         started = self._world.clock.monotonic()
-        now = until_answered(self._world, "store", self._store.now)
+        now = self._ask_time()
         self._row = self._first_row(now)
         add_surely(self._store, self._world, lambda: [self._joined_row])
         self._forget_long_gone(now)
@@ -121,7 +132,7 @@ class Session:
         A heartbeat that began before the node joined anew is of the old session and says nothing of the new one.
         """
         session, started = self._joined_row, self._world.clock.monotonic()
-        now = until_answered(self._world, "store", self._store.now)
+        now = self._ask_time()
         self._require_current(session)
         self._info = replace(self._info, counter=self._info.counter + 1, last_heartbeat=now)
         self._write(lambda row: self._renew(row, now))
@@ -142,7 +153,7 @@ class Session:
         """End the session at once, so that nobody waits for its timeout. Does not raise if it has ended already."""
         self._usable_until = 0.0
         try:
-            now = until_answered(self._world, "store", self._store.now)
+            now = self._ask_time()
             self._write(lambda row: _ended(row, now))
         except SessionExpired:
             return
@@ -151,6 +162,11 @@ class Session:
     def abandon(self) -> None:
         """Stop relying on the session without telling anybody."""
         self._usable_until = 0.0
+
+    def _ask_time(self) -> float:
+        now = until_answered(self._world, "store", self._store.now)
+        self._store_ahead = now - self._world.clock.monotonic()
+        return now
 
     @property
     def _joined_row(self) -> Lease:

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ClassVar
 
 import pytest
@@ -393,3 +393,13 @@ def test_partitions_are_taken_while_others_are_still_being_looked_for() -> None:
     node = TestNode(fleet).join()
     node.turn()
     assert taken == [50]
+
+
+def test_a_source_tells_the_time_by_the_stores_clock() -> None:
+    fleet = Fleet({"a": 3})
+    fleet.store = MemoryStore(lambda: fleet.clock.time + 86_400.0)
+    clocks: list[Callable[[], float]] = []
+    fleet.source.keep_time = clocks.append  # type: ignore[method-assign, assignment]
+    node = TestNode(fleet).start()
+    fleet.clock.time += 5.0
+    assert [now() for now in clocks] == [node.coordinator.now()]

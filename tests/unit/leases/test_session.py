@@ -53,6 +53,16 @@ def test_a_heartbeat_renews_by_the_clock_of_the_store() -> None:
     assert [event.counter for event in node.world.seen(Heartbeat)] == [1]
 
 
+def test_the_time_of_the_store_goes_on_between_heartbeats_by_the_nodes_own_clock() -> None:
+    rig = Rig()
+    node = rig.node()
+    rig.node_clock.turn(7.0)
+    assert node.session.store_time == rig.store.now() + 7.0
+    rig.clock.turn(20.0)
+    node.session.heartbeat()
+    assert node.session.store_time == rig.store.now()
+
+
 def test_a_node_stops_using_its_leases_before_others_may_take_them() -> None:
     rig = Rig()
     node = rig.node()

@@ -254,6 +254,17 @@ def test_lag_is_told_in_records_and_in_seconds() -> None:
     assert (lag.records, lag.seconds) == (10, 12.0)
 
 
+def test_lag_in_seconds_does_not_follow_a_wrong_wall_clock() -> None:
+    stand = Stand(FakeCluster(orders=[(0, 90)]))
+    right = stand.clock.now
+    stand.source.keep_time(lambda: right)
+    stand.clock.now += 86_400.0
+    stand.cluster.made_at[Place("orders", 0)] = right - 12.0
+    stand.plan(at(stand.found()["orders|0"], 80))
+    (lag,) = [event for event in stand.source.noticed() if isinstance(event, LagMeasured)]
+    assert lag.seconds == 12.0
+
+
 def test_a_start_warns_of_missing_topics_and_of_short_retention() -> None:
     cluster = FakeCluster(orders=[(0, 1)])
     cluster.kept = 400.0

@@ -48,13 +48,19 @@ class KafkaSource(Source):
         self._config = config
         self._cluster = cluster or Cluster(client_properties(config), config.isolation)
         self._now = now
-        self._tracking = Tracking(now)
+        self._tracking = Tracking(self._time)
         self._noticed: list[Event] = []
         self._groups: dict[str, GroupOffsets] = {}
-        self._logs = Logs(self._cluster, now)
+        self._logs = Logs(self._cluster, self._time)
         self._told_open: dict[Place, float] = {}
         self._told_lost: set[tuple[Place, int]] = set()
         self.rediscover_after = config.discovery_interval
+
+    def keep_time(self, now: Callable[[], float]) -> None:
+        self._now = now
+
+    def _time(self) -> float:
+        return self._now()
 
     def open(self) -> None:
         """As the interface says; also warns of records that Kafka may delete before they are due."""
@@ -181,7 +187,7 @@ class KafkaSource(Source):
 
     def _tell_transaction(self, place: Place, lease: Lease, position: int, log: LogEnd) -> None:
         """Everything that can be read is read; tell if an open transaction has kept back the rest for long."""
-        now, stood = self._now(), self._tracking.stood(place)
+        now, stood = self._time(), self._tracking.stood(place)
         if log.high <= position or stood < TELL_EVERY or now < self._told_open.get(place, 0.0) + TELL_EVERY:
             return
         self._told_open[place] = now
@@ -208,7 +214,7 @@ class KafkaSource(Source):
         return max(1, int(policy.max_bytes / self._tracking.mean_bytes(place)))
 
     def _due(self, place: Place, position: int, end: int, limits: Limits) -> Plan:
-        backlog = Backlog(end - position, self._tracking.mean_bytes(place), self._tracking.age(place), now=self._now())
+        backlog = Backlog(end - position, self._tracking.mean_bytes(place), self._tracking.age(place), now=self._time())
         decision = decide(self._config.policy_of(place.topic), backlog)
         if isinstance(decision, Due):
             most = limits.max_records or decision.records
