@@ -31,7 +31,7 @@ from holdfast.flow.processor import Processor
 from holdfast.flow.routes import Routes, routes_of
 from holdfast.flow.run import Runs
 from holdfast.flow.sink import Sink
-from holdfast.flow.source import Source
+from holdfast.flow.source import Source, UsesSourceCoordination
 from holdfast.leases.coordinator import RECENT, ClaimPolicy, Coordinator
 from holdfast.leases.lease import Status
 from holdfast.leases.operate import Operator
@@ -157,6 +157,17 @@ def source_coordinator(
         ownership_timeout=settings.coordination.ownership_timeout,
         closed_last=pipeline in settings.pipelines and settings.pipelines[pipeline].closed_last,
     )
+
+
+def hand_coordinators(
+    settings: Settings, store: Store, session: Session, parts: Mapping[str, Parts], world: World
+) -> list[SourceCoordinator]:
+    """A coordinator for each source that asks for one, handed to it."""
+    asking = {name: built.source for name, built in parts.items() if isinstance(built.source, UsesSourceCoordination)}
+    made = {name: source_coordinator(settings, store, session, f"{name}/$source", world) for name in asking}
+    for name, source in asking.items():
+        source.use_coordinator(made[name])
+    return list(made.values())
 
 
 def new_session(
@@ -298,7 +309,7 @@ def _run_node(
         )
         for name, built in parts.items()
     ]
-    node = Node(session, loops, engine, world)
+    node = Node(session, loops, engine, world, coordinators=hand_coordinators(settings, store, session, parts, world))
 
     def stop(_signal: int, _frame: FrameType | None) -> None:
         clock.ask_to_stop(STOP_WITHIN)

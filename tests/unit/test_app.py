@@ -7,13 +7,26 @@ from typing import cast
 
 import pytest
 
-from holdfast.app import _warn_of_expiry, build_parts, load_settings, loop_settings_of
-from holdfast.errors import UsageError
+from holdfast.app import (
+    Parts,
+    _warn_of_expiry,
+    build_parts,
+    hand_coordinators,
+    load_settings,
+    loop_settings_of,
+    new_session,
+)
+from holdfast.errors import SessionExpired, UsageError
 from holdfast.events import Event
 from holdfast.flow.batch import Limits
 from holdfast.flow.loop import LoopSettings
+from holdfast.flow.source import Source, UsesSourceCoordination
+from holdfast.leases.lease import Partition
+from holdfast.leases.source_coordinator import SourceCoordinator
 from holdfast.leases.store import Store
 from holdfast.registry import Registry
+from holdfast.stores.memory import MemoryStore
+from holdfast.testing.worlds import make_world
 
 PIPELINE = """
 pipelines:
@@ -115,3 +128,34 @@ def test_a_store_that_forgets_what_a_scan_will_find_again_is_warned_of(
 def test_the_time_to_live_of_dynamodb_is_what_it_forgets_after() -> None:
     plugin = Registry.installed().get("stores", "dynamodb")
     assert plugin.build(plugin.config(table_name="leases", region="x", ttl="P2D")).forgets_after == 2 * 86_400.0
+
+
+class _Listing(UsesSourceCoordination):
+    """The part of a source that is about coordination."""
+
+    coordinator: SourceCoordinator
+
+    def use_coordinator(self, coordinator: SourceCoordinator) -> None:
+        self.coordinator = coordinator
+
+
+def test_a_source_that_asks_for_it_is_handed_a_coordinator_of_its_own(tmp_path: Path) -> None:
+    file = tmp_path / "pipelines.yaml"
+    file.write_text("source_coordination: {ownership_timeout: 7m, partition_prefix: blue}\n")
+    settings, store, world = load_settings(file), MemoryStore(), make_world()
+    session = new_session(settings, store, world, [])
+    listing = _Listing()
+    parts = {
+        "pages": Parts(cast("Source", listing), (), {}),
+        "other": Parts(cast("Source", object()), (), {}),
+    }
+    assert hand_coordinators(settings, store, session, parts, world) == [listing.coordinator]
+
+    listing.coordinator.create_partitions([Partition("page 1")])
+    with pytest.raises(SessionExpired):
+        listing.coordinator.acquire_next()
+    session.join()
+    lease = listing.coordinator.acquire_next()
+    assert lease is not None
+    assert lease.pipeline == "blue|pages/$source", "the loop of the pipeline takes all that is the pipeline's"
+    assert lease.ownership.due_at == pytest.approx(store.now() + 7 * 60, abs=60)

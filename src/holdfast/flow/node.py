@@ -10,6 +10,7 @@ from holdfast.flow.engine import Engine, Report
 from holdfast.flow.loop import PipelineLoop
 from holdfast.leases.keeper import Keeper
 from holdfast.leases.session import Session
+from holdfast.leases.source_coordinator import SourceCoordinator
 from holdfast.leases.world import World
 
 IDLE_WAIT = 0.5
@@ -21,15 +22,26 @@ class Node:
     """Runs until its pipelines are finished or it is asked to stop. `run` is called once, by one thread."""
 
     def __init__(
-        self, session: Session, loops: Sequence[PipelineLoop], engine: Engine, world: World, *, grace: float = 5.0
+        self,
+        session: Session,
+        loops: Sequence[PipelineLoop],
+        engine: Engine,
+        world: World,
+        *,
+        grace: float = 5.0,
+        coordinators: Sequence[SourceCoordinator] = (),
     ) -> None:
-        """`grace`: seconds that running batches are given to finish when the node is asked to stop."""
+        """`grace`: seconds that running batches are given to finish when the node is asked to stop.
+
+        `coordinators` are those of sources: what they hold is handed back then, too.
+        """
         self._session = session
         self._keeper = Keeper(session, world)
         self._loops = list(loops)
         self._engine = engine
         self._world = world
         self._grace = grace
+        self._coordinators = coordinators
         self._stopping = False
 
     def stop(self) -> None:
@@ -51,6 +63,8 @@ class Node:
             self._finish_what_is_out()
             for loop in self._loops:
                 loop.hand_back()
+            for coordinator in self._coordinators:
+                coordinator.give_up_all()
             self._leave()
         except Interrupted:
             self._session.abandon()

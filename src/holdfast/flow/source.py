@@ -15,6 +15,7 @@ from holdfast.events import Event
 from holdfast.flow.batch import Batch, Limits, Name, Plan
 from holdfast.flow.letters import Rebuilder
 from holdfast.leases.lease import Json, Lease, Partition
+from holdfast.leases.source_coordinator import SourceCoordinator
 
 BATCH_COLUMN = "_batch"
 """The batch that a row belongs to: its id, or its number among the batches that `read` was given."""
@@ -185,3 +186,18 @@ class Source(ABC):
 
     def close(self) -> None:
         """Give back what was opened. May be called again; never raises."""
+
+
+class UsesSourceCoordination(ABC):
+    """What a source also is that shares more work among nodes than its batches, such as the pages of a large listing.
+
+    It is handed a coordinator with partitions of its own, which are kept beside the pipeline's and which no loop takes.
+    """
+
+    @abstractmethod
+    def use_coordinator(self, coordinator: SourceCoordinator) -> None:
+        """Keep the coordinator; called once, before the node joins. Does not block.
+
+        Any thread may use it. `acquire_next` raises `SessionExpired` before the node has joined, while it is taken for
+        dead, and after it has left; what is held is handed back when the node stops.
+        """

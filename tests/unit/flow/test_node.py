@@ -5,9 +5,10 @@ import pytest
 from holdfast.errors import BatchError, StoreUnavailable
 from holdfast.events import NodeJoined, NodeLeft, SessionEnded
 from holdfast.flow.batch import Cut, Done, Limits, Wait
-from holdfast.flow.node import DISCOVERY_WAIT, IDLE_WAIT
-from holdfast.leases.lease import Key, Status
+from holdfast.flow.node import DISCOVERY_WAIT, IDLE_WAIT, Node
+from holdfast.leases.lease import Key, Partition, Status
 from holdfast.leases.session import node_info
+from holdfast.leases.source_coordinator import SourceCoordinator
 from holdfast.leases.transitions import RetryLimits
 from tests.unit.flow.rig import Fleet, TestNode
 
@@ -46,6 +47,24 @@ def test_a_node_takes_what_discovery_finds_without_waiting_for_its_next_idle_tur
     started = fleet.clock.time
     node.node.run()
     assert begun[0] - started <= DISCOVERY_WAIT + IDLE_WAIT, "the engine was polled once while it had work"
+
+
+def test_a_node_that_is_stopped_hands_back_what_its_sources_coordinate() -> None:
+    fleet = Fleet({"p": 5})
+    node = TestNode(fleet)
+    coordinator = SourceCoordinator(fleet.store, node.world, node.session, "listing")
+    beside = Node(node.session, [node.loop], node.engine, node.world, coordinators=[coordinator])
+
+    def script() -> None:
+        if coordinator.create_partitions([Partition("page")]):
+            assert coordinator.acquire_next() is not None
+            beside.stop()
+
+    node.engine.script = script
+    beside.run()
+    (row,) = fleet.store.get([Key("listing", "", "page")])
+    assert row is not None
+    assert (row.status, row.owner) == (Status.UNASSIGNED, None)
 
 
 def test_a_node_that_is_stopped_finishes_what_is_nearly_done_and_hands_everything_back() -> None:
