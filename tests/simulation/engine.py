@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from holdfast.flow import names
@@ -88,6 +88,7 @@ class SimulatedEngine(Engine):
         *,
         ttl: float,
         rounds: int,
+        fail: Callable[[str], None],
         parser: str = "",
         losing: Data | None = None,
     ) -> None:
@@ -102,6 +103,7 @@ class SimulatedEngine(Engine):
         self._rounds = rounds
         self._parser = parser
         self._losing = losing
+        self._fail = fail
         self._open_rounds = 0
         self._works: dict[str, Work] = {}
         self._reports = Reports(host)
@@ -114,6 +116,9 @@ class SimulatedEngine(Engine):
             if not work.cancelled and not work.reported
         )
 
+    def _is_out(self, work: Work, key: str) -> bool:
+        return work.batch.lease.key == key and not work.cancelled and not work.reported
+
     def room(self) -> int:
         self._host.touch()
         return self._rounds - self._open_rounds
@@ -124,6 +129,8 @@ class SimulatedEngine(Engine):
         size = [len(batches)]
         for batch in batches:
             work = Work(batch, size)
+            if any(self._is_out(other, batch.lease.key) for other in self._works.values()):
+                self._fail(f"{batch.lease.key}: two batches of {self._host.name} are out at once")
             self._works[batch.id] = work
             cut = batch.cut
             self._kernel.note(self._host.name, f"engine.submit {batch.lease.key}", f"{cut} as {batch.id}")

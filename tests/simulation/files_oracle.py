@@ -41,6 +41,18 @@ class FilesOracle(Oracle):
         self.buckets[bucket.sink] = bucket
         self._seen[bucket.sink] = {}
 
+    @property
+    def numbers(self) -> Mapping[str, int]:
+        """How many items there are, by partition."""
+        return self._data.items
+
+    def number_of(self, row: Lease) -> int:
+        return self._data.items[row.key]
+
+    def live(self, key: str) -> Lease | None:
+        """The row of that partition."""
+        return self.rows.get(Key(PIPELINE, "", key))
+
     # --- the store's side -----------------------------------------------------------------------------------------
 
     def row_written(self, row: Lease, sender: Host) -> None:
@@ -200,3 +212,5 @@ class FilesOracle(Oracle):
                 self.fail(f"{sink}: items {missing} of {row.key} are missing")
         if not self.rollbacks and row.progress.counts.processed != len(items):
             self.fail(f"{row.key}: {row.progress.counts.processed} records counted, {len(items)} there")
+        if offset_of(row.progress.position) != number:
+            self.fail(f"{row.key}: is complete at {row.progress.position}, and {number} items are there")

@@ -6,6 +6,7 @@ from holdfast.flow.batch import Limits
 from holdfast.flow.generations import NodeGeneration
 from holdfast.flow.loop import LoopSettings, PipelineLoop
 from holdfast.flow.node import Node
+from holdfast.flow.sink import Sink
 from holdfast.leases.coordinator import ClaimPolicy, Coordinator
 from holdfast.leases.discovery import discovery_of
 from holdfast.leases.lease import FINISHED, Lease, Ownership, Partition, Status, new_lease
@@ -17,8 +18,9 @@ from tests.simulation.engine import FailureBudget, SimulatedEngine
 from tests.simulation.files_oracle import FilesOracle
 from tests.simulation.host import Host
 from tests.simulation.kernel import Trace
-from tests.simulation.oracle import NODES, PIPELINE, Oracle
+from tests.simulation.oracle import PIPELINE, Oracle
 from tests.simulation.scenario import Scenario, draw_data
+from tests.simulation.session_rules import NODES
 from tests.simulation.site import Running, Site
 from tests.simulation.source import SimulatedSource
 from tests.simulation.store import StoreClient
@@ -28,6 +30,8 @@ from tests.simulation.streams_oracle import StreamsOracle
 
 class Fleet(Site):
     """Nodes of one pipeline, into files or as a stream of acknowledged records."""
+
+    engine_type: type[SimulatedEngine] = SimulatedEngine
 
     def __init__(self, scenario: Scenario, seed: int, trace: Trace | None = None) -> None:
         self._buckets: dict[str, BucketServer] = {}
@@ -39,8 +43,12 @@ class Fleet(Site):
         if self.scenario.streams:
             return StreamsOracle(self.kernel, self.data, self.knobs.window)
         files = self.files_oracle()
-        self._buckets = {f"sink{n}": self._bucket(f"sink{n}", files) for n in range(self.scenario.sinks)}
+        self._buckets = {f"sink{n}": self._bucket(f"sink{n}", files) for n in range(self.number_of_buckets)}
         return files
+
+    @property
+    def number_of_buckets(self) -> int:
+        return self.scenario.sinks
 
     def files_oracle(self) -> FilesOracle:
         return FilesOracle(self.kernel, self.data, self.knobs.max_retries)
@@ -102,15 +110,18 @@ class Fleet(Site):
         engine = self.engine(name, host)
         sources = StreamSource if isinstance(self.oracle, StreamsOracle) else SimulatedSource
         source = sources(self.data, host, knobs.ttl, knobs.largest_cut)
-        sinks = {
-            name: FilesSink(name, BucketClient(bucket, host, knobs.latency, knobs.ttl))
-            for name, bucket in self._buckets.items()
-        }
         settings = LoopSettings(
             Limits(timeout=knobs.batch_timeout), max_batches=knobs.max_batches, step_limit=knobs.step_limit
         )
-        loop = PipelineLoop(coordinator, source, sinks, engine, settings, generation=generation)
+        loop = PipelineLoop(coordinator, source, self.sinks(host), engine, settings, generation=generation)
         return Running(host, Node(session, [loop], engine, host.world, grace=knobs.grace), engine)
+
+    def sinks(self, host: Host) -> dict[str, Sink]:
+        knobs = self.knobs
+        return {
+            name: FilesSink(name, BucketClient(bucket, host, knobs.latency, knobs.ttl))
+            for name, bucket in self._buckets.items()
+        }
 
     def parser_of(self, name: str) -> str:
         """Digest of the parsing that a node has, which is started now."""
@@ -120,7 +131,11 @@ class Fleet(Site):
         knobs, oracle = self.knobs, self.oracle
         if isinstance(oracle, StreamsOracle):
             return StreamEngine(host, self.data, self._budget, oracle, ttl=knobs.ttl, window=knobs.window)
-        return SimulatedEngine(
+        return self.files_engine(name, host)
+
+    def files_engine(self, name: str, host: Host) -> SimulatedEngine:
+        knobs = self.knobs
+        return self.engine_type(
             host,
             self._buckets,
             self.data.poison,
@@ -129,6 +144,7 @@ class Fleet(Site):
             rounds=knobs.rounds,
             parser=self.parser_of(name),
             losing=self.data if self.scenario.losing else None,
+            fail=self.oracle.fail,
         )
 
     def _bucket(self, sink: str, oracle: FilesOracle) -> BucketServer:

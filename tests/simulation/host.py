@@ -77,6 +77,10 @@ class Host(Life):
         for process in self._waiting:
             process.wake_soon()
 
+    @property
+    def asked_to_stop(self) -> bool:
+        return self._give_up_at is not None
+
     # --- its threads ----------------------------------------------------------------------------------------------
 
     @property

@@ -18,11 +18,14 @@ from __future__ import annotations
 from tests.simulation import (
     mutants_of_files,
     mutants_of_floor,
+    mutants_of_generations,
+    mutants_of_guards,
     mutants_of_index,
     mutants_of_leases,
     mutants_of_rebuilds,
     mutants_of_runs,
     mutants_of_sourcing,
+    mutants_of_visible,
     mutants_of_watching,
 )
 from tests.simulation.mutation import Mutant
@@ -30,9 +33,12 @@ from tests.simulation.mutation import Mutant
 MODULES = (
     mutants_of_files,
     mutants_of_leases,
+    mutants_of_guards,
+    mutants_of_generations,
     mutants_of_floor,
     mutants_of_sourcing,
     mutants_of_runs,
+    mutants_of_visible,
     mutants_of_watching,
     mutants_of_index,
     mutants_of_rebuilds,

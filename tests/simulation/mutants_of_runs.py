@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from holdfast.flow import run as run_module
@@ -91,3 +92,30 @@ def recovery_needs_no_lock(put: Put) -> None:
 @mutant("runs")
 def the_lock_is_passed_on_from_any_run(put: Put) -> None:
     put(RunLock, "transfer", lambda self, expected, run_id: self._write(run_id))
+
+
+@mutant("runs", start=311)
+def the_former_run_is_failed_after_the_lock_is_written(put: Put) -> None:
+    fail_former = RunLock._fail_former
+
+    def acquire(self: RunLock, run_id: str) -> None:
+        before = self._lock.store.get([self._lock_key()])[0]
+        original(self, run_id)
+        if before is not None:
+            fail_former(self, before, run_id)
+
+    original = RunLock.acquire
+    put(RunLock, "_fail_former", lambda self, lock, run_id: None)
+    put(RunLock, "acquire", acquire)
+
+
+@mutant("runs", start=307)
+def a_run_that_has_ended_is_failed(put: Put) -> None:
+    def fail(self: Runs, run_id: str, error: str) -> Any:
+        def change(row: Lease, now: float) -> Lease:
+            failed = replace(run_module._run(row), status=RunStatus.FAILED, error=error, completed_at=now)
+            return run_module._told(row, failed)
+
+        return run_module._run(self._rows.change(run_id, change))
+
+    put(Runs, "fail", fail)

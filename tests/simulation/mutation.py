@@ -25,25 +25,35 @@ class Mutant:
     start: int
     """Where its hunt begins, to save time: a seed that killed it in a hunt from 0, while the simulator was as it is."""
     change: Callable[[Put], None]
+    killed_by: str = ""
+    """The test that kills it, where the simulator cannot."""
+    because: str = ""
+    """Why the simulator cannot."""
 
 
 Change = Callable[[Put], None]
 
 
 def mutant(scenario: str = "micro", start: int = 0) -> Callable[[Change], Mutant]:
-    """The function as a mutant under its own name."""
+    """The function as a mutant under its own name, which the simulator kills."""
     return lambda change: Mutant(change.__name__, scenario, start, change)
+
+
+def mutant_of_test(killed_by: str, because: str) -> Callable[[Change], Mutant]:
+    """The function as a mutant under its own name, which that test kills because the simulator cannot."""
+    return lambda change: Mutant(change.__name__, "", 0, change, killed_by, because)
 
 
 def hunt(prey: Mutant, seeds: range) -> Failure | None:
     """The first of these seeds that catches the mutant."""
-    with _patched(prey.change):
+    with patched(prey.change):
         failures = run_seeds(prey.scenario, seeds, stop_at_first=True).failures
     return failures[0] if failures else None
 
 
 @contextmanager
-def _patched(change: Change) -> Iterator[None]:
+def patched(change: Change) -> Iterator[None]:
+    """The product as the mutant has it, until the block ends."""
     kept: list[tuple[Any, str, Any]] = []
 
     def put(owner: Any, name: str, value: Any) -> None:

@@ -98,6 +98,8 @@ class Nemesis:
         self._kernel.note("store", "down", f"until {self._ground.store.down_until:.3f}")
 
     def _bucket_goes_down(self, _: object) -> None:
+        if not self._ground.buckets:
+            return
         self._faults.strike("bucket_down")
         bucket = self._one_of(self._ground.buckets)
         bucket.down_until = self._kernel.now + self._ttl * 3 * self._kernel.random()

@@ -11,9 +11,11 @@ from collections.abc import Callable
 from holdfast.leases.lease import FINISHED, Key, Lease, Status
 from tests.simulation.host import Host
 from tests.simulation.kernel import Crash, Kernel
+from tests.simulation.session_rules import NODES, SessionRules
 
-NODES = "$nodes"
 PIPELINE = "pipe"
+EPOCH = 1_000_000.0
+"""The store's time when the world begins; no node's clock shows anything like it."""
 
 
 def nobody_works(_host: Host, _lease: Lease) -> bool:
@@ -32,6 +34,7 @@ class Oracle:
         self.halts_allowed = False
         """Whether something was injected after which a partition may stop with an alarm."""
         self.owner_works: Callable[[Host, Lease], bool] = nobody_works
+        self.sessions = SessionRules(lambda: self.rows, self.fail)
 
     def fail(self, message: str) -> None:
         """Record the violation and stop everything. Raises `Crash` to whoever caused it."""
@@ -56,8 +59,8 @@ class Oracle:
             self.fail(f"{row.key}: version went from {before.version} to {row.version}")
         if row.pipeline == PIPELINE:
             self._lease_written(before, row, sender)
-        elif row.pipeline == NODES and before.status is Status.COMPLETED:
-            self.fail(f"session {row.key} had ended and was written again")
+        elif row.pipeline == NODES:
+            self.sessions.session_written(before, row, sender, EPOCH + self.kernel.now)
 
     def row_removed(self, row: Lease) -> None:
         """The store has deleted this row."""
@@ -90,6 +93,7 @@ class Oracle:
             self.fail(f"{row.key}: progress changed without a commit")
         elif row.commit.receipts != before.commit.receipts:
             self.receipts_changed(before, row)
+        self.sessions.lease_written(before, row, sender)
         if before.owner is not None and row.owner != before.owner and self.owner_works(sender, before):
             self.fail(f"{row.key}: {sender.name} let go of it while its engine still works on it")
 

@@ -21,6 +21,7 @@ from tests.simulation.runs import RunsSite
 from tests.simulation.scenario import SCENARIOS
 from tests.simulation.site import Site
 from tests.simulation.sourcing import SourcingSite
+from tests.simulation.visible import VisibleFleet
 
 SHORT_PAUSES: tuple[tuple[ModuleType, str, float], ...] = (
     (loop, "SOURCE_PAUSE", 0.5),
@@ -36,6 +37,7 @@ SITES: dict[str, type[Site]] = {
     "runs": RunsSite,
     "generations": RollOut,
     "rebuilds": RollOut,
+    "visible": VisibleFleet,
 }
 """Worlds of another make than pipelines of one version."""
 

@@ -39,7 +39,8 @@ SOURCING = Scenario("sourcing", nodes=2, partitions=2, items=2, kinds=LEASE_KIND
 RUNS = Scenario("runs", nodes=2, partitions=2, items=3, kinds=LEASE_KINDS)
 GENERATIONS = Scenario("generations", nodes=3, partitions=2, items=8, kinds=ROLL_OUT_KINDS)
 REBUILDS = Scenario("rebuilds", nodes=2, partitions=2, items=8, kinds=REBUILD_KINDS, losing=True)
-ALL = (MICRO, MESO, STREAMS, FLOOR, SOURCING, RUNS, OBJECTS, INDEX, GENERATIONS, REBUILDS)
+VISIBLE = Scenario("visible", nodes=2, partitions=2, items=8)
+ALL = (MICRO, MESO, STREAMS, FLOOR, SOURCING, RUNS, OBJECTS, INDEX, GENERATIONS, REBUILDS, VISIBLE)
 SCENARIOS = {scenario.name: scenario for scenario in ALL}
 
 

@@ -77,6 +77,8 @@ class Site(ABC):
         self._runs = itertools.count(1)
         self._nemesis = Nemesis(self)
         self.oracle.owner_works = self._works_on
+        self.oracle.sessions.heartbeat = self.knobs.heartbeat
+        self.oracle.sessions.ends_by_clock = not (scenario.watching or scenario.indexed)
 
     # --- what a world is made of ----------------------------------------------------------------------------------
 

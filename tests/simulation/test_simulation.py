@@ -23,6 +23,7 @@ CHUNKS = {
     "index": (300, 50),
     "generations": (400, 50),
     "rebuilds": (400, 50),
+    "visible": (300, 50),
 }
 """Seeds by scenario, and how many make one test: small enough that all cores end together."""
 PARTS = [

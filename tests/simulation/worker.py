@@ -13,8 +13,9 @@ from holdfast.leases.lease import Counts, Lease, Status
 from holdfast.leases.session import NodeInfo, Session, SessionTiming
 from holdfast.leases.transitions import Advance
 from tests.simulation.host import Host
-from tests.simulation.oracle import NODES, PIPELINE
+from tests.simulation.oracle import PIPELINE
 from tests.simulation.scenario import Knobs
+from tests.simulation.session_rules import NODES
 from tests.simulation.store import StoreClient
 
 

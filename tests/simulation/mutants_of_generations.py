@@ -1,0 +1,105 @@
+"""Mutants of generations: which parsing is current, who may run it, and when a partition changes over."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from holdfast.flow.generations import CURRENT, Generation, Generations, OwnGeneration
+from holdfast.flow.held import Held
+from holdfast.flow.loop import PipelineLoop
+from holdfast.leases import transitions
+from holdfast.leases.lease import Json, Lease
+from tests.simulation.mutation import Put, mutant, mutant_of_test
+
+
+@mutant("generations")
+def a_node_runs_the_current_generation_whatever_its_parsing(put: Put) -> None:
+    put(OwnGeneration, "current", lambda self: self._latest[0])
+
+
+@mutant("generations")
+def a_node_goes_on_under_the_generation_that_it_finds(put: Put) -> None:
+    put(PipelineLoop, "_at_our_generation", lambda self, held: True)
+
+
+@mutant("generations")
+def a_partition_changes_its_generation_in_the_middle_of_a_commit(put: Put) -> None:
+    def switch_generation(lease: Lease, generation: int, _now: float) -> Lease:
+        return replace(lease, commit=replace(lease.commit, generation=generation))
+
+    def publish(self: PipelineLoop, step: Any) -> None:
+        for held in self._holdings:
+            if held.pending and self._generation is not None and held.lease.commit.generation < self._generation:
+                self._at_our_generation(held)
+        original(self, step)
+
+    original = PipelineLoop._publish
+    put(transitions, "switch_generation", switch_generation)
+    put(PipelineLoop, "_publish", publish)
+
+
+@mutant("generations", start=447)
+def a_partition_goes_back_to_an_earlier_generation(put: Put) -> None:
+    def at_our_generation(self: PipelineLoop, held: Held) -> bool:
+        wanted = self._generation
+        if wanted is None or held.lease.commit.generation == wanted:
+            return wanted is not None
+        (result,) = self._coordinator.write(
+            [held.lease], lambda row, _: replace(row, commit=replace(row.commit, generation=wanted))
+        )
+        if not isinstance(result, Lease):
+            self._holdings.drop(held)
+            return False
+        held.lease = result
+        return True
+
+    put(PipelineLoop, "_at_our_generation", at_our_generation)
+
+
+@mutant("generations")
+def a_node_that_starts_makes_its_own_generation_the_current_one(put: Put) -> None:
+    original = Generations.register
+
+    def register(self: Generations, mine: Generation, *, switch: bool) -> tuple[int, str]:
+        original(self, mine, switch=switch)
+        told = {"number": mine.number, "digest": mine.digest}
+        self._switched(lambda _present: told)
+        return mine.number, mine.digest
+
+    put(Generations, "register", register)
+
+
+@mutant("generations")
+def the_way_back_has_the_number_that_the_parsing_had(put: Put) -> None:
+    def back(self: Generations, created_by: str) -> Generation:
+        number, digest = self.current()
+        earlier = [one for one in self.list() if one.number < number and one.digest != digest]
+        if not earlier:
+            return self.show(number)
+        told: dict[str, Json] = {"number": earlier[-1].number, "digest": earlier[-1].digest}
+        self._switched(lambda _present: told)
+        return replace(earlier[-1], created_by=created_by)
+
+    put(Generations, "back", back)
+
+
+@mutant("generations")
+def a_node_ends_when_the_store_has_lost_the_current_generation(put: Put) -> None:
+    def remember(self: Generations, _mine: Generation, _current: tuple[int, str]) -> None:
+        self._rows.show(CURRENT)
+
+    put(Generations, "remember", remember)
+
+
+@mutant_of_test(
+    killed_by="tests/unit/flow/test_generations.py::test_changed_parsing_under_an_old_number_is_refused",
+    because="every version of the simulated parsing has a number of its own, as `holdfast generation` wants it",
+)
+def a_number_may_get_another_parsing(put: Put) -> None:
+    original = Generations._added
+
+    def added(self: Generations, key: str, state: dict[str, Json]) -> dict[str, Json]:
+        return {**original(self, key, state), "digest": state["digest"]}
+
+    put(Generations, "_added", added)
