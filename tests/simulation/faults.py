@@ -42,6 +42,8 @@ STREAM_KINDS = (
     "report_after_cancel",
     *HANDLER,
 )
+LASTING_KINDS = tuple(kind for kind in FILES_KINDS if kind not in {"store_rolled_back", "row_rolled_back"})
+"""For worlds in which everything must come to its end: a partition whose row has lost writes stands still."""
 LEASE_KINDS = (*STORE_CALLS, *NODE, *PEOPLE, "store_down")
 """For worlds without batches; nothing is ever lost there, so that every token can be judged."""
 ROLL_OUT_KINDS = tuple(kind for kind in FILES_KINDS if kind != "staged_expired")

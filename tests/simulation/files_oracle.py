@@ -46,6 +46,10 @@ class FilesOracle(Oracle):
         """How many items there are, by partition."""
         return self._data.items
 
+    def visible_items(self, sink: str) -> Mapping[tuple[str, int], str]:
+        """Where every partition and item is that readers of the sink can see."""
+        return self._seen[sink]
+
     def number_of(self, row: Lease) -> int:
         return self._data.items[row.key]
 

@@ -22,7 +22,7 @@ from tests.simulation.oracle import PIPELINE, Oracle
 from tests.simulation.scenario import Scenario, draw_data
 from tests.simulation.session_rules import NODES
 from tests.simulation.site import Running, Site
-from tests.simulation.source import SimulatedSource
+from tests.simulation.source import Data, SimulatedSource
 from tests.simulation.store import StoreClient
 from tests.simulation.streams import StreamEngine, StreamSource
 from tests.simulation.streams_oracle import StreamsOracle
@@ -39,7 +39,7 @@ class Fleet(Site):
         self._budget = FailureBudget(self.faults, self.knobs.max_retries)
 
     def make_oracle(self) -> Oracle:
-        self.data = draw_data(self.kernel, self.scenario, self.faults, self.knobs)
+        self.data = self.draw_data()
         if self.scenario.streams:
             return StreamsOracle(self.kernel, self.data, self.knobs.window)
         files = self.files_oracle()
@@ -49,6 +49,9 @@ class Fleet(Site):
     @property
     def number_of_buckets(self) -> int:
         return self.scenario.sinks
+
+    def draw_data(self) -> Data:
+        return draw_data(self.kernel, self.scenario, self.faults, self.knobs)
 
     def files_oracle(self) -> FilesOracle:
         return FilesOracle(self.kernel, self.data, self.knobs.max_retries)
@@ -108,13 +111,16 @@ class Fleet(Site):
         limits = RetryLimits(knobs.max_retries, 1 << 30, knobs.backoff, knobs.ttl * 4)
         coordinator = Coordinator(store, host.world, session, PIPELINE, policy=ClaimPolicy(limits=limits))
         engine = self.engine(name, host)
-        sources = StreamSource if isinstance(self.oracle, StreamsOracle) else SimulatedSource
-        source = sources(self.data, host, knobs.ttl, knobs.largest_cut)
         settings = LoopSettings(
             Limits(timeout=knobs.batch_timeout), max_batches=knobs.max_batches, step_limit=knobs.step_limit
         )
-        loop = PipelineLoop(coordinator, source, self.sinks(host), engine, settings, generation=generation)
+        source, sinks = self.make_source(host), self.sinks(host)
+        loop = PipelineLoop(coordinator, source, sinks, engine, settings, generation=generation)
         return Running(host, Node(session, [loop], engine, host.world, grace=knobs.grace), engine)
+
+    def make_source(self, host: Host) -> SimulatedSource:
+        made = StreamSource if isinstance(self.oracle, StreamsOracle) else SimulatedSource
+        return made(self.data, host, self.knobs.ttl, self.knobs.largest_cut)
 
     def sinks(self, host: Host) -> dict[str, Sink]:
         knobs = self.knobs

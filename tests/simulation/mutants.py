@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from tests.simulation import (
     mutants_of_files,
+    mutants_of_finality,
     mutants_of_floor,
     mutants_of_generations,
     mutants_of_guards,
@@ -32,6 +33,7 @@ from tests.simulation.mutation import Mutant
 
 MODULES = (
     mutants_of_files,
+    mutants_of_finality,
     mutants_of_leases,
     mutants_of_guards,
     mutants_of_generations,

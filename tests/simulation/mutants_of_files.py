@@ -64,7 +64,7 @@ def the_position_moves_to_the_planned_end(put: Put) -> None:
     put(Committer, "_advance", advance)
 
 
-@mutant(start=256)
+@mutant(start=545)
 def an_owner_aborts_after_a_time_out(put: Put) -> None:
     put(FencedWrites, "_send", _send_and_give_up)
     put(Committer, "_committed", _cleaning_up_what_is_lost())
@@ -114,7 +114,7 @@ def the_manifest_follows_the_files(put: Put) -> None:
     put(FilesSink, "_publish", publish)
 
 
-@mutant(start=5624)
+@mutant(start=5718)
 def a_foreign_manifest_is_taken_for_ours(put: Put) -> None:
     put(Manifest, "agrees_with", lambda self, other: True)
 
@@ -129,7 +129,7 @@ def nobody_asks_the_witness(put: Put) -> None:
     put(FilesSink, "witness", lambda self, taken: [None] * len(taken))
 
 
-@mutant(start=254)
+@mutant(start=439)
 def a_foreign_object_counts_as_published(put: Put) -> None:
     original = FilesSink._publish
 

@@ -36,7 +36,7 @@ def the_floor_does_not_cover_the_tombstone(put: Put) -> None:
     put(operate, "height", lambda row: max(row.token, row.version + 1))
 
 
-@mutant("floor")
+@mutant("floor", start=125)
 def a_row_is_purged_before_the_floor_is_raised(put: Put) -> None:
     raise_floor, purge = Operator._raise_floor, Operator.purge
 

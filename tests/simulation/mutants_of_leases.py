@@ -60,7 +60,7 @@ def a_commit_does_not_look_at_the_sequence(put: Put) -> None:
     put(transitions, "commit", lambda lease, advance, expected, now: original(lease, advance, lease, now))
 
 
-@mutant(start=2324)
+@mutant(start=5007)
 def a_commit_looks_neither_at_the_sequence_nor_at_receipts(put: Put) -> None:
     original = transitions.commit
 
@@ -71,7 +71,7 @@ def a_commit_looks_neither_at_the_sequence_nor_at_receipts(put: Put) -> None:
     put(transitions, "commit", commit)
 
 
-@mutant("streams", start=780)
+@mutant("streams", start=2506)
 def a_row_that_lost_writes_is_trusted(put: Put) -> None:
     put(writes, "still_held", lambda row, held: row.token == held.token and row.owner == held.owner)
 
@@ -111,7 +111,7 @@ def acknowledged_ranges_are_not_kept(put: Put) -> None:
     put(Committer, "_advance", advance)
 
 
-@mutant("streams", start=730)
+@mutant("streams", start=904)
 def a_drained_batch_forgets_its_ranges(put: Put) -> None:
     original = Committer._advance
 
@@ -213,7 +213,7 @@ def attempts_are_not_counted(put: Put) -> None:
     put(transitions, "fail_attempt", fail_attempt)
 
 
-@mutant(start=5389)
+@mutant(start=5977)
 def attempts_do_not_begin_anew(put: Put) -> None:
     put(transitions, "_moved", lambda history, now: replace(history, updated_at=now))
 
@@ -244,12 +244,12 @@ def discovery_is_complete_before_its_rows_are_there(put: Put) -> None:
     put(Discovery, "_run_under", run_under)
 
 
-@mutant("meso", start=1066)
+@mutant("meso", start=1373)
 def a_row_whose_answer_was_lost_counts_as_added(put: Put) -> None:
     put(coordinator, "add_surely", lambda store, world, make: len(store.add(make())))
 
 
-@mutant("meso", start=118)
+@mutant("meso", start=257)
 def a_lost_claim_of_discovery_is_never_found(put: Put) -> None:
     original = Discovery.__init__
 

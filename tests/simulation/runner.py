@@ -13,6 +13,7 @@ from types import ModuleType
 
 from holdfast.flow import committing, loop, publishing
 from holdfast.leases import writes
+from tests.simulation.finalizing import FinalizingFleet
 from tests.simulation.fleet import Fleet
 from tests.simulation.floor import ForgetfulSite
 from tests.simulation.generations import RollOut
@@ -38,6 +39,7 @@ SITES: dict[str, type[Site]] = {
     "generations": RollOut,
     "rebuilds": RollOut,
     "visible": VisibleFleet,
+    "finalizer": FinalizingFleet,
 }
 """Worlds of another make than pipelines of one version."""
 

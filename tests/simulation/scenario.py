@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tests.simulation.faults import FILES_KINDS, LEASE_KINDS, REBUILD_KINDS, ROLL_OUT_KINDS, STREAM_KINDS, Faults
+from tests.simulation.faults import (
+    FILES_KINDS,
+    LASTING_KINDS,
+    LEASE_KINDS,
+    REBUILD_KINDS,
+    ROLL_OUT_KINDS,
+    STREAM_KINDS,
+    Faults,
+)
 from tests.simulation.kernel import Kernel
 from tests.simulation.source import Data
 
@@ -39,8 +47,9 @@ SOURCING = Scenario("sourcing", nodes=2, partitions=2, items=2, kinds=LEASE_KIND
 RUNS = Scenario("runs", nodes=2, partitions=2, items=3, kinds=LEASE_KINDS)
 GENERATIONS = Scenario("generations", nodes=3, partitions=2, items=8, kinds=ROLL_OUT_KINDS)
 REBUILDS = Scenario("rebuilds", nodes=2, partitions=2, items=8, kinds=REBUILD_KINDS, losing=True)
+FINALIZER = Scenario("finalizer", nodes=2, partitions=3, items=8, kinds=LASTING_KINDS)
 VISIBLE = Scenario("visible", nodes=2, partitions=2, items=8)
-ALL = (MICRO, MESO, STREAMS, FLOOR, SOURCING, RUNS, OBJECTS, INDEX, GENERATIONS, REBUILDS, VISIBLE)
+ALL = (MICRO, MESO, STREAMS, FLOOR, SOURCING, RUNS, OBJECTS, INDEX, GENERATIONS, REBUILDS, VISIBLE, FINALIZER)
 SCENARIOS = {scenario.name: scenario for scenario in ALL}
 
 

@@ -24,6 +24,7 @@ CHUNKS = {
     "generations": (400, 50),
     "rebuilds": (400, 50),
     "visible": (300, 50),
+    "finalizer": (200, 50),
 }
 """Seeds by scenario, and how many make one test: small enough that all cores end together."""
 PARTS = [
