@@ -66,6 +66,9 @@ class ServerStoreBehaviour(OutageBehaviour):
             make_row("closed", status=Status.CLOSED, due_at=5.0, closed_count=2, extra={"later": [1]}),
             assigned_row("lapsed", "dead", due_at=7.0, takeovers=1, state={"n": [1, None]}, version=9),
             assigned_row("lapsed before it started", "dead", due_at=8.0),
+            assigned_row("lapsed with nothing out", "dead", due_at=8.0, takeovers=2, begun=False),
+            assigned_row("lapsed with a batch out", "dead", due_at=8.0, takeovers=2, begun=True),
+            assigned_row("taken by its owner again", "me", due_at=8.0, takeovers=2, begun=True),
         ]
         store.add(rows)
         claimed = {lease.key: lease for lease in store.claim(request(9, ownership_timeout=timeout, write_id='w"\0'))}

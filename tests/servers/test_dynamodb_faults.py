@@ -290,7 +290,7 @@ def test_the_leases_of_a_killed_process_are_taken_over_under_new_tokens(
     for _ in range(4):
         heir.world.clock.turn(0.5)
         heir.sweep()
-    assert {(lease.token, lease.history.takeovers) for lease in heir.claim(5)} == {(2, 1)}
+    assert {(lease.token, lease.history.begun) for lease in heir.claim(5)} == {(2, False)}
 
 
 # --- an index that is behind -----------------------------------------------------------------------------------------

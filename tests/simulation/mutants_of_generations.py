@@ -8,6 +8,7 @@ from typing import Any
 from holdfast.flow.generations import CURRENT, Generation, Generations, OwnGeneration
 from holdfast.flow.held import Held
 from holdfast.flow.loop import PipelineLoop
+from holdfast.flow.planning import Planner
 from holdfast.leases import transitions
 from holdfast.leases.lease import Json, Lease
 from tests.simulation.mutation import Put, mutant, mutant_of_test
@@ -20,7 +21,7 @@ def a_node_runs_the_current_generation_whatever_its_parsing(put: Put) -> None:
 
 @mutant("generations")
 def a_node_goes_on_under_the_generation_that_it_finds(put: Put) -> None:
-    put(PipelineLoop, "_at_our_generation", lambda self, held: True)
+    put(Planner, "is_at", lambda self, generation, held: True)
 
 
 @mutant("generations")
@@ -31,7 +32,7 @@ def a_partition_changes_its_generation_in_the_middle_of_a_commit(put: Put) -> No
     def publish(self: PipelineLoop, step: Any) -> None:
         for held in self._holdings:
             if held.pending and self._generation is not None and held.lease.commit.generation < self._generation:
-                self._at_our_generation(held)
+                self._planner.is_at(self._generation, held)
         original(self, step)
 
     original = PipelineLoop._publish
@@ -41,8 +42,7 @@ def a_partition_changes_its_generation_in_the_middle_of_a_commit(put: Put) -> No
 
 @mutant("generations", start=447)
 def a_partition_goes_back_to_an_earlier_generation(put: Put) -> None:
-    def at_our_generation(self: PipelineLoop, held: Held) -> bool:
-        wanted = self._generation
+    def is_at(self: Planner, wanted: int | None, held: Held) -> bool:
         if wanted is None or held.lease.commit.generation == wanted:
             return wanted is not None
         (result,) = self._coordinator.write(
@@ -54,7 +54,7 @@ def a_partition_goes_back_to_an_earlier_generation(put: Put) -> None:
         held.lease = result
         return True
 
-    put(PipelineLoop, "_at_our_generation", at_our_generation)
+    put(Planner, "is_at", is_at)
 
 
 @mutant("generations")

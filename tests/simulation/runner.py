@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import ModuleType
 
-from holdfast.flow import committing, loop, publishing
+from holdfast.flow import committing, planning, publishing
 from holdfast.leases import writes
 from tests.simulation.finalizing import FinalizingFleet
 from tests.simulation.fleet import Fleet
@@ -25,7 +25,7 @@ from tests.simulation.sourcing import SourcingSite
 from tests.simulation.visible import VisibleFleet
 
 SHORT_PAUSES: tuple[tuple[ModuleType, str, float], ...] = (
-    (loop, "SOURCE_PAUSE", 0.5),
+    (planning, "SOURCE_PAUSE", 0.5),
     (committing, "OUTSIDE_PAUSE", 0.5),
     (publishing, "LONGEST_WAIT", 3.0),
     (writes, "LONGEST_WAIT", 1.0),

@@ -239,7 +239,9 @@ class RetryLimits(Options):
     max_backoff: Duration = Field(
         "5m", validate_default=True, description="Longest wait between two retries, at least backoff."
     )
-    max_takeovers: Count = Field(10, description="Nodes that may die at one position before the partition is FAILED.")
+    max_takeovers: Count = Field(
+        10, description="Nodes that may die at one position, with a batch of it out, before the partition is FAILED."
+    )
 
     @field_validator("max_backoff")
     @classmethod

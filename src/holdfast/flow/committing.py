@@ -15,6 +15,7 @@ from holdfast.events import (
     PartitionFailed,
     Unreachable,
 )
+from holdfast.flow.apart import described, reported
 from holdfast.flow.batch import Batch, Close, Cut
 from holdfast.flow.engine import Advanced, Engine, Failed, Report, Staged
 from holdfast.flow.generations import NodeGeneration
@@ -88,7 +89,13 @@ class Committer:
         if not commits:
             return
         now = self._coordinator.now()
-        changes = [(held.lease, self._advance(held, batch, report, now)) for held, batch, report in commits]
+        changes = []
+        for held, batch, report in list(commits):
+            try:
+                changes.append((held.lease, self._advance(held, batch, report, now)))
+            except Exception as error:  # noqa: BLE001 - sinks are foreign code
+                self.count_attempt(held, f"its commit could not be made: {described(error)}")
+                commits = [one for one in commits if one[0] is not held]
         try:
             results = self._coordinator.write_each(changes)
         except StoreError as refused:
@@ -98,7 +105,7 @@ class Committer:
             self._committed(held, report, result) for (held, _, report), result in zip(commits, results, strict=True)
         ]
         if visible := [row for row in told if row is not None]:
-            self._source.published(visible)
+            self.tell_published(visible)
 
     def _commit_apart(self, commits: Sequence[tuple[Held, Batch, Staged | Advanced]], refused: StoreError) -> None:
         # One row that the store refuses, such as receipts too large, must not hold up the others.
@@ -140,6 +147,11 @@ class Committer:
         self._publisher.published(held, result)
         return result
 
+    def tell_published(self, rows: Sequence[Lease]) -> None:
+        """Tell the source that everything before the positions of these rows is visible."""
+        with reported(self._coordinator.world.emit, f"{self._coordinator.pipeline}: `published` of the source"):
+            self._source.published(rows)
+
     # --- rebuild -----------------------------------------------------------------------------------------------
 
     def range_to_rebuild(self, held: Held, current: int | None) -> Cut | None:
@@ -177,6 +189,8 @@ class Committer:
             self._holdings.drop(held)
         except SinkUnavailable as away:
             self._publisher.put_off(held, away)
+        except Exception as error:  # noqa: BLE001 - sinks are foreign code
+            self.count_attempt(held, f"its commit could not be mended: {described(error)}")
         else:
             self._record_mended(held, mended)
 

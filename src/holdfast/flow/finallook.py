@@ -12,6 +12,7 @@ from dataclasses import replace
 
 from holdfast.errors import Interrupted, LeaseLost, SinkUnavailable, SourceUnavailable
 from holdfast.events import FinalizingFailed, LateRecords, PlaceFinalized, Unreachable
+from holdfast.flow.apart import call_apart
 from holdfast.flow.finality import PartitionView, PlaceView, TopicView, decode, encode
 from holdfast.flow.finalizing import Finalizing, FinalPlace, Known
 from holdfast.flow.source import Source
@@ -105,9 +106,10 @@ class FinalLook:
 
     def _extents(self, rows: Sequence[Lease]) -> list[tuple[int, int] | None]:
         try:
-            return self._source.extents(rows)
+            told = call_apart(self._source.extents, rows, SourceUnavailable)
         except SourceUnavailable:
             return [None] * len(rows)
+        return [None if isinstance(one, Exception) else one for one in told]
 
     def _read(self, view: TopicView, own: PartitionView, row: Lease, now: float) -> None:
         """The manifests that are new in this partition, as far as this look goes."""

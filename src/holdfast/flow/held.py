@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from holdfast.flow.batch import Batch, Name
 from holdfast.leases.lease import Lease
 
-LONELY_AFTER_TAKEOVERS = 2
+SUSPECT_AFTER_TAKEOVERS = 2
 
 
 @dataclass
@@ -42,10 +42,10 @@ class Held:
         return self.batch is None and not self.pending
 
     @property
-    def lonely(self) -> bool:
-        """Whether this partition should run in a round of its own, because it may have harmed its company."""
+    def suspect(self) -> bool:
+        """Whether it should run apart from others, because it may have harmed its company."""
         past = self.lease.history
-        return past.takeovers >= LONELY_AFTER_TAKEOVERS or past.attempts > 0
+        return past.takeovers >= SUSPECT_AFTER_TAKEOVERS or past.attempts > 0
 
     def put_off(self, until: float) -> None:
         """Leave it alone until then."""

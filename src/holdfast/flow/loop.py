@@ -8,36 +8,31 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from holdfast.errors import BatchError, BeyondRepair, Halt, Interrupted, LeaseLost, SourceUnavailable, StoreError
-from holdfast.events import (
-    BatchCancelled,
-    DiscoveryFailed,
-    NothingAcquired,
-    PipelineFinished,
-    RoundSubmitted,
-    Unreachable,
-)
-from holdfast.flow.batch import Batch, Close, Cut, Done, Limits, Plan, Wait
+from holdfast.errors import Halt, Interrupted, StoreUnavailable
+from holdfast.events import BatchCancelled, DiscoveryFailed, NothingAcquired, PipelineFinished, Unreachable
+from holdfast.flow.apart import call_apart, described, reported
+from holdfast.flow.batch import Limits, Name
 from holdfast.flow.committing import Committer
 from holdfast.flow.engine import Advanced, Engine, Report, Staged
 from holdfast.flow.finalizer import finalizers
 from holdfast.flow.generations import FixedGeneration, NodeGeneration
 from holdfast.flow.handing import HandingOff
 from holdfast.flow.held import Held, Holdings
+from holdfast.flow.planning import Planner
 from holdfast.flow.publishing import Publisher
 from holdfast.flow.reach import Reach
+from holdfast.flow.rounds import Rounds
 from holdfast.flow.sink import Sink
 from holdfast.flow.source import Source
 from holdfast.flow.watchdog import Watchdog
-from holdfast.leases import transitions
 from holdfast.leases.coordinator import Coordinator
 from holdfast.leases.discovery import Discovery
 from holdfast.leases.lease import FINISHED, Lease, Status
 from holdfast.leases.sharing import FairShare, Pull, Sharing
 
-SOURCE_PAUSE = 5.0
 EAGER = 0.2
 """Part of a heartbeat after which a node looks again that waits for its share."""
+NAMELESS = Name("", "")
 PUBLISH_TOGETHER = 100
 """Commits whose publishing is one step of the loop: the heartbeat goes on while one portion after the other is done."""
 
@@ -86,6 +81,8 @@ class PipelineLoop:
         self._publisher = Publisher(coordinator, sinks, self._holdings)
         self._own = generation or FixedGeneration(settings.generation)
         self._committer = Committer(coordinator, self._publisher, source, sinks, engine, self._holdings, self._own)
+        self._planner = Planner(coordinator, source, self._committer, self._holdings, settings.limits)
+        self._rounds = Rounds(coordinator, engine, self._holdings, self._watchdog)
         fair = FairShare(coordinator, settings.replicas)
         # A run is over some day and shares nothing with the live pipeline, so that its nodes pull.
         self._sharing: Sharing = fair if source.lives_long and not coordinator.run else Pull(coordinator)
@@ -116,7 +113,10 @@ class PipelineLoop:
         return self._discovering
 
     def turn(self, reports: Sequence[Report], step: Callable[[str, float], None]) -> None:
-        """Everything that can be done now. `step` is told the name and limit of each part before it begins."""
+        """Everything that can be done now. `step` is told the name and limit of each part before it begins.
+
+        Also called when the pipeline is finished: what a late write gives to this node is handed back.
+        """
         limit = self._settings.step_limit
         step("commit", limit)
         self._hear(reports)
@@ -151,7 +151,11 @@ class PipelineLoop:
         """The session is over: nothing here is ours any more, and nothing is written."""
         self._cancel([held for held in self._holdings if held.batch is not None])
         self._holdings.clear()
-        self._next_look = 0.0
+        self._next_look = self._next_pass = 0.0
+
+    def release_former(self, session: str) -> None:
+        """This process has joined anew: nobody need wait for, or be blamed for, what its former session still owns."""
+        self._coordinator.release_former(session)
 
     # --- acquire -----------------------------------------------------------------------------------------------
 
@@ -162,16 +166,14 @@ class PipelineLoop:
             return
         passing = self._pass_due(now)
         if passing:
-            self._generation = self._own.current()
-            if not self._coordinator.run:
-                self._coordinator.session.take_part(self.pipeline, taking=self._generation is not None)
-            self._allowed = self._generation is not None and self._may_claim()
+            self._ask_whether_allowed()
+            # Also where nothing may be claimed: a lost answer or a hand-off may have left leases with this node.
+            self._reconcile()
         if not self._allowed:
             self._next_look = self._next_pass
             self.hand_back()
             return
         if passing:
-            self._reconcile()
             self._coordinator.sweep()
         idle = len(self._holdings.where(lambda held: held.at_rest))
         room = self._reach.room([held.lease for held in self._holdings], idle)
@@ -186,6 +188,18 @@ class PipelineLoop:
             self._nothing_acquired()
         if look.short:
             self._next_pass = min(self._next_pass, now + pause)
+
+    def _ask_whether_allowed(self) -> None:
+        """May this node work on the pipeline? While the store does not say, what it said last holds."""
+        try:
+            generation = None if self.finished else self._own.current()
+            allowed = generation is not None and self._may_claim()
+        except StoreUnavailable as away:
+            self._world.emit(Unreachable("store", str(away), self._coordinator.session.timing.heartbeat))
+            return
+        self._generation, self._allowed = generation, allowed
+        if not self._coordinator.run:
+            self._coordinator.session.take_part(self.pipeline, taking=generation is not None)
 
     def _pass_due(self, now: float) -> bool:
         if now < self._next_pass:
@@ -209,7 +223,13 @@ class PipelineLoop:
         for lease in leases:
             if (earlier := self._holdings.get(lease.key)) is not None:
                 self._cancel([earlier])
-            self._holdings.add(Held(lease, self._source.name(lease), found_pending=lease.commit.receipts is not None))
+                self._holdings.drop(earlier)
+            try:
+                name = self._source.name(lease)
+            except Exception as error:  # noqa: BLE001 - sources are foreign code
+                self._committer.count_attempt(Held(lease, NAMELESS), f"it could not be named: {described(error)}")
+            else:
+                self._holdings.add(Held(lease, name, found_pending=lease.commit.receipts is not None))
 
     def _nothing_acquired(self) -> None:
         self._world.emit(NothingAcquired(self.pipeline))
@@ -226,8 +246,8 @@ class PipelineLoop:
                 self._next_look = 0.0
         except Interrupted:
             return
-        except StoreError as refused:
-            self._world.emit(DiscoveryFailed(self.pipeline, str(refused)))
+        except Exception as refused:  # noqa: BLE001 - the next look tries again, and the partitions that are there go on
+            self._world.emit(DiscoveryFailed(self.pipeline, str(refused) or described(refused)))
         finally:
             self._discovering = False
 
@@ -248,7 +268,7 @@ class PipelineLoop:
         if not new:
             return
         taken = [(held.lease, held.name) for held in new]
-        verdicts = [sink.witness(taken) for sink in self._sinks.values()]
+        verdicts = [self._witnessed(sink, taken) for sink in self._sinks.values()]
         for held, *told in zip(new, *verdicts, strict=True):
             trouble = [one for one in told if one is not None]
             halt = next((one for one in trouble if isinstance(one, Halt)), None)
@@ -256,11 +276,15 @@ class PipelineLoop:
                 self._coordinator.halt(held.lease, str(halt))
                 self._holdings.drop(held)
             elif trouble:
-                self._put_off([held], "sink", trouble[0])
+                self._planner.put_off([held], "sink", trouble[0])
             else:
                 held.admitted = True
-        for sink in self._sinks.values():
-            sink.sweep([(held.lease, held.name) for held in new if held.admitted])
+        for name, sink in self._sinks.items():
+            with reported(self._world.emit, f"{self.pipeline}: `sweep` of sink {name!r}"):
+                sink.sweep([(held.lease, held.name) for held in new if held.admitted])
+
+    def _witnessed(self, sink: Sink, taken: Sequence[tuple[Lease, Name]]) -> list[Exception | None]:
+        return list(call_apart(sink.witness, taken))
 
     # --- plan --------------------------------------------------------------------------------------------------
 
@@ -269,78 +293,15 @@ class PipelineLoop:
             return
         self._rebuild(self._ready(lambda held: held.admitted and bool(held.gone) and held.batch is None))
         idle = self._ready(lambda held: held.admitted and held.at_rest and held.hand_to is None)
-        idle = [held for held in idle if self._at_our_generation(held)]
-        if not idle:
-            return
-        try:
-            plans = self._source.plan([held.lease for held in idle], self._settings.limits)
-        except SourceUnavailable as away:
-            self._put_off(idle, "source", away)
-            return
-        self._complete([held for held, plan in zip(idle, plans, strict=True) if isinstance(plan, Done)])
-        for event in self._source.noticed():
-            self._world.emit(event)
-        planned = [(held, plan) for held, plan in zip(idle, plans, strict=True) if self._worth_reading(held, plan)]
-        planned = planned[: self._reach.round_size]  # the others are planned again when there is room
-        self._submit([(held, self._batch(held, plan)) for held, plan in planned if isinstance(plan, Cut)])
-
-    def _at_our_generation(self, held: Held) -> bool:
-        wanted, present = self._generation, held.lease.commit.generation
-        if present == wanted:
-            return True
-        if wanted is None or present > wanted:
-            self._committer.hand_back_later(held, self._coordinator.session.timing.timeout)
-            return False
-        (result,) = self._coordinator.write(
-            [held.lease], lambda row, now: transitions.switch_generation(row, wanted, now)
-        )
-        if isinstance(result, LeaseLost):
-            self._holdings.drop(held)
-            return False
-        held.lease = result
-        return True
-
-    def _worth_reading(self, held: Held, plan: Plan) -> bool:
-        if isinstance(plan, BatchError):
-            self._committer.count_attempt(held, str(plan), last=isinstance(plan, BeyondRepair))
-        elif isinstance(plan, Halt):
-            self._coordinator.halt(held.lease, str(plan), plan.lost)
-            self._holdings.drop(held)
-        elif isinstance(plan, Close):
-            self._committer.close(held, plan)
-        elif isinstance(plan, Wait):
-            held.put_off(self._world.clock.monotonic() + plan.seconds)
-        return isinstance(plan, Cut)
-
-    def _complete(self, done: Sequence[Held]) -> None:
-        told = (
-            self._source.settle([held.lease for held in done]) if self._source.settles and done else [None] * len(done)
-        )
-        for held, away in zip(done, told, strict=True):
-            if away is not None:
-                self._put_off([held], "source", away)
-        self._committer.complete(*(held for held, away in zip(done, told, strict=True) if away is None))
-
-    def _batch(self, held: Held, cut: Cut, restages: str | None = None) -> Batch:
-        return Batch(self._world.new_id(), held.lease, held.name, cut, restages)
+        idle = [held for held in idle if self._planner.is_at(self._generation, held)]
+        # What is beyond one round is planned again when there is room.
+        most = self._reach.round_size
+        self._rounds.send(self._planner.plan(idle)[:most], most)
 
     def _rebuild(self, gone: Sequence[Held]) -> None:
-        for held in gone:
-            if (cut := self._committer.range_to_rebuild(held, self._generation)) is not None:
-                self._submit([(held, self._batch(held, cut, held.lease.commit.commit_id))])
-
-    def _submit(self, planned: Sequence[tuple[Held, Batch]]) -> None:
-        together = [pair for pair in planned if not pair[0].lonely]
-        rounds = [[pair] for pair in planned if pair[0].lonely]
-        if together:
-            # Behind one lonely batch, so that neither kind waits for ever when there is room for few rounds.
-            rounds.insert(1, together)
-        for pairs in rounds[: max(self._engine.room(), 0)]:
-            cancel_at = self._watchdog.deadline_of_a_round()
-            for held, batch in pairs:
-                self._holdings.send(held, batch, cancel_at)
-            self._engine.submit(self.pipeline, [batch for _, batch in pairs])
-            self._world.emit(RoundSubmitted(self.pipeline, len(pairs)))
+        """Stage pending commits anew whose data is gone."""
+        ranges = ((held, self._committer.range_to_rebuild(held, self._generation)) for held in gone)
+        self._rounds.send([(held, cut) for held, cut in ranges if cut is not None], self._reach.round_size)
 
     # --- publish and watch -------------------------------------------------------------------------------------
 
@@ -349,7 +310,7 @@ class PipelineLoop:
         for portion in (waiting[at : at + PUBLISH_TOGETHER] for at in range(0, len(waiting), PUBLISH_TOGETHER)):
             step("publish", self._settings.step_limit)
             self._publisher.publish(portion)
-            self._source.published([held.lease for held in portion if not held.pending])
+            self._committer.tell_published([held.lease for held in portion if not held.pending])
 
     def _hear(self, reports: Sequence[Report]) -> None:
         """A sign of life puts off the watchdog; what was staged teaches the source."""
@@ -360,7 +321,8 @@ class PipelineLoop:
             if isinstance(report, Advanced):
                 held.cancel_at = self._watchdog.deadline()
             elif isinstance(report, Staged):
-                self._source.staged(held.batch, report.end, report.counts.processed, report.size)
+                with reported(self._world.emit, f"{self.pipeline}: `staged` of the source"):
+                    self._source.staged(held.batch, report.end, report.counts.processed, report.size)
         if reports and not self._source.lives_long:
             self._next_look = 0.0  # there is room again, whatever the last look has found
 
@@ -380,12 +342,6 @@ class PipelineLoop:
     def _ready(self, wanted: Callable[[Held], bool]) -> list[Held]:
         now = self._world.clock.monotonic()
         return self._holdings.where(lambda held: held.wait_until <= now and wanted(held))
-
-    def _put_off(self, helds: Sequence[Held], what: str, away: Exception) -> None:
-        pause = self._world.jittered(SOURCE_PAUSE)
-        self._world.emit(Unreachable(what, str(away), pause, self.pipeline))
-        for held in helds:
-            held.put_off(self._world.clock.monotonic() + pause)
 
 
 def _discovery(coordinator: Coordinator, source: Source, added: Callable[[], None]) -> Discovery | None:

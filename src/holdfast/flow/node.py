@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from holdfast.errors import Interrupted
-from holdfast.events import SessionEnded
 from holdfast.flow.engine import Engine, Report
 from holdfast.flow.loop import PipelineLoop
 from holdfast.leases.keeper import Keeper
@@ -81,8 +80,7 @@ class Node:
             self._rejoin()
             return
         for loop in self._loops:
-            if not loop.finished:
-                loop.turn(reports, self._keeper.step)
+            loop.turn(reports, self._keeper.step)
         # Another pipeline comes first next time, or the first one would take every free place of the engine.
         self._loops.append(self._loops.pop(0))
 
@@ -93,10 +91,16 @@ class Node:
 
     def _rejoin(self) -> None:
         """This session may be dead to the others: drop everything that was done under it and begin anew."""
-        self._world.emit(SessionEnded(self._session.id, "it could not be renewed in time"))
+        former = self._session.id
+        self._session.tell_ended(former, self._keeper.hindrance)
         for loop in self._loops:
             loop.abandon()
+        # The process lives: nobody need wait for what its former session owns, and no take-over counts.
+        for coordinator in self._coordinators:
+            coordinator.give_up_all()
         self._join()
+        for loop in self._loops:
+            loop.release_former(former)
 
     def _leave(self) -> None:
         self._keeper.stop()

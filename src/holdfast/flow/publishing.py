@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 
 from holdfast.errors import Halt, LeaseLost, StagedDataGone
 from holdfast.events import BatchPublished, PartitionCompleted, Unreachable
+from holdfast.flow.apart import call_apart, reported
 from holdfast.flow.held import Held, Holdings
 from holdfast.flow.sink import Publication, PublishResult, Sink
 from holdfast.leases import transitions
@@ -40,20 +41,21 @@ class Publisher:
         receipts = held.lease.commit.receipts or {}
         return Publication(held.lease, held.name, receipts[sink]) if sink in receipts else None
 
-    def _through_all_sinks(self, pending: Sequence[Held]) -> dict[str, dict[str, PublishResult]]:
-        """Results by partition and sink."""
+    def _through_all_sinks(self, pending: Sequence[Held]) -> dict[str, dict[str, PublishResult | Exception]]:
+        """Results by partition and sink; an error that a sink raises for one commit is that commit's."""
         results = {held.lease.key: self._unknown_sinks(held) for held in pending}
         for name, sink in self._sinks.items():
             asked = [(held, told) for held in pending if (told := self.publication(held, name))]
-            for (held, _), result in zip(asked, sink.publish([told for _, told in asked]), strict=True):
+            answers = call_apart(sink.publish, [told for _, told in asked])
+            for (held, _), result in zip(asked, answers, strict=True):
                 results[held.lease.key][name] = result
         return results
 
-    def _unknown_sinks(self, held: Held) -> dict[str, PublishResult]:
+    def _unknown_sinks(self, held: Held) -> dict[str, PublishResult | Exception]:
         unknown = [name for name in held.lease.commit.receipts or {} if name not in self._sinks]
         return {name: Halt(f"a commit waits for sink {name!r}, which is not configured any more") for name in unknown}
 
-    def _settled(self, held: Held, results: Mapping[str, PublishResult]) -> bool:
+    def _settled(self, held: Held, results: Mapping[str, PublishResult | Exception]) -> bool:
         """Whether all sinks have it; otherwise sees to what is to be done."""
         trouble = {name: result for name, result in results.items() if result is not None}
         halts = [result for result in trouble.values() if isinstance(result, Halt)]
@@ -100,7 +102,8 @@ class Publisher:
         for name, sink in self._sinks.items():
             told = [one for held in cleared if (one := self.publication(held, name)) is not None]
             if told:
-                sink.settle(told)
+                with reported(self._coordinator.world.emit, f"{self._coordinator.pipeline}: `settle` of sink {name!r}"):
+                    sink.settle(told)
 
 
 def _receipts_cleared(held: Held, now: float) -> Change:

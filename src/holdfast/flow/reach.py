@@ -3,7 +3,7 @@
 With two rounds the next partitions are read while the ones before are committed. While partitions are tiny a round may
 carry more of them, or its fixed costs would be all there is. It grows step by step, so that a node never takes many
 large ones away from others because the few before them were small. Larger ones stay few: what a node holds when it dies
-is counted as taken over, whether it had begun with it or not.
+waits until its session has ended.
 """
 
 from __future__ import annotations

@@ -111,7 +111,8 @@ class Source(ABC):
         """For each lease, where its next batch ends, starting at its position.
 
         Answers (not raises) a `BatchError` for a partition that cannot be read as it is, and a `Halt` where going on
-        would lose or mix up data. Raises `SourceUnavailable`.
+        would lose or mix up data. Raises `SourceUnavailable`. Any other error is an attempt of the partition for which
+        it is raised: the call is made again for halves of the leases until that one is alone.
         """
 
     def is_light(self, leases: Sequence[Lease]) -> bool:  # noqa: ARG002 - most cannot tell

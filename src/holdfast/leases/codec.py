@@ -17,6 +17,7 @@ from typing import NamedTuple
 from holdfast.errors import RowTooLarge
 from holdfast.leases.lease import Commit, Counts, History, Json, Lease, Order, Ownership, Progress, Status
 from holdfast.leases.store import ClaimRequest
+from holdfast.leases.transitions import blamed
 
 BODY_VERSION = 1
 
@@ -110,9 +111,8 @@ def take_stored(row: Columns, body: str, claim: ClaimRequest, now: float) -> Tak
         parts.update(write_id=claim.write_id, claimed_at=now, updated_at=now)
         if parts.get("started_at") is None:
             parts["started_at"] = now
-        if row.status == _ASSIGNED:
-            parts["takeovers"] = parts.get("takeovers", 0) + 1
         taken = _row_of_owner(row, claim, now)
+        _note_takeover(parts, taken, died=row.status == _ASSIGNED and row.owner != claim.owner)
         return Taken(taken, _dumped(parts), _read(taken, parts))
     except _UNREADABLE:
         return Taken(row, body, _unread(row, body))
@@ -126,12 +126,16 @@ def decode(row: Columns, body: str) -> Lease:
         return _unread(row, body)
 
 
-def decode_changed(row: Columns, body: str, changes: Mapping[str, Json]) -> Lease:
-    """As `decode`, for a store that keeps what has changed since beside the body."""
+def decode_claimed(row: Columns, body: str, changes: Mapping[str, Json], deaths: int) -> Lease:
+    """As `decode`, for a store whose claims leave the body as it was and keep what they change beside it.
+
+    `deaths` is the body's `takeovers` plus one for each claim since that took the row from another owner.
+    """
     try:
         parts = json.loads(body)
         parts.pop("write_id")
         parts.update(changes)
+        _note_takeover(parts, row, died=deaths > parts.get("takeovers", 0))
         return _read(row, parts)
     except _UNREADABLE:
         return _unread(row, body)
@@ -181,6 +185,16 @@ def _row_of_owner(row: Columns, claim: ClaimRequest, now: float) -> Columns:
     token, version = row.token + 1, row.version + 1
     rest = (row.priority, row.ordinal)
     return Columns(row.pipeline, row.run, row.key, row.group, _ASSIGNED, claim.owner, token, version, due_at, *rest)
+
+
+def _note_takeover(parts: dict[str, Json], taken: Columns, *, died: bool) -> None:
+    """What `transitions.take` makes of `takeovers` and `begun`, in the body of a row that was just taken."""
+    deadline = taken.due_at is not None
+    before, begun = parts.get("takeovers", 0), parts.get("begun")
+    if died and (count := blamed(before, begun, deadline=deadline)) != before:
+        parts["takeovers"] = count
+    if begun or (died and not deadline):
+        parts["begun"] = False
 
 
 def _unread(row: Columns, body: str) -> Lease:

@@ -23,7 +23,7 @@ from holdfast.events import (
 from holdfast.leases import transitions
 from holdfast.leases.floor import read_floor
 from holdfast.leases.lease import Key, Lease, Partition, Status, facts, new_lease
-from holdfast.leases.session import Session, expire_silent_sessions
+from holdfast.leases.session import Session, expire_silent_sessions, was_planned
 from holdfast.leases.spreading import Spread
 from holdfast.leases.store import ClaimingStore, ClaimRequest, Outcome, Query, Store, Swap
 from holdfast.leases.transitions import RetryLimits, stamped
@@ -129,7 +129,7 @@ class Coordinator:
             return []
 
     def owned(self) -> list[Lease]:
-        """What the store says this session owns; more than `claim` answered if an answer was lost."""
+        """What the store says this session owns; more than `claim` returned if an answer was lost."""
         query = Query(self.pipeline, self.run, (Status.ASSIGNED,), owner=self.session.id)
         return until_answered(self.world, "store", lambda: self.recent.find(query))
 
@@ -203,9 +203,14 @@ class Coordinator:
 
     def release(self, leases: Sequence[Lease]) -> None:
         """Hand back at once. Leases that are lost already are none of our business."""
-        for result in self.write(leases, transitions.release):
+        for result in self.write(leases, transitions.release) if leases else ():
             if isinstance(result, Lease):
                 self.world.emit(PartitionReleased(self.pipeline, result.key))
+
+    def release_former(self, session: str) -> None:
+        """Hand back what an ended session of this same process still owns: the process lives, so no batch killed it."""
+        query = Query(self.pipeline, self.run, (Status.ASSIGNED,), owner=session)
+        self.release(until_answered(self.world, "store", lambda: self.store.find(query)))
 
     def halt(self, lease: Lease, reason: str, lost: tuple[int, int] | None = None) -> None:
         """FAILED with an alarm; only a person reopens it. `lost`: items that are gone before they were read."""
@@ -245,7 +250,7 @@ class Coordinator:
         owners = sorted({row.owner for row in rows if row.owner is not None})
         sessions = self.store.get([Key(self.session.fleet, "", owner) for owner in owners])
         dead = {
-            owner
+            owner: row
             for owner, row in zip(owners, sessions, strict=True)
             if row is None or row.status is not Status.ASSIGNED
         }
@@ -253,7 +258,10 @@ class Coordinator:
         if not orphans:
             return
         now = self.store.now()
-        swaps = [Swap(row.version, stamped(row, transitions.orphan(row, now), self.world.new_id())) for row in orphans]
+        freed = [_freed(row, dead[str(row.owner)], now) for row in orphans]
+        swaps = [
+            Swap(row.version, stamped(row, free, self.world.new_id())) for row, free in zip(orphans, freed, strict=True)
+        ]
         for row, outcome in zip(orphans, self.store.swap(swaps), strict=True):
             if outcome is Outcome.OK:
                 self.world.emit(PartitionOrphaned(self.pipeline, row.key, str(row.owner)))
@@ -297,3 +305,9 @@ class Coordinator:
     def counts(self) -> dict[Status, int]:
         """Rows by status."""
         return dict(until_answered(self.world, "store", lambda: self.store.count(self.pipeline, self.run)))
+
+
+def _freed(row: Lease, session: Lease | None, now: float) -> Lease:
+    """A lease of an ended session, free to be taken; handed back where the session's end was planned."""
+    planned = session is not None and was_planned(session)
+    return transitions.release(row, now) if planned else transitions.orphan(row, now)

@@ -7,12 +7,15 @@ hangs must lose its leases, or a live-looking node would keep partitions for eve
 from __future__ import annotations
 
 from holdfast.errors import Interrupted, SessionExpired, StoreError
-from holdfast.events import HeartbeatWithheld, SessionEnded
+from holdfast.events import HeartbeatWithheld
 from holdfast.leases.session import Session
 from holdfast.leases.world import World
 
 SPREAD = 0.1
 """Part of a heartbeat that is added at random, so that nodes do not write in step. Never earlier: writes cost."""
+
+NO_ANSWER = "the store did not answer its heartbeat in time"
+STOOD_STILL = "no heartbeat was sent in time: the process or its host stood still"
 
 
 class Keeper:
@@ -23,12 +26,15 @@ class Keeper:
         self._world = world
         self._step = ("start", world.clock.monotonic() + session.timing.timeout)
         self._shift = 0
+        self.hindrance = STOOD_STILL
+        """Why the session was not renewed in time, if it was not: as far as the keeper can tell."""
 
     def start(self) -> None:
         """Begin to renew. Call after the session has joined; a shift that still runs from before ends by itself."""
         self._shift += 1
-        shift = self._shift
-        self._world.spawn(lambda: self._run(shift))
+        shift, session = self._shift, self._session.id
+        self.hindrance = STOOD_STILL
+        self._world.spawn(lambda: self._run(shift, session))
 
     def stop(self) -> None:
         """Renew no more, but for a heartbeat that is on its way. Does not block; may be called again."""
@@ -38,15 +44,16 @@ class Keeper:
         """The loop begins this step now and means to be done within `limit` seconds. Does not block."""
         self._step = (name, self._world.clock.monotonic() + limit)
 
-    def _run(self, shift: int) -> None:
+    def _run(self, shift: int, session: str) -> None:
         try:
             while self._renews_after_a_while(shift):
+                self.hindrance = NO_ANSWER
                 self._session.heartbeat()
+                self.hindrance = STOOD_STILL
         except Interrupted:
             return
         except (SessionExpired, StoreError) as ended:
-            if shift == self._shift:
-                self._world.emit(SessionEnded(self._session.id, str(ended)))
+            self._session.tell_ended(session, str(ended))
 
     def _renews_after_a_while(self, shift: int) -> bool:
         while shift == self._shift:
@@ -60,5 +67,6 @@ class Keeper:
         late = self._world.clock.monotonic() - deadline
         if late <= 0:
             return False
+        self.hindrance = f"its heartbeat was withheld because the step {name!r} took longer than its limit"
         self._world.emit(HeartbeatWithheld(self._session.id, name, late))
         return True

@@ -135,6 +135,8 @@ class History:
     completed_at: float | None = None
     lost: Sequence[int] | None = None
     """Items [from, to) for whose loss it was halted: its source deleted them before they were read."""
+    begun: bool | None = None
+    """Whether the owner has begun a batch; None: not recorded, as long as no owner has died at this position."""
 
 
 @dataclass(frozen=True, slots=True)

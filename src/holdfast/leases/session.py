@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from holdfast.errors import LeaseLost, SessionExpired, StoreError, StoreUnavailable, TransitionRefused
-from holdfast.events import Heartbeat, NodeExpired, NodeJoined, NodeLeft
+from holdfast.events import Heartbeat, NodeExpired, NodeJoined, NodeLeft, SessionEnded
 from holdfast.leases.hands import Hands
 from holdfast.leases.lease import Json, Lease, Ownership, Progress, Status
 from holdfast.leases.observed import ObservedSessions
@@ -60,6 +60,12 @@ def node_info(row: Lease) -> NodeInfo:
     return NodeInfo(**{**known, "pipelines": tuple(said["pipelines"]), "generations": tuple(said["generations"])})
 
 
+def was_planned(ended: Lease) -> bool:
+    """Whether the node of this ended session was asked to stop before, and had said so."""
+    said = ended.progress.state
+    return isinstance(said, dict) and said.get("draining") is True
+
+
 def _said(info: NodeInfo) -> dict[str, Json]:
     # `asdict` copies deeply and takes ten times as long; this is written with every heartbeat.
     return {name: getattr(info, name) for name in NodeInfo.__slots__}
@@ -84,6 +90,8 @@ class Session:
         self._row: Lease | None = None
         self._usable_until = 0.0
         self._store_ahead: float | None = None
+        self._untold: dict[str, bool] = {}
+        """Sessions of this node whose end nobody was told of."""
         self.timing = timing
         self.observed = ObservedSessions()
         self._hands: dict[tuple[str, str], Hands] = {}
@@ -118,6 +126,7 @@ class Session:
     def join(self) -> None:
         """Begin a session with a new id and make it known. Blocks until the store has answered."""
         self._info = replace(self._info, session=self._new_session_id(), counter=0, draining=False)
+        self._untold[self.id] = True
         started = self._world.clock.monotonic()
         now = self._ask_time()
         self._row = self._first_row(now)
@@ -154,10 +163,20 @@ class Session:
         self._usable_until = 0.0
         try:
             now = self._ask_time()
-            self._write(lambda row: _ended(row, now))
-        except SessionExpired:
+            self._write(lambda row: replace(_ended(row, now), progress=Progress(state=_said(self._info))))
+        except SessionExpired as expired:
+            self.tell_ended(self.id, str(expired))
             return
-        self._world.emit(NodeLeft(self._info.name, self.id))
+        if self._untold.pop(self.id, False):
+            self._world.emit(NodeLeft(self._info.name, self.id))
+
+    def tell_ended(self, session: str, reason: str) -> None:
+        """Report once that a session of this node has ended against its will. May be called by several threads.
+
+        The session is never renewed after that.
+        """
+        if self._untold.pop(session, False):
+            self._world.emit(SessionEnded(session, reason))
 
     def abandon(self) -> None:
         """Stop relying on the session without telling anybody."""
@@ -184,7 +203,7 @@ class Session:
         self._require_current(before)
         if isinstance(written, LeaseLost):
             self._usable_until = 0.0
-            raise SessionExpired(f"session {self.id} was ended by another node: {written}")
+            raise SessionExpired(f"it was ended by another node: {written}")
         self._row = written
 
     def _forget_long_gone(self, now: float) -> None:
@@ -198,7 +217,7 @@ class Session:
                 until_answered(self._world, "store", lambda: self._store.remove(old))
 
     def _require_current(self, row: Lease) -> None:
-        if row.key != self.id:
+        if row.key != self.id or row.key not in self._untold:
             raise SessionExpired(f"session {row.key} was left for a new one")
 
     def _renewed(self, started: float) -> None:

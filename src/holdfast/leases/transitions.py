@@ -56,17 +56,37 @@ def claimable(lease: Lease, now: float) -> bool:
 
 
 def take(lease: Lease, owner: str, now: float, due_at: float | None = None) -> Lease:
-    """The lease in the hands of `owner` under the next token. Counts a take-over from a lapsed owner."""
+    """The lease in the hands of `owner` under the next token. Counts a take-over from a lapsed owner, see `blamed`."""
     own = lease.ownership
     ownership = Ownership(Status.ASSIGNED, owner, own.token + 1, own.version, own.write_id, due_at)
-    return _with(lease, ownership, _taken(lease, now))
+    return _with(lease, ownership, _taken(lease, ownership, now))
 
 
 def take_stamped(lease: Lease, owner: str, now: float, due_at: float | None, write_id: str) -> Lease:
     """`take` and `stamped` in one step, for claims of hundreds of leases."""
     own = lease.ownership
     ownership = Ownership(Status.ASSIGNED, owner, own.token + 1, own.version + 1, write_id, due_at)
-    return _with(lease, ownership, _taken(lease, now))
+    return _with(lease, ownership, _taken(lease, ownership, now))
+
+
+def blamed(takeovers: int, begun: bool | None, *, deadline: bool) -> int:
+    """The count of take-overs after one more owner was lost: only a death that a batch may have caused counts.
+
+    `deadline`: the lease has one of its own, so its owner works on it from the moment it was taken. Else the owner has
+    said with `begin` whether a batch was out, unless it is the first that died here: then `begin` counts that death,
+    since a partition with nothing to begin has killed nobody.
+    """
+    innocent = not deadline and (begun is False or (begun is None and takeovers == 0))
+    return takeovers if innocent else takeovers + 1
+
+
+def begin(lease: Lease) -> Lease:
+    """A batch is about to be out. Changes, and so writes, nothing unless an owner has died at this position."""
+    _require_owned(lease)
+    past = lease.history
+    if past.begun is not False:
+        return lease
+    return replace(lease, history=replace(past, begun=True, takeovers=max(1, past.takeovers)))
 
 
 def commit(lease: Lease, advance: Advance, expected: Lease, now: float) -> Lease:
@@ -203,7 +223,7 @@ def hand_off(lease: Lease, target: str, now: float) -> Lease:
     _require_owned(lease)
     # The giver may have been ended meanwhile and its leases set free; from now on the target's session keeps it.
     ownership = replace(lease.ownership, owner=target, token=lease.token + 1, due_at=None)
-    return replace(lease, ownership=ownership, history=replace(lease.history, claimed_at=now, updated_at=now))
+    return replace(lease, ownership=ownership, history=replace(_at_rest(lease.history), claimed_at=now, updated_at=now))
 
 
 def orphan(lease: Lease, now: float) -> Lease:
@@ -220,7 +240,7 @@ def reopen(lease: Lease, now: float) -> Lease:
         raise TransitionRefused(f"{lease.key!r} is being replaced; `holdfast rewind --replace` goes on with it")
     if is_stripped(lease):
         raise TransitionRefused(f"{lease.key!r} was purged: its row does not say any more how to read it")
-    fresh = replace(lease.history, attempts=0, takeovers=0, halt_reason=None, completed_at=None, lost=None)
+    fresh = replace(lease.history, attempts=0, takeovers=0, begun=None, halt_reason=None, completed_at=None, lost=None)
     return _free(replace(lease, history=fresh), Status.UNASSIGNED, 0.0, now)
 
 
@@ -283,15 +303,18 @@ def strip(lease: Lease, now: float) -> Lease:
     return Lease(lease.pipeline, lease.key, lease.run, lease.group, ownership=kept, commit=commit_kept, history=history)
 
 
-def _taken(lease: Lease, now: float) -> History:
+def _taken(lease: Lease, ownership: Ownership, now: float) -> History:
     if lease.unreadable is not None:
         raise TransitionRefused(f"the row of {lease.key!r} is unreadable")
     if not claimable(lease, now):
         raise TransitionRefused(f"{lease.key!r} is {lease.status} and not due")
     past = lease.history
+    # A session that takes its own lease again is alive.
+    died = lease.status is Status.ASSIGNED and lease.owner != ownership.owner
+    deadline = ownership.due_at is not None
     return History(
         past.attempts,
-        past.takeovers + (lease.status is Status.ASSIGNED),
+        blamed(past.takeovers, past.begun, deadline=deadline) if died else past.takeovers,
         past.closed_count,
         past.last_error,
         past.halt_reason,
@@ -300,6 +323,8 @@ def _taken(lease: Lease, now: float) -> History:
         started_at=now if past.started_at is None else past.started_at,
         updated_at=now,
         completed_at=past.completed_at,
+        lost=past.lost,
+        begun=False if died and not deadline else _at_rest(past).begun,
     )
 
 
@@ -332,9 +357,13 @@ def _with(lease: Lease, ownership: Ownership, history: History) -> Lease:
 
 
 def _moved(history: History, now: float) -> History:
-    return replace(history, attempts=0, takeovers=0, last_error=None, updated_at=now)
+    return replace(history, attempts=0, takeovers=0, begun=None, last_error=None, updated_at=now)
+
+
+def _at_rest(history: History) -> History:
+    return replace(history, begun=False) if history.begun else history
 
 
 def _free(lease: Lease, status: Status, due_at: float | None, now: float) -> Lease:
     ownership = replace(lease.ownership, status=status, owner=None, due_at=due_at)
-    return _with(lease, ownership, replace(lease.history, updated_at=now))
+    return _with(lease, ownership, replace(_at_rest(lease.history), updated_at=now))

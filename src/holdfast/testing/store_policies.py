@@ -86,7 +86,7 @@ class PolicyBehaviour(StoreSetting):
         assert [event.session for event in b.world.seen(NodeExpired)] == [a.session.id]
         assert [event.key for event in b.world.seen(PartitionOrphaned)] == ["k"]
         (lease,) = b.leases.claim(1)
-        assert (lease.owner, lease.token, lease.history.takeovers) == (b.session.id, 2, 1)
+        assert (lease.owner, lease.token, lease.history.begun) == (b.session.id, 2, False)
         with pytest.raises(SessionExpired):
             a.session.heartbeat()
         assert not a.session.usable

@@ -2,10 +2,12 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.errors import BatchError, StoreUnavailable
+from holdfast.errors import StoreUnavailable
 from holdfast.events import NodeJoined, NodeLeft, SessionEnded
-from holdfast.flow.batch import Cut, Done, Limits, Wait
+from holdfast.flow.batch import Limits
+from holdfast.flow.engine import Report
 from holdfast.flow.node import DISCOVERY_WAIT, IDLE_WAIT, Node
+from holdfast.leases.keeper import STOOD_STILL
 from holdfast.leases.lease import Key, Partition, Status
 from holdfast.leases.session import node_info
 from holdfast.leases.source_coordinator import SourceCoordinator
@@ -107,7 +109,7 @@ def test_a_node_that_could_not_renew_in_time_drops_its_work_and_joins_as_somebod
     node.node.run()
     joined = [event.session for event in fleet.told(NodeJoined)]
     assert len(joined) == len(set(joined)) == 2
-    assert [event.session for event in fleet.told(SessionEnded)] == first
+    assert fleet.told(SessionEnded) == [SessionEnded(first[0], STOOD_STILL)]
     assert fleet.row("p").token == 2
 
 
@@ -116,13 +118,15 @@ def test_an_error_in_the_loop_counts_a_take_over_so_that_a_partition_cannot_kill
 ) -> None:
     fleet = Fleet({"p": 5})
     TestNode(fleet).start().loop.hand_back()
-
-    def broken(leases: object, limits: object) -> list[Cut | Wait | Done | BatchError]:
-        raise KeyError("a plugin's mistake")
-
-    monkeypatch.setattr(fleet.source, "plan", broken)
     for life in range(2):
         node = TestNode(fleet, f"n{life}", retries=RetryLimits(max_takeovers=1))
+
+        def broken(timeout: float, node: TestNode = node) -> list[Report]:
+            if node.engine.out:
+                raise KeyError("the engine's mistake")
+            return []
+
+        monkeypatch.setattr(node.engine, "poll", broken)
         with pytest.raises(KeyError):
             node.node.run()
         assert node.engine.closed

@@ -116,6 +116,9 @@ CLAIMABLE = [
     make_row("k", state={"a": [1]}, position=0, created_at=1.0, write_id="w", token=3, version=9),
     make_row("k", status=Status.CLOSED, due_at=5.0, closed_count=2, takeovers=1, started_at=2.0),
     make_row("k", status=Status.ASSIGNED, owner="dead", due_at=5.0, started_at=0.0, claimed_at=1.0, last_error="é"),
+    make_row("k", status=Status.ASSIGNED, owner="dead", due_at=5.0, takeovers=2, begun=False),
+    make_row("k", status=Status.ASSIGNED, owner="dead", due_at=5.0, takeovers=2, begun=True),
+    make_row("k", status=Status.ASSIGNED, owner="me", due_at=5.0, takeovers=2, begun=True),
     replace(FULL_ROW, ownership=replace(FULL_ROW.ownership, due_at=5.0)),
 ]
 

@@ -17,7 +17,7 @@ from holdfast.events import (
 )
 from holdfast.leases import transitions
 from holdfast.leases.coordinator import ClaimPolicy
-from holdfast.leases.lease import Partition, Status
+from holdfast.leases.lease import Lease, Partition, Status
 from holdfast.leases.session import nodes_of
 from holdfast.leases.store import Query, Swap
 from holdfast.leases.transitions import RetryLimits
@@ -48,12 +48,15 @@ def test_a_store_that_is_away_gives_no_lease_and_is_reported(rig: Rig) -> None:
 
 
 def test_a_partition_that_kills_its_owners_is_halted(rig: Rig) -> None:
-    node = rig.node(policy=ClaimPolicy(limits=RetryLimits(max_takeovers=2)))
-    node.leases.create([Partition("poison"), Partition("good")])
+    policy = ClaimPolicy(limits=RetryLimits(max_takeovers=2))
+    rig.node("first", policy=policy).leases.create([Partition("poison"), Partition("good")])
     for takeovers in range(3):
-        (lease,) = node.leases.claim(1)
+        node = rig.node(f"n{takeovers}", policy=policy)
+        (lease,) = node.leases.write(node.leases.claim(1), lambda row, _: transitions.begin(row))
+        assert isinstance(lease, Lease)
         assert (lease.key, lease.history.takeovers) == ("poison", takeovers)
         rig.table.swap([Swap(lease.version, touched(transitions.orphan(lease, rig.clock.monotonic())))])
+    node = rig.node("last", policy=policy)
     assert [lease.key for lease in node.leases.claim(2)] == ["good"]
     assert rig.row("poison").status is Status.FAILED
     (halted,) = node.world.seen(PartitionHalted)

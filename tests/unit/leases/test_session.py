@@ -235,7 +235,51 @@ def test_the_keeper_reports_that_the_session_has_ended_and_stops() -> None:
     keeper = keeper_of(node)
     keeper.start()
     node.world.spawned[0]()
+    (ended,) = node.world.seen(SessionEnded)
+    assert ended.session == node.session.id
+    assert ended.reason.startswith("it was ended by another node")
+
+
+def test_a_keeper_that_comes_back_from_a_heartbeat_of_the_former_session_does_not_report_the_new_one() -> None:
+    rig = Rig()
+    node = rig.node()
+    former = node.session.id
+    keeper = keeper_of(node)
+    keeper.start()
+
+    def join_anew() -> None:
+        if len(rig.node_clock.waits) == 2:  # the keeper of the former session waits for the store
+            node.session.tell_ended(former, "no answer came")
+            node.session.join()
+
+    rig.store.order("now", Fault.AWAY)
+    rig.node_clock.on_wait = join_anew
+    node.world.spawned[0]()
+    assert node.world.seen(SessionEnded) == [SessionEnded(former, "no answer came")]
+    assert node.session.usable
+
+
+def test_an_end_is_reported_once_with_its_first_reason_and_not_after_the_session_was_left() -> None:
+    rig = Rig()
+    node = rig.node()
+    for reason in ("first", "second"):
+        node.session.tell_ended(node.session.id, reason)
+    assert node.world.seen(SessionEnded) == [SessionEnded(node.session.id, "first")]
+    node.session.join()
+    node.session.leave()
+    node.session.tell_ended(node.session.id, "too late")
+    assert len(node.world.seen(SessionEnded)) == 1
+    assert [event.session for event in node.world.seen(NodeLeft)] == [node.session.id]
+
+
+def test_a_node_that_leaves_a_session_that_was_ended_says_so() -> None:
+    rig = Rig()
+    node, watcher = rig.node(), rig.node("watcher")
+    rig.pass_time(31.0, watcher)
+    watcher.leases.sweep()
+    node.session.leave()
     assert [event.session for event in node.world.seen(SessionEnded)] == [node.session.id]
+    assert node.world.seen(NodeLeft) == []
 
 
 def test_a_second_shift_of_the_keeper_ends_the_first() -> None:

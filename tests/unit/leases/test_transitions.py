@@ -75,6 +75,40 @@ def test_only_taking_over_from_a_lapsed_owner_counts() -> None:
     assert transitions.take(closed, "me", NOW).history.takeovers == 1
 
 
+@pytest.mark.parametrize(
+    ("takeovers", "begun", "counted"),
+    [(0, None, 0), (0, False, 0), (3, False, 3), (1, True, 2), (3, None, 4)],
+    ids=["first death", "nothing out since", "nothing out this time", "a batch out", "of an earlier version"],
+)
+def test_a_death_counts_if_a_batch_may_have_caused_it(takeovers: int, begun: bool | None, counted: int) -> None:
+    lapsed = assigned_row("k", "dead", due_at=NOW - 1, takeovers=takeovers, begun=begun)
+    taken = transitions.take(lapsed, "me", NOW)
+    assert (taken.history.takeovers, taken.history.begun) == (counted, False)
+    own = transitions.take(replace(lapsed, ownership=replace(lapsed.ownership, owner="me")), "me", NOW)
+    assert own.history.takeovers == takeovers, "who takes its own lease again is alive"
+    at_work = transitions.take(lapsed, "me", NOW, NOW + 60)
+    assert at_work.history.takeovers == takeovers + 1, "with a deadline, work begins with the lease"
+
+
+def test_a_first_death_counts_when_there_was_a_batch_to_begin() -> None:
+    assert transitions.begin(HELD) is HELD, "nobody has died here: nothing is written"
+    taken = transitions.take(assigned_row("k", "dead", due_at=NOW - 1), "me", NOW)
+    begun = transitions.begin(taken)
+    assert (begun.history.takeovers, begun.history.begun) == (1, True)
+    assert transitions.begin(begun) is begun
+    with pytest.raises(TransitionRefused):
+        transitions.begin(transitions.release(begun, NOW))
+
+
+def test_what_lets_a_lease_go_says_that_nothing_is_out_and_what_moves_it_forgets_the_dead() -> None:
+    begun = replace(HELD, history=replace(HELD.history, begun=True))
+    given = (transitions.release(begun, NOW), transitions.hand_off(begun, "you", NOW))
+    assert [row.history.begun for row in given] == [False, False]
+    assert transitions.commit(begun, advance(), begun, NOW).history.begun is None
+    assert transitions.close(begun, NOW, NOW + 5).history.begun is None
+    assert transitions.release(HELD, NOW).history.begun is None
+
+
 def test_an_unreadable_row_cannot_be_taken() -> None:
     with pytest.raises(TransitionRefused, match="unreadable"):
         transitions.take(make_row("k", unreadable="{"), "me", NOW)

@@ -156,6 +156,14 @@ def test_the_first_batch_goes_by_the_size_of_the_first_record() -> None:
     assert stand.plan(stand.found()["orders|0"]).end == {"offset": 11}
 
 
+def test_records_without_any_bytes_are_planned_like_others() -> None:
+    stand = Stand(FakeCluster(orders=[(50, 5000)]), on_loss="record")
+    live = stand.found()["orders|0"]
+    stand.source.staged(Batch("b", live, Name("orders", "0"), Cut(None, None)), {"offset": 10}, rows=10, size=0)
+    assert stand.plan(at(live, 10)).end == {"offset": 5000}
+    assert stand.plan(bounded(stand, 100, 200)).end == {"offset": 200}
+
+
 def test_a_record_that_waited_while_nobody_looked_is_as_old_as_it_says() -> None:
     stand = Stand(FakeCluster(orders=[(0, 3)]), upload={"max_age": "1m"})
     lease = at(stand.found()["orders|0"], 1)

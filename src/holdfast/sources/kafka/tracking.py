@@ -39,12 +39,12 @@ class Tracking:
         self._tracks: dict[Place, _Track] = {}
 
     def mean_bytes(self, place: Place) -> float:
-        """Expected size of a record: of this partition, else of the topic's others, else a guess."""
+        """Expected size of a record: of this partition, else of the topic's others, else a guess. At least a byte."""
         own = self._track(place).mean_bytes
         if own is not None:
-            return own
+            return max(1.0, own)  # records without key and value have no bytes at all
         others = [one.mean_bytes for at, one in self._tracks.items() if at.topic == place.topic and one.mean_bytes]
-        return sum(others) / len(others) if others else FIRST_GUESS
+        return max(1.0, sum(others) / len(others)) if others else FIRST_GUESS
 
     def learn(self, place: Place, end: int, rows: int, size: int) -> None:
         """A batch was staged up to `end`."""

@@ -28,7 +28,7 @@ _TAKE = f"""
 UPDATE {{table}} AS l SET "status" = '{_ASSIGNED}', "owner" = $4, "token" = l."token" + 1, "version" = l."version" + 1,
     "due_at" = candidate.now + $5::double precision, "claim_id" = $6, "claimed_at" = candidate.now,
     "started_at" = coalesce(l."started_at", l."claimed_at"),
-    "takeovers" = l."takeovers" + (l."status" = '{_ASSIGNED}')::int
+    "takeovers" = l."takeovers" + (l."status" = '{_ASSIGNED}' AND l."owner" IS DISTINCT FROM $4)::int
 FROM candidate WHERE l.ctid = candidate.ctid AND l."seal" = {seal_of('l."body"')}
 RETURNING candidate."status", candidate."due_at", l."key", l."group", l."token", l."version", l."due_at",
     l."priority", l."ordinal", l."claimed_at", l."started_at", l."takeovers", l."body"

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from holdfast.leases.codec import Columns, decode, decode_changed
+from holdfast.leases.codec import Columns, decode, decode_claimed
 from holdfast.leases.lease import Lease
 from holdfast.stores import _sql
 from holdfast.stores.postgresql.tables import seal_of
@@ -113,10 +113,10 @@ def lease_of(row: _sql.Row) -> Lease:
 
 
 def lease_after_claim(
-    columns: Columns, body: str, write_id: str, claimed_at: float, started_at: float | None, takeovers: int
+    columns: Columns, body: str, write_id: str, claimed_at: float, started_at: float | None, deaths: int
 ) -> Lease:
     """The lease of a row whose last change was a claim; the body is of the write before."""
-    return decode_changed(
+    return decode_claimed(
         columns,
         body,
         {
@@ -124,8 +124,8 @@ def lease_after_claim(
             "claimed_at": claimed_at,
             "updated_at": claimed_at,
             "started_at": claimed_at if started_at is None else started_at,
-            "takeovers": takeovers,
         },
+        deaths,
     )
 
 
