@@ -11,8 +11,10 @@ import pytest
 from holdfast.errors import Refused
 from holdfast.flow.processor import Processor
 from holdfast.leases.lease import Counts
+from holdfast.processors.python import PythonFunction
 from holdfast.registry import Registry
 from holdfast.spark.job import _processed
+from holdfast.spark.tally import ProcessorTally, numbered_names
 from tests.spark.rig import Site, failed, staged
 
 if TYPE_CHECKING:
@@ -30,6 +32,10 @@ def processor(name: str, **settings: Any) -> Processor:
     return made
 
 
+def _tally(spark: SparkSession, *processors: Processor) -> ProcessorTally:
+    return ProcessorTally(spark, dict(zip(numbered_names(processors), processors, strict=True)))
+
+
 class Bench:
     """Rows through processors, as a round takes them."""
 
@@ -42,7 +48,7 @@ class Bench:
         frame = self._spark.createDataFrame(
             [(*first, *then) for first, then in zip(system, cells, strict=True)], f"{SYSTEM}, {schema}"
         )
-        return [row.asDict(recursive=True) for row in _processed(processors, frame).collect()]
+        return [row.asDict(recursive=True) for row in _processed(_tally(self._spark, *processors), frame).collect()]
 
     def data(self, *processors: Processor, schema: str = "value STRING", given: list[Any]) -> list[dict[str, Any]]:
         """The data columns of rows of which none may fail."""
@@ -366,3 +372,93 @@ def test_a_setting_that_spark_refuses_fails_the_batch_with_its_reason(site: Site
     site.put("a.log", "x\n")
     site.reading(processor("delete_entries", with_keys=["other"]), codec="text")
     assert "there is no column 'other'" in failed(site.run()["a.log"]).error
+
+
+# --- what processors drop --------------------------------------------------------------------------------------------
+
+AMOUNTS = '{"amount": 5}\nthis is no JSON\n{"amount": 7}\n{"amount": -1}\n{"amount": 0}\n'
+
+
+def only_positive(orders: Any) -> Any:
+    return orders.where("amount > 0")
+
+
+def only_positive_or_faulty(orders: Any) -> Any:
+    return orders.where("amount > 0 OR _fault IS NOT NULL")
+
+
+def looking_twice(orders: Any) -> Any:
+    """A function that runs queries of its own, and keeps its rows in memory."""
+    kept = orders.where("amount > 0 OR _fault IS NOT NULL").cache()
+    assert kept.count() > 0
+    assert not orders.isEmpty()
+    return kept
+
+
+def twice(orders: Any) -> Any:
+    return orders.union(orders)
+
+
+PARSED = {"schema": "amount BIGINT"}
+
+
+def test_a_fault_of_one_processor_that_another_drops_fails_the_batch_and_names_it(site: Site) -> None:
+    site.put("a", AMOUNTS)
+    site.put("b", '{"amount": 5}\n')
+    site.reading(processor("parse_json", **PARSED), only_positive, codec="text", sinks={"out": "jsonl"})
+    reports = site.run()
+    told = failed(reports["a"]).error
+    assert "1 of 1 rows with a fault are gone behind processor 2-python tests:only_positive" in told
+    assert staged(reports["b"]).counts == Counts(1, 1)
+
+
+@pytest.mark.parametrize(
+    ("chain", "dropped"),
+    [
+        ([only_positive_or_faulty], {"2-python tests:only_positive_or_faulty": 2}),
+        ([looking_twice], {"2-python tests:looking_twice": 2}),
+        ([("filter", {"where": "amount > 0"})], {"2-filter": 2}),
+        (
+            [("drop_events", {"drop_when": "amount < 0"}), ("sql", {"select": ["*"], "where": "amount < 7"})],
+            {"2-drop_events": 1, "3-sql": 1},
+        ),
+        (
+            [
+                ("sql", {"query": "SELECT * FROM records WHERE amount <> 5 OR _fault IS NOT NULL"}),
+                ("rename_keys", {"entries": [{"from_key": "amount", "to_key": "cents"}]}),
+                ("filter", {"where": "cents >= 0"}),
+            ],
+            {"2-sql": 1, "4-filter": 1},
+        ),
+        ([twice], {}),
+    ],
+)
+def test_good_rows_that_a_processor_drops_are_counted(site: Site, chain: Any, dropped: Any) -> None:
+    site.put("a", AMOUNTS)
+    processors = [one if callable(one) else processor(one[0], **one[1]) for one in chain]
+    site.reading(processor("parse_json", **PARSED), *processors, codec="text", sinks={"out": "parquet"})
+    (report,) = site.run().values()
+    assert staged(report).dropped == dropped
+    assert staged(report).counts.dead == (2 if chain == [twice] else 1)
+
+
+@pytest.mark.parametrize(
+    ("names", "observed"),
+    [
+        (["python"], 0),
+        (["parse_json", "filter"], 0),
+        (["filter", "parse_json"], 0),
+        (["parse_json", "python"], 1),
+        (["filter", "parse_json", "python"], 1),
+        (["filter", "filter"], 1),
+    ],
+)
+def test_spark_counts_only_where_nothing_else_tells(spark: SparkSession, names: list[str], observed: int) -> None:
+    made = {
+        "python": PythonFunction("tests:only_positive", only_positive),
+        "parse_json": processor("parse_json", **PARSED),
+        "filter": processor("filter", where="_item > 0"),
+    }
+    frame = spark.createDataFrame([], f"{SYSTEM}, value STRING, amount BIGINT")
+    plan = _processed(_tally(spark, *(made[name] for name in names)), frame)._jdf.queryExecution().toString()
+    assert plan.partition("== Optimized")[0].count("CollectMetrics") == 2 * observed

@@ -19,6 +19,7 @@ from holdfast.events.flow import (
     PipelineFinished,
     PlaceFinalized,
     RoundSubmitted,
+    RowsDropped,
 )
 from holdfast.events.nodes import (
     Heartbeat,
@@ -100,6 +101,7 @@ __all__ = [
     "PlaceFinalized",
     "RecordsLost",
     "RoundSubmitted",
+    "RowsDropped",
     "SessionEnded",
     "SinkOpened",
     "Unreachable",

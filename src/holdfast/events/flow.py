@@ -28,6 +28,17 @@ class BatchCommitted(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class RowsDropped(Event):
+    """Good rows that came to a processor and not out of it, in a batch that was committed or in others of its job."""
+
+    level: ClassVar[Level] = "debug"
+    pipeline: str
+    processor: str
+    """Its place among the processors of the pipeline, and its name."""
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
 class DocumentsIndexed(Event):
     """A batch's documents are in a search index: what became of them, and what it took."""
 

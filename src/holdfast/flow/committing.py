@@ -13,6 +13,7 @@ from holdfast.events import (
     PartitionClosed,
     PartitionCompleted,
     PartitionFailed,
+    RowsDropped,
     Unreachable,
 )
 from holdfast.flow.apart import described, reported
@@ -142,7 +143,11 @@ class Committer:
         self._coordinator.world.emit(
             BatchCommitted(result.pipeline, result.key, result.commit.sequence, counts.processed, counts.dead)
         )
-        if isinstance(report, Advanced) or held.pending:
+        if isinstance(report, Advanced):
+            return None
+        for processor, rows in report.dropped.items():
+            self._coordinator.world.emit(RowsDropped(result.pipeline, processor, rows))
+        if held.pending:
             return None
         self._publisher.published(held, result)
         return result

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from holdfast.flow.batch import Batch
 from holdfast.leases.lease import Counts, Json
@@ -32,6 +32,8 @@ class Staged:
     acked: tuple[tuple[int, int], ...] = ()
     size: int = 0
     """Bytes of the records, where the source tells them."""
+    dropped: Mapping[str, int] = field(default_factory=dict)
+    """By processor, good rows that did not come out of it. Of the batches of one job, one may tell for all."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,6 +31,16 @@ class Processor(ABC):
     may_fault: bool = False
     """Whether it gives rows faults, for which the engine keeps each record as it was read until the last processor."""
 
+    keeps_rows: bool = False
+    """Whether exactly the rows come out that came in. Else the engine counts those that it drops."""
+    touches_faults: bool = True
+    """Whether it may give rows faults, or drop rows with one: the engine watches that it drops none."""
+
+    @property
+    def name(self) -> str:
+        """What people call it."""
+        return type(self).__name__
+
     @property
     def changes_rows(self) -> bool:
         """Whether data columns may come out otherwise than they came in; a step that only leaves rows out does not."""

@@ -46,6 +46,9 @@ def parse_time(text: str) -> datetime:
 class TimeSpan(Processor):
     """Leaves out records whose Kafka timestamp lies outside; those with a fault stay."""
 
+    name = "between"
+    touches_faults = False
+
     def __init__(self, between: Between) -> None:
         self._start, self._end = between.times
 
@@ -91,6 +94,9 @@ class _TimeStep(TaskStep):
 
 class OnlyNames(Processor):
     """Leaves out records that get other partition names; those with a fault stay. Comes behind the parser."""
+
+    name = "partition_names"
+    touches_faults = False
 
     def __init__(self, names: str) -> None:
         self._names = names.strip("/")

@@ -36,6 +36,7 @@ from holdfast.events import (
     PartitionsCreated,
     PlaceFinalized,
     RoundSubmitted,
+    RowsDropped,
     SessionEnded,
     Unreachable,
 )
@@ -140,6 +141,12 @@ COUNTERS = (
         "Records in committed batches that could not be processed.",
         (PIPELINE,),
         (Counts(BatchCommitted, (), lambda event: event.dead),),
+    ),
+    Metric(
+        "holdfast_rows_dropped_total",
+        "Good rows that came to a processor and not out of it.",
+        (PIPELINE, "processor"),
+        (Counts(RowsDropped, lambda event: (event.processor,), lambda event: event.rows),),
     ),
     Metric(
         "holdfast_documents_total",

@@ -44,6 +44,10 @@ class AddConfig(Options):
 
 
 class AddEntries(Processor):
+    name = NAME
+    keeps_rows = True
+    touches_faults = False
+
     def __init__(self, config: AddConfig) -> None:
         self._entries = config.entries
 

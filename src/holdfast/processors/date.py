@@ -60,7 +60,9 @@ class DateConfig(FailingOptions):
 class Date(Processor):
     """A row with a text that is no time by any pattern has failed. Null stays null."""
 
+    name = NAME
     may_fault = True
+    keeps_rows = True
 
     def __init__(self, config: DateConfig) -> None:
         self._config = config

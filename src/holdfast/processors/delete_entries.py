@@ -21,6 +21,10 @@ class DeleteConfig(Options):
 
 
 class DeleteEntries(Processor):
+    name = NAME
+    keeps_rows = True
+    touches_faults = False
+
     def __init__(self, config: DeleteConfig) -> None:
         self._keys = config.with_keys
 

@@ -11,6 +11,8 @@ from holdfast.flow.processor import Processor
 from holdfast.flow.source import FAULT_COLUMN
 from holdfast.registry import Plugin
 
+NAME = "drop_events"
+
 
 class DropConfig(Options):
     """What goes."""
@@ -20,6 +22,9 @@ class DropConfig(Options):
 
 class DropEvents(Processor):
     """Rows with a fault stay."""
+
+    name = NAME
+    touches_faults = False
 
     def __init__(self, config: DropConfig) -> None:
         self._when = config.drop_when
@@ -35,4 +40,4 @@ class DropEvents(Processor):
         return frame.where(sql.col(FAULT_COLUMN).isNotNull() | ~goes)
 
 
-PLUGIN = Plugin("drop_events", DropConfig, DropEvents, "Leave out rows for which a condition holds.")
+PLUGIN = Plugin(NAME, DropConfig, DropEvents, "Leave out rows for which a condition holds.")

@@ -11,6 +11,8 @@ from holdfast.flow.processor import Processor
 from holdfast.flow.source import FAULT_COLUMN
 from holdfast.registry import Plugin
 
+NAME = "filter"
+
 
 class FilterConfig(Options):
     """What stays."""
@@ -20,6 +22,9 @@ class FilterConfig(Options):
 
 class Filter(Processor):
     """Rows for which the condition holds, and every row with a fault."""
+
+    name = NAME
+    touches_faults = False
 
     def __init__(self, where: str) -> None:
         self._where = where
@@ -34,4 +39,4 @@ class Filter(Processor):
         return frame.where(sql.col(FAULT_COLUMN).isNotNull() | sql.expr(self._where))
 
 
-PLUGIN = Plugin("filter", FilterConfig, lambda config: Filter(config.where), "Keep rows for which a condition holds.")
+PLUGIN = Plugin(NAME, FilterConfig, lambda config: Filter(config.where), "Keep rows for which a condition holds.")

@@ -63,7 +63,9 @@ class GrokConfig(FailingOptions):
 class Grok(Processor):
     """A row of which no pattern of a column matches, or a field of which has not its type, has failed."""
 
+    name = NAME
     may_fault = True
+    keeps_rows = True
 
     def __init__(self, config: GrokConfig) -> None:
         self._config = config

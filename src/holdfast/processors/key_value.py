@@ -44,7 +44,9 @@ class KeyValueConfig(FailingOptions):
 class KeyValue(Processor):
     """A text without a single pair has failed. Of a key that comes twice the first value counts."""
 
+    name = NAME
     may_fault = True
+    keeps_rows = True
 
     def __init__(self, config: KeyValueConfig) -> None:
         self._config = config

@@ -47,7 +47,9 @@ class ParseJsonConfig(FailingOptions):
 class ParseJson(Processor):
     """A row whose text is no JSON object, or does not fit the schema, has failed. Null stays null."""
 
+    name = NAME
     may_fault = True
+    keeps_rows = True
 
     def __init__(self, config: ParseJsonConfig) -> None:
         self._config = config

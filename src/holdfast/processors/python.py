@@ -43,6 +43,10 @@ class PythonFunction(Processor):
         self._place = place
         self._function = function
 
+    @property
+    def name(self) -> str:
+        return f"python {self._place}"
+
     def apply(self, frame: Any) -> Any:
         from pyspark.sql import DataFrame
 

@@ -32,6 +32,10 @@ class RenameConfig(Options):
 
 
 class RenameKeys(Processor):
+    name = NAME
+    keeps_rows = True
+    touches_faults = False
+
     def __init__(self, config: RenameConfig) -> None:
         self._entries = config.entries
 

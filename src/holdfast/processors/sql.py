@@ -47,8 +47,13 @@ class SqlConfig(Options):
 
 
 class Sql(Processor):
+    """Expressions keep rows with a fault; a query must."""
+
+    name = NAME
+
     def __init__(self, config: SqlConfig) -> None:
         self._config = config
+        self.touches_faults = config.query is not None
 
     def apply(self, frame: Any) -> Any:
         return _selected(frame, self._config) if self._config.query is None else _queried(frame, self._config.query)

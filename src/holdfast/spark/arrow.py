@@ -10,7 +10,7 @@ from holdfast.flow.source import BATCH_COLUMN, DirectRead
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from holdfast.spark.tally import FaultTally
+    from holdfast.spark.tally import SourceTally
 
 
 def run_tasks(spark: SparkSession, tasks: int, work: Callable[[int], Iterator[Any]], schema: Any) -> DataFrame:
@@ -24,8 +24,8 @@ def run_tasks(spark: SparkSession, tasks: int, work: Callable[[int], Iterator[An
     return spark.range(0, tasks, 1, tasks).mapInArrow(numbered, schema)
 
 
-def frame_of(spark: SparkSession, read: DirectRead, tally: FaultTally | None = None) -> DataFrame:
-    """The frame of a direct read; `tally` counts the faults that come out of it."""
+def frame_of(spark: SparkSession, read: DirectRead, tally: SourceTally | None = None) -> DataFrame:
+    """The frame of a direct read; `tally` counts the rows that come out of it."""
     if not read.tasks:
         return spark.createDataFrame([], read.schema)
 

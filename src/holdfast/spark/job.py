@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -31,7 +31,7 @@ from holdfast.spark.gate import GateBefore
 from holdfast.spark.records import RECORD_COLUMN, quoted, with_record
 from holdfast.spark.routing import routed
 from holdfast.spark.staging import REPORT_SCHEMA, BatchReport, SinkTask, StageTask
-from holdfast.spark.tally import FaultTally
+from holdfast.spark.tally import ProcessorTally, Seen, SourceTally, numbered_names
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -68,15 +68,25 @@ def run_job(spark: SparkSession, recipe: Recipe, batches: Sequence[Batch]) -> li
         # The plan is the same for every batch: halves of the round would fail in the same way.
         reason = str(error) if isinstance(error, HoldfastError) else readable(error)
         return [Failed(batch.id, reason) for batch in batches]
-    told = job.run()
+    told, dropped = job.run()
     try:
         doubts = recipe.source.doubts(batches)
     except Unavailable as away:
         return [Failed(batch.id, str(away), unavailable=True) for batch in batches]
-    return [
+    reports = [
         Failed(batch.id, doubts[batch.id]) if batch.id in doubts else _report(recipe, batch, told.get(batch.id, []))
         for batch in batches
     ]
+    return _with_dropped(reports, dropped)
+
+
+def _with_dropped(reports: list[Report], dropped: Mapping[str, int]) -> list[Report]:
+    """The reports, of which the first that can tells what the frame's processors have dropped of all batches."""
+    for place, report in enumerate(reports if dropped else ()):
+        if isinstance(report, Staged):
+            reports[place] = replace(report, dropped={**report.dropped, **dropped})
+            break
+    return reports
 
 
 @dataclass(frozen=True)
@@ -85,19 +95,25 @@ class _Job:
 
     frame: DataFrame | None
     """None if there is nothing to read."""
-    tally: FaultTally | None = None
+    tally: ProcessorTally | None = None
     gate: GateBefore | None = None
 
-    def run(self) -> dict[str, list[BatchReport]]:
-        """Reports of the tasks, by batch. Raises `BatchError` when faults were lost on the way."""
+    def run(self) -> tuple[dict[str, list[BatchReport]], dict[str, int]]:
+        """Reports of the tasks by batch, and by processor the rows that it dropped.
+
+        Raises `BatchError` when faults were lost on the way.
+        """
         told = defaultdict(list)
         for row in self.frame.collect() if self.frame is not None else ():
             told[row.batch].append(BatchReport.decode(row.report))
-        if self.tally is not None:
-            self.tally.compare(sum(part.faults for parts in told.values() for part in parts))
+        dropped = dict[str, int]()
+        if self.tally is not None and self.frame is not None:
+            parts = [part for parts in told.values() for part in parts]
+            staged = Seen(sum(part.came for part in parts), sum(part.faults for part in parts))
+            dropped = self.tally.dropped(self.frame, staged)
         for batch_id, passed in self.gate.passed().items() if self.gate is not None else ():
             told[batch_id].append(BatchReport(size=passed.size, end=passed.end))
-        return told
+        return told, dropped
 
 
 def _report(recipe: Recipe, batch: Batch, told: Sequence[BatchReport]) -> Report:
@@ -114,15 +130,23 @@ def _report(recipe: Recipe, batch: Batch, told: Sequence[BatchReport]) -> Report
         }
     except BatchError as wrong:
         return Failed(batch.id, str(wrong))
-    size = sum(part.size for part in told)
+    staged = Staged(batch.id, batch.cut.end, batch.cut.last, receipts, counts, dropped=_dropped_in_tasks(told))
+    staged = replace(staged, size=sum(part.size for part in told))
     cut_at = next((part.end for part in told if part.end is not None), None)
     if cut_at is not None:
-        return Staged(batch.id, recipe.source.position(cut_at), last=False, receipts=receipts, counts=counts, size=size)
+        return replace(staged, end=recipe.source.position(cut_at), last=False)
     damage = next((part.damage for part in told if part.damage is not None), None)
     if damage is not None:
-        end = recipe.source.damaged(batch.cut.end, damage)
-        return Staged(batch.id, end, last=False, receipts=receipts, counts=counts, size=size)
-    return Staged(batch.id, batch.cut.end, batch.cut.last, receipts, counts, size=size)
+        return replace(staged, end=recipe.source.damaged(batch.cut.end, damage), last=False)
+    return staged
+
+
+def _dropped_in_tasks(told: Sequence[BatchReport]) -> dict[str, int]:
+    dropped = defaultdict[str, int](int)
+    for part in told:
+        for name, rows in part.dropped.items():
+            dropped[name] += rows
+    return dict(dropped)
 
 
 def _share(recipe: Recipe, sink: str, told: Sequence[BatchReport], counts: Counts) -> Json:
@@ -142,8 +166,8 @@ def _planned(spark: SparkSession, recipe: Recipe, batches: Sequence[Batch]) -> _
     stage = None if before or recipe.has_routes else _without_expressions(recipe, batches, direct, steps)
     if stage is not None:
         return _Job(run_tasks(spark, direct.tasks, partial(_read_and_stage, direct, stage), REPORT_SCHEMA))
-    tally = FaultTally(spark)
-    frame = _processed(before, frame_of(spark, direct, tally))
+    tally = ProcessorTally(spark, before)
+    frame = _processed(tally, frame_of(spark, direct, tally.source))
     return _Job(_staged(frame, recipe, batches, steps), tally)
 
 
@@ -155,14 +179,14 @@ def _read_by_frame(spark: SparkSession, recipe: Recipe, batches: Sequence[Batch]
     if not before:
         narrow = frame if recipe.has_routes else _narrowed(spark, recipe, batches, frame, steps)
         return _Job(_staged(narrow, recipe, batches, steps))
-    tally, gate = FaultTally(spark), GateBefore(spark, [staged_batch(batch) for batch in batches])
+    tally, gate = ProcessorTally(spark, before), GateBefore(spark, [staged_batch(batch) for batch in batches])
     kept = StructType([one for one in frame.schema.fields if one.name != SIZE_COLUMN])
-    counted = frame.mapInArrow(lambda portions: tally.counted_here(gate.through(portions)), kept)
-    return _Job(_staged(_processed(before, counted), recipe, batches, steps), tally, gate)
+    counted = frame.mapInArrow(_counting(tally.source, gate), kept)
+    return _Job(_staged(_processed(tally, counted), recipe, batches, steps), tally, gate)
 
 
 def _narrowed(
-    spark: SparkSession, recipe: Recipe, batches: Sequence[Batch], frame: DataFrame, steps: Sequence[TaskStep]
+    spark: SparkSession, recipe: Recipe, batches: Sequence[Batch], frame: DataFrame, steps: Mapping[str, TaskStep]
 ) -> DataFrame:
     """The same frame without columns that nobody wants, if the source can leave them out."""
     wanted = _inputs(_wanted(recipe, _data_fields(frame.schema)), steps)
@@ -170,21 +194,28 @@ def _narrowed(
     return frame if narrow is None else narrow
 
 
-def _parted(recipe: Recipe) -> tuple[list[Processor], list[TaskStep]]:
+def _counting(tally: SourceTally, gate: GateBefore) -> Callable[[Iterator[Any]], Iterator[Any]]:
+    # The function goes to the tasks, and processors must not go with it.
+    return lambda portions: tally.counted_here(gate.through(portions))
+
+
+def _parted(recipe: Recipe) -> tuple[dict[str, Processor], dict[str, TaskStep]]:
     """Processors of the frame, and the last ones that run inside the staging task; none do before routes."""
-    before, steps = list(recipe.processors), list[TaskStep]()
-    while before and not recipe.has_routes and (step := before[-1].in_task()) is not None:
-        steps.insert(0, step)
-        before.pop()
-    return before, steps
+    before = dict(zip(numbered_names(recipe.processors), recipe.processors, strict=True))
+    steps = list[tuple[str, TaskStep]]()
+    for name, processor in reversed(before.items()):
+        step = None if recipe.has_routes else processor.in_task()
+        if step is None:
+            break
+        steps.insert(0, (name, step))
+    inside = dict(steps)
+    return {name: one for name, one in before.items() if name not in inside}, inside
 
 
-def _processed(processors: Sequence[Processor], frame: DataFrame) -> DataFrame:
-    may_fault = any(processor.may_fault for processor in processors)
-    frame = with_record(frame) if may_fault else frame
-    for processor in processors:
-        frame = processor.apply(frame)
-    return frame.drop(RECORD_COLUMN) if may_fault else frame
+def _processed(tally: ProcessorTally, frame: DataFrame) -> DataFrame:
+    if not tally.may_fault:
+        return tally.processed(frame)
+    return tally.processed(with_record(frame)).drop(RECORD_COLUMN)
 
 
 def _read_and_stage(direct: DirectRead, stage: StageTask, task: int) -> Any:
@@ -192,7 +223,7 @@ def _read_and_stage(direct: DirectRead, stage: StageTask, task: int) -> Any:
 
 
 def _without_expressions(
-    recipe: Recipe, batches: Sequence[Batch], direct: DirectRead, steps: Sequence[TaskStep]
+    recipe: Recipe, batches: Sequence[Batch], direct: DirectRead, steps: Mapping[str, TaskStep]
 ) -> StageTask | None:
     """How to stage the rows as they were read; None if a sink wants an expression over them."""
     if steps:
@@ -206,7 +237,9 @@ def _without_expressions(
     return _stage_task(recipe, batches, names)
 
 
-def _staged(frame: DataFrame, recipe: Recipe, batches: Sequence[Batch], steps: Sequence[TaskStep] = ()) -> DataFrame:
+def _staged(
+    frame: DataFrame, recipe: Recipe, batches: Sequence[Batch], steps: Mapping[str, TaskStep] = {}
+) -> DataFrame:
     """The frame with staging as its last step. Sinks share columns; each expression gets a name of its own."""
     from pyspark.sql import functions as sql
 
@@ -239,11 +272,11 @@ def _carry(carried: dict[str, Column], index: int, columns: Mapping[str, Any]) -
     return names
 
 
-def _inputs(wanted: Mapping[str, Mapping[str, Any]], steps: Sequence[TaskStep]) -> frozenset[str] | None:
+def _inputs(wanted: Mapping[str, Mapping[str, Any]], steps: Mapping[str, TaskStep]) -> frozenset[str] | None:
     """The columns that must come to the first step; None for all. A sink's expression may need any."""
     as_they_are = all(made is None for columns in wanted.values() for made in columns.values())
     needed = frozenset(name for columns in wanted.values() for name in columns) if as_they_are else None
-    for step in reversed(steps):
+    for step in reversed(list(steps.values())):
         needed = step.inputs(needed)
     return needed
 
@@ -252,7 +285,7 @@ def _stage_task(
     recipe: Recipe,
     batches: Sequence[Batch],
     names: Mapping[str, Mapping[str, str] | None],
-    steps: Sequence[TaskStep] = (),
+    steps: Mapping[str, TaskStep] = {},
     taken: Mapping[str, str] = {},
 ) -> StageTask:
     sinks = {

@@ -33,6 +33,7 @@ from holdfast.spark.portions import (
     shares_of,
     with_faults,
 )
+from holdfast.spark.tally import Seen, dropped_rows
 
 REPORT_SCHEMA = "batch string, report string"
 MAX_ERROR = 1000
@@ -57,8 +58,12 @@ class BatchReport:
     dead: int = 0
     untaken: int = 0
     """Good rows that by their routes belong to no sink."""
+    came: int = 0
+    """Rows that came, also after the batch had failed."""
     faults: int = 0
-    """Rows with a fault that came, also after the batch had failed."""
+    """Those of them that came with a fault."""
+    dropped: dict[str, int] = field(default_factory=dict)
+    """By processor, good rows that did not come out of it."""
     size: int = 0
     end: int | None = None
     """The first item that was left for the next batch; None if all was staged."""
@@ -80,14 +85,17 @@ class BatchReport:
 
 
 class StageTask:
-    """Stages record batches through all sinks of a pipeline. Picklable; called once per task attempt."""
+    """Stages record batches through all sinks of a pipeline, behind steps that have names.
+
+    Picklable; called once per task attempt.
+    """
 
     def __init__(
-        self, batches: Sequence[StagedBatch], sinks: Mapping[str, SinkTask], steps: Sequence[TaskStep] = ()
+        self, batches: Sequence[StagedBatch], sinks: Mapping[str, SinkTask], steps: Mapping[str, TaskStep] = {}
     ) -> None:
         self._batches = {batch.id: batch for batch in batches}
         self._sinks = dict(sinks)
-        self._steps = tuple(steps)
+        self._steps = dict(steps)
 
     def __call__(self, incoming: Iterator[Any]) -> Iterator[Any]:
         attempt = _Attempt(self._batches, self._sinks, self._steps)
@@ -110,7 +118,7 @@ class _Attempt:
     """One attempt of one task."""
 
     def __init__(
-        self, batches: Mapping[str, StagedBatch], sinks: Mapping[str, SinkTask], steps: Sequence[TaskStep]
+        self, batches: Mapping[str, StagedBatch], sinks: Mapping[str, SinkTask], steps: Mapping[str, TaskStep]
     ) -> None:
         self._batches = batches
         self._order = list(batches)
@@ -126,7 +134,8 @@ class _Attempt:
         """Stage a portion, in which rows of several batches may be mixed."""
         for batch_id, own in by_batch(with_faults(rows), self._order):
             report = self._reports.setdefault(batch_id, BatchReport())
-            report.faults += own.num_rows - own.column(FAULT_COLUMN).null_count
+            seen = _seen(own)
+            report.came, report.faults = report.came + seen.rows, report.faults + seen.faults
             if report.error is None:
                 self._guarded(batch_id, report, partial(self._stage, batch_id, own))
 
@@ -148,8 +157,10 @@ class _Attempt:
     def _stage(self, batch_id: str, rows: Any) -> None:
         batch, report = self._batches[batch_id], self._reports[batch_id]
         rows = self._gate.admit(batch_id, rows)
-        for step in self._steps:
-            rows = step.apply(batch, rows)
+        for name, step in self._steps.items():
+            before, rows = _seen(rows), step.apply(batch, rows)
+            if lost := dropped_rows(name, before, _seen(rows)):
+                report.dropped[name] = report.dropped.get(name, 0) + lost
         good, faulty = parted(self._within_room(batch, rows))
         if faulty:
             self._bury(batch, faulty)
@@ -227,6 +238,10 @@ class _Attempt:
     def _abandon(self, batch_id: str) -> None:
         for staging in self._stagings.values():
             staging.abandon(self._batches[batch_id])
+
+
+def _seen(rows: Any) -> Seen:
+    return Seen(rows.num_rows, rows.num_rows - rows.column(FAULT_COLUMN).null_count)
 
 
 def _view(rows: Any, columns: Mapping[str, str] | None) -> Any:

@@ -1,48 +1,82 @@
-"""Counts faults where they are read, to find processors that drop them.
+"""Counts rows and faults around processors, inside the one job that carries them.
 
 A function as harmless as `orders.where("amount > 0")` drops every row with a fault, because its other columns are null.
 The dead letter would be lost, or worse: an object that could not be read would pass for one that was read.
+
+What is read and what is staged is counted by tasks of our own. Only between two processors of which one may drop rows
+does Spark count, in the same job.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pyspark import AccumulatorParam
 
 from holdfast.errors import BatchError
+from holdfast.flow.processor import Processor
 from holdfast.flow.source import FAULT_COLUMN
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
+
+OBSERVED = "holdfast_behind_processor_"
 
 
-class _ByTask(AccumulatorParam[dict[int, int]]):
-    """Faults by task number: a task that ran twice counts once."""
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """How many rows there were, and how many of them had a fault."""
 
-    def zero(self, value: dict[int, int]) -> dict[int, int]:  # noqa: ARG002 - Spark's interface
+    rows: int = 0
+    faults: int = 0
+
+    @property
+    def good(self) -> int:
+        return self.rows - self.faults
+
+
+def numbered_names(processors: Sequence[Processor]) -> list[str]:
+    """What people call each processor of a pipeline: its place among them, from 1 on, and its name."""
+    return [f"{number}-{processor.name}" for number, processor in enumerate(processors, 1)]
+
+
+def dropped_rows(name: str, before: Seen, behind: Seen) -> int:
+    """How many good rows did not come out of a processor. Raises `BatchError` if one with a fault did not."""
+    if behind.faults < before.faults:
+        raise BatchError(
+            f"{before.faults - behind.faults} of {before.faults} rows with a fault are gone behind processor {name}: a "
+            f"processor must keep the rows whose {FAULT_COLUMN} is not null, or records that cannot be read would be "
+            "lost in silence"
+        )
+    return max(0, before.good - behind.good)
+
+
+class _ByTask(AccumulatorParam[dict[int, tuple[int, int]]]):
+    """Rows and faults by task number: a task that ran twice counts once."""
+
+    def zero(self, value: Any) -> dict[int, tuple[int, int]]:  # noqa: ARG002 - Spark's interface
         return {}
 
-    def addInPlace(self, value1: dict[int, int], value2: dict[int, int]) -> dict[int, int]:  # noqa: N802 - Spark's name
+    def addInPlace(self, value1: Any, value2: Any) -> Any:  # noqa: N802 - Spark's name
         return {**value1, **value2}
 
 
-class FaultTally:
-    """How many rows with faults the tasks of one job have read. Picklable into these tasks."""
+class SourceTally:
+    """What the tasks of one job have read. Picklable into these tasks."""
 
     def __init__(self, spark: SparkSession) -> None:
         self._read = spark.sparkContext.accumulator({}, _ByTask())
 
     def counted(self, task: int, portions: Iterator[Any]) -> Iterator[Any]:
-        """The same rows; their faults are counted when the last was taken."""
-        faults = 0
+        """The same rows; they are counted when the last was taken."""
+        number = faults = 0
         for rows in portions:
-            column = rows.column(FAULT_COLUMN)
-            faults += len(column) - column.null_count
+            number += rows.num_rows
+            faults += rows.num_rows - rows.column(FAULT_COLUMN).null_count
             yield rows
-        if faults:
-            self._read.add({task: faults})
+        self._read.add({task: (number, faults)})
 
     def counted_here(self, portions: Iterator[Any]) -> Iterator[Any]:
         """As `counted`, for the Spark task in which it is called."""
@@ -51,11 +85,87 @@ class FaultTally:
         context = TaskContext.get()
         return self.counted(0 if context is None else context.partitionId(), portions)
 
-    def compare(self, staged: int) -> None:
-        """Raise `BatchError` if fewer faults came to the sinks than were read."""
-        read = sum(self._read.value.values())
-        if staged < read:
-            raise BatchError(
-                f"{read - staged} of {read} rows with a fault are gone: a processor must keep the rows whose "
-                f"{FAULT_COLUMN} is not null, or records that cannot be read would be lost in silence"
-            )
+    def seen(self) -> Seen:
+        """When the job is done."""
+        told = self._read.value.values()
+        return Seen(sum(rows for rows, _ in told), sum(faults for _, faults in told))
+
+
+class ProcessorTally:
+    """Rows before and behind each processor of a frame.
+
+    Borders are numbered from 0, before the first processor. Those between which nothing can change have the same count,
+    so that most are known from what was read and what was staged.
+    """
+
+    def __init__(self, spark: SparkSession, processors: Mapping[str, Processor]) -> None:
+        """`processors` by their names, in order."""
+        self.source = SourceTally(spark)
+        self._processors = dict(processors)
+        self._rows = _last_of_same([not one.keeps_rows for one in self._processors.values()])
+        self._faults = _last_of_same([one.touches_faults for one in self._processors.values()])
+        self._observed = self._to_observe()
+
+    def _to_observe(self) -> set[int]:
+        needed = set[int]()
+        for border, processor in enumerate(self._processors.values()):
+            if not processor.keeps_rows:
+                needed |= {self._rows[border], self._rows[border + 1]} - {self._rows[0], self._rows[-1]}
+            if not processor.keeps_rows and processor.touches_faults:
+                needed |= {self._faults[border], self._faults[border + 1]} - {self._faults[0], self._faults[-1]}
+        return needed
+
+    @property
+    def may_fault(self) -> bool:
+        """Whether a processor needs each record as it was read."""
+        return any(processor.may_fault for processor in self._processors.values())
+
+    def processed(self, frame: DataFrame) -> DataFrame:
+        """The frame behind all processors."""
+        for border, processor in enumerate(self._processors.values(), 1):
+            frame = processor.apply(frame)
+            if border in self._observed:
+                frame = _observing(frame, border)
+        return frame
+
+    def dropped(self, job: DataFrame, staged: Seen) -> dict[str, int]:
+        """By processor, the good rows that `job`, which is done, has dropped. Raises `BatchError` for lost faults."""
+        read = self.source.seen()
+        observed = {border: _observed(job, border) for border in self._observed}
+        rows = {border: seen.rows for border, seen in observed.items()}
+        rows |= {self._rows[-1]: staged.rows, self._rows[0]: read.rows}
+        faults = {border: seen.faults for border, seen in observed.items()}
+        faults |= {self._faults[-1]: staged.faults, self._faults[0]: read.faults}
+        found = {}
+        for border, (name, processor) in enumerate(self._processors.items()):
+            if not processor.keeps_rows:
+                # Faults that are not counted are those of both sides.
+                before, behind = (
+                    Seen(rows[self._rows[side]], faults.get(self._faults[side], 0)) for side in (border, border + 1)
+                )
+                found[name] = dropped_rows(name, before, behind)
+        return {name: number for name, number in found.items() if number}
+
+
+def _last_of_same(changes: Sequence[bool]) -> list[int]:
+    """For each border the last one that has the same count; `changes`: whether a processor may change it."""
+    borders = [len(changes)]
+    for border in range(len(changes) - 1, -1, -1):
+        borders.insert(0, border if changes[border] else borders[0])
+    return borders
+
+
+def _observing(frame: DataFrame, border: int) -> DataFrame:
+    from pyspark.sql import functions as sql
+
+    counted = (sql.count(sql.lit(1)).alias("rows"), sql.count(FAULT_COLUMN).alias("faults"))
+    return frame.observe(f"{OBSERVED}{border}", *counted)
+
+
+def _observed(job: DataFrame, border: int) -> Seen:
+    # An `Observation` would take the first query that has it, which may be one that a user's function runs.
+    metrics = job._jdf.queryExecution().observedMetrics()  # noqa: SLF001 - Python has no public way to ask
+    found = metrics.get(f"{OBSERVED}{border}")
+    if found.isEmpty():
+        raise BatchError(f"Spark has not counted the rows behind processor {border}, so that lost ones would not show")
+    return Seen(int(found.get().getLong(0)), int(found.get().getLong(1)))

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 import pytest
 
 from holdfast.errors import AnswerLost
-from holdfast.events import BatchCancelled, BatchPublished, PartitionHalted, PipelineFinished, Unreachable
+from holdfast.events import BatchCancelled, BatchPublished, PartitionHalted, PipelineFinished, RowsDropped, Unreachable
 from holdfast.flow.batch import Limits
 from holdfast.flow.engine import Advanced, Failed, Staged
 from holdfast.flow.sink import Publication, PublishResult
@@ -92,6 +92,15 @@ def test_a_report_that_comes_after_its_batch_was_cancelled_changes_nothing() -> 
     node.engine.report(Staged(batch.id, 3, last=True, receipts={}, counts=Counts(3, 3)))
     node.turn()
     assert fleet.row("p").progress.position is None
+
+
+def test_rows_that_processors_have_dropped_are_told_with_the_commit() -> None:
+    fleet = Fleet({"p": 3})
+    node = TestNode(fleet).start()
+    batch = node.engine.batch_of("p")
+    node.engine.report(Staged(batch.id, 3, last=True, receipts={}, dropped={"1-filter": 2, "3-sql": 1}))
+    node.turn()
+    assert [(told.processor, told.rows) for told in fleet.told(RowsDropped)] == [("1-filter", 2), ("3-sql", 1)]
 
 
 def test_a_bad_partition_fails_alone_after_its_retries_with_its_error_on_the_row() -> None:

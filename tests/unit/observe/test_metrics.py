@@ -24,6 +24,7 @@ from holdfast.events import (
     PartitionErrorRaised,
     PartitionReleased,
     PartitionsCreated,
+    RowsDropped,
     SessionEnded,
     Unreachable,
 )
@@ -67,12 +68,15 @@ def test_events_of_a_pipeline_that_is_not_configured_are_not_counted(metrics: Me
 
 def test_records_dead_letters_and_outcomes_of_batches(metrics: Metrics) -> None:
     metrics(BatchCommitted("p|orders", "k", 1, records=10, dead=2))
+    for rows in (3, 4):
+        metrics(RowsDropped("p|orders", "2-filter", rows))
     metrics(BatchPublished("p|orders", "k", 1, rolled_forward=False))
     metrics(BatchPublished("p|orders", "k", 2, rolled_forward=True))
     metrics(BatchPublished("p|orders", "k", 3, rolled_forward=True))
 
     assert value(metrics, "holdfast_records_committed_total", pipeline="orders") == 10
     assert value(metrics, "holdfast_dead_letters_total", pipeline="orders") == 2
+    assert value(metrics, "holdfast_rows_dropped_total", pipeline="orders", processor="2-filter") == 7
     assert value(metrics, "holdfast_batches_total", pipeline="orders", outcome="committed") == 1
     assert value(metrics, "holdfast_batches_total", pipeline="orders", outcome="published") == 1
     assert value(metrics, "holdfast_batches_total", pipeline="orders", outcome="rolled_forward") == 2

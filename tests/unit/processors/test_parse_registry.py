@@ -167,7 +167,9 @@ class _Nothing(Stager, Staging):
 
 def test_in_a_staging_task_the_batch_waits_and_no_attempt_is_counted() -> None:
     batch = StagedBatch("b", "p", "k", Name("orders", "3"), 1, 1)
-    task = StageTask([batch], {"out": SinkTask(_Nothing(), None)}, [step(time=by("http://127.0.0.1:9", tries=1))])
+    task = StageTask(
+        [batch], {"out": SinkTask(_Nothing(), None)}, {"1-parse": step(time=by("http://127.0.0.1:9", tries=1))}
+    )
     (told,) = task(iter([message_rows([confluent(1)])]))
     report = BatchReport.decode(told.column("report")[0].as_py())
     assert report.unavailable

@@ -62,6 +62,9 @@ def rule_of(rules: list[tuple[str | None, ParseRule]], topic: str) -> ParseRule:
 class Parse(Processor):
     """Gives messages their places, and columns if the settings say so."""
 
+    name = "parse"
+    keeps_rows = True
+
     def __init__(self, config: ParseConfig, files: dict[Path, bytes]) -> None:
         self._config = config
         self._files = files

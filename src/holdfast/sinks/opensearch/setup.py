@@ -10,7 +10,7 @@ from typing import Any
 from urllib.parse import quote
 
 from holdfast.errors import Refused
-from holdfast.sinks.opensearch.access import Access, is_answer
+from holdfast.sinks.opensearch.access import Access, is_answer, short
 from holdfast.sinks.opensearch.indexes import IndexName
 
 GC_DELETES = "index.gc_deletes"
@@ -93,10 +93,17 @@ class Setup:
 
     def _deletes(self, client: Any) -> str:
         """For people: how long the indexes that are there remember a deleted version."""
+        from opensearchpy.exceptions import TransportError
+
         names = ",".join(self.index.patterns)
         params = {"include_defaults": "true", "flat_settings": "true", "ignore_unavailable": "true"}
         path = f"/{quote(names, safe=',*')}/_settings/{GC_DELETES}"
-        found = client.transport.perform_request("GET", path, params=params)
+        try:
+            found = client.transport.perform_request("GET", path, params=params)
+        except TransportError as error:
+            if not isinstance(error.status_code, int) or error.status_code >= 500 or not is_answer(error):
+                raise
+            return f"WARNING: how long a deleted version is remembered cannot be told: {short(error)}"
         if not isinstance(found, dict):
             raise self.access.not_understood(found)
         kept = {name: _gc_deletes(told) for name, told in found.items()}

@@ -10,12 +10,13 @@ from typing import Any
 
 
 class Door:
-    """A server that notes who knocks, and answers with one status."""
+    """A server that notes who knocks, and answers with one status, or by path."""
 
     def __init__(self, context: ssl.SSLContext | None = None) -> None:
         self.status = 200
         self.body = b"{}"
         self.content_type: str | None = "application/json"
+        self.by_path: dict[str, tuple[int, bytes]] = {}
         self.knocks: list[tuple[str, dict[str, str]]] = []
         door = self
 
@@ -23,11 +24,11 @@ class Door:
             def do_GET(self) -> None:
                 door.knocks.append((self.path, {name.lower(): value for name, value in self.headers.items()}))
                 self.rfile.read(int(self.headers.get("content-length", 0)))
-                body = door.body
-                self.send_response(door.status)
+                status, body = door.by_path.get(self.path.partition("?")[0], (door.status, door.body))
+                self.send_response(status)
                 if door.content_type is not None:
                     self.send_header("content-type", door.content_type)
-                if 300 <= door.status < 400:
+                if 300 <= status < 400:
                     self.send_header("location", f"{door.url}/login")
                 self.send_header("content-length", str(len(body)))
                 self.end_headers()

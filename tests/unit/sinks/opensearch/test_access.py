@@ -159,3 +159,15 @@ def test_a_cluster_that_is_blocked_or_full_at_start_is_waited_for(
     letters = IndexLetters(Access((door.url,)), "letters", "orders", "search")
     with pytest.raises(SinkUnavailable, match="cannot do it now"):
         letters.prepare()
+
+
+def test_who_may_not_look_at_settings_hears_that_nothing_can_be_told_of_deletes(doors: Doors) -> None:
+    door = doors()
+    denied = {"error": {"type": "security_exception", "reason": "no permissions"}, "status": 403}
+    door.by_path = {
+        "/": (200, b'{"version":{"number":"2.0","distribution":"opensearch"}}'),
+        "/_index_template/orders": (200, b'{"acknowledged":true}'),
+        "/orders/_settings/index.gc_deletes": (403, json.dumps(denied).encode()),
+    }
+    setup = Setup(Access((door.url,)), IndexName(Template("orders")), "orders", keeps_deletes=True)
+    assert "cannot be told: 403 security_exception: no permissions" in setup.apply()

@@ -1,0 +1,81 @@
+"""What is counted around a step inside the staging task."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from holdfast.flow.batch import Name
+from holdfast.flow.deadletter import record_fault
+from holdfast.flow.processor import TaskStep
+from holdfast.flow.staging import StagedBatch, Stager, Staging
+from holdfast.spark.staging import BatchReport, SinkTask, StageTask
+
+BATCH = StagedBatch("b", "p", "k", Name("orders", "3"), 1, 1)
+FAULT = record_fault("no JSON", b"oops").encode()
+ROWS = pa.RecordBatch.from_pydict(
+    {
+        "_batch": ["b"] * 4,
+        "_item": pa.array(range(4), pa.int64()),
+        "_fault": pa.array([None, FAULT, None, None], pa.string()),
+        "amount": [5, None, -1, 0],
+    }
+)
+
+
+class _Nothing(Stager, Staging):
+    """Keeps nothing."""
+
+    def columns(self, fields: Any) -> dict[str, Any]:
+        return {}
+
+    def begin(self) -> Staging:
+        return self
+
+    def write(self, batch: StagedBatch, items: Any, rows: Any, place: str = "") -> int:
+        return 0
+
+    def bury(self, batch: StagedBatch, faults: Any) -> None: ...
+
+    def finish(self, batch: StagedBatch) -> Any:
+        return {}
+
+    def abandon(self, batch: StagedBatch) -> None: ...
+
+
+@dataclass(frozen=True)
+class _Keeping(TaskStep):
+    kept: Callable[[Any], Any]
+
+    def inputs(self, wanted: frozenset[str] | None) -> frozenset[str] | None:
+        return wanted
+
+    def apply(self, batch: StagedBatch, rows: Any) -> Any:
+        return rows.filter(self.kept(rows))
+
+
+def report_of(**steps: Callable[[Any], Any]) -> BatchReport:
+    named = {name: _Keeping(kept) for name, kept in steps.items()}
+    (told,) = StageTask([BATCH], {"out": SinkTask(_Nothing(), None)}, named)(iter([ROWS, ROWS]))
+    return BatchReport.decode(told.column("report")[0].as_py())
+
+
+def test_good_rows_that_a_step_drops_are_counted() -> None:
+    report = report_of(
+        first=lambda rows: pc.or_kleene(pc.greater_equal(rows.column("amount"), 0), rows.column("_fault").is_valid()),
+        second=lambda rows: pc.fill_null(pc.not_equal(rows.column("amount"), 0), True),
+    )
+    assert (report.error, report.dropped) == (None, {"first": 2, "second": 2})
+    assert (report.came, report.faults, report.rows, report.dead) == (8, 2, 2, 2)
+
+
+def test_a_step_that_drops_a_fault_fails_the_batch_and_is_named() -> None:
+    report = report_of(
+        harmless=lambda rows: pa.array([True] * rows.num_rows),
+        greedy=lambda rows: pc.greater_equal(rows.column("amount"), 0),
+    )
+    assert "1 of 1 rows with a fault are gone behind processor greedy" in str(report.error)
