@@ -31,11 +31,48 @@ HoldfastError
 
 from __future__ import annotations
 
+import errno
 import unicodedata
 from dataclasses import dataclass
 
 # Characters of a configuration line that an error quotes at most.
 _QUOTED = 120
+
+
+_HOST_FAULTS = frozenset(
+    {
+        errno.EAGAIN,
+        errno.EBUSY,
+        errno.EDQUOT,
+        errno.EINTR,
+        errno.EIO,
+        errno.EMFILE,
+        errno.ENFILE,
+        errno.ENOBUFS,
+        errno.ENODEV,
+        errno.ENOLCK,
+        errno.ENOMEM,
+        errno.ENOSPC,
+        errno.ENOTCONN,
+        errno.EREMOTEIO,
+        errno.ESTALE,
+        errno.ETIMEDOUT,
+        errno.EHOSTDOWN,
+        errno.EHOSTUNREACH,
+        errno.ENETDOWN,
+        errno.ENETUNREACH,
+    }
+)
+
+
+def is_host_fault(error: BaseException) -> bool:
+    """Whether an error of the operating system is the host's, a disk's or the network's: waiting helps.
+
+    What it was met at has no part in it. A file that has vanished, or that may not be read, is another matter.
+    """
+    if isinstance(error, ConnectionError | TimeoutError):
+        return True
+    return isinstance(error, OSError) and error.errno in _HOST_FAULTS
 
 
 class HoldfastError(Exception):

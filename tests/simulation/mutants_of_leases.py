@@ -218,6 +218,15 @@ def attempts_do_not_begin_anew(put: Put) -> None:
     put(transitions, "_moved", lambda history, now: replace(history, updated_at=now))
 
 
+@mutant()
+def a_fault_of_the_host_counts_an_attempt(put: Put) -> None:
+    def wait_for_outside(self: Committer, away: Sequence[tuple[Held, str]]) -> None:
+        for held, error in away:
+            self.count_attempt(held, error)
+
+    put(Committer, "_wait_for_outside", wait_for_outside)
+
+
 @mutant(start=1187)
 def a_hand_back_counts_as_an_attempt(put: Put) -> None:
     original = transitions.release

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import threading
 import time
@@ -60,6 +61,21 @@ def test_a_function_that_raises_fails_its_batch_with_its_own_words(site: Site) -
     reports = site.run()
     assert failed(reports["f2"]).error == "ValueError: twenty is no good"
     assert [type(reports[name]).__name__ for name in ("f0", "f1", "f3")] == ["Staged"] * 3
+
+
+def test_a_batch_for_which_its_host_had_no_room_counts_no_attempt(site: Site) -> None:
+    for number in range(2):
+        site.put(f"f{number}", lines(2, first=10 * number))
+
+    def full() -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    site.reading(stopping_at(10, full), schema=SCHEMA)
+    reports = site.run()
+    report = failed(reports["f1"])
+    assert "No space left on device" in report.error
+    assert report.unavailable
+    staged(reports["f0"])
 
 
 def test_a_plan_that_cannot_be_made_fails_every_batch_at_once_and_says_why(

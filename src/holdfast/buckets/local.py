@@ -13,6 +13,7 @@ import hashlib
 import os
 import stat
 import uuid
+import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from io import BufferedReader
@@ -190,7 +191,10 @@ class LocalBucket(Bucket):
 
 
 class LocalWriter:
-    """A staged file. Whatever is written to it is hashed on its way."""
+    """A staged file. Whatever is written to it is hashed on its way.
+
+    One that is not closed in order is deleted: on a full disk, what each attempt leaves would keep the next one out.
+    """
 
     def __init__(self, place: str, path: Path, file: BinaryIO, folders: Folders) -> None:
         self._place = place
@@ -200,11 +204,12 @@ class LocalWriter:
         self._digest = hashlib.sha256()
         self._size = 0
         self._whole = True
+        self._drop = weakref.finalize(self, _drop, os.getpid(), path, file)
 
     def write(self, data: bytes | memoryview) -> int:
         # A file that lacks what could not be written must never be closed as if it were whole.
         whole, self._whole = self._whole, False
-        with _told(f"write {self._path}"):
+        with self._dropping(), _told(f"write {self._path}"):
             self._file.write(data)
         self._digest.update(data)
         size = memoryview(data).nbytes
@@ -213,13 +218,23 @@ class LocalWriter:
         return size
 
     def close(self) -> tuple[Json, int, str]:
-        with _told(f"write {self._path}"), self._file:
-            if not self._whole:
-                raise SinkUnavailable(f"cannot write {self._path}: an earlier write has failed")
+        if not self._whole:
+            raise SinkUnavailable(f"cannot write {self._path}: an earlier write has failed")
+        with self._dropping(), _told(f"write {self._path}"), self._file:
             self._file.flush()
             os.fsync(self._file.fileno())
             self._folders.sync()
+        self._drop.detach()
         return self._place, self._size, self._digest.hexdigest()
+
+    @contextmanager
+    def _dropping(self) -> Iterator[None]:
+        try:
+            yield
+        except BaseException:
+            self._whole = False
+            self._drop()
+            raise
 
 
 class LocalLock:
@@ -242,6 +257,15 @@ def _told(doing: str) -> Iterator[None]:
     except OSError as error:
         reason = _REASONS.get(error.errno or 0) or error.strerror or str(error)
         raise SinkUnavailable(f"cannot {doing}: {reason}") from error
+
+
+def _drop(maker: int, path: Path, file: BinaryIO) -> None:
+    """Delete a staged file that nobody will ever name. A process that was forked meanwhile leaves it alone."""
+    if os.getpid() == maker:
+        with suppress(OSError):
+            path.unlink()
+        with suppress(OSError):
+            file.close()
 
 
 def _link_durably(draft: Path, path: Path, folders: Folders) -> bool:

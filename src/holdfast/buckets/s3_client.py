@@ -229,10 +229,16 @@ _opening = threading.Lock()
 
 
 def client_of(access: S3Access) -> S3Client:
-    """This process's client; made when it is first asked for."""
+    """This process's client; made when it is first asked for. Raises `SinkUnavailable` if that cannot be done now."""
+    from botocore.exceptions import BotoCoreError
+
     with _opening:
         if access not in _clients:
-            _clients[access] = S3Client(access)
+            try:
+                _clients[access] = S3Client(access)
+            except (BotoCoreError, OSError) as error:
+                # It reads files of its own: without free descriptors they are said to be missing.
+                raise SinkUnavailable(f"cannot make a client for s3://{access.bucket}: {error}") from error
         return _clients[access]
 
 

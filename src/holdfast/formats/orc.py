@@ -28,6 +28,27 @@ class OrcConfig(Options):
     )
 
 
+class _CalmWriter:
+    """Keeps what goes wrong until `check`: raised within a call, it ends the process in Arrow's ORC writer."""
+
+    def __init__(self, raw: RawWriter) -> None:
+        self._raw = raw
+        self._failure: Exception | None = None
+
+    def write(self, data: Any) -> int:
+        if self._failure is None:
+            try:
+                return self._raw.write(data)
+            except Exception as failure:  # noqa: BLE001 - raised by `check`
+                self._failure = failure
+        return memoryview(data).nbytes
+
+    def check(self) -> None:
+        """Raise what went wrong first."""
+        if self._failure is not None:
+            raise self._failure
+
+
 class Orc(Format):
     """Writes every data column as it is."""
 
@@ -45,10 +66,20 @@ class Orc(Format):
         import pyarrow as pa
         import pyarrow.orc
 
-        writer = pyarrow.orc.ORCWriter(pa.PythonFile(LeftOpen(raw), mode="w"), compression=self._compression)
+        calm = _CalmWriter(raw)
+        writer = pyarrow.orc.ORCWriter(pa.PythonFile(LeftOpen(calm), mode="w"), compression=self._compression)
+
+        def write(rows: Any) -> None:
+            writer.write(rows)
+            calm.check()
+
+        def close() -> None:
+            writer.close()
+            calm.check()
+
         # A file without rows must have columns too.
-        writer.write(schema.empty_table())
-        return GroupedFile(writer.write, writer.close, self._stripe_bytes)
+        write(schema.empty_table())
+        return GroupedFile(write, close, self._stripe_bytes)
 
     def read(self, data: BinaryIO) -> Iterator[Any]:
         import pyarrow as pa

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from holdfast.errors import BatchError, Unavailable
 from holdfast.flow.batch import Batch
 from holdfast.flow.engine import Engine, Failed, Report
-from holdfast.spark.failures import quieten, readable, session_is_gone
+from holdfast.spark.failures import is_of_the_host, quieten, readable, session_is_gone
 from holdfast.spark.job import Recipe, run_job
 
 if TYPE_CHECKING:
@@ -176,6 +176,7 @@ class SparkEngine(Engine):
                 if carried.cancelled.is_set() or self._is_gone(error):
                     raise
                 if len(batches) == 1:
-                    yield Failed(batches[0].id, str(error) if isinstance(error, BatchError) else readable(error))
+                    reason = str(error) if isinstance(error, BatchError) else readable(error)
+                    yield Failed(batches[0].id, reason, unavailable=is_of_the_host(error))
                 half = len(batches) // 2
                 todo += [some for some in (batches[half:], batches[:half]) if len(batches) > 1]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import re
 from typing import TYPE_CHECKING
 
@@ -19,6 +21,13 @@ _CAUSE = re.compile(r"^Caused by: (?P<error>[^\n]+: [^\n]+)", re.MULTILINE)
 _PACKAGE = re.compile(r"^(?:[a-z][\w$]*\.)+(?=[A-Z]\w*(?::|$))")
 _WRAPPERS = re.compile(r"^(?:SparkException|Py4JException): ")
 """Names of errors that say nothing beside their message."""
+_HOST_FAULT = re.compile(
+    "|".join(
+        re.escape(os.strerror(code))
+        for code in (errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.EIO, errno.ESTALE)
+    )
+)
+"""Java passes on what the operating system says, and nothing else of it."""
 
 
 def readable(error: BaseException) -> str:
@@ -28,6 +37,11 @@ def readable(error: BaseException) -> str:
     if not line:
         line = f"Spark failed and gave no reason ({type(error).__name__})" if text.strip() else type(error).__name__
     return line[:MAX_ERROR]
+
+
+def is_of_the_host(error: BaseException) -> bool:
+    """Whether Spark failed the job because a host of its cluster could not do its part: a full disk, and the like."""
+    return _HOST_FAULT.search(readable(error)) is not None
 
 
 def session_is_gone(spark: SparkSession, error: BaseException) -> bool:

@@ -15,7 +15,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from holdfast.errors import BatchError, SourceUnavailable, Unavailable
+from holdfast.errors import BatchError, SourceUnavailable, Unavailable, is_host_fault
 from holdfast.flow.deadletter import BATCH, DAMAGE, UNAVAILABLE, Fault
 from holdfast.flow.processor import TaskStep
 from holdfast.flow.source import FAULT_COLUMN, ITEM_COLUMN
@@ -231,7 +231,7 @@ class _Attempt:
             work()
         except Exception as error:  # noqa: BLE001 - whatever it is, it is this batch's error and not the job's
             report.error = _told(error)
-            report.unavailable = isinstance(error, Unavailable)
+            report.unavailable = isinstance(error, Unavailable) or is_host_fault(error)
             report.parts = {}
             self._abandon(batch_id)
 

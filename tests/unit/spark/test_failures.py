@@ -12,7 +12,7 @@ from holdfast.errors import Unavailable
 from holdfast.flow.batch import Batch, Cut, Name
 from holdfast.leases.lease import Lease
 from holdfast.spark.engine import Recipe, SparkEngine
-from holdfast.spark.failures import MAX_ERROR, readable, session_is_gone
+from holdfast.spark.failures import MAX_ERROR, is_of_the_host, readable, session_is_gone
 from holdfast.testing.flows import NumbersSource
 
 FROM_A_WORKER = """An exception was thrown from the Python worker. Please see the stack trace below.
@@ -136,3 +136,20 @@ def test_when_spark_is_gone_no_batch_is_handed_back_as_innocent_and_the_node_is_
     assert engine.poll(0) == []
     assert engine.room() == 0
     engine.close()
+
+
+DISK_FULL = """An error occurred while calling o99.collectToPython.
+: org.apache.spark.SparkException: Job aborted due to stage failure: Task 0 in stage 3.0 failed 1 times, \
+most recent failure: Lost task 0.0 in stage 3.0 (TID 5) (localhost executor driver): \
+java.io.IOException: No space left on device
+\tat java.base/sun.nio.ch.FileDispatcherImpl.write0(Native Method)
+"""
+NO_DESCRIPTORS = """Traceback (most recent call last):
+  File "job.py", line 3, in clean
+OSError: [Errno 24] Too many open files: '/data/names.csv'
+"""
+
+
+@pytest.mark.parametrize(("text", "is_host"), [(DISK_FULL, True), (NO_DESCRIPTORS, True), (FROM_A_WORKER, False)])
+def test_a_job_that_its_host_failed_is_told_from_one_that_a_batch_failed(text: str, is_host: bool) -> None:
+    assert is_of_the_host(RuntimeError(text)) is is_host

@@ -11,8 +11,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from holdfast.buckets.bucket import Bucket
-from holdfast.errors import HoldfastError
-from holdfast.flow.deadletter import batch_fault
+from holdfast.errors import HoldfastError, Unavailable
+from holdfast.flow.deadletter import Fault, batch_fault, unavailable_fault
 from holdfast.flow.format import Format
 from holdfast.flow.source import BATCH_COLUMN, FAULT_COLUMN, ITEM_COLUMN, SIZE_COLUMN
 from holdfast.sources.archive.catalog import ArchivedFile
@@ -67,8 +67,10 @@ class ArchiveRead:
         try:
             for files in batch.commits:
                 yield from self._of_commit(batch, files)
+        except Unavailable as away:
+            yield _faulty(batch, unavailable_fault(str(away)))
         except (HoldfastError, ValueError, OSError) as error:
-            yield _faulty(batch, str(error))
+            yield _faulty(batch, batch_fault(str(error)))
 
     def _of_commit(self, batch: ArchivedBatch, files: Sequence[ArchivedFile]) -> Iterator[Any]:
         portions = [self._of_file(batch, file) for file in files]
@@ -118,12 +120,12 @@ def _kafka_rows(batch: ArchivedBatch, file: ArchivedFile, rows: Any, before: int
     return pa.RecordBatch.from_arrays([*system, *own], names=names)
 
 
-def _faulty(batch: ArchivedBatch, reason: str) -> Any:
+def _faulty(batch: ArchivedBatch, fault: Fault) -> Any:
     """One row that fails the whole batch."""
     system = [
         pa.array([batch.id]),
         pa.array([batch.start], pa.int64()),
-        pa.array([batch_fault(reason).encode()]),
+        pa.array([fault.encode()]),
         pa.array([0], pa.int64()),
     ]
     names = [BATCH_COLUMN, ITEM_COLUMN, FAULT_COLUMN, SIZE_COLUMN, *OWN.names]

@@ -41,8 +41,6 @@ class Cutting:
             # Whether it is packed is asked only where that decides something: on S3 it costs a request.
             if size - start <= limits.max_bytes or self._is_undivided(place):
                 return _cut(start, size, size, damage)
-        except OSError as error:
-            return BatchError(f"cannot read {place.path}: {error.strerror}")
         except BatchError as wrong:
             return wrong
         # In equal parts, so that no small rest is left.
@@ -51,14 +49,12 @@ class Cutting:
         return _cut(start, end, size, damage)
 
     def pieces(self, batch_id: str, place: ObjectPlace, planned: Cut) -> list[Piece]:
-        """The parts of a batch of one object that tasks read apart. Raises `SourceUnavailable`."""
+        """The parts of a batch of one object that tasks read apart."""
         start, end, most = planned.start["offset"], planned.end["offset"], self._config.split_bytes
         try:
             undivided = end - start > most and self._is_undivided(place)
-        except BatchError:
-            undivided = True  # the task that opens it tells what is wrong with it
-        except OSError as error:
-            raise SourceUnavailable(f"cannot read {place.path}: {error.strerror}") from error
+        except (BatchError, SourceUnavailable):
+            undivided = True  # the task that opens it tells what is wrong with it; other objects are read meanwhile
         return cut(Piece(batch_id, place, start, end, undivided), most)
 
     def salvages(self, batch: Batch) -> bool:

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.errors import Refused, SourceUnavailable
-from holdfast.flow.batch import Batch, Limits, Name, Plan
+from holdfast.events import Event, Unreachable
+from holdfast.flow.batch import Batch, Limits, Name, Plan, Wait
 from holdfast.leases.lease import Lease
 from holdfast.sources.objects.config import ObjectsConfig
 from holdfast.sources.objects.cutting import Cutting
@@ -18,6 +19,9 @@ from holdfast.sources.objects.finding_order import Candidate
 from holdfast.sources.objects.pieces import Piece
 from holdfast.sources.objects.places import FilePlace
 from holdfast.sources.objects.site import Site
+
+PAUSE = 5.0
+"""Seconds until a file is looked at again of which the host could not tell."""
 
 
 class FolderSite(Site):
@@ -30,6 +34,7 @@ class FolderSite(Site):
         self._cutting = Cutting(config)
         self._folder = folder.absolute()
         self._selection = Selection(config.include, config.exclude)
+        self._noticed: list[Event] = []
 
     def open(self) -> None:
         self.check()
@@ -37,7 +42,11 @@ class FolderSite(Site):
             raise Refused(f"{self._folder} is no folder")
 
     def check(self) -> None:
-        if not self._folder.exists():
+        try:
+            there = self._folder.exists()
+        except OSError as error:
+            raise SourceUnavailable(f"cannot look at {self._folder}: {error.strerror}") from error
+        if not there:
             raise SourceUnavailable(f"the folder {self._folder} is not there")
 
     def admit(self, state: dict[str, Any]) -> None:
@@ -66,7 +75,16 @@ class FolderSite(Site):
         return Name(Path(lease.spec["folder"]).name or "objects", digest[:32])
 
     def plan(self, lease: Lease, limits: Limits) -> Plan:
-        return self._cutting.next(_place(lease), lease.progress.position, limits)
+        try:
+            return self._cutting.next(_place(lease), lease.progress.position, limits)
+        except SourceUnavailable as away:
+            # A bad block of the disk is met at one file; the others are read meanwhile.
+            self._noticed.append(Unreachable("source", str(away), PAUSE))
+            return Wait(PAUSE)
+
+    def noticed(self) -> list[Event]:
+        noticed, self._noticed = self._noticed, []
+        return noticed
 
     def pieces(self, batch: Batch) -> list[Piece]:
         return self._cutting.pieces(batch.id, _place(batch.lease), batch.cut)

@@ -9,10 +9,11 @@ import os
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from io import RawIOBase
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from holdfast.errors import BatchError
+from holdfast.errors import BatchError, SourceUnavailable, is_host_fault
 
 if TYPE_CHECKING:
     from holdfast.buckets.s3_access import S3Access
@@ -25,7 +26,7 @@ class RandomBytes(Protocol):
         """Go to that byte, counted from the beginning. Reads nothing yet."""
 
     def read(self, size: int = -1, /) -> bytes:
-        """Up to so many bytes; none at the end only. Raises `BatchError`, `SourceUnavailable` or `OSError`."""
+        """Up to so many bytes; none at the end only. Raises `BatchError` or `SourceUnavailable`."""
 
 
 class ObjectPlace(Protocol):
@@ -40,7 +41,7 @@ class ObjectPlace(Protocol):
         """Its bytes."""
 
     def check(self) -> None:
-        """Raise `BatchError` if it has vanished or changed, where that costs no request."""
+        """Raise `BatchError` if it has vanished or changed, where that costs no request; or `SourceUnavailable`."""
 
     @property
     def is_far(self) -> bool:
@@ -72,25 +73,20 @@ class FilePlace:
             return data.read()
 
     def check(self) -> None:
-        try:
+        with _told(self.path):
             self._compare(Path(self.path).stat())
-        except FileNotFoundError:
-            raise BatchError(f"{self.path} has vanished since it was found") from None
-        except OSError as error:
-            raise BatchError(f"cannot read {self.path}: {error.strerror}") from error
 
     @contextmanager
     def opened(self) -> Iterator[RandomBytes]:
-        where = Path(self.path)
-        try:
-            file = where.open("rb", buffering=0)
-        except FileNotFoundError:
-            raise BatchError(f"{self.path} has vanished since it was found") from None
-        except OSError as error:
-            raise BatchError(f"cannot open {self.path}: {error.strerror}") from error
+        with _told(self.path):
+            file = Path(self.path).open("rb", buffering=0)  # noqa: SIM115 - the caller's errors are not ours
         with file:
-            self._compare(os.fstat(file.fileno()))
-            yield file
+            self._look_at(file)
+            yield _FileBytes(self.path, file)
+            self._look_at(file)
+
+    def _look_at(self, file: RawIOBase) -> None:
+        with _told(self.path):
             self._compare(os.fstat(file.fileno()))
 
     def _compare(self, now: os.stat_result) -> None:
@@ -99,6 +95,34 @@ class FilePlace:
                 f"{self.path} has changed since it was found: it had {self.size} bytes and has {now.st_size}; "
                 "files must be complete when they appear in the folder"
             )
+
+
+class _FileBytes:
+    """An open file. What its host cannot do is told as such, so that no codec takes it for damage of the object."""
+
+    def __init__(self, path: str, file: RawIOBase) -> None:
+        self._path = path
+        self._file = file
+
+    def seek(self, offset: int, /) -> int:
+        with _told(self._path):
+            return self._file.seek(offset)
+
+    def read(self, size: int = -1, /) -> bytes:
+        with _told(self._path):
+            return self._file.read(size) or b""
+
+
+@contextmanager
+def _told(path: str) -> Iterator[None]:
+    """Turn an error of the operating system into the source's, or into one of this object."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise BatchError(f"{path} has vanished since it was found") from None
+    except OSError as error:
+        kind = SourceUnavailable if is_host_fault(error) else BatchError
+        raise kind(f"cannot read {path}: {error.strerror or error}") from error
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute
 
-from holdfast.errors import BatchError, SourceUnavailable
+from holdfast.errors import BatchError, Unavailable, is_host_fault
 from holdfast.flow.deadletter import Fault, batch_fault, damage_fault, unavailable_fault
 from holdfast.flow.source import BATCH_COLUMN, FAULT_COLUMN, ITEM_COLUMN
 from holdfast.sources.objects.ahead import fetched_ahead
@@ -59,13 +59,8 @@ class ObjectsRead:
     def _rows_of(self, piece: Piece, frame: _Frame) -> Iterator[Any]:
         try:
             yield from self._read(piece, frame)
-        except SourceUnavailable as away:
-            yield frame.faulty([(piece.start, unavailable_fault(str(away)))])
-        except (BatchError, OSError) as error:
-            path = piece.place.path
-            reason = str(error) if path in str(error) else f"{path}: {error}"
-            salvaged = piece.salvage and isinstance(error, Damaged)
-            yield frame.faulty([(piece.start, damage_fault(reason) if salvaged else batch_fault(reason))])
+        except (BatchError, Unavailable, OSError) as error:
+            yield frame.faulty([(piece.start, _fault(piece, error))])
 
     def _read(self, piece: Piece, frame: _Frame) -> Iterator[Any]:
         with piece.place.opened() as data:
@@ -114,6 +109,15 @@ class _Frame:
         if self._base:
             items = pa.compute.add(items, self._base)
         return _framed(self._schema, self._batch, np.zeros(len(items), np.int32), items, faults, columns)
+
+
+def _fault(piece: Piece, error: Exception) -> Fault:
+    """What an object that cannot be read is to its batch."""
+    path = piece.place.path
+    reason = str(error) if path in str(error) else f"{path}: {error}"
+    if isinstance(error, Unavailable) or is_host_fault(error):
+        return unavailable_fault(reason)
+    return damage_fault(reason) if piece.salvage and isinstance(error, Damaged) else batch_fault(reason)
 
 
 def _framed(schema: pa.Schema, batches: Any, which: Any, items: Any, faults: Any, columns: Sequence[Any]) -> Any:

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from holdfast.errors import BatchError, SourceUnavailable
+from holdfast.errors import BatchError, Unavailable
 from holdfast.sources.objects.codecs.codec import Codec
 from holdfast.sources.objects.codecs.lines import LineCodec
 from holdfast.sources.objects.compressions import HEAD_BYTES, compression_of
@@ -58,7 +58,7 @@ def _is_whole(piece: Piece) -> bool:
 def _bodies(pieces: Sequence[Piece]) -> list[bytes] | None:
     try:
         return [piece.place.fetched() for piece in pieces]
-    except (BatchError, SourceUnavailable, OSError):
+    except (BatchError, Unavailable):
         return None  # told when the object is read by itself
 
 
