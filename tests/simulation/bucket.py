@@ -39,6 +39,8 @@ class Watcher(Protocol):
 
     def discarded(self, sink: str, place: str) -> None: ...
 
+    def moved(self, sink: str, key: str, file: DataFile) -> None: ...
+
 
 class BucketServer:
     """One root. In copy mode a published object's staging stays until it is discarded; else publishing moves it."""
@@ -56,6 +58,7 @@ class BucketServer:
         self.staged: dict[str, DataFile] = {}
         self.visible: dict[str, DataFile] = {}
         self.objects: dict[str, bytes] = {}
+        self.replaced: dict[str, DataFile] = {}
         self.expired: set[str] = set()
         self._targets: dict[str, str] = {}
         self._watcher = watcher
@@ -93,6 +96,14 @@ class BucketServer:
         self.visible[file.key] = staged
         self._watcher.became_visible(self.sink, file.key, staged)
         return Published.DONE
+
+    def move(self, key: str, to: str) -> bool:
+        """Away from readers; true if it is there, by this call or an earlier one."""
+        file = self.visible.pop(key, None)
+        if file is not None:
+            self.replaced[to] = file
+            self._watcher.moved(self.sink, key, file)
+        return to in self.replaced
 
     def discard(self, handles: Sequence[Json]) -> None:
         for place in handles:
@@ -154,6 +165,9 @@ class BucketClient(Bucket):
     def discard(self, handles: Sequence[Json]) -> None:
         if handles:
             self._call("discard", "", lambda: self._server.discard(handles))
+
+    def move(self, key: str, to: str) -> bool:
+        return self._call("move", key, lambda: self._server.move(key, to))
 
     def staged_under(self, prefix: str) -> Iterator[tuple[str, Json]]:
         def listed() -> list[tuple[str, Json]]:

@@ -164,6 +164,9 @@ class FilesOracle(Oracle):
         elif (key, file.digest) not in [(told["key"], told["sha256"]) for told in manifest["files"]]:
             self.fail(f"{sink}: {key} is visible and its manifest names others")
 
+    def moved(self, sink: str, key: str, file: DataFile) -> None:
+        self.fail(f"{sink}: {key} with {file.items} was taken away")
+
     def discarded(self, sink: str, place: str) -> None:
         if self.rollbacks:
             return

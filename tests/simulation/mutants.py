@@ -24,6 +24,7 @@ from tests.simulation import (
     mutants_of_index,
     mutants_of_leases,
     mutants_of_rebuilds,
+    mutants_of_replacing,
     mutants_of_runs,
     mutants_of_sourcing,
     mutants_of_visible,
@@ -44,6 +45,7 @@ MODULES = (
     mutants_of_watching,
     mutants_of_index,
     mutants_of_rebuilds,
+    mutants_of_replacing,
 )
 DEFINED = [found for module in MODULES for found in vars(module).values()]
 MUTANTS = [found for found in DEFINED if isinstance(found, Mutant)]

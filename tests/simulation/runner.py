@@ -18,6 +18,7 @@ from tests.simulation.fleet import Fleet
 from tests.simulation.floor import ForgetfulSite
 from tests.simulation.generations import RollOut
 from tests.simulation.kernel import Trace
+from tests.simulation.replacing import ReplacingSite
 from tests.simulation.runs import RunsSite
 from tests.simulation.scenario import SCENARIOS
 from tests.simulation.site import Site
@@ -40,6 +41,7 @@ SITES: dict[str, type[Site]] = {
     "rebuilds": RollOut,
     "visible": VisibleFleet,
     "finalizer": FinalizingFleet,
+    "replace": ReplacingSite,
 }
 """Worlds of another make than pipelines of one version."""
 

@@ -47,9 +47,10 @@ SOURCING = Scenario("sourcing", nodes=2, partitions=2, items=2, kinds=LEASE_KIND
 RUNS = Scenario("runs", nodes=2, partitions=2, items=3, kinds=LEASE_KINDS)
 GENERATIONS = Scenario("generations", nodes=3, partitions=2, items=8, kinds=ROLL_OUT_KINDS)
 REBUILDS = Scenario("rebuilds", nodes=2, partitions=2, items=8, kinds=REBUILD_KINDS, losing=True)
+REPLACE = Scenario("replace", nodes=2, partitions=2, items=8, kinds=LASTING_KINDS)
 FINALIZER = Scenario("finalizer", nodes=2, partitions=3, items=8, kinds=LASTING_KINDS)
 VISIBLE = Scenario("visible", nodes=2, partitions=2, items=8)
-ALL = (MICRO, MESO, STREAMS, FLOOR, SOURCING, RUNS, OBJECTS, INDEX, GENERATIONS, REBUILDS, VISIBLE, FINALIZER)
+ALL = (MICRO, MESO, STREAMS, FLOOR, SOURCING, RUNS, OBJECTS, INDEX, GENERATIONS, REBUILDS, VISIBLE, FINALIZER, REPLACE)
 SCENARIOS = {scenario.name: scenario for scenario in ALL}
 
 

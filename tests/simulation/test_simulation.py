@@ -25,6 +25,7 @@ CHUNKS = {
     "rebuilds": (400, 50),
     "visible": (300, 50),
     "finalizer": (200, 50),
+    "replace": (200, 50),
 }
 """Seeds by scenario, and how many make one test: small enough that all cores end together."""
 PARTS = [

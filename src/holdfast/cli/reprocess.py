@@ -106,9 +106,9 @@ def backfill(
 
 
 def _replace(settings: Settings, store: Store, asked: Rewind, *, dry_run: bool) -> None:
-    from holdfast.jobs.replacing import Replacing
+    from holdfast.jobs.replacing import replacing_of
 
-    replacing = Replacing(settings, store, asked, log(), getpass.getuser())
+    replacing = replacing_of(settings, store, asked, log(), getpass.getuser())
     done = replacing.preview() if dry_run else replacing.carry_out()
     if done.start != done.asked:
         output.tell(f"only whole commits are replaced: the one that holds offset {done.asked} begins at {done.start}")

@@ -24,10 +24,14 @@ def coming_generation(settings: Settings, store: Store, pipeline: str, created_b
     It is the file's own where that comes next, so that what is written again and what is written from the roll-out on
     have the same number. The live pipeline goes on with its own.
     """
-    known = app.generations(settings, store, pipeline)
     chosen = settings.pipelines[pipeline]
-    mine = Generation(1, digest_of(chosen), parsing_of(chosen), created_by)
-    number = _free_number(known, chosen.generation, mine.digest)
+    mine = Generation(chosen.generation, digest_of(chosen), parsing_of(chosen), created_by)
+    return register_coming(app.generations(settings, store, pipeline), mine)
+
+
+def register_coming(known: Generations, mine: Generation) -> int:
+    """Make this parsing known under its own number where that comes next, else under the next one; the number."""
+    number = _free_number(known, mine.number, mine.digest)
     known.register(replace(mine, number=number), switch=False)
     return number
 

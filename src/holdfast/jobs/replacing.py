@@ -7,10 +7,9 @@ redrives have written), make the new generation current, let the partition begin
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import pairwise
 
 from holdfast import app
@@ -20,6 +19,7 @@ from holdfast.config.digest import digest_of
 from holdfast.config.models import Settings
 from holdfast.errors import Halt, Refused, TransitionRefused, UsageError
 from holdfast.events import Notice
+from holdfast.flow.generations import Generations
 from holdfast.flow.manifest import Manifest, decode_manifest, standing
 from holdfast.flow.names import OURS, folder, staged_token, staging_folder
 from holdfast.flow.replacing import ReplacingPlan, commit_start, decode_plan, files_from, plan_key
@@ -28,15 +28,15 @@ from holdfast.jobs.making import FILES, check_digest, coming_generation
 from holdfast.jobs.redriven import Redriven, fence_redrives, lowest_straddling, redriven_from
 from holdfast.jobs.rewinding import Rewind, first_offset, partition_row
 from holdfast.leases import transitions
-from holdfast.leases.lease import FINISHED, Lease
+from holdfast.leases.lease import FINISHED, Json, Lease
 from holdfast.leases.operate import Operator
 from holdfast.leases.store import Store
+from holdfast.leases.world import Clock, HostClock
 from holdfast.sinks.files.sink import FilesSink
 
 PATIENCE = 60.0
 """Seconds that the last commit of a partition is given to be published."""
 PAUSE = 0.1
-MOVED_AT_ONCE = 8
 
 
 @dataclass(frozen=True)
@@ -53,23 +53,74 @@ class Replaced:
     """Files that were nowhere."""
 
 
-class Replacing:
-    """Replaces what a pipeline has written of one Kafka partition from an offset on."""
+class ParsingFile:
+    """What the settings say of the pipeline whose records are replaced, and what its source still has."""
 
-    def __init__(self, settings: Settings, store: Store, asked: Rewind, emit: app.Emit, by: str) -> None:
+    def __init__(self, settings: Settings, store: Store, asked: Rewind, by: str, sinks: Mapping[str, Sink]) -> None:
         self._settings = settings
         self._store = store
         self._asked = asked
-        self._emit = emit
         self._by = by
-        self._operator: Operator = app.operator(settings, store, asked.pipeline)
-        self._generations = app.generations(settings, store, asked.pipeline)
-        self._roots, self._sinks = _roots(settings, asked.pipeline)
+        self._sinks = sinks
+
+    @property
+    def digest(self) -> str:
+        return digest_of(self._settings.pipelines[self._asked.pipeline])
+
+    def row(self) -> Lease:
+        """The live row of the partition. Raises `UsageError` if it was never read."""
+        return partition_row(self._settings, self._store, self._asked)
+
+    def first_offset(self, to: str) -> int:
+        """The offset that an offset or a time means. Raises `UsageError` if the source does not have it any more."""
+        return first_offset(self._settings, replace(self._asked, to=to))
+
+    def coming_generation(self) -> int:
+        """A generation of this file's parsing that is not current yet."""
+        return coming_generation(self._settings, self._store, self._asked.pipeline, self._by)
+
+    def check_digest(self, generation: int) -> None:
+        """Raise `Refused` unless this file's parsing is that of the generation."""
+        check_digest(self._settings, self._store, self._asked.pipeline, generation)
+
+    def fence_redrives(self) -> None:
+        """End redrives of the partition's dead letters, and publish what they have committed."""
+        fence_redrives(self._settings, self._store, self._asked.pipeline, self._asked.key, self._sinks)
+
+
+def replacing_of(settings: Settings, store: Store, asked: Rewind, emit: app.Emit, by: str) -> Replacing:
+    """Of a pipeline, as its settings have it. Raises `UsageError` if it has sinks besides files."""
+    roots, sinks = _roots(settings, asked.pipeline)
+    operator = app.operator(settings, store, asked.pipeline)
+    generations = app.generations(settings, store, asked.pipeline)
+    return Replacing(asked, ParsingFile(settings, store, asked, by, sinks), operator, generations, roots, emit)
+
+
+class Replacing:
+    """Replaces what a pipeline has written of one Kafka partition from an offset on."""
+
+    def __init__(
+        self,
+        asked: Rewind,
+        file: ParsingFile,
+        operator: Operator,
+        generations: Generations,
+        roots: Mapping[str, Bucket],
+        emit: app.Emit,
+        clock: Clock | None = None,
+    ) -> None:
+        self._asked = asked
+        self._file = file
+        self._operator = operator
+        self._generations = generations
+        self._roots = roots
+        self._emit = emit
+        self._clock = clock or HostClock()
 
     def preview(self) -> Replaced:
         """What `carry_out` would do. Changes nothing. Raises `UsageError`, and `Refused` before the roll-out."""
-        row = partition_row(self._settings, self._store, self._asked)
-        wanted, committed = first_offset(self._settings, self._asked), row.progress.position["offset"]
+        row = self._file.row()
+        wanted, committed = self._file.first_offset(self._asked.to), row.progress.position["offset"]
         if wanted >= committed:
             raise UsageError(f"{self._asked.key} is committed up to {committed}: there is nothing to replace")
         self._check_parsing()
@@ -79,12 +130,12 @@ class Replacing:
 
     def carry_out(self) -> Replaced:
         """Do it, or finish what was begun. Blocks until all files are moved. Raises as `preview`."""
-        row = partition_row(self._settings, self._store, self._asked)
+        row = self._file.row()
         if transitions.set_aside_for(row) is None:
             seen = self.preview()
             row = self._set_aside({"plan": self._operator.new_id()[:12], "from": seen.start, "asked": seen.asked})
         why = transitions.set_aside_for(row)
-        fence_redrives(self._settings, self._store, self._asked.pipeline, self._asked.key, self._sinks)
+        self._file.fence_redrives()
         self._sweep(row)
         plans = self._plans(row)
         missing = [key for root, plan in plans.items() for key in self._moved(self._roots[root], plan)]
@@ -93,7 +144,7 @@ class Replacing:
         if self._generations.current()[0] < number:
             self._generations.switch(number)
         self._finish(plans)
-        self._operator.change(self._asked.key, _begun_again({"offset": start}, number))
+        self._begin_again(why, {"offset": start}, number)
         moves = tuple((root, key) for root, plan in plans.items() for key in plan.files)
         return Replaced(start, row.progress.position["offset"], why["asked"], number, moves, tuple(missing))
 
@@ -101,7 +152,7 @@ class Replacing:
 
     def _check_parsing(self) -> None:
         number, digest = self._generations.current()
-        if digest != digest_of(self._settings.pipelines[self._asked.pipeline]):
+        if digest != self._file.digest:
             raise Refused(
                 f"generation {number} is current and has another parsing than this file; nodes that run it would write "
                 "the old files once more. Roll this file's parsing out first, see `holdfast generation`"
@@ -113,7 +164,7 @@ class Replacing:
         start = self._rounded(row, wanted)
         while (lower := lowest_straddling(redriven, start)) is not None:
             start = self._rounded(row, lower)
-        first_offset(self._settings, replace(self._asked, to=str(start)))
+        self._file.first_offset(str(start))
         return start
 
     def _files(self, bucket: Bucket, start: int) -> tuple[str, ...]:
@@ -142,7 +193,7 @@ class Replacing:
 
     def _set_aside(self, why: dict[str, object]) -> Lease:
         """Its owner learns of it with its next write. Waits until what was committed is published."""
-        give_up_at = time.monotonic() + PATIENCE
+        give_up_at = self._clock.monotonic() + PATIENCE
         reason = f"plan {why['plan']} replaces what was written from offset {why['from']} on"
         while True:
             try:
@@ -151,9 +202,9 @@ class Replacing:
                 )
             except TransitionRefused as refused:
                 row = self._operator.show(self._asked.key)
-                if time.monotonic() > give_up_at or row.status in FINISHED:
+                if self._clock.monotonic() > give_up_at or row.status in FINISHED:
                     raise Refused(f"{refused}; nothing was changed") from refused
-            time.sleep(PAUSE)
+            self._clock.wait(PAUSE)
 
     def _sweep(self, row: Lease) -> None:
         """Nothing that was staged before may appear after the files are moved, whoever still tries to publish it."""
@@ -171,12 +222,12 @@ class Replacing:
         if plans:
             first = next(iter(plans.values()))
             start, number = first.start, first.generation
-            check_digest(self._settings, self._store, self._asked.pipeline, number)
+            self._file.check_digest(number)
         else:
             self._check_parsing()
             # A redrive may have ended after the preview: only now nothing is added any more.
             start = self._start(row, why["from"])
-            number = coming_generation(self._settings, self._store, self._asked.pipeline, self._by)
+            number = self._file.coming_generation()
         return {
             root: plans.get(root) or self._recorded(row, bucket, start, number) for root, bucket in self._roots.items()
         }
@@ -194,8 +245,7 @@ class Replacing:
     def _moved(self, bucket: Bucket, plan: ReplacingPlan) -> Iterator[str]:
         """Moves every file; answers those that were nowhere."""
         moves = list(plan.moves)
-        with ThreadPoolExecutor(MOVED_AT_ONCE) as pool:
-            there = list(pool.map(lambda move: bucket.move(*move), moves))
+        there = bucket.together([partial(bucket.move, *move) for move in moves])
         for (old, _), found in zip(moves, there, strict=True):
             if not found:
                 self._emit(Notice(f"{old} is named by a manifest and was not there to be moved"))
@@ -204,6 +254,16 @@ class Replacing:
     def _finish(self, plans: Mapping[str, ReplacingPlan]) -> None:
         for root, plan in plans.items():
             self._roots[root].create(plan.done_key, b"{}")
+
+    def _begin_again(self, why: Json, position: dict[str, int], generation: int) -> None:
+        try:
+            self._operator.change(
+                self._asked.key, lambda row, now: transitions.begin_again(row, position, generation, now)
+            )
+        except TransitionRefused:
+            # An answer that was lost, or another call: it has begun again, and a node may have written the row since.
+            if transitions.set_aside_for(self._operator.show(self._asked.key)) == why:
+                raise
 
 
 def _roots(settings: Settings, pipeline: str) -> tuple[dict[str, Bucket], dict[str, Sink]]:
@@ -214,7 +274,3 @@ def _roots(settings: Settings, pipeline: str) -> tuple[dict[str, Bucket], dict[s
     roots = {named.name: named.use.config.root for named in named_sinks}
     buckets = {named.name: bucket_of(named.use.config.root, named.use.config.s3) for named in named_sinks}
     return {roots[name]: buckets[name] for name in roots}, {name: FilesSink(name, buckets[name]) for name in roots}
-
-
-def _begun_again(position: dict[str, int], generation: int) -> Callable[[Lease, float], Lease]:
-    return lambda row, now: transitions.begin_again(row, position, generation, now)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,9 +19,11 @@ from holdfast.events import Event
 from holdfast.flow.generations import Generation, Generations
 from holdfast.flow.run import RunStatus
 from holdfast.jobs import replacing
-from holdfast.jobs.replacing import Replaced, Replacing
+from holdfast.jobs.replacing import Replaced, Replacing, replacing_of
 from holdfast.jobs.rewinding import Rewind
+from holdfast.leases import transitions
 from holdfast.leases.lease import Commit, Counts, History, Lease, Ownership, Progress, Status
+from holdfast.leases.store import Outcome, Swap
 from tests.unit.audit.archive import Archive
 
 CONFIG = """
@@ -66,7 +68,7 @@ class Site:
 
     def replacing(self, to: int, form: str = "raw") -> Replacing:
         asked = Rewind("archive", "orders", 0, str(to))
-        return Replacing(self.settings(form), self.archive.store, asked, self.events.append, "ann")
+        return replacing_of(self.settings(form), self.archive.store, asked, self.events.append, "ann")
 
     def redrive(
         self, offsets: list[int], run: str = "redrive-0123456789ab", *, pending: bool = False, generation: int = 1
@@ -203,6 +205,25 @@ def test_a_call_that_was_interrupted_is_finished_by_the_next_one(
     site.archive.commit(10, 30, generation=done.generation)
     assert site.archive.doubts(deep=True, generation=2) == []
     assert len(site.plans()) == 1
+
+
+def test_an_answer_that_is_lost_at_the_end_does_not_make_it_refused(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = site.archive.store
+    swap = store.swap
+
+    def losing(swaps: Sequence[Swap]) -> list[Outcome]:
+        (outcome,) = swap(swaps)
+        row = swaps[0].lease
+        if outcome is not Outcome.OK or row.key != "orders|0" or row.status is not Status.UNASSIGNED:
+            return [outcome]
+        swap([Swap(row.version, transitions.stamped(row, transitions.take(row, "node", 1e10), "a node's"))])
+        return [Outcome.UNKNOWN]
+
+    monkeypatch.setattr(store, "swap", losing)
+    assert site.carry_out(15).generation == 2
+    assert site.archive.row().owner == "node"
 
 
 def _crashing(real: Callable[..., Any], *, after: bool) -> Callable[..., Any]:

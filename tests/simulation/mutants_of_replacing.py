@@ -1,0 +1,85 @@
+"""Mutants of rewind in place: what may not appear again, and when a range may begin anew."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+from holdfast.flow.generations import Generation, Generations
+from holdfast.jobs.replacing import Replacing
+from holdfast.leases import transitions
+from holdfast.leases.lease import Json, Lease
+from tests.simulation.mutation import Put, mutant
+
+
+@mutant("replace")
+def a_partition_is_set_aside_under_its_old_token(put: Put) -> None:
+    original = transitions.set_aside
+
+    def set_aside(lease: Lease, why: Json, reason: str, now: float) -> Lease:
+        aside = original(lease, why, reason, now)
+        return replace(aside, ownership=replace(aside.ownership, token=lease.token))
+
+    put(transitions, "set_aside", set_aside)
+
+
+@mutant("replace")
+def a_partition_is_set_aside_while_a_commit_waits(put: Put) -> None:
+    original = transitions.set_aside
+
+    def set_aside(lease: Lease, why: Json, reason: str, now: float) -> Lease:
+        aside = original(replace(lease, commit=replace(lease.commit, receipts=None)), why, reason, now)
+        return replace(aside, commit=lease.commit)
+
+    put(transitions, "set_aside", set_aside)
+
+
+@mutant("replace")
+def a_range_begins_in_the_middle_of_a_commit(put: Put) -> None:
+    put(Replacing, "_rounded", lambda self, row, wanted: wanted)
+
+
+@mutant("replace")
+def the_old_files_stay(put: Put) -> None:
+    def moved(_self: Replacing, _bucket: Any, _plan: Any) -> Iterator[str]:
+        return iter(())
+
+    put(Replacing, "_moved", moved)
+
+
+@mutant("replace")
+def a_range_is_written_again_under_the_generation_that_it_had(put: Put) -> None:
+    def begin_again(lease: Lease, position: Json, _generation: int, now: float) -> Lease:
+        return original(replace(lease, commit=replace(lease.commit, generation=0)), position, was(lease), now)
+
+    def was(lease: Lease) -> int:
+        return lease.commit.generation
+
+    original = transitions.begin_again
+    put(transitions, "begin_again", begin_again)
+
+
+@mutant("replace")
+def the_new_generation_is_never_made_current(put: Put) -> None:
+    def switch(self: Generations, number: int) -> Generation:
+        return self.show(number)
+
+    put(Generations, "switch", switch)
+
+
+@mutant("replace")
+def a_replacement_that_was_interrupted_is_planned_anew(put: Put) -> None:
+    def plans(self: Replacing, row: Lease) -> Any:
+        start, number = transitions.set_aside_for(row)["from"], self._file.coming_generation()
+        return {root: self._recorded(row, bucket, start, number) for root, bucket in self._roots.items()}
+
+    put(Replacing, "_plans", plans)
+
+
+@mutant("replace", start=167)
+def a_lost_answer_makes_a_replacement_that_is_done_a_refused_one(put: Put) -> None:
+    def begin_again(self: Replacing, _why: Json, position: dict[str, int], generation: int) -> None:
+        self._operator.change(self._asked.key, lambda row, now: transitions.begin_again(row, position, generation, now))
+
+    put(Replacing, "_begin_again", begin_again)
