@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.servers.dynamodb import DynamodbServer
-from tests.servers.kafka import KafkaServer
+from tests.servers.kafka import AUTHORIZING, KafkaServer
 from tests.servers.opensearch import OpenSearchServer
 from tests.servers.processes import MariadbServer, PostgresqlServer, running
 from tests.servers.s3 import S3Server
@@ -29,7 +29,7 @@ def mariadb_server() -> Iterator[MariadbServer]:
 
 @pytest.fixture(scope="session")
 def kafka_server() -> Iterator[KafkaServer]:
-    with running(KafkaServer) as server:
+    with running(KafkaServer, **AUTHORIZING) as server:
         yield server
 
 

@@ -11,15 +11,28 @@ out of a topic unless the test says so, and no topic appears because somebody as
 from __future__ import annotations
 
 import base64
+import shutil
 import time
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from confluent_kafka import KafkaException, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic, OffsetSpec
+from confluent_kafka.admin import (
+    AclBinding,
+    AclBindingFilter,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    NewPartitions,
+    NewTopic,
+    OffsetSpec,
+    ResourcePatternType,
+    ResourceType,
+)
 
 from holdfast.spark.java import find_java
 from tests.servers.processes import HOW_TO_INSTALL, Server, cache_folder, free_port, run
@@ -39,6 +52,12 @@ logger.started.name = kafka.server.KafkaRaftServer
 logger.started.level = INFO
 """
 _STARTED = b"Kafka Server started"
+
+AUTHORIZING = {
+    "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+    "allow.everyone.if.no.acl.found": "true",
+}
+"""Settings of a broker that can `deny` topics, and denies none at first."""
 
 Record = bytes | Mapping[str, Any]
 """A value alone, or any of `value`, `key`, `timestamp` (milliseconds) and `headers` (pairs of name and bytes)."""
@@ -141,6 +160,26 @@ class KafkaServer(Server):
         """Let everything below that offset age out."""
         admin = self.admin()
         _wait(admin.delete_records([TopicPartition(topic, partition, before)]))
+
+    @contextmanager
+    def denied(self, topic: str) -> Iterator[None]:
+        """While it lasts, nobody may look at the topic. The broker must have `AUTHORIZING`."""
+        rule = (ResourceType.TOPIC, topic, ResourcePatternType.LITERAL, "User:ANONYMOUS", "*", AclOperation.ALL)
+        admin = self.admin()
+        _wait(admin.create_acls([AclBinding(*rule, AclPermissionType.DENY)]))
+        _until(lambda: topic not in admin.list_topics(timeout=ANSWER_WITHIN).topics)
+        try:
+            yield
+        finally:
+            _wait(admin.delete_acls([AclBindingFilter(*rule, AclPermissionType.DENY)]))
+            _until(lambda: topic in admin.list_topics(timeout=ANSWER_WITHIN).topics)
+
+    def lose_logs(self, *topics: str) -> None:
+        """Start again without the records of these topics' first partitions, as after a failed disk."""
+        self.stop()
+        for topic in topics:
+            shutil.rmtree(self.folder / "data" / f"{topic}-0")
+        self.start()
 
     def offsets(self, topic: str, partition: int = 0) -> tuple[int, int]:
         """The first offset that is there and the one that comes next."""

@@ -12,7 +12,7 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from holdfast.errors import Halt, SourceUnavailable
-from holdfast.events import LagMeasured, RecordsLost, WaitsBehindTransaction
+from holdfast.events import LagMeasured, RecordsLost, TopicDenied, WaitsBehindTransaction
 from holdfast.flow.batch import Cut, Limits, Plan, Wait
 from holdfast.leases.lease import Lease, Progress, new_lease
 from holdfast.sources.kafka.cluster import Cluster, Place
@@ -215,6 +215,65 @@ def test_a_topic_that_was_created_anew_halts_what_was_read_of_the_old_one(kafka_
         plan = reading.plan(lease)
         assert isinstance(plan, Halt), plan
         assert "created anew" in str(plan)
+
+
+def test_unread_records_of_a_topic_that_was_deleted_are_lost(kafka_server: KafkaServer) -> None:
+    kafka_server.create_topic("dropped")
+    kafka_server.produce("dropped", [b"x"] * 5)
+    with reader(kafka_server, topics=["dropped"]) as reading:
+        lease = at(reading.found()["dropped|0"], 3)
+        reading.plan(lease)
+        kafka_server.delete_topic("dropped")
+        assert isinstance(reading.plan(lease), Wait)
+        reading.ahead += 61
+        plan = reading.plan(lease)
+        assert isinstance(plan, Halt), plan
+        assert plan.lost == (3, 5)
+        told = [one for one in reading.source.noticed() if isinstance(one, RecordsLost)]
+        assert [(one.start, one.end) for one in told] == [(3, 5)]
+
+
+def test_a_topic_that_we_may_not_read_holds_up_no_other(kafka_server: KafkaServer) -> None:
+    for topic in ("closed", "public"):
+        kafka_server.create_topic(topic)
+        kafka_server.produce(topic, [b"x"] * 5)
+    with reader(kafka_server, topics=["closed", "public"]) as reading:
+        leases = reading.found()
+        with kafka_server.denied("closed"):
+            assert reading.found().keys() == {"public|0"}
+            reading.source.plan(list(leases.values()), LIMITS)
+            reading.ahead += 10
+            closed, public = reading.source.plan([leases["closed|0"], leases["public|0"]], LIMITS)
+            assert isinstance(closed, Wait)
+            assert isinstance(public, Cut)
+            (told,) = [one for one in reading.source.noticed() if isinstance(one, TopicDenied)]
+            assert told.key == "closed|0"
+            assert "authorization" in told.error
+        assert reading.range(leases["closed|0"]) == (0, 5)
+        reading.source.open()
+
+
+def test_a_log_that_was_truncated_and_filled_again_is_noticed_and_a_mere_restart_is_not(
+    kafka_server: KafkaServer,
+) -> None:
+    topics = ("refilled", "filled-more", "kept")
+    for topic in topics:
+        kafka_server.create_topic(topic)
+        kafka_server.produce(topic, [b"old"] * 5)
+    with reader(kafka_server, topics=topics) as reading:
+        plans = {key: (lease, reading.plan(lease)) for key, lease in reading.found().items()}
+    read = {
+        key: replace(lease, progress=Progress({"offset": 5}, state=plan.state))
+        for key, (lease, plan) in plans.items()
+        if isinstance(plan, Cut)
+    }
+    kafka_server.lose_logs("refilled", "filled-more")
+    for topic, records in zip(topics, (5, 8, 2), strict=True):
+        kafka_server.produce(topic, [b"new"] * records)
+    with reader(kafka_server, topics=topics) as another:
+        assert another.range(read["kept|0"]) == (5, 7)
+        for key in ("refilled|0", "filled-more|0"):
+            assert "truncated below offset 5" in str(another.plan(read[key]))
 
 
 def test_offsets_of_the_group_go_forwards_only_whoever_writes_them(kafka_server: KafkaServer) -> None:

@@ -10,7 +10,8 @@ from holdfast.flow import finallook
 from holdfast.flow.finality import PartitionView, PlaceView, Rules, TopicView
 from holdfast.flow.finallook import FinalLook
 from holdfast.leases.lease import Lease, Status
-from holdfast.sources.kafka.source import KafkaSource, place_of
+from holdfast.sources.kafka.planning import place_of
+from holdfast.sources.kafka.source import KafkaSource
 from tests.simulation.mutation import Put, mutant, mutant_of_test
 
 

@@ -37,6 +37,7 @@ from holdfast.events.outside import (
     Notice,
     RecordsLost,
     SinkOpened,
+    TopicDenied,
     Unreachable,
     WaitsBehindTransaction,
 )
@@ -104,6 +105,7 @@ __all__ = [
     "RowsDropped",
     "SessionEnded",
     "SinkOpened",
+    "TopicDenied",
     "Unreachable",
     "WaitsBehindTransaction",
 ]

@@ -57,6 +57,16 @@ class RecordsLost(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class TopicDenied(Event):
+    """The brokers do not let this node read a partition's topic; others go on. Told every minute while it lasts."""
+
+    level: ClassVar[Level] = "error"
+    pipeline: str
+    key: str
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
 class WaitsBehindTransaction(Event):
     """A partition waits behind an open transaction: nothing from `offset` on can be read before it ends.
 

@@ -122,7 +122,8 @@ class Committer:
             advance = Advance(commit_id, report.position, {}, report.counts, report.acked)
             return lambda row: transitions.commit(row, advance, planned, now)
         held.complete_after_publish = report.last and not self._source.settles
-        advance = Advance(commit_id, report.end, self._to_publish(batch, report), report.counts, report.acked)
+        receipts, state = self._to_publish(batch, report), batch.cut.state
+        advance = Advance(commit_id, report.end, receipts, report.counts, report.acked, state)
         if advance.receipts or not held.complete_after_publish:
             return lambda row: transitions.commit(row, advance, planned, now)
         return lambda row: transitions.complete(transitions.commit(row, advance, planned, now), now)

@@ -27,6 +27,8 @@ class Advance:
     receipts: Mapping[str, Json]
     counts: Counts = Counts()
     acked: tuple[tuple[int, int], ...] = ()
+    state: Json = None
+    """The source's own; None leaves it as it is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +113,7 @@ def commit(lease: Lease, advance: Advance, expected: Lease, now: float) -> Lease
         progress=Progress(
             position=advance.position,
             acked=advance.acked,
-            state=lease.progress.state,
+            state=lease.progress.state if advance.state is None else advance.state,
             counts=lease.progress.counts + advance.counts,
         ),
         commit=replace(

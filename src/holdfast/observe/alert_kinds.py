@@ -32,6 +32,7 @@ from holdfast.events import (
     RecordsLost,
     RoundSubmitted,
     SessionEnded,
+    TopicDenied,
     Unreachable,
     WaitsBehindTransaction,
 )
@@ -91,6 +92,12 @@ TRANSACTION_OPEN = AlertKind(
     "open-transaction.md",
     (BatchCommitted, *_HELD_NO_MORE),
 )
+TOPIC_DENIED = AlertKind(
+    "topic_denied",
+    "The brokers do not let this node read a topic.",
+    "topic-denied.md",
+    (LagMeasured, *_HELD_NO_MORE),
+)
 RECORDS_LOST = AlertKind("records_lost", "The source has deleted records before they were read.", "records-lost.md")
 LEASE_LOST = AlertKind(
     "lease_lost", "A lease of this node was taken by another.", "node-expired.md", (PartitionAcquired,)
@@ -147,6 +154,7 @@ KINDS: Mapping[str, AlertKind] = {
         HALTED,
         LAGGING,
         TRANSACTION_OPEN,
+        TOPIC_DENIED,
         RECORDS_LOST,
         LEASE_LOST,
         SESSION_LOST,
@@ -232,6 +240,7 @@ def _at_once(kind: AlertKind, message: Callable[[Any], str]) -> Callable[[Any, A
 _SIGNS: Mapping[type[Event], Callable[[Any, AlertSettings], Sign | None]] = {
     PartitionFailed: _at_once(FAILED, lambda event: f"its retries are used up: {event.error}"),
     PartitionHalted: _at_once(HALTED, lambda event: event.reason),
+    TopicDenied: _at_once(TOPIC_DENIED, lambda event: f"the brokers do not let us read it: {event.error}"),
     RecordsLost: _at_once(
         RECORDS_LOST,
         lambda event: f"the source has deleted {event.start} to {event.end} (exclusive) before it was read",

@@ -41,6 +41,7 @@ from holdfast.events import (
     RecordsLost,
     RoundSubmitted,
     SessionEnded,
+    TopicDenied,
     Unreachable,
     WaitsBehindTransaction,
 )
@@ -62,6 +63,7 @@ AT_ONCE: list[tuple[Event, str, str | None, str | None]] = [
     (PartitionHalted("orders", "k", "store and bucket disagree"), "partition_halted", "orders", "k"),
     (LagMeasured("orders", "k", 1001, 1.0), "partition_lagging", "orders", "k"),
     (WaitsBehindTransaction("orders", "k", 10, "now", 900.0), "transaction_open", "orders", "k"),
+    (TopicDenied("orders", "k", "not authorized"), "topic_denied", "orders", "k"),
     (RecordsLost("orders", "k", 10, 25), "records_lost", "orders", "k"),
     (PartitionLost("orders", "k", "another token"), "lease_lost", "orders", "k"),
     (SessionEnded("host:1:a", "it could not be renewed in time"), "session_lost", None, None),
@@ -80,6 +82,7 @@ ENDS: dict[type[Event], Event] = {
     for event in (
         PartitionAcquired("orders", "k", 2),
         BatchCommitted("orders", "k", 1, 1, 0),
+        LagMeasured("orders", "k", 0, 0.0),
         PartitionReleased("orders", "k"),
         PartitionHandedOff("orders", "k", "host:2:b"),
         PartitionLost("orders", "k", "another token"),
@@ -168,6 +171,7 @@ def test_the_message_says_what_happened(watch: Watch) -> None:
         "store and bucket disagree",
         "1001 records behind, more than 1000",
         "waits behind an open transaction since now, at offset 10",
+        "the brokers do not let us read it: not authorized",
         "the source has deleted 10 to 25 (exclusive) before it was read",
         "another token",
         "session host:1:a has ended: it could not be renewed in time",

@@ -10,7 +10,7 @@ import pytest
 from pydantic import ValidationError
 
 from holdfast.errors import BatchError, Halt
-from holdfast.events import LagMeasured, Notice, RecordsLost, WaitsBehindTransaction
+from holdfast.events import LagMeasured, Notice, RecordsLost, TopicDenied, WaitsBehindTransaction
 from holdfast.flow.batch import Batch, Cut, Done, Limits, Name, Plan, Wait
 from holdfast.leases.lease import Commit, Lease, Progress, new_lease
 from holdfast.sources.kafka.cluster import Cluster, Glimpse, LogEnd, Place, Topic
@@ -27,6 +27,9 @@ class FakeCluster(Cluster):
         super().__init__({}, "read_committed")
         self.logs = {Place(name, number): log for name, logs in topics.items() for number, log in enumerate(logs)}
         self.ids = {name: f"id-{name}" for name in topics}
+        self.epochs: dict[Place, list[int]] = {}
+        """The offset at which each leader began, by its epoch; the last one leads."""
+        self.asked: list[Mapping[Place, tuple[int, int]]] = []
         self.highs: dict[Place, int] = {}
         """High watermarks, where they are beyond the last stable offset."""
         self.made_at: dict[Place, float] = {}
@@ -43,7 +46,13 @@ class FakeCluster(Cluster):
 
     def ends(self, places: Iterable[Place]) -> dict[Place, LogEnd]:
         stable = {place: self.logs[place][1] for place in places if place in self.logs}
-        return {place: LogEnd(end, self.highs.get(place, end)) for place, end in stable.items()}
+        epochs = {place: len(begun) - 1 for place, begun in self.epochs.items()}
+        return {place: LogEnd(end, self.highs.get(place, end), epochs.get(place)) for place, end in stable.items()}
+
+    def continued(self, positions: Mapping[Place, tuple[int, int]]) -> dict[Place, bool]:
+        self.asked.append(positions)
+        begun = {place: self.epochs[place][epoch + 1] for place, (_, epoch) in positions.items()}
+        return {place: begun[place] >= offset for place, (offset, _) in positions.items()}
 
     def starts(self, places: Iterable[Place]) -> dict[Place, int]:
         return {place: self.logs[place][0] for place in places if place in self.logs}
@@ -234,10 +243,13 @@ def test_a_topic_that_was_created_anew_a_moment_after_the_last_look_is_not_taken
 
 def test_what_was_read_of_a_topic_that_was_created_anew_meanwhile_is_doubted() -> None:
     stand = Stand(FakeCluster(orders=[(0, 90)], audit=[(0, 90)]), topics=["orders", "audit"])
-    batches = [Batch(key, lease, Name("t", "0"), Cut(None, None)) for key, lease in stand.found().items()]
+    cut = Cut({"offset": 0}, {"offset": 90})
+    batches = [Batch(key, lease, Name("t", "0"), cut) for key, lease in stand.found().items()]
     assert stand.source.doubts(batches) == {}
     stand.cluster.ids["orders"] = "another"
     assert list(stand.source.doubts(batches)) == ["orders|0"]
+    of_a_gap = replace(batches[1], cut=replace(cut, gaps=((0, 90),)))
+    assert stand.source.doubts([of_a_gap]) == {}  # nothing was read
 
 
 def test_a_topic_that_is_gone_is_waited_for() -> None:
@@ -414,3 +426,163 @@ def test_a_run_waits_for_an_open_transaction_and_does_not_take_it_for_a_loss() -
     row = bounded(stand, 20, 75)
     assert stand.plan(row).end == {"offset": 40}
     assert isinstance(stand.plan(at(row, 40)), Wait)
+
+
+# --- a topic that is deleted -----------------------------------------------------------------------------------------
+
+
+def deleted_with(stand: Stand, lease: Lease) -> Any:
+    """The plan, a while after the topic is gone."""
+    stand.plan(lease)
+    stand.source.noticed()
+    stand.cluster.logs.clear()
+    stand.cluster.ids.clear()
+    assert isinstance(stand.plan(lease), Wait)
+    stand.clock.now += 61.0
+    return stand.plan(lease)
+
+
+def test_unread_records_of_a_topic_that_is_deleted_are_lost() -> None:
+    stand = Stand(FakeCluster(orders=[(0, 90)]))
+    plan = deleted_with(stand, at(stand.found()["orders|0"], 10))
+    assert isinstance(plan, Halt)
+    assert plan.lost == (10, 90)
+    (told,) = stand.source.noticed()
+    assert told == RecordsLost("archive", "orders|0", 10, 90)
+
+
+def test_unread_records_of_a_topic_that_is_deleted_are_a_gap_if_the_setting_says_so() -> None:
+    stand = Stand(FakeCluster(orders=[(0, 90)]), on_loss="record")
+    lease = at(stand.found()["orders|0"], 10)
+    cut = deleted_with(stand, lease)
+    assert (cut.start, cut.end, cut.gaps) == ({"offset": 10}, {"offset": 90}, ((10, 90),))
+    assert stand.source.doubts([Batch("b", lease, Name("orders", "0"), cut)]) == {}
+    assert isinstance(stand.plan(at(lease, 90)), Wait)
+
+
+def test_a_node_that_never_saw_the_topic_knows_of_its_end_by_the_last_commit() -> None:
+    cluster = FakeCluster(orders=[(0, 90)])
+    lease = Stand(cluster).found()["orders|0"]
+    cluster.logs.clear()
+    cluster.ids.clear()
+    stand = Stand(cluster)
+    behind = replace(lease, progress=Progress({"offset": 10}, state={"end": 70}))
+    assert deleted_with(stand, behind).lost == (10, 70)
+
+
+def test_a_topic_that_is_deleted_when_all_of_it_was_read_is_told_once() -> None:
+    stand = Stand(FakeCluster(orders=[(0, 90)]))
+    lease = at(stand.found()["orders|0"], 90)
+    assert isinstance(deleted_with(stand, lease), Wait)
+    stand.plan(lease)
+    (told,) = stand.source.noticed()
+    assert isinstance(told, Notice)
+    assert "orders|0 was deleted; everything that was seen of it, up to offset 90" in told.message
+
+
+def test_a_run_over_a_topic_that_is_deleted_fails() -> None:
+    stand = Stand(FakeCluster(orders=[(0, 100)]))
+    assert "use a backfill" in str(deleted_with(stand, bounded(stand, 20, 75)))
+
+
+def test_unread_records_of_a_topic_that_was_created_anew_are_lost_too() -> None:
+    stand = Stand(FakeCluster(orders=[(0, 90)]))
+    lease = at(stand.found()["orders|0"], 10)
+    stand.plan(lease)
+    stand.cluster.ids["orders"], stand.cluster.logs[Place("orders", 0)] = "another", (0, 5)
+    assert stand.plan(lease).lost == (10, 90)
+
+
+def test_a_topic_that_was_created_anew_halts_a_partition_that_it_does_not_have() -> None:
+    stand = Stand(FakeCluster(orders=[(0, 90), (0, 90)]))
+    lease = at(stand.found()["orders|1"], 90)
+    stand.cluster.ids["orders"] = "another"
+    del stand.cluster.logs[Place("orders", 1)]
+    assert isinstance(stand.plan(lease), Halt)
+
+
+def test_new_partitions_of_a_topic_that_was_created_anew_are_not_mixed_with_the_old_ones() -> None:
+    stand, state = Stand(FakeCluster(orders=[(0, 90)], audit=[(0, 90)]), topics=["orders", "audit"]), dict[str, Any]()
+    assert list(stand.found(state)) == ["audit|0", "orders|0"]
+    stand.cluster.ids["orders"] = "another"
+    stand.cluster.logs |= {Place("orders", 1): (0, 5), Place("audit", 1): (0, 5)}
+    assert list(stand.found(state)) == ["audit|0", "audit|1"]
+    assert list(stand.found(state)) == ["audit|0", "audit|1"]
+    (told,) = [event for event in stand.source.noticed() if isinstance(event, Notice)]
+    assert "orders was deleted and created anew" in told.message
+
+
+# --- a topic that may not be read ------------------------------------------------------------------------------------
+
+
+def test_a_topic_that_is_denied_holds_up_no_other_and_is_told_every_minute() -> None:
+    stand = Stand(FakeCluster(orders=[(0, 90)], audit=[(0, 90)]), topics=["orders", "audit"], upload={"max_age": "1s"})
+    leases = stand.found()
+    stand.plan(*leases.values())
+    stand.cluster.denied["audit"] = "not authorized"
+    stand.clock.now += 70.0
+    for _ in range(3):
+        stand.clock.now += 20.0
+        audit, orders = stand.plan(leases["audit|0"], leases["orders|0"])
+        assert isinstance(audit, Wait)
+        assert isinstance(orders, Cut)
+    assert [event for event in stand.source.noticed() if isinstance(event, TopicDenied)] == [
+        TopicDenied("archive", "audit|0", "not authorized")
+    ]
+
+
+def test_the_start_setting_holds_for_a_topic_that_was_denied_at_first() -> None:
+    stand = Stand(FakeCluster(orders=[(0, 90)]), topics=["orders", "audit"], start="latest")
+    stand.cluster.denied["audit"] = "not authorized"
+    state: dict[str, Any] = {}
+    assert [lease.spec["start"] for lease in stand.found(state).values()] == [90]
+    stand.found(state)
+    stand.cluster.denied.clear()
+    stand.cluster.ids["audit"], stand.cluster.logs[Place("audit", 0)] = "id", (0, 70)
+    assert stand.found(state)["audit|0"].spec["start"] == 70
+    stand.cluster.logs[Place("audit", 1)] = (0, 70)
+    assert stand.found(state)["audit|1"].spec["start"] == "earliest"
+
+
+# --- a log that was truncated and filled again -----------------------------------------------------------------------
+
+
+def test_a_commit_keeps_the_epoch_and_the_end_of_the_log_that_it_was_planned_by() -> None:
+    stand = Stand(FakeCluster(orders=[(0, 10_000)]), upload={"max_bytes": "25600"})
+    stand.cluster.epochs[Place("orders", 0)] = [0, 50, 60]
+    assert stand.plan(stand.found()["orders|0"]).state == {"end": 10_000, "epoch": 2}
+
+
+@pytest.mark.parametrize("stored", [True, False])
+def test_a_log_that_was_truncated_and_filled_again_halts_its_partition(*, stored: bool) -> None:
+    stand, place = Stand(FakeCluster(orders=[(0, 90)])), Place("orders", 0)
+    stand.cluster.epochs[place] = [0]
+    lease = replace(
+        stand.found()["orders|0"], progress=Progress({"offset": 80}, state={"end": 90, "epoch": 0} if stored else None)
+    )
+    if not stored:
+        stand.plan(lease)
+    stand.cluster.epochs[place], stand.cluster.logs[place] = [0, 70], (0, 200)
+    halt = stand.plan(lease)
+    assert isinstance(halt, Halt)
+    assert "truncated below offset 80" in str(halt)
+    reopened = replace(lease, history=replace(lease.history, last_error=str(halt)))
+    assert not isinstance(stand.plan(reopened), Halt)
+    assert not isinstance(stand.plan(at(lease, 90)), Halt)
+
+
+def test_a_change_of_the_leader_alone_halts_nothing_and_is_asked_about_once() -> None:
+    stand, place = Stand(FakeCluster(orders=[(0, 90)])), Place("orders", 0)
+    lease = replace(stand.found()["orders|0"], progress=Progress({"offset": 80}, state={"end": 90, "epoch": 0}))
+    stand.cluster.epochs[place] = [0, 90]
+    for _ in range(3):
+        assert isinstance(stand.plan(lease), Wait)
+    assert stand.cluster.asked == [{place: (80, 0)}]
+
+
+def test_a_leader_that_was_deposed_is_not_believed() -> None:
+    stand, place = Stand(FakeCluster(orders=[(0, 90)]), upload={"max_records": 5}), Place("orders", 0)
+    lease = replace(stand.found()["orders|0"], progress=Progress({"offset": 80}, state={"end": 90, "epoch": 3}))
+    stand.cluster.epochs[place] = [0, 50]
+    assert isinstance(stand.plan(lease), Wait)
+    assert stand.cluster.asked == []

@@ -31,6 +31,19 @@ NOT_SERVED = {
     "_NOENT",
 }
 """What is said of a partition that is deleted, or that no broker leads right now."""
+DENIED = {"TOPIC_AUTHORIZATION_FAILED", "TOPIC_EXCEPTION"}
+"""What is said of a topic that we may not read, or whose name no topic can have; other topics are not concerned."""
+TRUNCATED = "log truncation"
+"""In what librdkafka says of an offset whose log does not reach back to the leader that it was read from."""
+
+
+_GLIMPSE: Mapping[str, Any] = {
+    "isolation.level": "read_uncommitted",
+    "enable.partition.eof": True,
+    "fetch.message.max.bytes": 65536,
+    "queued.max.messages.kbytes": 1024,
+}
+"""For a look at single records, also such that cannot be read yet."""
 
 
 class Place(NamedTuple):
@@ -76,6 +89,8 @@ class Cluster:
         self._committed_only = isolation == "read_committed"
         self._admin: Any = None
         self._peeking: Consumer | None = None
+        self.denied: dict[str, str] = {}
+        """Topics that the brokers refused when they were last asked, and why."""
 
     def topics(self, wanted: Callable[[str], bool]) -> list[Topic]:
         """Topics whose name is wanted, sorted by name."""
@@ -84,7 +99,7 @@ class Cluster:
         return self.described(names)
 
     def described(self, names: Sequence[str]) -> list[Topic]:
-        """These topics; one that does not exist is left out."""
+        """These topics; one that does not exist is left out, and so is one that is denied."""
         from confluent_kafka import KafkaError, KafkaException, TopicCollection
 
         if not names:
@@ -95,9 +110,10 @@ class Cluster:
             try:
                 told = future.result()
             except KafkaException as error:
-                if error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
+                if self._is_denied(name, error) or error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
                     continue
                 raise SourceUnavailable(f"cannot describe topic {name}: {error.args[0].str()}") from error
+            self.denied.pop(name, None)
             partitions = tuple(sorted(one.id for one in told.partitions))
             found.append(Topic(name, str(told.topic_id), partitions))
         return found
@@ -146,10 +162,17 @@ class Cluster:
             try:
                 found[Place(where.topic, where.partition)] = future.result()
             except KafkaException as error:
-                if error.args[0].name() not in NOT_SERVED:
+                if not self._is_denied(where.topic, error) and error.args[0].name() not in NOT_SERVED:
                     told = f"cannot look up offsets of {where.topic}: {error.args[0].str()}"
                     raise SourceUnavailable(told) from error
         return found
+
+    def _is_denied(self, topic: str, error: Any) -> bool:
+        """Whether the error is of that topic alone; then it is kept for those who ask."""
+        if error.args[0].name() not in DENIED:
+            return False
+        self.denied[topic] = error.args[0].str()
+        return True
 
     def committed(self, group: str, places: Sequence[Place]) -> dict[Place, int]:
         """Offsets that a consumer group has committed."""
@@ -192,13 +215,45 @@ class Cluster:
             consumer.unassign()
         return found
 
+    def continued(self, positions: Mapping[Place, tuple[int, int]]) -> dict[Place, bool]:
+        """Whether all before an offset is what a leader of that epoch had there; of those that answer in time.
+
+        False: the log was truncated below the offset, and what is there now came later.
+        """
+        from confluent_kafka import Consumer, TopicPartition
+
+        own = {"group.id": "holdfast-peek", "enable.auto.commit": False, "auto.offset.reset": "error"}
+        consumer = Consumer({**self._properties, **own, **_GLIMPSE})
+        found: dict[Place, bool] = {}
+        try:
+            consumer.assign(
+                [TopicPartition(*place, offset, leader_epoch=epoch) for place, (offset, epoch) in positions.items()]
+            )
+            give_up = time.monotonic() + PEEK_PATIENCE
+            while len(found) < len(positions) and (left := give_up - time.monotonic()) > 0:
+                message = consumer.poll(left)
+                if message is not None and message.topic() is not None:
+                    error = message.error()
+                    place = Place(str(message.topic()), int(message.partition() or 0))
+                    found[place] = error is None or TRUNCATED not in error.str()
+        finally:
+            consumer.close()
+        return found
+
     def retention(self, topics: Sequence[str]) -> dict[str, float | None]:
-        """Seconds that topics keep their records by time; None for ever."""
+        """Seconds that topics keep their records by time; None for ever, or if we may not ask."""
+        from confluent_kafka import KafkaException
+
         resources = [_admin().ConfigResource(_admin().ResourceType.TOPIC, name) for name in topics]
         futures = self._client().describe_configs(resources, request_timeout=PATIENCE)
         told = {}
         for resource, future in futures.items():
-            value = int(_answered("read topic settings", future.result)["retention.ms"].value)
+            try:
+                value = int(future.result()["retention.ms"].value)
+            except KafkaException as error:
+                if error.args[0].name() not in DENIED:
+                    raise SourceUnavailable(f"cannot read topic settings: {error.args[0].str()}") from error
+                value = -1
             told[str(resource.name)] = None if value < 0 else value / 1000
         return told
 
@@ -218,9 +273,7 @@ class Cluster:
 
         if self._peeking is None:
             own = {"group.id": "holdfast-peek", "enable.auto.commit": False, "auto.offset.reset": "earliest"}
-            small = {"fetch.message.max.bytes": 65536, "queued.max.messages.kbytes": 1024}
-            everything = {"isolation.level": "read_uncommitted", "enable.partition.eof": True}
-            self._peeking = Consumer({**self._properties, **own, **small, **everything})
+            self._peeking = Consumer({**self._properties, **own, **_GLIMPSE})
         return self._peeking
 
 

@@ -25,6 +25,7 @@ class Logs:
         self.kept: dict[str, float | None] = {}
         """Seconds for which topics keep records; None for ever, or not known."""
         self._checked_at = 0.0
+        self._gone_since: dict[str, float] = {}
 
     def check(self, places: Collection[Place]) -> None:
         """Look everything up, if it is time. Raises `SourceUnavailable`."""
@@ -41,6 +42,15 @@ class Logs:
         """Ask which of these topics exist."""
         there = {topic.name: topic.id for topic in self._cluster.described(sorted(topics))}
         self.ids = {name: told for name, told in self.ids.items() if name not in topics} | there
+        for name in topics:
+            if name in there or name in self._cluster.denied:
+                self._gone_since.pop(name, None)
+            else:
+                self._gone_since.setdefault(name, self._now())
+
+    def gone_for(self, topic: str) -> float:
+        """Seconds for which the brokers have said that there is no such topic."""
+        return max(0.0, self._now() - self._gone_since.get(topic, self._now()))
 
     def learn_retention(self, topics: set[str]) -> None:
         """How long topics keep records. Only warnings depend on it, and not every client may ask."""

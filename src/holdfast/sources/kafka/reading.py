@@ -14,12 +14,16 @@ from holdfast.flow.batch import Batch
 from holdfast.flow.source import BATCH_COLUMN, FAULT_COLUMN, ITEM_COLUMN, SIZE_COLUMN
 from holdfast.sources.kafka.cluster import Place
 from holdfast.sources.kafka.config import KafkaConfig
+from holdfast.sources.kafka.planning import place_of, range_of
 from holdfast.sources.kafka.properties import spark_options
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
 DATA_COLUMNS = ("topic", "partition", "offset", "timestamp", "timestamp_type", "key", "value", "headers")
+_KAFKA_SCHEMA = (
+    "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp, timestampType int"
+)
 _KAFKA_NAMES = {"timestamp_type": "timestampType"}
 POLL_TIMEOUT_MS = 30_000
 """How long a task waits for records that the plan promised, before its batch is tried again."""
@@ -47,7 +51,9 @@ def frame(
 
 
 def _loaded(spark: SparkSession, config: KafkaConfig, batches: Sequence[Batch], *, headers: bool) -> DataFrame:
-    ranges = {_place(batch): _range(batch) for batch in batches}
+    ranges = {place_of(batch.lease): found for batch in batches if (found := range_of(batch)) is not None}
+    if not ranges:
+        return spark.createDataFrame([], _KAFKA_SCHEMA + (", headers array<struct<key:string,value:binary>>" * headers))
     reader = spark.read.format("kafka").options(**spark_options(config))
     reader = reader.option("assign", _told({place: place.partition for place in ranges}, listed=True))
     reader = reader.option("startingOffsets", _told({place: first for place, (first, _) in ranges.items()}))
@@ -62,7 +68,7 @@ def _number(batches: Sequence[Batch]) -> Column:
 
     by_topic: dict[str, dict[int, int]] = defaultdict(dict)
     for number, batch in enumerate(batches):
-        place = _place(batch)
+        place = place_of(batch.lease)
         by_topic[place.topic][place.partition] = number
     chosen = sql.lit(None)
     for topic, numbers in by_topic.items():
@@ -70,16 +76,6 @@ def _number(batches: Sequence[Batch]) -> Column:
         found = table[sql.col("partition")]
         chosen = sql.when(sql.col("topic") == topic, found).otherwise(chosen) if len(by_topic) > 1 else found
     return chosen.cast("int")
-
-
-def _place(batch: Batch) -> Place:
-    return Place(batch.lease.spec["topic"], batch.lease.spec["partition"])
-
-
-def _range(batch: Batch) -> tuple[int, int]:
-    """What is read: the batch without the gap at its beginning, if it has one."""
-    start, end = batch.cut.start["offset"], batch.cut.end["offset"]
-    return (max([start, *(gap_end for _, gap_end in batch.cut.gaps)]), end)
 
 
 def _told(values: dict[Place, int], *, listed: bool = False) -> str:

@@ -92,6 +92,10 @@ class Tracking:
             since = min(since, track.made_at)
         return max(0.0, self._now() - since)
 
+    def seen_end(self, place: Place) -> int:
+        """Where the log ended at the latest look of this node; -1 if it never looked."""
+        return self._track(place).seen_end
+
     def stood(self, place: Place) -> float:
         """Seconds for which this node has seen unread records at the same position."""
         since = self._track(place).waiting_since
