@@ -137,6 +137,7 @@ class BucketClient(Bucket):
         self._trouble = server.faults
         self._latency = latency
         self._ttl = ttl
+        self.seconds_per_file = 0.0
 
     def create(self, key: str, data: bytes) -> bool:
         return self._call("create", key, lambda: self._server.create(key, data))
@@ -160,6 +161,8 @@ class BucketClient(Bucket):
         def some() -> None:
             self._server.publish(files[: self._kernel.below(len(files) + 1)])
 
+        if self.seconds_per_file:
+            self._host.sleep(self.seconds_per_file * len(files))
         return self._call("publish", "", lambda: self._server.publish(files), partly=some)
 
     def discard(self, handles: Sequence[Json]) -> None:

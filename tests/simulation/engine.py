@@ -91,6 +91,7 @@ class SimulatedEngine(Engine):
         fail: Callable[[str], None],
         parser: str = "",
         losing: Data | None = None,
+        shelves: int = SHELVES,
     ) -> None:
         """`losing`: what the source has lost; a batch that is made again may end elsewhere then."""
         self._host = host
@@ -104,6 +105,7 @@ class SimulatedEngine(Engine):
         self._parser = parser
         self._losing = losing
         self._fail = fail
+        self._shelves = shelves
         self._open_rounds = 0
         self._works: dict[str, Work] = {}
         self._reports = Reports(host)
@@ -245,7 +247,7 @@ class SimulatedEngine(Engine):
             self._faults.strike("parser_varies")
         shelves: dict[int, list[int]] = {}
         for item in self._items(batch, end):
-            shelf = self._kernel.below(SHELVES) if varies else (item * 7 // 3 + len(self._parser)) % SHELVES
+            shelf = self._kernel.below(self._shelves) if varies else (item * 7 // 3 + len(self._parser)) % self._shelves
             shelves.setdefault(shelf, []).append(item)
         return [self._file(batch, bucket, shelf, items, varies=varies) for shelf, items in shelves.items()]
 

@@ -48,6 +48,7 @@ LEASE_KINDS = (*STORE_CALLS, *NODE, *PEOPLE, "store_down")
 """For worlds without batches; nothing is ever lost there, so that every token can be judged."""
 ROLL_OUT_KINDS = tuple(kind for kind in FILES_KINDS if kind != "staged_expired")
 """Staged data that is gone ends a partition whose parsing no node has any more: that is for `REBUILD_KINDS`."""
+WIDE_KINDS = ("crash", "stop", "store_answer_lost", "bucket_answer_lost", "bucket_down", "report_late")
 REBUILD_KINDS = (
     "store_answer_lost",
     "bucket_request_lost",

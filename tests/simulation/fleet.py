@@ -14,7 +14,7 @@ from holdfast.leases.session import NodeInfo, Session, SessionTiming
 from holdfast.leases.transitions import RetryLimits
 from holdfast.sinks.files.sink import FilesSink
 from tests.simulation.bucket import BucketClient, BucketServer
-from tests.simulation.engine import FailureBudget, SimulatedEngine
+from tests.simulation.engine import SHELVES, FailureBudget, SimulatedEngine
 from tests.simulation.files_oracle import FilesOracle
 from tests.simulation.host import Host
 from tests.simulation.kernel import Trace
@@ -123,11 +123,7 @@ class Fleet(Site):
         return made(self.data, host, self.knobs.ttl, self.knobs.largest_cut)
 
     def sinks(self, host: Host) -> dict[str, Sink]:
-        knobs = self.knobs
-        return {
-            name: FilesSink(name, BucketClient(bucket, host, knobs.latency, knobs.ttl))
-            for name, bucket in self._buckets.items()
-        }
+        return {name: FilesSink(name, self._reached(bucket, host)) for name, bucket in self._buckets.items()}
 
     def parser_of(self, name: str) -> str:
         """Digest of the parsing that a node has, which is started now."""
@@ -151,7 +147,14 @@ class Fleet(Site):
             parser=self.parser_of(name),
             losing=self.data if self.scenario.losing else None,
             fail=self.oracle.fail,
+            shelves=self.scenario.items if self.scenario.wide else SHELVES,
         )
+
+    def _reached(self, bucket: BucketServer, host: Host) -> BucketClient:
+        client = BucketClient(bucket, host, self.knobs.latency, self.knobs.ttl)
+        if self.scenario.wide:
+            client.portion, client.seconds_per_file = 3, 0.1 * self.knobs.ttl
+        return client
 
     def _bucket(self, sink: str, oracle: FilesOracle) -> BucketServer:
         bucket = BucketServer(self.kernel, self.faults, sink, oracle, ttl=self.knobs.ttl, copies=self.knobs.copies)

@@ -15,6 +15,7 @@ from holdfast.flow.held import Held
 from holdfast.flow.loop import PipelineLoop
 from holdfast.flow.manifest import Manifest
 from holdfast.flow.publishing import Publisher
+from holdfast.flow.sink import Sink
 from holdfast.leases import transitions
 from holdfast.leases.lease import Lease
 from holdfast.leases.store import Outcome, Swap
@@ -161,6 +162,11 @@ def a_found_commit_completes_the_partition(put: Put) -> None:
             held.complete_after_publish |= held.found_pending
 
     put(PipelineLoop, "_hold", hold)
+
+
+@mutant("wide", start=129)
+def publishing_tells_of_no_progress(put: Put) -> None:
+    put(Sink, "progress", lambda self: None)
 
 
 @mutant("meso")

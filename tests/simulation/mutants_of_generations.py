@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 from holdfast.flow.generations import CURRENT, Generation, Generations, OwnGeneration
 from holdfast.flow.held import Held
@@ -29,11 +28,11 @@ def a_partition_changes_its_generation_in_the_middle_of_a_commit(put: Put) -> No
     def switch_generation(lease: Lease, generation: int, _now: float) -> Lease:
         return replace(lease, commit=replace(lease.commit, generation=generation))
 
-    def publish(self: PipelineLoop, step: Any) -> None:
+    def publish(self: PipelineLoop) -> None:
         for held in self._holdings:
             if held.pending and self._generation is not None and held.lease.commit.generation < self._generation:
                 self._planner.is_at(self._generation, held)
-        original(self, step)
+        original(self)
 
     original = PipelineLoop._publish
     put(transitions, "switch_generation", switch_generation)

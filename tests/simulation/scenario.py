@@ -11,6 +11,7 @@ from tests.simulation.faults import (
     REBUILD_KINDS,
     ROLL_OUT_KINDS,
     STREAM_KINDS,
+    WIDE_KINDS,
     Faults,
 )
 from tests.simulation.kernel import Kernel
@@ -33,6 +34,8 @@ class Scenario:
     """The store is one of objects, see `watching_store`."""
     indexed: bool = False
     """The store is the one for DynamoDB, see `indexed_store`."""
+    wide: bool = False
+    """Batches are large, every item is a file of its own, and publishing one takes a tenth of the TTL."""
     losing: bool = False
     """The source has lost items, and a batch that is made again may end elsewhere."""
 
@@ -47,10 +50,26 @@ SOURCING = Scenario("sourcing", nodes=2, partitions=2, items=2, kinds=LEASE_KIND
 RUNS = Scenario("runs", nodes=2, partitions=2, items=3, kinds=LEASE_KINDS)
 GENERATIONS = Scenario("generations", nodes=3, partitions=2, items=8, kinds=ROLL_OUT_KINDS)
 REBUILDS = Scenario("rebuilds", nodes=2, partitions=2, items=8, kinds=REBUILD_KINDS, losing=True)
+WIDE = Scenario("wide", nodes=3, partitions=2, items=24, kinds=WIDE_KINDS, wide=True)
 REPLACE = Scenario("replace", nodes=2, partitions=2, items=8, kinds=LASTING_KINDS)
 FINALIZER = Scenario("finalizer", nodes=2, partitions=3, items=8, kinds=LASTING_KINDS)
 VISIBLE = Scenario("visible", nodes=2, partitions=2, items=8)
-ALL = (MICRO, MESO, STREAMS, FLOOR, SOURCING, RUNS, OBJECTS, INDEX, GENERATIONS, REBUILDS, VISIBLE, FINALIZER, REPLACE)
+ALL = (
+    MICRO,
+    MESO,
+    STREAMS,
+    FLOOR,
+    SOURCING,
+    RUNS,
+    OBJECTS,
+    INDEX,
+    GENERATIONS,
+    REBUILDS,
+    VISIBLE,
+    FINALIZER,
+    REPLACE,
+    WIDE,
+)
 SCENARIOS = {scenario.name: scenario for scenario in ALL}
 
 
@@ -85,11 +104,11 @@ def draw_knobs(kernel: Kernel, scenario: Scenario) -> Knobs:
         ttl=ttl,
         heartbeat=ttl * (0.6 if small else dice.choice((0.33, 0.5))),
         latency=dice.choice((0.004, 0.02, 0.06)) * ttl,
-        step_limit=ttl * dice.choice((2.0, 10.0)),
+        step_limit=ttl * (1.0 if scenario.wide else dice.choice((2.0, 10.0))),
         batch_timeout=ttl * 5,
         max_retries=dice.choice((1, 3)),
         backoff=ttl * 0.2,
-        largest_cut=dice.choice((2, 4, 6)),
+        largest_cut=scenario.items if scenario.wide else dice.choice((2, 4, 6)),
         rounds=dice.choice((1, 2)),
         max_batches=1 if small else dice.choice((1, 3, 10)),
         grace=ttl * dice.choice((0.1, 2.0)),

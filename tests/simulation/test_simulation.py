@@ -26,6 +26,7 @@ CHUNKS = {
     "visible": (300, 50),
     "finalizer": (200, 50),
     "replace": (200, 50),
+    "wide": (200, 50),
 }
 """Seeds by scenario, and how many make one test: small enough that all cores end together."""
 PARTS = [

@@ -16,6 +16,7 @@ from holdfast.errors import Refused
 from holdfast.leases.lease import Json
 
 _Result = TypeVar("_Result")
+_Item = TypeVar("_Item")
 
 
 class Published(Enum):
@@ -68,6 +69,14 @@ class RootLock(Protocol):
 
 class Bucket(ABC):
     """One root in a bucket. Instances are picklable and open their clients where they are used."""
+
+    portion: int = 100
+    """How many files a caller gives to one call, so that it can tell of progress between two."""
+
+    def portions(self, files: Sequence[_Item], times: int = 1) -> Iterator[Sequence[_Item]]:
+        """The files or handles in order, as many at a time as one call should get."""
+        size = self.portion * times
+        return (files[at : at + size] for at in range(0, len(files), size))
 
     def probe(self) -> Verdict:
         """Find out, with harmless objects of its own, whether this bucket holds what exactly-once needs of it.

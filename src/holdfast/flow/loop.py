@@ -24,6 +24,7 @@ from holdfast.flow.reach import Reach
 from holdfast.flow.rounds import Rounds
 from holdfast.flow.sink import Sink
 from holdfast.flow.source import Source
+from holdfast.flow.steps import Steps
 from holdfast.flow.watchdog import Watchdog
 from holdfast.leases.coordinator import Coordinator
 from holdfast.leases.discovery import Discovery
@@ -33,8 +34,6 @@ from holdfast.leases.sharing import FairShare, Pull, Sharing
 EAGER = 0.2
 """Part of a heartbeat after which a node looks again that waits for its share."""
 NAMELESS = Name("", "")
-PUBLISH_TOGETHER = 100
-"""Commits whose publishing is one step of the loop: the heartbeat goes on while one portion after the other is done."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +78,7 @@ class PipelineLoop:
         self._reach = Reach(source, settings.max_batches)
         self._watchdog = Watchdog(coordinator.world.clock, self._holdings, settings.limits.timeout)
         self._publisher = Publisher(coordinator, sinks, self._holdings)
+        self._steps = Steps(settings.step_limit, sinks.values())
         self._own = generation or FixedGeneration(settings.generation)
         self._committer = Committer(coordinator, self._publisher, source, sinks, engine, self._holdings, self._own)
         self._planner = Planner(coordinator, source, self._committer, self._holdings, settings.limits)
@@ -117,20 +117,20 @@ class PipelineLoop:
 
         Also called when the pipeline is finished: what a late write gives to this node is handed back.
         """
-        limit = self._settings.step_limit
-        step("commit", limit)
+        self._steps.watched_by(step)
+        self._steps.begin("commit")
         self._hear(reports)
         self._committer.receive(reports)
         for sink in self._sinks.values():
             for event in sink.noticed():
                 self._world.emit(event)
-        self._publish(step)
+        self._publish()
         self._cancel_overdue()
-        step("look", limit)
+        self._steps.begin("look")
         self._look()
-        step("admit", limit)
+        self._steps.begin("admit")
         self._admit_new()
-        step("plan", limit)
+        self._steps.begin("plan")
         self._handing.hand_off()
         self._plan()
         for finalizer in self._finalizers if not self._draining else ():
@@ -305,10 +305,10 @@ class PipelineLoop:
 
     # --- publish and watch -------------------------------------------------------------------------------------
 
-    def _publish(self, step: Callable[[str, float], None]) -> None:
+    def _publish(self) -> None:
         waiting = self._ready(lambda held: held.admitted and held.pending and not held.gone and held.batch is None)
-        for portion in (waiting[at : at + PUBLISH_TOGETHER] for at in range(0, len(waiting), PUBLISH_TOGETHER)):
-            step("publish", self._settings.step_limit)
+        for portion in self._publisher.portions_for_a_while(waiting):
+            self._steps.begin("publish")
             self._publisher.publish(portion)
             self._committer.tell_published([held.lease for held in portion if not held.pending])
 

@@ -6,7 +6,7 @@ published before the row moves on. Nothing here needs the lease to be still ours
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from holdfast.errors import Halt, LeaseLost, StagedDataGone
 from holdfast.events import BatchPublished, PartitionCompleted, Unreachable
@@ -18,6 +18,9 @@ from holdfast.leases.coordinator import Coordinator
 from holdfast.leases.lease import Lease, Status
 from holdfast.leases.writes import Change
 
+COMMITS_TOGETHER = 100
+FILES_TOGETHER = 1000
+"""What is published as one step of the loop: so many commits at most, and so many files unless one commit has more."""
 FIRST_WAIT = 0.5
 LONGEST_WAIT = 30.0
 
@@ -35,6 +38,36 @@ class Publisher:
         results = self._through_all_sinks(pending)
         done = [held for held in pending if self._settled(held, results[held.lease.key])]
         self._clear_receipts(done)
+
+    def portions_for_a_while(self, pending: Sequence[Held]) -> Iterator[list[Held]]:
+        """The pending commits, in order, as many at a time as are published in one step.
+
+        No more are given after a heartbeat's time: the rest waits for the next turn, after what else there is to do.
+        """
+        clock, until = self._coordinator.world.clock, None
+        for portion in self._portions(pending):
+            if until is None:
+                until = clock.monotonic() + self._coordinator.session.timing.heartbeat
+            elif clock.monotonic() > until:
+                return
+            yield portion
+
+    def _portions(self, pending: Sequence[Held]) -> Iterator[list[Held]]:
+        portion: list[Held] = []
+        files = 0
+        for held in pending:
+            more = self._files(held)
+            if portion and (files + more > FILES_TOGETHER or len(portion) == COMMITS_TOGETHER):
+                yield portion
+                portion, files = [], 0
+            portion.append(held)
+            files += more
+        if portion:
+            yield portion
+
+    def _files(self, held: Held) -> int:
+        receipts = held.lease.commit.receipts or {}
+        return sum(self._sinks[name].files_in(told) for name, told in receipts.items() if name in self._sinks)
 
     def publication(self, held: Held, sink: str) -> Publication | None:
         """What that sink has to publish for the lease; None if it staged nothing."""

@@ -7,7 +7,7 @@ at the same time as another node's; a commit that was published stays so.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from holdfast.errors import Halt, SinkUnavailable, StagedDataGone
@@ -38,6 +38,16 @@ class Sink(ABC):
     """One output of one pipeline."""
 
     name: str
+    _progress: Callable[[], None] | None = None
+
+    def tell_progress_to(self, progress: Callable[[], None]) -> None:
+        """Call it from now on, from any thread, when part of a long call is done: the node keeps its leases then."""
+        self._progress = progress
+
+    def progress(self) -> None:
+        """Part of a call is done. A part that takes longer than `step_limit` costs the node its leases."""
+        if self._progress is not None:
+            self._progress()
 
     def open(self, pipeline: str, *, durable: bool) -> str | None:
         """Check that this output belongs to this pipeline. `durable` tells whether the store survives a restart.
@@ -86,6 +96,10 @@ class Sink(ABC):
     def is_visible(self, receipt: Json) -> bool:  # noqa: ARG002 - where readers see nothing before it is published
         """Whether staging has shown all of this to readers already, so that nothing is to be published or settled."""
         return False
+
+    def files_in(self, receipt: Json) -> int:
+        """How many files are published with this receipt: the loop measures its steps by them."""
+        return len(receipt.get("files", ()))
 
     @abstractmethod
     def publish(self, publications: Sequence[Publication]) -> list[PublishResult]:

@@ -45,6 +45,7 @@ class FilesSink(Sink):
         self._stager = stager
         self._finalizing = finalizing
         self._root = OwnedRoot(bucket, name)
+        self._files_done = 0
 
     def open(self, pipeline: str, *, durable: bool) -> str:
         verdict = self._bucket.probe()
@@ -111,7 +112,7 @@ class FilesSink(Sink):
     def _sweep(self, lease: Lease, name: Name) -> None:
         # What cannot be deleted now is garbage that nobody sees; the next owner tries again.
         with suppress(SinkUnavailable):
-            self._bucket.discard(self._stale(lease, name))
+            self._discard(self._stale(lease, name))
 
     def _stale(self, lease: Lease, name: Name) -> list[Json]:
         named = {_place(file["staged"]) for file in self._pending_files(lease)}
@@ -132,14 +133,26 @@ class FilesSink(Sink):
         files = _staged_files(publication.receipt)
         try:
             self._witnessed(publication, files)
-            for file, now in zip(files, self._bucket.publish(files), strict=True):
-                if now is Published.FOREIGN:
-                    return Halt(f"another object is at the committed key {file.key}; it was not touched")
-                if now is Published.GONE:
-                    return StagedDataGone(f"the staged data of {file.key} is gone")
+            for portion in self._bucket.portions(files):
+                self._make_visible(portion)
         except (Halt, StagedDataGone, SinkUnavailable) as trouble:
             return trouble
         return None
+
+    def _make_visible(self, files: Sequence[StagedFile]) -> None:
+        for file, now in zip(files, self._bucket.publish(files), strict=True):
+            if now is Published.FOREIGN:
+                raise Halt(f"another object is at the committed key {file.key}; it was not touched")
+            if now is Published.GONE:
+                raise StagedDataGone(f"the staged data of {file.key} is gone")
+        self._did(len(files))
+
+    def _did(self, files: int) -> None:
+        """So many files more are seen to; small commits add up before that is told."""
+        self._files_done += files
+        if self._files_done >= self._bucket.portion:
+            self._files_done = 0
+            self.progress()
 
     def _witnessed(self, publication: Publication, files: Sequence[StagedFile]) -> None:
         """The commit's manifest is in the bucket and says what the receipt says; else nothing may become visible."""
@@ -147,8 +160,10 @@ class FilesSink(Sink):
         if self._agreeing(manifest):
             return
         # Data that vanished before the manifest exists can be made again freely, so look before it is written.
-        if not all(self._bucket.has_staged(files)):
-            raise StagedDataGone(f"staged data of commit {manifest.commit_id} is gone")
+        for portion in self._bucket.portions(files):
+            if not all(self._bucket.has_staged(portion)):
+                raise StagedDataGone(f"staged data of commit {manifest.commit_id} is gone")
+            self._did(len(portion))
         key = manifest_key(publication.name, manifest.sequence)
         if not self._bucket.create(key, manifest.encode()) and not self._agreeing(manifest):
             raise Halt(f"manifest {key} is gone again")
@@ -176,10 +191,13 @@ class FilesSink(Sink):
 
     def settle(self, publications: Sequence[Publication]) -> None:
         handles = [file.handle for told in publications for file in _staged_files(told.receipt)]
-        try:
-            self._bucket.discard(handles)
-        except SinkUnavailable:
-            return  # a later owner's sweep finds them
+        with suppress(SinkUnavailable):  # a later owner's sweep finds them
+            self._discard(handles)
+
+    def _discard(self, handles: Sequence[Json]) -> None:
+        for portion in self._bucket.portions(handles, 10):
+            self._bucket.discard(portion)
+            self._did(len(portion))
 
 
 def _staged_files(receipt: Json) -> list[StagedFile]:
