@@ -252,7 +252,6 @@ def test_settings_that_make_no_sense_are_refused(tmp_path: Path, wrong: dict[str
     [
         ({"codec": "avro", "schema": "a INT"}, "prefix cannot be with the codec avro"),
         ({"codec": "sequencefile"}, "prefix cannot be with the codec sequencefile"),
-        ({"on_corrupt": "keep"}, "needs objects as partitions"),
     ],
 )
 def test_what_a_prefix_as_partition_cannot_have_is_refused(wrong: dict[str, Any], reason: str) -> None:

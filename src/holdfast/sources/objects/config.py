@@ -94,7 +94,8 @@ class ObjectsConfig(Times):
         "drop",
         description="What becomes of an object that is damaged: it is tried again, then FAILED with the reason. Its "
         "good records are kept from the first retry on, with a dead letter for the damage (keep), or none of the batch "
-        "is (drop).",
+        "is (drop). Below a prefix as partition it is a dead letter from the first retry on, with its good records "
+        "(keep) or without (drop), and the other objects are read.",
     )
     max_line_bytes: PositiveSize = Field(
         "64MiB",
@@ -140,8 +141,6 @@ class ObjectsConfig(Times):
         if self.partition_by == "prefix" and self.codec in {"avro", "sequencefile"}:
             # Their items count blocks by bytes and rows in them: too large to count objects beside them.
             raise PydanticCustomError(PLAIN_ERROR, f"partition_by: prefix cannot be with the codec {self.codec}")
-        if self.on_corrupt == "keep" and self.partition_by == "prefix":
-            raise PydanticCustomError(PLAIN_ERROR, "on_corrupt: keep needs objects as partitions, not prefixes")
         return self
 
     @property

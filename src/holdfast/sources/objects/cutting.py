@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from holdfast.errors import BatchError, BeyondRepair, Refused, SourceUnavailable
@@ -57,14 +58,17 @@ class Cutting:
             undivided = True  # the task that opens it tells what is wrong with it; other objects are read meanwhile
         return cut(Piece(batch_id, place, start, end, undivided), most)
 
-    def salvages(self, batch: Batch) -> bool:
-        """Whether good records of the batch are kept if its object is damaged. Once it is known to be, they always are.
+    def salvaging(self, batch: Batch, piece: Piece) -> Piece:
+        """The piece with what becomes of it if its object is damaged. Once one is known to be, it is always salvaged.
 
         The first try keeps none: perhaps the object is well, and only what came of it was not.
         """
-        if damage_of(batch.cut.start) is not None or damage_of(batch.cut.end) is not None:
-            return True
-        return self._config.on_corrupt == "keep" and batch.lease.history.attempts > 0
+        keep, by_prefix = self._config.on_corrupt == "keep", self._config.partition_by == "prefix"
+        # Below a prefix, the damage of an earlier batch is of other objects.
+        seen = [batch.cut.end] if by_prefix else [batch.cut.start, batch.cut.end]
+        known = any(damage_of(position) is not None for position in seen)
+        salvage = known or (batch.lease.history.attempts > 0 and (keep or by_prefix))
+        return replace(piece, salvage=salvage, drops=salvage and by_prefix and not keep)
 
     def _is_undivided(self, place: ObjectPlace) -> bool:
         """Whether it can only be read from its beginning. Raises what opening and reading it raise."""

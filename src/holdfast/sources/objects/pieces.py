@@ -32,7 +32,9 @@ class Piece:
     undivided: bool = False
     """Then the piece is the whole object, because it is packed or can only be read from its beginning."""
     salvage: bool = False
-    """Whether good records of a damaged object are kept."""
+    """Whether a damaged object is told of as damage, and good records are kept."""
+    drops: bool = False
+    """With `salvage`: whether none of a damaged object's own records are kept. It is read to its end before."""
     base: int = 0
     """Added to every item, where a batch has several objects."""
 

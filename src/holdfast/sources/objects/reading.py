@@ -7,7 +7,7 @@ the other pieces of the task go on. If a damaged object is to be salvaged, it is
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -58,9 +58,19 @@ class ObjectsRead:
 
     def _rows_of(self, piece: Piece, frame: _Frame) -> Iterator[Any]:
         try:
+            if piece.drops:
+                self._read_to_the_end(piece)
             yield from self._read(piece, frame)
         except (BatchError, Unavailable, OSError) as error:
-            yield frame.faulty([(piece.start, _fault(piece, error))])
+            if not (piece.drops and piece.start and isinstance(error, Damaged)):  # else the first piece tells of it
+                yield frame.faulty([(piece.start, _fault(piece, error))])
+
+    def _read_to_the_end(self, piece: Piece) -> None:
+        """Raise what is wrong with the whole object, before any of it is kept."""
+        whole = replace(piece, start=0, end=piece.place.size)
+        with whole.place.opened() as data:
+            for _ in self._portions(whole, data):
+                pass
 
     def _read(self, piece: Piece, frame: _Frame) -> Iterator[Any]:
         with piece.place.opened() as data:

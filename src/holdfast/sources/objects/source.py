@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from holdfast.errors import BatchError, SourceUnavailable
@@ -110,8 +109,7 @@ class ObjectsSource(Source):
         return self._cutting.read(spark, [self._pieces(batch) for batch in batches])
 
     def _pieces(self, batch: Batch) -> list[Piece]:
-        salvage = self._cutting.salvages(batch)
-        return [replace(piece, salvage=salvage) for piece in self._site.pieces(batch)]
+        return [self._cutting.salvaging(batch, piece) for piece in self._site.pieces(batch)]
 
     def rebuilder(self) -> RecordsOfLetters:
         from holdfast.sources.objects.again import RecordsOfLetters
