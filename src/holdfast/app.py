@@ -37,7 +37,7 @@ from holdfast.leases.lease import Status
 from holdfast.leases.operate import Operator
 from holdfast.leases.session import NodeInfo, Session, SessionTiming, nodes_of
 from holdfast.leases.source_coordinator import SourceCoordinator
-from holdfast.leases.store import Store
+from holdfast.leases.store import SMALLEST_BODY, Store
 from holdfast.leases.transitions import RetryLimits
 from holdfast.leases.world import HostClock, World, host_world
 from holdfast.leases.writes import until_answered
@@ -296,7 +296,7 @@ def _run_node(
 ) -> int:
     session = new_session(settings, store, world, list(parts), name)
     own = {name: own_generation(settings, store, world, name) for name in parts}
-    engine = engine_of(settings, parts, world.emit)
+    engine = engine_of(settings, parts, world.emit, store.max_receipt_bytes)
     coordinators = {name: coordinator_of(settings, store, world, session, name) for name in parts}
     loops = [
         PipelineLoop(
@@ -351,7 +351,12 @@ def loop_settings_of(settings: Settings, name: str) -> LoopSettings:
     )
 
 
-def engine_of(settings: Settings, parts: Mapping[str, Parts], emit: Emit = lambda _event: None) -> Engine:
+def engine_of(
+    settings: Settings,
+    parts: Mapping[str, Parts],
+    emit: Emit = lambda _event: None,
+    max_receipt_bytes: int = SMALLEST_BODY,
+) -> Engine:
     # Spark is loaded only here, so that commands which only look at the store stay fast.
     from holdfast.spark.engine import SparkEngine
     from holdfast.spark.jars import connector_jars
@@ -368,7 +373,7 @@ def engine_of(settings: Settings, parts: Mapping[str, Parts], emit: Emit = lambd
         emit(Notice(OPEN_SPARK))
     warm_up(spark, [sink.stager() for built in parts.values() for sink in built.sinks.values()])
     recipes = {
-        settings.identifier(name): Recipe(built.source, built.processors, built.sinks, built.routes)
+        settings.identifier(name): Recipe(built.source, built.processors, built.sinks, built.routes, max_receipt_bytes)
         for name, built in parts.items()
     }
     return SparkEngine(spark, recipes)

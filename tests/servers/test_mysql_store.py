@@ -15,8 +15,9 @@ from pymysql.cursors import Cursor
 
 from holdfast.config.secrets import Secret
 from holdfast.errors import StoreError, StoreUnavailable, UsageError
+from holdfast.leases.codec import encode_body
 from holdfast.leases.lease import Key
-from holdfast.leases.store import ClaimingStore, ClaimRequest, Outcome, Query, Store, Swap
+from holdfast.leases.store import SMALLEST_BODY, ClaimingStore, ClaimRequest, Outcome, Query, Store, Swap
 from holdfast.stores.mysql import PLUGIN, MysqlConfig
 from holdfast.stores.mysql.connection import _tls, server_name
 from holdfast.stores.mysql.store import MysqlStore
@@ -286,3 +287,24 @@ def test_no_secret_is_in_messages() -> None:
         with pytest.raises(StoreError) as caught:
             MysqlStore(MysqlConfig(url=Secret(url)))
         assert "hidden" not in str(caught.value)
+
+
+def test_rows_fit_into_the_packets_of_the_server(mariadb_server: MariadbServer) -> None:
+    database = Mariadb(mariadb_server)
+    ((before,),) = database.run("SELECT @@global.max_allowed_packet")
+    try:
+        database.run(f"SET GLOBAL max_allowed_packet = {1 << 20}")
+        store = database.make_store()
+        store.open()
+        assert SMALLEST_BODY <= store.max_body_bytes < 1 << 20
+        # Each of these characters is sent as two.
+        empty = len(encode_body(make_row("large", spec={"text": ""})))
+        row = make_row("large", spec={"text": "'" * (store.max_body_bytes - empty)})
+        assert store.add([row]) == [OK]
+        assert store.get([row.id]) == [row]
+        store.close()
+        database.run("SET GLOBAL max_allowed_packet = 262144")
+        with pytest.raises(StoreError, match="max_allowed_packet is 262144"):
+            database.make_store().open()
+    finally:
+        database.run(f"SET GLOBAL max_allowed_packet = {before}")

@@ -6,9 +6,9 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from holdfast.flow import names
+from holdfast.flow import engine, names
 from holdfast.flow.batch import Batch
-from holdfast.flow.engine import Engine, Failed, Report, Staged
+from holdfast.flow.engine import Engine, Failed, Report, Staged, TaskEnd
 from holdfast.leases.lease import Counts, Json, Lease
 from tests.simulation.bucket import BucketServer, DataFile
 from tests.simulation.faults import Faults
@@ -220,7 +220,16 @@ class SimulatedEngine(Engine):
         receipts = {sink: {"files": self._files(batch, bucket, end)} for sink, bucket in self._buckets.items()}
         last = batch.cut.last and end == offset_of(batch.cut.end)
         number = len(self._items(batch, end))
-        return Staged(batch.id, {"offset": end}, last, receipts, Counts(number, number))
+        told = {"offset": self._told_end(batch, end, number)}
+        return Staged(batch.id, told, last, receipts, Counts(number, number))
+
+    def _told_end(self, batch: Batch, end: int, number: int) -> int:
+        """Where a batch ends that was staged up to `end`: the task that read it may have come further than that."""
+        planned = offset_of(batch.cut.end)
+        staged = TaskEnd(number, end if end < planned else None)
+        reading = TaskEnd(0, end + 1 if end + 1 < planned else None, reads=True)
+        told = engine.common_end([staged, reading])
+        return planned if told is None else told
 
     def _is_cut_short(self, batch: Batch) -> bool:
         if batch.restages is None:

@@ -27,6 +27,7 @@ from tests.simulation import (
     mutants_of_replacing,
     mutants_of_runs,
     mutants_of_sourcing,
+    mutants_of_staging,
     mutants_of_visible,
     mutants_of_watching,
 )
@@ -46,6 +47,7 @@ MODULES = (
     mutants_of_index,
     mutants_of_rebuilds,
     mutants_of_replacing,
+    mutants_of_staging,
 )
 DEFINED = [found for module in MODULES for found in vars(module).values()]
 MUTANTS = [found for found in DEFINED if isinstance(found, Mutant)]

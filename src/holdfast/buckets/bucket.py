@@ -132,6 +132,10 @@ class Bucket(ABC):
     def discard(self, handles: Sequence[Json]) -> None:
         """Delete staged objects; those that are gone already are passed over."""
 
+    def handle_size(self, place: str, key: str) -> int:
+        """Bytes that the handle of an object staged there takes in a receipt, at most."""
+        return len(place) + len(key) + 320
+
     @abstractmethod
     def staged_under(self, prefix: str) -> Iterator[tuple[str, Json]]:
         """Place and handle of every staged object whose place begins with the prefix."""

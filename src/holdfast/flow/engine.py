@@ -10,6 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from holdfast.errors import BatchError
 from holdfast.flow.batch import Batch
 from holdfast.leases.lease import Counts, Json
 
@@ -59,6 +60,34 @@ class Failed:
 
 
 Report = Staged | Advanced | Failed
+
+
+@dataclass(frozen=True, slots=True)
+class TaskEnd:
+    """How far one task came with a batch: how many rows it has staged, and the first item that it left."""
+
+    rows: int
+    end: int | None
+    """None if all of its rows were staged."""
+    reads: bool = False
+    """It read in order and staged nothing: what it left came to no other task."""
+
+
+def common_end(told: Sequence[TaskEnd]) -> int | None:
+    """The item at which a batch ends that some of its tasks have cut short; None if none has.
+
+    Everything before it is staged, and nothing from it on. Raises `BatchError` where that cannot be.
+    """
+    ends = [task.end for task in told if task.end is not None]
+    if any(task.end is not None and not task.reads for task in told):
+        holding = sum(not task.reads and (task.rows > 0 or task.end is not None) for task in told)
+        if holding > 1:
+            raise BatchError(
+                f"the batch must be cut short, and its rows are in {holding} tasks, of which others may have staged "
+                "what comes behind the cut. Keep the rows of a batch in one task, without joins and repartitioning; or "
+                "raise max_files of the sink, or lower max_bytes of the source's batches"
+            )
+    return min(ends, default=None)
 
 
 class Engine(ABC):

@@ -7,7 +7,7 @@ only what the engine's result returns counts, so whatever is staged has a name t
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,21 +32,45 @@ class StagedBatch:
     """Which of several things of the same key it is read from, such as an object's ETag."""
     changed: bool = False
     """Whether processors have changed the rows, so that they are not the records as they were read."""
+    max_receipt_bytes: int | None = None
+    """What one sink's receipt may take in the row of the store; None: any size."""
 
     def raw_form(self, *, is_value: bool) -> str | None:
         """What the text is that a sink keeps of a row which it refuses: the source's `value`, or all columns."""
         return ROW if self.changed else None if is_value else COLUMNS
 
 
-def staged_batch(batch: Batch, *, changed: bool = False) -> StagedBatch:
+def staged_batch(batch: Batch, *, changed: bool = False, max_receipt_bytes: int | None = None) -> StagedBatch:
     """The part of a batch that goes to the tasks. `changed`: by processors."""
     lease = batch.lease
     generation = lease.commit.generation
     most = None if batch.restages is not None else batch.cut.max_bytes
     incarnation = lease.commit.incarnation
     return StagedBatch(
-        batch.id, lease.pipeline, lease.key, batch.name, lease.token, generation, most, incarnation, changed
+        batch.id,
+        lease.pipeline,
+        lease.key,
+        batch.name,
+        lease.token,
+        generation,
+        most,
+        incarnation,
+        changed,
+        max_receipt_bytes,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """What a batch may still add to its commit in one sink."""
+
+    files: int
+    size: int | None
+    """Bytes of the receipt that are left; None: any number."""
+    open_places: Collection[str]
+    """Rows of these places need no further file."""
+    entry_size: Callable[[str], int]
+    """Bytes that another file of a place takes in the receipt, at most."""
 
 
 class Staging(ABC):
@@ -63,9 +87,12 @@ class Staging(ABC):
         Answers how many of them this sink cannot hold and has kept as dead letters.
         """
 
-    def room(self, batch: StagedBatch) -> int | None:  # noqa: ARG002 - most have no bound
-        """How many more places this batch may have; None: any number. A batch that may be cut short is cut there."""
+    def room(self, batch: StagedBatch) -> Room | None:  # noqa: ARG002 - most have no bound
+        """What may be added to this batch; None: anything. A batch that may be cut short is cut there."""
         return None
+
+    def expect(self, batch: StagedBatch, places: Collection[str]) -> None:
+        """Rows of these places come next: what `room` has called open stays open until they have come."""
 
     @abstractmethod
     def bury(self, batch: StagedBatch, faults: Sequence[tuple[int, Fault]]) -> None:
@@ -89,6 +116,9 @@ class Staging(ABC):
 
 class Stager(ABC):
     """How one sink stages. Picklable."""
+
+    bounded: bool = False
+    """Whether a receipt may have many entries, so that it must be kept from outgrowing its row."""
 
     @abstractmethod
     def columns(self, fields: Any) -> Mapping[str, Any]:

@@ -78,6 +78,7 @@ class _Driver:
     """This process at work on one run."""
 
     def __init__(self, store: Store, job: Job, run_id: str, new: NewRun | None, emit: app.Emit) -> None:
+        self._store = store
         self._job = job
         self._id = run_id
         self._new = new
@@ -93,7 +94,8 @@ class _Driver:
 
     def drive(self) -> Run:
         job = self._job
-        engine = app.engine_of(job.settings, {job.pipeline: job.parts})
+        parts = {job.pipeline: job.parts}
+        engine = app.engine_of(job.settings, parts, self.world.emit, self._store.max_receipt_bytes)
         limits = replace(app.loop_settings_of(job.settings, job.pipeline), generation=job.generation)
         coordinator = self._runs.coordinator(self._id)
         loop = PipelineLoop(coordinator, job.parts.source, job.parts.sinks, engine, limits, self._goes_on)

@@ -95,6 +95,10 @@ class Snapshot:
     consistent: bool
 
 
+SMALLEST_BODY = 256 * 1024
+"""Every store holds bodies of this size."""
+
+
 class Store(ABC):
     """The table of leases. One instance is used by one process; it must be safe to call from several threads."""
 
@@ -108,7 +112,12 @@ class Store(ABC):
     """False if `now()` is good enough for times when rows are due, but not to tell that a session has ended; then nodes
     watch each other, see `holdfast.leases.observed`."""
     max_body_bytes: int = 1 << 20
-    """Largest body of a row. A larger one raises `RowTooLarge` before anything is written."""
+    """Largest body of a row, at least `SMALLEST_BODY`. A larger one raises `RowTooLarge` before anything is written."""
+
+    @property
+    def max_receipt_bytes(self) -> int:
+        """What receipts may take with the rest of their row; more than a body where they are kept beside it."""
+        return self.max_body_bytes
 
     def recent(self, max_age: float) -> Store:  # noqa: ARG002 - for stores to which a look is dear
         """This store, whose reads may be answered by a look at the table up to so many seconds ago.

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark import AccumulatorParam
 
 from holdfast.flow.source import ITEM_COLUMN, SIZE_COLUMN
@@ -49,13 +49,18 @@ class Gate:
             number = max(rows_of_size(sizes, most - passed.size), 0 if passed.size else 1)
         self.stop(batch_id, rows, number)
         rows = rows.slice(0, number)
-        passed.size += int(pa.compute.sum(sizes.slice(0, number)).as_py() or 0)
+        passed.size += int(pc.sum(sizes.slice(0, number)).as_py() or 0)
         return rows.drop_columns([SIZE_COLUMN])
 
     def stop(self, batch_id: str, rows: Any, number: int) -> None:
         """The batch ends after so many of these rows, if there are more."""
         if number < rows.num_rows:
-            self.passed[batch_id].end = rows.column(ITEM_COLUMN)[number].as_py()
+            self.cut(batch_id, rows.column(ITEM_COLUMN)[number].as_py())
+
+    def cut(self, batch_id: str, end: int) -> None:
+        """The batch ends before that item, or where it ends already."""
+        known = self.passed[batch_id].end
+        self.passed[batch_id].end = end if known is None else min(known, end)
 
 
 class _ByTask(AccumulatorParam[dict[str, tuple[int, int | None]]]):

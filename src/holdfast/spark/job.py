@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.errors import BatchError, HoldfastError, Refused, Unavailable
 from holdfast.flow.batch import Batch
-from holdfast.flow.engine import Failed, Report, Staged
+from holdfast.flow.engine import Failed, Report, Staged, TaskEnd, common_end
 from holdfast.flow.processor import Processor, TaskStep
 from holdfast.flow.routes import Routes
 from holdfast.flow.sink import Sink
@@ -24,7 +25,9 @@ from holdfast.flow.source import (
     Source,
 )
 from holdfast.flow.staging import staged_batch
+from holdfast.leases.codec import size_without_receipts
 from holdfast.leases.lease import Counts, Json
+from holdfast.leases.store import SMALLEST_BODY
 from holdfast.spark.arrow import frame_of, run_tasks
 from holdfast.spark.failures import readable, session_is_gone
 from holdfast.spark.gate import GateBefore
@@ -38,6 +41,12 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 
+RECEIPT_MARGIN = 8 * 1024
+"""For the range and the token of each receipt, and a position that is longer than the last one."""
+FEW_FILES = 16
+"""So few fit into any row."""
+
+
 @dataclass(frozen=True)
 class Recipe:
     """How the rows of one pipeline move."""
@@ -46,6 +55,15 @@ class Recipe:
     processors: Sequence[Processor]
     sinks: Mapping[str, Sink]
     routes: Routes = field(default_factory=Routes)
+
+    max_receipt_bytes: int = SMALLEST_BODY
+    """What the store can keep of a row's receipts, with the rest of the row."""
+
+    def receipt_bytes(self, batch: Batch) -> int:
+        """What the receipt of one sink may take in the row of the batch."""
+        rest = size_without_receipts(batch.lease) + RECEIPT_MARGIN
+        each = len(self.sinks) * len(json.dumps(batch.cut.gaps))
+        return max(0, self.max_receipt_bytes - rest - each) // max(1, len(self.sinks))
 
     @property
     def has_routes(self) -> bool:
@@ -112,7 +130,7 @@ class _Job:
             staged = Seen(sum(part.came for part in parts), sum(part.faults for part in parts))
             dropped = self.tally.dropped(self.frame, staged)
         for batch_id, passed in self.gate.passed().items() if self.gate is not None else ():
-            told[batch_id].append(BatchReport(size=passed.size, end=passed.end))
+            told[batch_id].append(BatchReport(size=passed.size, end=passed.end, reads=True))
         return told, dropped
 
 
@@ -123,16 +141,17 @@ def _report(recipe: Recipe, batch: Batch, told: Sequence[BatchReport]) -> Report
     rows, dead = sum(part.rows for part in told), sum(part.dead for part in told)
     counts = Counts(rows + dead + sum(part.untaken for part in told), rows, 0, dead)
     try:
+        cut_at = common_end([TaskEnd(part.rows + part.dead + part.untaken, part.end, part.reads) for part in told])
         receipts = {
             name: sink.receipt([part.parts[name] for part in told if name in part.parts])
             | _share(recipe, name, told, counts)
             for name, sink in recipe.sinks.items()
         }
+        _check_size(recipe, batch, receipts)
     except BatchError as wrong:
         return Failed(batch.id, str(wrong))
     staged = Staged(batch.id, batch.cut.end, batch.cut.last, receipts, counts, dropped=_dropped_in_tasks(told))
     staged = replace(staged, size=sum(part.size for part in told))
-    cut_at = next((part.end for part in told if part.end is not None), None)
     if cut_at is not None:
         return replace(staged, end=recipe.source.position(cut_at), last=False)
     damage = next((part.damage for part in told if part.damage is not None), None)
@@ -147,6 +166,19 @@ def _dropped_in_tasks(told: Sequence[BatchReport]) -> dict[str, int]:
         for name, rows in part.dropped.items():
             dropped[name] += rows
     return dict(dropped)
+
+
+def _check_size(recipe: Recipe, batch: Batch, receipts: Mapping[str, Json]) -> None:
+    """Raise `BatchError` if the row could not hold the receipts: each task has kept the bound for itself alone."""
+    for sink, receipt in receipts.items():
+        if len(files := receipt.get("files", ())) <= FEW_FILES:
+            continue
+        if (size := len(json.dumps(receipt))) > (most := recipe.receipt_bytes(batch)):
+            raise BatchError(
+                f"sink {sink!r} has {len(files)} files of this batch, whose receipt takes {size} bytes; the row of the "
+                f"store has room for {most}. Keep the rows of a batch in one task, or let records have fewer partition "
+                "names"
+            )
 
 
 def _share(recipe: Recipe, sink: str, told: Sequence[BatchReport], counts: Counts) -> Json:
@@ -292,7 +324,12 @@ def _stage_task(
         name: SinkTask(sink.stager_for(batches), names[name], taken.get(name)) for name, sink in recipe.sinks.items()
     }
     changed = any(processor.changes_rows for processor in recipe.processors)
-    return StageTask([staged_batch(batch, changed=changed) for batch in batches], sinks, steps)
+    bounded = any(sink.stager.bounded for sink in sinks.values())
+    told = [
+        staged_batch(batch, changed=changed, max_receipt_bytes=recipe.receipt_bytes(batch) if bounded else None)
+        for batch in batches
+    ]
+    return StageTask(told, sinks, steps)
 
 
 def _wanted(recipe: Recipe, fields: StructType) -> dict[str, Mapping[str, Any]]:

@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 from holdfast.errors import BatchError
 from holdfast.flow.deadletter import Fault, decode_fault
 from holdfast.flow.source import BATCH_COLUMN, FAULT_COLUMN, ITEM_COLUMN, OPTIONAL_COLUMNS, PLACE_COLUMN, SYSTEM_COLUMNS
+from holdfast.flow.staging import Room
 
 
 def by_batch(rows: Any, order: Sequence[str]) -> Iterator[tuple[str, Any]]:
@@ -100,19 +101,60 @@ def places_of(rows: Any) -> set[str]:
     return set(_dictionary(rows.column(PLACE_COLUMN)).dictionary.to_pylist())
 
 
-def rows_within(rows: Any, known: set[str], room: int) -> int:
-    """How many rows there are before one of them brings the place that is one too many; at least one."""
-    if PLACE_COLUMN not in rows.schema.names or not rows.num_rows:
-        return int(rows.num_rows)
-    encoded = _dictionary(rows.column(PLACE_COLUMN))
-    # A row with a fault may have none.
-    placed = np.flatnonzero(encoded.is_valid().to_numpy(zero_copy_only=False))
-    numbers, firsts = np.unique(encoded.indices.drop_null().to_numpy(), return_index=True)
-    places = encoded.dictionary.to_pylist()
-    new = sorted(
-        int(placed[first]) for number, first in zip(numbers, firsts, strict=True) if places[number] not in known
-    )
-    return max(1, new[room]) if len(new) > room else int(rows.num_rows)
+def rows_within(rows: Any, room: Room, taken: str | None = None) -> int:
+    """How many rows there are before the first that needs a file for which there is no room.
+
+    `taken` is the column that is true for the rows that count.
+    """
+    number, encoded = int(rows.num_rows), None
+    counts = rows.column(FAULT_COLUMN).is_null().to_numpy(zero_copy_only=False)
+    if taken is not None:
+        counts = counts & np.asarray(rows.column(taken).to_numpy(zero_copy_only=False), bool)
+    if PLACE_COLUMN in rows.schema.names:
+        encoded = _dictionary(rows.column(PLACE_COLUMN))
+        counts = counts & encoded.is_valid().to_numpy(zero_copy_only=False)
+    counted = np.flatnonzero(counts)
+    if not len(counted):
+        return number
+    if encoded is None:
+        firsts = [(int(counted[0]), "")]
+    else:
+        numbers, at = np.unique(encoded.indices.take(pa.array(counted)).to_numpy(), return_index=True)
+        places = encoded.dictionary.to_pylist()
+        firsts = sorted((int(counted[first]), places[index]) for index, first in zip(numbers, at, strict=True))
+    files, size = room.files, room.size
+    for first, place in firsts:
+        if place not in room.open_places:
+            files -= 1
+            size = None if size is None else size - room.entry_size(place)
+            if files < 0 or (size is not None and size < 0):
+                return first
+    return number
+
+
+def items_of(rows: Any) -> Any:
+    """The items as numbers; a row without one, which can only have a fault, goes with the row before it."""
+    column = rows.column(ITEM_COLUMN)
+    return np.asarray(pc.fill_null_forward(column).fill_null(0) if column.null_count else column)
+
+
+def last_record(items: Any) -> int:
+    """Where the rows of the last record begin."""
+    others = np.flatnonzero(items != items[-1])
+    return int(others[-1]) + 1 if len(others) else 0
+
+
+def first_record(items: Any) -> int:
+    """How many rows the first record has."""
+    others = np.flatnonzero(items != items[0])
+    return int(others[0]) if len(others) else len(items)
+
+
+def joined(portions: Sequence[Any]) -> Any:
+    """The rows of several portions in one."""
+    if len(portions) == 1:
+        return portions[0]
+    return pa.Table.from_batches(portions).unify_dictionaries().combine_chunks().to_batches()[0]
 
 
 def rows_of_size(sizes: Any, room: int) -> int:

@@ -19,7 +19,7 @@ from holdfast.errors import BatchError, SourceUnavailable, Unavailable, is_host_
 from holdfast.flow.deadletter import BATCH, DAMAGE, UNAVAILABLE, Fault
 from holdfast.flow.processor import TaskStep
 from holdfast.flow.source import FAULT_COLUMN, ITEM_COLUMN
-from holdfast.flow.staging import StagedBatch, Stager, Staging
+from holdfast.flow.staging import Room, StagedBatch, Stager, Staging
 from holdfast.leases.lease import Json
 from holdfast.spark.gate import Gate
 from holdfast.spark.portions import (
@@ -29,10 +29,10 @@ from holdfast.spark.portions import (
     number_taken,
     parted,
     places_of,
-    rows_within,
     shares_of,
     with_faults,
 )
+from holdfast.spark.shortening import Shortening
 from holdfast.spark.tally import Seen, dropped_rows
 
 REPORT_SCHEMA = "batch string, report string"
@@ -67,6 +67,8 @@ class BatchReport:
     size: int = 0
     end: int | None = None
     """The first item that was left for the next batch; None if all was staged."""
+    reads: bool = False
+    """Told by a step that reads in order and stages nothing: what it left has come to no task."""
     damage: str | None = None
     """What is wrong with what the rows were read from; those that are there are good."""
     error: str | None = None
@@ -126,7 +128,7 @@ class _Attempt:
         self._shared = {sink.taken for sink in sinks.values()}
         self._steps = steps
         self._gate = Gate(batches)
-        self._places: dict[str, set[str]] = defaultdict(set)
+        self._shortening = Shortening(self._gate, self._rooms)
         self._stagings: dict[str, Staging] = {name: sink.stager.begin() for name, sink in sinks.items()}
         self._reports: dict[str, BatchReport] = {}
 
@@ -156,18 +158,27 @@ class _Attempt:
 
     def _stage(self, batch_id: str, rows: Any) -> None:
         batch, report = self._batches[batch_id], self._reports[batch_id]
+        self._shortening.check_left(batch, rows)
         rows = self._gate.admit(batch_id, rows)
         for name, step in self._steps.items():
             before, rows = _seen(rows), step.apply(batch, rows)
             if lost := dropped_rows(name, before, _seen(rows)):
                 report.dropped[name] = report.dropped.get(name, 0) + lost
-        good, faulty = parted(self._within_room(batch, rows))
+        for portion in self._shortening.through(batch, rows):
+            self._stage_portion(batch, portion)
+
+    def _stage_portion(self, batch: StagedBatch, rows: Any) -> None:
+        report = self._reports[batch.id]
+        good, faulty = parted(rows)
         if faulty:
             self._bury(batch, faulty)
             report.dead += len(faulty)
             for name in self._sinks:
                 report.given[name] = report.given.get(name, 0) + len(faulty)
         if good.num_rows:
+            places = places_of(good)
+            for staging in self._stagings.values():
+                staging.expect(batch, places)
             for place, own in by_place(good):
                 self._write(batch, report, own, place)
 
@@ -195,17 +206,10 @@ class _Attempt:
             by_routes[routes] = max(by_routes[routes], number)
         return min(most, sum(by_routes.values()))
 
-    def _within_room(self, batch: StagedBatch, rows: Any) -> Any:
-        """The rows before a place that would be one too many for a commit; the others are for the next batch."""
-        if batch.max_bytes is None or not rows.num_rows:
-            return rows
-        rooms = [room for one in self._stagings.values() if (room := one.room(batch)) is not None]
-        if rooms:
-            number = rows_within(rows, self._places[batch.id], min(rooms))
-            self._gate.stop(batch.id, rows, number)
-            rows = rows.slice(0, number)
-            self._places[batch.id] |= places_of(rows)
-        return rows
+    def _rooms(self, batch: StagedBatch) -> list[tuple[Room, str | None]]:
+        """What the sinks with a bound have left for the batch, each with the column that is true for its rows."""
+        rooms = ((staging.room(batch), self._sinks[name].taken) for name, staging in self._stagings.items())
+        return [(room, taken) for room, taken in rooms if room is not None]
 
     def _bury(self, batch: StagedBatch, faulty: Sequence[tuple[int, Fault]]) -> None:
         for _, fault in faulty:
@@ -219,6 +223,8 @@ class _Attempt:
             staging.bury(batch, faulty)
 
     def _finish(self, batch_id: str) -> None:
+        for portion in self._shortening.rest(self._batches[batch_id]):
+            self._stage_portion(self._batches[batch_id], portion)
         parts = {name: staging.finish(self._batches[batch_id]) for name, staging in self._stagings.items()}
         passed, report = self._gate.passed[batch_id], self._reports[batch_id]
         report.parts, report.size, report.end = parts, passed.size, passed.end
@@ -236,6 +242,7 @@ class _Attempt:
             self._abandon(batch_id)
 
     def _abandon(self, batch_id: str) -> None:
+        self._shortening.forget(batch_id)
         for staging in self._stagings.values():
             staging.abandon(self._batches[batch_id])
 

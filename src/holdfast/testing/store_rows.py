@@ -10,7 +10,7 @@ import pytest
 from holdfast.errors import RowTooLarge
 from holdfast.leases.codec import encode_body
 from holdfast.leases.lease import Commit, Counts, History, Key, Lease, Order, Ownership, Progress, Status
-from holdfast.leases.store import Outcome, Query, Swap
+from holdfast.leases.store import SMALLEST_BODY, Outcome, Query, Swap
 from holdfast.testing.rows import ODD_TEXTS, PIPELINE, assigned_row, make_row, touched
 from holdfast.testing.store_setting import StoreSetting
 
@@ -120,7 +120,7 @@ class RowBehaviour(StoreSetting):
     # --- size --------------------------------------------------------------------------------------------------
 
     def test_large_bodies_come_back_exactly(self) -> None:
-        assert self.store.max_body_bytes >= 256 * 1024
+        assert self.store.max_body_bytes >= SMALLEST_BODY
         text = "aé😀\n\u0001'" * 20_000
         large = make_row("a", state={"text": text[:60_000]}, position=list(range(10_000)))
         self.store.add([large])

@@ -115,16 +115,22 @@ def test_dead_letters_are_staged_beside_the_data_with_reason_and_origin() -> Non
     desk.write(BATCH, 0, 20)
     desk.staging.bury(BATCH, [(10, record_fault("it is no JSON", b"oops")), (15, record_fault("nor this", b"\xff"))])
     desk.staging.bury(BATCH, [(5, record_fault("earlier", b""))])
-    letters = [file for file in desk.staging.finish(BATCH)["files"] if "deadletters" in file["key"]]
-    assert [file["key"] for file in letters] == [
-        f"_holdfast/deadletters/in/2_a_{10:020d}.jsonl",
-        f"_holdfast/deadletters/in/2_a_{5:020d}.jsonl",
-    ]
-    assert [(file["rows"], file["first"], file["last"]) for file in letters] == [(2, 10, 15), (1, 5, 5)]
-    first, second = map(json.loads, desk.bucket.staged[letters[0]["staged"]].splitlines())
+    (letters,) = [file for file in desk.staging.finish(BATCH)["files"] if "deadletters" in file["key"]]
+    assert letters["key"] == f"_holdfast/deadletters/in/2_a_{5:020d}.jsonl"
+    assert (letters["rows"], letters["first"], letters["last"]) == (3, 5, 15)
+    _, first, second = map(json.loads, desk.bucket.staged[letters["staged"]].splitlines())
     origin = {"pipeline": "orders", "key": "in|a.jsonl"}
     assert first == {"reason": "it is no JSON", "raw": "oops", "origin": {**origin, "item": 10}}
     assert second == {"reason": "nor this", "raw": "/w==", "encoding": "base64", "origin": {**origin, "item": 15}}
+
+
+def test_dead_letters_are_one_file_in_the_order_of_their_records_whatever_place_they_come_from() -> None:
+    desk = Desk()
+    for item in (7, 3, 5, 1, 6):
+        desk.staging.bury(BATCH, [(item, record_fault("bad", b""))])
+    (letters,) = desk.staging.finish(BATCH)["files"]
+    lines = desk.bucket.staged[letters["staged"]].splitlines()
+    assert [json.loads(line)["origin"]["item"] for line in lines] == [1, 3, 5, 6, 7]
 
 
 def test_an_abandoned_batch_leaves_nothing_and_the_others_stay() -> None:

@@ -6,6 +6,7 @@ import pyarrow as pa
 import pytest
 
 from holdfast.errors import BatchError
+from holdfast.flow.staging import Room
 from holdfast.spark.portions import by_place, parted, places_of, rows_within
 
 FAULT = '{"kind": "record", "reason": "bad"}'
@@ -22,12 +23,41 @@ def rows(*places: str | None) -> pa.RecordBatch:
     )
 
 
+def room(files: int, *open_places: str, size: int | None = None) -> Room:
+    return Room(files, size, open_places, len)
+
+
+def test_room_is_bounded_by_files_and_by_the_bytes_of_their_names() -> None:
+    portion = rows("a", "b", "a", "cc", "ddd", "a")
+    assert rows_within(portion, room(2, "a")) == 4
+    assert rows_within(portion, room(3, "a")) == 6
+    assert rows_within(portion, room(0)) == 0
+    assert rows_within(portion, room(9, "a", size=3)) == 4
+    assert rows_within(portion, room(9, "a", size=6)) == 6
+    assert places_of(portion.slice(0, 3)) == {"a", "b"}
+
+
+def test_only_rows_that_a_sink_gets_take_its_room() -> None:
+    portion = rows("a", "b", "c").append_column("_mine", pa.array([True, False, True]))
+    assert rows_within(portion, room(1), "_mine") == 2
+    assert rows_within(portion, room(2), "_mine") == 3
+
+
+def test_rows_without_places_take_one_file() -> None:
+    portion = rows("a", "b").drop_columns(["_place"])
+    assert [rows_within(portion, room(0)), rows_within(portion, room(1)), rows_within(portion, room(0, ""))] == [
+        0,
+        2,
+        2,
+    ]
+
+
 def test_rows_with_a_fault_have_no_place_and_are_no_trouble() -> None:
     mixed = rows(None, "a", "b", None, "a", "c")
     assert places_of(mixed) == {"a", "b", "c"}
-    assert rows_within(mixed, set(), 2) == 5
-    assert rows_within(mixed, {"a"}, 1) == 5
-    assert rows_within(mixed, set(), 3) == 6
+    assert rows_within(mixed, room(2)) == 5
+    assert rows_within(mixed, room(1, "a")) == 5
+    assert rows_within(mixed, room(3)) == 6
     good, faulty = parted(mixed)
     assert [item for item, _ in faulty] == [0, 3]
     assert [(place, own.column("_item").to_pylist()) for place, own in by_place(good)] == [
@@ -40,7 +70,7 @@ def test_rows_with_a_fault_have_no_place_and_are_no_trouble() -> None:
 def test_only_rows_with_a_fault_take_no_place() -> None:
     faulty = rows(None, None)
     assert places_of(faulty) == set()
-    assert rows_within(faulty, set(), 0) == 2
+    assert rows_within(faulty, room(0)) == 2
 
 
 def test_a_good_row_without_a_place_fails_the_batch() -> None:

@@ -13,7 +13,7 @@ from holdfast.errors import BatchError
 from holdfast.flow.batch import Name
 from holdfast.flow.staging import StagedBatch
 from holdfast.spark.gate import Gate
-from holdfast.spark.portions import by_batch, by_place, places_of, rows_within
+from holdfast.spark.portions import by_batch, by_place
 
 BATCH = StagedBatch("b1", "archive", "orders|0", Name("orders", "0"), token=1, generation=1, max_bytes=100)
 
@@ -54,14 +54,6 @@ def test_rows_without_places_are_one_portion() -> None:
 def test_a_row_that_has_no_place_where_others_have_one_is_an_error() -> None:
     with pytest.raises(BatchError, match="_place"):
         list(by_place(rows(_place=["dt=1", None])))
-
-
-def test_a_commit_ends_before_the_place_that_is_one_too_many() -> None:
-    portion = rows(_place=["a", "b", "a", "c", "d", "a"])
-    assert rows_within(portion, {"a"}, 2) == 4
-    assert rows_within(portion, {"a", "b"}, 2) == 6
-    assert rows_within(portion, set(), 0) == 1
-    assert places_of(portion.slice(0, 3)) == {"a", "b"}
 
 
 def test_a_batch_is_cut_where_it_is_full_and_stays_cut() -> None:

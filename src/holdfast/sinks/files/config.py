@@ -45,7 +45,9 @@ class FilesConfig(Options):
         ),
     )
     max_files: PositiveCount = Field(
-        1000, description="Files of one commit; a batch whose records go to more places is cut short."
+        1000,
+        description="Files of one commit, dead letters apart; a batch whose records would become more is cut short "
+        "between two records. A batch that cannot be cut, such as one of objects, is bounded by the store's row alone.",
     )
     max_open_files: PositiveCount = Field(
         64, description="Files that one task has open at a time; beyond it the one used longest ago is closed."

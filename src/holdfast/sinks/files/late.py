@@ -9,14 +9,14 @@ from __future__ import annotations
 import copy
 import json
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from holdfast.flow.batch import Name
 from holdfast.flow.deadletter import Fault, record_fault
 from holdfast.flow.names import OURS
-from holdfast.flow.staging import StagedBatch, Stager, Staging
+from holdfast.flow.staging import Room, StagedBatch, Stager, Staging
 from holdfast.leases.lease import Json
 from holdfast.sinks.files.layout import Layout
 from holdfast.sinks.files.periods import Periods
@@ -45,6 +45,7 @@ class LateRule:
 class LateStager(Stager):
     """Stages like the one it is made of, but for what is late."""
 
+    bounded = True
     stager: FilesStager
     rule: LateRule
 
@@ -60,6 +61,7 @@ class LateStaging(Staging):
 
     def __init__(self, stager: FilesStager, rule: LateRule) -> None:
         self._rule = rule
+        self._max_files = stager.max_files
         self._main = FilesStaging(stager)
         self._aside = _Aside(stager, rule.folder, self._main)
         self._late: defaultdict[str, Counter[str]] = defaultdict(Counter)
@@ -76,9 +78,17 @@ class LateStaging(Staging):
     def bury(self, batch: StagedBatch, faults: Sequence[tuple[int, Fault]]) -> None:
         self._main.bury(batch, faults)
 
-    def room(self, batch: StagedBatch) -> int | None:
-        left, used = self._main.room(batch), self._aside.used(batch)
-        return None if left is None else max(0, left - used)
+    def room(self, batch: StagedBatch) -> Room:
+        main, aside = self._main.room(batch), self._aside.room(batch)
+        size, most = main.size, batch.max_receipt_bytes
+        if size is not None and aside.size is not None and most is not None:
+            size -= most - aside.size
+        files = main.files - (self._max_files - aside.files)
+        return Room(files, size, {*main.open_places, *aside.open_places}, aside.entry_size)
+
+    def expect(self, batch: StagedBatch, places: Collection[str]) -> None:
+        self._main.expect(batch, places)
+        self._aside.expect(batch, places)
 
     def finish(self, batch: StagedBatch) -> Json:
         files = [*self._main.finish(batch)["files"], *self._aside.finish(batch)["files"]]
@@ -113,10 +123,6 @@ class _Aside(FilesStaging):
 
     def bury(self, batch: StagedBatch, faults: Sequence[tuple[int, Fault]]) -> None:
         self._main.bury(batch, faults)
-
-    def used(self, batch: StagedBatch) -> int:
-        """Files of that batch, as far as `room` counts them."""
-        return self._stager.max_files - (self.room(batch) or 0)
 
 
 @dataclass(frozen=True)

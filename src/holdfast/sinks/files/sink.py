@@ -88,8 +88,17 @@ class FilesSink(Sink):
                 f"two files of this batch would be called {key}: a processor has spread the rows of one record over "
                 "several tasks or files; keep the rows of a record together"
             )
+        self._check_number(parts, len(files))
         final = next((part["final"] for part in parts if "final" in part), None)
         return {"files": files} | ({} if final is None else {"final": final})
+
+    def _check_number(self, parts: Sequence[Json], number: int) -> None:
+        """Raise `BatchError` if tasks that have kept the bound of files by themselves break it together."""
+        if len(parts) > 1 and self._stager is not None and number > self._stager.max_files:
+            raise BatchError(
+                f"{len(parts)} tasks have made {number} files of this batch, and max_files of sink {self.name!r} is "
+                f"{self._stager.max_files}; keep the rows of a batch in one task, or raise max_files"
+            )
 
     def witness(self, taken: Sequence[tuple[Lease, Name]]) -> list[Halt | SinkUnavailable | None]:
         return self._bucket.together([partial(self._ahead, lease, name) for lease, name in taken])

@@ -7,8 +7,8 @@ than its first is closed and another one begun.
 from __future__ import annotations
 
 import uuid
-from collections import OrderedDict, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import replace
 from typing import Any
@@ -22,20 +22,24 @@ from holdfast.flow.deadletter import Fault, dead_letter, record_fault
 from holdfast.flow.format import Format, Formats
 from holdfast.flow.names import dead_letter_key, staging_key
 from holdfast.flow.source import ITEM_COLUMN
-from holdfast.flow.staging import StagedBatch, Stager, Staging
+from holdfast.flow.staging import Room, StagedBatch, Stager, Staging
 from holdfast.leases.lease import Json
 from holdfast.sinks.files.blocks import Blocks
+from holdfast.sinks.files.books import Books
 from holdfast.sinks.files.layout import Layout
 from holdfast.sinks.files.openfile import OpenFile
 
 MAX_BUFFERED_BYTES = 128 << 20
 """What one task's open files may keep in memory together."""
+MAX_WAITING_LETTERS = 8 << 20
 CLOSED_TOGETHER = 32
 """Files whose ends are sent side by side: each waits for its bucket's answer."""
 
 
 class FilesStager(Stager):
     """How files are staged in one bucket."""
+
+    bounded = True
 
     def __init__(
         self,
@@ -77,8 +81,10 @@ class FilesStaging(Staging):
         self._parts = 0
         # Least recently used first, by batch and place.
         self._open: OrderedDict[tuple[str, str], _Place] = OrderedDict()
+        self._expected: set[tuple[str, str]] = set()
+        """What is open and gets rows next."""
         self._letters: dict[str, _Letters] = {}
-        self._done: defaultdict[str, list[dict[str, Json]]] = defaultdict(list)
+        self._books: dict[str, Books] = {}
         self._broken: dict[str, Exception] = {}
         self._waiting = 0
         self._open_files = 0
@@ -91,8 +97,12 @@ class FilesStaging(Staging):
             files = self._place(batch, place, chosen)
             with self._metered(files):
                 files.write(items, rows)
+            self._expected.discard((batch.id, place))
             self._keep_bounds((batch.id, place))
         return unfit
+
+    def expect(self, batch: StagedBatch, places: Collection[str]) -> None:
+        self._expected = {key for place in places if (key := (batch.id, place)) in self._open}
 
     def _parted(self, batch: StagedBatch, chosen: Format, items: Any, rows: Any) -> tuple[Any, Any, int]:
         """Rows that the format can hold, and how many it cannot: those are dead letters."""
@@ -111,12 +121,12 @@ class FilesStaging(Staging):
     def bury(self, batch: StagedBatch, faults: Sequence[tuple[int, Fault]]) -> None:
         self._check(batch)
         if batch.id not in self._letters:
-            self._letters[batch.id] = _Letters(batch, self._staged, self._done[batch.id])
+            self._letters[batch.id] = _Letters(batch, self._staged, self._books_of(batch))
         self._letters[batch.id].write(faults)
 
-    def room(self, batch: StagedBatch) -> int | None:
-        open_now = sum(batch_id == batch.id for batch_id, _ in self._open)
-        return max(0, self._stager.max_files - open_now - len(self._done[batch.id]))
+    def room(self, batch: StagedBatch) -> Room:
+        open_places = {place for (batch_id, place), files in self._open.items() if batch_id == batch.id and files.fits}
+        return self._books_of(batch).room(open_places)
 
     def finish(self, batch: StagedBatch) -> Json:
         self._check(batch)
@@ -125,7 +135,8 @@ class FilesStaging(Staging):
             self._close_together(batch, [self._open.pop(key) for key in some])
         if (letters := self._letters.pop(batch.id, None)) is not None:
             letters.close()
-        return {"files": self._done.pop(batch.id, [])}
+        books = self._books.pop(batch.id, None)
+        return {"files": [] if books is None else books.entries}
 
     def _close_together(self, batch: StagedBatch, places: Sequence[_Place]) -> None:
         with ExitStack() as metering:
@@ -133,7 +144,8 @@ class FilesStaging(Staging):
                 metering.enter_context(self._metered(one))
             files = [file for one in places if (file := one.end()) is not None]
             closed = self._stager.bucket.close_all([file.end() for file in files])
-        self._done[batch.id] += [file.told(told) for file, told in zip(files, closed, strict=True)]
+        for file, told in zip(files, closed, strict=True):
+            self._books_of(batch).closed(file.told(told))
 
     def abandon(self, batch: StagedBatch) -> None:
         ending: list[_Place | _Letters] = [self._open.pop(key) for key in list(self._open) if key[0] == batch.id]
@@ -143,15 +155,22 @@ class FilesStaging(Staging):
             with suppress(Exception), self._metered(files) if isinstance(files, _Place) else nullcontext():
                 files.forget()
                 files.close()
+        books = self._books.pop(batch.id, None)
         with suppress(SinkUnavailable):
-            self._stager.bucket.discard([file["staged"] for file in self._done.pop(batch.id, [])])
+            self._stager.bucket.discard([] if books is None else [file["staged"] for file in books.entries])
 
     def _place(self, batch: StagedBatch, place: str, chosen: Format) -> _Place:
         key = (batch.id, place)
         if key not in self._open:
-            self._open[key] = _Place(self._stager, batch, place, chosen, self._staged, self._done[batch.id])
+            self._open[key] = _Place(self._stager, batch, place, chosen, self._staged, self._books_of(batch))
         self._open.move_to_end(key)
         return self._open[key]
+
+    def _books_of(self, batch: StagedBatch) -> Books:
+        if batch.id not in self._books:
+            stager = self._stager
+            self._books[batch.id] = Books(batch, stager.bucket, stager.layout, stager.max_files)
+        return self._books[batch.id]
 
     def _check(self, batch: StagedBatch) -> None:
         """Raise what went wrong behind the batch's back."""
@@ -169,7 +188,8 @@ class FilesStaging(Staging):
             return
         for closing in (False, True):
             for key in [key for key in self._open if key != latest]:
-                self._retire(key, closing=closing or self._open_files > self._stager.max_open_files)
+                closes = closing or self._open_files > self._stager.max_open_files
+                self._retire(key, closing=closes and key not in self._expected)
                 if self._within_bounds():
                     return
 
@@ -209,16 +229,23 @@ class _Place:
         place: str,
         chosen: Format,
         stage: Stage,
-        done: list[dict[str, Json]],
+        books: Books,
     ) -> None:
         self._stager = stager
         self._batch = batch
         self._place = place
         self._format = chosen
         self._stage = stage
-        self._done = done
+        self._books = books
         self._blocks = Blocks()
         self._file: OpenFile | None = None
+        self._is_counted = True
+        books.opens(place)
+
+    @property
+    def fits(self) -> bool:
+        """Whether more rows need no further file."""
+        return self._file is None or not self._is_large(self._file)
 
     @property
     def is_open(self) -> bool:
@@ -264,11 +291,18 @@ class _Place:
             self._file.write_rows(first, last, rows)
 
     def _is_full(self, file: OpenFile) -> bool:
+        # At the bound of files it grows on until the batch ends.
+        return self._is_large(file) and self._books.has_room(self._place)
+
+    def _is_large(self, file: OpenFile) -> bool:
         limit = self._stager.max_file_bytes
         return limit is not None and file.size + file.buffered >= limit
 
     def _opened(self, first: int, schema: pa.Schema) -> OpenFile:
         batch = self._batch
+        if not self._is_counted:
+            self._books.opens(self._place)
+        self._is_counted = False
         key = self._stager.layout.key(batch.name, batch.generation, first, self._format.extension, self._place)
         file = OpenFile(self._stage(batch, key), key, first, self._place)
         file.writer = self._format.open(file, schema)
@@ -277,35 +311,55 @@ class _Place:
     def _close_file(self) -> None:
         if self._file is not None:
             file, self._file = self._file, None
-            self._done.append(file.close())
+            self._books.closed(file.close())
 
 
 class _Letters:
-    """Dead letters of one batch."""
+    """Dead letters of one batch. Some wait to be put in order: rows of several places come one place after another."""
 
-    def __init__(self, batch: StagedBatch, stage: Stage, done: list[dict[str, Json]]) -> None:
+    def __init__(self, batch: StagedBatch, stage: Stage, books: Books) -> None:
         self._batch = batch
         self._stage = stage
-        self._done = done
+        self._books = books
         self._file: OpenFile | None = None
+        self._waiting: list[tuple[int, bytes]] = []
+        self._waiting_bytes = 0
 
     def write(self, faults: Sequence[tuple[int, Fault]]) -> None:
-        batch, first = self._batch, min(item for item, _ in faults)
-        if self._file is not None and first < self._file.first:
-            self.close()
-        if self._file is None:
-            key = dead_letter_key(batch.name, batch.generation, first)
-            self._file = OpenFile(self._stage(batch, key), key, first)
+        batch = self._batch
         for item, fault in faults:
-            self._file.write_line(item, dead_letter(batch.pipeline, batch.key, item, fault))
+            line = dead_letter(batch.pipeline, batch.key, item, fault)
+            self._waiting.append((item, line))
+            self._waiting_bytes += len(line)
+        if self._waiting_bytes > MAX_WAITING_LETTERS:
+            self._flush()
 
     def close(self) -> None:
-        if self._file is not None:
-            file, self._file = self._file, None
-            self._done.append(file.close())
+        self._flush()
+        self._close_file()
 
     def forget(self) -> None:
-        """Nothing waits."""
+        """Letters that wait are not needed any more."""
+        self._waiting.clear()
+
+    def _flush(self) -> None:
+        if not self._waiting:
+            return
+        lines, self._waiting, self._waiting_bytes = sorted(self._waiting), [], 0
+        first = lines[0][0]
+        if self._file is not None and first < self._file.first:
+            self._close_file()
+        if self._file is None:
+            self._books.opens_letters()
+            key = dead_letter_key(self._batch.name, self._batch.generation, first)
+            self._file = OpenFile(self._stage(self._batch, key), key, first)
+        for item, line in lines:
+            self._file.write_line(item, line)
+
+    def _close_file(self) -> None:
+        if self._file is not None:
+            file, self._file = self._file, None
+            self._books.closed(file.close())
 
 
 def _bytes(raw: Any) -> bytes:

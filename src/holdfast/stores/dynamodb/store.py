@@ -27,7 +27,7 @@ from holdfast.stores.dynamodb.items import (
     item_of,
     table_key,
 )
-from holdfast.stores.dynamodb.receipts import Outgoing, Receipts
+from holdfast.stores.dynamodb.receipts import LARGEST, Outgoing, Receipts
 from holdfast.stores.dynamodb.rows import get_rows, search, statuses
 from holdfast.stores.dynamodb.tables import prepare_table
 
@@ -55,6 +55,10 @@ class DynamodbStore(Store):
         self._owners: dict[Key, str] = {}
         """Owners of rows as they were last written here: the index may not know of it yet."""
         self._prepared = False
+
+    @property
+    def max_receipt_bytes(self) -> int:
+        return self.max_body_bytes if self._config.spill is None else LARGEST
 
     def open(self) -> None:
         """Make the table, if it is not there and that is not forbidden."""

@@ -12,6 +12,7 @@ from pymysql.connections import Connection
 from pymysql.constants import CLIENT, CR, ER
 
 from holdfast.errors import SchemaMismatch, StoreError, StoreUnavailable
+from holdfast.leases.store import SMALLEST_BODY
 from holdfast.stores._sql import Connections
 from holdfast.stores.mysql import MysqlConfig
 
@@ -66,6 +67,18 @@ def in_words(where: str, error: pymysql.Error) -> StoreError | StoreUnavailable:
     if code in _OTHER_TABLES:
         return SchemaMismatch(f"{where}: its tables are not those of holdfast: {error.args[-1]}")
     return StoreError(message)
+
+
+def largest_body(db: Connection[Any], where: str) -> int:
+    """The largest body that surely fits into one packet of this server. Raises `StoreError` if that is too little."""
+    cursor = db.cursor()
+    cursor.execute("SELECT @@max_allowed_packet")
+    (packet,) = cursor.fetchone() or (0,)
+    # Any byte may be escaped by a second one, and the rest of the row and the statement come on top.
+    most = (int(packet) - 64 * 1024) // 2
+    if most < SMALLEST_BODY:
+        raise StoreError(f"{where}: max_allowed_packet is {packet} bytes; rows of holdfast need 1M, better 16M or more")
+    return most
 
 
 def roll_back(db: Connection[Any]) -> None:

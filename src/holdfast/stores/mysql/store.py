@@ -31,6 +31,7 @@ from holdfast.stores.mysql.connection import (
     code_of,
     connections,
     in_words,
+    largest_body,
     roll_back,
     server_name,
 )
@@ -232,6 +233,7 @@ class MysqlStore(ClaimingStore):
     def _prepare(self, db: Connection[Any]) -> None:
         if not self._prepared:
             prepare_tables(db, self._config)
+            self.max_body_bytes = min(ClaimingStore.max_body_bytes, largest_body(db, self._place))
             self._prepared = True
 
 

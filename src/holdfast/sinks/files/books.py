@@ -1,0 +1,98 @@
+"""What a batch has in files: entries of those that are closed, and room that is set apart for those that will be.
+
+The receipt is a part of the lease's row, so that its size is known before a file is opened, and bounded.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection
+
+from holdfast.buckets.bucket import Bucket
+from holdfast.errors import BatchError
+from holdfast.flow.names import dead_letter_key, staging_key
+from holdfast.flow.staging import Room, StagedBatch
+from holdfast.leases.lease import Json
+from holdfast.sinks.files.layout import Layout
+
+HIGHEST = 10**19
+"""Longer than any item or count."""
+ENTRY_BYTES = 330
+"""Of an entry without names: its digest, numbers and words."""
+LONGEST_EXTENSION = "x" * 16
+LONGEST_PART = "x" * 48
+
+
+class Books:
+    """Of one batch, in one attempt of one task."""
+
+    def __init__(self, batch: StagedBatch, bucket: Bucket, layout: Layout, max_files: int) -> None:
+        self.entries: list[dict[str, Json]] = []
+        self._batch = batch
+        self._bucket = bucket
+        self._layout = layout
+        self._max_files = max_files
+        self._files = 0
+        self._letter_files = 0
+        letters = dead_letter_key(batch.name, batch.generation, HIGHEST)
+        self._letters_size = self._size_of(letters, "")
+        # There may be dead letters at any time.
+        self._size = self._letters_size
+
+    def room(self, open_places: Collection[str]) -> Room:
+        """What may be added, if these places need no further file."""
+        most = self._batch.max_receipt_bytes
+        size = None if most is None else most - self._size
+        return Room(self._max_files - self._files, size, open_places, self.entry_size)
+
+    def has_room(self, place: str) -> bool:
+        """Whether there may be one more file of that place."""
+        most = self._batch.max_receipt_bytes
+        return self._files < self._max_files and (most is None or self._size + self.entry_size(place) <= most)
+
+    def entry_size(self, place: str) -> int:
+        """Bytes that a file of that place takes in the receipt, at most."""
+        batch = self._batch
+        key = self._layout.key(batch.name, batch.generation, HIGHEST, LONGEST_EXTENSION, place)
+        return self._size_of(key, place)
+
+    def opens(self, place: str) -> None:
+        """There will be one more file of that place. Raises `BatchError` if the commit cannot hold it."""
+        self._files += 1
+        self._check_files(self._files)
+        self._take(self.entry_size(place))
+
+    def opens_letters(self) -> None:
+        """There will be one more file of dead letters; for the first one there always is room."""
+        self._letter_files += 1
+        if self._letter_files > 1:
+            self._check_files(self._files + self._letter_files - 1)
+            self._take(self._letters_size)
+
+    def closed(self, entry: dict[str, Json]) -> None:
+        """One of the files is done."""
+        self.entries.append(entry)
+
+    def _take(self, size: int) -> None:
+        self._size += size
+        most = self._batch.max_receipt_bytes
+        if most is not None and self._size > most:
+            raise BatchError(
+                f"the receipt of this batch would have {self._files} files and more than {most} bytes, for which the "
+                "row in the store has no room, and the batch cannot be cut short. Let records have fewer partition "
+                "names, or lower the bytes of a batch; if rows are not in the order of their records, keep the order"
+            )
+
+    def _check_files(self, number: int) -> None:
+        # A batch that must be staged as it was planned is bounded by its receipt alone.
+        if self._batch.max_bytes is not None and number > self._max_files:
+            raise BatchError(
+                f"this batch becomes more than {self._max_files} files (max_files of the sink), and it cannot be cut "
+                "short because its rows are not in the order of their records; keep the order in processors"
+            )
+
+    def _size_of(self, key: str, place: str) -> int:
+        batch = self._batch
+        staged = staging_key(batch.name, batch.token, batch.id, LONGEST_PART)
+        # The place is told once more where records of it came late.
+        return ENTRY_BYTES + len(key) + self._bucket.handle_size(staged, key) + 2 * len(json.dumps(place)) + 40

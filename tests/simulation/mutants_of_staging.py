@@ -1,0 +1,92 @@
+"""Mutants of what a commit may hold, and of what belongs to whom below a root."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from holdfast.buckets.ownership import OwnedRoot
+from holdfast.config import roots
+from holdfast.flow import engine
+from holdfast.flow.engine import TaskEnd
+from holdfast.jobs import replacing
+from holdfast.jobs.redriven import Redriven
+from holdfast.sinks.files.books import Books
+from holdfast.spark import job, shortening
+from holdfast.spark.job import Recipe
+from holdfast.spark.shortening import Shortening
+from tests.simulation.mutation import Put, mutant, mutant_of_test
+
+SHORTENING = "tests/unit/spark/test_shortening.py"
+REPLACING = "tests/unit/jobs/test_replacing.py"
+ONE_TASK = "its engine stages a batch in one task, without rows"
+NO_ROWS = "its engine stages items and knows neither rows nor records"
+NO_ROOTS = "it begins after settings are read and sinks are opened"
+NO_PEOPLE = "nobody in it writes a range again in place"
+
+
+@mutant()
+def the_last_of_several_ends_is_taken(put: Put) -> None:
+    def last(told: Sequence[TaskEnd]) -> int | None:
+        return next((task.end for task in reversed(told) if task.end is not None), None)
+
+    put(engine, "common_end", last)
+
+
+@mutant_of_test(f"{SHORTENING}::test_a_batch_in_several_tasks_is_not_cut", ONE_TASK)
+def a_batch_in_several_tasks_is_cut(put: Put) -> None:
+    def least(told: Sequence[TaskEnd]) -> int | None:
+        return min((task.end for task in told if task.end is not None), default=None)
+
+    put(job, "common_end", least)
+
+
+@mutant_of_test(f"{SHORTENING}::test_a_cut_falls_on_the_border_of_a_record", NO_ROWS)
+def a_record_may_be_cut_in_two(put: Put) -> None:
+    def at_once(_self: Shortening, _batch: str, rows: Any) -> Any:
+        yield from (rows.slice(at, 1) for at in range(rows.num_rows))
+
+    put(Shortening, "_whole_records", at_once)
+
+
+@mutant_of_test(f"{SHORTENING}::test_rows_that_are_not_in_order_are_refused_where_there_is_no_place_to_cut", NO_ROWS)
+def rows_that_are_not_in_order_are_cut(put: Put) -> None:
+    put(shortening, "_check_order", lambda _items, _end: None)
+
+
+@mutant_of_test(f"{SHORTENING}::test_files_that_were_closed_to_make_room_count", NO_ROWS)
+def places_are_counted_and_not_their_files(put: Put) -> None:
+    original = Books.opens
+
+    def opens(self: Books, place: str) -> None:
+        if not any(entry.get("place") == place for entry in self.entries):
+            original(self, place)
+
+    put(Books, "opens", opens)
+
+
+@mutant_of_test(f"{SHORTENING}::test_a_receipt_fits_into_its_row_however_long_names_are", NO_ROWS)
+def the_row_does_not_bound_its_receipt(put: Put) -> None:
+    put(Recipe, "receipt_bytes", lambda _self, _batch: 1 << 40)
+
+
+@mutant_of_test(f"{REPLACING}::test_what_was_redriven_is_replaced_too", NO_PEOPLE)
+def what_was_redriven_is_not_replaced(put: Put) -> None:
+    put(Redriven, "files", lambda _self: [])
+
+
+@mutant_of_test(
+    f"{REPLACING}::test_what_a_redrive_has_committed_is_published_and_moved_and_its_node_lets_go", NO_PEOPLE
+)
+def a_redrive_goes_on_while_its_partition_is_replaced(put: Put) -> None:
+    put(replacing, "fence_redrives", lambda *_: None)
+
+
+@mutant_of_test("tests/unit/sinks/opensearch/test_sink.py::test_a_root_of_dead_letters_belongs_to_one_sink", NO_ROOTS)
+def a_root_has_no_owner(put: Put) -> None:
+    put(OwnedRoot, "claim", lambda _self, _pipeline, *, alone: None)
+
+
+@mutant_of_test("tests/unit/config/test_roots.py::test_two_pipelines_never_share_a_root", NO_ROOTS)
+def settings_may_give_one_root_to_two_sinks(put: Put) -> None:
+    put(roots, "_roots", lambda _sinks: iter(()))
