@@ -18,7 +18,7 @@ from holdfast.formats.parquet import Parquet
 from holdfast.formats.raw import Raw
 from holdfast.formats.sequencefile import SequenceFile
 from holdfast.formats.text import Text
-from holdfast.testing.formats import VALUES, kafka_rows
+from holdfast.testing.formats import VALUES, comparable, extremes, kafka_extremes, kafka_rows
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -71,6 +71,75 @@ def test_spark_reads_columns(spark: SparkSession, tmp_path: Path, form: Format) 
     assert sorted(row.t for row in micros) == rows.column("timestamp").cast(pa.int64()).to_pylist()
 
 
+@pytest.mark.parametrize("form", [Parquet(), Orc(), Jsonl()])
+def test_spark_reads_the_extremes_of_every_type(spark: SparkSession, tmp_path: Path, form: Format) -> None:
+    every = extremes()
+    reasons = form.faults(every)
+    rows = every if reasons is None else every.filter(reasons.is_null())
+    path = write(tmp_path, form, rows)
+    expected = comparable(rows)
+    if isinstance(form, Jsonl):
+        read: Any = spark.read.schema(_ddl(rows.schema)).json(path)
+    else:
+        read = getattr(spark.read, form.extension)(path)
+    found = read.coalesce(1).selectExpr(*(f"{_in_numbers(field)} AS {field.name}" for field in rows.schema)).collect()
+    assert [_as_arrow(row, rows.schema) for row in found] == expected
+
+
+def _in_numbers(field: Any) -> str:
+    """A column without times, as an expression of Spark's."""
+    types, name, kind = pa.types, field.name, field.type
+    if types.is_timestamp(kind):
+        return f"unix_micros(CAST({name} AS TIMESTAMP))"
+    if types.is_date(kind):
+        return f"unix_date({name})"
+    if types.is_list(kind):
+        return f"transform({name}, x -> if(x IS NULL, NULL, struct(unix_micros(x.at) AS at, x.data AS data)))"
+    return f"transform_values({name}, (k, v) -> unix_micros(v))" if types.is_map(kind) else name
+
+
+def _ddl(schema: pa.Schema) -> str:
+    from pyspark.sql.pandas.types import from_arrow_schema
+
+    fields: Any = from_arrow_schema(schema)
+    return str(fields.toDDL())
+
+
+def _as_arrow(row: Any, schema: pa.Schema) -> dict[str, Any]:
+    told = row.asDict(recursive=True)
+    return {field.name: _plain_value(comparable(told[field.name]), field.type) for field in schema}
+
+
+def _plain_value(value: Any, kind: Any) -> Any:
+    if isinstance(value, bytearray):
+        return bytes(value)
+    if isinstance(value, dict):
+        members = {name: _plain_value(inner, kind) for name, inner in value.items()}
+        return [list(pair) for pair in members.items()] if pa.types.is_map(kind) else members
+    if isinstance(value, list):
+        return [_plain_value(inner, kind) for inner in value]
+    return value
+
+
+@pytest.mark.parametrize("compression", get_args(avro.Compression))
+def test_avros_own_library_reads_every_time_that_kafka_can_carry(
+    spark: SparkSession, tmp_path: Path, compression: Any
+) -> None:
+    form, every = Avro(compression), kafka_extremes()
+    reasons = form.faults(every)
+    assert reasons is not None
+    rows = every.filter(reasons.is_null())
+    jvm: Any = spark.sparkContext._jvm
+    file = jvm.java.io.File(write(tmp_path, form, rows))
+    reader = jvm.org.apache.avro.file.DataFileReader(file, jvm.org.apache.avro.generic.GenericDatumReader())
+    found = []
+    while reader.hasNext():
+        record = reader.next()
+        found.append((record.get("offset"), record.get("timestamp")))
+    reader.close()
+    assert found == [(row["offset"], row["timestamp"]) for row in comparable(rows)]
+
+
 @pytest.mark.parametrize("compression", get_args(avro.Compression))
 def test_avros_own_library_reads_avro(spark: SparkSession, tmp_path: Path, compression: Any) -> None:
     rows = kafka_rows(VALUES)
@@ -111,11 +180,12 @@ def test_formats_refuse_rows_that_lack_what_they_write(spark: SparkSession) -> N
         Text().columns(_fields(spark, "value INT"))
 
 
-def test_json_lines_are_made_of_columns_unless_value_is_json_already(spark: SparkSession) -> None:
-    assert Jsonl().columns(_fields(spark, "value STRING")) == {"value": None}
-    assert Jsonl().columns(_fields(spark, "day STRING, value BINARY")) == {"value": None}
-    for fields in ("day STRING, value STRING", "day STRING", "value INT"):
-        assert Jsonl().columns(_fields(spark, fields))["value"] is not None
+def test_json_lines_are_made_of_columns_unless_value_is_the_record(spark: SparkSession) -> None:
+    for fields in ("value STRING", "value BINARY", "offset BIGINT, key BINARY, value BINARY"):
+        assert Jsonl().columns(_fields(spark, fields)) == {"value": None}
+    for fields in ("day STRING, value STRING", "day STRING", "value INT", "key BINARY, value BINARY"):
+        spark_fields = _fields(spark, fields)
+        assert Jsonl().columns(spark_fields) == dict.fromkeys(spark_fields.names)
 
 
 def _formats() -> dict[str, Format]:

@@ -1,13 +1,14 @@
 """The YAML file: models, loading with file:line:column errors, JSON Schema."""
 
 from holdfast.config.load import load, load_text
-from holdfast.config.models import Options, PipelineSettings, Settings
+from holdfast.config.models import AddedLater, Options, PipelineSettings, Settings
 from holdfast.config.plugins import NamedSink, PluginUse, Uses
 from holdfast.config.schema import json_schema
 from holdfast.config.secrets import Secret
 from holdfast.config.units import ByteSize, Count, Duration, PositiveCount
 
 __all__ = [
+    "AddedLater",
     "ByteSize",
     "Count",
     "Duration",

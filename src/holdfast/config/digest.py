@@ -16,7 +16,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from holdfast.config.models import PipelineSettings
+from holdfast.config.models import AddedLater, PipelineSettings
 from holdfast.config.plugins import NamedSink, PluginUse
 from holdfast.config.secrets import Secret
 
@@ -54,7 +54,7 @@ def _plain(value: Any) -> Any:
     if isinstance(value, PluginUse):
         return {value.name: _plain(value.config)}
     if isinstance(value, BaseModel):
-        return {name: _plain(getattr(value, name)) for name in type(value).model_fields}
+        return {name: _plain(told) for name, told in value if not _is_as_before(value, name, told)}
     if isinstance(value, dict):
         return {str(name): _plain(one) for name, one in value.items()}
     if isinstance(value, list | tuple | set | frozenset):
@@ -62,6 +62,12 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Secret):
         return "***"
     return value if isinstance(value, bool | int | float | str | None) else str(value)
+
+
+def _is_as_before(config: BaseModel, name: str, value: Any) -> bool:
+    """Whether files look as those of versions that did not have the setting."""
+    field = type(config).model_fields[name]
+    return AddedLater in field.metadata and value == field.default
 
 
 def _modules(told: Any) -> Iterator[str]:

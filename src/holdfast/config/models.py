@@ -33,6 +33,10 @@ class Options(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
 
+class AddedLater:
+    """Marks a setting that earlier versions did not have: at its default, it is left out of a generation's digest."""
+
+
 def _check_identity(text: str) -> str:
     if not re.fullmatch(r"[^$\s\x00-\x1f\x7f][^\x00-\x1f\x7f]{0,127}", text):
         raise PydanticCustomError(VALUE_ERROR, "must have 1 to 128 visible characters and not begin with '$'")

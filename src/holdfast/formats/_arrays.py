@@ -26,6 +26,13 @@ def binary(array: Any) -> Any:
     return array if pa.types.is_binary(array.type) else array.cast(pa.binary())
 
 
+def entries_of(maps: Any) -> Any:
+    """An array of maps as lists of structs, which more of Arrow's functions take."""
+    kind = maps.type
+    pair = pa.struct([pa.field("key", kind.key_type, nullable=False), pa.field("value", kind.item_type)])
+    return maps.cast(pa.list_(pair))
+
+
 def content(array: Any) -> Any:
     """All bytes of a binary array in one buffer, which is not copied."""
     if not len(array):

@@ -1,31 +1,46 @@
-"""Rows as JSON objects, column by column.
+"""Rows as JSON objects, column by column, in Arrow's own code; only base64 and odd kinds go through Python.
 
-Numbers, truth values, text and times are made in Arrow's own code; other columns go through Python, a value at a
-time. Times are ISO 8601 with microseconds, bytes are in base64, and numbers that JSON lacks are text, such as "NaN".
+Times are ISO 8601 with microseconds, bytes are in base64, and numbers that JSON lacks are text, such as "NaN". Times
+beyond the years 1 to 9999 have no such text: they are numbers, of days or microseconds since 1970.
 """
 
 from __future__ import annotations
 
-import base64
 import datetime as dt
 import json
-import math
-from collections.abc import Iterable
-from decimal import Decimal
+from binascii import b2a_base64
+from collections.abc import Sequence
 from functools import reduce
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+
+from holdfast.formats._arrays import binary, entries_of, is_bytes
+from holdfast.formats._faults import DAY, FIRST_YEAR, LAST_YEAR
+from holdfast.formats._messages import OFFSET, VALUE
 
 _ESCAPED = r'[\x00-\x1f"\\]'
 
 
 def json_objects(rows: Any) -> Any:
     """Each row of a record batch as the text of a JSON object. Members that are null are left out."""
-    members = [_member(name, rows.column(place)) for place, name in enumerate(rows.schema.names)]
+    return _objects(rows.schema.names, rows.columns, rows.num_rows)
+
+
+def raw_records(rows: Any) -> tuple[list[bytes], bool]:
+    """What dead letters keep of each row, and whether that is its value: else it is JSON of all columns."""
+    names = rows.schema.names
+    is_value = VALUE in names and is_bytes(rows.schema.field(VALUE).type) and (OFFSET in names or names == [VALUE])
+    records = binary(rows.column(VALUE)).fill_null(b"") if is_value else binary(json_objects(rows))
+    return records.to_pylist(), is_value
+
+
+def _objects(names: Sequence[str], columns: Sequence[Any], count: int) -> Any:
+    members = [_member(name, column) for name, column in zip(names, columns, strict=True)]
     if not members:
-        return pa.array(["{}"] * rows.num_rows)
+        return pa.array(["{}"] * count, pa.string())
     if all(member.null_count for member in members):
         # Arrow gives no element at all for a row in which everything is skipped.
         empty = reduce(pc.and_, (member.is_null() for member in members))
@@ -40,69 +55,95 @@ def _member(name: str, column: Any) -> Any:
 
 
 def _values(column: Any) -> Any:
+    """The JSON text of each value; null for null."""
     types, kind = pa.types, column.type
     if types.is_boolean(kind) or types.is_integer(kind) or types.is_decimal(kind):
         return column.cast(pa.string())
     if types.is_string(kind) or types.is_large_string(kind):
         return _texts(column.cast(pa.string()))
-    if types.is_floating(kind) and pc.all(pc.is_finite(column)).as_py() is not False:
-        return _fractions(column.cast(pa.string()))
+    if types.is_floating(kind):
+        return _fractions(column)
     if types.is_date(kind):
-        return _quoted(column.cast(pa.string()))
+        days = column.cast(pa.date32())
+        return _times(days.cast(pa.int32()), _quoted(days.cast(pa.string())), DAY)
     if types.is_timestamp(kind):
         moments = column.cast(pa.timestamp("us", kind.tz and "UTC"))
-        return _quoted(pc.strftime(moments, f"%Y-%m-%dT%H:%M:%S{'Z' if kind.tz else ''}"))
-    return pa.array([None if value is None else _json(value, kind) for value in column.to_pylist()], pa.string())
+        texts = pc.strftime(moments, f"%Y-%m-%dT%H:%M:%S{'Z' if kind.tz else ''}")
+        return _times(moments.cast(pa.int64()), _quoted(texts), 1)
+    return _nested(column)
 
 
-def _fractions(texts: Any) -> Any:
+def _times(numbers: Any, texts: Any, unit: int) -> Any:
+    first, last = FIRST_YEAR // unit, LAST_YEAR // unit
+    span = pc.min_max(numbers)
+    if span["min"].as_py() is None or (span["min"].as_py() >= first and span["max"].as_py() <= last):
+        return texts
+    inside = pc.and_(pc.greater_equal(numbers, first), pc.less_equal(numbers, last))
+    return pc.if_else(inside, texts, numbers.cast(pa.string()))
+
+
+def _nested(column: Any) -> Any:
+    types, kind = pa.types, column.type
+    if types.is_struct(kind):
+        told = _objects([field.name for field in kind], column.flatten(), len(column))
+        return _where(column, told)
+    if types.is_list(kind) or types.is_large_list(kind):
+        told = _joined(column, _values(column.flatten()).fill_null("null"))
+        return _where(column, pc.binary_join_element_wise("[", told, "]", ""))
+    if types.is_map(kind):
+        entries = entries_of(column)
+        keys, items = entries.flatten().flatten()
+        pairs = pc.binary_join_element_wise(_names(keys), _values(items).fill_null("null"), ":")
+        return _where(column, pc.binary_join_element_wise("{", _joined(entries, pairs), "}", ""))
+    return pa.array([None if value is None else _json(value) for value in column.to_pylist()], pa.string())
+
+
+def _where(column: Any, texts: Any) -> Any:
+    return pc.if_else(column.is_valid(), texts, pa.scalar(None, pa.string())) if column.null_count else texts
+
+
+def _joined(lists: Any, texts: Any) -> Any:
+    """The texts of each list's items, with commas between them."""
+    sizes = np.asarray(pc.list_value_length(lists).fill_null(0))
+    borders = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int32)
+    return pc.binary_join(pa.ListArray.from_arrays(pa.array(borders), texts), ",")
+
+
+def _names(keys: Any) -> Any:
+    """Keys of a map as members' names."""
+    texts = _values(keys)
+    if pa.types.is_nested(keys.type):
+        return pa.array(map(json.dumps, texts.to_pylist()), pa.string())
+    return pc.if_else(pc.starts_with(texts, '"'), texts, _quoted(texts))
+
+
+def _fractions(column: Any) -> Any:
     """A whole one is `1.0`: an index would take `1` for the type of the whole column."""
+    texts = column.cast(pa.string())
     whole = pc.invert(pc.match_substring_regex(texts, "[.e]"))
-    return pc.if_else(whole, pc.binary_join_element_wise(texts, ".0", ""), texts)
+    texts = pc.if_else(whole, pc.binary_join_element_wise(texts, ".0", ""), texts)
+    if pc.all(pc.is_finite(column)).as_py() is not False:
+        return texts
+    infinite = pc.if_else(pc.greater(column, 0), '"Infinity"', '"-Infinity"')
+    return pc.if_else(pc.is_finite(column), texts, pc.if_else(pc.is_nan(column), '"NaN"', infinite))
 
 
 def _texts(column: Any) -> Any:
     odd, quoted = pc.match_substring_regex(column, _ESCAPED), _quoted(column)
     if not pc.any(odd).as_py():
         return quoted
-    escaped = [json.dumps(value, ensure_ascii=False) for value in column.filter(odd).to_pylist()]
-    return pc.replace_with_mask(quoted, odd.fill_null(False), pa.array(escaped, pa.string()))
+    # Text of Spark's may be no UTF-8; then neither is the JSON, and nothing is lost.
+    texts = (value.decode("utf-8", "surrogateescape") for value in column.filter(odd).view(pa.binary()).to_pylist())
+    escaped = [json.dumps(text, ensure_ascii=False).encode("utf-8", "surrogateescape") for text in texts]
+    return pc.replace_with_mask(quoted, odd.fill_null(False), pa.array(escaped, pa.binary()).view(pa.string()))
 
 
 def _quoted(column: Any) -> Any:
     return pc.binary_join_element_wise('"', column, '"', "")
 
 
-def _json(value: Any, kind: Any) -> str:
-    if value is None:
-        return "null"
-    if pa.types.is_struct(kind):
-        return _object((field.name, value[field.name], field.type) for field in kind if value[field.name] is not None)
-    if pa.types.is_map(kind):
-        return _object((_name(key, kind.key_type), item, kind.item_type) for key, item in value)
-    if isinstance(value, list):
-        return f"[{','.join(_json(inner, kind.value_type) for inner in value)}]"
-    return f"{value:f}" if isinstance(value, Decimal) else json.dumps(_plain(value), ensure_ascii=False)
-
-
-def _object(members: Iterable[tuple[str, Any, Any]]) -> str:
-    told = (f"{json.dumps(name, ensure_ascii=False)}:{_json(value, kind)}" for name, value, kind in members)
-    return f"{{{','.join(told)}}}"
-
-
-def _name(key: Any, kind: Any) -> str:
-    return key if isinstance(key, str) else _json(key, kind).strip('"')
-
-
-def _plain(value: Any) -> Any:
-    """The value in terms of JSON."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+def _json(value: Any) -> str:
+    """A value of a kind that Arrow has no text for."""
     if isinstance(value, bytes):
-        return base64.b64encode(value).decode()
-    if isinstance(value, dt.datetime):
-        moment = value if value.tzinfo is None else value.astimezone(dt.UTC).replace(tzinfo=None)
-        return moment.isoformat(timespec="microseconds") + ("Z" if value.tzinfo else "")
-    if isinstance(value, bool | int | float | str):
-        return value
-    return value.isoformat() if isinstance(value, dt.date | dt.time) else str(value)
+        return f'"{b2a_base64(value, newline=False).decode()}"'
+    return json.dumps(value.isoformat() if isinstance(value, dt.time) else str(value), ensure_ascii=False)

@@ -1,49 +1,85 @@
-"""JSON lines: one record a line, as text or compressed."""
+"""JSON lines: one record a line, as text or compressed.
+
+A message that is JSON is written as it is; one that is not is a dead letter unless a setting says otherwise.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, BinaryIO
+from typing import Annotated, Any, BinaryIO, Literal
 
+from pydantic import Field
+
+from holdfast.config import AddedLater
+from holdfast.errors import BatchError
 from holdfast.flow.format import Format, FormatWriter, RawWriter
+from holdfast.formats._faults import YEARS, either, not_utf8, reasons_at, text_faults
 from holdfast.formats._lines import chained, split
-from holdfast.formats._messages import VALUE, portions
+from holdfast.formats._messages import NOT_TAKEN_OUT, OFFSET, VALUE, portions
 from holdfast.formats._streams import SUFFIXES, CompressedOptions, Compression, Stream, compressed
 from holdfast.formats._unpacking import decompressed
 from holdfast.registry import Plugin
 
-LINE_BREAK = b"\n"
+NAME = "jsonl"
+LINE_BREAK, RETURN = b"\n", b"\r"
+IS_NOT_JSON = "the message is not JSON"
+IS_NOT_TEXT = "the message is neither JSON nor UTF-8 text"
+
+NotJson = Literal["dead_letter", "string", "base64"]
 
 
 class JsonlConfig(CompressedOptions):
     """How lines are written."""
 
+    not_json: Annotated[NotJson, AddedLater] = Field(
+        "dead_letter",
+        description="What becomes of a message that is not JSON: a dead letter; or its text as a JSON string (a dead "
+        "letter if it is not UTF-8); or its bytes in base64, as a JSON string.",
+    )
+
 
 class Jsonl(Format):
-    """Writes a column `value` of bytes, or one of text that is the only column, as it is: it is JSON already.
+    """Writes a column `value` of JSON: of bytes, alone or beside the offset of a message; or of text, alone.
 
-    Else the columns become one JSON object. `read` gives the lines back, in the column `value`: line breaks within a
-    value are spaces then, and a value that was null is the JSON `null`.
+    Else the columns become one JSON object. `read` gives the lines back, in the column `value`: line breaks between the
+    tokens of a message are spaces then, and a message that was null is the JSON `null`.
     """
 
     keeps = frozenset({VALUE})
 
-    def __init__(self, compression: Compression = "none", level: int | None = None) -> None:
+    def __init__(
+        self, compression: Compression = "none", level: int | None = None, not_json: NotJson = "dead_letter"
+    ) -> None:
         self.extension = f"jsonl{SUFFIXES[compression]}"
         self._compression: Compression = compression
         self._level = level
+        self._not_json: NotJson = not_json
 
     def columns(self, fields: Any) -> Mapping[str, Any]:
-        from pyspark.sql import functions as sql
         from pyspark.sql.types import BinaryType, StringType
 
         kind = fields[VALUE].dataType if VALUE in fields.names else None
-        if isinstance(kind, BinaryType) or (isinstance(kind, StringType) and len(fields.names) == 1):
-            return {VALUE: None}
-        return {VALUE: sql.to_json(sql.struct(*(sql.col(f"`{_escaped(name)}`") for name in fields.names)))}
+        has_json = _has_json(fields.names, bytes_=isinstance(kind, BinaryType), text=isinstance(kind, StringType))
+        return {VALUE: None} if has_json else dict.fromkeys(fields.names)
 
     def open(self, raw: RawWriter, schema: Any) -> FormatWriter:
-        return JsonlFile(compressed(raw, self._compression, self._level), is_json=_is_json(schema))
+        stream = compressed(raw, self._compression, self._level)
+        return JsonlFile(stream, self._not_json if _is_json(schema) else None)
+
+    def faults(self, rows: Any) -> Any | None:
+        import pyarrow as pa
+
+        from holdfast.formats._arrays import binary
+        from holdfast.formats._json import not_json
+
+        if not _is_json(rows.schema):
+            return either(YEARS.faults(rows), text_faults(rows))
+        values = binary(rows.column(VALUE))
+        if self._not_json == "dead_letter":
+            return reasons_at(not_json(values), len(values), IS_NOT_JSON)
+        if self._not_json == "string":
+            return reasons_at(not_utf8(values.view(pa.string())), len(values), IS_NOT_TEXT)
+        return None
 
     def read(self, data: BinaryIO) -> Iterator[Any]:
         import pyarrow as pa
@@ -55,9 +91,10 @@ class Jsonl(Format):
 class JsonlFile(FormatWriter):
     """Joins the lines of a record batch in Arrow's own buffers; no Python code runs per row that is JSON already."""
 
-    def __init__(self, stream: Stream, *, is_json: bool) -> None:
+    def __init__(self, stream: Stream, not_json: NotJson | None) -> None:
+        """`not_json`: what becomes of such messages; None if rows are no messages, but columns."""
         self._stream = stream
-        self._is_json = is_json
+        self._not_json = not_json
 
     @property
     def buffered(self) -> int:
@@ -68,43 +105,75 @@ class JsonlFile(FormatWriter):
         from holdfast.formats._objects import json_objects
 
         for part in portions(rows):
-            self._stream.write(_joined(binary(part.column(VALUE) if self._is_json else json_objects(part))))
+            lines = binary(json_objects(part)) if self._not_json is None else self._lines(binary(part.column(VALUE)))
+            self._stream.write(chained(lines, LINE_BREAK))
             self._stream.write(LINE_BREAK)
 
     def close(self) -> None:
         self._stream.close()
 
+    def _lines(self, values: Any) -> Any:
+        """The messages, each in one line."""
+        import pyarrow.compute as pc
+
+        from holdfast.formats._arrays import has_byte, lengths
+
+        if self._not_json != "dead_letter":
+            values = _as_strings(values, base64=self._not_json == "base64")
+        values = values.fill_null(b"null") if values.null_count else values
+        if not lengths(values).all():
+            raise BatchError(NOT_TAKEN_OUT.format(NAME))
+        for byte in (LINE_BREAK, RETURN):
+            if has_byte(values, byte):
+                # In JSON it can only stand between two tokens, where it means what a space does.
+                values = pc.replace_substring(values, byte, b" ")
+        return values
+
+
+def _as_strings(values: Any, *, base64: bool) -> Any:
+    """The messages, with JSON strings instead of those that are not JSON."""
+    import json
+    from binascii import b2a_base64
+
+    import numpy as np
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    from holdfast.formats._json import not_json
+
+    places = not_json(values)
+    if not len(places):
+        return values
+    mask = np.zeros(len(values), bool)
+    mask[places] = True
+    raws = values.filter(pa.array(mask)).to_pylist()
+    texts = [b2a_base64(raw, newline=False).decode() if base64 else raw.decode() for raw in raws]
+    strings = pa.array([json.dumps(text, ensure_ascii=False).encode() for text in texts], pa.binary())
+    return pc.replace_with_mask(values, pa.array(mask), strings)
+
 
 def _is_json(schema: Any) -> bool:
     import pyarrow as pa
 
-    from holdfast.formats._arrays import is_bytes
-
     if VALUE not in schema.names:
         return False
-    kind = schema.field(VALUE).type
-    holds_bytes = bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
-    return holds_bytes or (schema.names == [VALUE] and is_bytes(kind))
+    kind, types = schema.field(VALUE).type, pa.types
+    return _has_json(
+        schema.names,
+        bytes_=types.is_binary(kind) or types.is_large_binary(kind),
+        text=types.is_string(kind) or types.is_large_string(kind),
+    )
 
 
-def _joined(lines: Any) -> Any:
-    """All lines in one buffer, with a line break between each two."""
-    import numpy as np
-    import pyarrow.compute as pc
-
-    if lines.null_count:
-        lines = lines.fill_null(b"null")
-    joined = chained(lines, LINE_BREAK)
-    if np.count_nonzero(np.frombuffer(joined, np.uint8) == ord(LINE_BREAK)) == len(lines) - 1:
-        return joined
-    # A line break inside a record is white space between its tokens, or it would be no JSON.
-    return _joined(pc.replace_substring(lines, LINE_BREAK, b" "))
-
-
-def _escaped(name: str) -> str:
-    return name.replace("`", "``")
+def _has_json(names: Any, *, bytes_: bool, text: bool) -> bool:
+    """Whether `value`, of bytes or text, is the record. Other sinks' columns may stand beside that of a message."""
+    alone = list(names) == [VALUE]
+    return (bytes_ and (alone or OFFSET in names)) or (text and alone)
 
 
 PLUGIN = Plugin(
-    "jsonl", JsonlConfig, lambda config: Jsonl(config.compression, config.level), "JSON lines, plain or compressed."
+    NAME,
+    JsonlConfig,
+    lambda config: Jsonl(config.compression, config.level, config.not_json),
+    "JSON lines, plain or compressed.",
 )

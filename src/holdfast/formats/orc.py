@@ -9,12 +9,24 @@ from pydantic import Field
 
 from holdfast.config import ByteSize, Options
 from holdfast.flow.format import Format, FormatWriter, RawWriter
+from holdfast.formats._faults import DAY, Times
 from holdfast.formats._groups import GroupedFile
 from holdfast.formats._messages import KAFKA_COLUMNS
 from holdfast.formats._streams import LeftOpen
 from holdfast.registry import Plugin
 
 READ_ROWS = 8192
+GREGORIAN = -141_427 * DAY
+"""1582-10-15: Spark reads earlier days of ORC by the calendar of that time."""
+NANOSECONDS = ((1 << 63) - 1) // 1000
+TIMES = Times(
+    (-NANOSECONDS, NANOSECONDS),
+    (GREGORIAN, (1 << 31) * DAY),
+    "the time in column {} is none that all readers of ORC agree on: they want the years 1678 to 2261, before 1970 "
+    "whole seconds, and days after 1582-10-14",
+    whole_before_1970=True,
+)
+"""Arrow reads times as 64 bits of nanoseconds, and writes parts of a second before 1970 as Java cannot read them."""
 
 Compression = Literal["zstd", "snappy", "zlib", "lz4", "none"]
 
@@ -50,7 +62,7 @@ class _CalmWriter:
 
 
 class Orc(Format):
-    """Writes every data column as it is."""
+    """Writes every data column as it is; rows with times that readers do not agree on are faults."""
 
     extension = "orc"
     keeps = frozenset(KAFKA_COLUMNS)
@@ -61,6 +73,9 @@ class Orc(Format):
 
     def columns(self, fields: Any) -> Mapping[str, Any]:
         return dict.fromkeys(fields.names)
+
+    def faults(self, rows: Any) -> Any | None:
+        return TIMES.faults(rows)
 
     def open(self, raw: RawWriter, schema: Any) -> FormatWriter:
         import pyarrow as pa

@@ -27,6 +27,14 @@ def test_formats_layout_and_processors_decide() -> None:
     assert len({digest(), *changed}) == 5
 
 
+def test_a_setting_that_was_added_later_decides_only_where_it_is_used() -> None:
+    # The digest of the version before `not_json` came: nodes of both share a generation.
+    assert digest() == "3eb88294838224e320db217e971e5a05b40dd8b61dd1ec1e510e60c0f443cdef"
+    stated, asked = ({"jsonl": {"not_json": what}} for what in ("dead_letter", "string"))
+    assert digest(sinks=[{"files": {"root": "/out", "format": stated}}]) == digest()
+    assert digest(sinks=[{"files": {"root": "/out", "format": asked}}]) != digest()
+
+
 def test_roots_sizes_and_sources_do_not() -> None:
     assert digest() == digest(sinks=[{"files": {"root": "/elsewhere", "format": "jsonl", "max_open_files": 3}}])
     assert digest() == digest(source={"objects": {"folder": "/other"}}, generation=7)

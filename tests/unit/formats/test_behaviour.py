@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import base64
+import datetime as dt
+import io
+import json
+from collections.abc import Callable, Sequence
+from decimal import Decimal
 from typing import Any, get_args
 
 import pyarrow as pa
+import pyarrow.orc
+import pyarrow.parquet as pq
 import pytest
 
 from holdfast.flow.format import Format
@@ -15,18 +22,38 @@ from holdfast.formats.jsonl import Jsonl
 from holdfast.formats.orc import Orc
 from holdfast.formats.parquet import Parquet
 from holdfast.formats.raw import Raw
-from holdfast.testing.formats import KAFKA_SCHEMA, VALUES, FormatBehaviour, kafka_rows
+from holdfast.testing.formats import KAFKA_SCHEMA, VALUES, FormatBehaviour, comparable, kafka_rows
+from tests.unit.formats.test_formats import unpacked
+
+JSON_VALUES = (
+    b'{"a":1}',
+    '{"é":"漢 🙂"}'.encode(),
+    b'{"a":"' + b"x" * 300_000 + b'"}',
+    b'[1,"\\n and \\\\"]',
+    b"1" * 128,
+    b'""',
+    b"null",
+    b' {"a" : "\\ud800"} ',
+)
 
 
 @pytest.mark.parametrize("compression", ["none", "gzip", "zstd"])
 class TestJsonl(FormatBehaviour):
+    unfit = 10
+
     @pytest.fixture
     def form(self, compression: Any) -> Format:
         return Jsonl(compression)
 
     def rows(self, form: Format, values: Sequence[bytes | None] = VALUES) -> pa.RecordBatch:
-        # What is no JSON on one line is not promised to come back as it was.
-        return super().rows(form, [value for value in values if value is not None and b"\n" not in value])
+        return super().rows(form, JSON_VALUES if values is VALUES else values)
+
+    def read_elsewhere(self, form: Format, data: bytes, schema: pa.Schema) -> list[Any]:
+        lines = unpacked(form, data).splitlines()
+        if schema.names == ["value"]:
+            return [{"value": line} for line in lines]
+        told = [json.loads(line, parse_float=Decimal) for line in lines]
+        return [{field.name: _from_json(row.get(field.name), field.type) for field in schema} for row in told]
 
 
 @pytest.mark.parametrize("compression", get_args(Compression))
@@ -35,8 +62,13 @@ class TestParquet(FormatBehaviour):
     def form(self, compression: Any) -> Format:
         return Parquet(compression)
 
+    def read_elsewhere(self, form: Format, data: bytes, schema: pa.Schema) -> list[Any]:
+        return list(comparable(pq.read_table(io.BytesIO(data))))
+
 
 class TestRaw(FormatBehaviour):
+    only_messages = True
+
     def make_format(self) -> Format:
         return Raw()
 
@@ -46,6 +78,34 @@ class TestOrc(FormatBehaviour):
     @pytest.fixture
     def form(self, compression: Any) -> Format:
         return Orc(compression)
+
+    def read_elsewhere(self, form: Format, data: bytes, schema: pa.Schema) -> list[Any]:
+        # pyarrow reads nanoseconds.
+        return list(comparable(pyarrow.orc.read_table(io.BytesIO(data)).cast(schema)))
+
+
+def _from_json(value: Any, kind: Any) -> Any:
+    """A value as any program would take it from JSON that knows the column's type, `comparable`."""
+    types = pa.types
+    plain: dict[Any, Callable[[Any], Any]] = {
+        types.is_floating: lambda told: pa.scalar(float(told), kind).as_py(),
+        types.is_binary: lambda told: base64.b64decode(told, validate=True),
+        types.is_timestamp: dt.datetime.fromisoformat,
+        types.is_date: dt.date.fromisoformat,
+        types.is_decimal: Decimal,
+    }
+    if value is None:
+        return None
+    for is_kind, convert in plain.items():
+        if is_kind(kind):
+            return comparable(convert(value))
+    if types.is_list(kind):
+        return [_from_json(inner, kind.value_type) for inner in value]
+    if types.is_struct(kind):
+        return {field.name: _from_json(value.get(field.name), field.type) for field in kind}
+    if types.is_map(kind):
+        return [[name, _from_json(inner, kind.item_type)] for name, inner in value.items()]
+    return value
 
 
 def test_raw_keeps_all_that_kafka_says_but_topic_and_partition() -> None:

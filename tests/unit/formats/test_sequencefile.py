@@ -39,12 +39,16 @@ from holdfast.testing.formats import FormatBehaviour, kafka_rows
     ],
 )
 class TestSequenceFile(FormatBehaviour):
+    only_messages = True
+
     @pytest.fixture
     def form(self, key: KeyKind, compression: Compression, codec: Codec) -> Format:
         return SequenceFile(key, compression, codec)
 
 
 class TestSmallBlocks(FormatBehaviour):
+    only_messages = True
+
     def make_format(self) -> Format:
         return SequenceFile("messagepack", "block", block_bytes=1000)
 

@@ -40,27 +40,37 @@ def built(**settings: Any) -> Text:
 
 
 class TestText(FormatBehaviour):
+    only_messages = True
+
     def make_format(self) -> Format:
         return Text()
 
 
 class TestEscapedText(FormatBehaviour):
+    only_messages = True
+
     def make_format(self) -> Format:
         return Text(containing="escape")
 
 
 class TestTextWithLengths(FormatBehaviour):
+    only_messages = True
+
     def make_format(self) -> Format:
         return Text(containing="length_prefix")
 
 
 class TestTextWithLongDelimiter(FormatBehaviour):
+    only_messages = True
+
     def make_format(self) -> Format:
         return Text(b"\xff\xff", compression="lz4")
 
 
 @pytest.mark.parametrize("compression", get_args(Compression))
 class TestCompressedText(FormatBehaviour):
+    only_messages = True
+
     @pytest.fixture
     def form(self, compression: Compression) -> Format:
         return Text(compression=compression, containing="escape")

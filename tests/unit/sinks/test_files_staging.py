@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import errno
 import gzip
 import json
@@ -23,7 +24,9 @@ from holdfast.errors import BatchError, SinkUnavailable
 from holdfast.flow.batch import Name
 from holdfast.flow.deadletter import record_fault
 from holdfast.flow.staging import StagedBatch
+from holdfast.formats.avro import Avro
 from holdfast.formats.jsonl import Jsonl
+from holdfast.formats.orc import Orc
 from holdfast.formats.parquet import Parquet
 from holdfast.registry import Registry
 from holdfast.sinks.files import PLUGIN
@@ -131,6 +134,25 @@ def test_dead_letters_are_one_file_in_the_order_of_their_records_whatever_place_
     (letters,) = desk.staging.finish(BATCH)["files"]
     lines = desk.bucket.staged[letters["staged"]].splitlines()
     assert [json.loads(line)["origin"]["item"] for line in lines] == [1, 3, 5, 6, 7]
+
+
+def test_rows_that_the_format_cannot_hold_are_letters_of_their_value_or_of_all_columns() -> None:
+    late = pa.array([(1 << 63) - 1], pa.timestamp("us", "UTC"))
+    item, value = pa.array([7], pa.int64()), pa.array([b"the message"])
+    no_text = pa.array([b"\xff"]).view(pa.string())
+    in_base64 = base64.b64encode(b'{"key":"dGhlIG1lc3NhZ2U=","text":"\xff"}').decode()
+    cases: list[tuple[Any, dict[str, Any], Any, Any]] = [
+        (Jsonl(), {"value": value}, "the message", None),
+        (Avro(), {"offset": item, "timestamp": late, "value": value}, "the message", None),
+        (Orc(), {"id": item, "at": late}, f'{{"id":7,"at":{(1 << 63) - 1}}}', "columns"),
+        (Jsonl(), {"key": value, "text": no_text}, in_base64, "columns"),
+    ]
+    for form, columns, raw, kind in cases:
+        desk = Desk(form)
+        assert desk.staging.write(BATCH, item, pa.record_batch(columns)) == 1
+        (file,) = desk.staging.finish(BATCH)["files"]
+        (letter,) = map(json.loads, desk.bucket.staged[file["staged"]].splitlines())
+        assert (letter["raw"], letter.get("form")) == (raw, kind)
 
 
 def test_an_abandoned_batch_leaves_nothing_and_the_others_stay() -> None:

@@ -12,6 +12,7 @@ from pydantic import Field
 
 from holdfast.config import ByteSize, Options
 from holdfast.flow.format import Format, FormatWriter, RawWriter
+from holdfast.formats._faults import YEARS, either, text_faults
 from holdfast.formats._messages import KAFKA_COLUMNS
 from holdfast.registry import Plugin
 
@@ -30,7 +31,7 @@ class AvroConfig(Options):
 
 
 class Avro(Format):
-    """Writes every data column; each may be null."""
+    """Writes every data column; each may be null. Rows that fastavro could not read are faults."""
 
     extension = "avro"
     keeps = frozenset(KAFKA_COLUMNS)
@@ -41,6 +42,9 @@ class Avro(Format):
 
     def columns(self, fields: Any) -> Mapping[str, Any]:
         return dict.fromkeys(fields.names)
+
+    def faults(self, rows: Any) -> Any | None:
+        return either(YEARS.faults(rows), text_faults(rows))
 
     def open(self, raw: RawWriter, schema: Any) -> FormatWriter:
         from holdfast.formats.avro.writing import AvroFile

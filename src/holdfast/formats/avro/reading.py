@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from holdfast.errors import UsageError
 from holdfast.formats._unpacking import CUT_OFF, decompressed, exactly, unsnappy
-from holdfast.formats.avro.schemas import arrow_schema
+from holdfast.formats.avro.schemas import arrow_schema, without_times
 from holdfast.formats.avro.writing import CHECKSUM_BYTES, MAGIC, MARK_BYTES, RAW_DEFLATE
 
 
@@ -23,8 +23,10 @@ def read(data: BinaryIO) -> Iterator[Any]:
     except ImportError as error:
         raise UsageError("reading Avro files needs fastavro: pip install 'holdfast[archive]'") from error
     told, mark = _header(data)
-    parsed: Any = fastavro.parse_schema(json.loads(told["avro.schema"]))
-    schema, codec = arrow_schema(parsed), told["avro.codec"].decode()
+    written: Any = json.loads(told["avro.schema"])
+    # Times stay numbers: Python has no dates beyond the year 9999, and files of earlier versions may have them.
+    parsed: Any = fastavro.parse_schema(without_times(written))
+    schema, codec = arrow_schema(written), told["avro.codec"].decode()
     while (count := _number(data, first=True)) is not None:
         block = unpacked_block(codec, exactly(data, _number(data) or 0))
         if exactly(data, MARK_BYTES) != mark:

@@ -50,6 +50,18 @@ def arrow_schema(told: dict[str, Any]) -> Any:
     return pa.schema([pa.field(field["name"], _arrow(field["type"])) for field in told["fields"]])
 
 
+def without_times(told: Any) -> Any:
+    """The same schema with the plain numbers of which dates and times are made."""
+    if isinstance(told, list):
+        return [without_times(one) for one in told]
+    if not isinstance(told, dict):
+        return told
+    if told.get("logicalType") in _LOGICAL:
+        return told["type"]
+    inner = ("type", "items", "values", "fields")
+    return {name: without_times(value) if name in inner else value for name, value in told.items()}
+
+
 def _field(field: Any, above: str) -> dict[str, Any]:
     if not _NAME.fullmatch(field.name):
         raise BatchError(f"Avro has no column of the name {field.name!r}: only letters, digits and '_'; rename it")

@@ -7,7 +7,6 @@ same. Files tell in their manifest how many late records are in them.
 from __future__ import annotations
 
 import copy
-import json
 from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -17,6 +16,7 @@ from holdfast.flow.batch import Name
 from holdfast.flow.deadletter import Fault, record_fault
 from holdfast.flow.names import OURS
 from holdfast.flow.staging import Room, StagedBatch, Stager, Staging
+from holdfast.formats._objects import raw_records
 from holdfast.leases.lease import Json
 from holdfast.sinks.files.layout import Layout
 from holdfast.sinks.files.periods import Periods
@@ -135,13 +135,7 @@ class _Below(Layout):
 
 def _faults(batch: StagedBatch, items: Any, rows: Any, place: str) -> list[tuple[int, Fault]]:
     reason = f"it came late: {place} was final already"
-    whole = "value" in rows.schema.names
-    raws = rows.column("value").to_pylist() if whole else rows.to_pylist()
-    texts = (_bytes(raw) if whole else json.dumps(raw, default=str).encode() for raw in raws)
+    texts, whole = raw_records(rows)
     form = batch.raw_form(is_value=whole)
     found = [replace(record_fault(reason, text), form=form) for text in texts]
     return list(zip(items.to_pylist(), found, strict=True))
-
-
-def _bytes(raw: Any) -> bytes:
-    return raw.encode() if isinstance(raw, str) else raw or b""

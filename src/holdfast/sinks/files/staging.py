@@ -23,6 +23,7 @@ from holdfast.flow.format import Format, Formats
 from holdfast.flow.names import dead_letter_key, staging_key
 from holdfast.flow.source import ITEM_COLUMN
 from holdfast.flow.staging import Room, StagedBatch, Stager, Staging
+from holdfast.formats._objects import raw_records
 from holdfast.leases.lease import Json
 from holdfast.sinks.files.blocks import Blocks
 from holdfast.sinks.files.books import Books
@@ -110,10 +111,10 @@ class FilesStaging(Staging):
         if reasons is None or reasons.null_count == len(reasons):
             return rows, items, 0
         bad = reasons.is_valid()
-        raws = rows.column("value").filter(bad).to_pylist()
+        raws, is_value = raw_records(rows.filter(bad))
         told = zip(items.filter(bad).to_pylist(), reasons.filter(bad).to_pylist(), raws, strict=True)
-        form = batch.raw_form(is_value=True)
-        faults = [(item, replace(record_fault(reason, _bytes(raw)), form=form)) for item, reason, raw in told]
+        form = batch.raw_form(is_value=is_value)
+        faults = [(item, replace(record_fault(reason, raw), form=form)) for item, reason, raw in told]
         self.bury(batch, faults)
         good = reasons.is_null()
         return rows.filter(good), items.filter(good), len(faults)
@@ -360,7 +361,3 @@ class _Letters:
         if self._file is not None:
             file, self._file = self._file, None
             self._books.closed(file.close())
-
-
-def _bytes(raw: Any) -> bytes:
-    return raw.encode() if isinstance(raw, str) else raw or b""
