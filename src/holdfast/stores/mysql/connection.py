@@ -123,7 +123,7 @@ def _connect(server: _Server, config: MysqlConfig) -> Connection[Any]:
             write_timeout=patience + 1,
             init_command=(
                 "SET SESSION sql_mode = 'ANSI_QUOTES,STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION', "
-                f"time_zone = '+00:00', innodb_lock_wait_timeout = {lock_wait}"
+                f"time_zone = '+00:00', innodb_lock_wait_timeout = {lock_wait}, {_limits_of_silence(patience)}"
             ),
             **_tls(config),
         )
@@ -133,6 +133,17 @@ def _connect(server: _Server, config: MysqlConfig) -> Connection[Any]:
         message = f"mysql at {server.host}:{server.port}/{server.database} cannot be reached: {error.args[-1]}"
         # Waiting changes neither a password nor a right.
         raise (StoreError if code_of(error) in _REFUSED else StoreUnavailable)(message) from error
+
+
+def _limits_of_silence(patience: int) -> str:
+    """How long the server waits for us, so that a client that is frozen in a transaction does not keep its rows.
+
+    MariaDB has a limit for transactions; MySQL only one for all of a connection's silence, which is longer than a
+    heartbeat's, because a connection that was closed for it costs a new one.
+    """
+    of_transactions = f" /*M!100300 , idle_transaction_timeout = {patience} */"
+    of_packets = f"net_read_timeout = {patience}, net_write_timeout = {patience}"
+    return f"wait_timeout = {math.ceil(1.5 * patience)}, {of_packets}{of_transactions}"
 
 
 def _tls(config: MysqlConfig) -> dict[str, Any]:

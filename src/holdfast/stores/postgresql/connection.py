@@ -144,8 +144,10 @@ def _connect(conninfo: str, config: PostgresqlConfig) -> PatientConnection:
 
 
 def _conninfo(config: PostgresqlConfig) -> str:
-    timeout = {"statement_timeout": str(math.ceil(config.statement_timeout * 1000))}
-    options = " ".join(f"-c {name}={value}" for name, value in (PLANNING | timeout).items())
+    patience = str(math.ceil(config.statement_timeout * 1000))
+    # A client that is frozen in a transaction, or while it is sent rows, does not keep what it has locked.
+    timeouts = dict.fromkeys(("statement_timeout", "idle_in_transaction_session_timeout", "tcp_user_timeout"), patience)
+    options = " ".join(f"-c {name}={value}" for name, value in (PLANNING | timeouts).items())
     given = _server(config) if config.url is None else _url_parts(config.url.reveal())
     fixed = {
         "options": f"{given.pop('options', '')} {options}".strip(),
