@@ -22,7 +22,7 @@ REPLACING = "tests/unit/jobs/test_replacing.py"
 ONE_TASK = "its engine stages a batch in one task, without rows"
 NO_ROWS = "its engine stages items and knows neither rows nor records"
 NO_ROOTS = "it begins after settings are read and sinks are opened"
-NO_PEOPLE = "nobody in it writes a range again in place"
+NO_LETTERS = "nothing in it becomes a dead letter that could be sent again"
 
 
 @mutant()
@@ -70,13 +70,13 @@ def the_row_does_not_bound_its_receipt(put: Put) -> None:
     put(Recipe, "receipt_bytes", lambda _self, _batch: 1 << 40)
 
 
-@mutant_of_test(f"{REPLACING}::test_what_was_redriven_is_replaced_too", NO_PEOPLE)
+@mutant_of_test(f"{REPLACING}::test_what_was_redriven_is_replaced_too", NO_LETTERS)
 def what_was_redriven_is_not_replaced(put: Put) -> None:
     put(Redriven, "files", lambda _self: [])
 
 
 @mutant_of_test(
-    f"{REPLACING}::test_what_a_redrive_has_committed_is_published_and_moved_and_its_node_lets_go", NO_PEOPLE
+    f"{REPLACING}::test_what_a_redrive_has_committed_is_published_and_moved_and_its_node_lets_go", NO_LETTERS
 )
 def a_redrive_goes_on_while_its_partition_is_replaced(put: Put) -> None:
     put(replacing, "fence_redrives", lambda *_: None)

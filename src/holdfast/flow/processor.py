@@ -43,7 +43,10 @@ class Processor(ABC):
 
     @property
     def changes_rows(self) -> bool:
-        """Whether data columns may come out otherwise than they came in; a step that only leaves rows out does not."""
+        """Whether data columns may come out otherwise than they came in, or several rows of one.
+
+        A step that only leaves rows out does not.
+        """
         return True
 
     @abstractmethod

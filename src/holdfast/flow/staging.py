@@ -67,8 +67,8 @@ class Room:
     files: int
     size: int | None
     """Bytes of the receipt that are left; None: any number."""
-    open_places: Collection[str]
-    """Rows of these places need no further file."""
+    is_open: Callable[[str], bool]
+    """Whether rows of a place need no further file."""
     entry_size: Callable[[str], int]
     """Bytes that another file of a place takes in the receipt, at most."""
 

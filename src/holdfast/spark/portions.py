@@ -124,7 +124,7 @@ def rows_within(rows: Any, room: Room, taken: str | None = None) -> int:
         firsts = sorted((int(counted[first]), places[index]) for index, first in zip(numbers, at, strict=True))
     files, size = room.files, room.size
     for first, place in firsts:
-        if place not in room.open_places:
+        if not room.is_open(place):
             files -= 1
             size = None if size is None else size - room.entry_size(place)
             if files < 0 or (size is not None and size < 0):

@@ -24,9 +24,11 @@ Rooms = Callable[[StagedBatch], Sequence[tuple[Room, str | None]]]
 class Shortening:
     """Lets the rows of batches through in whole records, as long as there is room for them."""
 
-    def __init__(self, gate: Gate, rooms: Rooms) -> None:
+    def __init__(self, gate: Gate, rooms: Rooms, *, is_bounded: bool) -> None:
+        """`is_bounded`: whether any sink has a bound."""
         self._gate = gate
         self._rooms = rooms
+        self._is_bounded = is_bounded
         self._held: dict[str, list[Any]] = {}
         self._last: dict[str, int] = {}
         """By batch the highest item that was let through."""
@@ -42,10 +44,11 @@ class Shortening:
 
         Raises `BatchError` if the batch is full and cannot be cut.
         """
-        if batch.max_bytes is None or not rows.num_rows or not self._rooms(batch):
+        if batch.max_bytes is None or not rows.num_rows or not self._is_bounded:
             yield rows
             return
-        for portion in self._whole_records(batch.id, rows):
+        # Rows that no processor has changed are a record each.
+        for portion in self._whole_records(batch.id, rows) if batch.changed else (rows,):
             admitted = self._within_room(batch, portion)
             if admitted.num_rows:
                 yield admitted

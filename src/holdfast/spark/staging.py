@@ -128,7 +128,8 @@ class _Attempt:
         self._shared = {sink.taken for sink in sinks.values()}
         self._steps = steps
         self._gate = Gate(batches)
-        self._shortening = Shortening(self._gate, self._rooms)
+        is_bounded = any(sink.stager.bounded for sink in sinks.values())
+        self._shortening = Shortening(self._gate, self._rooms, is_bounded=is_bounded)
         self._stagings: dict[str, Staging] = {name: sink.stager.begin() for name, sink in sinks.items()}
         self._reports: dict[str, BatchReport] = {}
 

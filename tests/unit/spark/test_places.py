@@ -24,7 +24,7 @@ def rows(*places: str | None) -> pa.RecordBatch:
 
 
 def room(files: int, *open_places: str, size: int | None = None) -> Room:
-    return Room(files, size, open_places, len)
+    return Room(files, size, open_places.__contains__, len)
 
 
 def test_room_is_bounded_by_files_and_by_the_bytes_of_their_names() -> None:

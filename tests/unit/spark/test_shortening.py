@@ -64,6 +64,7 @@ class Desk:
         owned = Ownership(Status.ASSIGNED, "me", 1, 1)
         self.lease = lease or Lease("p", "t|0", ownership=owned)
         self.ends: list[int] = []
+        self.changed = True
 
     def batch(self, start: int, end: int, *, may_be_cut: bool = True) -> Batch:
         cut = Cut({"offset": start}, {"offset": end}, max_bytes=1 << 40 if may_be_cut else None)
@@ -74,7 +75,7 @@ class Desk:
         told = []
         sinks = {"files": SinkTask(self.stager, {"value": "value"})}
         for portions in tasks:
-            whole = staged_batch(batch, max_receipt_bytes=self.recipe.receipt_bytes(batch))
+            whole = staged_batch(batch, changed=self.changed, max_receipt_bytes=self.recipe.receipt_bytes(batch))
             task = StageTask([whole], sinks)
             for answer in task(portion(batch.id, rows, size=size) for rows in portions if rows):
                 told += [BatchReport.decode(text) for text in answer.column("report").to_pylist()]
@@ -150,6 +151,14 @@ def test_rows_of_open_places_still_fit_when_there_is_no_further_file() -> None:
     rows: list[Row] = [(item, "ab"[item % 2]) for item in range(1000)]
     assert desk.carry_out(rows, 1000, [10] * 50) == _wanted(rows)
     assert desk.ends == [1000]
+
+
+def test_rows_that_no_processor_has_changed_are_cut_where_they_come() -> None:
+    desk = Desk(max_files=2)
+    desk.changed = False
+    rows: list[Row] = [(0, "a"), (1, "b"), (2, "a"), (3, "c"), (4, "a")]
+    assert desk.carry_out(rows, 5, [2, 1]) == _wanted(rows)
+    assert desk.ends == [3, 5]
 
 
 def test_files_that_were_closed_to_make_room_count(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,7 @@ The receipt is a part of the lease's row, so that its size is known before a fil
 from __future__ import annotations
 
 import json
-from collections.abc import Collection
+from collections.abc import Callable
 
 from holdfast.buckets.bucket import Bucket
 from holdfast.errors import BatchError
@@ -39,11 +39,11 @@ class Books:
         # There may be dead letters at any time.
         self._size = self._letters_size
 
-    def room(self, open_places: Collection[str]) -> Room:
-        """What may be added, if these places need no further file."""
+    def room(self, is_open: Callable[[str], bool]) -> Room:
+        """What may be added; rows of a place that is open need no further file."""
         most = self._batch.max_receipt_bytes
         size = None if most is None else most - self._size
-        return Room(self._max_files - self._files, size, open_places, self.entry_size)
+        return Room(self._max_files - self._files, size, is_open, self.entry_size)
 
     def has_room(self, place: str) -> bool:
         """Whether there may be one more file of that place."""

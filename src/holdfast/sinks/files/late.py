@@ -84,7 +84,7 @@ class LateStaging(Staging):
         if size is not None and aside.size is not None and most is not None:
             size -= most - aside.size
         files = main.files - (self._max_files - aside.files)
-        return Room(files, size, {*main.open_places, *aside.open_places}, aside.entry_size)
+        return Room(files, size, lambda place: main.is_open(place) or aside.is_open(place), aside.entry_size)
 
     def expect(self, batch: StagedBatch, places: Collection[str]) -> None:
         self._main.expect(batch, places)

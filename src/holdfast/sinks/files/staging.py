@@ -126,8 +126,11 @@ class FilesStaging(Staging):
         self._letters[batch.id].write(faults)
 
     def room(self, batch: StagedBatch) -> Room:
-        open_places = {place for (batch_id, place), files in self._open.items() if batch_id == batch.id and files.fits}
-        return self._books_of(batch).room(open_places)
+        def is_open(place: str) -> bool:
+            files = self._open.get((batch.id, place))
+            return files is not None and files.fits
+
+        return self._books_of(batch).room(is_open)
 
     def finish(self, batch: StagedBatch) -> Json:
         self._check(batch)
