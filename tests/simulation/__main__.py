@@ -18,13 +18,14 @@ from tests.simulation.runner import Failure, Summary, run_parallel, run_seed
 from tests.simulation.scenario import SCENARIOS
 
 SHARE = {
-    "micro": 0.58,
+    "micro": 0.56,
     "meso": 0.1,
     "streams": 0.1,
     "generations": 0.05,
     "visible": 0.05,
     "finalizer": 0.02,
     "replace": 0.02,
+    "redrive": 0.02,
     "rebuilds": 0.02,
     "floor": 0.02,
     "sourcing": 0.01,

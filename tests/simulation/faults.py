@@ -44,6 +44,8 @@ STREAM_KINDS = (
 )
 LASTING_KINDS = tuple(kind for kind in FILES_KINDS if kind not in {"store_rolled_back", "row_rolled_back"})
 """For worlds in which everything must come to its end: a partition whose row has lost writes stands still."""
+LETTER_KINDS = tuple(kind for kind in LASTING_KINDS if kind not in {"staged_expired", "foreign_object", "poison"})
+"""What a redrive has committed and cannot publish any more is left to people."""
 LEASE_KINDS = (*STORE_CALLS, *NODE, *PEOPLE, "store_down")
 """For worlds without batches; nothing is ever lost there, so that every token can be judged."""
 ROLL_OUT_KINDS = tuple(kind for kind in FILES_KINDS if kind != "staged_expired")

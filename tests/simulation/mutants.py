@@ -24,6 +24,7 @@ from tests.simulation import (
     mutants_of_index,
     mutants_of_leases,
     mutants_of_rebuilds,
+    mutants_of_redriving,
     mutants_of_replacing,
     mutants_of_runs,
     mutants_of_sourcing,
@@ -46,6 +47,7 @@ MODULES = (
     mutants_of_watching,
     mutants_of_index,
     mutants_of_rebuilds,
+    mutants_of_redriving,
     mutants_of_replacing,
     mutants_of_staging,
 )

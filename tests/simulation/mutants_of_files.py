@@ -182,19 +182,19 @@ def a_rebuild_forgets_the_other_sink(put: Put) -> None:
 # --- staging ------------------------------------------------------------------------------------------------------
 
 
-@mutant(start=5796)
+@mutant(start=7741)
 def a_staging_name_has_no_batch_in_it(put: Put) -> None:
     original = names.staging_key
     put(names, "staging_key", lambda name, token, batch, part: original(name, token, "batch", part))
 
 
-@mutant(start=3004)
+@mutant(start=3647)
 def a_staging_name_has_no_token_in_it(put: Put) -> None:
     original = names.staging_key
     put(names, "staging_key", lambda name, token, batch, part: original(name, 0, batch, part))
 
 
-@mutant(start=3004)
+@mutant(start=3585)
 def a_staging_name_has_neither_batch_nor_token(put: Put) -> None:
     original = names.staging_key
     put(names, "staging_key", lambda name, token, batch, part: original(name, 0, "batch", part))
@@ -205,7 +205,7 @@ def a_sweep_deletes_what_a_row_names(put: Put) -> None:
     put(FilesSink, "_pending_files", lambda self, lease: [])
 
 
-@mutant(start=3004)
+@mutant(start=3647)
 def a_sweep_does_not_look_at_the_token(put: Put) -> None:
     def sweep(self: FilesSink, taken: Sequence[tuple[Lease, Name]]) -> None:
         original(self, [(replace(lease, ownership=replace(lease.ownership, token=1 << 60)), n) for lease, n in taken])

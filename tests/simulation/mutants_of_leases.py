@@ -111,7 +111,7 @@ def acknowledged_ranges_are_not_kept(put: Put) -> None:
     put(Committer, "_advance", advance)
 
 
-@mutant("streams", start=904)
+@mutant("streams", start=1311)
 def a_drained_batch_forgets_its_ranges(put: Put) -> None:
     original = Committer._advance
 

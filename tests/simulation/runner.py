@@ -12,12 +12,14 @@ from dataclasses import dataclass, field
 from types import ModuleType
 
 from holdfast.flow import committing, planning, publishing
+from holdfast.jobs import running
 from holdfast.leases import writes
 from tests.simulation.finalizing import FinalizingFleet
 from tests.simulation.fleet import Fleet
 from tests.simulation.floor import ForgetfulSite
 from tests.simulation.generations import RollOut
 from tests.simulation.kernel import Trace
+from tests.simulation.redriving import RedrivingSite
 from tests.simulation.replacing import ReplacingSite
 from tests.simulation.runs import RunsSite
 from tests.simulation.scenario import SCENARIOS
@@ -30,6 +32,7 @@ SHORT_PAUSES: tuple[tuple[ModuleType, str, float], ...] = (
     (committing, "OUTSIDE_PAUSE", 0.5),
     (publishing, "LONGEST_WAIT", 3.0),
     (writes, "LONGEST_WAIT", 1.0),
+    (running, "REFRESH_EVERY", 0.5),
 )
 """The product's own pauses suit a TTL of half a minute; here it is a few seconds."""
 COLLECT_EVERY = 200
@@ -42,6 +45,7 @@ SITES: dict[str, type[Site]] = {
     "visible": VisibleFleet,
     "finalizer": FinalizingFleet,
     "replace": ReplacingSite,
+    "redrive": RedrivingSite,
 }
 """Worlds of another make than pipelines of one version."""
 

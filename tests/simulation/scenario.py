@@ -8,6 +8,7 @@ from tests.simulation.faults import (
     FILES_KINDS,
     LASTING_KINDS,
     LEASE_KINDS,
+    LETTER_KINDS,
     REBUILD_KINDS,
     ROLL_OUT_KINDS,
     STREAM_KINDS,
@@ -51,26 +52,13 @@ RUNS = Scenario("runs", nodes=2, partitions=2, items=3, kinds=LEASE_KINDS)
 GENERATIONS = Scenario("generations", nodes=3, partitions=2, items=8, kinds=ROLL_OUT_KINDS)
 REBUILDS = Scenario("rebuilds", nodes=2, partitions=2, items=8, kinds=REBUILD_KINDS, losing=True)
 WIDE = Scenario("wide", nodes=3, partitions=2, items=24, kinds=WIDE_KINDS, wide=True)
+REDRIVE = Scenario("redrive", nodes=2, partitions=2, items=5, kinds=LETTER_KINDS)
 REPLACE = Scenario("replace", nodes=2, partitions=2, items=8, kinds=LASTING_KINDS)
 FINALIZER = Scenario("finalizer", nodes=2, partitions=3, items=8, kinds=LASTING_KINDS)
 VISIBLE = Scenario("visible", nodes=2, partitions=2, items=8)
-ALL = (
-    MICRO,
-    MESO,
-    STREAMS,
-    FLOOR,
-    SOURCING,
-    RUNS,
-    OBJECTS,
-    INDEX,
-    GENERATIONS,
-    REBUILDS,
-    VISIBLE,
-    FINALIZER,
-    REPLACE,
-    WIDE,
-)
-SCENARIOS = {scenario.name: scenario for scenario in ALL}
+LIVE = (MICRO, MESO, STREAMS, OBJECTS, INDEX, GENERATIONS, REBUILDS, VISIBLE, FINALIZER, WIDE)
+BESIDE = (FLOOR, SOURCING, RUNS, REPLACE, REDRIVE)
+SCENARIOS = {scenario.name: scenario for scenario in (*LIVE, *BESIDE)}
 
 
 @dataclass(frozen=True, slots=True)

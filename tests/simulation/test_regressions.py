@@ -10,9 +10,14 @@ from holdfast.errors import LeaseLost, SessionExpired
 from holdfast.flow.batch import Limits
 from holdfast.flow.engine import Advanced, Staged
 from holdfast.flow.held import Held, Holdings
+from holdfast.flow.run import Run, Runs, RunStatus
+from holdfast.flow.runlock import RunLock
+from holdfast.jobs.letters import fence
+from holdfast.jobs.running import _Driver
 from holdfast.leases.lease import Counts, Key, Lease, Status
+from holdfast.leases.operate import Operator
 from holdfast.leases.store import Swap
-from holdfast.leases.transitions import RetryLimits, orphan, stamped
+from holdfast.leases.transitions import RetryLimits, complete, orphan, stamped
 from holdfast.leases.writes import FencedWrites
 from holdfast.testing.flows import stage_numbers
 from tests.unit.flow.rig import PIPELINE, Fleet, TestNode
@@ -186,3 +191,25 @@ def _put(fleet: Fleet, row: Lease) -> None:
     (before,) = fleet.store.get([Key(PIPELINE, "", row.key)])
     assert before is not None
     fleet.store.swap([Swap(before.version, row)])
+
+
+def test_a_redrive_takes_a_partition_as_it_is_that_completes_while_it_is_fenced() -> None:
+    fleet = Fleet({"p": 3})
+    TestNode(fleet).start()
+    seen = fleet.row("p")
+    _put(fleet, stamped(seen, complete(seen, 0.0), "its-node"))
+    rows = Operator(fleet.store, iter("abcdefgh").__next__, PIPELINE)
+    fence(rows, seen, None, "files", "another redrive has begun")
+    assert fleet.row("p").status is Status.COMPLETED
+
+
+def test_a_run_that_a_lost_answer_left_half_made_is_failed_at_the_next_look() -> None:
+    fleet = Fleet({})
+    maker, driver = TestNode(fleet, "maker").join(), TestNode(fleet, "driver").join()
+    Runs(maker.coordinator)._add(Run("r", RunStatus.INITIALIZING))
+    command = _Driver.__new__(_Driver)
+    command._id, command._runs, command._drives = "r", Runs(driver.coordinator), True
+    command._lock = RunLock(driver.coordinator, command._runs)
+    command._lock.acquire("r")
+    command._keep()
+    assert command._runs.show("r").status is RunStatus.FAILED

@@ -27,6 +27,7 @@ CHUNKS = {
     "finalizer": (200, 50),
     "replace": (200, 50),
     "wide": (200, 50),
+    "redrive": (200, 50),
 }
 """Seeds by scenario, and how many make one test: small enough that all cores end together."""
 PARTS = [

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from holdfast import app
 from holdfast.config.models import Settings
-from holdfast.errors import Refused
+from holdfast.errors import Refused, TransitionRefused
 from holdfast.flow.letters import Letter, LetterBox, LetterId, Rebuilder
 from holdfast.flow.run import Run
 from holdfast.flow.sink import Publication, Sink
@@ -127,13 +127,20 @@ def fence(rows: Operator, row: Lease, sink: Sink | None, name: str, why: str) ->
 
     Raises `Refused` if it cannot be published. May be repeated.
     """
-    fenced = row if row.status in FINISHED else rows.fail(row.key, why)
+    fenced = row if row.status in FINISHED else _failed(rows, row, why)
     if fenced.commit.receipts is None or sink is None:
         return
     (trouble,) = sink.publish([Publication(fenced, redriven_name(fenced), fenced.commit.receipts[name])])
     if trouble is not None:
         raise Refused(f"what run {row.run} has committed of {row.key} cannot be published: {trouble}")
     rows.change(row.key, lambda now_there, now: transitions.published(now_there, fenced.commit.commit_id, now))
+
+
+def _failed(rows: Operator, row: Lease, why: str) -> Lease:
+    try:
+        return rows.fail(row.key, why)
+    except TransitionRefused:
+        return rows.show(row.key)  # its node has completed it meanwhile
 
 
 def of_sink(run: Run, sink: str) -> bool:

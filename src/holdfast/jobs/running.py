@@ -153,6 +153,8 @@ class _Driver:
             self._lock.refresh()
         except LeaseLost:
             self._drives = False  # whether the run goes on is in its row
+            return
+        self._set_going()
 
     def _drive_if_nobody_does(self) -> None:
         holder = self._lock.holder()
@@ -163,6 +165,10 @@ class _Driver:
         except Refused:
             return
         self._drives = True
+        self._set_going()
+
+    def _set_going(self) -> None:
+        """Start a run that was made, and fail one that was left half made; looked at again while this node drives."""
         status = self._runs.show(self._id).status
         if status is RunStatus.READY:
             self._runs.start(self._id)
