@@ -92,7 +92,7 @@ class Staging(ABC):
         return None
 
     def expect(self, batch: StagedBatch, places: Collection[str]) -> None:
-        """Rows of these places come next: what `room` has called open stays open until they have come."""
+        """A portion comes next, with good rows of these places: what `room` has called open stays open until then."""
 
     @abstractmethod
     def bury(self, batch: StagedBatch, faults: Sequence[tuple[int, Fault]]) -> None:

@@ -171,15 +171,15 @@ class _Attempt:
     def _stage_portion(self, batch: StagedBatch, rows: Any) -> None:
         report = self._reports[batch.id]
         good, faulty = parted(rows)
+        places = places_of(good) if good.num_rows else set[str]()
+        for staging in self._stagings.values():
+            staging.expect(batch, places)
         if faulty:
             self._bury(batch, faulty)
             report.dead += len(faulty)
             for name in self._sinks:
                 report.given[name] = report.given.get(name, 0) + len(faulty)
         if good.num_rows:
-            places = places_of(good)
-            for staging in self._stagings.values():
-                staging.expect(batch, places)
             for place, own in by_place(good):
                 self._write(batch, report, own, place)
 

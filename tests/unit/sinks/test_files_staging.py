@@ -155,6 +155,18 @@ def test_rows_that_the_format_cannot_hold_are_letters_of_their_value_or_of_all_c
         assert (letter["raw"], letter.get("form")) == (raw, kind)
 
 
+def test_dead_letters_wait_for_the_end_of_their_portion_and_not_of_their_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast.sinks.files.staging.MAX_WAITING_LETTERS", 500)
+    desk = Desk()
+    for start in range(0, 100, 10):
+        desk.staging.expect(BATCH, ())
+        for item in (start + 7, start + 3, start):
+            desk.staging.bury(BATCH, [(item, record_fault("bad", b"x" * 200))])
+        assert sum(letters._waiting_bytes for letters in desk.staging._letters.values()) < 2000
+    (letters,) = desk.staging.finish(BATCH)["files"]
+    assert (letters["rows"], letters["first"], letters["last"]) == (30, 0, 97)
+
+
 def test_an_abandoned_batch_leaves_nothing_and_the_others_stay() -> None:
     desk = Desk(max_open_files=1)
     desk.write(BATCH, *range(BLOCK_ROWS))

@@ -32,7 +32,8 @@ from holdfast.sinks.files.openfile import OpenFile
 
 MAX_BUFFERED_BYTES = 128 << 20
 """What one task's open files may keep in memory together."""
-MAX_WAITING_LETTERS = 8 << 20
+MAX_WAITING_LETTERS = 256 << 10
+"""What the dead letters of one batch may keep in memory from one portion of rows to the next."""
 CLOSED_TOGETHER = 32
 """Files whose ends are sent side by side: each waits for its bucket's answer."""
 
@@ -104,6 +105,8 @@ class FilesStaging(Staging):
 
     def expect(self, batch: StagedBatch, places: Collection[str]) -> None:
         self._expected = {key for place in places if (key := (batch.id, place)) in self._open}
+        if batch.id in self._letters:
+            self._letters[batch.id].relieve()
 
     def _parted(self, batch: StagedBatch, chosen: Format, items: Any, rows: Any) -> tuple[Any, Any, int]:
         """Rows that the format can hold, and how many it cannot: those are dead letters."""
@@ -319,7 +322,7 @@ class _Place:
 
 
 class _Letters:
-    """Dead letters of one batch. Some wait to be put in order: rows of several places come one place after another."""
+    """Dead letters of one batch. They wait to be put in order: rows of a portion come one place after another."""
 
     def __init__(self, batch: StagedBatch, stage: Stage, books: Books) -> None:
         self._batch = batch
@@ -335,6 +338,9 @@ class _Letters:
             line = dead_letter(batch.pipeline, batch.key, item, fault)
             self._waiting.append((item, line))
             self._waiting_bytes += len(line)
+
+    def relieve(self) -> None:
+        """All letters of a portion have come: hand them over if they are many."""
         if self._waiting_bytes > MAX_WAITING_LETTERS:
             self._flush()
 
