@@ -18,7 +18,9 @@ from tests.simulation.runner import Failure, Summary, run_parallel, run_seed
 from tests.simulation.scenario import SCENARIOS
 
 SHARE = {
-    "micro": 0.56,
+    "micro": 0.52,
+    "barred": 0.02,
+    "months": 0.02,
     "meso": 0.1,
     "streams": 0.1,
     "generations": 0.05,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from holdfast.flow.batch import Limits
 from holdfast.flow.generations import NodeGeneration
 from holdfast.flow.loop import LoopSettings, PipelineLoop
@@ -102,21 +104,30 @@ class Fleet(Site):
         return self.assemble_with(name, host, self.connect(host))
 
     def assemble_with(
-        self, name: str, host: Host, store: StoreClient, generation: NodeGeneration | None = None
+        self,
+        name: str,
+        host: Host,
+        store: StoreClient,
+        generation: NodeGeneration | None = None,
+        may_claim: Callable[[], bool] = lambda: True,
     ) -> Running:
-        """A node on that connection; `generation` as the loop is given it."""
+        """A node on that connection; `generation` and `may_claim` as the loop is given them."""
         knobs = self.knobs
         timing = SessionTiming(knobs.ttl, knobs.heartbeat, knobs.ttl / 10)
         session = Session(store, host.world, NODES, NodeInfo(name, host.name, (PIPELINE,)), timing)
-        limits = RetryLimits(knobs.max_retries, 1 << 30, knobs.backoff, knobs.ttl * 4)
-        coordinator = Coordinator(store, host.world, session, PIPELINE, policy=ClaimPolicy(limits=limits))
+        coordinator = Coordinator(store, host.world, session, PIPELINE, policy=ClaimPolicy(limits=self.limits))
         engine = self.engine(name, host)
         settings = LoopSettings(
             Limits(timeout=knobs.batch_timeout), max_batches=knobs.max_batches, step_limit=knobs.step_limit
         )
         source, sinks = self.make_source(host), self.sinks(host)
-        loop = PipelineLoop(coordinator, source, sinks, engine, settings, generation=generation)
+        loop = PipelineLoop(coordinator, source, sinks, engine, settings, may_claim, generation)
         return Running(host, Node(session, [loop], engine, host.world, grace=knobs.grace), engine)
+
+    @property
+    def limits(self) -> RetryLimits:
+        knobs = self.knobs
+        return RetryLimits(knobs.max_retries, 1 << 30, knobs.backoff, knobs.ttl * 4)
 
     def make_source(self, host: Host) -> SimulatedSource:
         made = StreamSource if isinstance(self.oracle, StreamsOracle) else SimulatedSource

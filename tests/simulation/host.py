@@ -39,6 +39,7 @@ class Host(Life):
         self.faults = faults
         self.processes: list[Process] = []
         self.on_crash: Callable[[], None] = _nothing
+        self.on_event: Callable[[Event], None] = _ignored
         self._ttl = ttl
         self._rate = 1.0
         self._offset = HOUR
@@ -195,6 +196,7 @@ class Host(Life):
     def _emit(self, event: Event) -> None:
         if self.dead:
             return
+        self.on_event(event)
         name = type(event).__name__
         if name in TELLING:
             self.faults.strike(name)
@@ -219,4 +221,8 @@ class HostLock:
 
 
 def _nothing() -> None:
+    return
+
+
+def _ignored(_event: Event) -> None:
     return

@@ -16,6 +16,7 @@ Some that come to mind are not here, because they are equivalent: another guard 
 from __future__ import annotations
 
 from tests.simulation import (
+    mutants_of_blame,
     mutants_of_files,
     mutants_of_finality,
     mutants_of_floor,
@@ -50,6 +51,7 @@ MODULES = (
     mutants_of_redriving,
     mutants_of_replacing,
     mutants_of_staging,
+    mutants_of_blame,
 )
 DEFINED = [found for module in MODULES for found in vars(module).values()]
 MUTANTS = [found for found in DEFINED if isinstance(found, Mutant)]

@@ -14,11 +14,13 @@ from types import ModuleType
 from holdfast.flow import committing, planning, publishing
 from holdfast.jobs import running
 from holdfast.leases import writes
+from tests.simulation.barred import Barred
 from tests.simulation.finalizing import FinalizingFleet
 from tests.simulation.fleet import Fleet
 from tests.simulation.floor import ForgetfulSite
 from tests.simulation.generations import RollOut
 from tests.simulation.kernel import Trace
+from tests.simulation.months import Months
 from tests.simulation.redriving import RedrivingSite
 from tests.simulation.replacing import ReplacingSite
 from tests.simulation.runs import RunsSite
@@ -46,6 +48,8 @@ SITES: dict[str, type[Site]] = {
     "finalizer": FinalizingFleet,
     "replace": ReplacingSite,
     "redrive": RedrivingSite,
+    "months": Months,
+    "barred": Barred,
 }
 """Worlds of another make than pipelines of one version."""
 

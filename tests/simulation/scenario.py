@@ -9,6 +9,7 @@ from tests.simulation.faults import (
     LASTING_KINDS,
     LEASE_KINDS,
     LETTER_KINDS,
+    MONTHS_KINDS,
     REBUILD_KINDS,
     ROLL_OUT_KINDS,
     STREAM_KINDS,
@@ -56,7 +57,9 @@ REDRIVE = Scenario("redrive", nodes=2, partitions=2, items=5, kinds=LETTER_KINDS
 REPLACE = Scenario("replace", nodes=2, partitions=2, items=8, kinds=LASTING_KINDS)
 FINALIZER = Scenario("finalizer", nodes=2, partitions=3, items=8, kinds=LASTING_KINDS)
 VISIBLE = Scenario("visible", nodes=2, partitions=2, items=8)
-LIVE = (MICRO, MESO, STREAMS, OBJECTS, INDEX, GENERATIONS, REBUILDS, VISIBLE, FINALIZER, WIDE)
+MONTHS = Scenario("months", nodes=2, partitions=4, items=4, kinds=MONTHS_KINDS)
+BARRED = Scenario("barred", nodes=3, partitions=3, items=8, kinds=MONTHS_KINDS)
+LIVE = (MICRO, MESO, STREAMS, OBJECTS, INDEX, GENERATIONS, REBUILDS, VISIBLE, FINALIZER, WIDE, MONTHS, BARRED)
 BESIDE = (FLOOR, SOURCING, RUNS, REPLACE, REDRIVE)
 SCENARIOS = {scenario.name: scenario for scenario in (*LIVE, *BESIDE)}
 

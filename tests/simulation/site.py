@@ -16,6 +16,7 @@ from tests.simulation.kernel import Crash, Kernel, Trace
 from tests.simulation.nemesis import Nemesis
 from tests.simulation.oracle import Oracle, nobody_works
 from tests.simulation.scenario import Scenario, draw_knobs
+from tests.simulation.session_events import SessionEvents
 from tests.simulation.store import ClaimingStoreClient, StoreClient
 from tests.simulation.store_server import StoreServer
 from tests.simulation.watching_store import WatchingStoreClient
@@ -76,6 +77,7 @@ class Site(ABC):
         self._ids = itertools.count(1)
         self._runs = itertools.count(1)
         self._nemesis = Nemesis(self)
+        self._events = SessionEvents(self.oracle.fail)
         self.oracle.owner_works = self._works_on
         self.oracle.sessions.heartbeat = self.knobs.heartbeat
         self.oracle.sessions.ends_by_clock = not (scenario.watching or scenario.indexed)
@@ -182,6 +184,7 @@ class Site(ABC):
             return
         host = Host(self.kernel, self.faults, f"{name}.{next(self._runs)}", self.knobs.ttl, self.new_id)
         host.on_crash = lambda: self._nemesis.restart_later(name)
+        host.on_event = lambda event: self._events.heard(host.name, event)
         running = self.assemble(name, host)
         self.nodes[name] = running
         self._all.append(running)

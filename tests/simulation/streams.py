@@ -70,6 +70,8 @@ class Shard:
 class StreamEngine(Engine):
     """Handlers of one driver. They die with it, or a little later."""
 
+    endless = True
+
     def __init__(
         self, host: Host, data: Data, budget: FailureBudget, oracle: StreamsOracle, *, ttl: float, window: int
     ) -> None:

@@ -28,6 +28,8 @@ CHUNKS = {
     "replace": (200, 50),
     "wide": (200, 50),
     "redrive": (200, 50),
+    "months": (300, 50),
+    "barred": (300, 50),
 }
 """Seeds by scenario, and how many make one test: small enough that all cores end together."""
 PARTS = [

@@ -93,6 +93,9 @@ def common_end(told: Sequence[TaskEnd]) -> int | None:
 class Engine(ABC):
     """Carries rounds of one node, for all its pipelines. Used by one thread."""
 
+    endless: bool = False
+    """Whether batches go on until they are drained, so that no round can wait for the end of another."""
+
     @abstractmethod
     def room(self) -> int:
         """How many rounds it would accept now. Does not block."""

@@ -44,8 +44,12 @@ class Held:
     @property
     def suspect(self) -> bool:
         """Whether it should run apart from others, because it may have harmed its company."""
-        past = self.lease.history
-        return past.takeovers >= SUSPECT_AFTER_TAKEOVERS or past.attempts > 0
+        return self.deadly or self.lease.history.attempts > 0
+
+    @property
+    def deadly(self) -> bool:
+        """Whether its batches may have killed their nodes."""
+        return self.lease.history.takeovers >= SUSPECT_AFTER_TAKEOVERS
 
     def put_off(self, until: float) -> None:
         """Leave it alone until then."""

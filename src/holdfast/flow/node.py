@@ -92,6 +92,7 @@ class Node:
     def _rejoin(self) -> None:
         """This session may be dead to the others: drop everything that was done under it and begin anew."""
         former = self._session.id
+        self._keeper.stop()  # who kept the former session must not renew the new one beside its own keeper
         self._session.tell_ended(former, self._keeper.hindrance)
         for loop in self._loops:
             loop.abandon()

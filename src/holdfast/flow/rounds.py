@@ -2,8 +2,8 @@
 
 Partitions that may have killed their node run apart from the others: in groups of half a round, and of half as many
 each time that the node of a group dies, so that the culprit is found in a few jobs and not in one for each suspect. One
-that has a single take-over left runs alone: no partition is halted for what another did. One whose own batch has failed
-runs alone at once.
+that has a single take-over left runs alone. While such a group is out, nothing else of the pipeline is out on its node,
+or a partition would be halted for what another did. One whose own batch has failed runs alone in its round.
 """
 
 from __future__ import annotations
@@ -36,11 +36,23 @@ class Rounds:
 
     def send(self, planned: Sequence[Planned], most: int) -> None:
         """Begin as many rounds of up to `most` batches as the engine has room for; the others are planned again."""
-        groups = grouped(planned, most, self._coordinator.policy.limits)
+        groups = self._apart(grouped(planned, most, self._coordinator.policy.limits))
         for group in groups[: max(self._engine.room(), 0)]:
             begun = self._begin(group)
             if begun:
                 self._submit(begun)
+
+    def _apart(self, groups: Sequence[list[Planned]]) -> Sequence[list[Planned]]:
+        """Of these rounds, those that may be out beside each other and beside what is out."""
+        if self._engine.endless:
+            return groups
+        out = self._holdings.where(lambda held: held.batch is not None)
+        if any(held.deadly for held in out):
+            return []
+        deadly = [group for group in groups if group[0][0].deadly]
+        if not deadly:
+            return groups
+        return [] if out else deadly[:1]
 
     def _begin(self, group: Sequence[Planned]) -> list[Planned]:
         """Those that are still ours, after the rows of those that need it tell that a batch is out."""

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections import Counter
-
 from holdfast.flow.batch import Cut, Name
 from holdfast.flow.held import Held
 from holdfast.flow.rounds import grouped
 from holdfast.leases.lease import Status
 from holdfast.leases.transitions import RetryLimits
 from holdfast.testing.rows import assigned_row
-from tests.unit.flow.rig import Fleet, TestNode
+from tests.unit.flow.rig import PIPELINE, Fleet, TestNode
 
 CUT = Cut(0, 1)
 
@@ -48,29 +46,58 @@ def test_one_that_the_next_death_would_halt_runs_alone_however_large_rounds_are(
     assert sizes(*[(2, 0)] * 3, limits=RetryLimits(max_takeovers=2)) == [1, 1, 1]
 
 
+def carry_out(node: TestNode, culprit: str) -> bool:
+    """Stage one round after the other until the culprit is out, which kills the node. False if it never was."""
+    while node.engine.out:
+        if any(batch.lease.key == culprit for batch in node.engine.out.values()):
+            return True
+        for batch in list(node.engine.out.values()):
+            node.stage(batch.lease.key)
+        node.turn(2)
+    return False
+
+
 def test_a_culprit_among_many_is_halted_in_few_jobs_and_nobody_else_is() -> None:
-    """Each round that holds the culprit kills its node; all that was out is taken over by the next one."""
     number = 64
     fleet = Fleet({f"p{n:02}": 1 for n in range(number)})
     fleet.source.lives_long = True
-    jobs: Counter[int] = Counter()
-    for life in range(30):
-        node = TestNode(fleet, f"n{life}").start()
-        while node.engine.out and not any(b.lease.key == "p13" for b in node.engine.out.values()):
-            for batch in list(node.engine.out.values()):
-                node.stage(batch.lease.key)
-            node.turn(2)
-        jobs[life] = len(node.engine.rounds)
-        # Those beside the culprit are through before it strikes, unless they share its round.
-        guilty = next((group for group in node.engine.rounds if any(b.lease.key == "p13" for b in group)), [])
-        for batch in [one for one in node.engine.out.values() if one not in guilty]:
-            node.stage(batch.lease.key)
-        node.turn()
-        fleet.clock.wait(31)
-        if fleet.row("p13").status is Status.FAILED:
+    jobs = deaths = 0
+    while True:
+        node = TestNode(fleet, f"n{deaths}").start()
+        died = carry_out(node, "p13")
+        jobs += len(node.engine.rounds)
+        if not died:
             break
-    else:
-        raise AssertionError("the culprit was never halted")
-    failed = [key for key in fleet.source.sizes if fleet.row(key).status is Status.FAILED]
-    assert failed == ["p13"]
-    assert jobs.total() < number, "not one job for each suspect"
+        fleet.clock.wait(31)
+        deaths += 1
+    assert deaths == RetryLimits().max_takeovers + 1
+    assert jobs < number, "not one job for each suspect"
+    assert [key for key in fleet.source.sizes if fleet.row(key).status is not Status.COMPLETED] == ["p13"]
+    assert fleet.row("p13").status is Status.FAILED
+
+
+def test_nothing_is_out_beside_those_that_may_kill_the_node() -> None:
+    fleet = Fleet({"culprit": 1, "slow": 1})
+    fleet.source.lives_long = True
+    for life in range(12):
+        node = TestNode(fleet, f"n{life}").start()
+        while node.engine.out and not any(batch.lease.key == "culprit" for batch in node.engine.out.values()):
+            node.stage("slow")
+            node.turn(2)
+        fleet.clock.wait(31)
+    assert fleet.row("culprit").status is Status.FAILED
+    assert fleet.row("slow").status is Status.COMPLETED
+
+
+def test_a_suspect_waits_until_what_is_out_has_ended_and_then_has_the_node_for_itself() -> None:
+    fleet = Fleet({"innocent": 2})
+    node = TestNode(fleet).start()
+    suspect = assigned_row("suspect", node.session.id, takeovers=2, begun=False, spec={"size": 1}, pipeline=PIPELINE)
+    fleet.store.add([suspect])
+    fleet.clock.wait(15)
+    node.session.heartbeat()
+    node.turn()
+    assert [batch.lease.key for batch in node.engine.out.values()] == ["innocent"]
+    node.stage("innocent")
+    node.turn(2)
+    assert [batch.lease.key for batch in node.engine.out.values()] == ["suspect"]
