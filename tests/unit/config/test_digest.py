@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from holdfast.config import load_text
 from holdfast.config.digest import digest_of
 from holdfast.config.models import PipelineSettings
+from holdfast.registry import Registry
+
+FIXTURES = Path(__file__).parents[2] / "fixtures"
 
 
 def digest(**changes: Any) -> str:
@@ -49,3 +54,11 @@ def test_the_users_own_code_decides(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert digest(**use) == before
     code.write_text("def clean(frame): return frame.limit(1)\n")
     assert digest(**use) != before
+
+
+def test_digests_are_those_of_the_version_that_stored_them() -> None:
+    stored: dict[str, dict[str, str]] = json.loads((FIXTURES / "b828bb8" / "digests.json").read_text())
+    for name, told in stored.items():
+        text = f"pipelines: {{p: {told['pipeline']}}}"
+        loaded = load_text(text, "pipeline.yaml", Registry.installed())
+        assert digest_of(loaded.pipelines["p"]) == told["digest"], name
