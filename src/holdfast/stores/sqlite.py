@@ -14,6 +14,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import TypeVar
@@ -57,9 +58,12 @@ _PASSING = frozenset(
         sqlite3.SQLITE_IOERR,
         sqlite3.SQLITE_FULL,
         sqlite3.SQLITE_PROTOCOL,
+        sqlite3.SQLITE_CANTOPEN,
+        sqlite3.SQLITE_READONLY,
+        sqlite3.SQLITE_PERM,
     )
 )
-"""Errors that waiting may mend."""
+"""Errors that waiting may mend, those of the host among them: a disk that is full, fails or only reads."""
 
 
 _CLAIM_ONE = (
@@ -83,6 +87,7 @@ class SqliteStore(ClaimingStore):
         self._busy_timeout = busy_timeout
         self._now = now
         self._connection: sqlite3.Connection | None = None
+        self._was_open = False
         self._lock = threading.Lock()
 
     def open(self) -> None:
@@ -223,7 +228,7 @@ class SqliteStore(ClaimingStore):
                     self._path, timeout=self._busy_timeout, isolation_level=None, check_same_thread=False
                 )
             except sqlite3.Error as error:
-                raise StoreError(f"cannot open {self._path}: {error}") from error
+                raise self._trouble(error) from error
             try:
                 self._prepare(db)
             except sqlite3.Error as error:
@@ -232,18 +237,26 @@ class SqliteStore(ClaimingStore):
             except BaseException:
                 db.close()
                 raise
-            self._connection = db
+            self._connection, self._was_open = db, True
         return self._connection
 
     def _disconnect(self) -> None:
         if self._connection is not None:
-            self._connection.close()
+            with suppress(sqlite3.Error):
+                self._connection.close()
             self._connection = None
 
     def _require_place(self) -> None:
-        if not self._path.parent.is_dir():
+        try:
+            there, made = self._path.parent.is_dir(), self._path.exists()
+        except OSError as error:
+            raise StoreUnavailable(f"{self._path}: {error}") from error
+        if self._was_open and not made:
+            # A mount that is missing for a while; a new file in its place would know of nothing.
+            raise StoreUnavailable(f"{self._path} was there and is gone")
+        if not there:
             raise StoreError(f"cannot open {self._path}: there is no directory {self._path.parent}")
-        if self._skip_table_creation and not self._path.exists():
+        if self._skip_table_creation and not made:
             raise SchemaMismatch(
                 f"{self._path} does not exist, and nothing is created here; it is made by `holdfast run`, "
                 "or by whoever opens it without skip_table_creation"

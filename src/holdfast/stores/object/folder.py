@@ -48,7 +48,9 @@ class FolderObjects(Objects):
 
     def check(self) -> None:
         # Made here, it would be a store of this host alone if a mount is missing.
-        if not self._above.is_dir():
+        with self._told(f"look for {self._above}"):
+            there = self._above.is_dir()
+        if not there:
             raise StoreError(f"there is no folder {self._above}; make it, or mount it, before nodes start")
 
     def tags(self, prefix: str) -> dict[str, str]:
@@ -72,7 +74,7 @@ class FolderObjects(Objects):
                 with self._locked(name):
                     return self._replace(draft, path, tag)
             finally:
-                draft.unlink(missing_ok=True)
+                _drop(draft)
 
     def _write_draft(self, draft: Path, data: bytes) -> None:
         with Folders().creating(draft) as file:
@@ -91,10 +93,11 @@ class FolderObjects(Objects):
             made = draft.stat()
         folders = Folders()
         folders.make(path.parent)
-        draft.rename(path)
         try:
+            draft.rename(path)
             folders.sync()
         except OSError as error:
+            # A server of files may have done what it did not answer for.
             raise AnswerLost(f"cannot make sure that {path} stays: {_reason(error)}") from error
         return _tag(made)
 
@@ -120,7 +123,8 @@ class FolderObjects(Objects):
             self._lock(number, name)
             yield
         finally:
-            os.close(number)
+            with suppress(OSError):  # the descriptor is free whatever it says
+                os.close(number)
 
     def _lock(self, number: int, name: str) -> None:
         give_up_at = time.monotonic() + self._patience
@@ -159,7 +163,7 @@ class FolderObjects(Objects):
                 try:
                     self._write_draft(draft, b"")
                 finally:
-                    draft.unlink(missing_ok=True)
+                    _drop(draft)
         return self._clock.now()
 
     def close(self) -> None:
@@ -186,6 +190,12 @@ def _walk(folder: Path, at: str) -> Iterator[tuple[str, str]]:
                         yield at + entry.name, _tag(entry.stat(follow_symlinks=False))
     except FileNotFoundError:
         return
+
+
+def _drop(draft: Path) -> None:
+    # What was written is written, whether or not its draft can be deleted.
+    with suppress(OSError):
+        draft.unlink(missing_ok=True)
 
 
 def _stat(path: Path) -> os.stat_result | None:
