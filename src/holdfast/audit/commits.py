@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from holdfast.audit.ahead import ahead
 from holdfast.audit.chain import Span
-from holdfast.audit.contents import Contents, doubled, look_into
+from holdfast.audit.contents import Contents, doubled, is_named_for, look_into
 from holdfast.audit.inventory import Inventory
 from holdfast.audit.proof import PartitionProof
 from holdfast.audit.subject import Subject
 from holdfast.audit.witness import Plan, Told, ToldFile, offset_of
+
+if TYPE_CHECKING:
+    from holdfast.flow.format import Format
 
 
 class CommitAudit:
@@ -144,7 +147,11 @@ class CommitAudit:
         if self._pool is None:
             return False
         place, chosen = self._subject.place, self._subject.format_of(told.stream)
-        read = ahead(self._pool, lambda one: look_into(place, one[0], one[1], chosen), there)
+        read = ahead(
+            self._pool,
+            lambda one: look_into(place, one[0], one[1], chosen, self._others(told, one[0], chosen)),
+            there,
+        )
         offsets: list[Any] = []
         known = self._subject.offsets and len(there) == len(told.files)
         for (file, at), contents in zip(there, read, strict=True):
@@ -159,19 +166,32 @@ class CommitAudit:
         return known
 
     def _compare(self, told: Told, file: ToldFile, at: str, found: Contents | None) -> None:
-        doubts, proof = self._proof.doubts, self._proof
-        # Another generation may have had another format under the same extension.
-        decoding = doubts if told.generation == self._subject.generation else proof.notes
+        doubts, is_todays = self._proof.doubts, told.generation == self._subject.generation
         if found is None:
             doubts.add(f"{at} has vanished")
         elif found.sha256 != file.sha256:
             doubts.add(f"{at} has other bytes than were committed: its SHA-256 is {found.sha256}")
-        elif found.trouble is not None:
-            decoding.add(f"{at} cannot be read: {found.trouble}")
         elif found.foreign:
-            proof.notes.add(f"{at} is not in the format of today's settings; its digest is right")
+            self._unread(f"{at} is not in the format of today's settings")
         elif found.rows != file.rows:
-            decoding.add(f"{at} has {found.rows} rows; its manifest says {file.rows}")
+            wrong = f"has {found.rows} rows; its manifest says {file.rows}"
+            if found.trouble is not None:
+                wrong = f"cannot be read: {found.trouble}"
+            if is_todays:
+                doubts.add(f"{at} {wrong}")
+            else:
+                # Another generation may have had another format under the same extension.
+                self._unread(f"{at} cannot be read by today's settings, which are of another generation: it {wrong}")
+
+    def _unread(self, sentence: str) -> None:
+        self._proof.unread += 1
+        self._proof.notes.add(f"{sentence}; its digest is right")
+
+    def _others(self, told: Told, file: ToldFile, chosen: Format) -> Sequence[Format]:
+        """Formats that the file may have had, if today's need not be its own."""
+        if is_named_for(file, chosen) and told.generation == self._subject.generation:
+            return ()
+        return self._subject.other_formats(file.key)
 
     def _edges(self, file: ToldFile, offsets: Any) -> None:
         first, last = int(offsets.min()), int(offsets.max())

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from holdfast.audit.place import Place
 from holdfast.audit.witness import ToldFile
+from holdfast.errors import HoldfastError
 
 if TYPE_CHECKING:
     from holdfast.flow.format import Format
@@ -33,22 +35,41 @@ class Contents:
     """It is not in the format that the settings name today."""
 
 
-def look_into(place: Place, file: ToldFile, at: str, chosen: Format) -> Contents | None:
-    """Read the file, which is at the key `at`; None if it is not there."""
+def look_into(place: Place, file: ToldFile, at: str, chosen: Format, others: Sequence[Format] = ()) -> Contents | None:
+    """Read the file, which is at the key `at`; None if it is not there.
+
+    `others` are tried if by the chosen format it does not have the rows that its manifest says.
+    """
     data = place.open(at)
     if data is None:
         return None
     with data:
         sha256 = _digest(data)
-        data.seek(0)
-        try:
-            if file.is_letters:
-                return _letters(data, sha256)
-            if not file.key.endswith(f".{chosen.extension}"):
-                return Contents(sha256, foreign=True)
-            return _decoded(data, sha256, chosen)
-        except ValueError as wrong:
-            return Contents(sha256, trouble=str(wrong))
+        if file.is_letters:
+            return _read(data, sha256, _letters)
+        found = Contents(sha256, foreign=True)
+        if is_named_for(file, chosen):
+            found = _read(data, sha256, partial(_decoded, chosen))
+        for other in others if found.rows != file.rows else ():
+            again = _read(data, sha256, partial(_decoded, other))
+            if again.rows == file.rows:
+                return again
+        return found
+
+
+def is_named_for(file: ToldFile, form: Format) -> bool:
+    """Whether the file's name ends as the format's files do."""
+    return file.key.endswith(f".{form.extension}")
+
+
+def _read(data: BinaryIO, sha256: str, decode: Callable[[BinaryIO, str], Contents]) -> Contents:
+    data.seek(0)
+    try:
+        return decode(data, sha256)
+    except (HoldfastError, OSError):
+        raise  # of the place, and not of the bytes
+    except Exception as wrong:  # noqa: BLE001 - whatever a reader makes of such bytes, it could not read them
+        return Contents(sha256, trouble=str(wrong) if isinstance(wrong, ValueError) else repr(wrong))
 
 
 def offsets_in(place: Place, file: ToldFile, at: str, chosen: Format) -> Any:
@@ -78,7 +99,7 @@ def _origin(line: bytes) -> int:
         raise ValueError(f"a dead letter does not tell its origin: {wrong!r}") from wrong
 
 
-def _decoded(data: BinaryIO, sha256: str, chosen: Format) -> Contents:
+def _decoded(chosen: Format, data: BinaryIO, sha256: str) -> Contents:
     import numpy as np
 
     rows, parts, told = 0, [], True

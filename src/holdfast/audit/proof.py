@@ -51,6 +51,8 @@ class PartitionProof:
     """Offsets for which there was no record, such as compacted ones; None where offsets are not records."""
     replaced: int = 0
     """Files that were moved away to be written again."""
+    unread: int = 0
+    """Files that are as they were committed, but whose rows could not be read."""
     exact: bool = False
     """Whether the very offsets in the files were compared, and not only their number."""
     doubts: Findings = field(default_factory=Findings)
@@ -58,7 +60,7 @@ class PartitionProof:
 
     @property
     def verdict(self) -> str:
-        return "doubt" if self.doubts.number else "proven"
+        return "doubt" if self.doubts.number else "not read" if self.unread else "proven"
 
     def row(self) -> dict[str, Any]:
         """As JSON."""

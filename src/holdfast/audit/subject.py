@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, get_args
 
 from holdfast.audit.place import Place, place_of
 
@@ -44,6 +45,8 @@ class Subject:
     sink: str
     place: Place
     format_of: Callable[[str], Format]
+    other_formats: Callable[[str], Sequence[Format]] = lambda _: ()
+    """Formats that a file of this key may have been written in, by its name."""
     offsets: bool = True
     """Items are offsets, each of at most one record."""
     multiplies: bool = False
@@ -66,6 +69,7 @@ def subjects(pipeline: PipelineSettings, identifier: str, registry: Registry) ->
                 sink=named.name,
                 place=place_of(config.root, config.s3),
                 format_of=_formats(config, registry),
+                other_formats=partial(_by_name, registry),
                 offsets=pipeline.source.name in OFFSET_SOURCES,
                 multiplies=any(map(_may_multiply, pipeline.processors)),
                 generation=pipeline.generation,
@@ -91,3 +95,15 @@ def _formats(config: Any, registry: Registry) -> Callable[[str], Format]:
         return built[id(use)]
 
     return format_of
+
+
+def _by_name(registry: Registry, key: str) -> list[Format]:
+    """Every installed format whose files have such names, with the settings that it has unless others are given."""
+    found: list[Format] = []
+    for name in registry.names("formats"):
+        plugin = registry.get("formats", name)
+        field = plugin.config.model_fields.get("compression")
+        ways = [{}] if field is None else [{"compression": one} for one in get_args(field.annotation)]
+        made = (plugin.build(plugin.config(**way)) for way in ways)
+        found += [form for form in made if key.endswith(f".{form.extension}")][:1]
+    return found

@@ -44,7 +44,7 @@ def verify(
     """Prove that every offset up to the committed position is in exactly one file, a recorded gap or a dead letter.
 
     Reads the store, all manifests and the listing of every `files` sink of the pipeline; changes nothing, and may run
-    beside the pipeline. Ends with 1 on any doubt, with 3 if something cannot be reached.
+    beside the pipeline. Ends with 1 on any doubt or file that cannot be read, with 3 if something cannot be reached.
     """
     from holdfast import app
     from holdfast.cli.proofs import Report
@@ -64,7 +64,7 @@ def verify(
             for _ in proofs:
                 pass
             report.say()
-    if report.doubtful:
+    if report.doubtful or report.unread:
         raise typer.Exit(ExitCode.DOUBT)
 
 

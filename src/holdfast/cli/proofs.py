@@ -32,6 +32,8 @@ class Report:
         self._sums = {"files": 0, "rows": 0, "gaps": 0, "dead_letters": 0, "elsewhere": 0, "absent": 0}
         self._routed = False
         self._exact = True
+        self.unread = 0
+        """Files that could not be read."""
         self.doubtful = 0
         """Partitions and roots with doubts."""
 
@@ -65,6 +67,9 @@ class Report:
         sums = self._sums
         if self.doubtful:
             return f"doubt: {self._plural(self._partitions, 'partition')} looked at; what is doubtful stands above"
+        if self.unread:
+            files = self._plural(self.unread, "file")
+            return f"not proven: the rows of {files} could not be read, although the digests are right; see the notes"
         scope = f"{self._plural(self._partitions, 'partition')}, {self._plural(sums['files'], 'file')}"
         if not self._offsets:
             proven = "the chain of commits has no break and every committed file is there"
@@ -91,6 +96,7 @@ class Report:
 
     def _count(self, proof: PartitionProof) -> None:
         self._partitions += 1
+        self.unread += proof.unread
         for name in self._sums:
             self._sums[name] += getattr(proof, name) or 0
         self._routed = self._routed or proof.elsewhere is not None

@@ -71,15 +71,16 @@ class Archive:
         extension = "parquet" if self.raw else "txt"
         folder = f"{TOPIC}/{place}/" if place else f"{TOPIC}/"
         key = f"{folder}{generation}_{label}_{offsets[0]:020d}.{extension}"
-        return self._file(key, _raw(offsets) if self.raw else _text(offsets), offsets)
+        return self.raw_file(key, _raw(offsets) if self.raw else _text(offsets), offsets)
 
     def dead_letters(self, offsets: Sequence[int], *, label: str = "0", generation: int = 1) -> dict[str, Any]:
         origin = {"pipeline": self.pipeline, "key": f"{TOPIC}|{label}"}
         lines = [json.dumps({"reason": "no time", "origin": {**origin, "item": offset}}) + "\n" for offset in offsets]
         key = f"_holdfast/deadletters/{TOPIC}/{generation}_{label}_{offsets[0]:020d}.jsonl"
-        return self._file(key, "".join(lines).encode(), offsets)
+        return self.raw_file(key, "".join(lines).encode(), offsets)
 
-    def _file(self, key: str, data: bytes, offsets: Sequence[int]) -> dict[str, Any]:
+    def raw_file(self, key: str, data: bytes, offsets: Sequence[int]) -> dict[str, Any]:
+        """Write a file of these bytes; returns what a manifest says of it."""
         self.write(key, data)
         digest = hashlib.sha256(data).hexdigest()
         ends = {"first": min(offsets), "last": max(offsets)}

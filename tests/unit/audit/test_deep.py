@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import io
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -13,7 +15,11 @@ import pytest
 
 from holdfast.audit.proof import PartitionProof
 from holdfast.audit.verify import verify
+from holdfast.formats.avro import Avro
 from holdfast.formats.parquet import Parquet
+from holdfast.formats.raw import Raw
+from holdfast.formats.text import Text
+from holdfast.testing.formats import kafka_extremes
 from tests.unit.audit.archive import Archive
 
 
@@ -87,20 +93,70 @@ def test_bytes_that_are_no_file_of_the_format_are_found_although_their_digest_fi
     archive.rewrite(changed(manifest, size=len(data), sha256=hashlib.sha256(data).hexdigest()))
     (doubt,) = archive.doubts(deep=True)
     assert doubt.startswith(f"{manifest['files'][0]['key']} cannot be read: ")
+
+
+def test_a_file_that_could_not_be_read_is_not_proven(tmp_path: Path) -> None:
+    archive = Archive(tmp_path)
+    manifest = archive.commit(0, 10)
+    key, data = manifest["files"][0]["key"], b"PAR1 and nothing else"
+    archive.write(key, data)
+    archive.rewrite(changed(manifest, size=len(data), sha256=hashlib.sha256(data).hexdigest()))
     # The settings are of another generation: perhaps the format was another one then.
-    assert archive.doubts(deep=True, generation=2) == []
+    proof = archive.proof(deep=True, generation=2)
+    assert (proof.verdict, proof.unread, proof.doubts.number) == ("not read", 1, 0)
+    (note,) = proof.notes.sentences()
+    assert note.startswith(f"{key} cannot be read by today's settings")
+    assert note.endswith("; its digest is right")
+    assert archive.proof(generation=2).verdict == "proven"
 
 
-def test_a_file_of_another_format_than_todays_is_proven_by_its_digest(tmp_path: Path) -> None:
+def test_rows_of_another_generation_that_do_not_fit_are_not_proven(tmp_path: Path) -> None:
     archive = Archive(tmp_path, raw=False)
     archive.commit(0, 10)
+    subject = replace(archive.subject(generation=2), format_of=lambda _: Text(delimiter=b"ssage"))
+    proof, _ = verify(subject, archive.store, deep=True)
+    assert isinstance(proof, PartitionProof)
+    assert (proof.verdict, proof.doubts.number) == ("not read", 0)
+
+
+@pytest.mark.parametrize("trouble", [OverflowError("date value out of range"), KeyError("avro.schema"), EOFError()])
+def test_a_reader_that_fails_in_any_way_gives_a_doubt(tmp_path: Path, trouble: Exception) -> None:
+    class Failing(Raw):
+        def read(self, data: BinaryIO) -> Iterator[Any]:
+            raise trouble
+
+    archive = Archive(tmp_path)
+    key = archive.commit(0, 10)["files"][0]["key"]
+    proof, _ = verify(replace(archive.subject(), format_of=lambda _: Failing()), archive.store, deep=True)
+    assert proof.doubts.sentences() == [f"{key} cannot be read: {trouble!r}"]
+
+
+def test_a_file_of_another_format_than_todays_is_read_by_the_format_of_its_name(tmp_path: Path) -> None:
+    archive = Archive(tmp_path, raw=False)
+    (file,) = archive.commit(0, 10)["files"]
     archive.raw = True
     archive.commit(10, 20)
     proof = archive.proof(deep=True)
-    assert (proof.verdict, proof.exact) == ("proven", False)
-    assert proof.notes.sentences() == [
-        "orders/1_0_00000000000000000000.txt is not in the format of today's settings; its digest is right"
-    ]
+    assert (proof.verdict, proof.exact, proof.unread) == ("not read", False, 1)
+    assert proof.notes.sentences() == [f"{file['key']} is not in the format of today's settings; its digest is right"]
+    by_name = replace(archive.subject(), other_formats=lambda _: [Text()])
+    proven, _ = verify(by_name, archive.store, deep=True)
+    assert isinstance(proven, PartitionProof)
+    assert (proven.verdict, proven.exact, proven.notes.number) == ("proven", False, 0)
+
+
+def test_avro_with_a_time_beyond_pythons_is_read(tmp_path: Path) -> None:
+    rows, data = kafka_extremes(), io.BytesIO()
+    writer = Avro().open(data, rows.schema)
+    writer.write(rows)
+    writer.close()
+    archive = Archive(tmp_path)
+    offsets = rows.column("offset").to_pylist()
+    file = archive.raw_file(f"orders/1_0_{offsets[0]:020d}.avro", data.getvalue(), offsets)
+    archive.commit(offsets[0], offsets[-1] + 1, files=[file])
+    proof, _ = verify(replace(archive.subject(), format_of=lambda _: Avro()), archive.store, deep=True)
+    assert isinstance(proof, PartitionProof)
+    assert (proof.verdict, proof.exact) == ("proven", True)
 
 
 def test_a_dead_letter_without_origin_is_found(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from holdfast.audit.subject import Subject
 from holdfast.errors import UsageError
 
 KAFKA = "kafka: {bootstrap_servers: 'localhost:1', topics: [orders]}"
+NAMES = ("txt", "txt.gz", "jsonl.zst", "avro", "orc", "seq", "parquet", "odd")
 FILES = "- files: {root: ROOT/out, format: text, topics: [{match: 'raw-.*', format: raw}]}"
 
 
@@ -36,6 +37,12 @@ def test_the_format_is_that_of_the_topic(tmp_path: Path) -> None:
     assert subject.format_of("orders").extension == "txt"
     assert subject.format_of("raw-orders").extension == "parquet"
     assert subject.format_of("orders") is subject.format_of("payments")
+
+
+def test_files_of_other_settings_are_known_by_their_names(tmp_path: Path) -> None:
+    (subject,) = audited(tmp_path)
+    named = {name: [form.extension for form in subject.other_formats(f"orders/1_0_0.{name}")] for name in NAMES}
+    assert named == {**{name: [name] for name in NAMES}, "parquet": ["parquet", "parquet"], "odd": []}
 
 
 def test_items_of_other_sources_are_no_offsets(tmp_path: Path) -> None:

@@ -86,6 +86,23 @@ def test_a_doubt_is_told_in_words_and_ends_with_1(archives: Archives) -> None:
     assert lines[-1] == "doubt: 1 partition looked at; what is doubtful stands above"
 
 
+def test_files_that_cannot_be_read_are_not_proven_and_end_with_1(archives: Archives) -> None:
+    (manifest, *_), archives.daily.raw = archives.daily.manifests["0"], True
+    file = archives.daily.raw_file(
+        f"{manifest['files'][0]['key'][:-4]}.odd", b"odd", range(manifest["files"][0]["rows"])
+    )
+    archives.daily.path(manifest["files"][0]["key"]).unlink()
+    archives.daily.rewrite({**manifest, "files": [file]})
+    result = archives.verify("--deep")
+    assert result.exit_code == 1
+    row, note, conclusion = result.stdout.splitlines()[1:]
+    assert row.endswith("not read")
+    assert note.endswith("is not in the format of today's settings; its digest is right")
+    assert conclusion == (
+        "not proven: the rows of 1 file could not be read, although the digests are right; see the notes"
+    )
+
+
 def test_json_has_every_partition_and_the_root(archives: Archives) -> None:
     archives.backup.path("orders/1_0_00000000000000000006.parquet").unlink()
     result = archives.verify("--json", pipeline="backup")
