@@ -74,7 +74,7 @@ class Committer:
             if not isinstance(report, Advanced):
                 self._holdings.recall(held)
             if isinstance(report, Failed) and report.unavailable:
-                away.append((held, report.error))
+                away.append((held, report))
             elif isinstance(report, Failed):
                 self.count_attempt(held, report.error)
             elif batch.restages is not None:
@@ -273,13 +273,12 @@ class Committer:
             self._engine.cancel([held.batch.id])
         self._holdings.drop(held)
 
-    def _wait_for_outside(self, away: Sequence[tuple[Held, str]]) -> None:
+    def _wait_for_outside(self, away: Sequence[tuple[Held, Failed]]) -> None:
         """Told once for all of these batches: hundreds of them may wait for the same thing."""
-        if not away:
-            return
         world = self._coordinator.world
-        pause = world.jittered(OUTSIDE_PAUSE)
-        world.emit(Unreachable("sink", away[0][1], pause, self._coordinator.pipeline))
+        pause = world.jittered(OUTSIDE_PAUSE) if away else 0.0
+        for what, error in {failed.what: failed.error for _, failed in reversed(away)}.items():
+            world.emit(Unreachable(what, error, pause, self._coordinator.pipeline))
         for held, _ in away:
             # The lease is kept: whoever took it over would only wait for the same thing.
             held.put_off(world.clock.monotonic() + pause)

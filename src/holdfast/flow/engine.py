@@ -57,6 +57,8 @@ class Failed:
     batch_id: str
     error: str
     unavailable: bool = False
+    what: str = "sink"
+    """Which of the two outside, `source` or `sink`."""
 
 
 Report = Staged | Advanced | Failed

@@ -72,6 +72,9 @@ class Source(ABC):
     settles: bool = False
     """Whether `settle` is called before a partition is complete. Such a source plans `Done` for what it has read."""
 
+    changes_unseen: bool = False
+    """Whether what is being read may go away or become something else: `doubts` is asked while a job runs, too."""
+
     connectors: tuple[str, ...] = ()
     """Connectors that Spark needs to read it, as `holdfast.spark.jars` knows them."""
 
@@ -149,11 +152,15 @@ class Source(ABC):
         return None
 
     def doubts(self, batches: Sequence[Batch]) -> Mapping[str, str]:  # noqa: ARG002 - most cannot change unseen
-        """After these were read: which, by id, may hold other data than was planned, and why. They are not committed.
+        """Which of these that were read, by id, may hold other data than was planned, and why. They are not committed.
 
         Called by a thread of the engine. Raises `SourceUnavailable`.
         """
         return {}
+
+    def is_away(self, error: str) -> bool:  # noqa: ARG002 - most tell it by a fault
+        """Whether an error of Spark's own, all of its text, says that the source did not answer. Pure."""
+        return False
 
     def rebuilder(self) -> Rebuilder | None:
         """How rows are made again of the records that dead letters keep; None if this source cannot. Needs no Spark."""

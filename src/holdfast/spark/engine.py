@@ -1,7 +1,7 @@
 """The engine on Spark: one job per round, reading, processing and staging in one go.
 
-Where Spark itself fails a job, because a Python worker died or a processor raised, the round is cut in halves until the
-culprit is alone; the others are staged and reported.
+Where Spark itself fails a job, because a Python worker died or a processor raised, what the source says is gone is left
+out, and the round is cut in halves until the culprit is alone; the others are staged and reported.
 """
 
 from __future__ import annotations
@@ -12,13 +12,16 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING
 
 from holdfast.errors import BatchError, Unavailable
 from holdfast.flow.batch import Batch
 from holdfast.flow.engine import Engine, Failed, Report
+from holdfast.flow.source import Source
 from holdfast.spark.failures import is_of_the_host, quieten, readable, session_is_gone
 from holdfast.spark.job import Recipe, run_job
+from holdfast.spark.watching import watched
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -129,6 +132,9 @@ class SparkEngine(Engine):
 
     def _stop(self, carried: Round) -> None:
         carried.cancelled.set()
+        self._cancel_jobs(carried)
+
+    def _cancel_jobs(self, carried: Round) -> None:
         # Without the JVM there is no job to stop.
         with contextlib.suppress(Exception):
             self._spark.sparkContext.cancelJobGroup(carried.group)
@@ -167,16 +173,37 @@ class SparkEngine(Engine):
         """Reports of all batches; fewer if the round was cancelled. Raises when the session is gone."""
         about = f"{carried.batches[0].lease.pipeline}: {len(carried.batches)} batches"
         self._spark.sparkContext.setJobGroup(carried.group, about, interruptOnCancel=True)
-        todo = [carried.batches]
+        todo: list[Sequence[Batch]] = [carried.batches]
         while todo and not carried.cancelled.is_set():
             batches = todo.pop()
             try:
-                yield from run_job(self._spark, carried.recipe, batches)
+                with watched(carried.recipe.source, batches, partial(self._cancel_jobs, carried)):
+                    reports = run_job(self._spark, carried.recipe, batches)
+                yield from reports
             except Exception as error:
                 if carried.cancelled.is_set() or self._is_gone(error):
                     raise
-                if len(batches) == 1:
-                    reason = str(error) if isinstance(error, BatchError) else readable(error)
-                    yield Failed(batches[0].id, reason, unavailable=is_of_the_host(error))
-                half = len(batches) // 2
-                todo += [some for some in (batches[half:], batches[:half]) if len(batches) > 1]
+                reports, again = _after_failure(carried.recipe.source, batches, error)
+                yield from reports
+                todo += again
+
+
+def _after_failure(
+    source: Source, batches: Sequence[Batch], error: Exception
+) -> tuple[list[Report], list[Sequence[Batch]]]:
+    """What is known of the batches of a job that Spark has failed, and the jobs that are to be tried in its place."""
+    try:
+        doubts = source.doubts(batches)
+    except Unavailable as away:
+        return [Failed(batch.id, str(away), unavailable=True, what="source") for batch in batches], []
+    reports: list[Report] = [Failed(batch_id, reason) for batch_id, reason in doubts.items()]
+    left = [batch for batch in batches if batch.id not in doubts]
+    if doubts or not left:
+        return reports, [left] if left else []
+    if len(left) > 1:
+        half = len(left) // 2
+        return [], [left[half:], left[:half]]
+    reason = str(error) if isinstance(error, BatchError) else readable(error)
+    if source.is_away(str(error)):
+        return [Failed(left[0].id, reason, unavailable=True, what="source")], []
+    return [Failed(left[0].id, reason, unavailable=is_of_the_host(error))], []

@@ -85,12 +85,13 @@ def run_job(spark: SparkSession, recipe: Recipe, batches: Sequence[Batch]) -> li
             raise
         # The plan is the same for every batch: halves of the round would fail in the same way.
         reason = str(error) if isinstance(error, HoldfastError) else readable(error)
-        return [Failed(batch.id, reason) for batch in batches]
+        away_now = recipe.source.is_away(str(error))
+        return [Failed(batch.id, reason, unavailable=away_now, what="source") for batch in batches]
     told, dropped = job.run()
     try:
         doubts = recipe.source.doubts(batches)
     except Unavailable as away:
-        return [Failed(batch.id, str(away), unavailable=True) for batch in batches]
+        return [Failed(batch.id, str(away), unavailable=True, what="source") for batch in batches]
     reports = [
         Failed(batch.id, doubts[batch.id]) if batch.id in doubts else _report(recipe, batch, told.get(batch.id, []))
         for batch in batches

@@ -152,7 +152,7 @@ def test_while_something_outside_is_down_the_lease_is_kept_and_no_attempt_counte
     node.turn()
     row = fleet.row("p")
     assert (row.status, row.history.attempts) == (Status.ASSIGNED, 0)
-    assert [told.error for told in fleet.told(Unreachable)] == ["the cluster is down"]
+    assert [(told.what, told.error) for told in fleet.told(Unreachable)] == [("sink", "the cluster is down")]
     assert len(node.engine.rounds) == 1
     fleet.clock.wait(6)
     node.turn()
@@ -160,6 +160,15 @@ def test_while_something_outside_is_down_the_lease_is_kept_and_no_attempt_counte
     node.stage("p")
     node.turn()
     assert fleet.visible() == [0, 1, 2]
+
+
+def test_a_batch_that_waited_in_vain_for_its_source_says_so() -> None:
+    fleet = Fleet({"p": 3})
+    node = TestNode(fleet).start()
+    node.engine.report(Failed(node.engine.batch_of("p").id, "timed out", unavailable=True, what="source"))
+    node.turn()
+    assert [(told.what, told.error) for told in fleet.told(Unreachable)] == [("source", "timed out")]
+    assert fleet.row("p").history.attempts == 0
 
 
 def test_batches_that_wait_for_the_same_thing_are_told_once_and_tried_again_together() -> None:

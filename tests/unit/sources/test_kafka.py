@@ -586,3 +586,18 @@ def test_a_leader_that_was_deposed_is_not_believed() -> None:
     stand.cluster.epochs[place] = [0, 50]
     assert isinstance(stand.plan(lease), Wait)
     assert stand.cluster.asked == []
+
+
+@pytest.mark.parametrize(
+    ("error", "away"),
+    [
+        ("java.util.concurrent.TimeoutException: Cannot fetch record for offset 7 in 30000 milliseconds", True),
+        ("ExecutionException: org.apache.kafka.common.errors.TimeoutException: Timed out waiting for a node", True),
+        ("Caused by: org.apache.kafka.common.errors.DisconnectException", True),
+        ("KafkaIllegalStateException: Some data may have been lost: OffsetOutOfRangeException: is out of range", False),
+        ("org.apache.kafka.common.errors.TopicAuthorizationException: Not authorized to access topics: [t]", False),
+        ("Traceback (most recent call last):\nTimeoutException: the handler's own", False),
+    ],
+)
+def test_an_error_of_spark_tells_whether_the_brokers_did_not_answer(error: str, *, away: bool) -> None:
+    assert Stand(FakeCluster()).source.is_away(error) is away

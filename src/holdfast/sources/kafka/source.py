@@ -27,11 +27,18 @@ if TYPE_CHECKING:
 NEAR_RETENTION = 0.5
 """Part of a topic's retention from which on `max_age` is near it, and lag raises an alert."""
 
+_TIMED_OUT = re.compile(
+    r"java\.util\.concurrent\.TimeoutException: Cannot fetch record"
+    r"|org\.apache\.kafka\.common\.errors\.(?:Timeout|Disconnect|Network|BrokerNotAvailable|NotLeaderOrFollower)Exception"
+)
+"""In what Spark says when its consumer has waited in vain for the brokers."""
+
 
 class KafkaSource(Source):
     """Topics of one cluster. Each partition of a topic is a lease that lives as long as the topic."""
 
     lives_long = True
+    changes_unseen = True
     connectors = ("kafka",)
 
     def __init__(
@@ -145,6 +152,9 @@ class KafkaSource(Source):
             for batch_id, (name, planned) in known.items()
             if planned and now.get(name) != planned
         }
+
+    def is_away(self, error: str) -> bool:
+        return _TIMED_OUT.search(error) is not None
 
     def staged(self, batch: Batch, end: Json, rows: int, size: int) -> None:
         self._planner.tracking.learn(place_of(batch.lease), end["offset"], rows, size)
