@@ -18,7 +18,7 @@ from tests.simulation.runner import Failure, Summary, run_parallel, run_seed
 from tests.simulation.scenario import SCENARIOS
 
 SHARE = {
-    "micro": 0.52,
+    "micro": 0.51,
     "barred": 0.02,
     "months": 0.02,
     "meso": 0.1,
@@ -28,6 +28,7 @@ SHARE = {
     "finalizer": 0.02,
     "replace": 0.02,
     "redrive": 0.02,
+    "wide": 0.01,
     "rebuilds": 0.02,
     "floor": 0.02,
     "sourcing": 0.01,

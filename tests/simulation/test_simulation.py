@@ -8,9 +8,11 @@ import sys
 
 import pytest
 
+from tests.simulation.__main__ import SHARE
 from tests.simulation.faults import ALL_KINDS
 from tests.simulation.host import TELLING
 from tests.simulation.runner import digest, run_seeds
+from tests.simulation.scenario import SCENARIOS
 
 CHUNKS = {
     "micro": (16_600, 500),
@@ -37,6 +39,11 @@ PARTS = [
 ]
 EVERY_HUNDREDTH = 100
 ELSEWHERE = 1_000_000
+
+
+def test_every_scenario_is_run_here_and_in_campaigns() -> None:
+    assert set(CHUNKS) == set(SHARE) == set(SCENARIOS)
+    assert round(sum(SHARE.values()), 6) == 1
 
 
 @pytest.mark.parametrize(("scenario", "start", "end"), PARTS)
