@@ -439,6 +439,7 @@ def test_good_rows_that_a_processor_drops_are_counted(site: Site, chain: Any, dr
     site.reading(processor("parse_json", **PARSED), *processors, codec="text", sinks={"out": "parquet"})
     (report,) = site.run().values()
     assert staged(report).dropped == dropped
+    assert staged(report).counts.dropped == sum(dropped.values())
     assert staged(report).counts.dead == (2 if chain == [twice] else 1)
 
 

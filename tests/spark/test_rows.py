@@ -227,7 +227,7 @@ def test_filters_drop_rows_and_keep_faults(site: Site) -> None:
     site.put("a.jsonl", lines(4) + "oops\n")
     site.reading(Filter("id % 2 = 1"), schema=SCHEMA)
     reports = site.run()
-    assert staged(reports["a.jsonl"]).counts == Counts(processed=3, succeeded=2, dead=1)
+    assert staged(reports["a.jsonl"]).counts == Counts(processed=3, succeeded=2, dead=1, dropped=2)
     site.publish(reports)
     assert [row["id"] for row in site.rows()] == [1, 3]
 

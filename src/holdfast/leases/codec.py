@@ -150,7 +150,7 @@ _UNREADABLE = (ValueError, TypeError, KeyError, AttributeError)
 _ASSIGNED = Status.ASSIGNED.value
 _ORDER = ("work_units", "range_start", "range_end", "estimated_count", "index")
 _HISTORY = tuple(History.__dataclass_fields__)
-_OPTIONAL = ("acked", "state", "counts", "commit_id", "receipts", *_ORDER, *_HISTORY)
+_OPTIONAL = ("acked", "state", "counts", "dropped", "commit_id", "receipts", *_ORDER, *_HISTORY)
 _KNOWN = frozenset(("v", "spec", "write_id", "position", "sequence", "generation", "incarnation", *_OPTIONAL))
 _NO_COUNTS = Progress().counts
 _STATUSES = {status.value: status for status in Status}
@@ -168,6 +168,7 @@ def _optional_parts(lease: Lease) -> tuple[Json, ...]:
         progress.acked,
         progress.state,
         None if progress.counts is _NO_COUNTS else _numbers(progress.counts),
+        progress.counts.dropped,
         commit.commit_id,
         None if commit.receipts is None else dict(commit.receipts),
         *_order_parts(lease.order),
@@ -247,7 +248,7 @@ def _read(row: Columns, body: Mapping[str, Json]) -> Lease:
         body["spec"],
         Ownership(_STATUSES[row.status], row.owner, row.token, row.version, body["write_id"], row.due_at),
         Order(row.priority, row.ordinal, *map(get, _ORDER, _ORDER_DEFAULTS)),
-        Progress(body["position"], _spans(get("acked", ())), get("state"), _counts(get("counts"))),
+        Progress(body["position"], _spans(get("acked", ())), get("state"), _counts(get("counts"), get("dropped", 0))),
         Commit(body["sequence"], body["generation"], body["incarnation"], get("commit_id", ""), get("receipts")),
         History(*map(get, _HISTORY, _HISTORY_DEFAULTS)),
         None,
@@ -259,5 +260,8 @@ def _spans(acked: Sequence[Sequence[int]]) -> tuple[tuple[int, int], ...]:
     return tuple([(start, end) for start, end in acked]) if acked else ()
 
 
-def _counts(numbers: Sequence[int] | None) -> Counts:
-    return _NO_COUNTS if numbers is None else Counts(*numbers)
+def _counts(numbers: Sequence[int] | None, dropped: int) -> Counts:
+    if numbers is None and not dropped:
+        return _NO_COUNTS
+    processed, succeeded, failed, dead = numbers or (0, 0, 0, 0)
+    return Counts(processed, succeeded, failed, dead, dropped)

@@ -92,6 +92,8 @@ class Counts:
     succeeded: int = 0
     failed: int = 0
     dead: int = 0
+    dropped: int = 0
+    """Good rows that processors left out, of those that were read; in none of the other counts."""
 
     def __add__(self, other: Counts) -> Counts:
         return Counts(
@@ -99,6 +101,7 @@ class Counts:
             self.succeeded + other.succeeded,
             self.failed + other.failed,
             self.dead + other.dead,
+            self.dropped + other.dropped,
         )
 
 

@@ -92,8 +92,11 @@ def run_job(spark: SparkSession, recipe: Recipe, batches: Sequence[Batch]) -> li
         doubts = recipe.source.doubts(batches)
     except Unavailable as away:
         return [Failed(batch.id, str(away), unavailable=True, what="source") for batch in batches]
+    read = {} if job.tally is None else job.tally.source.rows_of([batch.id for batch in batches])
     reports = [
-        Failed(batch.id, doubts[batch.id]) if batch.id in doubts else _report(recipe, batch, told.get(batch.id, []))
+        Failed(batch.id, doubts[batch.id])
+        if batch.id in doubts
+        else _report(recipe, batch, told.get(batch.id, []), read)
         for batch in batches
     ]
     return _with_dropped(reports, dropped)
@@ -135,12 +138,15 @@ class _Job:
         return told, dropped
 
 
-def _report(recipe: Recipe, batch: Batch, told: Sequence[BatchReport]) -> Report:
+def _report(recipe: Recipe, batch: Batch, told: Sequence[BatchReport], read: Mapping[str, int] = {}) -> Report:
+    """`read`: rows that came to the processors of the frame, where there are any."""
     for part in told:
         if part.error is not None:
             return Failed(batch.id, part.error, part.unavailable)
     rows, dead = sum(part.rows for part in told), sum(part.dead for part in told)
-    counts = Counts(rows + dead + sum(part.untaken for part in told), rows, 0, dead)
+    inside = _dropped_in_tasks(told)
+    before = max(0, read.get(batch.id, 0) - sum(part.came for part in told))
+    counts = Counts(rows + dead + sum(part.untaken for part in told), rows, 0, dead, before + sum(inside.values()))
     try:
         cut_at = common_end([TaskEnd(part.rows + part.dead + part.untaken, part.end, part.reads) for part in told])
         receipts = {
@@ -151,7 +157,7 @@ def _report(recipe: Recipe, batch: Batch, told: Sequence[BatchReport]) -> Report
         _check_size(recipe, batch, receipts)
     except BatchError as wrong:
         return Failed(batch.id, str(wrong))
-    staged = Staged(batch.id, batch.cut.end, batch.cut.last, receipts, counts, dropped=_dropped_in_tasks(told))
+    staged = Staged(batch.id, batch.cut.end, batch.cut.last, receipts, counts, dropped=inside)
     staged = replace(staged, size=sum(part.size for part in told))
     if cut_at is not None:
         return replace(staged, end=recipe.source.position(cut_at), last=False)

@@ -9,6 +9,7 @@ does Spark count, in the same job.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -17,7 +18,7 @@ from pyspark import AccumulatorParam
 
 from holdfast.errors import BatchError
 from holdfast.flow.processor import Processor
-from holdfast.flow.source import FAULT_COLUMN
+from holdfast.flow.source import BATCH_COLUMN, FAULT_COLUMN
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -53,10 +54,10 @@ def dropped_rows(name: str, before: Seen, behind: Seen) -> int:
     return max(0, before.good - behind.good)
 
 
-class _ByTask(AccumulatorParam[dict[int, tuple[int, int]]]):
-    """Rows and faults by task number: a task that ran twice counts once."""
+class _ByTask(AccumulatorParam[dict[int, tuple[dict[str | int, int], int]]]):
+    """Rows by batch, and faults, by task number: a task that ran twice counts once."""
 
-    def zero(self, value: Any) -> dict[int, tuple[int, int]]:  # noqa: ARG002 - Spark's interface
+    def zero(self, value: Any) -> dict[int, tuple[dict[str | int, int], int]]:  # noqa: ARG002 - Spark's interface
         return {}
 
     def addInPlace(self, value1: Any, value2: Any) -> Any:  # noqa: N802 - Spark's name
@@ -71,12 +72,13 @@ class SourceTally:
 
     def counted(self, task: int, portions: Iterator[Any]) -> Iterator[Any]:
         """The same rows; they are counted when the last was taken."""
-        number = faults = 0
+        read, faults = Counter[str | int](), 0
         for rows in portions:
-            number += rows.num_rows
+            for found in rows.column(BATCH_COLUMN).value_counts().to_pylist():
+                read[found["values"]] += found["counts"]
             faults += rows.num_rows - rows.column(FAULT_COLUMN).null_count
             yield rows
-        self._read.add({task: (number, faults)})
+        self._read.add({task: (dict(read), faults)})
 
     def counted_here(self, portions: Iterator[Any]) -> Iterator[Any]:
         """As `counted`, for the Spark task in which it is called."""
@@ -85,10 +87,18 @@ class SourceTally:
         context = TaskContext.get()
         return self.counted(0 if context is None else context.partitionId(), portions)
 
+    def rows_of(self, order: Sequence[str]) -> dict[str, int]:
+        """By batch, when the job is done. `order`: ids of the round's batches, for rows that tell their number."""
+        read = Counter[str]()
+        for rows, _ in self._read.value.values():
+            for batch, number in rows.items():
+                read[batch if isinstance(batch, str) else order[batch]] += number
+        return read
+
     def seen(self) -> Seen:
         """When the job is done."""
         told = self._read.value.values()
-        return Seen(sum(rows for rows, _ in told), sum(faults for _, faults in told))
+        return Seen(sum(sum(rows.values()) for rows, _ in told), sum(faults for _, faults in told))
 
 
 class ProcessorTally:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from holdfast.errors import RowTooLarge
 from holdfast.leases.codec import Columns, columns, decode, encode_body, encode_within, take_stored
-from holdfast.leases.lease import Commit, History, Lease, Status
+from holdfast.leases.lease import Commit, Counts, History, Lease, Progress, Status
 from holdfast.leases.store import ClaimRequest
 from holdfast.testing.rows import make_row
 from holdfast.testing.store_rows import FULL_ROW
@@ -148,3 +148,12 @@ def test_a_stored_row_that_cannot_be_taken_is_given_back_as_it_is(change: dict[s
     taken = take_stored(row, body, CLAIM, 77.5)
     assert (taken.row, taken.body, taken.lease.unreadable) == (row, body, body)
     assert taken.lease.owner == "dead"
+
+
+@pytest.mark.parametrize("counts", [Counts(5, 4, 0, 1, 7), Counts(dropped=7), Counts(5, 5), Counts()])
+def test_dropped_rows_are_kept_beside_the_counts_that_older_nodes_read(counts: Counts) -> None:
+    lease = Lease("p", "k", progress=Progress(counts=counts))
+    assert again(lease).progress.counts == counts
+    body = json.loads(encode_body(lease))
+    assert len(body.get("counts", "1234")) == 4
+    assert body.get("dropped", 0) == counts.dropped

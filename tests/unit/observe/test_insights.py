@@ -206,7 +206,7 @@ def test_counts_of_records_and_an_unreadable_row() -> None:
     row = Lease("orders", "k", unreadable="{")
     shown = insights.partition(replace(row, progress=replace(row.progress, counts=Counts(5, 4, 1, 1))))
 
-    assert shown["counts"] == {"processed": 5, "succeeded": 4, "failed": 1, "dead": 1}
+    assert shown["counts"] == {"processed": 5, "succeeded": 4, "failed": 1, "dead": 1, "dropped": 0}
     assert shown["unreadable"] is True
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from holdfast.buckets.bucket import StagedFile
 from holdfast.buckets.local import LocalBucket
-from holdfast.errors import BatchError, Halt, Refused, StagedDataGone
+from holdfast.errors import BatchError, Halt, Refused, SinkUnavailable, StagedDataGone
 from holdfast.events import DocumentsIndexed
 from holdfast.flow.batch import Name
 from holdfast.flow.deadletter import ROW, Fault, record_fault
@@ -26,6 +26,7 @@ from holdfast.sinks.opensearch.entries import Body
 from holdfast.sinks.opensearch.letters import LettersToFiles, LettersToIndex, letter_id
 from holdfast.sinks.opensearch.sink import OpenSearchSink
 from holdfast.testing.flows import MemoryBucket
+from tests.unit.sinks.opensearch.door import Doors
 
 BATCH = StagedBatch("b1", "orders", "in|a", Name("in", "a"), token=3, generation=2)
 
@@ -64,6 +65,18 @@ def test_a_receipt_is_small_and_what_it_took_is_heard_once() -> None:
     assert sink.is_visible(told)
     assert not sink.is_visible({**told, "files": [{"staged": "s", "key": "k", "sha256": "", "size": 1}]})
     assert sink.noticed() == []
+
+
+def test_a_task_to_which_a_proxy_shows_a_page_finds_the_sink_unavailable(doors: Doors) -> None:
+    door = doors()
+    door.status, door.body, door.content_type = 200, b"<html>Log in</html>", "text/html"
+    config = OpenSearchConfig(hosts=(door.url,), index="orders", patience=0.001)
+    staging = sink_of("search", config).stager().begin()
+    rows = pa.RecordBatch.from_pydict({"value": ['{"n":1}', '{"n":2}']})
+    staging.write(BATCH, pa.array([0, 1], pa.int64()), rows)
+    with pytest.raises(SinkUnavailable, match="not an answer of a search cluster"):
+        staging.finish(BATCH)
+    staging.close()
 
 
 @pytest.mark.parametrize(
