@@ -206,6 +206,20 @@ def a_node_joins_again_under_its_old_name(put: Put) -> None:
 
 
 @mutant_of_test(
+    killed_by="tests/unit/leases/test_transitions.py::test_an_orphan_that_is_handed_off_is_the_targets_alone",
+    because="whoever takes the lease from its new owner does so under the next token, which costs work and no record",
+)
+def a_lease_is_handed_off_with_the_deadline_of_its_giver(put: Put) -> None:
+    original = transitions.hand_off
+
+    def hand_off(lease: Lease, target: str, now: float) -> Lease:
+        given = original(lease, target, now)
+        return replace(given, ownership=replace(given.ownership, due_at=lease.ownership.due_at))
+
+    put(transitions, "hand_off", hand_off)
+
+
+@mutant_of_test(
     killed_by="tests/unit/leases/test_observed.py::test_time_in_which_nobody_looked_does_not_count",
     because="a session that is ended too early costs a take-over and breaks no promise",
 )
