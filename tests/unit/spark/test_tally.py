@@ -1,4 +1,7 @@
-"""What is counted around a step inside the staging task."""
+"""What is counted around a step inside the staging task.
+
+The simulator has an engine of its own, without processors: what these drop is seen here and in `tests/spark`.
+"""
 
 from __future__ import annotations
 

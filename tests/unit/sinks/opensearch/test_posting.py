@@ -1,4 +1,7 @@
-"""One bulk request, and what the answer to it means, whoever gave it."""
+"""One bulk request, and what the answer to it means, whoever gave it.
+
+The simulator has no search cluster: to its loop, a sink that cannot be reached is the same whatever was answered.
+"""
 
 from __future__ import annotations
 
