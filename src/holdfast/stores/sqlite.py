@@ -27,6 +27,7 @@ from holdfast.leases.lease import Key, Lease, Status
 from holdfast.leases.store import ClaimingStore, ClaimRequest, Outcome, Query, Snapshot, Swap
 from holdfast.registry import Plugin
 from holdfast.stores import _sql
+from holdfast.stores._stopped_holder import WATCH
 
 T = TypeVar("T")
 
@@ -92,11 +93,11 @@ class SqliteStore(ClaimingStore):
 
     def open(self) -> None:
         """Open the file; make its tables, or bring them up to date, unless told not to."""
-        with self._lock:
+        with self._lock, WATCH.holding(self._busy_timeout):
             self._connected()
 
     def close(self) -> None:
-        with self._lock:
+        with self._lock, WATCH.holding(self._busy_timeout):
             self._disconnect()
 
     def now(self) -> float:
@@ -184,7 +185,7 @@ class SqliteStore(ClaimingStore):
 
     def _write(self, work: Callable[[sqlite3.Connection], T]) -> T:
         """Run `work` while nobody else writes, and commit. Raises `AnswerLost` if the commit itself fails."""
-        with self._lock:
+        with self._lock, WATCH.holding(self._busy_timeout):
             db = self._connected()
             try:
                 db.execute("BEGIN IMMEDIATE")
@@ -248,12 +249,14 @@ class SqliteStore(ClaimingStore):
 
     def _require_place(self) -> None:
         try:
-            there, made = self._path.parent.is_dir(), self._path.exists()
+            there, made, folder = self._path.parent.is_dir(), self._path.exists(), self._path.is_dir()
         except OSError as error:
             raise StoreUnavailable(f"{self._path}: {error}") from error
         if self._was_open and not made:
             # A mount that is missing for a while; a new file in its place would know of nothing.
             raise StoreUnavailable(f"{self._path} was there and is gone")
+        if folder:
+            raise StoreError(f"cannot open {self._path}: it is a directory; the path names the file itself")
         if not there:
             raise StoreError(f"cannot open {self._path}: there is no directory {self._path.parent}")
         if self._skip_table_creation and not made:

@@ -20,6 +20,7 @@ from pathlib import Path
 
 from holdfast.buckets.folders import Folders
 from holdfast.errors import AnswerLost, StoreError, StoreUnavailable
+from holdfast.stores._stopped_holder import WATCH
 from holdfast.stores.object.clock import ServerClock
 from holdfast.stores.object.objects import Changed, Found, Input, Objects, Result
 
@@ -118,13 +119,14 @@ class FolderObjects(Objects):
         """Alone among all threads and processes that write this object. Lock files stay: a new one would be another."""
         path = self._lock_path(name)
         path.parent.mkdir(parents=True, exist_ok=True)
-        number = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        try:
-            self._lock(number, name)
-            yield
-        finally:
-            with suppress(OSError):  # the descriptor is free whatever it says
-                os.close(number)
+        with WATCH.holding(self._patience):
+            number = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            try:
+                self._lock(number, name)
+                yield
+            finally:
+                with suppress(OSError):  # the descriptor is free whatever it says
+                    os.close(number)
 
     def _lock(self, number: int, name: str) -> None:
         give_up_at = time.monotonic() + self._patience
