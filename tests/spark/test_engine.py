@@ -8,11 +8,15 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from pyspark.sql import functions as sql
 
+from holdfast.flow.batch import Batch, Done, Limits
+from holdfast.flow.engine import Report
+from holdfast.leases.lease import Progress
 from tests.spark.rig import PIPELINE, Site, failed, lines, staged
 
 pytestmark = pytest.mark.spark
@@ -76,6 +80,26 @@ def test_a_batch_for_which_its_host_had_no_room_counts_no_attempt(site: Site) ->
     assert "No space left on device" in report.error
     assert report.unavailable
     staged(reports["f0"])
+
+
+@pytest.mark.parametrize("functions", [(), (lambda frame: frame.where("id % 2 = 0 OR _fault IS NOT NULL"),)])
+def test_a_batch_ends_after_as_many_records_as_it_may_have(site: Site, functions: Any) -> None:
+    site.put("f.jsonl", lines(25))
+    site.reading(*functions, schema=SCHEMA)
+    (batch,) = site.batches(Limits(max_records=10))
+    found: list[Report] = []
+    while True:
+        (report,) = site.carried([batch])
+        found.append(report)
+        after = replace(batch.lease, progress=Progress(position=staged(report).end))
+        (plan,) = site.source.plan([after], Limits(max_records=10))
+        if isinstance(plan, Done):
+            break
+        batch = Batch(f"{batch.id}+", after, batch.name, plan)
+    assert [staged(report).last for report in found] == [False, False, True]
+    site.publish(found)
+    assert sorted(row["id"] for row in site.rows()) == [n for n in range(25) if not functions or n % 2 == 0]
+    assert site.dead_letters() == []
 
 
 def test_a_plan_that_cannot_be_made_fails_every_batch_at_once_and_says_why(

@@ -44,6 +44,8 @@ class Cut:
     """Where the batch is cut short if it turns out larger; None: never. Needs the source's size column."""
     gaps: tuple[tuple[int, int], ...] = ()
     """Items [from, to) that the source has lost for ever, told in receipt and manifest."""
+    max_records: int | None = None
+    """Records after which the source itself cuts the batch short, by a row whose fault is `cut`; None: never."""
     state: Json = None
     """What the source wants to know of this batch later: the state of the row from its commit on; None: as it was."""
 

@@ -4,6 +4,7 @@ A reader or processor that cannot handle a record does not drop it: it gives the
 as dead letters, with reason and origin, in the same commit as the batch's good rows. A fault of kind `batch` fails the
 whole batch instead, and so does one of kind `unavailable`, which counts no attempt. One of kind `damage` is a dead
 letter, too, and what its partition is read from is damaged: the partition will be FAILED, with its good rows published.
+One of kind `cut` is of no record: its item, and all after it, are left for the next batch.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ RECORD = "record"
 BATCH = "batch"
 UNAVAILABLE = "unavailable"
 DAMAGE = "damage"
+CUT = "cut"
 COLUMNS, ROW = "columns", "row"
 """Forms of `raw` that are not the record's own text: JSON of the source's columns, or of what a processor had made."""
 MAX_RAW_BYTES = 64 * 1024
@@ -80,6 +82,11 @@ def damage_fault(reason: str) -> Fault:
     return Fault(DAMAGE, reason)
 
 
+def cut_fault() -> Fault:
+    """The batch ends before this item."""
+    return Fault(CUT, "the batch has as many records as it may have")
+
+
 def decode_fault(text: str) -> Fault:
     """The fault that a column's text tells of. Text that is none is a reason to distrust the whole batch."""
     try:
@@ -88,7 +95,7 @@ def decode_fault(text: str) -> Fault:
     except (ValueError, TypeError, KeyError):
         return Fault(BATCH, f"a row has a fault that cannot be read: {text[:200]}")
     if kind != RECORD:
-        return Fault(kind if kind in {UNAVAILABLE, DAMAGE} else BATCH, str(told.get("reason", text)))
+        return Fault(kind if kind in {UNAVAILABLE, DAMAGE, CUT} else BATCH, str(told.get("reason", text)))
     raw = told.get("raw")
     return Fault(
         RECORD,

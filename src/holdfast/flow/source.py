@@ -26,7 +26,7 @@ FAULT_COLUMN = "_fault"
 
 Kind "record": this record cannot be handled and belongs to the dead letters. Kind "batch": all of the batch failed.
 Kind "unavailable": it failed because the source does not answer, which counts no attempt. Kind "damage": a dead letter,
-and the partition ends FAILED, see `Source.damaged`."""
+and the partition ends FAILED, see `Source.damaged`. Kind "cut": no record, but where the batch is cut short."""
 SYSTEM_COLUMNS = (BATCH_COLUMN, ITEM_COLUMN, FAULT_COLUMN)
 SIZE_COLUMN = "_size"
 """Optional: bytes of the record, of which a batch holds at most `Limits.max_bytes`. It is gone when sinks see the row.
@@ -125,6 +125,10 @@ class Source(ABC):
     def position(self, item: int) -> Json:
         """The position whose next record is that item. Pure; needed only where batches are cut short."""
         return {"offset": item}
+
+    def cut_short(self, batch: Batch, item: int) -> Json:  # noqa: ARG002 - most need the item alone
+        """The position after a batch that was cut short before that item. Pure."""
+        return self.position(item)
 
     def damaged(self, end: Json, reason: str) -> Json:  # noqa: ARG002 - most never say so
         """The position after a batch that ended there with a row whose fault is `damage`. Pure; may be called twice.

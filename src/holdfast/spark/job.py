@@ -148,7 +148,8 @@ def _report(recipe: Recipe, batch: Batch, told: Sequence[BatchReport], read: Map
     before = max(0, read.get(batch.id, 0) - sum(part.came for part in told))
     counts = Counts(rows + dead + sum(part.untaken for part in told), rows, 0, dead, before + sum(inside.values()))
     try:
-        cut_at = common_end([TaskEnd(part.rows + part.dead + part.untaken, part.end, part.reads) for part in told])
+        ends = [TaskEnd(part.rows + part.dead + part.untaken, part.end, part.reads) for part in told]
+        cut_at = common_end([*ends, *(TaskEnd(0, part.left, reads=True) for part in told if part.left is not None)])
         receipts = {
             name: sink.receipt([part.parts[name] for part in told if name in part.parts])
             | _share(recipe, name, told, counts)
@@ -160,7 +161,7 @@ def _report(recipe: Recipe, batch: Batch, told: Sequence[BatchReport], read: Map
     staged = Staged(batch.id, batch.cut.end, batch.cut.last, receipts, counts, dropped=inside)
     staged = replace(staged, size=sum(part.size for part in told))
     if cut_at is not None:
-        return replace(staged, end=recipe.source.position(cut_at), last=False)
+        return replace(staged, end=recipe.source.cut_short(batch, cut_at), last=False)
     damage = next((part.damage for part in told if part.damage is not None), None)
     if damage is not None:
         return replace(staged, end=recipe.source.damaged(batch.cut.end, damage), last=False)

@@ -16,7 +16,7 @@ from typing import Any
 import pyarrow as pa
 
 from holdfast.errors import BatchError, SourceUnavailable, Unavailable, is_host_fault
-from holdfast.flow.deadletter import BATCH, DAMAGE, UNAVAILABLE, Fault
+from holdfast.flow.deadletter import BATCH, CUT, DAMAGE, UNAVAILABLE, Fault
 from holdfast.flow.processor import TaskStep
 from holdfast.flow.source import FAULT_COLUMN, ITEM_COLUMN
 from holdfast.flow.staging import Room, StagedBatch, Stager, Staging
@@ -69,6 +69,8 @@ class BatchReport:
     """The first item that was left for the next batch; None if all was staged."""
     reads: bool = False
     """Told by a step that reads in order and stages nothing: what it left has come to no task."""
+    left: int | None = None
+    """The first item that the source itself has left for the next batch: what is behind it came to no task."""
     damage: str | None = None
     """What is wrong with what the rows were read from; those that are there are good."""
     error: str | None = None
@@ -174,7 +176,7 @@ class _Attempt:
         places = places_of(good) if good.num_rows else set[str]()
         for staging in self._stagings.values():
             staging.expect(batch, places)
-        if faulty:
+        if faulty := self._without_cut(report, faulty):
             self._bury(batch, faulty)
             report.dead += len(faulty)
             for name in self._sinks:
@@ -211,6 +213,13 @@ class _Attempt:
         """What the sinks with a bound have left for the batch, each with the column that is true for its rows."""
         rooms = ((staging.room(batch), self._sinks[name].taken) for name, staging in self._stagings.items())
         return [(room, taken) for room, taken in rooms if room is not None]
+
+    def _without_cut(self, report: BatchReport, faulty: Sequence[tuple[int, Fault]]) -> list[tuple[int, Fault]]:
+        """The faults of records; a row that tells where the source has cut the batch short is taken out."""
+        for item, fault in faulty:
+            if fault.kind == CUT:
+                report.left = item
+        return [(item, fault) for item, fault in faulty if fault.kind != CUT]
 
     def _bury(self, batch: StagedBatch, faulty: Sequence[tuple[int, Fault]]) -> None:
         for _, fault in faulty:

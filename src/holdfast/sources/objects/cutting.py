@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 SYSTEM_DDL = "_batch STRING, _item BIGINT, _fault STRING"
 _WITHOUT_SCHEMA = {"sequencefile": "key BINARY, value BINARY"}
 _DAMAGE = "damaged"
+_ITEM = "item"
+_COUNTED = "counted"
 _TOLD_OF_DAMAGE = 300
 
 
@@ -36,27 +38,46 @@ class Cutting:
         """Where the next batch of the object ends. Raises `SourceUnavailable`."""
         try:
             place.check()
-            start, size, damage = _offset(position), place.size, damage_of(position)
+            size, damage, item = place.size, damage_of(position), item_of(position)
+            start = _offset(position) if item is None else item if self._items_are_bytes(place) else 0
             if start >= size:
                 return Done() if damage is None else BeyondRepair(damage)
             # Whether it is packed is asked only where that decides something: on S3 it costs a request.
-            if size - start <= limits.max_bytes or self._is_undivided(place):
-                return _cut(start, size, size, damage)
+            if size - start <= limits.max_bytes or self._is_undivided(place) or (item is not None and not start):
+                return _cut(position, start, size, size, limits)
         except BatchError as wrong:
             return wrong
         # In equal parts, so that no small rest is left.
         batches = -(-(size - start) // limits.max_bytes)
         end = start + -(-(size - start) // batches)
-        return _cut(start, end, size, damage)
+        return _cut(position, start, end, size, limits)
 
     def pieces(self, batch_id: str, place: ObjectPlace, planned: Cut) -> list[Piece]:
         """The parts of a batch of one object that tasks read apart."""
+        if is_counted(planned.end):
+            return [self._counted_piece(batch_id, place, planned)]
         start, end, most = planned.start["offset"], planned.end["offset"], self._config.split_bytes
         try:
             undivided = end - start > most and self._is_undivided(place)
         except (BatchError, SourceUnavailable):
             undivided = True  # the task that opens it tells what is wrong with it; other objects are read meanwhile
         return cut(Piece(batch_id, place, start, end, undivided), most)
+
+    def _counted_piece(self, batch_id: str, place: ObjectPlace, planned: Cut) -> Piece:
+        first, until = item_of(planned.start), item_of(planned.end)
+        start = 0 if first is not None else planned.start["offset"]
+        end = place.size if until is not None else planned.end["offset"]
+        whole = Piece(batch_id, place, start, end, first=first or 0, until=until, in_order=True)
+        try:
+            if self._items_are_bytes(place):
+                whole = replace(whole, start=first or start, end=end if until is None else until)
+        except (BatchError, SourceUnavailable):
+            pass  # read from its beginning, it gives the same records
+        return replace(whole, most=planned.max_records)
+
+    def _items_are_bytes(self, place: ObjectPlace) -> bool:
+        """Whether an item is where its record begins in the object. Raises what opening and reading it raise."""
+        return self._config.codec in LINE_CODECS and not self._is_undivided(place)
 
     def salvaging(self, batch: Batch, piece: Piece) -> Piece:
         """The piece with what becomes of it if its object is damaged. Once one is known to be, it is always salvaged.
@@ -124,11 +145,31 @@ def damage_of(position: Json) -> str | None:
     return None if told is None else str(told)
 
 
-def _cut(start: int, end: int, size: int, damage: str | None) -> Cut:
-    first, last = {"offset": start}, {"offset": end}
+def item_of(position: Json) -> int | None:
+    """The item of the next record, where the batch before was cut short; None where a position is a byte offset."""
+    item = position.get(_ITEM) if isinstance(position, dict) else None
+    return item if isinstance(item, int) else None
+
+
+def is_counted(end: Json) -> bool:
+    """Whether the batch that ends there was, or will be, read by one task in order, because its records are counted."""
+    return _ITEM in end or _COUNTED in end
+
+
+def cut_short(start: Json, item: int) -> Json:
+    """The position after a batch that began there and was cut short before that item."""
+    damage, end = damage_of(start), {_ITEM: item}
+    return end if damage is None else damaged(end, damage)
+
+
+def _cut(position: Json, start: int, end: int, size: int, limits: Limits) -> Cut:
+    first, damage = {"offset": 0} if position is None else position, damage_of(position)
+    last: Json = {"offset": end}
+    if limits.max_records is not None or item_of(position) is not None:
+        last[_COUNTED] = True
     if damage is not None:
-        return Cut(damaged(first, damage), damaged(last, damage), size=end - start)
-    return Cut(first, last, last=end == size, size=end - start)
+        last = damaged(last, damage)
+    return Cut(first, last, last=end == size and damage is None, size=end - start, max_records=limits.max_records)
 
 
 def _ddl(text: str) -> StructType:

@@ -1,7 +1,7 @@
 """Pieces: what one task reads at a stretch, and how pieces share tasks.
 
-How a batch is cut depends on the batch alone, and no task reads two pieces of one batch, so a batch that is staged
-again in other company gives the same files.
+How a batch is cut depends on the batch alone, and no task reads two pieces of one batch, or one task reads all of them
+in order; so a batch that is staged again in other company gives the same files.
 """
 
 from __future__ import annotations
@@ -35,6 +35,16 @@ class Piece:
     """Whether a damaged object is told of as damage, and good records are kept."""
     drops: bool = False
     """With `salvage`: whether none of a damaged object's own records are kept. It is read to its end before."""
+    first: int = 0
+    """Items below are not of the batch: they were read before."""
+    until: int | None = None
+    """Items from here on are not of the batch."""
+    most: int | None = None
+    """Records after which the batch is cut short."""
+    whole_objects: bool = False
+    """Whether it is cut short only where another object begins."""
+    in_order: bool = False
+    """Whether all pieces of the batch are read by one task, in order."""
     base: int = 0
     """Added to every item, where a batch has several objects."""
 
@@ -57,6 +67,11 @@ def pack(batches: Sequence[Sequence[Piece]], cores: int) -> list[list[Piece]]:
     loads = [(0, number) for number in range(tasks)]
     # The largest first, so that the small ones fill the gaps.
     for batch in sorted(batches, key=lambda batch: -sum(map(_work, batch))):
+        if batch and batch[0].in_order:
+            load, number = heapq.heappop(loads)
+            packed[number].extend(batch)
+            heapq.heappush(loads, (load + sum(map(_work, batch)), number))
+            continue
         lightest = [heapq.heappop(loads) for _ in batch]
         for piece, (load, number) in zip(batch, lightest, strict=True):
             packed[number].append(piece)

@@ -19,7 +19,7 @@ from holdfast.flow.batch import Batch, Close, Cut, Done, Limits, Name, Plan
 from holdfast.leases.lease import Json, Lease
 from holdfast.sources.objects.aftermath import Aftermath
 from holdfast.sources.objects.config import ObjectsConfig
-from holdfast.sources.objects.cutting import Cutting, damage_of
+from holdfast.sources.objects.cutting import Cutting, damage_of, is_counted
 from holdfast.sources.objects.finding_order import Candidate
 from holdfast.sources.objects.finding_s3 import BucketListing, S3Object, prefixes_below
 from holdfast.sources.objects.pieces import Piece
@@ -90,8 +90,15 @@ class PrefixSite(Site):
             "kept": kept,
             "dead": lease.progress.counts.dead,
         }
+        if limits.max_records is not None:
+            end["counted"] = True
         begin = {"offset": 0} if start is None else start
-        return Cut(begin, end, size=sum(found.size for found in objects))
+        return Cut(begin, end, size=sum(found.size for found in objects), max_records=limits.max_records)
+
+    def cut_short(self, batch: Batch, item: int) -> Json:
+        end, number = batch.cut.end, item >> ITEM_BITS
+        left = (end["offset"] >> ITEM_BITS) - number
+        return {**end, "offset": item, "read": end["read"][: len(end["read"]) - left]}
 
     def _end_of_last_batch(self, lease: Lease) -> list[str]:
         """Delete what the last batch has read; answers what is kept because of dead letters or damage, all in all."""
@@ -120,12 +127,17 @@ class PrefixSite(Site):
         return [
             replace(piece, base=first + number << ITEM_BITS)
             for number, place in enumerate(places)
-            for piece in self._pieces(batch.id, place)
+            for piece in self._pieces(batch.id, place, batch.cut)
         ]
 
-    def _pieces(self, batch_id: str, place: S3Place) -> list[Piece]:
+    def _pieces(self, batch_id: str, place: S3Place, cut: Cut) -> list[Piece]:
         whole = self._cutting.next(place, None, Limits(max_bytes=_WHOLE))
-        return self._cutting.pieces(batch_id, place, whole) if isinstance(whole, Cut) else []
+        if not isinstance(whole, Cut):
+            return []
+        if not is_counted(cut.end):
+            return self._cutting.pieces(batch_id, place, whole)
+        piece = Piece(batch_id, place, 0, place.size, undivided=True, most=cut.max_records)
+        return [replace(piece, whole_objects=True, in_order=True)]
 
 
 def _new(listing: BucketListing, lease: Lease, kept: list[str]) -> Iterator[S3Object]:

@@ -15,11 +15,12 @@ import pyarrow as pa
 import pyarrow.compute
 
 from holdfast.errors import BatchError, Unavailable, is_host_fault
-from holdfast.flow.deadletter import Fault, batch_fault, damage_fault, unavailable_fault
+from holdfast.flow.deadletter import Fault, batch_fault, cut_fault, damage_fault, unavailable_fault
 from holdfast.flow.source import BATCH_COLUMN, FAULT_COLUMN, ITEM_COLUMN
 from holdfast.sources.objects.ahead import fetched_ahead
 from holdfast.sources.objects.codecs.codec import BlockCodec, Codec, Portion, Range, StreamCodec
 from holdfast.sources.objects.compressions import Peeked, compression_of, unpacked
+from holdfast.sources.objects.counting import Counting
 from holdfast.sources.objects.lines import END_OF_STREAM
 from holdfast.sources.objects.pieces import Piece
 from holdfast.sources.objects.places import RandomBytes
@@ -45,22 +46,28 @@ class ObjectsRead:
         return len(self.packed)
 
     def rows(self, task: int) -> Iterator[Any]:
-        whole = pa.schema([*_SYSTEM, *self.codec.schema])
+        whole, counting = pa.schema([*_SYSTEM, *self.codec.schema]), Counting()
         for turn in fetched_ahead(self.packed[task]):
-            together = read_together(turn, self.codec, self.compression)
+            counted = any(piece.in_order for piece in turn)
+            together = None if counted else read_together(turn, self.codec, self.compression)
             if together is None:
                 for piece in turn:
-                    yield from self._rows_of(piece, _Frame(piece.batch, whole, piece.base))
+                    yield from self._rows_of(piece, _Frame(piece.batch, whole, piece.base), counting)
             elif len(together.items):
                 no_faults = pa.nulls(len(together.items), pa.string())
                 ids = pa.array([piece.batch for piece in turn], pa.string())
                 yield _framed(whole, ids, together.which, pa.array(together.items), no_faults, together.columns)
 
-    def _rows_of(self, piece: Piece, frame: _Frame) -> Iterator[Any]:
+    def _rows_of(self, piece: Piece, frame: _Frame, counting: Counting) -> Iterator[Any]:
+        if counting.has_ended(piece):
+            return
+        if counting.ends_before(piece):
+            yield frame.faulty([(0, cut_fault())])
+            return
         try:
             if piece.drops:
                 self._read_to_the_end(piece)
-            yield from self._read(piece, frame)
+            yield from self._read(piece, frame, counting)
         except (BatchError, Unavailable, OSError) as error:
             if not (piece.drops and piece.start and isinstance(error, Damaged)):  # else the first piece tells of it
                 yield frame.faulty([(piece.start, _fault(piece, error))])
@@ -72,13 +79,17 @@ class ObjectsRead:
             for _ in self._portions(whole, data):
                 pass
 
-    def _read(self, piece: Piece, frame: _Frame) -> Iterator[Any]:
+    def _read(self, piece: Piece, frame: _Frame, counting: Counting) -> Iterator[Any]:
         with piece.place.opened() as data:
-            for portion in self._portions(piece, data):
+            for found in self._portions(piece, data):
+                portion, cut = counting.admitted(piece, found)
                 if len(portion.items):
                     yield frame.of(portion.items, portion.columns)
                 if portion.faults:
                     yield frame.faulty(portion.faults)
+                if cut is not None:
+                    yield frame.faulty([(cut, cut_fault())])
+                    return
 
     def _portions(self, piece: Piece, data: RandomBytes) -> Iterator[Portion]:
         if isinstance(self.codec, BlockCodec):

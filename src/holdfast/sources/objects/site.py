@@ -9,7 +9,8 @@ from typing import Any
 from holdfast.errors import SourceUnavailable
 from holdfast.events import Event
 from holdfast.flow.batch import Batch, Limits, Name, Plan
-from holdfast.leases.lease import Lease
+from holdfast.leases.lease import Json, Lease
+from holdfast.sources.objects.cutting import cut_short
 from holdfast.sources.objects.finding_order import Candidate
 from holdfast.sources.objects.pieces import Piece
 
@@ -48,6 +49,10 @@ class Site(ABC):
     @abstractmethod
     def pieces(self, batch: Batch) -> list[Piece]:
         """What the tasks read for that batch."""
+
+    def cut_short(self, batch: Batch, item: int) -> Json:
+        """As the source's. Pure."""
+        return cut_short(batch.cut.start, item)
 
     def settle(self, leases: Sequence[Lease]) -> list[SourceUnavailable | None]:
         """As the source's."""

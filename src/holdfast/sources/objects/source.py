@@ -31,7 +31,8 @@ LIGHT = 1 << 20
 class ObjectsSource(Source):
     """Objects of one folder or of buckets; each is a partition, or each prefix of a bucket is.
 
-    `max_records` of the batch limits is not kept, because records are counted only when they are read; `max_bytes` is.
+    Records are counted when they are read: a batch that has `max_records` of the limits is cut short there. One of a
+    prefix is cut short where the next object begins.
     """
 
     def __init__(self, config: ObjectsConfig) -> None:
@@ -115,6 +116,9 @@ class ObjectsSource(Source):
         from holdfast.sources.objects.again import RecordsOfLetters
 
         return RecordsOfLetters(self._cutting, self._config)
+
+    def cut_short(self, batch: Batch, item: int) -> Json:
+        return self._site.cut_short(batch, item)
 
     def damaged(self, end: Json, reason: str) -> Json:
         return damaged(end, reason)
