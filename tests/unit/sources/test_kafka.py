@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from holdfast.errors import BatchError, Halt
 from holdfast.events import LagMeasured, Notice, RecordsLost, TopicDenied, WaitsBehindTransaction
 from holdfast.flow.batch import Batch, Cut, Done, Limits, Name, Plan, Wait
 from holdfast.leases.lease import Commit, Lease, Progress, new_lease
-from holdfast.sources.kafka.cluster import Cluster, Glimpse, LogEnd, Place, Topic
+from holdfast.sources.kafka.cluster import Cluster, Glimpse, LogEnd, Place, Topic, _log_end
 from holdfast.sources.kafka.config import KafkaConfig
 from holdfast.sources.kafka.source import KafkaSource
 
@@ -601,3 +602,12 @@ def test_a_leader_that_was_deposed_is_not_believed() -> None:
 )
 def test_an_error_of_spark_tells_whether_the_brokers_did_not_answer(error: str, *, away: bool) -> None:
     assert Stand(FakeCluster()).source.is_away(error) is away
+
+
+def test_the_epoch_is_that_of_the_leader_who_told_what_may_be_read() -> None:
+    def told(offset: int, epoch: int) -> Any:
+        return SimpleNamespace(offset=offset, leader_epoch=epoch)
+
+    # Between the two answers another broker began to lead, and has taken ten records.
+    assert _log_end(stable=told(210, 2), high=told(200, 1)) == LogEnd(210, 210, 2)
+    assert _log_end(stable=told(200, 1), high=told(210, 2)) == LogEnd(200, 210, 1)

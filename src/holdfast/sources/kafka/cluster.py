@@ -61,7 +61,7 @@ class LogEnd(NamedTuple):
     high: int
     """The first offset that no record has: the high watermark."""
     epoch: int | None = None
-    """Of the leader that said so; None if the brokers do not tell."""
+    """Of the leader that told `stable`; None if the brokers do not tell."""
 
 
 class Glimpse(NamedTuple):
@@ -278,9 +278,9 @@ class Cluster:
 
 
 def _log_end(stable: Any, high: Any) -> LogEnd:
-    """Of two answers; more may have come between them."""
-    epochs = [told.leader_epoch for told in (stable, high) if told.leader_epoch is not None]
-    return LogEnd(stable.offset, max(stable.offset, high.offset), min(epochs, default=None))
+    """Of two answers; more may have come between them, from another leader."""
+    # The epoch goes with what may be read: an earlier one would be taken for that of a log that was truncated.
+    return LogEnd(stable.offset, max(stable.offset, high.offset), stable.leader_epoch)
 
 
 def _admin() -> Any:
