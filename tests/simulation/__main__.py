@@ -18,7 +18,7 @@ from tests.simulation.runner import Failure, Summary, run_parallel, run_seed
 from tests.simulation.scenario import SCENARIOS
 
 SHARE = {
-    "micro": 0.51,
+    "micro": 0.50,
     "barred": 0.02,
     "months": 0.02,
     "meso": 0.1,
@@ -29,6 +29,7 @@ SHARE = {
     "replace": 0.02,
     "redrive": 0.02,
     "wide": 0.01,
+    "redriven": 0.01,
     "rebuilds": 0.02,
     "floor": 0.02,
     "sourcing": 0.01,

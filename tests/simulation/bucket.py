@@ -100,6 +100,8 @@ class BucketServer:
     def move(self, key: str, to: str) -> bool:
         """Away from readers; true if it is there, by this call or an earlier one."""
         file = self.visible.pop(key, None)
+        if self.objects.pop(key, None) is not None:
+            self.replaced[to] = DataFile("", (), key)
         if file is not None:
             self.replaced[to] = file
             self._watcher.moved(self.sink, key, file)
@@ -148,7 +150,7 @@ class BucketClient(Bucket):
     def keys(self, prefix: str) -> Iterator[str]:
         present = [*self._server.objects, *self._server.visible]
         found = sorted(key for key in present if key.startswith(prefix))
-        return self._call("keys", prefix, lambda: iter(found), writes=False)
+        return iter(self._call("keys", prefix, lambda: found, writes=False))
 
     def stage(self, place: str, key: str) -> StagedWriter:
         raise NotImplementedError("simulated executors stage without a connection")

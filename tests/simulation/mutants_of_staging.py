@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any
 
 from holdfast.buckets.ownership import OwnedRoot
 from holdfast.config import roots
 from holdfast.flow import engine
 from holdfast.flow.engine import TaskEnd
-from holdfast.jobs import replacing
+from holdfast.jobs import letters, redriven, replacing
 from holdfast.jobs.redriven import Redriven
+from holdfast.leases import transitions
 from holdfast.sinks.files.books import Books
 from holdfast.spark import job, shortening
 from holdfast.spark.job import Recipe
@@ -18,11 +20,9 @@ from holdfast.spark.shortening import Shortening
 from tests.simulation.mutation import Put, mutant, mutant_of_test
 
 SHORTENING = "tests/unit/spark/test_shortening.py"
-REPLACING = "tests/unit/jobs/test_replacing.py"
 ONE_TASK = "its engine stages a batch in one task, without rows"
 NO_ROWS = "its engine stages items and knows neither rows nor records"
 NO_ROOTS = "it begins after settings are read and sinks are opened"
-NO_LETTERS = "nothing in it becomes a dead letter that could be sent again"
 
 
 @mutant()
@@ -70,16 +70,29 @@ def the_row_does_not_bound_its_receipt(put: Put) -> None:
     put(Recipe, "receipt_bytes", lambda _self, _batch: 1 << 40)
 
 
-@mutant_of_test(f"{REPLACING}::test_what_was_redriven_is_replaced_too", NO_LETTERS)
+@mutant("redriven")
 def what_was_redriven_is_not_replaced(put: Put) -> None:
     put(Redriven, "files", lambda _self: [])
 
 
-@mutant_of_test(
-    f"{REPLACING}::test_what_a_redrive_has_committed_is_published_and_moved_and_its_node_lets_go", NO_LETTERS
-)
+@mutant("redriven")
 def a_redrive_goes_on_while_its_partition_is_replaced(put: Put) -> None:
-    put(replacing, "fence_redrives", lambda *_: None)
+    put(redriven, "fence_redrives", lambda *_: None)
+
+
+@mutant("redriven")
+def a_redriven_file_may_lie_across_the_start_of_what_is_replaced(put: Put) -> None:
+    put(replacing, "lowest_straddling", lambda _files, _start: None)
+
+
+@mutant("redriven")
+def what_a_redrive_has_staged_stays_while_its_files_are_moved(put: Put) -> None:
+    put(Redriven, "discard_staged", lambda _self: None)
+
+
+@mutant("redriven")
+def letters_of_a_partition_that_is_replaced_are_sent(put: Put) -> None:
+    put(letters, "transitions", SimpleNamespace(**{**vars(transitions), "set_aside_for": lambda _row: None}))
 
 
 @mutant_of_test("tests/unit/sinks/opensearch/test_sink.py::test_a_root_of_dead_letters_belongs_to_one_sink", NO_ROOTS)

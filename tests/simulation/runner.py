@@ -21,6 +21,7 @@ from tests.simulation.floor import ForgetfulSite
 from tests.simulation.generations import RollOut
 from tests.simulation.kernel import Trace
 from tests.simulation.months import Months
+from tests.simulation.redriven import RedrivenSite
 from tests.simulation.redriving import RedrivingSite
 from tests.simulation.replacing import ReplacingSite
 from tests.simulation.runs import RunsSite
@@ -48,6 +49,7 @@ SITES: dict[str, type[Site]] = {
     "finalizer": FinalizingFleet,
     "replace": ReplacingSite,
     "redrive": RedrivingSite,
+    "redriven": RedrivenSite,
     "months": Months,
     "barred": Barred,
 }

@@ -54,13 +54,14 @@ GENERATIONS = Scenario("generations", nodes=3, partitions=2, items=8, kinds=ROLL
 REBUILDS = Scenario("rebuilds", nodes=2, partitions=2, items=8, kinds=REBUILD_KINDS, losing=True)
 WIDE = Scenario("wide", nodes=3, partitions=2, items=24, kinds=WIDE_KINDS, wide=True)
 REDRIVE = Scenario("redrive", nodes=2, partitions=2, items=5, kinds=LETTER_KINDS)
+REDRIVEN = Scenario("redriven", nodes=2, partitions=2, items=5, kinds=LETTER_KINDS)
 REPLACE = Scenario("replace", nodes=2, partitions=2, items=8, kinds=LASTING_KINDS)
 FINALIZER = Scenario("finalizer", nodes=2, partitions=3, items=8, kinds=LASTING_KINDS)
 VISIBLE = Scenario("visible", nodes=2, partitions=2, items=8)
 MONTHS = Scenario("months", nodes=2, partitions=4, items=4, kinds=MONTHS_KINDS)
 BARRED = Scenario("barred", nodes=3, partitions=3, items=8, kinds=MONTHS_KINDS)
 LIVE = (MICRO, MESO, STREAMS, OBJECTS, INDEX, GENERATIONS, REBUILDS, VISIBLE, FINALIZER, WIDE, MONTHS, BARRED)
-BESIDE = (FLOOR, SOURCING, RUNS, REPLACE, REDRIVE)
+BESIDE = (FLOOR, SOURCING, RUNS, REPLACE, REDRIVE, REDRIVEN)
 SCENARIOS = {scenario.name: scenario for scenario in (*LIVE, *BESIDE)}
 
 

@@ -30,6 +30,7 @@ CHUNKS = {
     "replace": (200, 50),
     "wide": (200, 50),
     "redrive": (200, 50),
+    "redriven": (200, 50),
     "months": (300, 50),
     "barred": (300, 50),
 }

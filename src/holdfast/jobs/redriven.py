@@ -5,22 +5,20 @@ A range that is written again in place holds the redriven records once more, so 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from holdfast import app
 from holdfast.buckets.bucket import Bucket
-from holdfast.config.models import Settings
 from holdfast.errors import PartitionNotFound, Refused
 from holdfast.flow.batch import Name
 from holdfast.flow.manifest import decode_manifest
 from holdfast.flow.names import OURS, folder
 from holdfast.flow.replacing import REPLACED, ReplacingPlan, decode_plan
-from holdfast.flow.run import RunStatus
+from holdfast.flow.run import Runs, RunStatus
 from holdfast.flow.sink import Sink
 from holdfast.jobs.letters import KIND, fence
-from holdfast.leases.store import Store
+from holdfast.leases.operate import Operator
 
 
 @dataclass(frozen=True)
@@ -55,20 +53,19 @@ class Redriven:
         self.bucket.discard([handle for _, handle in staged])
 
 
-def fence_redrives(settings: Settings, store: Store, pipeline: str, key: str, sinks: Mapping[str, Sink]) -> None:
+def fence_redrives(runs: Runs, rows_of: Callable[[str], Operator], key: str, sinks: Mapping[str, Sink]) -> None:
     """No redrive commits anything of the partition any more, and what was committed is published. May be repeated.
 
     A redrive that is still choosing its letters is ended: nobody knows which ones. One that begins later leaves the
     partition alone while it is set aside. Raises `Refused` where something cannot be published.
     """
-    runs = app.runs(settings, store, pipeline)
     for run in list(runs.list()):
         told = run.configuration
         if not isinstance(told, dict) or told.get("kind") != KIND:
             continue
         if run.status is RunStatus.INITIALIZING:
             runs.fail(run.id, f"what was written of {key} is replaced; send the dead letters again after that")
-        rows = app.operator(settings, store, pipeline, run.id)
+        rows = rows_of(run.id)
         try:
             row = rows.show(key)
         except PartitionNotFound:

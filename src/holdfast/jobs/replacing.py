@@ -85,7 +85,9 @@ class ParsingFile:
 
     def fence_redrives(self) -> None:
         """End redrives of the partition's dead letters, and publish what they have committed."""
-        fence_redrives(self._settings, self._store, self._asked.pipeline, self._asked.key, self._sinks)
+        settings, store, pipeline = self._settings, self._store, self._asked.pipeline
+        rows_of = partial(app.operator, settings, store, pipeline)
+        fence_redrives(app.runs(settings, store, pipeline), rows_of, self._asked.key, self._sinks)
 
 
 def replacing_of(settings: Settings, store: Store, asked: Rewind, emit: app.Emit, by: str) -> Replacing:
