@@ -83,7 +83,7 @@ def the_way_back_has_the_number_that_the_parsing_had(put: Put) -> None:
     put(Generations, "back", back)
 
 
-@mutant("generations", start=56)
+@mutant("generations", start=392)
 def a_node_ends_when_the_store_has_lost_the_current_generation(put: Put) -> None:
     def remember(self: Generations, _mine: Generation, _current: tuple[int, str]) -> None:
         self._rows.show(CURRENT)

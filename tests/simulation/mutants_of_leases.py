@@ -258,7 +258,7 @@ def a_row_whose_answer_was_lost_counts_as_added(put: Put) -> None:
     put(coordinator, "add_surely", lambda store, world, make: len(store.add(make())))
 
 
-@mutant("meso", start=257)
+@mutant("meso", start=333)
 def a_lost_claim_of_discovery_is_never_found(put: Put) -> None:
     original = Discovery.__init__
 

@@ -40,5 +40,5 @@ def test_a_mutant_that_the_simulator_cannot_catch_is_caught_by_the_test_that_it_
 
 
 def test_there_are_enough_of_them() -> None:
-    assert len(MUTANTS) >= 100
+    assert len(MUTANTS) >= 150
     assert len({prey.name for prey in MUTANTS}) == len(MUTANTS)
