@@ -71,7 +71,7 @@ def an_owner_aborts_after_a_time_out(put: Put) -> None:
     put(Committer, "_committed", _cleaning_up_what_is_lost())
 
 
-@mutant(start=5007)
+@mutant(start=5307)
 def an_owner_deletes_what_it_staged_when_its_commit_is_refused(put: Put) -> None:
     put(Committer, "_committed", _cleaning_up_what_is_lost())
 

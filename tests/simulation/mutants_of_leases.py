@@ -60,7 +60,7 @@ def a_commit_does_not_look_at_the_sequence(put: Put) -> None:
     put(transitions, "commit", lambda lease, advance, expected, now: original(lease, advance, lease, now))
 
 
-@mutant(start=5007)
+@mutant(start=3777)
 def a_commit_looks_neither_at_the_sequence_nor_at_receipts(put: Put) -> None:
     original = transitions.commit
 
@@ -227,7 +227,7 @@ def a_fault_of_the_host_counts_an_attempt(put: Put) -> None:
     put(Committer, "_wait_for_outside", wait_for_outside)
 
 
-@mutant(start=1187)
+@mutant(start=158)
 def a_hand_back_counts_as_an_attempt(put: Put) -> None:
     original = transitions.release
 

@@ -117,7 +117,7 @@ def take_stored(row: Columns, body: str, claim: ClaimRequest, now: float) -> Tak
         if parts.get("started_at") is None:
             parts["started_at"] = now
         taken = _row_of_owner(row, claim, now)
-        _note_takeover(parts, taken, died=row.status == _ASSIGNED and row.owner != claim.owner)
+        _note_deaths(parts, taken, int(row.status == _ASSIGNED and row.owner != claim.owner))
         return Taken(taken, _dumped(parts), _read(taken, parts))
     except _UNREADABLE:
         return Taken(row, body, _unread(row, body))
@@ -140,7 +140,7 @@ def decode_claimed(row: Columns, body: str, changes: Mapping[str, Json], deaths:
         parts = json.loads(body)
         parts.pop("write_id")
         parts.update(changes)
-        _note_takeover(parts, row, died=deaths > parts.get("takeovers", 0))
+        _note_deaths(parts, row, deaths - parts.get("takeovers", 0))
         return _read(row, parts)
     except _UNREADABLE:
         return _unread(row, body)
@@ -193,13 +193,17 @@ def _row_of_owner(row: Columns, claim: ClaimRequest, now: float) -> Columns:
     return Columns(row.pipeline, row.run, row.key, row.group, _ASSIGNED, claim.owner, token, version, due_at, *rest)
 
 
-def _note_takeover(parts: dict[str, Json], taken: Columns, *, died: bool) -> None:
-    """What `transitions.take` makes of `takeovers` and `begun`, in the body of a row that was just taken."""
+def _note_deaths(parts: dict[str, Json], taken: Columns, deaths: int) -> None:
+    """What so many takes, each from an owner that died, make of `takeovers` and `begun` in a body."""
     deadline = taken.due_at is not None
     before, begun = parts.get("takeovers", 0), parts.get("begun")
-    if died and (count := blamed(before, begun, deadline=deadline)) != before:
+    count = before
+    for _ in range(deaths):
+        count = blamed(count, begun, deadline=deadline)
+        begun = begun if deadline else False
+    if count != before:
         parts["takeovers"] = count
-    if begun or (died and not deadline):
+    if begun is not None:
         parts["begun"] = False
 
 
