@@ -68,6 +68,27 @@ def test_a_sequencefile_that_spark_writes_is_read(site: Site, spark: SparkSessio
     assert sorted(site.rows(), key=lambda row: row["key"]) == wanted
 
 
+def test_keys_and_values_of_bytes_are_both_written_to_json_lines(site: Site, spark: SparkSession) -> None:
+    given: dict[str, list[Any]] = {"pairs": [(1, "\u00e9"), (2, "")], "keys": [("k", None)]}
+    for name, pairs in given.items():
+        spark.sparkContext.parallelize(pairs, 1).saveAsSequenceFile(str(site.root / name))
+        (path,) = (site.root / name).glob("part-*")
+        site.put(f"{name}.seq", path.read_bytes())
+    site.reading(codec="sequencefile", sinks={"out": "jsonl"})
+    site.publish(site.run())
+    told = [{"key": "aw=="}, {"key": "MQ==", "value": "w6k="}, {"key": "Mg==", "value": ""}]
+    assert sorted(site.rows(), key=str) == sorted(told, key=str)
+
+
+def test_lines_that_are_not_json_are_letters_of_json_lines(site: Site) -> None:
+    site.put("a.log", b'{"a":1}\nplain text\n')
+    site.reading(codec="text", sinks={"out": "jsonl"})
+    site.publish(site.run())
+    assert site.rows() == [{"a": 1}]
+    (letter,) = site.dead_letters()
+    assert (letter["raw"], letter["reason"]) == ("plain text", "the message is not JSON")
+
+
 def test_a_large_parquet_file_is_read_in_batches_and_pieces_and_every_row_is_there_once(site: Site) -> None:
     raw = io.BytesIO()
     pq.write_table(pa.Table.from_pylist(ROWS), raw, row_group_size=100)
