@@ -94,7 +94,7 @@ def the_lock_is_passed_on_from_any_run(put: Put) -> None:
     put(RunLock, "transfer", lambda self, expected, run_id: self._write(run_id))
 
 
-@mutant("runs", start=311)
+@mutant("runs", start=639)
 def the_former_run_is_failed_after_the_lock_is_written(put: Put) -> None:
     fail_former = RunLock._fail_former
 

@@ -45,7 +45,7 @@ def a_thread_writes_under_the_token_of_another(put: Put) -> None:
     put(source_coordinator._HeldLeases, "get", get)
 
 
-@mutant("sourcing")
+@mutant("sourcing", start=693)
 def a_late_answer_replaces_what_another_thread_has_acquired(put: Put) -> None:
     def renew(self: Any, lease: Lease) -> None:
         self._leases[lease.key] = lease
