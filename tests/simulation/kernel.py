@@ -167,3 +167,5 @@ class Process(greenlet):  # type: ignore[misc]
         self._ticket += 1
         kernel.running = self
         self.switch()
+        # What the hub itself calls belongs to no process, and must not put one to sleep.
+        kernel.running = None

@@ -11,6 +11,8 @@ Some that come to mind are not here, because they are equivalent: another guard 
 - A driver does not notice that it lost the lock of its run: who took the lock has failed the run or drives it too, and
   the loser's next write of the lock is refused.
 - Leftovers are deleted before the receipts are cleared: all of it is visible by then.
+- The keeper of a former session is not stopped when the node joins anew: it renews the new one at most once, and ends
+  when it looks at its shift.
 """
 
 from __future__ import annotations

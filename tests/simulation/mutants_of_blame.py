@@ -10,7 +10,6 @@ from holdfast.errors import Interrupted, SessionExpired, StoreError
 from holdfast.events import SessionEnded
 from holdfast.flow import planning, rounds
 from holdfast.flow.loop import PipelineLoop
-from holdfast.flow.node import Node
 from holdfast.flow.rounds import Rounds
 from holdfast.leases import coordinator, transitions
 from holdfast.leases.keeper import Keeper
@@ -114,19 +113,6 @@ def a_keeper_reports_the_end_of_whatever_session_is_current(put: Put) -> None:
             self._world.emit(SessionEnded(self._session.id, str(ended)))
 
     put(Keeper, "_run", run)
-
-
-@mutant("months", start=140)
-def the_keeper_of_a_former_session_goes_on(put: Put) -> None:
-    def rejoin(self: Node) -> None:
-        stop, self._keeper.stop = self._keeper.stop, lambda: None  # type: ignore[method-assign]
-        try:
-            original(self)
-        finally:
-            self._keeper.stop = stop  # type: ignore[method-assign]
-
-    original = Node._rejoin
-    put(Node, "_rejoin", rejoin)
 
 
 @mutant("meso")

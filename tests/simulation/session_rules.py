@@ -23,6 +23,8 @@ class SessionRules:
         """Whether the store has a clock, by which sessions end."""
         self._early: Counter[str] = Counter()
         """How often each session was renewed too soon."""
+        self._in_time: dict[str, float] = {}
+        """When each session was last renewed in time."""
         self._rows = rows
         self._fail = fail
 
@@ -41,8 +43,11 @@ class SessionRules:
     def _require_pace(self, before: Lease, row: Lease) -> None:
         was, now = before.progress.state, row.progress.state
         if now["counter"] > was["counter"] and self.heartbeat:
-            pause = now["last_heartbeat"] - was["last_heartbeat"]
-            self._early[row.key] += pause < self.heartbeat / FASTEST_CLOCK
+            pause = now["last_heartbeat"] - self._in_time.get(row.key, was["last_heartbeat"])
+            if pause >= self.heartbeat / FASTEST_CLOCK:
+                self._in_time[row.key] = now["last_heartbeat"]
+                return
+            self._early[row.key] += 1
             # One may come from the shift that kept the session before, which ends when it looks.
             if self._early[row.key] > 1:
                 self._fail(f"session {row.key} was renewed after {pause:.3f} s of {self.heartbeat:.3f} s")
