@@ -320,6 +320,19 @@ def test_a_place_that_does_not_hold_conditional_writes_is_refused(root: Path, ki
         ObjectStore(kind(root)).open()
 
 
+class Repeating(FolderObjects):
+    """The network delivers every write twice, and the answer to the second arrives."""
+
+    def write(self, name: str, data: bytes, tag: str | None) -> str:
+        super().write(name, data, tag)
+        return super().write(name, data, tag)
+
+
+def test_a_network_that_repeats_requests_does_not_keep_a_store_from_opening(root: Path) -> None:
+    ObjectStore(Repeating(root)).open()
+    assert json.loads((root / "store.json").read_text())["holdfast"] == "leases"
+
+
 def test_a_store_is_made_by_open_unless_that_is_forbidden(root: Path) -> None:
     with pytest.raises(SchemaMismatch, match="there is no store in"):
         ObjectStore(FolderObjects(root), skip_table_creation=True).open()

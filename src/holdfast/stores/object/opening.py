@@ -10,7 +10,7 @@ import uuid
 from collections.abc import Callable
 
 from holdfast.buckets.s3_client import Denied, Unable
-from holdfast.errors import AnswerLost, Refused, SchemaMismatch, StoreUnavailable
+from holdfast.errors import Refused, SchemaMismatch, StoreUnavailable
 from holdfast.stores.object.objects import Changed, Objects
 
 MARK = "store.json"
@@ -52,16 +52,14 @@ def probe(objects: Objects) -> None:
 def _holds_in_order(objects: Objects, name: str) -> bool:
     if _wins(objects, name, b"too early", '"0123456789abcdef0123456789abcdef"'):
         return False
-    first = objects.write(name, b"first", None)
-    if _wins(objects, name, b"again", None):
+    first = _written(objects, name, b"first", None)
+    if first is None or _wins(objects, name, b"again", None):
         return False
-    second = objects.write(name, b"second", first)
-    if _wins(objects, name, b"stale", first):
+    second = _written(objects, name, b"second", first)
+    if second is None or _wins(objects, name, b"stale", first):
         return False
-    found = objects.read(name)
-    return found is not None and found == (b"second", second) and objects.tags(name.rpartition("/")[0] + "/").get(
-        name
-    ) == second  # fmt: skip
+    listed = objects.tags(name.rpartition("/")[0] + "/").get(name)
+    return objects.read(name) == (b"second", second) and listed == second
 
 
 def _holds_in_races(objects: Objects, name: str) -> bool:
@@ -83,13 +81,17 @@ def _racer(objects: Objects, name: str, tag: str | None) -> Callable[[bytes], bo
 
 
 def _wins(objects: Objects, name: str, data: bytes, tag: str | None) -> bool:
+    return _written(objects, name, data, tag) is not None
+
+
+def _written(objects: Objects, name: str, data: bytes, tag: str | None) -> str | None:
+    """The tag of what was written; None if the condition did not hold. Raises `StoreUnavailable`."""
     try:
-        objects.write(name, data, tag)
+        return objects.write(name, data, tag)
     except Changed:
-        # The place may have answered an own earlier try; whose bytes are there decides.
+        # The network may have repeated the request, and this answers the second; whose bytes are there decides.
         found = objects.read(name)
-        return found is not None and found.data == data
-    return True
+        return found.tag if found is not None and found.data == data else None
 
 
 def _check_mark(objects: Objects, *, may_create: bool) -> None:
@@ -98,12 +100,7 @@ def _check_mark(objects: Objects, *, may_create: bool) -> None:
         if not may_create:
             raise SchemaMismatch(f"there is no store in {objects.place}, and nothing is created here")
         mark = {"holdfast": "leases", "version": VERSION, "oldest": VERSION}
-        try:
-            objects.write(MARK, json.dumps(mark).encode(), None)
-        except Changed:
-            pass
-        except AnswerLost as lost:
-            raise StoreUnavailable(str(lost)) from lost
+        _written(objects, MARK, json.dumps(mark).encode(), None)
         found = objects.read(MARK)
     oldest = _oldest(b"" if found is None else found.data)
     if oldest is None:
