@@ -89,10 +89,13 @@ class Member:
             return log.read().decode(errors="replace")
 
     def leave(self) -> int:
-        """End in order; answers its exit code."""
+        """End in order; returns its exit code."""
         self.wanted = False
+        starting = "NodeJoined" not in self.said()
         self.node.send(signal.SIGTERM)
-        return self.node.exit_code(LEFT_WITHIN)
+        code = self.node.exit_code(LEFT_WITHIN)
+        # One that still starts has nothing to hand back, and ends by the signal.
+        return 0 if starting and code == 128 + signal.SIGTERM else code
 
     def die(self) -> None:
         self.wanted = False

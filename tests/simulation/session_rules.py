@@ -43,7 +43,7 @@ class SessionRules:
     def _require_pace(self, before: Lease, row: Lease) -> None:
         was, now = before.progress.state, row.progress.state
         if now["counter"] > was["counter"] and self.heartbeat:
-            pause = now["last_heartbeat"] - self._in_time.get(row.key, was["last_heartbeat"])
+            pause = now["last_heartbeat"] - self._in_time.setdefault(row.key, was["last_heartbeat"])
             if pause >= self.heartbeat / FASTEST_CLOCK:
                 self._in_time[row.key] = now["last_heartbeat"]
                 return
