@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any
 from benchmarks._node import node_of
 from holdfast.events import BatchCommitted, BatchPublished, Event
 from holdfast.flow.node import Node
+from holdfast.flow.pipeline import Pipeline
 from holdfast.flow.processor import Processor
 from holdfast.leases.lease import Key, Lease
 from holdfast.leases.store import ClaimRequest, Outcome, Query, Snapshot, Swap
 from holdfast.registry import Registry
 from holdfast.sinks.files import PLUGIN as FILES
 from holdfast.sources.kafka import PLUGIN as KAFKA
-from holdfast.spark.engine import Recipe
 from holdfast.spark.jars import connector_jars
 from holdfast.spark.session import start_session, stop_session
 from holdfast.stores.sqlite import SqliteStore
@@ -130,21 +130,21 @@ def through_a_node(
     sink = FILES.build(
         "files", FILES.config.model_validate({"root": str(output), "format": file_format}), Registry.installed()
     )
-    recipe = Recipe(source, processors, {sink.name: sink})
+    pipeline = Pipeline(source, processors, {sink.name: sink})
     with tempfile.TemporaryDirectory() as leases:
         store = CountedStore(Path(leases, "leases.db"))
         store.open()
         sink.open(PIPELINE, durable=True)
-        seconds = _run(where, store, recipe)
+        seconds = _run(where, store, pipeline)
         source.close()
         sink.close()
         store.close()
     return seconds, store.requests
 
 
-def _run(where: Site, store: SqliteStore, recipe: Recipe) -> float:
+def _run(where: Site, store: SqliteStore, pipeline: Pipeline) -> float:
     progress = _Progress(where.messages)
-    node = node_of(where.spark, store, PIPELINE, recipe, progress)
+    node = node_of(where.spark, store, PIPELINE, pipeline, progress)
     threading.Thread(target=_stop_when, args=(progress.done, node), daemon=True).start()
     began = time.perf_counter()
     node.run()

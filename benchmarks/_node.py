@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING
 from holdfast.events import Event, PartitionCompleted
 from holdfast.flow.loop import LoopSettings, PipelineLoop
 from holdfast.flow.node import Node
+from holdfast.flow.pipeline import Pipeline
 from holdfast.leases.coordinator import ClaimPolicy, Coordinator
 from holdfast.leases.session import NodeInfo, Session, SessionTiming
 from holdfast.leases.store import Store
 from holdfast.leases.world import host_world
-from holdfast.spark.engine import Recipe, SparkEngine
+from holdfast.spark.engine import SparkEngine
 from holdfast.stores.sqlite import SqliteStore
 
 if TYPE_CHECKING:
@@ -31,23 +32,23 @@ SCHEMA = (
 def node_of(
     spark: SparkSession,
     store: Store,
-    pipeline: str,
-    recipe: Recipe,
+    name: str,
+    pipeline: Pipeline,
     note: Callable[[Event], None],
     heartbeat: float = 1.0,
 ) -> Node:
     """A node that runs one pipeline until it is done or stopped; `note` hears of its events."""
     world = host_world(note)
     session = Session(
-        store, world, "$nodes", NodeInfo("bench", "bench", pipelines=(pipeline,)), SessionTiming(heartbeat=heartbeat)
+        store, world, "$nodes", NodeInfo("bench", "bench", pipelines=(name,)), SessionTiming(heartbeat=heartbeat)
     )
-    engine = SparkEngine(spark, {pipeline: recipe})
-    coordinator = Coordinator(store, world, session, pipeline, policy=ClaimPolicy())
-    loop = PipelineLoop(coordinator, recipe.source, recipe.sinks, engine, LoopSettings())
+    engine = SparkEngine(spark, {name: pipeline})
+    coordinator = Coordinator(store, world, session, name, policy=ClaimPolicy())
+    loop = PipelineLoop(coordinator, pipeline.source, pipeline.sinks, engine, LoopSettings())
     return Node(session, [loop], engine, world)
 
 
-def completed_in(spark: SparkSession, pipeline: str, recipe: Recipe, partitions: int, heartbeat: float = 1.0) -> float:
+def completed_in(spark: SparkSession, name: str, pipeline: Pipeline, partitions: int, heartbeat: float = 1.0) -> float:
     """Seconds of one node from its start, with an empty store, until the last partition is published and COMPLETED.
 
     What comes after, looking for more and leaving, depends on the heartbeat and not on the data.
@@ -61,15 +62,15 @@ def completed_in(spark: SparkSession, pipeline: str, recipe: Recipe, partitions:
     with tempfile.TemporaryDirectory() as leases:
         store = SqliteStore(Path(leases, "leases.db"))
         store.open()
-        recipe.source.open()
-        for sink in recipe.sinks.values():
-            sink.open(pipeline, durable=True)
-        node = node_of(spark, store, pipeline, recipe, note, heartbeat)
+        pipeline.source.open()
+        for sink in pipeline.sinks.values():
+            sink.open(name, durable=True)
+        node = node_of(spark, store, name, pipeline, note, heartbeat)
         began = time.perf_counter()
         node.run()
-        for sink in recipe.sinks.values():
+        for sink in pipeline.sinks.values():
             sink.close()
-        recipe.source.close()
+        pipeline.source.close()
         store.close()
     if len(completed) != partitions:
         raise RuntimeError(f"{len(completed)} of {partitions} partitions are completed")

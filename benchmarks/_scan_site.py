@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from benchmarks._node import completed_in, log_line
+from holdfast.flow.pipeline import Pipeline
 from holdfast.flow.sink import Sink
 from holdfast.leases.session import SessionTiming
 from holdfast.sources.objects import PLUGIN as OBJECTS
-from holdfast.spark.engine import Recipe
 from holdfast.spark.session import start_session, stop_session
 from tests.servers.processes import running
 from tests.servers.s3 import ACCESS_KEY, REGION, SECRET_KEY, S3Server
@@ -82,5 +82,5 @@ def through_a_node(where: Site, prefix: str, objects: int, sink: Sink, schema: s
     keys = {"access_key_id": ACCESS_KEY, "secret_access_key": SECRET_KEY}
     told = {"buckets": [{"bucket": BUCKET, "include_prefix": [f"{prefix}/"]}], "s3": {**reach, **keys}}
     source = OBJECTS.build(OBJECTS.config.model_validate({**told, **({"schema": schema} if schema else {})}))
-    recipe = Recipe(source, (), {sink.name: sink})
-    return completed_in(where.spark, PIPELINE, recipe, objects, SessionTiming().heartbeat)
+    pipeline = Pipeline(source, (), {sink.name: sink})
+    return completed_in(where.spark, PIPELINE, pipeline, objects, SessionTiming().heartbeat)

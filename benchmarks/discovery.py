@@ -24,7 +24,7 @@ def _discover(endpoint: str, order: str, folder: str, told: Any) -> None:
     import pyarrow.parquet  # noqa: F401 - what a node loads
     import pyspark.sql  # noqa: F401
 
-    import holdfast.app  # noqa: F401
+    import holdfast.service  # noqa: F401
     from holdfast.config.secrets import Secret
     from holdfast.leases.coordinator import ClaimPolicy, Coordinator
     from holdfast.leases.discovery import Discovery

@@ -25,12 +25,12 @@ import pyarrow.parquet as pq
 
 from benchmarks._node import SCHEMA, completed_in, log_line
 from benchmarks.harness import Comparison, compare, interleaved
+from holdfast.flow.pipeline import Pipeline
 from holdfast.flow.processor import Processor
 from holdfast.processors.filter import Filter
 from holdfast.registry import Registry
 from holdfast.sinks.files import PLUGIN as FILES
 from holdfast.sources.objects import PLUGIN as OBJECTS
-from holdfast.spark.engine import Recipe
 from holdfast.spark.session import start_session, stop_session
 
 if TYPE_CHECKING:
@@ -116,4 +116,4 @@ def _through_a_node(spark: SparkSession, folder: Path, output: Path, *processors
     source = OBJECTS.build(OBJECTS.config(folder=folder, schema=SCHEMA))
     config = FILES.config(root=output, format={"parquet": {"compression": "snappy"}})
     sink = FILES.build("files", config, Registry.installed())
-    return completed_in(spark, PIPELINE, Recipe(source, processors, {sink.name: sink}), FILE_COUNT)
+    return completed_in(spark, PIPELINE, Pipeline(source, processors, {sink.name: sink}), FILE_COUNT)

@@ -23,7 +23,6 @@ from rich.table import Table
 
 from benchmarks._object_fleet import ObjectFleet
 from benchmarks.harness import Comparison, compare
-from holdfast.buckets.s3_client import client_of
 from holdfast.leases import transitions
 from holdfast.leases.coordinator import ClaimPolicy, Coordinator
 from holdfast.leases.lease import Key, Lease, Partition
@@ -32,6 +31,7 @@ from holdfast.leases.store import ClaimingStore, ClaimRequest, Outcome, Query, S
 from holdfast.leases.transitions import Advance
 from holdfast.leases.world import host_world
 from holdfast.leases.writes import Change
+from holdfast.s3.client import client_of
 from holdfast.stores.dynamodb import DynamodbConfig
 from holdfast.stores.dynamodb.store import DynamodbStore
 from holdfast.stores.memory import MemoryStore

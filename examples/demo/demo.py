@@ -23,7 +23,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
-from holdfast import app
+from holdfast import assemble
 from holdfast.config.models import Settings
 from holdfast.leases.lease import Lease, Status
 from holdfast.leases.session import node_info
@@ -114,7 +114,7 @@ def watch(fleet: Fleet, settings: Settings, store: Store, records: int) -> None:
 
 
 def _node_names(settings: Settings, store: Store) -> dict[str, str]:
-    rows = store.find(Query(app.fleet(settings)))
+    rows = store.find(Query(assemble.fleet(settings)))
     return {row.key: node_info(row).name for row in rows}
 
 
@@ -164,8 +164,8 @@ def main(store_name: str) -> int:
     started = time.monotonic()
     records = make_input()
     console.print(f"{records:,} orders in {FILES} files; three nodes start, each with its own Spark")
-    settings = app.load_settings(CONFIGS[store_name])
-    store = app.open_store(settings)
+    settings = assemble.load_settings(CONFIGS[store_name])
+    store = assemble.open_store(settings)
     fleet = Fleet(CONFIGS[store_name])
     try:
         watch(fleet, settings, store, records)

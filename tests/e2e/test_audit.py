@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from holdfast import app
+from holdfast import assemble
 from holdfast.cli.root import app as commands
 from tests.e2e.fleet import Node, eventually
 from tests.servers.kafka import KafkaServer
@@ -68,8 +68,8 @@ class Archive:
         self.config = root / "archive.yaml"
         access = {"region": REGION, "key": ACCESS_KEY, "secret": SECRET_KEY}
         self.config.write_text(CONFIG.format(root=root, kafka=kafka.bootstrap, s3=s3.endpoint, **access))
-        self.settings = app.load_settings(self.config)
-        self.store = app.open_store(self.settings)
+        self.settings = assemble.load_settings(self.config)
+        self.store = assemble.open_store(self.settings)
 
     def command(self, *words: str) -> tuple[int, Any]:
         """Exit code and JSON of a command."""
@@ -85,7 +85,7 @@ class Archive:
 
     def positions(self, pipeline: str) -> list[Any]:
         """Of the pipeline's partitions, as the store has them."""
-        return [row.progress.position for row in app.operator(self.settings, self.store, pipeline).rows()]
+        return [row.progress.position for row in assemble.operator(self.settings, self.store, pipeline).rows()]
 
     def has_begun(self, pipeline: str) -> bool:
         return any(self.positions(pipeline))

@@ -6,8 +6,8 @@ import uuid
 from dataclasses import dataclass, field
 
 from holdfast.buckets.s3 import S3Bucket
-from holdfast.buckets.s3_access import S3Access, Staging
 from holdfast.config.secrets import Secret
+from holdfast.s3.access import S3Access, Staging
 from tests.servers.s3 import ACCESS_KEY, REGION, SECRET_KEY, S3Server
 
 BUCKET = "lake"

@@ -16,7 +16,7 @@ from holdfast.leases import transitions
 from holdfast.leases.coordinator import ClaimPolicy, Coordinator
 from holdfast.leases.floor import floor_of, read_floor
 from holdfast.leases.lease import Commit, Key, Lease, Partition, Status
-from holdfast.leases.operate import Operator
+from holdfast.leases.operator import Operator
 from holdfast.leases.session import KEEP_ENDED_SESSIONS, NodeInfo, Session, SessionTiming
 from holdfast.leases.store import Outcome, Query, Swap
 from holdfast.stores.dynamodb import DynamodbConfig

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast import app
+from holdfast import assemble
 from holdfast.leases.lease import Status
 from tests.servers.opensearch import OpenSearchServer
 from tests.servers.processes import running
@@ -108,9 +108,9 @@ def test_while_the_cluster_is_away_the_node_waits_keeps_its_leases_and_says_so(
         # The node hears of it from its tasks while these wait.
         told = node.wait_for("Unreachable")
         assert "does not answer" in str(told["error"])
-        settings = app.load_settings(file)
-        store = app.open_store(settings, create=False)
-        rows = list(app.operator(settings, store, "orders").rows())
+        settings = assemble.load_settings(file)
+        store = assemble.open_store(settings, create=False)
+        rows = list(assemble.operator(settings, store, "orders").rows())
         store.close()
         assert {(row.status, row.history.attempts) for row in rows} == {(Status.ASSIGNED, 0)}
         server.start()

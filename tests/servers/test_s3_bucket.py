@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
-from holdfast.buckets import s3_client
 from holdfast.buckets.bucket import Bucket, Published, StagedFile
 from holdfast.buckets.s3 import S3Bucket
-from holdfast.buckets.s3_access import Staging
 from holdfast.errors import Refused, SinkUnavailable
 from holdfast.flow.names import staging_folder, staging_key
 from holdfast.leases.lease import Commit, Lease, Ownership, Status
+from holdfast.s3 import client as s3_client
+from holdfast.s3.access import Staging
 from holdfast.sinks.files.sink import FilesSink
 from holdfast.testing.buckets import KEY, NAME, BucketBehaviour, staged
 from tests.servers.processes import running

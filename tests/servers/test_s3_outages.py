@@ -13,12 +13,12 @@ from typing import Any, TypeVar
 
 import pytest
 
-from holdfast.buckets import s3_client
 from holdfast.buckets.bucket import Published, StagedFile
 from holdfast.buckets.s3 import S3Bucket
-from holdfast.buckets.s3_access import Traits
 from holdfast.errors import Refused, SinkUnavailable
 from holdfast.flow.names import staging_folder
+from holdfast.s3 import client as s3_client
+from holdfast.s3.access import Traits
 from holdfast.testing.buckets import KEY, NAME, staged
 from tests.servers.processes import running
 from tests.servers.proxy import Proxy

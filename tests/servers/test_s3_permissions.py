@@ -15,10 +15,10 @@ from botocore.exceptions import ClientError
 
 from holdfast.buckets.bucket import Published
 from holdfast.buckets.s3 import S3Bucket
-from holdfast.buckets.s3_access import Staging
 from holdfast.config.secrets import Secret
 from holdfast.errors import Refused
 from holdfast.flow.names import staging_folder
+from holdfast.s3.access import Staging
 from holdfast.sinks.files.sink import FilesSink
 from holdfast.testing.buckets import KEY, NAME, staged
 from tests.servers.processes import running

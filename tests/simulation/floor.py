@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from holdfast.errors import PartitionError, StoreUnavailable
 from holdfast.leases.coordinator import ClaimPolicy, Coordinator
 from holdfast.leases.lease import FINISHED, Key, Lease, Partition, Status
-from holdfast.leases.operate import Operator
+from holdfast.leases.operator import Operator
 from holdfast.leases.store import Outcome
 from holdfast.leases.transitions import RetryLimits, is_stripped
 from tests.simulation.host import Host

@@ -10,11 +10,11 @@ from typing import Any
 from holdfast.errors import LeaseLost, SinkUnavailable, StagedDataGone
 from holdfast.flow import committing, names
 from holdfast.flow.batch import Batch, Name
-from holdfast.flow.committing import Committer
-from holdfast.flow.held import Held
+from holdfast.flow.commit import Committer
+from holdfast.flow.holdings import Held
 from holdfast.flow.loop import PipelineLoop
 from holdfast.flow.manifest import Manifest
-from holdfast.flow.publishing import Publisher
+from holdfast.flow.publish import Publisher
 from holdfast.flow.sink import Sink
 from holdfast.leases import transitions
 from holdfast.leases.lease import Lease

@@ -9,7 +9,7 @@ from typing import Any
 from holdfast.leases import coordinator, floor, operate, writes
 from holdfast.leases import lease as lease_module
 from holdfast.leases.lease import Lease, Status
-from holdfast.leases.operate import Operator
+from holdfast.leases.operator import Operator
 from holdfast.leases.store import Store
 from holdfast.leases.world import World
 from holdfast.leases.writes import until_answered

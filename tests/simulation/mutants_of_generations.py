@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from holdfast.flow.generations import CURRENT, Generation, Generations, OwnGeneration
-from holdfast.flow.held import Held
+from holdfast.flow.holdings import Held
 from holdfast.flow.loop import PipelineLoop
-from holdfast.flow.planning import Planner
+from holdfast.flow.plan import Planner
 from holdfast.leases import transitions
 from holdfast.leases.lease import Json, Lease
 from tests.simulation.mutation import Put, mutant, mutant_of_test

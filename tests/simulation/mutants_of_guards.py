@@ -7,11 +7,11 @@ from dataclasses import replace
 from typing import Any
 
 from holdfast.errors import Halt, SinkUnavailable
-from holdfast.flow import committing
-from holdfast.flow.committing import Committer
-from holdfast.flow.held import Held, Holdings
+from holdfast.flow import commit as committing
+from holdfast.flow.commit import Committer
+from holdfast.flow.holdings import Held, Holdings
 from holdfast.flow.loop import PipelineLoop
-from holdfast.flow.publishing import Publisher
+from holdfast.flow.publish import Publisher
 from holdfast.leases import keeper, observed, session, transitions, writes
 from holdfast.leases.coordinator import Coordinator
 from holdfast.leases.discovery import Discovery

@@ -7,9 +7,9 @@ from dataclasses import replace
 from typing import Any
 
 from holdfast.flow.batch import Batch
-from holdfast.flow.committing import Committer
+from holdfast.flow.commit import Committer
 from holdfast.flow.engine import Advanced, Staged
-from holdfast.flow.held import Held
+from holdfast.flow.holdings import Held
 from holdfast.flow.loop import PipelineLoop
 from holdfast.leases import balance, coordinator, session, sharing, transitions, writes
 from holdfast.leases.balance import Plan

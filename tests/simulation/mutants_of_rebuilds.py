@@ -6,8 +6,8 @@ from dataclasses import replace
 from typing import Any
 
 from holdfast.flow.batch import Batch, Cut
-from holdfast.flow.committing import Committer
-from holdfast.flow.held import Held
+from holdfast.flow.commit import Committer
+from holdfast.flow.holdings import Held
 from tests.simulation.mutation import Put, mutant
 
 

@@ -7,11 +7,11 @@ from typing import Any
 
 from holdfast.errors import LeaseLost
 from holdfast.flow.runlock import RunLock
-from holdfast.jobs import letters
-from holdfast.jobs.letters import Waiting
-from holdfast.jobs.running import _Driver
 from holdfast.leases.lease import FINISHED, Lease, Partition
-from holdfast.leases.operate import Operator
+from holdfast.leases.operator import Operator
+from holdfast.runs import letter_selection as letters
+from holdfast.runs.execution import _Driver
+from holdfast.runs.letter_selection import Waiting
 from tests.simulation.mutation import Put, mutant
 
 

@@ -7,9 +7,9 @@ from dataclasses import replace
 from typing import Any
 
 from holdfast.flow.generations import Generation, Generations
-from holdfast.jobs.replacing import Replacing
 from holdfast.leases import transitions
 from holdfast.leases.lease import Json, Lease
+from holdfast.runs.replace import Replacing
 from tests.simulation.mutation import Put, mutant, mutant_of_test
 
 
@@ -86,7 +86,7 @@ def a_lost_answer_makes_a_replacement_that_is_done_a_refused_one(put: Put) -> No
 
 
 @mutant_of_test(
-    killed_by="tests/unit/jobs/test_replacing.py::test_what_was_staged_before_can_never_appear_again",
+    killed_by="tests/unit/runs/test_replace.py::test_what_was_staged_before_can_never_appear_again",
     because="a leftover that a bucket did not delete, which a node publishes after its file was moved, is not met in "
     "six thousand seeds",
 )

@@ -8,7 +8,7 @@ from typing import Any
 from holdfast.leases import source_coordinator
 from holdfast.leases.hands import Hands
 from holdfast.leases.lease import Lease
-from holdfast.leases.operate import Operator
+from holdfast.leases.operator import Operator
 from tests.simulation.mutation import Put, mutant
 
 

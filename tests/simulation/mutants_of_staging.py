@@ -10,12 +10,12 @@ from holdfast.buckets.ownership import OwnedRoot
 from holdfast.config import roots
 from holdfast.flow import engine
 from holdfast.flow.engine import TaskEnd
-from holdfast.jobs import letters, redriven, replacing
-from holdfast.jobs.redriven import Redriven
+from holdfast.flow.pipeline import Pipeline
 from holdfast.leases import transitions
+from holdfast.runs import letter_selection, redriven, replace
+from holdfast.runs.redriven import Redriven
 from holdfast.sinks.files.books import Books
 from holdfast.spark import job, shortening
-from holdfast.spark.job import Recipe
 from holdfast.spark.shortening import Shortening
 from tests.simulation.mutation import Put, mutant, mutant_of_test
 
@@ -67,7 +67,7 @@ def places_are_counted_and_not_their_files(put: Put) -> None:
 
 @mutant_of_test(f"{SHORTENING}::test_a_receipt_fits_into_its_row_however_long_names_are", NO_ROWS)
 def the_row_does_not_bound_its_receipt(put: Put) -> None:
-    put(Recipe, "receipt_bytes", lambda _self, _batch: 1 << 40)
+    put(Pipeline, "receipt_bytes", lambda _self, _batch: 1 << 40)
 
 
 @mutant("redriven")
@@ -82,7 +82,7 @@ def a_redrive_goes_on_while_its_partition_is_replaced(put: Put) -> None:
 
 @mutant("redriven")
 def a_redriven_file_may_lie_across_the_start_of_what_is_replaced(put: Put) -> None:
-    put(replacing, "lowest_straddling", lambda _files, _start: None)
+    put(replace, "lowest_straddling", lambda _files, _start: None)
 
 
 @mutant("redriven")
@@ -92,7 +92,7 @@ def what_a_redrive_has_staged_stays_while_its_files_are_moved(put: Put) -> None:
 
 @mutant("redriven")
 def letters_of_a_partition_that_is_replaced_are_sent(put: Put) -> None:
-    put(letters, "transitions", SimpleNamespace(**{**vars(transitions), "set_aside_for": lambda _row: None}))
+    put(letter_selection, "transitions", SimpleNamespace(**{**vars(transitions), "set_aside_for": lambda _row: None}))
 
 
 @mutant_of_test("tests/unit/sinks/opensearch/test_sink.py::test_a_root_of_dead_letters_belongs_to_one_sink", NO_ROOTS)

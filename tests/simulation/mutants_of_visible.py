@@ -6,11 +6,11 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from holdfast.flow import committing
+from holdfast.flow import commit as committing
 from holdfast.flow.batch import Batch
-from holdfast.flow.committing import Committer
+from holdfast.flow.commit import Committer
 from holdfast.flow.engine import Staged
-from holdfast.flow.held import Held
+from holdfast.flow.holdings import Held
 from holdfast.leases import transitions
 from holdfast.leases.lease import Lease
 from tests.simulation.mutation import Put, mutant

@@ -15,12 +15,12 @@ from holdfast.flow.generations import Generations
 from holdfast.flow.manifest import Manifest
 from holdfast.flow.names import dead_letter_key, manifest_key
 from holdfast.flow.run import Runs
-from holdfast.jobs import redriven
-from holdfast.jobs.replacing import Replacing
 from holdfast.leases.coordinator import ClaimPolicy, Coordinator
 from holdfast.leases.lease import Commit, Json, Lease, Ownership, Partition, Progress, Status, new_lease
-from holdfast.leases.operate import Operator
+from holdfast.leases.operator import Operator
 from holdfast.leases.transitions import set_aside_for
+from holdfast.runs import redriven
+from holdfast.runs.replace import Replacing
 from holdfast.sinks.files.sink import FilesSink
 from tests.simulation.bucket import BucketClient, BucketServer, DataFile
 from tests.simulation.engine import FailureBudget

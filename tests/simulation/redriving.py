@@ -20,12 +20,12 @@ from holdfast.flow.names import dead_letter_key, file_key, staging_key
 from holdfast.flow.node import Node
 from holdfast.flow.run import ENDED, Run, Runs
 from holdfast.flow.runlock import RunLock
-from holdfast.jobs.letters import KIND, Choice, Waiting, of_sink
-from holdfast.jobs.running import NewRun, _Driver
 from holdfast.leases.coordinator import ClaimPolicy, Coordinator
 from holdfast.leases.lease import Json, Lease, Ownership, Partition, Status, new_lease
-from holdfast.leases.operate import Operator
+from holdfast.leases.operator import Operator
 from holdfast.leases.transitions import RetryLimits
+from holdfast.runs.execution import NewRun, _Driver
+from holdfast.runs.letter_selection import KIND, Choice, Waiting, of_sink
 from holdfast.sinks.files.sink import FilesSink
 from holdfast.sources.letters.source import LettersSource, ids_of, sent_of
 from tests.simulation.bucket import BucketClient, BucketServer, DataFile

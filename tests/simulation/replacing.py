@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from holdfast.errors import Halt, PartitionError, Refused, SinkUnavailable, StoreUnavailable, UsageError
 from holdfast.flow.batch import Cut, Done, Name, Wait
 from holdfast.flow.generations import Generation, Generations
-from holdfast.jobs.making import register_coming
-from holdfast.jobs.replacing import ParsingFile, Replacing
-from holdfast.jobs.rewinding import Rewind
 from holdfast.leases.lease import FINISHED, Lease
-from holdfast.leases.operate import Operator
+from holdfast.leases.operator import Operator
 from holdfast.leases.transitions import set_aside_for
+from holdfast.runs.creation import register_coming
+from holdfast.runs.replace import ParsingFile, Replacing
+from holdfast.runs.rewind import Rewind
 from tests.simulation.bucket import BucketClient, DataFile
 from tests.simulation.files_oracle import FilesOracle
 from tests.simulation.generations import VERSIONS, GenerationsOracle, RollOut

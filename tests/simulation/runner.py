@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from types import ModuleType
 
 from holdfast.flow import committing, planning, publishing
-from holdfast.jobs import running
 from holdfast.leases import writes
+from holdfast.runs import execution as running
 from tests.simulation.barred import Barred
 from tests.simulation.finalizing import FinalizingFleet
 from tests.simulation.fleet import Fleet

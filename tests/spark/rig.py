@@ -17,6 +17,7 @@ from holdfast.buckets.bucket import Published, StagedFile
 from holdfast.buckets.local import LocalBucket
 from holdfast.flow.batch import Batch, Cut, Limits
 from holdfast.flow.engine import Failed, Report, Staged
+from holdfast.flow.pipeline import Pipeline
 from holdfast.flow.processor import Processor
 from holdfast.flow.routes import Routes
 from holdfast.leases.lease import Lease, Ownership, Status
@@ -24,7 +25,7 @@ from holdfast.processors.python import PythonFunction
 from holdfast.registry import Registry
 from holdfast.sinks.files import PLUGIN as FILES
 from holdfast.sources.objects import PLUGIN as OBJECTS
-from holdfast.spark.engine import Recipe, SparkEngine
+from holdfast.spark.engine import SparkEngine
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -65,8 +66,8 @@ class Site:
             for name, form in (sinks or {"out": "parquet"}).items()
         }
         self.engine.close()
-        recipe = Recipe(self.source, processors, self.sinks, routes)
-        self.engine = SparkEngine(self.spark, {PIPELINE: recipe}, rounds=rounds)
+        pipeline = Pipeline(self.source, processors, self.sinks, routes)
+        self.engine = SparkEngine(self.spark, {PIPELINE: pipeline}, rounds=rounds)
 
     def batches(self, limits: Limits = Limits()) -> list[Batch]:
         """All batches of all objects, as a node would plan them one after the other."""

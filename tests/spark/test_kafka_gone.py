@@ -13,6 +13,7 @@ import pytest
 
 from holdfast.flow.batch import Batch, Cut, Name
 from holdfast.flow.engine import Failed, Report, Staged
+from holdfast.flow.pipeline import Pipeline
 from holdfast.leases.lease import Lease, Ownership, Status, new_lease
 from holdfast.registry import Registry
 from holdfast.sinks.files import PLUGIN as FILES
@@ -20,7 +21,7 @@ from holdfast.sources.kafka.config import KafkaConfig
 from holdfast.sources.kafka.reading import frame
 from holdfast.sources.kafka.source import KafkaSource
 from holdfast.spark import watching
-from holdfast.spark.engine import Recipe, SparkEngine
+from holdfast.spark.engine import SparkEngine
 from tests.servers.kafka import KafkaServer
 
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ def test_a_topic_that_goes_away_while_it_is_read_does_not_hold_up_others(
         "files", FILES.config.model_validate({"root": str(tmp_path), "format": "raw"}), Registry.installed()
     )
     sink.open("archive", durable=True)
-    engine = SparkEngine(spark, {"archive": Recipe(source, [], {"files": sink})})
+    engine = SparkEngine(spark, {"archive": Pipeline(source, [], {"files": sink})})
     try:
         # More than there is: its task waits for it when the topic goes away.
         engine.submit("archive", batches_of(source, left=9, stays=5))

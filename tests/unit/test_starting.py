@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from holdfast.app import own_generation
+from holdfast.assemble import own_generation
 from holdfast.config import load_text
 from holdfast.errors import StoreUnavailable
 from holdfast.leases.lease import Lease

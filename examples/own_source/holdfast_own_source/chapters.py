@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from holdfast import app
+from holdfast import assemble
 from holdfast.errors import HoldfastError, PartitionNotOwned, SessionExpired, SourceUnavailable
 from holdfast.events import Event
 from holdfast.leases.keeper import Keeper
@@ -99,10 +99,10 @@ def work(settings_file: Path, book: Book, output: Path) -> None:
 
     Raises `SupplierFailed` if the book cannot be listed: that is not the same as a book that has been read.
     """
-    settings = app.load_settings(settings_file)
-    store = app.open_store(settings)
+    settings = assemble.load_settings(settings_file)
+    store = assemble.open_store(settings)
     world = host_world(_report)
-    session = app.new_session(settings, store, world, pipelines=[])
+    session = assemble.new_session(settings, store, world, pipelines=[])
     keeper = Keeper(session, world)
     pipeline = settings.identifier(PIPELINE)
     coordinator = SourceCoordinator(

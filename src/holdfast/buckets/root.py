@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from holdfast.buckets.s3_access import PART_SIZE, PATIENCE, SCHEME, SMALLEST_PART, S3Access, split_root
 from holdfast.config import ByteSize, Options, Secret
 from holdfast.config.plugins import PLAIN_ERROR
 from holdfast.config.units import VALUE_ERROR
 from holdfast.registry import needing
+from holdfast.s3.access import PART_SIZE, PATIENCE, SCHEME, SMALLEST_PART, S3Access, split_root
 
 if TYPE_CHECKING:
     from holdfast.buckets.bucket import Bucket

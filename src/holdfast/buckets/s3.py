@@ -10,13 +10,13 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
 from holdfast.buckets.bucket import Bucket, Published, StagedFile, StagedWriter, Verdict
-from holdfast.buckets.s3_access import PART_SIZE, S3Access, Staging, Traits
-from holdfast.buckets.s3_client import client_of
-from holdfast.buckets.s3_objects import S3Objects
 from holdfast.buckets.s3_probe import probe
 from holdfast.buckets.s3_staged import STAGING, Remembered, S3Staged
 from holdfast.buckets.s3_writer import REGISTERED, S3Writer
 from holdfast.leases.lease import Json
+from holdfast.s3.access import PART_SIZE, S3Access, Staging, Traits
+from holdfast.s3.client import client_of
+from holdfast.s3.objects import S3Objects
 
 _Result = TypeVar("_Result")
 

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Self
 
-from holdfast.buckets.s3_access import Staging, Traits
-from holdfast.buckets.s3_client import Denied, Exists, Missing, Unable
-from holdfast.buckets.s3_objects import S3Objects
 from holdfast.buckets.s3_staged import HIDDEN
 from holdfast.errors import Refused, SinkUnavailable
+from holdfast.s3.access import Staging, Traits
+from holdfast.s3.client import Denied, Exists, Missing, Unable
+from holdfast.s3.objects import S3Objects
 
 RACES = 6
 RACERS = 4

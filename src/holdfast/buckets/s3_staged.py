@@ -14,12 +14,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from holdfast.buckets.bucket import Published, StagedFile
-from holdfast.buckets.s3_access import Traits
-from holdfast.buckets.s3_client import Exists, Missing
-from holdfast.buckets.s3_objects import PLACE, S3Objects
 from holdfast.buckets.s3_writer import REGISTERED
 from holdfast.flow.names import OURS
 from holdfast.leases.lease import Json
+from holdfast.s3.access import Traits
+from holdfast.s3.client import Exists, Missing
+from holdfast.s3.objects import PLACE, S3Objects
 
 STAGING = f"{OURS}/staging/"
 HIDDEN = f"{STAGING}."

@@ -9,10 +9,10 @@ from concurrent.futures import Future
 from functools import partial
 from typing import Literal
 
-from holdfast.buckets.s3_client import Missing
-from holdfast.buckets.s3_objects import PLACE, S3Objects
 from holdfast.errors import BatchError, SinkUnavailable
 from holdfast.leases.lease import Json
+from holdfast.s3.client import Missing
+from holdfast.s3.objects import PLACE, S3Objects
 
 REGISTERED = ".upload"
 """What the name of an upload's registry object ends with; the rest of the name is the place."""

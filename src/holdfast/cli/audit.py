@@ -46,16 +46,16 @@ def verify(
     Reads the store, all manifests and the listing of every `files` sink of the pipeline; changes nothing, and may run
     beside the pipeline. Ends with 1 on any doubt or file that cannot be read, with 3 if something cannot be reached.
     """
-    from holdfast import app
+    from holdfast import assemble
     from holdfast.cli.proofs import Report
 
-    settings = app.load_settings(file)
+    settings = assemble.load_settings(file)
     name = chosen_pipeline(settings, pipeline)
     with opened_store(settings) as store:
         if run is None:
-            subjects = app.with_redrives(settings, store, name, app.audited(settings, name))
+            subjects = assemble.with_redrives(settings, store, name, assemble.audited(settings, name))
         else:
-            subjects = app.audited_run(settings, store, name, run)
+            subjects = assemble.audited_run(settings, store, name, run)
         report = Report(deep=deep, offsets=all(subject.offsets for subject in subjects))
         proofs = report.watched(_proofs(subjects, store, deep=deep))
         if json:
@@ -90,16 +90,16 @@ def locate(  # noqa: PLR0913, PLR0917 - each is an option
     Give --topic, --partition and --offset for a message; or --files and --in. Ends with 1 if something asked for is in
     no file.
     """
-    from holdfast import app
+    from holdfast import assemble
 
-    settings = app.load_settings(file)
+    settings = assemble.load_settings(file)
     name = chosen_pipeline(settings, pipeline)
-    subjects = app.audited(settings, name)
+    subjects = assemble.audited(settings, name)
     with opened_store(settings) as store:
         if files or backup:
             if not (files and backup) or topic or partition is not None or offset is not None:
                 raise UsageError("give --files together with --in, and neither --topic, --partition nor --offset")
-            found = _in_backup(subjects, app.audited(settings, chosen_pipeline(settings, backup)), store, files)
+            found = _in_backup(subjects, assemble.audited(settings, chosen_pipeline(settings, backup)), store, files)
         elif topic is None or partition is None or offset is None:
             raise UsageError("give --topic, --partition and --offset of a message; or --files and --in")
         else:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from holdfast.config.models import Settings
     from holdfast.flow.letters import Letter
     from holdfast.flow.run import Run
-    from holdfast.jobs.letters import Taken
+    from holdfast.runs.letter_selection import Taken
 
 COLUMNS = ("SINK", "PARTITION", "REASON", "WAITING", "SENT AGAIN", "CANNOT BE", "FIRST", "LAST")
 LONGEST_REASON = 200
@@ -87,12 +87,12 @@ def redrive(
     Each is sent once and then marked; what fails again is another dead letter. Letters that do not hold their whole
     record are left, and told. The live pipeline goes on. Ends with 1 if a run did not complete.
     """
-    from holdfast import app
-    from holdfast.jobs.letters import Choice
-    from holdfast.jobs.redriving import look
-    from holdfast.jobs.redriving import redrive as send_again
+    from holdfast import assemble
+    from holdfast.runs.letter_selection import Choice
+    from holdfast.runs.redrive import look
+    from holdfast.runs.redrive import redrive as send_again
 
-    settings = app.load_settings(file)
+    settings = assemble.load_settings(file)
     name = chosen_pipeline(settings, pipeline)
     ended = True
     with opened_store(settings) as store:
@@ -128,13 +128,13 @@ class _Group:
 
 def _letters(file: str, pipeline: str | None, sink: str | None) -> Iterator[tuple[str, Letter]]:
     """Letters with the names of their sinks."""
-    from holdfast import app
-    from holdfast.jobs.redriving import box_of
+    from holdfast import assemble
     from holdfast.registry import Registry
+    from holdfast.runs.redrive import box_of
 
-    settings = app.load_settings(file)
+    settings = assemble.load_settings(file)
     name = chosen_pipeline(settings, pipeline)
-    built = app.build_parts(settings.pipelines[name], Registry.installed())
+    built = assemble.build_pipeline(settings.pipelines[name], Registry.installed())
     try:
         for one in _sinks(settings, name, sink):
             for letter in box_of(built, settings.identifier(name), one).letters():

@@ -60,9 +60,9 @@ def back(file: File, pipeline: PipelineName = None) -> None:
 
 @contextmanager
 def _generations(file: str, pipeline: str | None) -> Iterator[Generations]:
-    from holdfast import app
+    from holdfast import assemble
 
-    settings = app.load_settings(file)
+    settings = assemble.load_settings(file)
     name = chosen_pipeline(settings, pipeline)
     with opened_store(settings) as store:
-        yield app.generations(settings, store, name)
+        yield assemble.generations(settings, store, name)

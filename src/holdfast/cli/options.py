@@ -42,9 +42,9 @@ def chosen_pipeline(settings: Settings, asked: str | None) -> str:
 @contextmanager
 def opened_store(settings: Settings) -> Iterator[Store]:
     """The store of the file. Raises `UsageError` for one that only its own process can see."""
-    from holdfast import app
+    from holdfast import assemble
 
-    store = app.open_store(settings, create=False)
+    store = assemble.open_store(settings, create=False)
     try:
         if not store.shared:
             name = settings.coordination.store.name

@@ -16,7 +16,7 @@ from holdfast.leases.lease import Status
 
 if TYPE_CHECKING:
     from holdfast.leases.lease import Lease
-    from holdfast.leases.operate import Operator
+    from holdfast.leases.operator import Operator
 
 Key = Annotated[str, typer.Argument(metavar="KEY", help="The partition's key.")]
 Keys = Annotated[list[str], typer.Argument(metavar="KEY", help="Keys of one or more partitions.")]
@@ -131,12 +131,12 @@ def _purge(operator: Operator, seconds: float) -> int:
 
 @contextmanager
 def _operator(file: str, pipeline: str | None) -> Iterator[Operator]:
-    from holdfast import app
+    from holdfast import assemble
 
-    settings = app.load_settings(file)
+    settings = assemble.load_settings(file)
     name = chosen_pipeline(settings, pipeline)
     with opened_store(settings) as store:
-        yield app.operator(settings, store, name)
+        yield assemble.operator(settings, store, name)
 
 
 def _change(file: str, pipeline: str | None, keys: list[str], change: Callable[[Operator, str], Lease]) -> None:

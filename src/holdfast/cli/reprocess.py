@@ -13,11 +13,11 @@ from holdfast.cli.options import File, PipelineName, chosen_pipeline, opened_sto
 from holdfast.errors import UsageError
 
 if TYPE_CHECKING:
-    from holdfast.app import Emit
+    from holdfast.assemble import Emit
     from holdfast.config.models import Settings
     from holdfast.flow.run import Run
-    from holdfast.jobs.rewinding import Rewind
     from holdfast.leases.store import Store
+    from holdfast.runs.rewind import Rewind
 
 Topic = Annotated[str, typer.Option("--topic", metavar="NAME", help="The Kafka topic.")]
 KafkaPartition = Annotated[int, typer.Option("--partition", min=0, metavar="NUMBER", help="The Kafka partition.")]
@@ -64,11 +64,11 @@ def rewind(  # noqa: PLR0913, PLR0917 - each is an option
     With --replace they get the place of the old ones instead, which are moved below `_holdfast/replaced`; readers see a
     hole until the live pipeline has written the range again. A call that was interrupted is finished by the next one.
     """
-    from holdfast import app
-    from holdfast.jobs.rewinding import Rewind
-    from holdfast.jobs.rewinding import rewind as write_again
+    from holdfast import assemble
+    from holdfast.runs.rewind import Rewind
+    from holdfast.runs.rewind import rewind as write_again
 
-    settings = app.load_settings(file)
+    settings = assemble.load_settings(file)
     if (replace and root is not None) or (dry_run and not replace):
         raise UsageError("--root is for files beside the old ones, --dry-run is for --replace")
     asked = Rewind(chosen_pipeline(settings, pipeline), topic, partition, to)
@@ -92,11 +92,11 @@ def backfill(
 
     The files get the next generation and a root of their own, so that readers choose. The live pipeline goes on.
     """
-    from holdfast import app
-    from holdfast.jobs.backfilling import Backfill
-    from holdfast.jobs.backfilling import backfill as write_again
+    from holdfast import assemble
+    from holdfast.runs.backfill import Backfill
+    from holdfast.runs.backfill import backfill as write_again
 
-    settings = app.load_settings(file)
+    settings = assemble.load_settings(file)
     name = chosen_pipeline(settings, pipeline)
     if backup not in settings.pipelines:
         raise UsageError(f"there is no pipeline {backup!r} in this file; it has {', '.join(settings.pipelines)}")
@@ -106,7 +106,7 @@ def backfill(
 
 
 def _replace(settings: Settings, store: Store, asked: Rewind, *, dry_run: bool) -> None:
-    from holdfast.jobs.replacing import replacing_of
+    from holdfast.runs.replace import replacing_of
 
     replacing = replacing_of(settings, store, asked, log(), getpass.getuser())
     done = replacing.preview() if dry_run else replacing.carry_out()

@@ -39,14 +39,14 @@ def run(
 
     Any number of nodes may run the same file; they share the work through the store. The log goes to stderr.
     """
-    from holdfast import app
+    from holdfast import assemble, service
     from holdfast.observe.alerting import alerting
     from holdfast.observe.fanout import Consumer, Reporter
     from holdfast.observe.log import Log
     from holdfast.observe.metrics import Metrics
 
     ctx.meta[VERBOSE] = verbose or ctx.meta.get(VERBOSE, False)
-    settings = app.load_settings(file)
+    settings = assemble.load_settings(file)
     level: Level = "debug" if ctx.meta[VERBOSE] else "info"
     metrics = Metrics({settings.identifier(name): name for name in settings.pipelines})
     consumers: list[Consumer] = [Log(sys.stderr, form=log or settings.node.log, level=level), metrics]
@@ -54,7 +54,7 @@ def run(
     endpoint = None if port is None else metrics.serve(port, settings.node.metrics_address)
     try:
         with alerting(settings.alerts, node or settings.node.name, consumers) as alerts:
-            code = app.run(settings, Reporter([*consumers, alerts]), node_name=node, pipelines=pipeline or ())
+            code = service.run(settings, Reporter([*consumers, alerts]), node_name=node, pipelines=pipeline or ())
     finally:
         if endpoint is not None:
             endpoint.stop()

@@ -50,10 +50,10 @@ def join(file: File, run: RunId, pipeline: PipelineName = None) -> None:
 
     Needs the file with which the run was begun. Several nodes may join one run.
     """
-    from holdfast import app
-    from holdfast.jobs.joining import join_run
+    from holdfast import assemble
+    from holdfast.runs.join import join_run
 
-    settings = app.load_settings(file)
+    settings = assemble.load_settings(file)
     name = chosen_pipeline(settings, pipeline)
     with opened_store(settings) as store, _known(run):
         end(join_run(settings, store, name, run, log()), file)
@@ -75,12 +75,12 @@ def _cells(run: Run) -> tuple[Any, ...]:
 
 @contextmanager
 def _runs(file: str, pipeline: str | None) -> Iterator[Runs]:
-    from holdfast import app
+    from holdfast import assemble
 
-    settings = app.load_settings(file)
+    settings = assemble.load_settings(file)
     name = chosen_pipeline(settings, pipeline)
     with opened_store(settings) as store:
-        yield app.runs(settings, store, name)
+        yield assemble.runs(settings, store, name)
 
 
 @contextmanager

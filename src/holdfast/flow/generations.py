@@ -15,7 +15,7 @@ from typing import Protocol
 
 from holdfast.errors import PartitionNotFound, Refused, StoreUnavailable, UsageError
 from holdfast.leases.lease import Json, Lease, Ownership, Progress, Status
-from holdfast.leases.operate import Operator
+from holdfast.leases.operator import Operator
 from holdfast.leases.store import Store
 from holdfast.leases.world import World
 from holdfast.leases.writes import until_answered

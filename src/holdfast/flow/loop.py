@@ -12,15 +12,15 @@ from holdfast.errors import Halt, Interrupted, StoreUnavailable
 from holdfast.events import BatchCancelled, DiscoveryFailed, NothingAcquired, PipelineFinished, Unreachable
 from holdfast.flow.apart import call_apart, described, reported
 from holdfast.flow.batch import Limits, Name
-from holdfast.flow.committing import Committer
+from holdfast.flow.capacity import Reach
+from holdfast.flow.commit import Committer
 from holdfast.flow.engine import Advanced, Engine, Report, Staged
 from holdfast.flow.finalizer import finalizers
 from holdfast.flow.generations import FixedGeneration, NodeGeneration
-from holdfast.flow.handing import HandingOff
-from holdfast.flow.held import Held, Holdings
-from holdfast.flow.planning import Planner
-from holdfast.flow.publishing import Publisher
-from holdfast.flow.reach import Reach
+from holdfast.flow.handoff import HandingOff
+from holdfast.flow.holdings import Held, Holdings
+from holdfast.flow.plan import Planner
+from holdfast.flow.publish import Publisher
 from holdfast.flow.rounds import Rounds
 from holdfast.flow.sink import Sink
 from holdfast.flow.source import Source

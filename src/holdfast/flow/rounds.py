@@ -15,7 +15,7 @@ from holdfast.errors import LeaseLost
 from holdfast.events import RoundSubmitted
 from holdfast.flow.batch import Batch, Cut
 from holdfast.flow.engine import Engine
-from holdfast.flow.held import SUSPECT_AFTER_TAKEOVERS, Held, Holdings
+from holdfast.flow.holdings import SUSPECT_AFTER_TAKEOVERS, Held, Holdings
 from holdfast.flow.watchdog import Watchdog
 from holdfast.leases import transitions
 from holdfast.leases.coordinator import Coordinator

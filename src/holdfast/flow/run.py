@@ -17,7 +17,7 @@ from holdfast.errors import Refused, UsageError
 from holdfast.leases import transitions
 from holdfast.leases.coordinator import Coordinator
 from holdfast.leases.lease import Counts, Json, Lease, Ownership, Partition, Progress, Status
-from holdfast.leases.operate import Operator
+from holdfast.leases.operator import Operator
 from holdfast.leases.store import Swap
 from holdfast.leases.transitions import claimable, stamped
 from holdfast.leases.writes import add_surely

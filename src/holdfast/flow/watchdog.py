@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast.flow.held import Held, Holdings
+from holdfast.flow.holdings import Held, Holdings
 from holdfast.leases.world import Clock
 
 

@@ -27,7 +27,7 @@ from holdfast.leases import transitions
 from holdfast.leases.coordinator import ClaimPolicy, Coordinator
 from holdfast.leases.discovery import Discovery, Supplier
 from holdfast.leases.lease import Json, Lease, Partition, Status
-from holdfast.leases.operate import Operator
+from holdfast.leases.operator import Operator
 from holdfast.leases.session import Session
 from holdfast.leases.store import Store
 from holdfast.leases.world import World

@@ -18,15 +18,14 @@ from typing import TYPE_CHECKING
 from holdfast.errors import BatchError, Unavailable
 from holdfast.flow.batch import Batch
 from holdfast.flow.engine import Engine, Failed, Report
+from holdfast.flow.pipeline import Pipeline
 from holdfast.flow.source import Source
 from holdfast.spark.failures import is_of_the_host, quieten, readable, session_is_gone
-from holdfast.spark.job import Recipe, run_job
+from holdfast.spark.job import run_job
 from holdfast.spark.watching import watched
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-__all__ = ["Recipe", "Round", "SparkEngine"]
 
 CLOSE_PATIENCE = 2.0
 CANCELLED = "the round was cancelled"
@@ -37,7 +36,7 @@ class Round:
     """Batches that were submitted together. `wanted` and `cancelled` belong to the engine's caller."""
 
     group: str
-    recipe: Recipe
+    pipeline: Pipeline
     batches: list[Batch]
     wanted: set[str]
     cancelled: threading.Event = field(default_factory=threading.Event)
@@ -49,10 +48,10 @@ class SparkEngine(Engine):
     Up to `rounds` run at the same time; Spark gives the cores to the first and what it leaves to the next.
     """
 
-    def __init__(self, spark: SparkSession, recipes: Mapping[str, Recipe], *, rounds: int = 2) -> None:
+    def __init__(self, spark: SparkSession, pipelines: Mapping[str, Pipeline], *, rounds: int = 2) -> None:
         quieten()
         self._spark = spark
-        self._recipes = dict(recipes)
+        self._pipelines = dict(pipelines)
         self._limit = rounds
         self._todo: queue.SimpleQueue[Round | None] = queue.SimpleQueue()
         self._told: queue.SimpleQueue[Report | Round] = queue.SimpleQueue()
@@ -71,7 +70,7 @@ class SparkEngine(Engine):
     def submit(self, pipeline: str, batches: Sequence[Batch]) -> None:
         self._submitted += 1
         group = f"holdfast-{id(self):x}-{self._submitted}"
-        carried = Round(group, self._recipes[pipeline], list(batches), {batch.id for batch in batches})
+        carried = Round(group, self._pipelines[pipeline], list(batches), {batch.id for batch in batches})
         self._rounds.append(carried)
         self._todo.put(carried)
 
@@ -177,13 +176,13 @@ class SparkEngine(Engine):
         while todo and not carried.cancelled.is_set():
             batches = todo.pop()
             try:
-                with watched(carried.recipe.source, batches, partial(self._cancel_jobs, carried)):
-                    reports = run_job(self._spark, carried.recipe, batches)
+                with watched(carried.pipeline.source, batches, partial(self._cancel_jobs, carried)):
+                    reports = run_job(self._spark, carried.pipeline, batches)
                 yield from reports
             except Exception as error:
                 if carried.cancelled.is_set() or self._is_gone(error):
                     raise
-                reports, again = _after_failure(carried.recipe.source, batches, error)
+                reports, again = _after_failure(carried.pipeline.source, batches, error)
                 yield from reports
                 todo += again
 

@@ -5,16 +5,15 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from holdfast.errors import BatchError, HoldfastError, Refused, Unavailable
 from holdfast.flow.batch import Batch
 from holdfast.flow.engine import Failed, Report, Staged, TaskEnd, common_end
+from holdfast.flow.pipeline import Pipeline
 from holdfast.flow.processor import Processor, TaskStep
-from holdfast.flow.routes import Routes
-from holdfast.flow.sink import Sink
 from holdfast.flow.source import (
     BATCH_COLUMN,
     ITEM_COLUMN,
@@ -22,12 +21,9 @@ from holdfast.flow.source import (
     SIZE_COLUMN,
     SYSTEM_COLUMNS,
     DirectRead,
-    Source,
 )
 from holdfast.flow.staging import staged_batch
-from holdfast.leases.codec import size_without_receipts
 from holdfast.leases.lease import Counts, Json
-from holdfast.leases.store import SMALLEST_BODY
 from holdfast.spark.arrow import frame_of, run_tasks
 from holdfast.spark.failures import readable, session_is_gone
 from holdfast.spark.gate import GateBefore
@@ -41,43 +37,17 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 
-RECEIPT_MARGIN = 8 * 1024
-"""For the range and the token of each receipt, and a position that is longer than the last one."""
 FEW_FILES = 16
 """So few fit into any row."""
 
 
-@dataclass(frozen=True)
-class Recipe:
-    """How the rows of one pipeline move."""
-
-    source: Source
-    processors: Sequence[Processor]
-    sinks: Mapping[str, Sink]
-    routes: Routes = field(default_factory=Routes)
-
-    max_receipt_bytes: int = SMALLEST_BODY
-    """What the store can keep of a row's receipts, with the rest of the row."""
-
-    def receipt_bytes(self, batch: Batch) -> int:
-        """What the receipt of one sink may take in the row of the batch."""
-        rest = size_without_receipts(batch.lease) + RECEIPT_MARGIN
-        each = len(self.sinks) * len(json.dumps(batch.cut.gaps))
-        return max(0, self.max_receipt_bytes - rest - each) // max(1, len(self.sinks))
-
-    @property
-    def has_routes(self) -> bool:
-        """Whether conditions over the last processor's rows decide where these go."""
-        return bool(self.routes.by_sink)
-
-
-def run_job(spark: SparkSession, recipe: Recipe, batches: Sequence[Batch]) -> list[Report]:
+def run_job(spark: SparkSession, pipeline: Pipeline, batches: Sequence[Batch]) -> list[Report]:
     """Stage the batches; blocks until Spark is done. One report for each, also for those without rows.
 
     Raises what Spark raises when it fails the job, and `BatchError` when the job as a whole cannot be trusted.
     """
     try:
-        job = _planned(spark, recipe, batches)
+        job = _planned(spark, pipeline, batches)
     except Unavailable as away:
         return [Failed(batch.id, str(away), unavailable=True) for batch in batches]
     except Exception as error:
@@ -85,18 +55,18 @@ def run_job(spark: SparkSession, recipe: Recipe, batches: Sequence[Batch]) -> li
             raise
         # The plan is the same for every batch: halves of the round would fail in the same way.
         reason = str(error) if isinstance(error, HoldfastError) else readable(error)
-        away_now = recipe.source.is_away(str(error))
+        away_now = pipeline.source.is_away(str(error))
         return [Failed(batch.id, reason, unavailable=away_now, what="source") for batch in batches]
     told, dropped = job.run()
     try:
-        doubts = recipe.source.doubts(batches)
+        doubts = pipeline.source.doubts(batches)
     except Unavailable as away:
         return [Failed(batch.id, str(away), unavailable=True, what="source") for batch in batches]
     read = {} if job.tally is None else job.tally.source.rows_of([batch.id for batch in batches])
     reports = [
         Failed(batch.id, doubts[batch.id])
         if batch.id in doubts
-        else _report(recipe, batch, told.get(batch.id, []), read)
+        else _report(pipeline, batch, told.get(batch.id, []), read)
         for batch in batches
     ]
     return _with_dropped(reports, dropped)
@@ -138,7 +108,7 @@ class _Job:
         return told, dropped
 
 
-def _report(recipe: Recipe, batch: Batch, told: Sequence[BatchReport], read: Mapping[str, int] = {}) -> Report:
+def _report(pipeline: Pipeline, batch: Batch, told: Sequence[BatchReport], read: Mapping[str, int] = {}) -> Report:
     """`read`: rows that came to the processors of the frame, where there are any."""
     for part in told:
         if part.error is not None:
@@ -152,19 +122,19 @@ def _report(recipe: Recipe, batch: Batch, told: Sequence[BatchReport], read: Map
         cut_at = common_end([*ends, *(TaskEnd(0, part.left, reads=True) for part in told if part.left is not None)])
         receipts = {
             name: sink.receipt([part.parts[name] for part in told if name in part.parts])
-            | _share(recipe, name, told, counts)
-            for name, sink in recipe.sinks.items()
+            | _share(pipeline, name, told, counts)
+            for name, sink in pipeline.sinks.items()
         }
-        _check_size(recipe, batch, receipts)
+        _check_size(pipeline, batch, receipts)
     except BatchError as wrong:
         return Failed(batch.id, str(wrong))
     staged = Staged(batch.id, batch.cut.end, batch.cut.last, receipts, counts, dropped=inside)
     staged = replace(staged, size=sum(part.size for part in told))
     if cut_at is not None:
-        return replace(staged, end=recipe.source.cut_short(batch, cut_at), last=False)
+        return replace(staged, end=pipeline.source.cut_short(batch, cut_at), last=False)
     damage = next((part.damage for part in told if part.damage is not None), None)
     if damage is not None:
-        return replace(staged, end=recipe.source.damaged(batch.cut.end, damage), last=False)
+        return replace(staged, end=pipeline.source.damaged(batch.cut.end, damage), last=False)
     return staged
 
 
@@ -176,12 +146,12 @@ def _dropped_in_tasks(told: Sequence[BatchReport]) -> dict[str, int]:
     return dict(dropped)
 
 
-def _check_size(recipe: Recipe, batch: Batch, receipts: Mapping[str, Json]) -> None:
+def _check_size(pipeline: Pipeline, batch: Batch, receipts: Mapping[str, Json]) -> None:
     """Raise `BatchError` if the row could not hold the receipts: each task has kept the bound for itself alone."""
     for sink, receipt in receipts.items():
         if len(files := receipt.get("files", ())) <= FEW_FILES:
             continue
-        if (size := len(json.dumps(receipt))) > (most := recipe.receipt_bytes(batch)):
+        if (size := len(json.dumps(receipt))) > (most := pipeline.receipt_bytes(batch)):
             raise BatchError(
                 f"sink {sink!r} has {len(files)} files of this batch, whose receipt takes {size} bytes; the row of the "
                 f"store has room for {most}. Keep the rows of a batch in one task, or let records have fewer partition "
@@ -189,48 +159,48 @@ def _check_size(recipe: Recipe, batch: Batch, receipts: Mapping[str, Json]) -> N
             )
 
 
-def _share(recipe: Recipe, sink: str, told: Sequence[BatchReport], counts: Counts) -> Json:
+def _share(pipeline: Pipeline, sink: str, told: Sequence[BatchReport], counts: Counts) -> Json:
     """How many of the batch's rows a sink with routes was given: counted apart from what it says it has staged."""
-    if sink not in recipe.routes.by_sink:
+    if sink not in pipeline.routes.by_sink:
         return {}
     return {"routed": {"rows": sum(part.given.get(sink, 0) for part in told), "of": counts.processed}}
 
 
-def _planned(spark: SparkSession, recipe: Recipe, batches: Sequence[Batch]) -> _Job:
-    direct = recipe.source.direct(spark, batches)
+def _planned(spark: SparkSession, pipeline: Pipeline, batches: Sequence[Batch]) -> _Job:
+    direct = pipeline.source.direct(spark, batches)
     if direct is None:
-        return _read_by_frame(spark, recipe, batches)
+        return _read_by_frame(spark, pipeline, batches)
     if not direct.tasks:
         return _Job(None)
-    before, steps = _parted(recipe)
-    stage = None if before or recipe.has_routes else _without_expressions(recipe, batches, direct, steps)
+    before, steps = _parted(pipeline)
+    stage = None if before or pipeline.has_routes else _without_expressions(pipeline, batches, direct, steps)
     if stage is not None:
         return _Job(run_tasks(spark, direct.tasks, partial(_read_and_stage, direct, stage), REPORT_SCHEMA))
     tally = ProcessorTally(spark, before)
     frame = _processed(tally, frame_of(spark, direct, tally.source))
-    return _Job(_staged(frame, recipe, batches, steps), tally)
+    return _Job(_staged(frame, pipeline, batches, steps), tally)
 
 
-def _read_by_frame(spark: SparkSession, recipe: Recipe, batches: Sequence[Batch]) -> _Job:
+def _read_by_frame(spark: SparkSession, pipeline: Pipeline, batches: Sequence[Batch]) -> _Job:
     from pyspark.sql.types import StructType
 
-    frame = recipe.source.read(spark, batches)
-    before, steps = _parted(recipe)
+    frame = pipeline.source.read(spark, batches)
+    before, steps = _parted(pipeline)
     if not before:
-        narrow = frame if recipe.has_routes else _narrowed(spark, recipe, batches, frame, steps)
-        return _Job(_staged(narrow, recipe, batches, steps))
+        narrow = frame if pipeline.has_routes else _narrowed(spark, pipeline, batches, frame, steps)
+        return _Job(_staged(narrow, pipeline, batches, steps))
     tally, gate = ProcessorTally(spark, before), GateBefore(spark, [staged_batch(batch) for batch in batches])
     kept = StructType([one for one in frame.schema.fields if one.name != SIZE_COLUMN])
     counted = frame.mapInArrow(_counting(tally.source, gate), kept)
-    return _Job(_staged(_processed(tally, counted), recipe, batches, steps), tally, gate)
+    return _Job(_staged(_processed(tally, counted), pipeline, batches, steps), tally, gate)
 
 
 def _narrowed(
-    spark: SparkSession, recipe: Recipe, batches: Sequence[Batch], frame: DataFrame, steps: Mapping[str, TaskStep]
+    spark: SparkSession, pipeline: Pipeline, batches: Sequence[Batch], frame: DataFrame, steps: Mapping[str, TaskStep]
 ) -> DataFrame:
     """The same frame without columns that nobody wants, if the source can leave them out."""
-    wanted = _inputs(_wanted(recipe, _data_fields(frame.schema)), steps)
-    narrow = None if wanted is None else recipe.source.narrowed(spark, batches, wanted)
+    wanted = _inputs(_wanted(pipeline, _data_fields(frame.schema)), steps)
+    narrow = None if wanted is None else pipeline.source.narrowed(spark, batches, wanted)
     return frame if narrow is None else narrow
 
 
@@ -239,12 +209,12 @@ def _counting(tally: SourceTally, gate: GateBefore) -> Callable[[Iterator[Any]],
     return lambda portions: tally.counted_here(gate.through(portions))
 
 
-def _parted(recipe: Recipe) -> tuple[dict[str, Processor], dict[str, TaskStep]]:
+def _parted(pipeline: Pipeline) -> tuple[dict[str, Processor], dict[str, TaskStep]]:
     """Processors of the frame, and the last ones that run inside the staging task; none do before routes."""
-    before = dict(zip(numbered_names(recipe.processors), recipe.processors, strict=True))
+    before = dict(zip(numbered_names(pipeline.processors), pipeline.processors, strict=True))
     steps = list[tuple[str, TaskStep]]()
     for name, processor in reversed(before.items()):
-        step = None if recipe.has_routes else processor.in_task()
+        step = None if pipeline.has_routes else processor.in_task()
         if step is None:
             break
         steps.insert(0, (name, step))
@@ -263,41 +233,41 @@ def _read_and_stage(direct: DirectRead, stage: StageTask, task: int) -> Any:
 
 
 def _without_expressions(
-    recipe: Recipe, batches: Sequence[Batch], direct: DirectRead, steps: Mapping[str, TaskStep]
+    pipeline: Pipeline, batches: Sequence[Batch], direct: DirectRead, steps: Mapping[str, TaskStep]
 ) -> StageTask | None:
     """How to stage the rows as they were read; None if a sink wants an expression over them."""
     if steps:
-        return _stage_task(recipe, batches, dict.fromkeys(recipe.sinks), steps)
+        return _stage_task(pipeline, batches, dict.fromkeys(pipeline.sinks), steps)
     fields, names = _data_fields(direct.schema), dict[str, Mapping[str, str] | None]()
-    for name, sink in recipe.sinks.items():
+    for name, sink in pipeline.sinks.items():
         columns = sink.stager().plain_columns(fields)
         if columns is None:
             return None
         names[name] = {own: own for own in columns}
-    return _stage_task(recipe, batches, names)
+    return _stage_task(pipeline, batches, names)
 
 
 def _staged(
-    frame: DataFrame, recipe: Recipe, batches: Sequence[Batch], steps: Mapping[str, TaskStep] = {}
+    frame: DataFrame, pipeline: Pipeline, batches: Sequence[Batch], steps: Mapping[str, TaskStep] = {}
 ) -> DataFrame:
     """The frame with staging as its last step. Sinks share columns; each expression gets a name of its own."""
     from pyspark.sql import functions as sql
 
     fields = _data_fields(frame.schema)
-    wanted = _wanted(recipe, fields)
+    wanted = _wanted(pipeline, fields)
     ours = [name for name in (*SYSTEM_COLUMNS, *OPTIONAL_COLUMNS) if name in frame.columns]
-    routes, taken = routed(frame, recipe.routes)
+    routes, taken = routed(frame, pipeline.routes)
     carried: dict[str, Column] = {name: sql.col(name) for name in ours} | routes
     names: dict[str, dict[str, str] | None]
     if steps:
-        names = dict.fromkeys(recipe.sinks)
+        names = dict.fromkeys(pipeline.sinks)
         needed = _inputs(wanted, steps)
         for name in fields.names:
             if needed is None or name in needed:
                 carried[name] = sql.col(quoted(name))
     else:
         names = {sink: _carry(carried, index, columns) for index, (sink, columns) in enumerate(wanted.items())}
-    task = _stage_task(recipe, batches, names, steps, taken)
+    task = _stage_task(pipeline, batches, names, steps, taken)
     return frame.select(*carried.values()).mapInArrow(task, REPORT_SCHEMA)
 
 
@@ -322,26 +292,26 @@ def _inputs(wanted: Mapping[str, Mapping[str, Any]], steps: Mapping[str, TaskSte
 
 
 def _stage_task(
-    recipe: Recipe,
+    pipeline: Pipeline,
     batches: Sequence[Batch],
     names: Mapping[str, Mapping[str, str] | None],
     steps: Mapping[str, TaskStep] = {},
     taken: Mapping[str, str] = {},
 ) -> StageTask:
     sinks = {
-        name: SinkTask(sink.stager_for(batches), names[name], taken.get(name)) for name, sink in recipe.sinks.items()
+        name: SinkTask(sink.stager_for(batches), names[name], taken.get(name)) for name, sink in pipeline.sinks.items()
     }
-    changed = any(processor.changes_rows for processor in recipe.processors)
+    changed = any(processor.changes_rows for processor in pipeline.processors)
     bounded = any(sink.stager.bounded for sink in sinks.values())
     told = [
-        staged_batch(batch, changed=changed, max_receipt_bytes=recipe.receipt_bytes(batch) if bounded else None)
+        staged_batch(batch, changed=changed, max_receipt_bytes=pipeline.receipt_bytes(batch) if bounded else None)
         for batch in batches
     ]
     return StageTask(told, sinks, steps)
 
 
-def _wanted(recipe: Recipe, fields: StructType) -> dict[str, Mapping[str, Any]]:
-    return {name: sink.stager().columns(fields) for name, sink in recipe.sinks.items()}
+def _wanted(pipeline: Pipeline, fields: StructType) -> dict[str, Mapping[str, Any]]:
+    return {name: sink.stager().columns(fields) for name, sink in pipeline.sinks.items()}
 
 
 def _data_fields(schema: StructType) -> StructType:

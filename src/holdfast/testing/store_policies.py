@@ -11,7 +11,7 @@ from holdfast.events import NodeExpired, PartitionHalted, PartitionOrphaned
 from holdfast.leases import transitions
 from holdfast.leases.coordinator import ClaimPolicy, Coordinator
 from holdfast.leases.lease import Key, Lease, Partition, Status
-from holdfast.leases.operate import Operator
+from holdfast.leases.operator import Operator
 from holdfast.leases.session import NodeInfo, Session, SessionTiming, nodes_of
 from holdfast.leases.source_coordinator import SourceCoordinator
 from holdfast.leases.store import ClaimingStore, Query, Store

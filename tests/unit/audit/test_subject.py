@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast import app
+from holdfast import assemble
 from holdfast.audit.subject import Subject
 from holdfast.errors import UsageError
 
@@ -22,7 +22,7 @@ def audited(folder: Path, *, source: str = KAFKA, processors: str = "[]", sinks:
         f"pipelines:\n  archive:\n    generation: 3\n    source: {{{source}}}\n    processors: {processors}\n"
         f"    sinks:\n      {sinks}\n".replace("ROOT", str(folder))
     )
-    return app.audited(app.load_settings(path), "archive")
+    return assemble.audited(assemble.load_settings(path), "archive")
 
 
 def test_a_sink_is_known_by_pipeline_name_root_and_generation(tmp_path: Path) -> None:

@@ -13,9 +13,9 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
 
-from holdfast.buckets import s3_client
-from holdfast.buckets.s3_access import S3Access
-from holdfast.buckets.s3_client import Exists, Missing, Unable
+from holdfast.s3 import client as s3_client
+from holdfast.s3.access import S3Access
+from holdfast.s3.client import Exists, Missing, Unable
 
 
 @dataclass

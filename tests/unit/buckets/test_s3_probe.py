@@ -7,8 +7,8 @@ import pytest
 from holdfast.buckets import s3_writer
 from holdfast.buckets.bucket import Published
 from holdfast.buckets.s3 import S3Bucket
-from holdfast.buckets.s3_access import SMALLEST_PART, Staging, Traits, split_root
 from holdfast.errors import BatchError, Refused
+from holdfast.s3.access import SMALLEST_PART, Staging, Traits, split_root
 from holdfast.testing.buckets import KEY, BucketBehaviour, staged
 from tests.unit.buckets.fake_s3 import FakeS3
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from holdfast import app
+from holdfast import assemble
 from holdfast.cli.root import app as commands
 from holdfast.leases.coordinator import ClaimPolicy, Coordinator
 from holdfast.leases.session import Session
@@ -41,17 +41,17 @@ class Site:
         return str(path)
 
     def store(self, file: str) -> Store:
-        return app.open_store(app.load_settings(file))
+        return assemble.open_store(assemble.load_settings(file))
 
     def session(self, file: str, store: Store, node: str = "replica1") -> Session:
-        settings = app.load_settings(file)
-        session = app.new_session(settings, store, host_world(lambda _: None), list(settings.pipelines), node)
+        settings = assemble.load_settings(file)
+        session = assemble.new_session(settings, store, host_world(lambda _: None), list(settings.pipelines), node)
         session.join()
         return session
 
     def coordinator(self, file: str, pipeline: str = "orders", node: str = "replica1") -> Coordinator:
         """The leases of a pipeline in the hands of a node that has joined."""
-        settings, store = app.load_settings(file), self.store(file)
+        settings, store = assemble.load_settings(file), self.store(file)
         session = self.session(file, store, node)
         world = host_world(lambda _: None)
         return Coordinator(store, world, session, settings.identifier(pipeline), policy=ClaimPolicy())

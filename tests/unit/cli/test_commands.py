@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from holdfast import __version__, app
+from holdfast import __version__, service
+from holdfast.assemble import Emit
 from holdfast.config.models import Settings
 from holdfast.events import NothingAcquired, PartitionFailed
 from holdfast.leases.lease import Partition
@@ -171,13 +172,13 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """What `run` asks of the composition root, which does not start Spark here."""
     asked: dict[str, Any] = {"answer": 0}
 
-    def run(settings: Settings, emit: app.Emit, *, node_name: str | None = None, pipelines: Sequence[str] = ()) -> int:
+    def run(settings: Settings, emit: Emit, *, node_name: str | None = None, pipelines: Sequence[str] = ()) -> int:
         asked.update(settings=settings, node_name=node_name, pipelines=list(pipelines))
         emit(PartitionFailed("prod|orders", "a", "no more retries"))
         emit(NothingAcquired("prod|orders"))
         return int(asked["answer"])
 
-    monkeypatch.setattr(app, "run", run)
+    monkeypatch.setattr(service, "run", run)
     return asked
 
 

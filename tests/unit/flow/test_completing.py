@@ -10,7 +10,7 @@ from holdfast.events import BatchPublished, PartitionClosed, PartitionCompleted,
 from holdfast.flow.batch import Close, Limits
 from holdfast.flow.sink import Publication, PublishResult
 from holdfast.leases.lease import Json, Lease, Status
-from holdfast.leases.operate import Operator
+from holdfast.leases.operator import Operator
 from holdfast.sinks.files.sink import FilesSink
 from holdfast.testing.flows import NumbersSource
 from tests.unit.flow.rig import PIPELINE, Fleet, TestNode

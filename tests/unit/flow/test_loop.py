@@ -11,7 +11,7 @@ from holdfast.flow.batch import Limits
 from holdfast.flow.engine import Advanced, Failed, Staged
 from holdfast.flow.sink import Publication, PublishResult
 from holdfast.leases.lease import Counts, Lease, Partition, Status
-from holdfast.leases.operate import Operator
+from holdfast.leases.operator import Operator
 from holdfast.leases.store import ClaimRequest
 from holdfast.leases.transitions import RetryLimits
 from holdfast.sinks.files.sink import FilesSink

@@ -9,7 +9,7 @@ from holdfast.flow.batch import Cut, Done, Limits, Wait
 from holdfast.flow.generations import FixedGeneration
 from holdfast.flow.manifest import decode_manifest
 from holdfast.leases.lease import Lease, Status
-from holdfast.leases.operate import Operator
+from holdfast.leases.operator import Operator
 from holdfast.testing.flows import NumbersSource
 from tests.unit.flow.rig import PIPELINE, Fleet, TestNode
 

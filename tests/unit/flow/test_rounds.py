@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from holdfast.flow.batch import Cut, Name
-from holdfast.flow.held import Held
+from holdfast.flow.holdings import Held
 from holdfast.flow.rounds import grouped
 from holdfast.leases.lease import Status
 from holdfast.leases.transitions import RetryLimits

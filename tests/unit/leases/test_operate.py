@@ -8,7 +8,7 @@ from holdfast.errors import LeaseLost, PartitionNotFound, PartitionUpdateFailed,
 from holdfast.leases import transitions
 from holdfast.leases.floor import REST, read_floor
 from holdfast.leases.lease import Commit, Lease, Partition, Status
-from holdfast.leases.operate import Operator
+from holdfast.leases.operator import Operator
 from holdfast.leases.store import Outcome, Swap
 from holdfast.leases.transitions import RetryLimits
 from holdfast.testing.faults import Fault

@@ -24,7 +24,7 @@ from holdfast.events import (
 from holdfast.leases import transitions
 from holdfast.leases.floor import REST, read_floor
 from holdfast.leases.lease import Partition, Status
-from holdfast.leases.operate import Operator
+from holdfast.leases.operator import Operator
 from holdfast.leases.source_coordinator import SourceCoordinator
 from holdfast.testing.faults import Fault
 from holdfast.testing.rows import PIPELINE

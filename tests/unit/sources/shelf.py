@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from holdfast.buckets import s3_client
-from holdfast.buckets.s3_access import S3Access
-from holdfast.buckets.s3_client import Exists, Missing, Unable
 from holdfast.errors import HoldfastError, SinkUnavailable
+from holdfast.s3 import client as s3_client
+from holdfast.s3.access import S3Access
+from holdfast.s3.client import Exists, Missing, Unable
 from holdfast.sources.objects import PLUGIN
 from holdfast.sources.objects.s3_site import ANSWER_WITHIN
 from holdfast.sources.objects.source import ObjectsSource

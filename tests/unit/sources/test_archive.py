@@ -16,7 +16,7 @@ from holdfast.errors import BatchError, Refused
 from holdfast.flow.batch import Batch, Cut, Done, Limits, Name
 from holdfast.flow.deadletter import BATCH, decode_fault
 from holdfast.flow.format import Format
-from holdfast.flow.policy import UploadPolicy
+from holdfast.flow.upload_policy import UploadPolicy
 from holdfast.formats.raw import Raw
 from holdfast.formats.text import PLUGIN as TEXT
 from holdfast.leases.lease import Lease, Progress, new_lease

@@ -12,10 +12,11 @@ import pytest
 from holdfast.errors import SourceUnavailable
 from holdfast.flow.batch import Batch, Cut, Name
 from holdfast.flow.engine import Failed, Report, Staged
+from holdfast.flow.pipeline import Pipeline
 from holdfast.leases.lease import Lease
 from holdfast.spark import engine as engines
 from holdfast.spark import watching
-from holdfast.spark.engine import Recipe, SparkEngine
+from holdfast.spark.engine import SparkEngine
 from holdfast.testing.flows import NumbersSource
 
 TIMED_OUT = "Lost task 0.0 in stage 3.0 (TID 5): java.util.concurrent.TimeoutException: Cannot fetch record"
@@ -55,9 +56,9 @@ class Stand:
         )
         spark: Any = SimpleNamespace(sparkContext=context)
         monkeypatch.setattr(engines, "run_job", self._run)
-        self.engine = SparkEngine(spark, {"p": Recipe(self.source, [], {})}, rounds=1)
+        self.engine = SparkEngine(spark, {"p": Pipeline(self.source, [], {})}, rounds=1)
 
-    def _run(self, _spark: Any, _recipe: Recipe, batches: Sequence[Batch]) -> list[Report]:
+    def _run(self, _spark: Any, _recipe: Pipeline, batches: Sequence[Batch]) -> list[Report]:
         keys = "".join(batch.lease.key for batch in batches)
         self.jobs.append(keys)
         self.fails(keys)

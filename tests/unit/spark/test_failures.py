@@ -10,8 +10,9 @@ from py4j.protocol import Py4JNetworkError
 
 from holdfast.errors import Unavailable
 from holdfast.flow.batch import Batch, Cut, Name
+from holdfast.flow.pipeline import Pipeline
 from holdfast.leases.lease import Lease
-from holdfast.spark.engine import Recipe, SparkEngine
+from holdfast.spark.engine import SparkEngine
 from holdfast.spark.failures import MAX_ERROR, is_of_the_host, readable, session_is_gone
 from holdfast.testing.flows import NumbersSource
 
@@ -128,7 +129,7 @@ def test_a_session_that_is_gone_is_told_from_a_job_that_failed() -> None:
 
 def test_when_spark_is_gone_no_batch_is_handed_back_as_innocent_and_the_node_is_told_once() -> None:
     source = NumbersSource({"a": 1, "b": 1})
-    engine = SparkEngine(GoneSpark(), {"numbers": Recipe(source, (), {})})  # type: ignore[arg-type]
+    engine = SparkEngine(GoneSpark(), {"numbers": Pipeline(source, (), {})})  # type: ignore[arg-type]
     batches = [Batch(key, Lease("numbers", key), Name("numbers", key), Cut(0, 1)) for key in "ab"]
     engine.submit("numbers", batches)
     with pytest.raises(Unavailable, match="Connection refused"):

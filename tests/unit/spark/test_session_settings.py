@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.app import engine_of
+from holdfast.assemble import engine_of
 from holdfast.config import load_text
 from holdfast.events import Event, Notice
 from holdfast.registry import Registry

@@ -17,6 +17,7 @@ from holdfast.errors import BatchError
 from holdfast.flow.batch import Batch, Cut, Name
 from holdfast.flow.deadletter import record_fault
 from holdfast.flow.engine import Failed, Report, Staged, TaskEnd, common_end
+from holdfast.flow.pipeline import Pipeline
 from holdfast.flow.staging import staged_batch
 from holdfast.formats.text import PLUGIN as TEXT
 from holdfast.formats.text import TextConfig
@@ -29,7 +30,7 @@ from holdfast.sinks.files.sink import FilesSink
 from holdfast.sinks.files.staging import FilesStager
 from holdfast.sources.kafka.config import KafkaConfig
 from holdfast.sources.kafka.source import KafkaSource
-from holdfast.spark.job import Recipe, _report
+from holdfast.spark.job import _report
 from holdfast.spark.staging import BatchReport, SinkTask, StageTask
 from holdfast.testing.flows import MemoryBucket
 
@@ -58,7 +59,7 @@ class Desk:
     def __init__(self, row_bytes: int = 1 << 20, lease: Lease | None = None, **bounds: Any) -> None:
         self.bucket = MemoryBucket()
         self.stager = FilesStager(self.bucket, TEXT.build(TextConfig()), **bounds)
-        self.recipe = Recipe(
+        self.pipeline = Pipeline(
             SOURCE, [], {"files": FilesSink("files", self.bucket, self.stager)}, max_receipt_bytes=row_bytes
         )
         owned = Ownership(Status.ASSIGNED, "me", 1, 1)
@@ -75,11 +76,11 @@ class Desk:
         told = []
         sinks = {"files": SinkTask(self.stager, {"value": "value"})}
         for portions in tasks:
-            whole = staged_batch(batch, changed=self.changed, max_receipt_bytes=self.recipe.receipt_bytes(batch))
+            whole = staged_batch(batch, changed=self.changed, max_receipt_bytes=self.pipeline.receipt_bytes(batch))
             task = StageTask([whole], sinks)
             for answer in task(portion(batch.id, rows, size=size) for rows in portions if rows):
                 told += [BatchReport.decode(text) for text in answer.column("report").to_pylist()]
-        return _report(self.recipe, batch, told)
+        return _report(self.pipeline, batch, told)
 
     def carry_out(self, rows: Sequence[Row], end: int, pieces: Sequence[int]) -> collections.Counter[str]:
         """Commit batches until the end; returns how often each row is in a commit's files."""
@@ -102,7 +103,7 @@ class Desk:
         assert len(receipt["files"]) - len(data) <= 1
         told = {"files": {**receipt, "from": {"offset": 0}, "to": {"offset": 1 << 40}, "token": 1}}
         row = commit(self.lease, Advance("c", {"offset": 1 << 40}, told), self.lease, 0.0)
-        encode_within(row, self.recipe.max_receipt_bytes)
+        encode_within(row, self.pipeline.max_receipt_bytes)
 
 
 def _cut(rows: Sequence[Row], pieces: Sequence[int]) -> Iterator[Sequence[Row]]:
@@ -268,6 +269,6 @@ def test_a_batch_that_cannot_be_cut_is_refused_before_its_receipt_outgrows_the_r
 
 def test_receipts_of_several_sinks_fit_into_one_row() -> None:
     desk = Desk(SMALLEST_BODY, max_files=1000)
-    alone = desk.recipe.receipt_bytes(desk.batch(0, 1))
-    both = replace(desk.recipe, sinks={**desk.recipe.sinks, "second": desk.recipe.sinks["files"]})
+    alone = desk.pipeline.receipt_bytes(desk.batch(0, 1))
+    both = replace(desk.pipeline, sinks={**desk.pipeline.sinks, "second": desk.pipeline.sinks["files"]})
     assert both.receipt_bytes(desk.batch(0, 1)) <= alone // 2

@@ -319,7 +319,7 @@ def test_a_folder_that_is_not_mounted_is_away_and_not_empty(tmp_path: Path) -> N
 
 
 def test_a_place_that_does_not_let_us_in_is_refused() -> None:
-    from holdfast.buckets.s3_client import Denied
+    from holdfast.s3.client import Denied
 
     class Closed(Memory):
         def keys(self, prefix: str) -> Iterator[str]:

@@ -10,8 +10,8 @@ from holdfast.buckets.bucket import Bucket
 from holdfast.errors import BatchError, Refused, SinkUnavailable, SourceUnavailable
 from holdfast.flow.batch import Batch, Cut, Done, Limits, Name, Plan
 from holdfast.flow.format import Format
-from holdfast.flow.policy import UploadPolicy
 from holdfast.flow.source import Source
+from holdfast.flow.upload_policy import UploadPolicy
 from holdfast.leases.lease import Lease, Partition
 from holdfast.sources.archive.catalog import Commit, commits, partitions
 

@@ -11,7 +11,7 @@ from pydantic_core import PydanticCustomError
 
 from holdfast.config import ByteSize, Count, Duration, Options, PositiveCount, Secret
 from holdfast.config.units import VALUE_ERROR
-from holdfast.flow.policy import UploadPolicy
+from holdfast.flow.upload_policy import UploadPolicy
 
 Start = Literal["earliest", "latest", "offset", "time", "group"]
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from holdfast.errors import BatchError, Halt, Refused
 from holdfast.events import Event
 from holdfast.flow.batch import Batch, Cut, Done, Limits, Plan, Wait
-from holdfast.flow.policy import Backlog, Due, decide
+from holdfast.flow.upload_policy import Backlog, Due, decide
 from holdfast.leases.lease import Json, Lease
 from holdfast.sources.kafka.cluster import Cluster, LogEnd, Place
 from holdfast.sources.kafka.config import KafkaConfig

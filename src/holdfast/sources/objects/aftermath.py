@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from holdfast.buckets.s3_client import Exists, Missing, Unable, client_of
 from holdfast.errors import SinkUnavailable, SourceUnavailable
 from holdfast.events import Event, Notice
+from holdfast.s3.client import Exists, Missing, Unable, client_of
 from holdfast.sources.objects.config import ObjectsConfig
 from holdfast.sources.objects.places import S3Place
 

@@ -8,9 +8,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from holdfast.buckets.s3_access import S3Access
-from holdfast.buckets.s3_client import Denied, client_of
 from holdfast.errors import Refused, SinkUnavailable, SourceUnavailable
+from holdfast.s3.access import S3Access
+from holdfast.s3.client import Denied, client_of
 from holdfast.sources.objects.config import ObjectsConfig
 from holdfast.sources.objects.finding import Selection
 from holdfast.sources.objects.scan_config import BucketSettings

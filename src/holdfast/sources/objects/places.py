@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Protocol
 from holdfast.errors import BatchError, SourceUnavailable, is_host_fault
 
 if TYPE_CHECKING:
-    from holdfast.buckets.s3_access import S3Access
+    from holdfast.s3.access import S3Access
 
 
 class RandomBytes(Protocol):
@@ -144,7 +144,7 @@ class S3Place:
     is_far = True
 
     def fetched(self) -> bytes:
-        from holdfast.buckets.s3_client import client_of
+        from holdfast.s3.client import client_of
 
         whole = client_of(self.access).whole(self.key, self.etag)
         if whole is not None and len(whole) == self.size:

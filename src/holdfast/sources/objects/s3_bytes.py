@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from holdfast.buckets.s3_access import S3Access
-from holdfast.buckets.s3_client import TRIES, Exists, Missing, client_of, error_code
 from holdfast.errors import BatchError, SinkUnavailable, SourceUnavailable
+from holdfast.s3.access import S3Access
+from holdfast.s3.client import TRIES, Exists, Missing, client_of, error_code
 
 FIRST_RANGE = 256 << 10
 LARGEST_RANGE = 64 << 20

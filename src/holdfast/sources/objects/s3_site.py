@@ -9,12 +9,12 @@ from typing import Any
 from urllib.parse import quote
 
 from holdfast.buckets.root import S3Reach, access_of
-from holdfast.buckets.s3_access import S3Access
-from holdfast.buckets.s3_client import Missing, client_of
 from holdfast.errors import BatchError, Refused, SourceUnavailable
 from holdfast.events import Event, Notice
 from holdfast.flow.batch import Batch, Cut, Done, Limits, Name, Plan
 from holdfast.leases.lease import Json, Lease
+from holdfast.s3.access import S3Access
+from holdfast.s3.client import Missing, client_of
 from holdfast.sources.objects.aftermath import Aftermath
 from holdfast.sources.objects.config import ObjectsConfig
 from holdfast.sources.objects.cutting import Cutting

@@ -8,10 +8,10 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import AfterValidator, Field, PlainValidator, WithJsonSchema, model_validator
 from pydantic_core import PydanticCustomError
 
-from holdfast.buckets.s3_access import split_root
 from holdfast.config import Duration, Options, PositiveCount
 from holdfast.config.plugins import PLAIN_ERROR
 from holdfast.config.units import VALUE_ERROR
+from holdfast.s3.access import split_root
 from holdfast.sources.objects.finding import Selection
 
 MOST_TAGS = 10

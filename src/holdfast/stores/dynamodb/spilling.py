@@ -12,10 +12,10 @@ from typing import Protocol
 
 from holdfast.buckets.local import LocalBucket
 from holdfast.buckets.root import S3Reach, access_of
-from holdfast.buckets.s3_access import SCHEME
-from holdfast.buckets.s3_client import Denied, Unable, client_of
-from holdfast.buckets.s3_objects import S3Objects
 from holdfast.errors import Refused, SinkUnavailable, StoreUnavailable
+from holdfast.s3.access import SCHEME
+from holdfast.s3.client import Denied, Unable, client_of
+from holdfast.s3.objects import S3Objects
 from holdfast.stores.dynamodb import SpillConfig
 
 HIDDEN = "_holdfast/receipts/"

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Self
 from pydantic import Field, model_validator
 
 from holdfast.buckets.root import Root, S3Reach, access_of, check_together
-from holdfast.buckets.s3_access import SCHEME
 from holdfast.config import Duration, Options
 from holdfast.registry import Plugin
+from holdfast.s3.access import SCHEME
 
 if TYPE_CHECKING:
     from holdfast.stores.object.objects import Objects

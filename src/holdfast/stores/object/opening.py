@@ -9,8 +9,8 @@ import json
 import uuid
 from collections.abc import Callable
 
-from holdfast.buckets.s3_client import Denied, Unable
 from holdfast.errors import Refused, SchemaMismatch, StoreUnavailable
+from holdfast.s3.client import Denied, Unable
 from holdfast.stores.object.objects import Changed, Objects
 
 MARK = "store.json"

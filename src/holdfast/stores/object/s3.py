@@ -9,9 +9,9 @@ from functools import cached_property
 from typing import Any
 from uuid import uuid4
 
-from holdfast.buckets.s3_access import SCHEME, S3Access
-from holdfast.buckets.s3_client import Denied, Exists, Missing, S3Client, Unable, client_of
 from holdfast.errors import AnswerLost, SinkUnavailable, StoreUnavailable
+from holdfast.s3.access import SCHEME, S3Access
+from holdfast.s3.client import Denied, Exists, Missing, S3Client, Unable, client_of
 from holdfast.stores.object.clock import ServerClock
 from holdfast.stores.object.objects import Changed, Found, Input, Objects, Result
 

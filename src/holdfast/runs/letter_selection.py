@@ -7,7 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from holdfast import app
+from holdfast import assemble
 from holdfast.config.models import Settings
 from holdfast.errors import Refused, TransitionRefused
 from holdfast.flow.letters import Letter, LetterBox, LetterId, Rebuilder
@@ -16,7 +16,7 @@ from holdfast.flow.sink import Publication, Sink
 from holdfast.flow.source import Source
 from holdfast.leases import transitions
 from holdfast.leases.lease import FINISHED, Key, Lease, Partition
-from holdfast.leases.operate import Operator
+from holdfast.leases.operator import Operator
 from holdfast.leases.store import Store
 from holdfast.sources.letters.source import Sheaf, redriven_name, sent_of
 
@@ -109,11 +109,11 @@ class Waiting:
     # --- former runs -------------------------------------------------------------------------------------------
 
     def _former(self) -> list[Run]:
-        known = app.runs(self.settings, self.store, self.pipeline).list()
+        known = assemble.runs(self.settings, self.store, self.pipeline).list()
         return [run for run in known if of_sink(run, self.choice.sink)]
 
     def _rows(self, run: Run) -> Operator:
-        return app.operator(self.settings, self.store, self.pipeline, run.id)
+        return assemble.operator(self.settings, self.store, self.pipeline, run.id)
 
     def _fence(self, run: Run) -> None:
         """No node may go on with this run, which has lost the lock; and what it has committed is published."""

@@ -10,7 +10,7 @@ import os
 import threading
 from typing import TYPE_CHECKING, Any
 
-from holdfast.buckets.s3_access import S3Access
+from holdfast.s3.access import S3Access
 
 if TYPE_CHECKING:
     from obstore.store import S3Store

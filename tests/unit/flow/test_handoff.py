@@ -7,8 +7,8 @@ from typing import Any, cast
 
 from holdfast.flow.batch import Batch, Cut, Name
 from holdfast.flow.engine import Engine
-from holdfast.flow.handing import HandingOff
-from holdfast.flow.held import Held, Holdings
+from holdfast.flow.handoff import HandingOff
+from holdfast.flow.holdings import Held, Holdings
 from holdfast.leases.coordinator import Coordinator
 from holdfast.leases.lease import Lease
 

@@ -7,7 +7,7 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.flow.policy import SLACK, Backlog, Due, NotYet, UploadPolicy, decide
+from holdfast.flow.upload_policy import SLACK, Backlog, Due, NotYet, UploadPolicy, decide
 
 POLICY = UploadPolicy(max_bytes=1000, max_age=60.0)
 

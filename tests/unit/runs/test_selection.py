@@ -11,7 +11,7 @@ import pytest
 from holdfast.errors import UsageError
 from holdfast.flow.batch import Name
 from holdfast.flow.staging import StagedBatch
-from holdfast.jobs.choosing import Between, OnlyNames, TimeSpan, parse_between
+from holdfast.runs.selection import Between, OnlyNames, TimeSpan, parse_between
 
 BATCH = StagedBatch("b", "daily", "orders|0", Name("orders", "0"), 1, 1)
 NEW_YEAR = datetime(2026, 1, 1, tzinfo=UTC)

@@ -5,21 +5,23 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 
-from holdfast import app
+from holdfast import assemble
+from holdfast.assemble import Emit
 from holdfast.buckets.root import bucket_of
 from holdfast.config.models import Settings
 from holdfast.errors import UsageError
 from holdfast.flow.batch import Name
+from holdfast.flow.pipeline import Pipeline
 from holdfast.flow.processor import Processor
 from holdfast.flow.run import Run
 from holdfast.flow.sink import Sink
 from holdfast.formats.choice import chosen_formats
-from holdfast.jobs.choosing import Between, OnlyNames, TimeSpan, parse_between
-from holdfast.jobs.making import FILES, check_roots_are_free, coming_generation, new_roots
-from holdfast.jobs.running import Job, NewRun, begin
 from holdfast.leases.lease import Json
 from holdfast.leases.store import Store
 from holdfast.registry import Registry
+from holdfast.runs.creation import FILES, check_roots_are_free, coming_generation, new_roots
+from holdfast.runs.execution import Job, NewRun, begin
+from holdfast.runs.selection import Between, OnlyNames, TimeSpan, parse_between
 from holdfast.sources.archive.source import ArchiveSource
 
 KIND = "backfill"
@@ -37,7 +39,7 @@ class Backfill:
     names: str | None = None
 
 
-def backfill(settings: Settings, store: Store, asked: Backfill, emit: app.Emit, *, root: str | None, by: str) -> Run:
+def backfill(settings: Settings, store: Store, asked: Backfill, emit: Emit, *, root: str | None, by: str) -> Run:
     """Write the records again, by this file's parsing. Blocks until the run has ended.
 
     Raises `UsageError`, and `Refused` when the backup's format cannot give back what the parsing needs.
@@ -48,26 +50,26 @@ def backfill(settings: Settings, store: Store, asked: Backfill, emit: app.Emit, 
     number = coming_generation(settings, store, asked.pipeline, by)
     roots = new_roots(settings, asked.pipeline, root, number)
     names = [Name(one.group, str(one.index)) for one in partitions]
-    check_roots_are_free(app.with_roots(settings, asked.pipeline, roots), asked.pipeline, names)
+    check_roots_are_free(assemble.with_roots(settings, asked.pipeline, roots), asked.pipeline, names)
     told = {"kind": KIND, **asdict(asked), "topics": list(asked.topics), "generation": number, "roots": roots}
     return begin(store, job_of(settings, asked.pipeline, told), NewRun(partitions, told, by), emit)
 
 
 def job_of(settings: Settings, pipeline: str, told: Mapping[str, Json]) -> Job:
     """The job of a run of this kind, as its row tells of it."""
-    changed = app.with_roots(settings, pipeline, told["roots"])
+    changed = assemble.with_roots(settings, pipeline, told["roots"])
     asked = Backfill(pipeline, told["backup"], told["between"], told["topics"], told["names"])
     return Job(changed, pipeline, _checked(changed, asked), told["generation"])
 
 
-def _checked(settings: Settings, asked: Backfill) -> app.Parts:
+def _checked(settings: Settings, asked: Backfill) -> Pipeline:
     """The parts of the pipeline with the backup as their source, if that can give what they need."""
     if asked.names and not settings.pipelines[asked.pipeline].processors:
         raise UsageError(f"--partition-names needs a parser that gives names; pipeline {asked.pipeline!r} has none")
     registry = Registry.installed()
     between = parse_between(asked.between)
     source = archive_of(settings, registry, asked, between)
-    built = app.build_parts(settings.pipelines[asked.pipeline], registry)
+    built = assemble.build_pipeline(settings.pipelines[asked.pipeline], registry)
     built.source.close()
     processors = _choosing(asked, between, built.processors)
     source.check(needed_columns(processors, list(built.sinks.values()), routed=bool(built.routes.by_sink)))

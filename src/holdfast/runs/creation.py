@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from holdfast import app
+from holdfast import assemble
 from holdfast.buckets.root import bucket_of
 from holdfast.config.digest import digest_of, parsing_of
 from holdfast.config.models import Settings
@@ -26,7 +26,7 @@ def coming_generation(settings: Settings, store: Store, pipeline: str, created_b
     """
     chosen = settings.pipelines[pipeline]
     mine = Generation(chosen.generation, digest_of(chosen), parsing_of(chosen), created_by)
-    return register_coming(app.generations(settings, store, pipeline), mine)
+    return register_coming(assemble.generations(settings, store, pipeline), mine)
 
 
 def register_coming(known: Generations, mine: Generation) -> int:
@@ -47,7 +47,7 @@ def _free_number(known: Generations, own: int, digest: str) -> int:
 
 def check_digest(settings: Settings, store: Store, pipeline: str, generation: int) -> None:
     """Raise `Refused` unless this file's parsing is that of the generation."""
-    told = app.generations(settings, store, pipeline).show(generation).digest
+    told = assemble.generations(settings, store, pipeline).show(generation).digest
     if told != (mine := digest_of(settings.pipelines[pipeline])):
         raise Refused(
             f"this file's parsing has digest {mine[:12]}, and generation {generation} has {told[:12]}; "

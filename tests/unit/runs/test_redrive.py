@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import app
+from holdfast import assemble
 from holdfast.buckets.letters import FileLetters
 from holdfast.buckets.local import LocalBucket
 from holdfast.config.digest import digest_of
@@ -21,13 +21,13 @@ from holdfast.flow.generations import Generation
 from holdfast.flow.letters import LetterId
 from holdfast.flow.names import dead_letter_key
 from holdfast.flow.sink import Publication, PublishResult
-from holdfast.jobs import letters as limits
-from holdfast.jobs.letters import Choice, Waiting
-from holdfast.jobs.redriving import _made, look, mark_sent, redrive
 from holdfast.leases import transitions
 from holdfast.leases.lease import Commit, Lease, Ownership, Progress, Status, new_lease
 from holdfast.leases.store import Store
 from holdfast.registry import Registry
+from holdfast.runs import letter_selection as limits
+from holdfast.runs.letter_selection import Choice, Waiting
+from holdfast.runs.redrive import _made, look, mark_sent, redrive
 from holdfast.sources.letters.source import ids_of
 from holdfast.stores.memory import MemoryStore
 
@@ -58,18 +58,18 @@ class Site:
         """Of a file whose parsing is the current one."""
         settings = self.written(source, processors, generation)
         mine = Generation(generation, digest_of(settings.pipelines["orders"]))
-        app.generations(settings, self.store, "orders").register(mine, switch=True)
+        assemble.generations(settings, self.store, "orders").register(mine, switch=True)
         return settings
 
     def written(self, source: str = OBJECTS, processors: str = "[]", generation: int = 1) -> Settings:
         told = {"source": source.replace("ROOT", str(self.folder)), "processors": processors, "root": self.folder}
         (self.folder / "p.yaml").write_text(CONFIG.format(generation=generation, **told))
-        return app.load_settings(self.folder / "p.yaml")
+        return assemble.load_settings(self.folder / "p.yaml")
 
     def read(self, settings: Settings, *names: str) -> None:
         for name in names:
             (self.folder / "in" / name).write_text("x")
-        source = app.build_parts(settings.pipelines["orders"], Registry.installed()).source
+        source = assemble.build_pipeline(settings.pipelines["orders"], Registry.installed()).source
         found = [partition for partition in source.discover({}) if partition is not None]
         self.store.add([new_lease("orders", partition, "w", now=0.0) for partition in found])
 
@@ -88,13 +88,13 @@ class Site:
         """Make a run of all that waits, as with the lock; answers its rows."""
         waiting = self.waiting(settings)
         told = {"kind": "redrive", "sink": "files", "key": None, "reason": None, "generation": 1}
-        runs = app.runs(settings, self.store, "orders")
+        runs = assemble.runs(settings, self.store, "orders")
         runs.create(run, waiting, configuration=told, created_by="ann")
-        return list(app.operator(settings, self.store, "orders", run).rows())
+        return list(assemble.operator(settings, self.store, "orders", run).rows())
 
     def move(self, settings: Settings, row: Lease, to: int, **changes: Any) -> None:
         moved = Progress({"offset": to})
-        app.operator(settings, self.store, "orders", row.run).change(
+        assemble.operator(settings, self.store, "orders", row.run).change(
             row.key, lambda now_there, _: replace(now_there, progress=moved, **changes)
         )
 
@@ -146,7 +146,7 @@ def test_letters_of_a_partition_that_is_being_replaced_are_left_alone(site: Site
     site.read(settings, "a", "b")
     site.bury("a", b"1")
     site.bury("b", b"2")
-    app.operator(settings, site.store, "orders").change(
+    assemble.operator(settings, site.store, "orders").change(
         "in|a", lambda row, now: transitions.set_aside(row, {"plan": "p"}, "replaced", now)
     )
     taken = look(settings, site.store, "orders", Choice("files"))
@@ -194,7 +194,7 @@ def test_marks_count_where_the_rows_of_a_run_are_gone(site: Site) -> None:
     assert mark_sent(settings, site.store, "orders", "redrive-1") == 1
     box = FileLetters(LocalBucket(site.folder / "out"))
     assert [letter.redriven for letter in box.letters()] == ["redrive-1", None]
-    site.store.remove(list(app.operator(settings, site.store, "orders", "redrive-1").rows()))
+    site.store.remove(list(assemble.operator(settings, site.store, "orders", "redrive-1").rows()))
     assert [sheaf.ids for sheaf in site.waiting(settings).look().sheaves] == [[LetterId(key, 1)]]
 
 

@@ -8,8 +8,8 @@ from holdfast.errors import BatchError, BeyondRepair, Halt, LeaseLost, SourceUna
 from holdfast.events import Unreachable
 from holdfast.flow.apart import call_apart, described
 from holdfast.flow.batch import Close, Cut, Done, Limits, Plan, Wait
-from holdfast.flow.committing import Committer
-from holdfast.flow.held import Held, Holdings
+from holdfast.flow.commit import Committer
+from holdfast.flow.holdings import Held, Holdings
 from holdfast.flow.source import Source
 from holdfast.leases import transitions
 from holdfast.leases.coordinator import Coordinator

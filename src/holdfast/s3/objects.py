@@ -7,8 +7,8 @@ import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from holdfast.buckets.s3_client import Exists, Missing, S3Client
 from holdfast.errors import Refused, SinkUnavailable
+from holdfast.s3.client import Exists, Missing, S3Client
 
 WRITE_ID = "holdfast-write"
 PLACE = "holdfast-place"

@@ -6,18 +6,17 @@ lock drives the run; when it is gone, any other that works on the run drives it,
 
 from __future__ import annotations
 
-import signal
 import uuid
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from types import FrameType
 
-from holdfast import app
+from holdfast import assemble, service
 from holdfast.config.models import Settings
 from holdfast.errors import LeaseLost, Refused, UsageError
 from holdfast.flow.loop import PipelineLoop
 from holdfast.flow.node import Node
+from holdfast.flow.pipeline import Pipeline
 from holdfast.flow.run import ENDED, Run, Runs, RunStatus
 from holdfast.flow.runlock import REFRESH_EVERY, RunLock
 from holdfast.leases.lease import Json, Partition
@@ -31,7 +30,7 @@ class Job:
 
     settings: Settings
     pipeline: str
-    parts: app.Parts
+    built: Pipeline
     generation: int
 
 
@@ -45,7 +44,7 @@ class NewRun:
     created_by: str
 
 
-def begin(store: Store, job: Job, new: NewRun, emit: app.Emit) -> Run:
+def begin(store: Store, job: Job, new: NewRun, emit: assemble.Emit) -> Run:
     """Make the run and work on it until it has ended or this process is asked to stop.
 
     Raises `Refused` if another run of the pipeline goes on.
@@ -53,12 +52,12 @@ def begin(store: Store, job: Job, new: NewRun, emit: app.Emit) -> Run:
     return _carry_out(store, job, f"{new.told['kind']}-{uuid.uuid4().hex[:12]}", new, emit)
 
 
-def join(store: Store, job: Job, run_id: str, emit: app.Emit) -> Run:
+def join(store: Store, job: Job, run_id: str, emit: assemble.Emit) -> Run:
     """Work on a run that was made before, beside its other nodes or in their place."""
     return _carry_out(store, job, run_id, None, emit)
 
 
-def _carry_out(store: Store, job: Job, run_id: str, new: NewRun | None, emit: app.Emit) -> Run:
+def _carry_out(store: Store, job: Job, run_id: str, new: NewRun | None, emit: assemble.Emit) -> Run:
     driver = _Driver(store, job, run_id, new, emit)
     with _opened(store, job, driver.world):
         return driver.drive()
@@ -67,17 +66,15 @@ def _carry_out(store: Store, job: Job, run_id: str, new: NewRun | None, emit: ap
 @contextmanager
 def _opened(store: Store, job: Job, world: World) -> Iterator[None]:
     with ExitStack() as closing:
-        closing.callback(job.parts.source.close)
-        for sink in job.parts.sinks.values():
-            closing.callback(sink.close)
-        app.open_parts(job.settings, store, {job.pipeline: job.parts}, world)
+        closing.callback(job.built.close)
+        service.open_pipelines(job.settings, store, {job.pipeline: job.built}, world)
         yield
 
 
 class _Driver:
     """This process at work on one run."""
 
-    def __init__(self, store: Store, job: Job, run_id: str, new: NewRun | None, emit: app.Emit) -> None:
+    def __init__(self, store: Store, job: Job, run_id: str, new: NewRun | None, emit: assemble.Emit) -> None:
         self._store = store
         self._job = job
         self._id = run_id
@@ -85,8 +82,8 @@ class _Driver:
         self._clock = HostClock()
         self.world = host_world(emit, self._clock)
         # No share of the live pipeline: this node works for the run alone.
-        self._session = app.new_session(job.settings, store, self.world, [])
-        live = app.coordinator_of(job.settings, store, self.world, self._session, job.pipeline)
+        self._session = assemble.new_session(job.settings, store, self.world, [])
+        live = assemble.coordinator_of(job.settings, store, self.world, self._session, job.pipeline)
         self._runs = Runs(live)
         self._lock = RunLock(live, self._runs)
         self._drives = False
@@ -94,32 +91,17 @@ class _Driver:
 
     def drive(self) -> Run:
         job = self._job
-        parts = {job.pipeline: job.parts}
-        engine = app.engine_of(job.settings, parts, self.world.emit, self._store.max_receipt_bytes)
-        limits = replace(app.loop_settings_of(job.settings, job.pipeline), generation=job.generation)
+        parts = {job.pipeline: job.built}
+        engine = assemble.engine_of(job.settings, parts, self.world.emit, self._store.max_receipt_bytes)
+        limits = replace(assemble.loop_settings_of(job.settings, job.pipeline), generation=job.generation)
         coordinator = self._runs.coordinator(self._id)
-        loop = PipelineLoop(coordinator, job.parts.source, job.parts.sinks, engine, limits, self._goes_on)
+        loop = PipelineLoop(coordinator, job.built.source, job.built.sinks, engine, limits, self._goes_on)
         self._node = Node(self._session, [loop], engine, self.world)
-        with self._listening():
+        with service.stopped_by_signals(self._node, self._clock):
             self._node.run()
         run = self._runs.aggregate(self._id)
         self._lock.release()
         return run
-
-    @contextmanager
-    def _listening(self) -> Iterator[None]:
-        """Signals ask the node to stop, until the block ends."""
-
-        def stop(_signal: int, _frame: FrameType | None) -> None:
-            self._clock.ask_to_stop(app.STOP_WITHIN)
-            self._node.stop()
-
-        before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
 
     def _goes_on(self) -> bool:
         """Asked on every pass: keeps the lock and the sums, and tells whether partitions may be claimed."""

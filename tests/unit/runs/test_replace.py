@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import app
+from holdfast import assemble
 from holdfast.buckets.local import LocalBucket
 from holdfast.config.digest import digest_of
 from holdfast.config.models import Settings
@@ -18,12 +18,12 @@ from holdfast.errors import Refused, SinkUnavailable, TransitionRefused, UsageEr
 from holdfast.events import Event
 from holdfast.flow.generations import Generation, Generations
 from holdfast.flow.run import RunStatus
-from holdfast.jobs import replacing
-from holdfast.jobs.replacing import Replaced, Replacing, replacing_of
-from holdfast.jobs.rewinding import Rewind
 from holdfast.leases import transitions
 from holdfast.leases.lease import Commit, Counts, History, Lease, Ownership, Progress, Status
 from holdfast.leases.store import Outcome, Swap
+from holdfast.runs import replace as replacing
+from holdfast.runs.replace import Replaced, Replacing, replacing_of
+from holdfast.runs.rewind import Rewind
 from tests.unit.audit.archive import Archive
 
 CONFIG = """
@@ -61,10 +61,10 @@ class Site:
 
     def settings(self, form: str = "raw") -> Settings:
         self.file.write_text(CONFIG.format(root=self.archive.root, format=form))
-        return app.load_settings(self.file)
+        return assemble.load_settings(self.file)
 
     def generations(self) -> Generations:
-        return app.generations(self.settings(), self.archive.store, "archive")
+        return assemble.generations(self.settings(), self.archive.store, "archive")
 
     def replacing(self, to: int, form: str = "raw") -> Replacing:
         asked = Rewind("archive", "orders", 0, str(to))
@@ -197,7 +197,7 @@ def test_a_call_that_was_interrupted_is_finished_by_the_next_one(
             site.carry_out(15)
     assert site.archive.row().status is Status.FAILED
     with pytest.raises(TransitionRefused):
-        app.operator(site.settings(), site.archive.store, "archive").reopen("orders|0")
+        assemble.operator(site.settings(), site.archive.store, "archive").reopen("orders|0")
     assert site.archive.doubts() == []
     done = site.carry_out(29)  # what was begun is finished first, whatever is asked for now
     assert (done.start, len(done.moves), done.missing) == (10, 4, ())
@@ -364,7 +364,7 @@ def test_what_a_redrive_has_committed_is_published_and_moved_and_its_node_lets_g
     redriven = site.redrive([19], pending=True)
     done = site.carry_out(15)
     assert (redriven in [key for _, key in done.moves], done.missing) == (True, ())
-    row = app.operator(site.settings(), site.archive.store, "archive", "redrive-0123456789ab").show("orders|0")
+    row = assemble.operator(site.settings(), site.archive.store, "archive", "redrive-0123456789ab").show("orders|0")
     assert (row.status, row.owner, row.commit.receipts) == (Status.FAILED, None, None)
     assert list(LocalBucket(site.archive.root).staged_under("_holdfast/staging/")) == []
     assert site.visible() == ["orders/1_0_00000000000000000000.parquet"]
@@ -373,5 +373,5 @@ def test_what_a_redrive_has_committed_is_published_and_moved_and_its_node_lets_g
 def test_a_redrive_that_is_choosing_its_letters_is_ended(site: Site) -> None:
     site.make_run("redrive-0123456789ab", "INITIALIZING")
     site.carry_out(15)
-    run = app.runs(site.settings(), site.archive.store, "archive").show("redrive-0123456789ab")
+    run = assemble.runs(site.settings(), site.archive.store, "archive").show("redrive-0123456789ab")
     assert (run.status, "is replaced" in (run.error or "")) == (RunStatus.FAILED, True)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
 
-from holdfast import app
+from holdfast import assemble
 from holdfast.buckets.bucket import Bucket
 from holdfast.buckets.root import bucket_of
 from holdfast.config.digest import digest_of
@@ -24,14 +24,14 @@ from holdfast.flow.manifest import Manifest, decode_manifest, standing
 from holdfast.flow.names import OURS, folder, staged_token, staging_folder
 from holdfast.flow.replacing import ReplacingPlan, commit_start, decode_plan, files_from, plan_key
 from holdfast.flow.sink import Sink
-from holdfast.jobs.making import FILES, check_digest, coming_generation
-from holdfast.jobs.redriven import Redriven, fence_redrives, lowest_straddling, redriven_from
-from holdfast.jobs.rewinding import Rewind, first_offset, partition_row
 from holdfast.leases import transitions
 from holdfast.leases.lease import FINISHED, Json, Lease
-from holdfast.leases.operate import Operator
+from holdfast.leases.operator import Operator
 from holdfast.leases.store import Store
 from holdfast.leases.world import Clock, HostClock
+from holdfast.runs.creation import FILES, check_digest, coming_generation
+from holdfast.runs.redriven import Redriven, fence_redrives, lowest_straddling, redriven_from
+from holdfast.runs.rewind import Rewind, first_offset, partition_row
 from holdfast.sinks.files.sink import FilesSink
 
 PATIENCE = 60.0
@@ -86,15 +86,15 @@ class ParsingFile:
     def fence_redrives(self) -> None:
         """End redrives of the partition's dead letters, and publish what they have committed."""
         settings, store, pipeline = self._settings, self._store, self._asked.pipeline
-        rows_of = partial(app.operator, settings, store, pipeline)
-        fence_redrives(app.runs(settings, store, pipeline), rows_of, self._asked.key, self._sinks)
+        rows_of = partial(assemble.operator, settings, store, pipeline)
+        fence_redrives(assemble.runs(settings, store, pipeline), rows_of, self._asked.key, self._sinks)
 
 
-def replacing_of(settings: Settings, store: Store, asked: Rewind, emit: app.Emit, by: str) -> Replacing:
+def replacing_of(settings: Settings, store: Store, asked: Rewind, emit: assemble.Emit, by: str) -> Replacing:
     """Of a pipeline, as its settings have it. Raises `UsageError` if it has sinks besides files."""
     roots, sinks = _roots(settings, asked.pipeline)
-    operator = app.operator(settings, store, asked.pipeline)
-    generations = app.generations(settings, store, asked.pipeline)
+    operator = assemble.operator(settings, store, asked.pipeline)
+    generations = assemble.generations(settings, store, asked.pipeline)
     return Replacing(asked, ParsingFile(settings, store, asked, by, sinks), operator, generations, roots, emit)
 
 
@@ -108,7 +108,7 @@ class Replacing:
         operator: Operator,
         generations: Generations,
         roots: Mapping[str, Bucket],
-        emit: app.Emit,
+        emit: assemble.Emit,
         clock: Clock | None = None,
     ) -> None:
         self._asked = asked

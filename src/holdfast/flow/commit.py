@@ -20,8 +20,8 @@ from holdfast.flow.apart import described, reported
 from holdfast.flow.batch import Batch, Close, Cut
 from holdfast.flow.engine import Advanced, Engine, Failed, Report, Staged
 from holdfast.flow.generations import NodeGeneration
-from holdfast.flow.held import Held, Holdings
-from holdfast.flow.publishing import Publisher
+from holdfast.flow.holdings import Held, Holdings
+from holdfast.flow.publish import Publisher
 from holdfast.flow.sink import Sink
 from holdfast.flow.source import Source
 from holdfast.leases import transitions

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from holdfast.errors import Halt, LeaseLost, StagedDataGone
 from holdfast.events import BatchPublished, PartitionCompleted, Unreachable
 from holdfast.flow.apart import call_apart, reported
-from holdfast.flow.held import Held, Holdings
+from holdfast.flow.holdings import Held, Holdings
 from holdfast.flow.sink import Publication, PublishResult, Sink
 from holdfast.leases import transitions
 from holdfast.leases.coordinator import Coordinator

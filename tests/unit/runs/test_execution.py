@@ -10,17 +10,18 @@ from typing import Any
 
 import pytest
 
-from holdfast import app
+from holdfast import assemble
 from holdfast.config.models import Settings
 from holdfast.errors import Refused
 from holdfast.flow.engine import Report
+from holdfast.flow.pipeline import Pipeline
 from holdfast.flow.run import Run, Runs
 from holdfast.flow.runlock import RunLock
-from holdfast.jobs import running
-from holdfast.jobs.running import Job, NewRun, begin, join
 from holdfast.leases.lease import Partition
 from holdfast.leases.store import Store
 from holdfast.leases.world import host_world
+from holdfast.runs import execution as running
+from holdfast.runs.execution import Job, NewRun, begin, join
 from holdfast.sinks.files.sink import FilesSink
 from holdfast.testing.flows import HandEngine, MemoryBucket, NumbersSource
 
@@ -61,21 +62,21 @@ def _not_at_all() -> None:
 class Site:
     def __init__(self, folder: Path, patch: pytest.MonkeyPatch) -> None:
         (folder / "p.yaml").write_text(CONFIG.format(folder=folder))
-        self.settings: Settings = app.load_settings(folder / "p.yaml")
-        self.store: Store = app.open_store(self.settings)
+        self.settings: Settings = assemble.load_settings(folder / "p.yaml")
+        self.store: Store = assemble.open_store(self.settings)
         self.bucket = MemoryBucket()
         self.interfere: Callable[[], object] = _not_at_all
         self.held_up = False
-        patch.setattr(app, "engine_of", lambda *_: BusyEngine(self))
+        patch.setattr(assemble, "engine_of", lambda *_: BusyEngine(self))
 
     @property
     def job(self) -> Job:
         sink: Any = FilesSink("files", self.bucket)
-        return Job(self.settings, "numbers", app.Parts(NumbersSource(SIZES), (), {"files": sink}), 2)
+        return Job(self.settings, "numbers", Pipeline(NumbersSource(SIZES), (), {"files": sink}), 2)
 
     @property
     def runs(self) -> Runs:
-        return app.runs(self.settings, self.store, "numbers")
+        return assemble.runs(self.settings, self.store, "numbers")
 
     def begin(self) -> Run:
         return begin(self.store, self.job, NewRun(PARTITIONS, TOLD, "ann"), lambda _: None)
@@ -123,10 +124,11 @@ def test_a_run_whose_process_is_asked_to_stop_goes_on_when_it_is_joined(site: Si
 
 
 def test_a_node_joins_beside_the_one_that_drives_and_takes_its_place_when_it_is_gone(site: Site) -> None:
-    driver = app.runs(site.settings, site.store, "numbers")
+    driver = assemble.runs(site.settings, site.store, "numbers")
     coordinator = driver.coordinator("r1")
     coordinator.session.join()
-    live = app.coordinator_of(site.settings, site.store, host_world(lambda _: None), coordinator.session, "numbers")
+    world = host_world(lambda _: None)
+    live = assemble.coordinator_of(site.settings, site.store, world, coordinator.session, "numbers")
     lock = RunLock(live, driver)
     lock.acquire("r1")
     driver.create("r1", PARTITIONS, configuration=TOLD, created_by="ann")

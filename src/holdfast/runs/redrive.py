@@ -9,19 +9,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, replace
 
-from holdfast import app
+from holdfast import assemble
 from holdfast.config.digest import digest_of
 from holdfast.config.models import Settings
 from holdfast.errors import PartitionNotFound, Refused, UsageError
 from holdfast.flow.letters import LetterBox
+from holdfast.flow.pipeline import Pipeline
 from holdfast.flow.routes import Routes
 from holdfast.flow.run import Run
-from holdfast.jobs.backfilling import needed_columns
-from holdfast.jobs.letters import KIND, Choice, Taken, Waiting
-from holdfast.jobs.running import Job, NewRun, begin
 from holdfast.leases.lease import Json
 from holdfast.leases.store import Store
 from holdfast.registry import Registry
+from holdfast.runs.backfill import needed_columns
+from holdfast.runs.execution import Job, NewRun, begin
+from holdfast.runs.letter_selection import KIND, Choice, Taken, Waiting
 from holdfast.sources.letters.source import LettersSource, sent_of
 
 
@@ -32,7 +33,7 @@ def look(settings: Settings, store: Store, pipeline: str, choice: Choice) -> Tak
     return waiting.look()
 
 
-def redrive(settings: Settings, store: Store, pipeline: str, choice: Choice, emit: app.Emit, *, by: str) -> Run:
+def redrive(settings: Settings, store: Store, pipeline: str, choice: Choice, emit: assemble.Emit, *, by: str) -> Run:
     """Send the letters again, by this file's parsing. Blocks until the run has ended.
 
     Raises `UsageError` if that cannot be done with this source or sink, `Refused` unless this file's parsing is the
@@ -52,23 +53,23 @@ def redrive(settings: Settings, store: Store, pipeline: str, choice: Choice, emi
 
 def job_of(settings: Settings, pipeline: str, told: Mapping[str, Json]) -> Job:
     """The job of a run of this kind, as its row tells of it."""
-    built = app.build_parts(settings.pipelines[pipeline], Registry.installed())
+    built = assemble.build_pipeline(settings.pipelines[pipeline], Registry.installed())
     parts = _parts(built, settings.identifier(pipeline), told["sink"])
     return Job(settings, pipeline, parts, told["generation"])
 
 
 def mark_sent(settings: Settings, store: Store, pipeline: str, run_id: str) -> int:
     """Mark the letters that the run has sent; answers how many. May be repeated."""
-    told = app.runs(settings, store, pipeline).show(run_id).configuration
-    built = app.build_parts(settings.pipelines[pipeline], Registry.installed())
+    told = assemble.runs(settings, store, pipeline).show(run_id).configuration
+    built = assemble.build_pipeline(settings.pipelines[pipeline], Registry.installed())
     box = box_of(built, settings.identifier(pipeline), told["sink"])
-    sent = [one for row in app.operator(settings, store, pipeline, run_id).rows() for one in sent_of(row)]
+    sent = [one for row in assemble.operator(settings, store, pipeline, run_id).rows() for one in sent_of(row)]
     box.mark(sent, run_id)
     built.source.close()
     return len(sent)
 
 
-def box_of(built: app.Parts, identifier: str, sink: str) -> LetterBox:
+def box_of(built: Pipeline, identifier: str, sink: str) -> LetterBox:
     """The letters of a sink. Raises `UsageError` if they cannot be looked at."""
     if sink not in built.sinks:
         raise UsageError(f"there is no sink {sink!r}; there are {', '.join(built.sinks)}")
@@ -78,8 +79,8 @@ def box_of(built: app.Parts, identifier: str, sink: str) -> LetterBox:
     return box
 
 
-def _made(settings: Settings, store: Store, pipeline: str, choice: Choice) -> tuple[app.Parts, Waiting]:
-    built = app.build_parts(settings.pipelines[pipeline], Registry.installed())
+def _made(settings: Settings, store: Store, pipeline: str, choice: Choice) -> tuple[Pipeline, Waiting]:
+    built = assemble.build_pipeline(settings.pipelines[pipeline], Registry.installed())
     identifier = settings.identifier(pipeline)
     parts = _parts(built, identifier, choice.sink)
     box, rebuilder = box_of(built, identifier, choice.sink), built.source.rebuilder()
@@ -88,7 +89,7 @@ def _made(settings: Settings, store: Store, pipeline: str, choice: Choice) -> tu
     return parts, Waiting(settings, store, pipeline, choice, box, rebuilder, built.source, sink)
 
 
-def _parts(built: app.Parts, identifier: str, sink: str) -> app.Parts:
+def _parts(built: Pipeline, identifier: str, sink: str) -> Pipeline:
     """The parts of the pipeline with the letters as their source, and this sink alone."""
     box, rebuilder = box_of(built, identifier, sink), built.source.rebuilder()
     if rebuilder is None:
@@ -104,7 +105,7 @@ def _parts(built: app.Parts, identifier: str, sink: str) -> app.Parts:
     return parts
 
 
-def _check_columns(parts: app.Parts, keeps: frozenset[str] | None) -> None:
+def _check_columns(parts: Pipeline, keeps: frozenset[str] | None) -> None:
     """Raise `Refused` if the pipeline may need more of a record than a letter keeps."""
     if keeps is None:
         return
@@ -129,7 +130,7 @@ def _end_spark() -> None:
 
 def _current(settings: Settings, store: Store, pipeline: str) -> int:
     try:
-        number, digest = app.generations(settings, store, pipeline).current()
+        number, digest = assemble.generations(settings, store, pipeline).current()
     except PartitionNotFound:
         raise UsageError(f"pipeline {pipeline!r} has never run; there is nothing to send again") from None
     mine = digest_of(settings.pipelines[pipeline])

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from holdfast.errors import LeaseLost
 from holdfast.events import PartitionHandedOff
 from holdfast.flow.engine import Engine
-from holdfast.flow.held import Held, Holdings
+from holdfast.flow.holdings import Held, Holdings
 from holdfast.leases import transitions
 from holdfast.leases.coordinator import Coordinator
 from holdfast.leases.writes import Change

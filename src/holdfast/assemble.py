@@ -3,65 +3,44 @@
 from __future__ import annotations
 
 import os
-import signal
 import socket
-import sys
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
-from functools import partial
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 from holdfast.audit.subject import Subject, subjects
 from holdfast.config.digest import digest_of, parsing_of
 from holdfast.config.load import load
 from holdfast.config.models import PipelineSettings, Settings
-from holdfast.config.units import format_duration
 from holdfast.errors import UsageError
-from holdfast.events import Event, Notice, SinkOpened
+from holdfast.events import Event, Notice
 from holdfast.flow.batch import Limits
 from holdfast.flow.engine import Engine
 from holdfast.flow.generations import Generation, Generations, OwnGeneration, follow
-from holdfast.flow.loop import LoopSettings, PipelineLoop
-from holdfast.flow.node import Node
-from holdfast.flow.processor import Processor
-from holdfast.flow.routes import Routes, routes_of
+from holdfast.flow.loop import LoopSettings
+from holdfast.flow.pipeline import Pipeline
+from holdfast.flow.routes import routes_of
 from holdfast.flow.run import Runs
-from holdfast.flow.sink import Sink
 from holdfast.flow.source import Source, UsesSourceCoordination
 from holdfast.leases.coordinator import RECENT, ClaimPolicy, Coordinator
-from holdfast.leases.lease import Status
-from holdfast.leases.operate import Operator
+from holdfast.leases.operator import Operator
 from holdfast.leases.session import NodeInfo, Session, SessionTiming, nodes_of
 from holdfast.leases.source_coordinator import SourceCoordinator
 from holdfast.leases.store import SMALLEST_BODY, Store
 from holdfast.leases.transitions import RetryLimits
-from holdfast.leases.world import HostClock, World, host_world
-from holdfast.leases.writes import until_answered
+from holdfast.leases.world import World, host_world
 from holdfast.registry import Registry
 
 START_PATIENCE = 60.0
 """How long a starting node waits for a store that does not answer; a running one waits for ever."""
-STOP_WITHIN = 9.0
 OPEN_SPARK = (
     "whoever can reach this Spark application may read its tasks, and the keys in them, or run code in its name: "
     "set spark.authenticate and spark.network.crypto.enabled"
 )
 
 Emit = Callable[[Event], None]
-
-
-@dataclass(frozen=True)
-class Parts:
-    """One pipeline's plugins, built."""
-
-    source: Source
-    processors: tuple[Processor, ...]
-    sinks: Mapping[str, Sink]
-    routes: Routes = field(default_factory=Routes)
 
 
 def load_settings(path: str | Path, registry: Registry | None = None) -> Settings:
@@ -160,10 +139,12 @@ def source_coordinator(
 
 
 def hand_coordinators(
-    settings: Settings, store: Store, session: Session, parts: Mapping[str, Parts], world: World
+    settings: Settings, store: Store, session: Session, pipelines: Mapping[str, Pipeline], world: World
 ) -> list[SourceCoordinator]:
     """A coordinator for each source that asks for one, handed to it."""
-    asking = {name: built.source for name, built in parts.items() if isinstance(built.source, UsesSourceCoordination)}
+    asking = {
+        name: built.source for name, built in pipelines.items() if isinstance(built.source, UsesSourceCoordination)
+    }
     made = {name: source_coordinator(settings, store, session, f"{name}/$source", world) for name in asking}
     for name, source in asking.items():
         source.use_coordinator(made[name])
@@ -185,73 +166,7 @@ def new_session(
     return Session(store, world, fleet(settings), info, timing)
 
 
-def run(settings: Settings, emit: Emit, *, node_name: str | None = None, pipelines: Sequence[str] = ()) -> int:
-    """Run the pipelines on this node until they are finished or the process is asked to stop.
-
-    Returns 0, or 1 if they are finished and partitions are FAILED. SIGTERM and SIGINT hand all leases back within ten
-    seconds and return 0; while the node still starts they raise `SystemExit` with 128 and the signal's number.
-    """
-    names = _chosen(settings, pipelines)
-    clock = HostClock()
-    world = host_world(emit, clock)
-    registry = Registry.installed()
-    with _exit_on_signal():
-        store = until_answered(world, "store", lambda: open_store(settings, registry), START_PATIENCE)
-        _warn_of_forgetful(settings, store, emit)
-        parts = {name: build_parts(settings.pipelines[name], registry) for name in names}
-        _warn_of_expiry(store, parts, emit)
-        try:
-            _warn_of_routes(parts, emit)
-            open_parts(settings, store, parts, world)
-            return _run_node(settings, store, world, clock, parts, node_name)
-        finally:
-            for built in parts.values():
-                built.source.close()
-                for sink in built.sinks.values():
-                    sink.close()
-            store.close()
-
-
-def _chosen(settings: Settings, asked: Sequence[str]) -> list[str]:
-    unknown = [name for name in asked if name not in settings.pipelines]
-    if unknown:
-        raise UsageError(f"there is no pipeline {unknown[0]!r} in this file; it has {', '.join(settings.pipelines)}")
-    names = list(asked or settings.pipelines)
-    if not names:
-        raise UsageError("this file has no pipelines to run")
-    return names
-
-
-def _warn_of_forgetful(settings: Settings, store: Store, emit: Emit) -> None:
-    if not store.durable:
-        emit(
-            Notice(
-                f"the store {settings.coordination.store.name} is for one process and forgets everything when it ends; "
-                "for several nodes, or to go on after a restart, configure a durable one such as sqlite"
-            )
-        )
-
-
-def _warn_of_expiry(store: Store, parts: Mapping[str, Parts], emit: Emit) -> None:
-    for name, built in parts.items():
-        ttl = store.forgets_after
-        if ttl is not None and ttl < built.source.found_again_within:
-            emit(
-                Notice(
-                    f"pipeline {name}: the store forgets after {format_duration(ttl)} (ttl) what is done, and scans go "
-                    "on to find it: it will be read again. Raise ttl, let scans cover less (range), or delete what was "
-                    "read (after_success)"
-                )
-            )
-
-
-def _warn_of_routes(parts: Mapping[str, Parts], emit: Emit) -> None:
-    for name, built in parts.items():
-        if built.routes.leave_out(len(built.sinks)):
-            emit(Notice(f"pipeline {name!r}: rows that match none of the routes of its sinks go to no sink"))
-
-
-def build_parts(pipeline: PipelineSettings, registry: Registry) -> Parts:
+def build_pipeline(pipeline: PipelineSettings, registry: Registry) -> Pipeline:
     _check_final_times(pipeline)
     source: Source = registry.get("sources", pipeline.source.name).build(pipeline.source.config)
     processors = tuple(registry.get("processors", use.name).build(use.config) for use in pipeline.processors)
@@ -259,7 +174,7 @@ def build_parts(pipeline: PipelineSettings, registry: Registry) -> Parts:
         named.name: registry.get("sinks", named.use.name).build(named.name, named.use.config, registry)
         for named in pipeline.sinks
     }
-    return Parts(source, processors, sinks, routes_of(pipeline))
+    return Pipeline(source, processors, sinks, routes_of(pipeline))
 
 
 def _check_final_times(pipeline: PipelineSettings) -> None:
@@ -278,48 +193,6 @@ def _check_final_times(pipeline: PipelineSettings) -> None:
                     f"finalize of sink {sink.name!r} does not understand times that are named {rule.time_pattern()}; "
                     "give it the template"
                 )
-
-
-def open_parts(settings: Settings, store: Store, parts: Mapping[str, Parts], world: World) -> None:
-    """Check sources and sinks; one that is away is waited for, for a while. Raises `Unavailable` and `Refused`."""
-    for name, built in parts.items():
-        pipeline = settings.identifier(name)
-        until_answered(world, "source", built.source.open, START_PATIENCE)
-        for sink_name, sink in built.sinks.items():
-            opened = partial(sink.open, pipeline, durable=store.durable)
-            if verdict := until_answered(world, "sink", opened, START_PATIENCE):
-                world.emit(SinkOpened(pipeline, sink_name, verdict))
-
-
-def _run_node(
-    settings: Settings, store: Store, world: World, clock: HostClock, parts: Mapping[str, Parts], name: str | None
-) -> int:
-    session = new_session(settings, store, world, list(parts), name)
-    own = {name: own_generation(settings, store, world, name) for name in parts}
-    engine = engine_of(settings, parts, world.emit, store.max_receipt_bytes)
-    coordinators = {name: coordinator_of(settings, store, world, session, name) for name in parts}
-    loops = [
-        PipelineLoop(
-            coordinators[name],
-            built.source,
-            built.sinks,
-            engine,
-            loop_settings_of(settings, name),
-            generation=own[name],
-        )
-        for name, built in parts.items()
-    ]
-    node = Node(session, loops, engine, world, coordinators=hand_coordinators(settings, store, session, parts, world))
-
-    def stop(_signal: int, _frame: FrameType | None) -> None:
-        clock.ask_to_stop(STOP_WITHIN)
-        node.stop()
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, stop)
-    if not node.run():
-        return 0
-    return int(any(coordinator.counts().get(Status.FAILED) for coordinator in coordinators.values()))
 
 
 def coordinator_of(settings: Settings, store: Store, world: World, session: Session, name: str) -> Coordinator:
@@ -353,42 +226,28 @@ def loop_settings_of(settings: Settings, name: str) -> LoopSettings:
 
 def engine_of(
     settings: Settings,
-    parts: Mapping[str, Parts],
+    pipelines: Mapping[str, Pipeline],
     emit: Emit = lambda _event: None,
     max_receipt_bytes: int = SMALLEST_BODY,
 ) -> Engine:
     # Spark is loaded only here, so that commands which only look at the store stay fast.
     from holdfast.spark.engine import SparkEngine
     from holdfast.spark.jars import connector_jars
-    from holdfast.spark.job import Recipe
     from holdfast.spark.session import is_unprotected, start_session
     from holdfast.spark.warming import warm_up
 
-    connectors = {name for built in parts.values() for name in built.source.connectors}
+    connectors = {name for built in pipelines.values() for name in built.source.connectors}
     jars = connector_jars() if connectors else []
     asked = settings.spark
     py_files = [Path(name) for name in asked.py_files]
     spark = start_session("holdfast", asked.plain_conf(), asked.master or "local[2]", jars, py_files)
     if is_unprotected(spark):
         emit(Notice(OPEN_SPARK))
-    warm_up(spark, [sink.stager() for built in parts.values() for sink in built.sinks.values()])
-    recipes = {
-        settings.identifier(name): Recipe(built.source, built.processors, built.sinks, built.routes, max_receipt_bytes)
-        for name, built in parts.items()
-    }
-    return SparkEngine(spark, recipes)
-
-
-@contextmanager
-def _exit_on_signal() -> Iterator[None]:
-    """End the process by a signal as a shell reports it: until the node runs it holds nothing. Restores handlers."""
-
-    def leave(number: int, _frame: FrameType | None) -> None:
-        sys.exit(128 + number)
-
-    before = {number: signal.signal(number, leave) for number in (signal.SIGTERM, signal.SIGINT)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+    warm_up(spark, [sink.stager() for built in pipelines.values() for sink in built.sinks.values()])
+    return SparkEngine(
+        spark,
+        {
+            settings.identifier(name): replace(built, max_receipt_bytes=max_receipt_bytes)
+            for name, built in pipelines.items()
+        },
+    )

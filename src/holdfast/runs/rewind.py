@@ -7,17 +7,17 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
-from holdfast import app
+from holdfast import assemble
 from holdfast.config.models import Settings
 from holdfast.errors import PartitionNotFound, UsageError
 from holdfast.flow.batch import Name
 from holdfast.flow.run import Run
-from holdfast.jobs.choosing import parse_time
-from holdfast.jobs.making import check_roots_are_free, coming_generation, new_roots
-from holdfast.jobs.running import Job, NewRun, begin
 from holdfast.leases.lease import Json, Lease, Partition
 from holdfast.leases.store import Store
 from holdfast.registry import Registry
+from holdfast.runs.creation import check_roots_are_free, coming_generation, new_roots
+from holdfast.runs.execution import Job, NewRun, begin
+from holdfast.runs.selection import parse_time
 
 KIND = "rewind"
 
@@ -41,7 +41,7 @@ class Rewind:
         return Name(self.topic, str(self.partition))
 
 
-def rewind(settings: Settings, store: Store, asked: Rewind, emit: app.Emit, *, root: str | None, by: str) -> Run:
+def rewind(settings: Settings, store: Store, asked: Rewind, emit: assemble.Emit, *, root: str | None, by: str) -> Run:
     """Write the records again, by this file's parsing. Blocks until the run has ended. Raises `UsageError`."""
     row = partition_row(settings, store, asked)
     first, committed = first_offset(settings, asked), row.progress.position["offset"]
@@ -49,7 +49,7 @@ def rewind(settings: Settings, store: Store, asked: Rewind, emit: app.Emit, *, r
         raise UsageError(f"{asked.key} is committed up to {committed}: there is nothing to read again from {first} on")
     number = coming_generation(settings, store, asked.pipeline, by)
     roots = new_roots(settings, asked.pipeline, root, number)
-    check_roots_are_free(app.with_roots(settings, asked.pipeline, roots), asked.pipeline, [asked.name])
+    check_roots_are_free(assemble.with_roots(settings, asked.pipeline, roots), asked.pipeline, [asked.name])
     told = {"kind": KIND, "key": asked.key, "from": first, "to": committed, "generation": number, "roots": roots}
     new = NewRun([_partition(asked, row, first, committed)], told, by)
     return begin(store, job_of(settings, asked.pipeline, told), new, emit)
@@ -57,8 +57,8 @@ def rewind(settings: Settings, store: Store, asked: Rewind, emit: app.Emit, *, r
 
 def job_of(settings: Settings, pipeline: str, told: Mapping[str, Json]) -> Job:
     """The job of a run of this kind, as its row tells of it."""
-    changed = app.with_roots(settings, pipeline, told["roots"])
-    parts = app.build_parts(changed.pipelines[pipeline], Registry.installed())
+    changed = assemble.with_roots(settings, pipeline, told["roots"])
+    parts = assemble.build_pipeline(changed.pipelines[pipeline], Registry.installed())
     return Job(changed, pipeline, parts, told["generation"])
 
 
@@ -67,7 +67,7 @@ def partition_row(settings: Settings, store: Store, asked: Rewind) -> Lease:
     if settings.pipelines[asked.pipeline].source.name != "kafka":
         raise UsageError(f"pipeline {asked.pipeline!r} does not read Kafka; there is nothing to rewind")
     try:
-        row = app.operator(settings, store, asked.pipeline).show(asked.key)
+        row = assemble.operator(settings, store, asked.pipeline).show(asked.key)
     except PartitionNotFound:
         raise UsageError(f"pipeline {asked.pipeline!r} knows no partition {asked.key}") from None
     if row.progress.position is None:

@@ -14,10 +14,10 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import datetime
 from typing import Any, TypeVar
 
-from holdfast.buckets import s3_quick
-from holdfast.buckets.s3_access import S3Access
 from holdfast.config.secrets import Secret
 from holdfast.errors import SinkUnavailable
+from holdfast.s3 import small_objects as s3_quick
+from holdfast.s3.access import S3Access
 
 TRIES = 4
 THREADS = 16

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from holdfast.events import BatchCancelled, PipelineFinished
 from holdfast.flow.batch import Limits
-from holdfast.flow.reach import Reach
+from holdfast.flow.capacity import Reach
 from holdfast.leases.lease import Lease
 from holdfast.testing.flows import NumbersSource
 from tests.unit.flow.rig import Fleet, TestNode

@@ -17,8 +17,8 @@ from holdfast.flow.names import OURS, folder
 from holdfast.flow.replacing import REPLACED, ReplacingPlan, decode_plan
 from holdfast.flow.run import Runs, RunStatus
 from holdfast.flow.sink import Sink
-from holdfast.jobs.letters import KIND, fence
-from holdfast.leases.operate import Operator
+from holdfast.leases.operator import Operator
+from holdfast.runs.letter_selection import KIND, fence
 
 
 @dataclass(frozen=True)

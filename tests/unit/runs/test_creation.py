@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from holdfast import app
+from holdfast import assemble
 from holdfast.config.digest import digest_of
 from holdfast.config.models import Settings
 from holdfast.errors import Refused, UsageError
 from holdfast.flow.batch import Name
 from holdfast.flow.generations import Generation
-from holdfast.jobs.backfilling import Backfill, backfill
-from holdfast.jobs.making import check_digest, check_roots_are_free, coming_generation, new_roots
 from holdfast.leases.store import Store
+from holdfast.runs.backfill import Backfill, backfill
+from holdfast.runs.creation import check_digest, check_roots_are_free, coming_generation, new_roots
 from holdfast.stores.memory import MemoryStore
 from tests.unit.audit.archive import Archive
 
@@ -47,11 +47,11 @@ class Site:
     ) -> Settings:
         told = {"generation": generation, "format": form, "backup": backup, "processors": processors}
         (self.folder / "p.yaml").write_text(CONFIG.format(root=self.folder, **told))
-        return app.load_settings(self.folder / "p.yaml")
+        return assemble.load_settings(self.folder / "p.yaml")
 
     def run_live(self, settings: Settings) -> None:
         chosen = settings.pipelines["daily"]
-        app.generations(settings, self.store, "daily").register(
+        assemble.generations(settings, self.store, "daily").register(
             Generation(chosen.generation, digest_of(chosen)), switch=True
         )
 
@@ -71,9 +71,9 @@ def test_the_files_own_generation_is_used_where_it_comes_next(site: Site) -> Non
     site.run_live(site.settings(1, "text"))
     fixed = site.settings(2, "jsonl")
     assert [site.coming(fixed), site.coming(fixed)] == [2, 2]
-    assert app.generations(fixed, site.store, "daily").current()[0] == 1
+    assert assemble.generations(fixed, site.store, "daily").current()[0] == 1
     site.run_live(fixed)
-    assert app.generations(fixed, site.store, "daily").current()[0] == 2
+    assert assemble.generations(fixed, site.store, "daily").current()[0] == 2
 
 
 def test_what_is_current_or_taken_by_another_parsing_is_never_used_again(site: Site) -> None:
@@ -94,7 +94,7 @@ def test_a_node_joins_a_run_only_with_the_parsing_that_it_was_begun_with(site: S
 def test_files_go_to_a_root_of_their_own_that_has_none_of_the_partition(site: Site) -> None:
     settings = site.settings()
     assert new_roots(settings, "daily", None, 2) == {"files": f"{site.folder}/daily-g2"}
-    changed = app.with_roots(settings, "daily", new_roots(settings, "daily", f"{site.folder}/daily", 2))
+    changed = assemble.with_roots(settings, "daily", new_roots(settings, "daily", f"{site.folder}/daily", 2))
     check_roots_are_free(changed, "daily", [Name("orders", "0")])
     Archive(site.folder / "daily").commit(0, 10)
     check_roots_are_free(changed, "daily", [Name("orders", "1")])
@@ -105,7 +105,7 @@ def test_files_go_to_a_root_of_their_own_that_has_none_of_the_partition(site: Si
 def refused(site: Site, settings: Settings, asked: Backfill, error: type[Exception], match: str) -> None:
     with pytest.raises(error, match=match):
         backfill(settings, site.store, asked, lambda _: None, root=None, by="ann")
-    assert list(app.generations(settings, site.store, "daily").list()) == []
+    assert list(assemble.generations(settings, site.store, "daily").list()) == []
     assert not (site.folder / "daily-g1").exists()
 
 

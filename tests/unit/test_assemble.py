@@ -7,10 +7,8 @@ from typing import cast
 
 import pytest
 
-from holdfast.app import (
-    Parts,
-    _warn_of_expiry,
-    build_parts,
+from holdfast.assemble import (
+    build_pipeline,
     hand_coordinators,
     load_settings,
     loop_settings_of,
@@ -20,11 +18,13 @@ from holdfast.errors import SessionExpired, UsageError
 from holdfast.events import Event
 from holdfast.flow.batch import Limits
 from holdfast.flow.loop import LoopSettings
+from holdfast.flow.pipeline import Pipeline
 from holdfast.flow.source import Source, UsesSourceCoordination
 from holdfast.leases.lease import Partition
 from holdfast.leases.source_coordinator import SourceCoordinator
 from holdfast.leases.store import Store
 from holdfast.registry import Registry
+from holdfast.service import _warn_of_expiry
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing.worlds import make_world
 
@@ -96,10 +96,10 @@ def test_final_places_are_understood_as_they_were_named(
     file.write_text(BY_TIME.format(parse=parse, finalize=finalize))
     pipeline = load_settings(file).pipelines["orders"]
     if wrong is None:
-        assert build_parts(pipeline, Registry.installed()).sinks["files"].finalizing() is not None
+        assert build_pipeline(pipeline, Registry.installed()).sinks["files"].finalizing() is not None
     else:
         with pytest.raises(UsageError, match=wrong):
-            build_parts(pipeline, Registry.installed())
+            build_pipeline(pipeline, Registry.installed())
 
 
 class Forgetting:
@@ -118,7 +118,7 @@ def test_a_store_that_forgets_what_a_scan_will_find_again_is_warned_of(
     text = PIPELINE.replace("{folder: in}", f"{{folder: in, scan: follow, range: {range_}}}")
     file = tmp_path / "pipeline.yaml"
     file.write_text(text)
-    parts = {"orders": build_parts(load_settings(file).pipelines["orders"], Registry.installed())}
+    parts = {"orders": build_pipeline(load_settings(file).pipelines["orders"], Registry.installed())}
     told: list[Event] = []
     _warn_of_expiry(cast("Store", Forgetting(ttl)), parts, told.append)
     assert len(told) == warned
@@ -146,8 +146,8 @@ def test_a_source_that_asks_for_it_is_handed_a_coordinator_of_its_own(tmp_path: 
     session = new_session(settings, store, world, [])
     listing = _Listing()
     parts = {
-        "pages": Parts(cast("Source", listing), (), {}),
-        "other": Parts(cast("Source", object()), (), {}),
+        "pages": Pipeline(cast("Source", listing), (), {}),
+        "other": Pipeline(cast("Source", object()), (), {}),
     }
     assert hand_coordinators(settings, store, session, parts, world) == [listing.coordinator]
 

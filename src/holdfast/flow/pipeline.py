@@ -1,0 +1,48 @@
+"""The pipeline: a source, processors, sinks and the routes to them, built from its settings and ready to use."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from holdfast.flow.batch import Batch
+from holdfast.flow.processor import Processor
+from holdfast.flow.routes import Routes
+from holdfast.flow.sink import Sink
+from holdfast.flow.source import Source
+from holdfast.leases.codec import size_without_receipts
+from holdfast.leases.store import SMALLEST_BODY
+
+RECEIPT_MARGIN = 8 * 1024
+"""For the range and the token of each receipt, and a position that is longer than the last one."""
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """One pipeline's plugins, and what its store can hold of their receipts."""
+
+    source: Source
+    processors: Sequence[Processor]
+    sinks: Mapping[str, Sink]
+    routes: Routes = field(default_factory=Routes)
+
+    max_receipt_bytes: int = SMALLEST_BODY
+    """What the store can keep of a row's receipts, with the rest of the row."""
+
+    def receipt_bytes(self, batch: Batch) -> int:
+        """What the receipt of one sink may take in the row of the batch."""
+        rest = size_without_receipts(batch.lease) + RECEIPT_MARGIN
+        each = len(self.sinks) * len(json.dumps(batch.cut.gaps))
+        return max(0, self.max_receipt_bytes - rest - each) // max(1, len(self.sinks))
+
+    @property
+    def has_routes(self) -> bool:
+        """Whether conditions over the last processor's rows decide where these go."""
+        return bool(self.routes.by_sink)
+
+    def close(self) -> None:
+        """Give back what the source and the sinks have opened. Never raises."""
+        self.source.close()
+        for sink in self.sinks.values():
+            sink.close()
