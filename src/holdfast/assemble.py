@@ -23,7 +23,7 @@ from holdfast.flow.loop import LoopSettings
 from holdfast.flow.pipeline import Pipeline
 from holdfast.flow.routes import routes_of
 from holdfast.flow.run import Runs
-from holdfast.flow.source import Source, UsesSourceCoordination
+from holdfast.flow.source import ReadsByConnector, Source, UsesSourceCoordination
 from holdfast.leases.coordinator import RECENT, ClaimPolicy, Coordinator
 from holdfast.leases.operator import Operator
 from holdfast.leases.session import NodeInfo, Session, SessionTiming, nodes_of
@@ -236,8 +236,8 @@ def engine_of(
     from holdfast.spark.session import is_unprotected, start_session
     from holdfast.spark.warming import warm_up
 
-    connectors = {name for built in pipelines.values() for name in built.source.connectors}
-    jars = connector_jars() if connectors else []
+    needs_jars = any(isinstance(built.source, ReadsByConnector) for built in pipelines.values())
+    jars = connector_jars() if needs_jars else []
     asked = settings.spark
     py_files = [Path(name) for name in asked.py_files]
     spark = start_session("holdfast", asked.plain_conf(), asked.master or "local[2]", jars, py_files)

@@ -8,7 +8,7 @@ import sqlite3
 import subprocess
 import sys
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -20,6 +20,7 @@ import pytest
 from holdfast.config.secrets import Secret
 from holdfast.errors import BatchError, Refused, SourceUnavailable
 from holdfast.flow.batch import Batch, Close, Cut, Done, Limits
+from holdfast.flow.source import AfterPublish
 from holdfast.leases.lease import History, Lease, Progress
 from holdfast.sources.objects import PLUGIN
 from holdfast.sources.objects.s3_site import S3Site
@@ -67,6 +68,11 @@ class Landing:
         built = PLUGIN.build(PLUGIN.config(**{"buckets": buckets, "s3": self.reach(), **settings}))
         assert isinstance(built, ObjectsSource)
         return built
+
+
+def tidied(source: ObjectsSource, leases: Sequence[Lease]) -> Sequence[SourceUnavailable | None]:
+    assert isinstance(source, AfterPublish)
+    return source.after_publish(leases)
 
 
 @pytest.fixture
@@ -154,7 +160,7 @@ def test_what_is_done_is_deleted_unless_it_was_overwritten_since(landing: Landin
     landing.put("changed", b"newer")
     assert source.plan(done, Limits()) == [Done(), Done()]
     for _ in range(2):
-        assert source.settle(done) == [None, None]
+        assert tidied(source, done) == [None, None]
         assert landing.keys() == ["changed"]
 
 
@@ -171,14 +177,14 @@ def test_a_late_delete_does_not_hit_a_newer_object(landing: Landing, monkeypatch
         delete(place)
 
     monkeypatch.setattr(client, "_delete", overwritten_just_before)
-    assert source.settle(done) == [None]
+    assert tidied(source, done) == [None]
     assert landing.keys() == ["a"]
 
 
 def test_what_is_done_is_tagged_beside_the_tags_it_has(landing: Landing) -> None:
     landing.client.put_object(Bucket=landing.bucket, Key="a", Body=b"1", Tagging="team=x")
     source = landing.source(after_success={"tag": {"read": "yes"}})
-    assert source.settle(finished(source)) == [None]
+    assert tidied(source, finished(source)) == [None]
     tags = landing.client.get_object_tagging(Bucket=landing.bucket, Key="a")["TagSet"]
     assert {tag["Key"]: tag["Value"] for tag in tags} == {"team": "x", "read": "yes"}
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from holdfast.errors import Interrupted, SessionExpired, StoreError
 from holdfast.events import SessionEnded
-from holdfast.flow import planning, rounds
+from holdfast.flow import plan, rounds
 from holdfast.flow.loop import PipelineLoop
 from holdfast.flow.rounds import Rounds
 from holdfast.leases import coordinator, transitions
@@ -70,7 +70,7 @@ def an_error_of_one_plan_is_everybodys(put: Put) -> None:
     def call(ask: Callable[[Sequence[Any]], Sequence[Any]], items: Sequence[Any], *_: Any) -> list[Any]:
         return list(ask(items))
 
-    put(planning, "call_apart", call)
+    put(plan, "call_apart", call)
 
 
 @mutant("barred")

@@ -8,9 +8,9 @@ from dataclasses import replace
 from typing import Any
 
 from holdfast.errors import LeaseLost, SinkUnavailable, StagedDataGone
-from holdfast.flow import committing, names
+from holdfast.flow import names
 from holdfast.flow.batch import Batch, Name
-from holdfast.flow.commit import Committer
+from holdfast.flow.commit import Committer, _receipts
 from holdfast.flow.holdings import Held
 from holdfast.flow.loop import PipelineLoop
 from holdfast.flow.manifest import Manifest
@@ -47,7 +47,7 @@ def a_takeover_plans_before_it_publishes(put: Put) -> None:
 def files_are_published_before_the_commit(put: Put) -> None:
     def commit(self: Committer, commits: Sequence[tuple[Held, Batch, Any]]) -> None:
         for _, batch, report in commits:
-            for name, receipt in committing._receipts(batch, report).items():
+            for name, receipt in _receipts(batch, report).items():
                 _publish_at_once(self._sinks[name], receipt)
         original(self, commits)
 

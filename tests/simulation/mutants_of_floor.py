@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from holdfast.leases import coordinator, floor, operate, writes
+from holdfast.leases import coordinator, floor, operator, writes
 from holdfast.leases import lease as lease_module
 from holdfast.leases.lease import Lease, Status
 from holdfast.leases.operator import Operator
@@ -28,12 +28,12 @@ def a_row_made_anew_begins_with_the_first_version(put: Put) -> None:
 
 @mutant("floor")
 def the_floor_knows_tokens_but_no_versions(put: Put) -> None:
-    put(operate, "height", lambda row: row.token)
+    put(operator, "height", lambda row: row.token)
 
 
 @mutant("floor")
 def the_floor_does_not_cover_the_tombstone(put: Put) -> None:
-    put(operate, "height", lambda row: max(row.token, row.version + 1))
+    put(operator, "height", lambda row: max(row.token, row.version + 1))
 
 
 @mutant("floor", start=125)
@@ -52,13 +52,13 @@ def a_row_is_purged_before_the_floor_is_raised(put: Put) -> None:
 
 @mutant("floor", start=2089)
 def tombstones_do_not_rest(put: Put) -> None:
-    original = operate._purged_by
-    put(operate, "_purged_by", lambda row, limit: original(row, float("inf")))
+    original = operator._purged_by
+    put(operator, "_purged_by", lambda row, limit: original(row, float("inf")))
 
 
 @mutant("floor")
 def rows_are_forgotten_that_were_not_purged(put: Put) -> None:
-    put(operate, "_purged_by", lambda row, limit: row.status is Status.COMPLETED)
+    put(operator, "_purged_by", lambda row, limit: row.status is Status.COMPLETED)
 
 
 @mutant("floor")

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from holdfast.errors import Halt, SinkUnavailable
-from holdfast.flow import commit as committing
+from holdfast.flow import commit
 from holdfast.flow.commit import Committer
 from holdfast.flow.holdings import Held, Holdings
 from holdfast.flow.loop import PipelineLoop
@@ -119,7 +119,7 @@ def a_batch_that_has_ended_is_not_recalled(put: Put) -> None:
 
 @mutant("streams")
 def reports_of_one_batch_are_received_together(put: Put) -> None:
-    put(committing, "_one_of_each_batch", lambda reports: [list(reports)])
+    put(commit, "_one_of_each_batch", lambda reports: [list(reports)])
 
 
 # --- evidence that disagrees --------------------------------------------------------------------------------------

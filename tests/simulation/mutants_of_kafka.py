@@ -57,7 +57,7 @@ def lag_ends_at_the_last_stable_offset(put: Put) -> None:
     because="lag is for people, and no oracle reads it",
 )
 def a_source_goes_by_the_hosts_clock(put: Put) -> None:
-    put(KafkaSource, "keep_time", lambda self, now: None)
+    put(KafkaSource, "use_clock", lambda self, now: None)
 
 
 @mutant_of_test(killed_by=f"{SOURCE}test_unread_records_of_a_topic_that_is_deleted_are_lost", because=LOGS_STAY)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from holdfast.flow import commit as committing
+from holdfast.flow import commit
 from holdfast.flow.batch import Batch
 from holdfast.flow.commit import Committer
 from holdfast.flow.engine import Staged
@@ -19,8 +19,8 @@ from tests.simulation.mutation import Put, mutant
 @mutant("visible")
 def one_visible_sink_stands_for_all(put: Put) -> None:
     def to_publish(self: Committer, batch: Batch, report: Staged) -> dict[str, Any]:
-        receipts = committing._receipts(batch, report)
-        visible = (self._sinks[name].is_visible(told) for name, told in receipts.items())
+        receipts = commit._receipts(batch, report)
+        visible = (self._is_visible(name, receipt) for name, receipt in receipts.items())
         return {} if any(visible) else receipts
 
     put(Committer, "_to_publish", to_publish)

@@ -8,7 +8,7 @@ from typing import Any
 
 from holdfast.errors import BatchError, SourceUnavailable
 from holdfast.flow.batch import Batch, Cut, Done, Limits, Name, Wait
-from holdfast.flow.source import Source
+from holdfast.flow.source import OffsetPositions, Source
 from holdfast.leases.lease import Json, Lease, Partition
 from tests.simulation.host import Host
 
@@ -53,7 +53,7 @@ def offset_of(position: Json) -> int:
     return 0 if position is None else int(position["offset"])
 
 
-class SimulatedSource(Source):
+class SimulatedSource(Source, OffsetPositions):
     """Chooses every cut anew: two tries of one range need not be alike."""
 
     def __init__(self, data: Data, host: Host, ttl: float, largest: int) -> None:
@@ -81,7 +81,7 @@ class SimulatedSource(Source):
         self._answers()
         return [self._cut(lease) for lease in leases]
 
-    def read(self, spark: Any, batches: Sequence[Batch]) -> Any:
+    def read(self, spark: Any, batches: Sequence[Batch], columns: frozenset[str] | None = None) -> Any:
         raise NotImplementedError("the simulated engine needs no DataFrame")
 
     def _cut(self, lease: Lease) -> Cut | Wait | Done | BatchError:

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from holdfast.flow.batch import Batch
 from holdfast.flow.engine import Staged
-from holdfast.flow.sink import Publication, PublishResult, Sink
+from holdfast.flow.sink import Publication, PublishResult, Sink, VisibleWhenStaged
 from holdfast.flow.staging import Stager
 from holdfast.leases.lease import Json, Lease, Status
 from tests.simulation.engine import SimulatedEngine
@@ -65,7 +65,7 @@ def _files_of(row: Lease) -> Lease:
     return replace(row, commit=replace(row.commit, receipts=files))
 
 
-class IndexSink(Sink):
+class IndexSink(Sink, VisibleWhenStaged):
     """An index that all nodes write to."""
 
     name = INDEX

@@ -46,7 +46,7 @@ class GrowingSource(Source):
         end = min(size, start + most)
         return Cut(start, end, last=final and end == size, size=end - start)
 
-    def read(self, spark: Any, batches: Sequence[Batch]) -> Any:
+    def read(self, spark: Any, batches: Sequence[Batch], columns: frozenset[str] | None = None) -> Any:
         raise BatchError("nothing here is read through Spark")
 
 

@@ -161,7 +161,7 @@ def test_a_lost_commit_of_a_damaged_object_is_made_again_the_same(site: Site) ->
 def test_rows_of_a_frame_have_the_types_of_the_schema(site: Site, spark: SparkSession) -> None:
     site.put("a.json", json.dumps({"rows": [{"id": 1, "note": "a"}, {"id": "x"}]}))
     site.reading(codec="json", schema=SCHEMA)
-    frame = frame_of(spark, site.source.direct(spark, site.batches()))
+    frame = frame_of(spark, site.source.read(spark, site.batches()))
     rows = frame.orderBy("_item").collect()
     assert [(row["id"], row["note"]) for row in rows] == [(1, "a"), (None, None)]
     assert rows[0][FAULT_COLUMN] is None

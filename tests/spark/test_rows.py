@@ -13,6 +13,7 @@ from pyspark.sql import functions as sql
 from holdfast.flow.batch import Limits
 from holdfast.leases.lease import Counts
 from holdfast.processors.filter import Filter
+from holdfast.spark.arrow import frame_of
 from tests.spark.rig import Site, failed, lines, staged
 
 pytestmark = pytest.mark.spark
@@ -211,7 +212,7 @@ def test_reading_is_one_lazy_frame_with_the_system_columns_in_front(site: Site) 
     site.put("a", lines(2) + "oops\n")
     site.reading(schema=SCHEMA)
     (batch,) = site.batches()
-    frame = site.source.read(site.spark, [batch])
+    frame = frame_of(site.spark, site.source.read(site.spark, [batch]))
     assert frame.columns == ["_batch", "_item", "_fault", "id", "note"]
     rows = frame.orderBy("_item").collect()
     assert [(row["_batch"], row["_item"], row["id"]) for row in rows] == [
@@ -220,7 +221,7 @@ def test_reading_is_one_lazy_frame_with_the_system_columns_in_front(site: Site) 
         (batch.id, 48, None),
     ]
     assert json.loads(rows[2]["_fault"])["kind"] == "record"
-    assert site.source.read(site.spark, []).collect() == []
+    assert frame_of(site.spark, site.source.read(site.spark, [])).collect() == []
 
 
 def test_filters_drop_rows_and_keep_faults(site: Site) -> None:

@@ -19,6 +19,7 @@ from holdfast.events import Event
 from holdfast.flow.batch import Limits
 from holdfast.flow.loop import LoopSettings
 from holdfast.flow.pipeline import Pipeline
+from holdfast.flow.sink import Finalizes
 from holdfast.flow.source import Source, UsesSourceCoordination
 from holdfast.leases.lease import Partition
 from holdfast.leases.source_coordinator import SourceCoordinator
@@ -96,7 +97,9 @@ def test_final_places_are_understood_as_they_were_named(
     file.write_text(BY_TIME.format(parse=parse, finalize=finalize))
     pipeline = load_settings(file).pipelines["orders"]
     if wrong is None:
-        assert build_pipeline(pipeline, Registry.installed()).sinks["files"].finalizing() is not None
+        sink = build_pipeline(pipeline, Registry.installed()).sinks["files"]
+        assert isinstance(sink, Finalizes)
+        assert sink.finalizing() is not None
     else:
         with pytest.raises(UsageError, match=wrong):
             build_pipeline(pipeline, Registry.installed())

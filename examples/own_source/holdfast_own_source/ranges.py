@@ -60,7 +60,7 @@ class Ranges(Source):
         cut = min(end, start + max(count, 1))
         return Cut(start, cut, last=cut == end, size=(cut - start) * BYTES_PER_NUMBER)
 
-    def read(self, spark: Any, batches: Sequence[Batch]) -> Any:
+    def read(self, spark: Any, batches: Sequence[Batch], columns: frozenset[str] | None = None) -> Any:  # noqa: ARG002
         # Imported here, so that `holdfast validate` and `--help` load no Spark.
         from pyspark.sql import functions as sql
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from holdfast.flow.source import Source
+from holdfast.flow.source import Source, WeighsPartitions
 from holdfast.leases.lease import Lease
 
 UNBOUNDED = 1_000_000
@@ -35,7 +35,7 @@ class Reach:
         """How many more leases may be taken, if with so many of those that are held nothing happens yet."""
         if self._source.lives_long:
             return UNBOUNDED - len(held)
-        if not self._source.is_light(held):
+        if not (isinstance(self._source, WeighsPartitions) and self._source.is_light(held)):
             self._most = max(self._ordinary, self._most // 2)
         elif len(held) >= self._most:
             self._most = min(2 * self._most, MOST_TIMES * self._ordinary)

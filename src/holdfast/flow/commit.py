@@ -22,8 +22,8 @@ from holdfast.flow.engine import Advanced, Engine, Failed, Report, Staged
 from holdfast.flow.generations import NodeGeneration
 from holdfast.flow.holdings import Held, Holdings
 from holdfast.flow.publish import Publisher
-from holdfast.flow.sink import Sink
-from holdfast.flow.source import Source
+from holdfast.flow.sink import Publication, Restages, Sink, VisibleWhenStaged
+from holdfast.flow.source import AfterPublish, HearsOfPublishing, Source
 from holdfast.leases import transitions
 from holdfast.leases.coordinator import Coordinator
 from holdfast.leases.lease import Counts, Json, Lease, Status
@@ -121,7 +121,7 @@ class Committer:
         if not isinstance(report, Staged):
             advance = Advance(commit_id, report.position, {}, report.counts, report.acked)
             return lambda row: transitions.commit(row, advance, planned, now)
-        held.complete_after_publish = report.last and not self._source.settles
+        held.complete_after_publish = report.last and not isinstance(self._source, AfterPublish)
         receipts, state = self._to_publish(batch, report), batch.cut.state
         advance = Advance(commit_id, report.end, receipts, report.counts, report.acked, state)
         if advance.receipts or not held.complete_after_publish:
@@ -131,8 +131,11 @@ class Committer:
     def _to_publish(self, batch: Batch, report: Staged) -> dict[str, Json]:
         """The receipts; none where all sinks have made it visible, so that this commit is all there is to write."""
         receipts = _receipts(batch, report)
-        visible = (name in self._sinks and self._sinks[name].is_visible(told) for name, told in receipts.items())
-        return {} if all(visible) else receipts
+        return {} if all(self._is_visible(name, receipt) for name, receipt in receipts.items()) else receipts
+
+    def _is_visible(self, name: str, receipt: Json) -> bool:
+        sink: object = self._sinks.get(name)
+        return isinstance(sink, VisibleWhenStaged) and sink.is_visible(receipt)
 
     def _committed(self, held: Held, report: Staged | Advanced, result: Lease | LeaseLost) -> Lease | None:
         """The row, if everything before its position is visible already."""
@@ -155,6 +158,8 @@ class Committer:
 
     def tell_published(self, rows: Sequence[Lease]) -> None:
         """Tell the source that everything before the positions of these rows is visible."""
+        if not isinstance(self._source, HearsOfPublishing):
+            return
         with reported(self._coordinator.world.emit, f"{self._coordinator.pipeline}: `published` of the source"):
             self._source.published(rows)
 
@@ -217,7 +222,7 @@ class Committer:
         for name in held.gone:
             publication = self._publisher.publication(held, name)
             if publication is not None:
-                mended[name] = self._sinks[name].mend(publication, fresh[name])
+                mended[name] = _mended_receipt(self._sinks[name], publication, fresh[name])
         return mended
 
     # --- ends --------------------------------------------------------------------------------------------------
@@ -295,6 +300,14 @@ def _one_of_each_batch(reports: Sequence[Report]) -> list[list[Report]]:
             waves.append([])
         waves[place].append(report)
     return waves
+
+
+def _mended_receipt(sink: Sink, publication: Publication, fresh: Json) -> Json:
+    if not isinstance(sink, Restages):
+        raise Halt(
+            f"the staged data of {publication.receipt!r} is gone, and sink {sink.name} cannot use {fresh!r} instead"
+        )
+    return sink.mend(publication, fresh)
 
 
 def _tells_more(report: Advanced, lease: Lease) -> bool:

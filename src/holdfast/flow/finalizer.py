@@ -11,7 +11,7 @@ from holdfast.errors import Interrupted, Refused
 from holdfast.events import FinalizingFailed
 from holdfast.flow.finalizing import Finalizing
 from holdfast.flow.finallook import FinalLook, make_known
-from holdfast.flow.sink import Sink
+from holdfast.flow.sink import Finalizes, Sink
 from holdfast.flow.source import Source
 from holdfast.leases.coordinator import ClaimPolicy, Coordinator
 from holdfast.leases.lease import Key, Lease, Partition, new_lease
@@ -94,7 +94,8 @@ def finalizers(coordinator: Coordinator, source: Source, sinks: Mapping[str, Sin
     """One for each sink that has places to finalize; none for a run, whose output is another. Raises `Refused`."""
     if coordinator.run:
         return []
-    wanted = {name: output for name, sink in sinks.items() if (output := sink.finalizing()) is not None}
+    able = {name: sink.finalizing() for name, sink in sinks.items() if isinstance(sink, Finalizes)}
+    wanted = {name: output for name, output in able.items() if output is not None}
     if wanted and not source.lives_long:
         raise Refused("finalize needs a source whose partitions go on for ever, such as kafka")
     return [Finalizer(coordinator, source, name, output) for name, output in wanted.items()]

@@ -15,7 +15,7 @@ from holdfast.events import FinalizingFailed, LateRecords, PlaceFinalized, Unrea
 from holdfast.flow.apart import call_apart
 from holdfast.flow.finality import PartitionView, PlaceView, TopicView, decode, encode
 from holdfast.flow.finalizing import Finalizing, FinalPlace, Known
-from holdfast.flow.source import Source
+from holdfast.flow.source import KnowsExtents, Source
 from holdfast.leases import transitions
 from holdfast.leases.coordinator import Coordinator
 from holdfast.leases.lease import Json, Lease, Status
@@ -105,6 +105,8 @@ class FinalLook:
         return until_answered(self._lock.world, "store", lambda: self._lock.store.find(query))
 
     def _extents(self, rows: Sequence[Lease]) -> list[tuple[int, int] | None]:
+        if not isinstance(self._source, KnowsExtents):
+            return [None] * len(rows)
         try:
             told = call_apart(self._source.extents, rows, SourceUnavailable)
         except SourceUnavailable:

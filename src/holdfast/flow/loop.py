@@ -19,11 +19,12 @@ from holdfast.flow.finalizer import finalizers
 from holdfast.flow.generations import FixedGeneration, NodeGeneration
 from holdfast.flow.handoff import HandingOff
 from holdfast.flow.holdings import Held, Holdings
+from holdfast.flow.pipeline import ReportsEvents
 from holdfast.flow.plan import Planner
 from holdfast.flow.publish import Publisher
 from holdfast.flow.rounds import Rounds
-from holdfast.flow.sink import Sink
-from holdfast.flow.source import Source
+from holdfast.flow.sink import KeepsStaged, Sink, Witness
+from holdfast.flow.source import CountsScans, HearsOfStaging, Source, UsesStoreClock
 from holdfast.flow.steps import Steps
 from holdfast.flow.watchdog import Watchdog
 from holdfast.leases.coordinator import Coordinator
@@ -69,7 +70,7 @@ class PipelineLoop:
         """
         self._coordinator = coordinator
         self._world = coordinator.world
-        source.keep_time(lambda: coordinator.session.store_time)
+        _give_clock(source, coordinator)
         self._source = source
         self._sinks = sinks
         self._engine = engine
@@ -122,7 +123,7 @@ class PipelineLoop:
         self._hear(reports)
         self._committer.receive(reports)
         for sink in self._sinks.values():
-            for event in sink.noticed():
+            for event in sink.noticed() if isinstance(sink, ReportsEvents) else ():
                 self._world.emit(event)
         self._publish()
         self._cancel_overdue()
@@ -233,7 +234,7 @@ class PipelineLoop:
 
     def _nothing_acquired(self) -> None:
         self._world.emit(NothingAcquired(self.pipeline))
-        if self._discovery is None or (self._source.may_end and self._discovery.exhausted):
+        if self._discovery is None or (_may_end(self._source) and self._discovery.exhausted):
             if not len(self._holdings):
                 self._check_finished()
         elif not self._discovering:
@@ -268,7 +269,7 @@ class PipelineLoop:
         if not new:
             return
         taken = [(held.lease, held.name) for held in new]
-        verdicts = [self._witnessed(sink, taken) for sink in self._sinks.values()]
+        verdicts = [self._witnessed(sink, taken) for sink in self._sinks.values() if isinstance(sink, Witness)]
         for held, *told in zip(new, *verdicts, strict=True):
             trouble = [one for one in told if one is not None]
             halt = next((one for one in trouble if isinstance(one, Halt)), None)
@@ -280,10 +281,11 @@ class PipelineLoop:
             else:
                 held.admitted = True
         for name, sink in self._sinks.items():
-            with reported(self._world.emit, f"{self.pipeline}: `sweep` of sink {name!r}"):
-                sink.sweep([(held.lease, held.name) for held in new if held.admitted])
+            if isinstance(sink, KeepsStaged):
+                with reported(self._world.emit, f"{self.pipeline}: `sweep` of sink {name!r}"):
+                    sink.sweep([(held.lease, held.name) for held in new if held.admitted])
 
-    def _witnessed(self, sink: Sink, taken: Sequence[tuple[Lease, Name]]) -> list[Exception | None]:
+    def _witnessed(self, sink: Witness, taken: Sequence[tuple[Lease, Name]]) -> list[Exception | None]:
         return list(call_apart(sink.witness, taken))
 
     # --- plan --------------------------------------------------------------------------------------------------
@@ -320,7 +322,7 @@ class PipelineLoop:
                 continue
             if isinstance(report, Advanced):
                 held.cancel_at = self._watchdog.deadline()
-            elif isinstance(report, Staged):
+            elif isinstance(report, Staged) and isinstance(self._source, HearsOfStaging):
                 with reported(self._world.emit, f"{self.pipeline}: `staged` of the source"):
                     self._source.staged(held.batch, report.end, report.counts.processed, report.size)
         if reports and not self._source.lives_long:
@@ -348,4 +350,15 @@ def _discovery(coordinator: Coordinator, source: Source, added: Callable[[], Non
     """A run's partitions were made when it was created; only a live pipeline looks for more."""
     if coordinator.run:
         return None
-    return Discovery(coordinator, source.discover, again_after=source.again_after, added=added)
+    next_scan = source.next_scan_after if isinstance(source, CountsScans) else lambda _state: source.rediscover_after
+    return Discovery(coordinator, source.discover, again_after=next_scan, added=added)
+
+
+def _give_clock(source: Source, coordinator: Coordinator) -> None:
+    if isinstance(source, UsesStoreClock):
+        source.use_clock(lambda: coordinator.session.store_time)
+
+
+def _may_end(source: Source) -> bool:
+    """Whether there may be a last discovery."""
+    return source.may_end if isinstance(source, CountsScans) else source.rediscover_after is None

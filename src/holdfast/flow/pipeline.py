@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from holdfast.events import Event
 from holdfast.flow.batch import Batch
 from holdfast.flow.processor import Processor
 from holdfast.flow.routes import Routes
@@ -46,3 +48,11 @@ class Pipeline:
         self.source.close()
         for sink in self.sinks.values():
             sink.close()
+
+
+class ReportsEvents(ABC):
+    """A capability of sources and sinks: they notice what people should hear of, such as lag."""
+
+    @abstractmethod
+    def noticed(self) -> list[Event]:
+        """What was noticed since the last call. Does not block."""

@@ -10,7 +10,8 @@ from holdfast.flow.apart import call_apart, described
 from holdfast.flow.batch import Close, Cut, Done, Limits, Plan, Wait
 from holdfast.flow.commit import Committer
 from holdfast.flow.holdings import Held, Holdings
-from holdfast.flow.source import Source
+from holdfast.flow.pipeline import ReportsEvents
+from holdfast.flow.source import AfterPublish, Source
 from holdfast.leases import transitions
 from holdfast.leases.coordinator import Coordinator
 
@@ -41,7 +42,7 @@ class Planner:
             self.put_off(idle, "source", away)
             return []
         self._complete([held for held, plan in zip(idle, plans, strict=True) if isinstance(plan, Done)])
-        for event in self._source.noticed():
+        for event in self._source.noticed() if isinstance(self._source, ReportsEvents) else ():
             self._world.emit(event)
         return [
             (held, plan)
@@ -92,8 +93,9 @@ class Planner:
 
     def _complete(self, done: Sequence[Held]) -> None:
         troubles: Sequence[Exception | None] = [None] * len(done)
-        if self._source.settles:
-            troubles = call_apart(lambda some: self._source.settle([held.lease for held in some]), done)
+        source = self._source
+        if isinstance(source, AfterPublish):
+            troubles = call_apart(lambda some: source.after_publish([held.lease for held in some]), done)
         for held, trouble in zip(done, troubles, strict=True):
             if trouble is not None:
                 self.put_off([held], "source", trouble)

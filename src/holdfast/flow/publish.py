@@ -12,10 +12,10 @@ from holdfast.errors import Halt, LeaseLost, StagedDataGone
 from holdfast.events import BatchPublished, PartitionCompleted, Unreachable
 from holdfast.flow.apart import call_apart, reported
 from holdfast.flow.holdings import Held, Holdings
-from holdfast.flow.sink import Publication, PublishResult, Sink
+from holdfast.flow.sink import KeepsStaged, Publication, PublishesFiles, PublishResult, Sink
 from holdfast.leases import transitions
 from holdfast.leases.coordinator import Coordinator
-from holdfast.leases.lease import Lease, Status
+from holdfast.leases.lease import Json, Lease, Status
 from holdfast.leases.writes import Change
 
 COMMITS_TOGETHER = 100
@@ -67,7 +67,7 @@ class Publisher:
 
     def _files(self, held: Held) -> int:
         receipts = held.lease.commit.receipts or {}
-        return sum(self._sinks[name].files_in(told) for name, told in receipts.items() if name in self._sinks)
+        return sum(_files_in(self._sinks.get(name), receipt) for name, receipt in receipts.items())
 
     def publication(self, held: Held, sink: str) -> Publication | None:
         """What that sink has to publish for the lease; None if it staged nothing."""
@@ -134,9 +134,15 @@ class Publisher:
     def _discard_leftovers(self, cleared: Sequence[Held]) -> None:
         for name, sink in self._sinks.items():
             told = [one for held in cleared if (one := self.publication(held, name)) is not None]
-            if told:
-                with reported(self._coordinator.world.emit, f"{self._coordinator.pipeline}: `settle` of sink {name!r}"):
-                    sink.settle(told)
+            if told and isinstance(sink, KeepsStaged):
+                with reported(
+                    self._coordinator.world.emit, f"{self._coordinator.pipeline}: `discard_staged` of sink {name!r}"
+                ):
+                    sink.discard_staged(told)
+
+
+def _files_in(sink: object, receipt: Json) -> int:
+    return sink.files_in(receipt) if isinstance(sink, PublishesFiles) else 0
 
 
 def _receipts_cleared(held: Held, now: float) -> Change:

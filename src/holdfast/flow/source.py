@@ -1,7 +1,9 @@
 """The source: which partitions there are, where the next batch of each ends, and how a batch is read.
 
-Discovering and planning happen on the node and must not need Spark. Reading is lazy, stateless and repeatable: the same
-batch may be read by another node after this one died.
+A source has four verbs: discover, name, plan and read. What only some sources can do is a capability: an interface of
+its own, which a source also implements and for which the loop asks by type. Discovering and planning happen on the node
+and must not need Spark. Reading is lazy, stateless and repeatable: the same batch may be read by another node after
+this one died.
 """
 
 from __future__ import annotations
@@ -11,7 +13,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 from holdfast.errors import SourceUnavailable
-from holdfast.events import Event
 from holdfast.flow.batch import Batch, Limits, Name, Plan
 from holdfast.flow.letters import Rebuilder
 from holdfast.leases.lease import Json, Lease, Partition
@@ -26,7 +27,7 @@ FAULT_COLUMN = "_fault"
 
 Kind "record": this record cannot be handled and belongs to the dead letters. Kind "batch": all of the batch failed.
 Kind "unavailable": it failed because the source does not answer, which counts no attempt. Kind "damage": a dead letter,
-and the partition ends FAILED, see `Source.damaged`. Kind "cut": no record, but where the batch is cut short."""
+and the partition ends FAILED, see `SalvagesDamage`. Kind "cut": no record, but where the batch is cut short."""
 SYSTEM_COLUMNS = (BATCH_COLUMN, ITEM_COLUMN, FAULT_COLUMN)
 SIZE_COLUMN = "_size"
 """Optional: bytes of the record, of which a batch holds at most `Limits.max_bytes`. It is gone when sinks see the row.
@@ -37,10 +38,10 @@ PLACE_COLUMN = "_place"
 OPTIONAL_COLUMNS = (SIZE_COLUMN, PLACE_COLUMN)
 
 
-class DirectRead(Protocol):
-    """A read that needs no Spark expression: each task makes its rows as Arrow record batches by itself. Picklable.
+class TaskRows(Protocol):
+    """Rows that tasks make themselves, as Arrow record batches, without a Spark expression. Picklable.
 
-    Where nothing between source and sinks needs Spark either, rows are then staged by the process that read them, which
+    Where nothing between source and sinks needs Spark either, rows are staged by the process that read them, which
     saves the way through the JVM and back.
     """
 
@@ -69,23 +70,11 @@ class Source(ABC):
     """Seconds for which `discover` may yield a complete partition again: if the store forgets its row before that, it
     is read again."""
 
-    settles: bool = False
-    """Whether `settle` is called before a partition is complete. Such a source plans `Done` for what it has read."""
-
-    changes_unseen: bool = False
-    """Whether what is being read may go away or become something else: `doubts` is asked while a job runs, too."""
-
-    connectors: tuple[str, ...] = ()
-    """Connectors that Spark needs to read it, as `holdfast.spark.jars` knows them."""
-
     def open(self) -> None:
         """Check that the source is there and is what the settings say. Raises `SourceUnavailable` or `Refused`."""
 
-    def keep_time(self, now: Callable[[], float]) -> None:
-        """Tell times by this clock from now on: seconds since 1970 by the store's, whatever the host's says.
-
-        It may be asked once the node has joined, and does not block.
-        """
+    def close(self) -> None:
+        """Give back what was opened. May be called again; never raises."""
 
     @abstractmethod
     def discover(self, state: dict[str, Any]) -> Iterable[Partition | None]:
@@ -96,15 +85,6 @@ class Source(ABC):
         Raises `SourceUnavailable`; then all of it is tried again later.
         """
 
-    @property
-    def may_end(self) -> bool:
-        """Whether there may be a last discovery."""
-        return self.rediscover_after is None
-
-    def again_after(self, state: dict[str, Any]) -> float | None:  # noqa: ARG002 - most do not count
-        """Seconds after which to discover again, asked when a discovery has ended with this state; None: never."""
-        return self.rediscover_after
-
     @abstractmethod
     def name(self, lease: Lease) -> Name:
         """How the partition is called in output names. Pure."""
@@ -113,97 +93,170 @@ class Source(ABC):
     def plan(self, leases: Sequence[Lease], limits: Limits) -> Sequence[Plan]:
         """For each lease, where its next batch ends, starting at its position.
 
-        Answers (not raises) a `BatchError` for a partition that cannot be read as it is, and a `Halt` where going on
-        would lose or mix up data. Raises `SourceUnavailable`. Any other error is an attempt of the partition for which
-        it is raised: the call is made again for halves of the leases until that one is alone.
+        Returns (does not raise) a `BatchError` for a partition that cannot be read as it is, and a `Halt` where going
+        on would lose or mix up data. Raises `SourceUnavailable`. Any other error is an attempt of the partition for
+        which it is raised: the call is made again for halves of the leases until that one is alone.
         """
-
-    def is_light(self, leases: Sequence[Lease]) -> bool:  # noqa: ARG002 - most cannot tell
-        """Whether all of these together are so little to read that a node may well hold twice as many. Pure."""
-        return False
-
-    def position(self, item: int) -> Json:
-        """The position whose next record is that item. Pure; needed only where batches are cut short."""
-        return {"offset": item}
-
-    def cut_short(self, batch: Batch, item: int) -> Json:  # noqa: ARG002 - most need the item alone
-        """The position after a batch that was cut short before that item. Pure."""
-        return self.position(item)
-
-    def damaged(self, end: Json, reason: str) -> Json:  # noqa: ARG002 - most never say so
-        """The position after a batch that ended there with a row whose fault is `damage`. Pure; may be called twice.
-
-        What is good is committed and published; a later plan then answers `BeyondRepair` in place of `Done`.
-        """
-        return end
 
     @abstractmethod
-    def read(self, spark: Any, batches: Sequence[Batch]) -> Any:
-        """One lazy DataFrame over all batches: the system columns and the source's own.
+    def read(self, spark: Any, batches: Sequence[Batch], columns: frozenset[str] | None = None) -> Any:
+        """The rows of all batches, the system columns first: a lazy DataFrame, or `TaskRows`.
 
-        An error of one batch becomes a row of that batch with a fault, never a failed job.
+        `columns` are the only data columns that are needed; None means all. It is given to sources with `FixedColumns`
+        alone, and more columns than these do no harm. A read that can have no faults may leave out the column of
+        faults. An error of one batch becomes a row of that batch with a fault, never a failed job.
         """
 
-    def narrowed(self, spark: Any, batches: Sequence[Batch], wanted: frozenset[str]) -> Any | None:  # noqa: ARG002
-        """The same rows as `read`, with no more than these data columns, where that saves work; None where not.
 
-        Rows that never have a fault when they are read may come without that column.
+# --- capabilities: what a source may also be -----------------------------------------------------------------------
+
+
+class FixedColumns(ABC):
+    """The data columns are known before anything is read, so that `read` can leave out those that nobody needs."""
+
+    @abstractmethod
+    def columns(self) -> Any:
+        """The data columns as Spark's `StructType`. Does not block."""
+
+
+class CountsScans(ABC):
+    """Discovery runs a number of times, or as often as its own state says."""
+
+    @property
+    @abstractmethod
+    def may_end(self) -> bool:
+        """Whether there may be a last discovery."""
+
+    @abstractmethod
+    def next_scan_after(self, state: dict[str, Any]) -> float | None:
+        """Seconds after which to discover again, once a discovery has ended with this state; None means never."""
+
+
+class CutsShort(ABC):
+    """A batch may end before its planned end: at the item where the sinks or the limits stopped it."""
+
+    @abstractmethod
+    def cut_short(self, batch: Batch, item: int) -> Json:
+        """The position after a batch that was cut short before that item. Pure."""
+
+
+class OffsetPositions(CutsShort):
+    """Positions are `{"offset": item}`: the next item to read, whatever the batch."""
+
+    def position(self, item: int) -> Json:
+        """The position whose next record is that item. Pure."""
+        return {"offset": item}
+
+    def cut_short(self, batch: Batch, item: int) -> Json:  # noqa: ARG002 - the item is enough
+        return self.position(item)
+
+
+class SalvagesDamage(ABC):
+    """Rows with the fault `damage` are dead letters, and what is good in their batch is committed and published."""
+
+    @abstractmethod
+    def damaged(self, end: Json, reason: str) -> Json:
+        """The position after a batch that ended there with damage. Pure; may be called twice.
+
+        A later plan then returns `BeyondRepair` instead of `Done`.
         """
-        return None
 
-    def direct(self, spark: Any, batches: Sequence[Batch]) -> DirectRead | None:  # noqa: ARG002 - most have none
-        """The same rows as `read`, without the frame; None if this source has no such way."""
-        return None
 
-    def doubts(self, batches: Sequence[Batch]) -> Mapping[str, str]:  # noqa: ARG002 - most cannot change unseen
-        """Which of these that were read, by id, may hold other data than was planned, and why. They are not committed.
+class AfterPublish(ABC):
+    """Something is to be done where the data came from before a partition is complete, such as deleting an object.
 
-        Called by a thread of the engine. Raises `SourceUnavailable`.
+    Such a source plans `Done` for what it has read.
+    """
+
+    @abstractmethod
+    def after_publish(self, leases: Sequence[Lease]) -> Sequence[SourceUnavailable | None]:
+        """Everything of these partitions is visible in all sinks; those for which this returns None are complete.
+
+        Blocks. Called again for the others, and by another node if this one dies before it is recorded.
         """
-        return {}
 
-    def is_away(self, error: str) -> bool:  # noqa: ARG002 - most tell it by a fault
-        """Whether an error of Spark's own, all of its text, says that the source did not answer. Pure."""
-        return False
 
-    def rebuilder(self) -> Rebuilder | None:
-        """How rows are made again of the records that dead letters keep; None if this source cannot. Needs no Spark."""
-        return None
+class HearsOfStaging(ABC):
+    """Later plans learn from what was staged."""
 
+    @abstractmethod
     def staged(self, batch: Batch, end: Json, rows: int, size: int) -> None:
-        """A batch of this node was staged up to `end`: so many rows and bytes. Pure bookkeeping for later plans."""
+        """A batch of this node was staged up to `end`: so many rows and bytes. Pure bookkeeping."""
 
-    def settle(self, leases: Sequence[Lease]) -> Sequence[SourceUnavailable | None]:
-        """Everything of these partitions is visible in all sinks; they are complete when this has answered None.
 
-        For what is to be done where the data came from. Blocks. Called again for what was answered otherwise, and by
-        another node if this one dies before it is noted. Only asked where `settles`.
-        """
-        return [None] * len(leases)
+class HearsOfPublishing(ABC):
+    """Others are told how far the output is, such as a consumer group."""
 
+    @abstractmethod
     def published(self, leases: Sequence[Lease]) -> None:
         """Everything before the positions of these leases is visible. Never raises, never waits."""
 
-    def extents(self, leases: Sequence[Lease]) -> list[tuple[int, int] | None]:
-        """For each lease the next offset to read, and the first one that is not there yet; None where it cannot tell.
 
-        What is there and cannot be read yet counts, too: places that it may belong to must stay open. Called by a
+class KnowsExtents(ABC):
+    """How much is there can be told, so that output folders can be declared final."""
+
+    @abstractmethod
+    def extents(self, leases: Sequence[Lease]) -> list[tuple[int, int] | None]:
+        """For each lease the next offset to read, and the first one that is not there yet; None where it is unknown.
+
+        What is there and cannot be read yet counts, too: folders that it may belong to must stay open. Called by a
         thread of its own. Raises `SourceUnavailable`.
         """
-        return [None] * len(leases)
 
-    def noticed(self) -> list[Event]:
-        """What people should hear of since the last call, such as lag. Does not block."""
-        return []
 
-    def close(self) -> None:
-        """Give back what was opened. May be called again; never raises."""
+class Rebuilds(ABC):
+    """Dead letters can be sent through the pipeline again."""
+
+    @abstractmethod
+    def rebuilder(self) -> Rebuilder:
+        """How rows are made of the records that dead letters keep. Needs no Spark."""
+
+
+class WeighsPartitions(ABC):
+    """Partitions may be so small that a node should hold more of them."""
+
+    @abstractmethod
+    def is_light(self, leases: Sequence[Lease]) -> bool:
+        """Whether all of these together are so little to read that a node may well hold twice as many. Pure."""
+
+
+class MayChange(ABC):
+    """What is being read may go away or become something else, unseen by the reader."""
+
+    @abstractmethod
+    def doubts(self, batches: Sequence[Batch]) -> Mapping[str, str]:
+        """By id, which of these batches may hold other data than was planned, and why. They are not committed.
+
+        Called while a job runs and when it has ended, by a thread of the engine. Raises `SourceUnavailable`.
+        """
+
+
+class ReadsByConnector(ABC):
+    """Spark reads it through a connector, whose errors are Spark's."""
+
+    connectors: tuple[str, ...] = ()
+    """Connectors that Spark needs, as `holdfast.spark.jars` names them."""
+
+    @abstractmethod
+    def is_away(self, error: str) -> bool:
+        """Whether an error of Spark's own, all of its text, says that the source does not respond. Pure."""
+
+
+class UsesStoreClock(ABC):
+    """It compares times with those of the store."""
+
+    @abstractmethod
+    def use_clock(self, now: Callable[[], float]) -> None:
+        """Use this clock from now on: seconds since 1970 by the store's clock, whatever the host's says.
+
+        It may be read once the node has joined, and does not block.
+        """
 
 
 class UsesSourceCoordination(ABC):
-    """What a source also is that shares more work among nodes than its batches, such as the pages of a large listing.
+    """It shares more work among nodes than its batches, such as the pages of a large listing.
 
-    It is handed a coordinator with partitions of its own, which are kept beside the pipeline's and which no loop takes.
+    It is given a coordinator with partitions of its own, which are kept beside the pipeline's and which no loop takes.
     """
 
     @abstractmethod

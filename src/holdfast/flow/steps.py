@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from holdfast.flow.sink import Sink
+from holdfast.flow.sink import PublishesFiles, Sink
 
 
 class Steps:
@@ -13,7 +13,8 @@ class Steps:
     def __init__(self, limit: float, sinks: Iterable[Sink]) -> None:
         """`limit`: seconds that a step may take, or a part of it after which one of the sinks tells of progress."""
         for sink in sinks:
-            sink.tell_progress_to(self.progress)
+            if isinstance(sink, PublishesFiles):
+                sink.report_progress_to(self.progress)
         self._limit = limit
         self._name = ""
         self._declare: Callable[[str, float], None] = _to_nobody

@@ -13,10 +13,12 @@ from holdfast import assemble
 from holdfast.config.digest import digest_of
 from holdfast.config.models import Settings
 from holdfast.errors import PartitionNotFound, Refused, UsageError
-from holdfast.flow.letters import LetterBox
+from holdfast.flow.letters import LetterBox, Rebuilder
 from holdfast.flow.pipeline import Pipeline
 from holdfast.flow.routes import Routes
 from holdfast.flow.run import Run
+from holdfast.flow.sink import KeepsLetters
+from holdfast.flow.source import Rebuilds, Source
 from holdfast.leases.lease import Json
 from holdfast.leases.store import Store
 from holdfast.registry import Registry
@@ -73,27 +75,30 @@ def box_of(built: Pipeline, identifier: str, sink: str) -> LetterBox:
     """The letters of a sink. Raises `UsageError` if they cannot be looked at."""
     if sink not in built.sinks:
         raise UsageError(f"there is no sink {sink!r}; there are {', '.join(built.sinks)}")
-    box = built.sinks[sink].letter_box(identifier)
-    if box is None:
+    keeper = built.sinks[sink]
+    if not isinstance(keeper, KeepsLetters):
         raise UsageError(f"dead letters of sink {sink!r} cannot be looked at from here")
-    return box
+    return keeper.letter_box(identifier)
+
+
+def _rebuilder_of(source: Source) -> Rebuilder:
+    if not isinstance(source, Rebuilds):
+        raise UsageError(f"the source {type(source).__name__} cannot make rows of dead letters")
+    return source.rebuilder()
 
 
 def _made(settings: Settings, store: Store, pipeline: str, choice: Choice) -> tuple[Pipeline, Waiting]:
     built = assemble.build_pipeline(settings.pipelines[pipeline], Registry.installed())
     identifier = settings.identifier(pipeline)
     parts = _parts(built, identifier, choice.sink)
-    box, rebuilder = box_of(built, identifier, choice.sink), built.source.rebuilder()
-    assert rebuilder is not None, "checked when the parts were made"
+    box, rebuilder = box_of(built, identifier, choice.sink), _rebuilder_of(built.source)
     sink = built.sinks[choice.sink]
     return parts, Waiting(settings, store, pipeline, choice, box, rebuilder, built.source, sink)
 
 
 def _parts(built: Pipeline, identifier: str, sink: str) -> Pipeline:
     """The parts of the pipeline with the letters as their source, and this sink alone."""
-    box, rebuilder = box_of(built, identifier, sink), built.source.rebuilder()
-    if rebuilder is None:
-        raise UsageError(f"the source {type(built.source).__name__} cannot make rows of dead letters")
+    box, rebuilder = box_of(built, identifier, sink), _rebuilder_of(built.source)
     routed = {sink: built.routes.by_sink[sink]} if sink in built.routes.by_sink else {}
     parts = replace(
         built,

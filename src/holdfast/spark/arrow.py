@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from holdfast.flow.source import BATCH_COLUMN, DirectRead
+from holdfast.flow.source import BATCH_COLUMN, TaskRows
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -24,8 +24,8 @@ def run_tasks(spark: SparkSession, tasks: int, work: Callable[[int], Iterator[An
     return spark.range(0, tasks, 1, tasks).mapInArrow(numbered, schema)
 
 
-def frame_of(spark: SparkSession, read: DirectRead, tally: SourceTally | None = None) -> DataFrame:
-    """The frame of a direct read; `tally` counts the rows that come out of it."""
+def frame_of(spark: SparkSession, read: TaskRows, tally: SourceTally | None = None) -> DataFrame:
+    """The frame of rows that tasks make themselves; `tally` counts the rows that come out of it."""
     if not read.tasks:
         return spark.createDataFrame([], read.schema)
 

@@ -19,9 +19,9 @@ from holdfast.errors import BatchError, Unavailable
 from holdfast.flow.batch import Batch
 from holdfast.flow.engine import Engine, Failed, Report
 from holdfast.flow.pipeline import Pipeline
-from holdfast.flow.source import Source
+from holdfast.flow.source import ReadsByConnector, Source
 from holdfast.spark.failures import is_of_the_host, quieten, readable, session_is_gone
-from holdfast.spark.job import run_job
+from holdfast.spark.job import doubts_of, run_job
 from holdfast.spark.watching import watched
 
 if TYPE_CHECKING:
@@ -192,7 +192,7 @@ def _after_failure(
 ) -> tuple[list[Report], list[Sequence[Batch]]]:
     """What is known of the batches of a job that Spark has failed, and the jobs that are to be tried in its place."""
     try:
-        doubts = source.doubts(batches)
+        doubts = doubts_of(source, batches)
     except Unavailable as away:
         return [Failed(batch.id, str(away), unavailable=True, what="source") for batch in batches], []
     reports: list[Report] = [Failed(batch_id, reason) for batch_id, reason in doubts.items()]
@@ -203,6 +203,6 @@ def _after_failure(
         half = len(left) // 2
         return [], [left[half:], left[:half]]
     reason = str(error) if isinstance(error, BatchError) else readable(error)
-    if source.is_away(str(error)):
+    if isinstance(source, ReadsByConnector) and source.is_away(str(error)):
         return [Failed(left[0].id, reason, unavailable=True, what="source")], []
     return [Failed(left[0].id, reason, unavailable=is_of_the_host(error))], []

@@ -14,15 +14,22 @@ from holdfast.flow.batch import Batch
 from holdfast.flow.engine import Failed, Report, Staged, TaskEnd, common_end
 from holdfast.flow.pipeline import Pipeline
 from holdfast.flow.processor import Processor, TaskStep
+from holdfast.flow.sink import Sink, StagesByBatch
 from holdfast.flow.source import (
     BATCH_COLUMN,
     ITEM_COLUMN,
     OPTIONAL_COLUMNS,
     SIZE_COLUMN,
     SYSTEM_COLUMNS,
-    DirectRead,
+    CutsShort,
+    FixedColumns,
+    MayChange,
+    ReadsByConnector,
+    SalvagesDamage,
+    Source,
+    TaskRows,
 )
-from holdfast.flow.staging import staged_batch
+from holdfast.flow.staging import Stager, staged_batch
 from holdfast.leases.lease import Counts, Json
 from holdfast.spark.arrow import frame_of, run_tasks
 from holdfast.spark.failures import readable, session_is_gone
@@ -55,11 +62,11 @@ def run_job(spark: SparkSession, pipeline: Pipeline, batches: Sequence[Batch]) -
             raise
         # The plan is the same for every batch: halves of the round would fail in the same way.
         reason = str(error) if isinstance(error, HoldfastError) else readable(error)
-        away_now = pipeline.source.is_away(str(error))
+        away_now = isinstance(pipeline.source, ReadsByConnector) and pipeline.source.is_away(str(error))
         return [Failed(batch.id, reason, unavailable=away_now, what="source") for batch in batches]
     told, dropped = job.run()
     try:
-        doubts = pipeline.source.doubts(batches)
+        doubts = doubts_of(pipeline.source, batches)
     except Unavailable as away:
         return [Failed(batch.id, str(away), unavailable=True, what="source") for batch in batches]
     read = {} if job.tally is None else job.tally.source.rows_of([batch.id for batch in batches])
@@ -70,6 +77,11 @@ def run_job(spark: SparkSession, pipeline: Pipeline, batches: Sequence[Batch]) -
         for batch in batches
     ]
     return _with_dropped(reports, dropped)
+
+
+def doubts_of(source: Source, batches: Sequence[Batch]) -> Mapping[str, str]:
+    """By id, which of these may hold other data than was planned, and why. Raises `SourceUnavailable`."""
+    return source.doubts(batches) if isinstance(source, MayChange) else {}
 
 
 def _with_dropped(reports: list[Report], dropped: Mapping[str, int]) -> list[Report]:
@@ -131,11 +143,21 @@ def _report(pipeline: Pipeline, batch: Batch, told: Sequence[BatchReport], read:
     staged = Staged(batch.id, batch.cut.end, batch.cut.last, receipts, counts, dropped=inside)
     staged = replace(staged, size=sum(part.size for part in told))
     if cut_at is not None:
-        return replace(staged, end=pipeline.source.cut_short(batch, cut_at), last=False)
+        return _cut_short(pipeline.source, batch, staged, cut_at)
     damage = next((part.damage for part in told if part.damage is not None), None)
-    if damage is not None:
+    if damage is not None and isinstance(pipeline.source, SalvagesDamage):
         return replace(staged, end=pipeline.source.damaged(batch.cut.end, damage), last=False)
     return staged
+
+
+def _cut_short(source: Source, batch: Batch, staged: Staged, item: int) -> Report:
+    if not isinstance(source, CutsShort):
+        return Failed(
+            batch.id,
+            f"the batch must be cut short at item {item}, and its source cannot go on from there. Raise max_files of "
+            "the sink, or let the source plan smaller batches",
+        )
+    return replace(staged, end=source.cut_short(batch, item), last=False)
 
 
 def _dropped_in_tasks(told: Sequence[BatchReport]) -> dict[str, int]:
@@ -167,41 +189,59 @@ def _share(pipeline: Pipeline, sink: str, told: Sequence[BatchReport], counts: C
 
 
 def _planned(spark: SparkSession, pipeline: Pipeline, batches: Sequence[Batch]) -> _Job:
-    direct = pipeline.source.direct(spark, batches)
-    if direct is None:
-        return _read_by_frame(spark, pipeline, batches)
-    if not direct.tasks:
-        return _Job(None)
+    """The lazy job: what runs as Spark expressions, and what inside the staging task."""
+    from pyspark.sql import DataFrame
+
     before, steps = _parted(pipeline)
-    stage = None if before or pipeline.has_routes else _without_expressions(pipeline, batches, direct, steps)
+    rows = pipeline.source.read(spark, batches, _needed_columns(pipeline, before, steps))
+    if isinstance(rows, DataFrame):
+        return _of_frame(spark, pipeline, batches, rows, before, steps)
+    return _of_task_rows(spark, pipeline, batches, rows, before, steps)
+
+
+def _needed_columns(
+    pipeline: Pipeline, before: Mapping[str, Processor], steps: Mapping[str, TaskStep]
+) -> frozenset[str] | None:
+    """The data columns that the source has to read; None for all, as processors and routes may need any."""
+    if before or pipeline.has_routes or not isinstance(pipeline.source, FixedColumns):
+        return None
+    return _inputs(_wanted(pipeline, pipeline.source.columns()), steps)
+
+
+def _of_task_rows(
+    spark: SparkSession,
+    pipeline: Pipeline,
+    batches: Sequence[Batch],
+    rows: TaskRows,
+    before: Mapping[str, Processor],
+    steps: Mapping[str, TaskStep],
+) -> _Job:
+    if not rows.tasks:
+        return _Job(None)
+    stage = None if before or pipeline.has_routes else _without_expressions(pipeline, batches, rows, steps)
     if stage is not None:
-        return _Job(run_tasks(spark, direct.tasks, partial(_read_and_stage, direct, stage), REPORT_SCHEMA))
+        return _Job(run_tasks(spark, rows.tasks, partial(_read_and_stage, rows, stage), REPORT_SCHEMA))
     tally = ProcessorTally(spark, before)
-    frame = _processed(tally, frame_of(spark, direct, tally.source))
+    frame = _processed(tally, frame_of(spark, rows, tally.source))
     return _Job(_staged(frame, pipeline, batches, steps), tally)
 
 
-def _read_by_frame(spark: SparkSession, pipeline: Pipeline, batches: Sequence[Batch]) -> _Job:
+def _of_frame(
+    spark: SparkSession,
+    pipeline: Pipeline,
+    batches: Sequence[Batch],
+    frame: DataFrame,
+    before: Mapping[str, Processor],
+    steps: Mapping[str, TaskStep],
+) -> _Job:
     from pyspark.sql.types import StructType
 
-    frame = pipeline.source.read(spark, batches)
-    before, steps = _parted(pipeline)
     if not before:
-        narrow = frame if pipeline.has_routes else _narrowed(spark, pipeline, batches, frame, steps)
-        return _Job(_staged(narrow, pipeline, batches, steps))
+        return _Job(_staged(frame, pipeline, batches, steps))
     tally, gate = ProcessorTally(spark, before), GateBefore(spark, [staged_batch(batch) for batch in batches])
     kept = StructType([one for one in frame.schema.fields if one.name != SIZE_COLUMN])
     counted = frame.mapInArrow(_counting(tally.source, gate), kept)
     return _Job(_staged(_processed(tally, counted), pipeline, batches, steps), tally, gate)
-
-
-def _narrowed(
-    spark: SparkSession, pipeline: Pipeline, batches: Sequence[Batch], frame: DataFrame, steps: Mapping[str, TaskStep]
-) -> DataFrame:
-    """The same frame without columns that nobody wants, if the source can leave them out."""
-    wanted = _inputs(_wanted(pipeline, _data_fields(frame.schema)), steps)
-    narrow = None if wanted is None else pipeline.source.narrowed(spark, batches, wanted)
-    return frame if narrow is None else narrow
 
 
 def _counting(tally: SourceTally, gate: GateBefore) -> Callable[[Iterator[Any]], Iterator[Any]]:
@@ -228,17 +268,17 @@ def _processed(tally: ProcessorTally, frame: DataFrame) -> DataFrame:
     return tally.processed(with_record(frame)).drop(RECORD_COLUMN)
 
 
-def _read_and_stage(direct: DirectRead, stage: StageTask, task: int) -> Any:
-    return stage(direct.rows(task))
+def _read_and_stage(rows: TaskRows, stage: StageTask, task: int) -> Any:
+    return stage(rows.rows(task))
 
 
 def _without_expressions(
-    pipeline: Pipeline, batches: Sequence[Batch], direct: DirectRead, steps: Mapping[str, TaskStep]
+    pipeline: Pipeline, batches: Sequence[Batch], rows: TaskRows, steps: Mapping[str, TaskStep]
 ) -> StageTask | None:
     """How to stage the rows as they were read; None if a sink wants an expression over them."""
     if steps:
         return _stage_task(pipeline, batches, dict.fromkeys(pipeline.sinks), steps)
-    fields, names = _data_fields(direct.schema), dict[str, Mapping[str, str] | None]()
+    fields, names = _data_fields(rows.schema), dict[str, Mapping[str, str] | None]()
     for name, sink in pipeline.sinks.items():
         columns = sink.stager().plain_columns(fields)
         if columns is None:
@@ -299,7 +339,8 @@ def _stage_task(
     taken: Mapping[str, str] = {},
 ) -> StageTask:
     sinks = {
-        name: SinkTask(sink.stager_for(batches), names[name], taken.get(name)) for name, sink in pipeline.sinks.items()
+        name: SinkTask(_stager_for(sink, batches), names[name], taken.get(name))
+        for name, sink in pipeline.sinks.items()
     }
     changed = any(processor.changes_rows for processor in pipeline.processors)
     bounded = any(sink.stager.bounded for sink in sinks.values())
@@ -308,6 +349,10 @@ def _stage_task(
         for batch in batches
     ]
     return StageTask(told, sinks, steps)
+
+
+def _stager_for(sink: Sink, batches: Sequence[Batch]) -> Stager:
+    return sink.stager_for(batches) if isinstance(sink, StagesByBatch) else sink.stager()
 
 
 def _wanted(pipeline: Pipeline, fields: StructType) -> dict[str, Mapping[str, Any]]:

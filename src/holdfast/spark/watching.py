@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 
 from holdfast.flow.batch import Batch
-from holdfast.flow.source import Source
+from holdfast.flow.source import MayChange, Source
 
 WATCH_EVERY = 5.0
 """Seconds between two questions to the source; most jobs are done before the first."""
@@ -16,7 +16,7 @@ WATCH_EVERY = 5.0
 @contextmanager
 def watched(source: Source, batches: Sequence[Batch], cancel: Callable[[], None]) -> Iterator[None]:
     """Call `cancel`, once at most, when the source has come to doubt one of the batches; never after the end."""
-    if not source.changes_unseen:
+    if not isinstance(source, MayChange):
         yield
         return
     over, lock = threading.Event(), threading.Lock()

@@ -36,7 +36,7 @@ class NumbersSource(Source):
         end = min(size, start + (limits.max_records or size))
         return Done() if start >= size else Cut(start, end, last=end == size, size=end - start)
 
-    def read(self, spark: Any, batches: Sequence[Batch]) -> Any:
+    def read(self, spark: Any, batches: Sequence[Batch], columns: frozenset[str] | None = None) -> Any:
         raise BatchError("numbers are not read through Spark")
 
 

@@ -12,7 +12,7 @@ import pyarrow as pa
 from holdfast.buckets.bucket import Bucket
 from holdfast.flow.batch import Cut, Limits, Name, Plan, Wait
 from holdfast.flow.engine import Staged
-from holdfast.flow.source import Source
+from holdfast.flow.source import KnowsExtents, Source
 from holdfast.flow.staging import staged_batch
 from holdfast.formats.jsonl import Jsonl
 from holdfast.leases.lease import Counts, Lease, Partition
@@ -32,7 +32,7 @@ def place(hour: int) -> str:
     return f"dt=1970-01-{hour // 24 + 1:02}/hr={hour % 24:02}"
 
 
-class Hours(Source):
+class Hours(Source, KnowsExtents):
     """Partitions of one topic; the records of each are the hours that the test has brought, one after the other."""
 
     lives_long = True
@@ -61,7 +61,7 @@ class Hours(Source):
     def extents(self, leases: Sequence[Lease]) -> list[tuple[int, int] | None]:
         return [(_offset(lease), len(self.records[lease.spec["label"]])) for lease in leases]
 
-    def read(self, spark: Any, batches: Any) -> Any:
+    def read(self, spark: Any, batches: Any, columns: Any = None) -> Any:
         raise NotImplementedError
 
 

@@ -10,13 +10,41 @@ import pytest
 from holdfast.errors import Interrupted, SourceUnavailable
 from holdfast.events import AttemptFailed, DiscoveryFailed, Notice, PartitionFailed, Unreachable
 from holdfast.flow.apart import call_apart
-from holdfast.flow.sink import Publication, Sink
-from holdfast.leases.lease import Status
+from holdfast.flow.batch import Batch
+from holdfast.flow.sink import Publication, Sink, VisibleWhenStaged
+from holdfast.flow.source import AfterPublish, CountsScans, HearsOfPublishing, HearsOfStaging
+from holdfast.leases.lease import Json, Lease, Status
 from holdfast.leases.transitions import RetryLimits
 from holdfast.sinks.files.sink import FilesSink
+from holdfast.testing.flows import NumbersSource
 from tests.unit.flow.rig import Fleet, TestNode
 
 ONCE = RetryLimits(max_retries=0)
+
+
+class Tidying(NumbersSource, AfterPublish):
+    def after_publish(self, leases: Sequence[Lease]) -> list[SourceUnavailable | None]:
+        return [None] * len(leases)
+
+
+class Hearing(NumbersSource, HearsOfStaging, HearsOfPublishing):
+    def staged(self, batch: Batch, end: Json, rows: int, size: int) -> None:
+        raise NotImplementedError
+
+    def published(self, leases: Sequence[Lease]) -> None:
+        raise NotImplementedError
+
+
+class Miscounting(NumbersSource, CountsScans):
+    may_end = False
+
+    def next_scan_after(self, state: dict[str, Any]) -> float | None:
+        raise KeyError("scans")
+
+
+class Dividing(FilesSink, VisibleWhenStaged):
+    def is_visible(self, receipt: Any) -> bool:
+        return bool(receipt["files"][0]["key"].startswith("_") or 1 / (receipt["to"] - 3))
 
 
 def raising_for(key: str, original: Callable[..., Any]) -> Callable[..., Any]:
@@ -66,8 +94,8 @@ def test_a_plan_that_fails_counts_attempts_with_a_backoff_like_any_error(monkeyp
 
 def test_a_partition_that_cannot_be_settled_waits_and_the_others_are_complete(monkeypatch: pytest.MonkeyPatch) -> None:
     fleet = Fleet({"a": 0, "bad": 0, "c": 0})
-    fleet.source.settles = True
-    start_with(monkeypatch, "settle", fleet)
+    fleet.source = Tidying(fleet.source.sizes)
+    start_with(monkeypatch, "after_publish", fleet)
     statuses = {key: fleet.row(key).status for key in fleet.source.sizes}
     assert statuses == {"a": Status.COMPLETED, "bad": Status.ASSIGNED, "c": Status.COMPLETED}
     assert fleet.told(Unreachable)
@@ -94,17 +122,18 @@ def test_what_a_plugin_is_only_told_stops_nobody_when_it_raises(monkeypatch: pyt
     def broken(name: str, bucket: Any) -> Sink:
         sink = FilesSink(name, bucket)
 
-        def settle(publications: Sequence[Publication]) -> None:
-            raise KeyError("settle")
+        def discard_staged(publications: Sequence[Publication]) -> None:
+            raise KeyError("discard_staged")
 
         def sweep(taken: object) -> None:
             raise KeyError("sweep")
 
-        monkeypatch.setattr(sink, "settle", settle)
+        monkeypatch.setattr(sink, "discard_staged", discard_staged)
         monkeypatch.setattr(sink, "sweep", sweep)
         return sink
 
     fleet = Fleet({"a": 2})
+    fleet.source = Hearing(fleet.source.sizes)
     for method in ("staged", "published"):
 
         def told(*_: object, method: str = method) -> None:
@@ -116,18 +145,12 @@ def test_what_a_plugin_is_only_told_stops_nobody_when_it_raises(monkeypatch: pyt
     node.turn(2)
     assert fleet.row("a").status is Status.COMPLETED
     messages = " ".join(event.message for event in fleet.told(Notice))
-    assert all(f"KeyError: '{method}'" in messages for method in ("staged", "published", "settle", "sweep"))
+    assert all(f"KeyError: '{method}'" in messages for method in ("staged", "published", "discard_staged", "sweep"))
 
 
 def test_a_receipt_that_a_sink_cannot_read_is_an_attempt_of_its_batch() -> None:
     def broken(name: str, bucket: Any) -> Sink:
-        sink = FilesSink(name, bucket)
-
-        def is_visible(receipt: Any) -> bool:
-            return bool(receipt["files"][0]["key"].startswith("_") or 1 / (receipt["to"] - 3))
-
-        sink.is_visible = is_visible  # type: ignore[method-assign]
-        return sink
+        return Dividing(name, bucket)
 
     fleet = Fleet({"a": 2, "bad": 3})
     node = TestNode(fleet, retries=ONCE, sinks=broken).start()
@@ -142,10 +165,7 @@ def test_a_receipt_that_a_sink_cannot_read_is_an_attempt_of_its_batch() -> None:
 def test_a_discovery_whose_end_fails_is_reported_and_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
     fleet = Fleet({"a": 2})
 
-    def again_after(state: object) -> float | None:
-        raise KeyError("scans")
-
-    monkeypatch.setattr(fleet.source, "again_after", again_after)
+    fleet.source = Miscounting(fleet.source.sizes)
     node = TestNode(fleet).start()
     assert fleet.told(DiscoveryFailed)
     fleet.clock.wait(15)

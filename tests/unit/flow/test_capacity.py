@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from holdfast.events import BatchCancelled, PipelineFinished
 from holdfast.flow.batch import Limits
 from holdfast.flow.capacity import Reach
+from holdfast.flow.source import WeighsPartitions
 from holdfast.leases.lease import Lease
 from holdfast.testing.flows import NumbersSource
 from tests.unit.flow.rig import Fleet, TestNode
@@ -12,10 +15,10 @@ from tests.unit.flow.rig import Fleet, TestNode
 SIZES = {"tiny": 1, "large": 1000}
 
 
-class Sized(NumbersSource):
+class Sized(NumbersSource, WeighsPartitions):
     """Light up to 999."""
 
-    def is_light(self, leases: list[Lease]) -> bool:  # type: ignore[override]
+    def is_light(self, leases: Sequence[Lease]) -> bool:
         return sum(SIZES[lease.key] for lease in leases) < 1000
 
 

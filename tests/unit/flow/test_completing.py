@@ -8,7 +8,8 @@ from typing import Any
 from holdfast.errors import SinkUnavailable, SourceUnavailable
 from holdfast.events import BatchPublished, PartitionClosed, PartitionCompleted, PipelineFinished, Unreachable
 from holdfast.flow.batch import Close, Limits
-from holdfast.flow.sink import Publication, PublishResult
+from holdfast.flow.sink import Publication, PublishResult, VisibleWhenStaged
+from holdfast.flow.source import AfterPublish, HearsOfPublishing
 from holdfast.leases.lease import Json, Lease, Status
 from holdfast.leases.operator import Operator
 from holdfast.sinks.files.sink import FilesSink
@@ -16,10 +17,8 @@ from holdfast.testing.flows import NumbersSource
 from tests.unit.flow.rig import PIPELINE, Fleet, TestNode
 
 
-class SettlingSource(NumbersSource):
-    """Notes what is visible when it is asked to settle, and refuses while it is away."""
-
-    settles = True
+class SettlingSource(NumbersSource, AfterPublish):
+    """Notes what is visible when it is asked to tidy up, and refuses while it is away."""
 
     def __init__(self, sizes: dict[str, int], fleet: Fleet) -> None:
         super().__init__(sizes)
@@ -27,7 +26,7 @@ class SettlingSource(NumbersSource):
         self.away = False
         self.settled: list[tuple[str, list[int]]] = []
 
-    def settle(self, leases: Sequence[Lease]) -> list[SourceUnavailable | None]:
+    def after_publish(self, leases: Sequence[Lease]) -> list[SourceUnavailable | None]:
         self.settled += [(lease.key, self.fleet.visible_of(lease.key)) for lease in leases]
         return [SourceUnavailable("no answer") if self.away else None for _ in leases]
 
@@ -139,7 +138,7 @@ def test_a_partition_that_was_closed_often_enough_is_complete() -> None:
     assert fleet.told(PipelineFinished)
 
 
-class Showing(FilesSink):
+class Showing(FilesSink, VisibleWhenStaged):
     """A sink whose staged data readers see at once, so that nobody asks it to publish."""
 
     def is_visible(self, receipt: Json) -> bool:
@@ -151,7 +150,7 @@ class NeverAsked(Showing):
         raise AssertionError(publications)
 
 
-class Hearing(NumbersSource):
+class Hearing(NumbersSource, HearsOfPublishing):
     """Notes what it is told to be visible."""
 
     def __init__(self, sizes: dict[str, int]) -> None:

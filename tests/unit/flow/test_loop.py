@@ -10,6 +10,7 @@ from holdfast.events import BatchCancelled, BatchPublished, PartitionHalted, Pip
 from holdfast.flow.batch import Limits
 from holdfast.flow.engine import Advanced, Failed, Staged
 from holdfast.flow.sink import Publication, PublishResult
+from holdfast.flow.source import UsesStoreClock
 from holdfast.leases.lease import Counts, Lease, Partition, Status
 from holdfast.leases.operator import Operator
 from holdfast.leases.store import ClaimRequest
@@ -58,9 +59,9 @@ def test_what_commits_that_are_published_together_leave_behind_is_deleted_in_one
     class Counting(FilesSink):
         settled: ClassVar[list[int]] = []
 
-        def settle(self, publications: Sequence[Publication]) -> None:
+        def discard_staged(self, publications: Sequence[Publication]) -> None:
             self.settled.append(len(publications))
-            super().settle(publications)
+            super().discard_staged(publications)
 
     fleet = Fleet({"p": 3, "q": 3, "r": 3})
     node = TestNode(fleet, sinks=Counting).start()
@@ -417,7 +418,12 @@ def test_a_source_tells_the_time_by_the_stores_clock() -> None:
     fleet = Fleet({"a": 3})
     fleet.store = MemoryStore(lambda: fleet.clock.time + 86_400.0)
     clocks: list[Callable[[], float]] = []
-    fleet.source.keep_time = clocks.append  # type: ignore[method-assign, assignment]
+
+    class Clocked(NumbersSource, UsesStoreClock):
+        def use_clock(self, now: Callable[[], float]) -> None:
+            clocks.append(now)
+
+    fleet.source = Clocked(fleet.source.sizes)
     node = TestNode(fleet).start()
     fleet.clock.time += 5.0
     assert [now() for now in clocks] == [node.coordinator.now()]

@@ -56,7 +56,7 @@ def test_publishing_may_be_repeated_by_anybody_also_when_the_staged_files_are_go
 ) -> None:
     told = committed(bucket)
     assert sink.publish([told, told]) == [None, None]
-    sink.settle([told])
+    sink.discard_staged([told])
     assert not bucket.staged
     assert sink.publish([told]) == [None]
     assert len(bucket.data()) == 1

@@ -278,7 +278,7 @@ def test_lag_is_told_in_records_and_in_seconds() -> None:
 def test_lag_in_seconds_does_not_follow_a_wrong_wall_clock() -> None:
     stand = Stand(FakeCluster(orders=[(0, 90)]))
     right = stand.clock.now
-    stand.source.keep_time(lambda: right)
+    stand.source.use_clock(lambda: right)
     stand.clock.now += 86_400.0
     stand.cluster.made_at[Place("orders", 0)] = right - 12.0
     stand.plan(at(stand.found()["orders|0"], 80))

@@ -7,7 +7,7 @@ import io
 import itertools
 import pickle
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -19,6 +19,7 @@ from pydantic import ValidationError
 
 from holdfast.errors import BatchError, Refused, SourceUnavailable
 from holdfast.flow.batch import Batch, Close, Cut, Done, Limits
+from holdfast.flow.source import AfterPublish
 from holdfast.leases.lease import Counts, History, Lease, Progress
 from holdfast.sources.objects import PLUGIN, ahead, finding_order, finding_s3, prefixes
 from holdfast.sources.objects.finding_order import Candidate, by_time
@@ -52,6 +53,11 @@ def at(lease: Lease, position: Any, *, dead: int = 0, attempts: int = 0) -> Leas
 
 
 # --- finding -------------------------------------------------------------------------------------------------------
+
+
+def tidied(source: ObjectsSource, leases: Sequence[Lease]) -> Sequence[SourceUnavailable | None]:
+    assert isinstance(source, AfterPublish)
+    return source.after_publish(leases)
 
 
 def test_objects_are_found_page_by_page_and_named_by_bucket_and_key() -> None:
@@ -256,7 +262,7 @@ def test_scans_are_repeated_as_often_as_asked(scan: Any, again: list[float | Non
     state: dict[str, Any] = {}
     for expected in again:
         list(source.discover(state))
-        assert source.again_after(state) == expected
+        assert source.next_scan_after(state) == expected
     assert source.may_end == (again[-1] is None)
 
 
@@ -460,10 +466,9 @@ def test_objects_that_are_done_are_deleted_and_a_second_time_does_no_harm() -> N
     shelf.put("a", "b")
     source = shelf.source(delete_s3_objects_on_read=True)
     finished = done(source, shelf)
-    assert source.settles
-    assert source.settle(finished) == [None, None]
+    assert tidied(source, finished) == [None, None]
     assert not shelf.items
-    assert source.settle(finished) == [None, None]
+    assert tidied(source, finished) == [None, None]
 
 
 @pytest.mark.parametrize("without", [set(), {"delete_object"}])
@@ -474,7 +479,7 @@ def test_an_object_that_was_overwritten_since_is_not_deleted(without: set[str]) 
     source = shelf.source(after_success="delete")
     finished = done(source, shelf)
     shelf.put("a", data=b"newer")
-    assert source.settle(finished) == [None, None]
+    assert tidied(source, finished) == [None, None]
     assert list(shelf.items) == ["a"]
     assert "overwritten since" in str(source.noticed())
 
@@ -483,7 +488,7 @@ def test_an_object_with_dead_letters_is_not_deleted() -> None:
     shelf = Shelf()
     shelf.put("a")
     source = shelf.source(after_success="delete")
-    assert source.settle(done(source, shelf, dead=1)) == [None]
+    assert tidied(source, done(source, shelf, dead=1)) == [None]
     assert list(shelf.items) == ["a"]
     assert "dead letters" in str(source.noticed())
 
@@ -493,7 +498,7 @@ def test_tags_are_added_to_those_that_are_there() -> None:
     shelf.put("a")
     shelf.items["a"].tags = {"team": "x", "read": "no"}
     source = shelf.source(after_success={"tag": {"read": "yes"}})
-    assert source.settle(done(source, shelf)) == [None]
+    assert tidied(source, done(source, shelf)) == [None]
     assert shelf.items["a"].tags == {"team": "x", "read": "yes"}
 
 
@@ -503,7 +508,7 @@ def test_a_server_that_is_away_is_told_and_asked_once_and_nothing_is_taken_for_d
     source = shelf.source(after_success="delete")
     finished = done(source, shelf)
     shelf.away.add("delete_object")
-    assert [type(away) for away in source.settle(finished)] == [SourceUnavailable] * 3
+    assert [type(away) for away in tidied(source, finished)] == [SourceUnavailable] * 3
     assert shelf.verbs["delete_object"] == 1
 
 

@@ -13,6 +13,7 @@ from holdfast.errors import SourceUnavailable
 from holdfast.flow.batch import Batch, Cut, Name
 from holdfast.flow.engine import Failed, Report, Staged
 from holdfast.flow.pipeline import Pipeline
+from holdfast.flow.source import MayChange, ReadsByConnector
 from holdfast.leases.lease import Lease
 from holdfast.spark import engine as engines
 from holdfast.spark import watching
@@ -22,10 +23,8 @@ from holdfast.testing.flows import NumbersSource
 TIMED_OUT = "Lost task 0.0 in stage 3.0 (TID 5): java.util.concurrent.TimeoutException: Cannot fetch record"
 
 
-class Doubtful(NumbersSource):
+class Doubtful(NumbersSource, MayChange, ReadsByConnector):
     """A source of which some partitions may be gone, and which says so when it is asked."""
-
-    changes_unseen = True
 
     def __init__(self) -> None:
         super().__init__({})

@@ -21,7 +21,18 @@ from holdfast.flow.batch import Batch, Name
 from holdfast.flow.letters import LetterBox
 from holdfast.flow.manifest import Manifest, decode_manifest, manifest_of
 from holdfast.flow.names import manifest_key, staged_token, staging_folder
-from holdfast.flow.sink import Publication, PublishResult, Sink
+from holdfast.flow.sink import (
+    Finalizes,
+    KeepsLetters,
+    KeepsStaged,
+    Publication,
+    PublishesFiles,
+    PublishResult,
+    Restages,
+    Sink,
+    StagesByBatch,
+    Witness,
+)
 from holdfast.flow.staging import Stager
 from holdfast.leases.lease import Json, Lease
 
@@ -30,7 +41,7 @@ if TYPE_CHECKING:
     from holdfast.sinks.files.staging import FilesStager
 
 
-class FilesSink(Sink):
+class FilesSink(Sink, StagesByBatch, Witness, KeepsStaged, PublishesFiles, Restages, Finalizes, KeepsLetters):
     """Files under one root of one bucket. A root belongs to one sink of one pipeline."""
 
     def __init__(
@@ -198,7 +209,7 @@ class FilesSink(Sink):
             )
         return {**fresh, "token": publication.receipt["token"]}
 
-    def settle(self, publications: Sequence[Publication]) -> None:
+    def discard_staged(self, publications: Sequence[Publication]) -> None:
         handles = [file.handle for told in publications for file in _staged_files(told.receipt)]
         with suppress(SinkUnavailable):  # a later owner's sweep finds them
             self._discard(handles)

@@ -22,7 +22,18 @@ from holdfast.events import DocumentsIndexed, Event, Unreachable
 from holdfast.flow.batch import Batch, Name
 from holdfast.flow.letters import LetterBox
 from holdfast.flow.names import staged_token, staging_folder
-from holdfast.flow.sink import Publication, PublishResult, Sink
+from holdfast.flow.pipeline import ReportsEvents
+from holdfast.flow.sink import (
+    KeepsLetters,
+    KeepsStaged,
+    Publication,
+    PublishesFiles,
+    PublishResult,
+    Restages,
+    Sink,
+    StagesByBatch,
+    VisibleWhenStaged,
+)
 from holdfast.leases.lease import Json, Lease
 from holdfast.observe.addresses import allowed, resolved
 from holdfast.sinks.opensearch.letterbox import IndexLetters
@@ -36,7 +47,9 @@ from holdfast.sinks.opensearch.trouble import TroubleListener
 SUMS = ("documents", "conflicts", "dead", "requests", "retried", "rejected", "size")
 
 
-class OpenSearchSink(Sink):
+class OpenSearchSink(
+    Sink, StagesByBatch, KeepsStaged, VisibleWhenStaged, PublishesFiles, Restages, KeepsLetters, ReportsEvents
+):
     """Documents in a search index, and dead letters in a bucket or an index of their own."""
 
     def __init__(self, name: str, stager: OpenSearchStager, setup: Setup, bucket: Bucket | None = None) -> None:
@@ -131,7 +144,7 @@ class OpenSearchSink(Sink):
         """Documents were only written once more. Letters that are published already are never overwritten."""
         return {**fresh, "token": publication.receipt["token"]}
 
-    def settle(self, publications: Sequence[Publication]) -> None:
+    def discard_staged(self, publications: Sequence[Publication]) -> None:
         handles = [file.handle for told in publications for file in _staged_files(told.receipt)]
         if handles and self._bucket is not None:
             with suppress(SinkUnavailable):

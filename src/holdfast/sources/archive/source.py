@@ -10,7 +10,7 @@ from holdfast.buckets.bucket import Bucket
 from holdfast.errors import BatchError, Refused, SinkUnavailable, SourceUnavailable
 from holdfast.flow.batch import Batch, Cut, Done, Limits, Name, Plan
 from holdfast.flow.format import Format
-from holdfast.flow.source import Source
+from holdfast.flow.source import OffsetPositions, Source
 from holdfast.flow.upload_policy import UploadPolicy
 from holdfast.leases.lease import Lease, Partition
 from holdfast.sources.archive.catalog import Commit, commits, partitions
@@ -25,7 +25,7 @@ class ChosenFormats(Protocol):
     def of(self, stream: str) -> Format: ...
 
 
-class ArchiveSource(Source):
+class ArchiveSource(Source, OffsetPositions):
     """Files that a pipeline from Kafka has published, as the records that they were made of.
 
     `start` and `end` bound the offsets of every topic partition; by default all of them.
@@ -103,12 +103,12 @@ class ArchiveSource(Source):
         most = None if policy.max_bytes == sys.maxsize else policy.max_bytes
         return Cut(self.position(start), self.position(until), last=until >= end, size=size, max_bytes=most)
 
-    def read(self, spark: Any, batches: Sequence[Batch]) -> Any:
-        from holdfast.spark.arrow import frame_of
-
-        return frame_of(spark, self.direct(spark, batches))
-
-    def direct(self, spark: Any, batches: Sequence[Batch]) -> ArchiveRead:  # noqa: ARG002 - Spark only runs it
+    def read(
+        self,
+        spark: Any,  # noqa: ARG002 - Spark only runs it
+        batches: Sequence[Batch],
+        columns: frozenset[str] | None = None,  # noqa: ARG002 - files are read whole
+    ) -> ArchiveRead:
         from pyspark.sql.types import StructType
 
         from holdfast.sources.archive.reading import DDL, ArchiveRead

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from holdfast.flow.batch import Batch
 from holdfast.flow.source import BATCH_COLUMN, FAULT_COLUMN, ITEM_COLUMN, SIZE_COLUMN
@@ -19,23 +19,29 @@ from holdfast.sources.kafka.properties import spark_options
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql.types import StructType
 
-DATA_COLUMNS = ("topic", "partition", "offset", "timestamp", "timestamp_type", "key", "value", "headers")
-_KAFKA_SCHEMA = (
-    "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp, timestampType int"
-)
+_HEADERS = "headers array<struct<key:string,value:binary>>"
+_DATA = "topic string, partition int, offset bigint, timestamp timestamp, timestamp_type int, key binary, value binary"
 _KAFKA_NAMES = {"timestamp_type": "timestampType"}
 POLL_TIMEOUT_MS = 30_000
 """How long a task waits for records that the plan promised, before its batch is tried again."""
 
 
+def data_columns(config: KafkaConfig) -> StructType:
+    """The data columns of every record."""
+    from pyspark.sql.types import StructType
+
+    return cast("StructType", StructType.fromDDL(f"{_DATA}, {_HEADERS}" if config.headers else _DATA))
+
+
 def frame(
-    spark: SparkSession, config: KafkaConfig, batches: Sequence[Batch], wanted: frozenset[str] | None = None
+    spark: SparkSession, config: KafkaConfig, batches: Sequence[Batch], columns: frozenset[str] | None = None
 ) -> DataFrame:
-    """The records of all batches; `_batch` is the number of a batch among them. `wanted`: only these data columns."""
+    """The records of all batches; `_batch` is the number of a batch among them. `columns`: only these data columns."""
     from pyspark.sql import functions as sql
 
-    headers = config.headers and (wanted is None or "headers" in wanted)
+    headers = config.headers and (columns is None or "headers" in columns)
     rows = _loaded(spark, config, batches, headers=headers)
     length = sql.coalesce(sql.octet_length("key"), sql.lit(0)) + sql.coalesce(sql.octet_length("value"), sql.lit(0))
     system = [
@@ -43,17 +49,17 @@ def frame(
         sql.col("offset").alias(ITEM_COLUMN),
         length.cast("long").alias(SIZE_COLUMN),
     ]
-    if wanted is None:
+    if columns is None:
         system.append(sql.lit(None).cast("string").alias(FAULT_COLUMN))
-    data = [name for name in DATA_COLUMNS if name != "headers" or headers]
-    own = [sql.col(_KAFKA_NAMES.get(name, name)).alias(name) for name in data if wanted is None or name in wanted]
-    return rows.select(*system, *own)
+    names = [name for name in data_columns(config).names if columns is None or name in columns]
+    return rows.select(*system, *(sql.col(_KAFKA_NAMES.get(name, name)).alias(name) for name in names))
 
 
 def _loaded(spark: SparkSession, config: KafkaConfig, batches: Sequence[Batch], *, headers: bool) -> DataFrame:
     ranges = {place_of(batch.lease): found for batch in batches if (found := range_of(batch)) is not None}
     if not ranges:
-        return spark.createDataFrame([], _KAFKA_SCHEMA + (", headers array<struct<key:string,value:binary>>" * headers))
+        schema = f"{_DATA}, {_HEADERS}" if headers else _DATA
+        return spark.createDataFrame([], schema).withColumnsRenamed(_KAFKA_NAMES)
     reader = spark.read.format("kafka").options(**spark_options(config))
     reader = reader.option("assign", _told({place: place.partition for place in ranges}, listed=True))
     reader = reader.option("startingOffsets", _told({place: first for place, (first, _) in ranges.items()}))

@@ -12,7 +12,19 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.events import Event, Notice
 from holdfast.flow.batch import Batch, Limits, Name, Plan
-from holdfast.flow.source import Source
+from holdfast.flow.pipeline import ReportsEvents
+from holdfast.flow.source import (
+    FixedColumns,
+    HearsOfPublishing,
+    HearsOfStaging,
+    KnowsExtents,
+    MayChange,
+    OffsetPositions,
+    ReadsByConnector,
+    Rebuilds,
+    Source,
+    UsesStoreClock,
+)
 from holdfast.leases.lease import Json, Lease, Partition
 from holdfast.sources.kafka.cluster import Cluster, Place, Topic
 from holdfast.sources.kafka.config import KafkaConfig
@@ -34,11 +46,22 @@ _TIMED_OUT = re.compile(
 """In what Spark says when its consumer has waited in vain for the brokers."""
 
 
-class KafkaSource(Source):
+class KafkaSource(
+    Source,
+    FixedColumns,
+    OffsetPositions,
+    HearsOfStaging,
+    HearsOfPublishing,
+    KnowsExtents,
+    Rebuilds,
+    MayChange,
+    ReadsByConnector,
+    UsesStoreClock,
+    ReportsEvents,
+):
     """Topics of one cluster. Each partition of a topic is a lease that lives as long as the topic."""
 
     lives_long = True
-    changes_unseen = True
     connectors = ("kafka",)
 
     def __init__(
@@ -53,7 +76,7 @@ class KafkaSource(Source):
         self._told_anew: set[str] = set()
         self.rediscover_after = config.discovery_interval
 
-    def keep_time(self, now: Callable[[], float]) -> None:
+    def use_clock(self, now: Callable[[], float]) -> None:
         self._now = now
 
     def _tell(self, event: Event) -> None:
@@ -197,15 +220,15 @@ class KafkaSource(Source):
 
         return MessagesOfLetters()
 
-    def read(self, spark: Any, batches: Sequence[Batch]) -> Any:
+    def columns(self) -> Any:
+        from holdfast.sources.kafka.reading import data_columns
+
+        return data_columns(self._config)
+
+    def read(self, spark: Any, batches: Sequence[Batch], columns: frozenset[str] | None = None) -> Any:
         from holdfast.sources.kafka.reading import frame
 
-        return frame(spark, self._config, batches)
-
-    def narrowed(self, spark: Any, batches: Sequence[Batch], wanted: frozenset[str]) -> Any:
-        from holdfast.sources.kafka.reading import frame
-
-        return frame(spark, self._config, batches, wanted)
+        return frame(spark, self._config, batches, columns)
 
 
 def _next_offset(lease: Lease, first: int) -> int:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from holdfast.errors import BatchError, SinkUnavailable, SourceUnavailable
 from holdfast.flow.batch import Batch, Cut, Done, Limits, Name, Plan
 from holdfast.flow.letters import LetterBox, LetterId, Rebuilder
-from holdfast.flow.source import Source
+from holdfast.flow.source import OffsetPositions, Source
 from holdfast.leases.lease import Lease, Partition
 from holdfast.sources.letters.spans import read, written
 
@@ -59,7 +59,7 @@ def sent_of(lease: Lease) -> list[LetterId]:
     return ids_of(lease)[: 0 if position is None else position["offset"]]
 
 
-class LettersSource(Source):
+class LettersSource(Source, OffsetPositions):
     """Reads letters on the node, and gives each to one task."""
 
     def __init__(self, box: LetterBox, rebuilder: Rebuilder) -> None:
@@ -84,12 +84,12 @@ class LettersSource(Source):
         until = min(end, start + most)
         return Cut(self.position(start), self.position(until), last=until == end)
 
-    def read(self, spark: Any, batches: Sequence[Batch]) -> Any:
-        from holdfast.spark.arrow import frame_of
-
-        return frame_of(spark, self.direct(spark, batches))
-
-    def direct(self, spark: Any, batches: Sequence[Batch]) -> LettersRead:  # noqa: ARG002 - Spark only runs it
+    def read(
+        self,
+        spark: Any,  # noqa: ARG002 - Spark only runs it
+        batches: Sequence[Batch],
+        columns: frozenset[str] | None = None,  # noqa: ARG002 - letters hold little
+    ) -> LettersRead:
         from holdfast.sources.letters.reading import LettersRead, rows_of
 
         fields = self._rebuilder.fields()

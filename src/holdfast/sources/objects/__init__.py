@@ -13,9 +13,9 @@ if TYPE_CHECKING:
 
 def build(config: ObjectsConfig) -> ObjectsSource:
     """The source with these settings. Reads nothing yet."""
-    from holdfast.sources.objects.source import ObjectsSource
+    from holdfast.sources.objects.source import objects_source
 
-    return ObjectsSource(config)
+    return objects_source(config)
 
 
 PLUGIN = Plugin("objects", ObjectsConfig, build, "Files of a folder or objects of buckets on S3, in many formats.")

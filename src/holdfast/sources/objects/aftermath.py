@@ -28,7 +28,7 @@ class Aftermath:
     def needed(self) -> bool:
         return self._deletes or bool(self._tags)
 
-    def settle(self, read: Sequence[tuple[S3Place, int]]) -> list[SourceUnavailable | None]:
+    def after_publish(self, read: Sequence[tuple[S3Place, int]]) -> list[SourceUnavailable | None]:
         """Each object that was read to its end, and how many of its records became dead letters.
 
         Several at a time. Answers what kept it from being done.
@@ -37,19 +37,19 @@ class Aftermath:
             return [None] * len(read)
         away: list[SourceUnavailable] = []
 
-        def settle(one: tuple[S3Place, int]) -> SourceUnavailable | None:
+        def tidy(one: tuple[S3Place, int]) -> SourceUnavailable | None:
             # A server that does not answer one request is not asked a hundred times: the node has other things to do.
-            if not away and (told := self._settled(*one)) is not None:
+            if not away and (told := self._tidied(*one)) is not None:
                 away.append(told)
             return away[0] if away else None
 
-        return client_of(read[0][0].access).each(settle, read)
+        return client_of(read[0][0].access).each(tidy, read)
 
     def noticed(self) -> list[Event]:
         told, self._notices = self._notices, []
         return told
 
-    def _settled(self, place: S3Place, dead: int) -> SourceUnavailable | None:
+    def _tidied(self, place: S3Place, dead: int) -> SourceUnavailable | None:
         if dead and self._deletes:
             self._notices.append(Notice(f"{place.path} is not deleted: {dead} of its records are dead letters"))
             return None

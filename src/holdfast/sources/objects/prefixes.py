@@ -108,7 +108,7 @@ class PrefixSite(Site):
         kept: list[str] = list(position["kept"])
         if lease.progress.counts.dead > position["dead"] or damage_of(position) is not None:
             return kept + [_digest(key, etag) for key, etag, _ in position["read"]]
-        for away in self._aftermath.settle([(place, 0) for place in self._places(lease, position)]):
+        for away in self._aftermath.after_publish([(place, 0) for place in self._places(lease, position)]):
             if away is not None:
                 raise SourceUnavailable(str(away)) from away
         return kept

@@ -66,7 +66,7 @@ class S3Site(Site):
         self._cutting = Cutting(config)
         self._buckets = Buckets(config)
         self._aftermath = Aftermath(config)
-        self.settles = self._aftermath.needed
+        self.tidies = self._aftermath.needed
         self._notices: list[Event] = []
 
     def open(self) -> None:
@@ -143,10 +143,10 @@ class S3Site(Site):
 
     # --- afterwards --------------------------------------------------------------------------------------------
 
-    def settle(self, leases: Sequence[Lease]) -> list[SourceUnavailable | None]:
+    def after_publish(self, leases: Sequence[Lease]) -> list[SourceUnavailable | None]:
         read = [self._place(lease, _named(lease.progress.position) or _found(lease)) for lease in leases]
         dead = [lease.progress.counts.dead for lease in leases]
-        return self._aftermath.settle(list(zip(read, dead, strict=True)))
+        return self._aftermath.after_publish(list(zip(read, dead, strict=True)))
 
     def noticed(self) -> list[Event]:
         told, self._notices = self._notices, []

@@ -20,8 +20,8 @@ class Site(ABC):
 
     mark: str
     """What the specs of this kind of site have, and no others."""
-    settles: bool = False
-    """Whether objects are not left alone when they have been read, see `settle`."""
+    tidies: bool = False
+    """Whether objects are not left alone when they have been read, see `after_publish`."""
 
     @abstractmethod
     def open(self) -> None:
@@ -54,7 +54,7 @@ class Site(ABC):
         """As the source's. Pure."""
         return cut_short(batch.cut.start, item)
 
-    def settle(self, leases: Sequence[Lease]) -> list[SourceUnavailable | None]:
+    def after_publish(self, leases: Sequence[Lease]) -> list[SourceUnavailable | None]:
         """As the source's."""
         return [None] * len(leases)
 

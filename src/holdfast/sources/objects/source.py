@@ -10,7 +10,16 @@ from typing import TYPE_CHECKING, Any
 from holdfast.errors import BatchError, SourceUnavailable
 from holdfast.events import Event
 from holdfast.flow.batch import Batch, Limits, Name, Plan
-from holdfast.flow.source import Source
+from holdfast.flow.pipeline import ReportsEvents
+from holdfast.flow.source import (
+    AfterPublish,
+    CountsScans,
+    CutsShort,
+    Rebuilds,
+    SalvagesDamage,
+    Source,
+    WeighsPartitions,
+)
 from holdfast.leases.lease import Json, Lease, Partition
 from holdfast.sources.objects.config import ObjectsConfig
 from holdfast.sources.objects.cutting import Cutting, damaged
@@ -28,7 +37,7 @@ LIGHT = 1 << 20
 """Bytes of all objects of two rounds that are next to nothing beside what the rounds themselves cost."""
 
 
-class ObjectsSource(Source):
+class ObjectsSource(Source, CountsScans, CutsShort, SalvagesDamage, Rebuilds, WeighsPartitions, ReportsEvents):
     """Objects of one folder or of buckets; each is a partition, or each prefix of a bucket is.
 
     Records are counted when they are read: a batch that has `max_records` of the limits is cut short there. One of a
@@ -41,11 +50,15 @@ class ObjectsSource(Source):
         self._site = _site(config)
         self._known = Known()
         self.rediscover_after = config.rescans_after
-        self.settles = self._site.settles
         self.found_again_within = config.found_again_within
 
     def open(self) -> None:
         self._site.open()
+
+    @property
+    def tidies(self) -> bool:
+        """Whether objects are tagged or deleted when they are done."""
+        return self._site.tidies
 
     def is_light(self, leases: Sequence[Lease]) -> bool:
         return sum(int(lease.spec.get("size", LIGHT)) for lease in leases) < LIGHT
@@ -72,7 +85,7 @@ class ObjectsSource(Source):
     def may_end(self) -> bool:
         return self._config.scans is not None
 
-    def again_after(self, state: dict[str, Any]) -> float | None:
+    def next_scan_after(self, state: dict[str, Any]) -> float | None:
         scans = self._config.scans
         return None if scans is not None and state.get(SCANS, 0) >= scans else self.rediscover_after
 
@@ -93,20 +106,17 @@ class ObjectsSource(Source):
             )
         return self._site.plan(lease, limits)
 
-    def settle(self, leases: Sequence[Lease]) -> list[SourceUnavailable | None]:
-        return self._site.settle(leases)
-
     def noticed(self) -> list[Event]:
         return self._site.noticed()
 
     # --- for Spark ---------------------------------------------------------------------------------------------
 
-    def read(self, spark: Any, batches: Sequence[Batch]) -> Any:
-        from holdfast.spark.arrow import frame_of
-
-        return frame_of(spark, self.direct(spark, batches))
-
-    def direct(self, spark: Any, batches: Sequence[Batch]) -> ObjectsRead:
+    def read(
+        self,
+        spark: Any,
+        batches: Sequence[Batch],
+        columns: frozenset[str] | None = None,  # noqa: ARG002 - records are read whole
+    ) -> ObjectsRead:
         return self._cutting.read(spark, [self._pieces(batch) for batch in batches])
 
     def _pieces(self, batch: Batch) -> list[Piece]:
@@ -122,6 +132,19 @@ class ObjectsSource(Source):
 
     def damaged(self, end: Json, reason: str) -> Json:
         return damaged(end, reason)
+
+
+class TidiedObjectsSource(ObjectsSource, AfterPublish):
+    """Objects that are tagged or deleted when everything of them is visible."""
+
+    def after_publish(self, leases: Sequence[Lease]) -> list[SourceUnavailable | None]:
+        return self._site.after_publish(leases)
+
+
+def objects_source(config: ObjectsConfig) -> ObjectsSource:
+    """The source for these settings."""
+    source = ObjectsSource(config)
+    return TidiedObjectsSource(config) if source.tidies else source
 
 
 def _site(config: ObjectsConfig) -> Site:

@@ -124,7 +124,7 @@ def test_letters_are_one_file_named_by_the_lowest_item_and_published_once() -> N
         assert sink.publish([publication(file)]) == [None]
     lines = [json.loads(line) for line in (bucket.read(file["key"]) or b"").splitlines()]
     assert [line["origin"]["item"] for line in lines] == [40, 7, 9]
-    sink.settle([publication(file)])
+    sink.discard_staged([publication(file)])
     assert not list(bucket.staged_under(""))
 
 
