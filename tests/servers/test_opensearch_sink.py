@@ -13,7 +13,7 @@ import pytest
 
 from holdfast.errors import BatchError, Refused, SinkUnavailable
 from holdfast.flow.batch import Name
-from holdfast.flow.deadletter import record_fault
+from holdfast.flow.fault import record_fault
 from holdfast.flow.sink import Publication
 from holdfast.leases.lease import Lease
 from holdfast.registry import Registry

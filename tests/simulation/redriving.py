@@ -13,8 +13,8 @@ from typing import Any
 from holdfast.buckets.letters import FileLetters
 from holdfast.errors import Halt, LeaseLost, PartitionError, Refused, SinkUnavailable, StoreUnavailable, UsageError
 from holdfast.flow.batch import Batch, Limits, Name
-from holdfast.flow.deadletter import dead_letter, record_fault
-from holdfast.flow.letters import LetterId
+from holdfast.flow.fault import dead_letter, record_fault
+from holdfast.flow.letter import LetterId
 from holdfast.flow.loop import LoopSettings, PipelineLoop
 from holdfast.flow.names import dead_letter_key, file_key, staging_key
 from holdfast.flow.node import Node

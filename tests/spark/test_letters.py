@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from holdfast.flow.letters import Letter, LetterId
+from holdfast.flow.letter import Letter, LetterId
 from holdfast.sources.objects import PLUGIN as OBJECTS
 
 if TYPE_CHECKING:

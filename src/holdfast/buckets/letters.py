@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from holdfast.buckets.bucket import Bucket
 from holdfast.errors import BatchError
-from holdfast.flow.letters import Letter, LetterBox, LetterId, letter_of
+from holdfast.flow.letter import Letter, LetterBox, LetterId, letter_of
 from holdfast.flow.names import OURS
 
 LETTERS = f"{OURS}/deadletters/"

@@ -19,7 +19,7 @@ from holdfast.errors import UsageError
 
 if TYPE_CHECKING:
     from holdfast.config.models import Settings
-    from holdfast.flow.letters import Letter
+    from holdfast.flow.letter import Letter
     from holdfast.flow.run import Run
     from holdfast.runs.letter_selection import Taken
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from holdfast.errors import Halt, SinkUnavailable, StagedDataGone
 from holdfast.flow.batch import Batch, Name
 from holdfast.flow.finalizing import Finalizing
-from holdfast.flow.letters import LetterBox
+from holdfast.flow.letter import LetterBox
 from holdfast.flow.staging import Stager
 from holdfast.leases.lease import Json, Lease
 

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from holdfast.errors import SourceUnavailable
 from holdfast.flow.batch import Batch, Limits, Name, Plan
-from holdfast.flow.letters import Rebuilder
+from holdfast.flow.letter import Rebuilder
 from holdfast.leases.lease import Json, Lease, Partition
 from holdfast.leases.source_coordinator import SourceCoordinator
 
@@ -23,7 +23,7 @@ BATCH_COLUMN = "_batch"
 ITEM_COLUMN = "_item"
 """Where the record begins in its partition: an offset that grows within the partition and names the record."""
 FAULT_COLUMN = "_fault"
-"""Null for good rows. Else JSON: {"kind": …, "reason": …, "raw": …}, see `holdfast.flow.deadletter`.
+"""Null for good rows. Else JSON: {"kind": …, "reason": …, "raw": …}, see `holdfast.flow.fault`.
 
 Kind "record": this record cannot be handled and belongs to the dead letters. Kind "batch": all of the batch failed.
 Kind "unavailable": it failed because the source does not answer, which counts no attempt. Kind "damage": a dead letter,

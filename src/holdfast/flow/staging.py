@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from holdfast.flow.batch import Batch, Name
-from holdfast.flow.deadletter import COLUMNS, ROW, Fault
+from holdfast.flow.fault import COLUMNS, ROW, Fault
 from holdfast.leases.lease import Json
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from holdfast import assemble
 from holdfast.config.models import Settings
 from holdfast.errors import Refused, TransitionRefused
-from holdfast.flow.letters import Letter, LetterBox, LetterId, Rebuilder
+from holdfast.flow.letter import Letter, LetterBox, LetterId, Rebuilder
 from holdfast.flow.run import Run
 from holdfast.flow.sink import Publication, Sink
 from holdfast.flow.source import Source

@@ -13,7 +13,7 @@ from holdfast import assemble
 from holdfast.config.digest import digest_of
 from holdfast.config.models import Settings
 from holdfast.errors import PartitionNotFound, Refused, UsageError
-from holdfast.flow.letters import LetterBox, Rebuilder
+from holdfast.flow.letter import LetterBox, Rebuilder
 from holdfast.flow.pipeline import Pipeline
 from holdfast.flow.routes import Routes
 from holdfast.flow.run import Run

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from holdfast.errors import BatchError
-from holdfast.flow.deadletter import Fault, decode_fault
+from holdfast.flow.fault import Fault, decode_fault
 from holdfast.flow.source import BATCH_COLUMN, FAULT_COLUMN, ITEM_COLUMN, OPTIONAL_COLUMNS, PLACE_COLUMN, SYSTEM_COLUMNS
 from holdfast.flow.staging import Room
 

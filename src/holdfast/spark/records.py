@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from holdfast.flow.deadletter import COLUMNS, MAX_RAW_BYTES, MAX_REASON, RECORD, ROW
+from holdfast.flow.fault import COLUMNS, MAX_RAW_BYTES, MAX_REASON, RECORD, ROW
 from holdfast.flow.source import FAULT_COLUMN, OPTIONAL_COLUMNS, SYSTEM_COLUMNS
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def _record(frame: DataFrame) -> Column:
 
 
 def _fault(frame: DataFrame, reason: Column) -> Column:
-    """JSON, as `holdfast.flow.deadletter` reads it; what is null is left out."""
+    """JSON, as `holdfast.flow.fault` reads it; what is null is left out."""
     from pyspark.sql import functions as sql
 
     kept = RECORD_COLUMN in frame.columns

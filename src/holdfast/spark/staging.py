@@ -16,7 +16,7 @@ from typing import Any
 import pyarrow as pa
 
 from holdfast.errors import BatchError, SourceUnavailable, Unavailable, is_host_fault
-from holdfast.flow.deadletter import BATCH, CUT, DAMAGE, UNAVAILABLE, Fault
+from holdfast.flow.fault import BATCH, CUT, DAMAGE, UNAVAILABLE, Fault
 from holdfast.flow.processor import TaskStep
 from holdfast.flow.source import FAULT_COLUMN, ITEM_COLUMN
 from holdfast.flow.staging import Room, StagedBatch, Stager, Staging

@@ -10,8 +10,8 @@ from holdfast.buckets.letters import FileLetters
 from holdfast.buckets.local import LocalBucket
 from holdfast.errors import BatchError
 from holdfast.flow.batch import Name
-from holdfast.flow.deadletter import Fault, dead_letter, record_fault
-from holdfast.flow.letters import LetterId
+from holdfast.flow.fault import Fault, dead_letter, record_fault
+from holdfast.flow.letter import LetterId
 from holdfast.flow.names import dead_letter_key
 
 FIRST = dead_letter_key(Name("in", "a"), 1, 5)

@@ -11,8 +11,8 @@ from typer.testing import Result
 from holdfast.buckets.letters import FileLetters
 from holdfast.buckets.local import LocalBucket
 from holdfast.flow.batch import Name
-from holdfast.flow.deadletter import dead_letter, record_fault
-from holdfast.flow.letters import LetterId
+from holdfast.flow.fault import dead_letter, record_fault
+from holdfast.flow.letter import LetterId
 from holdfast.flow.names import dead_letter_key
 from tests.unit.cli.conftest import Site
 

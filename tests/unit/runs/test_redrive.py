@@ -16,9 +16,9 @@ from holdfast.config.digest import digest_of
 from holdfast.config.models import Settings
 from holdfast.errors import Refused, UsageError
 from holdfast.flow.batch import Name
-from holdfast.flow.deadletter import dead_letter, record_fault
+from holdfast.flow.fault import dead_letter, record_fault
 from holdfast.flow.generations import Generation
-from holdfast.flow.letters import LetterId
+from holdfast.flow.letter import LetterId
 from holdfast.flow.names import dead_letter_key
 from holdfast.flow.sink import Publication, PublishResult
 from holdfast.leases import transitions

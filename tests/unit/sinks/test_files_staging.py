@@ -22,7 +22,7 @@ from holdfast.buckets.bucket import StagedFile
 from holdfast.buckets.local import LocalBucket
 from holdfast.errors import BatchError, SinkUnavailable
 from holdfast.flow.batch import Name
-from holdfast.flow.deadletter import record_fault
+from holdfast.flow.fault import record_fault
 from holdfast.flow.staging import StagedBatch
 from holdfast.formats.avro import Avro
 from holdfast.formats.jsonl import Jsonl

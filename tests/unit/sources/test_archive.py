@@ -14,7 +14,7 @@ import pytest
 
 from holdfast.errors import BatchError, Refused
 from holdfast.flow.batch import Batch, Cut, Done, Limits, Name
-from holdfast.flow.deadletter import BATCH, decode_fault
+from holdfast.flow.fault import BATCH, decode_fault
 from holdfast.flow.format import Format
 from holdfast.flow.upload_policy import UploadPolicy
 from holdfast.formats.raw import Raw

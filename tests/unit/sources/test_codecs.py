@@ -15,7 +15,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from holdfast.errors import Refused
-from holdfast.flow.deadletter import MAX_RAW_BYTES, Fault
+from holdfast.flow.fault import MAX_RAW_BYTES, Fault
 from holdfast.sources.objects.codecs.lines import Jsonl, LineCodec, Text, concatenated, sift
 from holdfast.sources.objects.lines import Lines, split
 

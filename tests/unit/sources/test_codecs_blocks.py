@@ -20,7 +20,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.errors import BatchError, SourceUnavailable
-from holdfast.flow.deadletter import COLUMNS, Fault
+from holdfast.flow.fault import COLUMNS, Fault
 from holdfast.formats.avro import Avro as AvroFormat
 from holdfast.formats.avro import encoding
 from holdfast.formats.sequencefile import SequenceFile as SequenceFormat

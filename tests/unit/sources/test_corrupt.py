@@ -17,7 +17,7 @@ from pydantic import ValidationError
 
 from holdfast.errors import BeyondRepair
 from holdfast.flow.batch import Batch, Cut, Done, Limits
-from holdfast.flow.deadletter import BATCH, DAMAGE, decode_fault
+from holdfast.flow.fault import BATCH, DAMAGE, decode_fault
 from holdfast.formats.avro import Avro as AvroFormat
 from holdfast.leases.lease import History, Lease, Progress
 from holdfast.sources.objects import PLUGIN

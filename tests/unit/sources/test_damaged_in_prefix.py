@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from holdfast.flow.batch import Batch, Close, Cut, Limits
-from holdfast.flow.deadletter import BATCH, DAMAGE, decode_fault
+from holdfast.flow.fault import BATCH, DAMAGE, decode_fault
 from holdfast.flow.source import FAULT_COLUMN
 from holdfast.leases.lease import Counts, History, Lease, Progress
 from holdfast.sources.objects import PLUGIN

@@ -14,7 +14,7 @@ import pytest
 from holdfast.errors import BatchError, SourceUnavailable
 from holdfast.events import Unreachable
 from holdfast.flow.batch import Cut, Limits, Wait
-from holdfast.flow.deadletter import BATCH, UNAVAILABLE, decode_fault
+from holdfast.flow.fault import BATCH, UNAVAILABLE, decode_fault
 from holdfast.flow.source import FAULT_COLUMN
 from holdfast.leases.lease import Lease
 from holdfast.sources.objects import PLUGIN

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from holdfast.errors import BatchError
 from holdfast.flow.batch import Cut, Done, Limits, Name
-from holdfast.flow.letters import Letter, LetterId
+from holdfast.flow.letter import Letter, LetterId
 from holdfast.leases.lease import Commit, Lease, Partition, new_lease
 from holdfast.sources.kafka.again import MessagesOfLetters
 from holdfast.sources.letters.reading import rows_of

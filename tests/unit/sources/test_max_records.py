@@ -11,7 +11,7 @@ import pytest
 
 from holdfast.errors import BeyondRepair
 from holdfast.flow.batch import Batch, Cut, Done, Limits
-from holdfast.flow.deadletter import CUT, RECORD, decode_fault
+from holdfast.flow.fault import CUT, RECORD, decode_fault
 from holdfast.flow.source import FAULT_COLUMN, ITEM_COLUMN
 from holdfast.flow.staging import staged_batch
 from holdfast.formats.text import Text

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from holdfast.errors import BatchError
 from holdfast.flow.batch import Batch, Cut, Name
-from holdfast.flow.deadletter import record_fault
 from holdfast.flow.engine import Failed, Report, Staged, TaskEnd, common_end
+from holdfast.flow.fault import record_fault
 from holdfast.flow.pipeline import Pipeline
 from holdfast.flow.staging import staged_batch
 from holdfast.formats.text import PLUGIN as TEXT

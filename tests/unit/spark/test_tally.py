@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from holdfast.flow.batch import Name
-from holdfast.flow.deadletter import record_fault
+from holdfast.flow.fault import record_fault
 from holdfast.flow.processor import TaskStep
 from holdfast.flow.staging import StagedBatch, Stager, Staging
 from holdfast.spark.staging import BatchReport, SinkTask, StageTask

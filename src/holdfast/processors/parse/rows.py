@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from holdfast.flow.deadletter import record_fault
+from holdfast.flow.fault import record_fault
 from holdfast.flow.source import FAULT_COLUMN, OPTIONAL_COLUMNS, PLACE_COLUMN, SYSTEM_COLUMNS
 from holdfast.processors.parse.cells import Bad
 from holdfast.processors.parse.reading import VALUE

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from holdfast.flow.batch import Name
-from holdfast.flow.deadletter import Fault, record_fault
+from holdfast.flow.fault import Fault, record_fault
 from holdfast.flow.names import OURS
 from holdfast.flow.staging import Room, StagedBatch, Stager, Staging
 from holdfast.formats._objects import raw_records

@@ -18,7 +18,7 @@ from holdfast.buckets.bucket import Bucket, Published, StagedFile
 from holdfast.buckets.ownership import OwnedRoot
 from holdfast.errors import BatchError, Halt, Refused, SinkUnavailable, StagedDataGone
 from holdfast.flow.batch import Batch, Name
-from holdfast.flow.letters import LetterBox
+from holdfast.flow.letter import LetterBox
 from holdfast.flow.manifest import Manifest, decode_manifest, manifest_of
 from holdfast.flow.names import manifest_key, staged_token, staging_folder
 from holdfast.flow.sink import (

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 
 from holdfast.buckets.bucket import Bucket, StagedWriter
 from holdfast.errors import Refused, SinkUnavailable
-from holdfast.flow.deadletter import Fault, dead_letter, record_fault
+from holdfast.flow.fault import Fault, dead_letter, record_fault
 from holdfast.flow.format import Format, Formats
 from holdfast.flow.names import dead_letter_key, staging_key
 from holdfast.flow.source import ITEM_COLUMN

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
-from holdfast.flow.deadletter import MAX_REASON
+from holdfast.flow.fault import MAX_REASON
 
 ANSWERED_FIELDS = "errors,items.*.status,items.*.error"
 """All that is asked of an answer; the rest is several times as long, and nobody reads it."""

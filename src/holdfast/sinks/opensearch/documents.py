@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from holdfast.flow.deadletter import Fault, record_fault
+from holdfast.flow.fault import Fault, record_fault
 from holdfast.flow.staging import StagedBatch
 from holdfast.formats._arrays import beside, binary, content, has_byte
 from holdfast.formats._objects import json_objects

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from holdfast.flow.deadletter import Fault, record_fault
+from holdfast.flow.fault import Fault, record_fault
 from holdfast.flow.staging import StagedBatch
 
 
@@ -23,7 +23,7 @@ class Entries:
     documents: Any
     """The documents alone, for dead letters: a binary Arrow array."""
     form: str | None = None
-    """What a document is if not the record as it was read, in the words of `holdfast.flow.deadletter`."""
+    """What a document is if not the record as it was read, in the words of `holdfast.flow.fault`."""
 
     def __len__(self) -> int:
         return len(self.items)

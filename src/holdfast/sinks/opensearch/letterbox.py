@@ -9,7 +9,7 @@ from itertools import islice
 from typing import Any, TypeVar
 
 from holdfast.errors import BatchError, SinkUnavailable
-from holdfast.flow.letters import Letter, LetterBox, LetterId, letter_of
+from holdfast.flow.letter import Letter, LetterBox, LetterId, letter_of
 from holdfast.sinks.opensearch.access import Access
 from holdfast.sinks.opensearch.letters import document_id
 

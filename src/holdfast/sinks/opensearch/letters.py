@@ -19,8 +19,8 @@ import pyarrow as pa
 
 from holdfast.buckets.bucket import Bucket
 from holdfast.errors import SinkUnavailable
-from holdfast.flow.deadletter import ROW, Fault, dead_letter
-from holdfast.flow.letters import LetterId
+from holdfast.flow.fault import ROW, Fault, dead_letter
+from holdfast.flow.letter import LetterId
 from holdfast.flow.names import dead_letter_key, staging_key
 from holdfast.flow.staging import StagedBatch
 from holdfast.leases.lease import Json

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from holdfast.errors import BatchError, SinkUnavailable
-from holdfast.flow.deadletter import Fault
+from holdfast.flow.fault import Fault
 from holdfast.sinks.opensearch.answers import Verdicts
 from holdfast.sinks.opensearch.entries import Body
 from holdfast.sinks.opensearch.limit import AdaptiveLimit

@@ -20,7 +20,7 @@ from holdfast.buckets.ownership import OwnedRoot
 from holdfast.errors import Halt, Refused, SinkUnavailable, StagedDataGone
 from holdfast.events import DocumentsIndexed, Event, Unreachable
 from holdfast.flow.batch import Batch, Name
-from holdfast.flow.letters import LetterBox
+from holdfast.flow.letter import LetterBox
 from holdfast.flow.names import staged_token, staging_folder
 from holdfast.flow.pipeline import ReportsEvents
 from holdfast.flow.sink import (

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from holdfast.errors import Unavailable
-from holdfast.flow.deadletter import Fault
+from holdfast.flow.fault import Fault
 from holdfast.flow.staging import StagedBatch, Stager, Staging
 from holdfast.leases.lease import Json
 from holdfast.sinks.opensearch.documents import ORIGIN, Form

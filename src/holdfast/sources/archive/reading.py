@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from holdfast.buckets.bucket import Bucket
 from holdfast.errors import HoldfastError, Unavailable
-from holdfast.flow.deadletter import Fault, batch_fault, unavailable_fault
+from holdfast.flow.fault import Fault, batch_fault, unavailable_fault
 from holdfast.flow.format import Format
 from holdfast.flow.source import BATCH_COLUMN, FAULT_COLUMN, ITEM_COLUMN, SIZE_COLUMN
 from holdfast.sources.archive.catalog import ArchivedFile

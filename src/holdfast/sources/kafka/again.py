@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from holdfast.flow.deadletter import COLUMNS
-from holdfast.flow.letters import Letter
+from holdfast.flow.fault import COLUMNS
+from holdfast.flow.letter import Letter
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType

@@ -8,8 +8,8 @@ from typing import Any
 import pyarrow as pa
 
 from holdfast.errors import BatchError
-from holdfast.flow.deadletter import RECORD, Fault, batch_fault
-from holdfast.flow.letters import Letter, Rebuilder
+from holdfast.flow.fault import RECORD, Fault, batch_fault
+from holdfast.flow.letter import Letter, Rebuilder
 from holdfast.flow.source import BATCH_COLUMN, FAULT_COLUMN, ITEM_COLUMN
 
 SYSTEM = pa.schema([(BATCH_COLUMN, pa.string()), (ITEM_COLUMN, pa.int64()), (FAULT_COLUMN, pa.string())])

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.errors import BatchError, SinkUnavailable, SourceUnavailable
 from holdfast.flow.batch import Batch, Cut, Done, Limits, Name, Plan
-from holdfast.flow.letters import LetterBox, LetterId, Rebuilder
+from holdfast.flow.letter import LetterBox, LetterId, Rebuilder
 from holdfast.flow.source import OffsetPositions, Source
 from holdfast.leases.lease import Lease, Partition
 from holdfast.sources.letters.spans import read, written

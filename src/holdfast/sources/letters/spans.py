@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from itertools import groupby
 from typing import Any
 
-from holdfast.flow.letters import LetterId
+from holdfast.flow.letter import LetterId
 
 
 def written(ids: Iterable[LetterId]) -> list[Any]:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from holdfast.errors import Refused
-from holdfast.flow.deadletter import COLUMNS
-from holdfast.flow.letters import Letter
+from holdfast.flow.fault import COLUMNS
+from holdfast.flow.letter import Letter
 from holdfast.sources.objects.config import LINE_CODECS, ObjectsConfig
 from holdfast.sources.objects.cutting import Cutting
 from holdfast.sources.objects.lines import END_OF_STREAM

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute
 
 from holdfast.errors import BatchError, Unavailable, is_host_fault
-from holdfast.flow.deadletter import Fault, batch_fault, cut_fault, damage_fault, unavailable_fault
+from holdfast.flow.fault import Fault, batch_fault, cut_fault, damage_fault, unavailable_fault
 from holdfast.flow.source import BATCH_COLUMN, FAULT_COLUMN, ITEM_COLUMN
 from holdfast.sources.objects.ahead import fetched_ahead
 from holdfast.sources.objects.codecs.codec import BlockCodec, Codec, Portion, Range, StreamCodec

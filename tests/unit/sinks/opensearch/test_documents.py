@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.flow.batch import Name
-from holdfast.flow.deadletter import Fault
+from holdfast.flow.fault import Fault
 from holdfast.flow.staging import StagedBatch
 from holdfast.sinks.opensearch import documents
 from holdfast.sinks.opensearch.documents import Form

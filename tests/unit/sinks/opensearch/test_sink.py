@@ -15,7 +15,7 @@ from holdfast.buckets.local import LocalBucket
 from holdfast.errors import BatchError, Halt, Refused, SinkUnavailable, StagedDataGone
 from holdfast.events import DocumentsIndexed
 from holdfast.flow.batch import Name
-from holdfast.flow.deadletter import ROW, Fault, record_fault
+from holdfast.flow.fault import ROW, Fault, record_fault
 from holdfast.flow.sink import Publication
 from holdfast.flow.staging import StagedBatch
 from holdfast.leases.lease import Lease, Ownership, Status

@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from holdfast.flow.deadletter import Fault
+from holdfast.flow.fault import Fault
 from holdfast.sources.objects.places import RandomBytes
 from holdfast.sources.objects.streams import Stream
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from holdfast.flow.deadletter import record_fault
+from holdfast.flow.fault import record_fault
 from holdfast.formats._lines import first_of_pairs
 from holdfast.sources.objects.codecs.codec import Portion, StreamCodec
 from holdfast.sources.objects.codecs.lines import Jsonl

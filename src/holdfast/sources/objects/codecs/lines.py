@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.json
 
-from holdfast.flow.deadletter import Fault, record_fault
+from holdfast.flow.fault import Fault, record_fault
 from holdfast.formats.json_types import parsed_schema
 from holdfast.sources.objects.codecs.codec import Portion, StreamCodec
 from holdfast.sources.objects.lines import Lines, LongLine, split

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from holdfast.errors import BatchError
-from holdfast.flow.deadletter import COLUMNS, Fault, record_fault
+from holdfast.flow.fault import COLUMNS, Fault, record_fault
 from holdfast.formats._objects import json_objects
 from holdfast.sources.objects.codecs.codec import Portion
 

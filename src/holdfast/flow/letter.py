@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from holdfast.flow.deadletter import ROW
+from holdfast.flow.fault import ROW
 
 
 @dataclass(frozen=True, slots=True, order=True)
