@@ -21,7 +21,7 @@ import yaml
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from holdfast.leases.lease import Lease, Status
-from holdfast.leases.store import Query
+from holdfast.leases.query import Query
 from holdfast.stores.sqlite import SqliteStore
 from tests.servers.http_proxy import HttpProxy
 from tests.servers.kafka import KafkaServer

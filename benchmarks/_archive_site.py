@@ -17,7 +17,8 @@ from holdfast.flow.node import Node
 from holdfast.flow.pipeline import Pipeline
 from holdfast.flow.processor import Processor
 from holdfast.leases.lease import Key, Lease
-from holdfast.leases.store import ClaimRequest, Outcome, Query, Snapshot, Swap
+from holdfast.leases.query import Query
+from holdfast.leases.store import ClaimRequest, Outcome, Snapshot, Swap
 from holdfast.registry import Registry
 from holdfast.sinks.files import PLUGIN as FILES
 from holdfast.sources.kafka import PLUGIN as KAFKA

@@ -26,8 +26,9 @@ from benchmarks.harness import Comparison, compare
 from holdfast.leases import transitions
 from holdfast.leases.coordinator import ClaimPolicy, Coordinator
 from holdfast.leases.lease import Key, Lease, Partition
+from holdfast.leases.query import Query
 from holdfast.leases.session import NodeInfo, Session, SessionTiming
-from holdfast.leases.store import ClaimingStore, ClaimRequest, Outcome, Query, Store, Swap
+from holdfast.leases.store import ClaimingStore, ClaimRequest, Outcome, Store, Swap
 from holdfast.leases.transitions import Advance
 from holdfast.leases.world import host_world
 from holdfast.leases.writes import Change

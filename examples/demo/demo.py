@@ -26,8 +26,9 @@ from rich.table import Table
 from holdfast import assemble
 from holdfast.config.models import Settings
 from holdfast.leases.lease import Lease, Status
+from holdfast.leases.query import Query
 from holdfast.leases.session import node_info
-from holdfast.leases.store import Query, Store
+from holdfast.leases.store import Store
 
 ROOT = Path("build/demo")
 CONFIGS = {"sqlite": Path("examples/demo/pipeline.yaml"), "object": Path("examples/demo/object.yaml")}

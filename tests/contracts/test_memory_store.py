@@ -8,7 +8,8 @@ import pytest
 from hypothesis import settings
 
 from holdfast.leases.lease import Key, Lease, Status
-from holdfast.leases.store import ClaimRequest, Outcome, Query, Store, Swap
+from holdfast.leases.query import Query
+from holdfast.leases.store import ClaimRequest, Outcome, Store, Swap
 from holdfast.stores import memory
 from holdfast.stores.memory import PLUGIN, MemoryConfig, MemoryStore
 from holdfast.testing.rows import PIPELINE, assigned_row, make_row, touched

@@ -20,7 +20,8 @@ from pydantic import ValidationError
 
 from holdfast.errors import Refused, SchemaMismatch, SessionExpired, StoreError, StoreUnavailable
 from holdfast.leases.lease import Key, Status
-from holdfast.leases.store import Outcome, Query, Store, Swap
+from holdfast.leases.query import Query
+from holdfast.leases.store import Outcome, Store, Swap
 from holdfast.stores.object import PLUGIN, ObjectConfig
 from holdfast.stores.object.clock import WINDOW, ServerClock
 from holdfast.stores.object.folder import FolderObjects

@@ -18,7 +18,8 @@ from pydantic import ValidationError
 
 from holdfast.errors import AnswerLost, SchemaMismatch, StoreError, StoreUnavailable
 from holdfast.leases.lease import Key
-from holdfast.leases.store import ClaimRequest, Outcome, Query, Store, Swap
+from holdfast.leases.query import Query
+from holdfast.leases.store import ClaimRequest, Outcome, Store, Swap
 from holdfast.leases.transitions import release, stamped
 from holdfast.stores.sqlite import PLUGIN, SCHEMA_VERSION, SqliteConfig, SqliteStore
 from holdfast.testing.rows import PIPELINE, make_row, touched

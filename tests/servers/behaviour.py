@@ -13,7 +13,8 @@ import pytest
 from holdfast.errors import AnswerLost, SchemaMismatch, StoreError, StoreUnavailable
 from holdfast.leases import transitions
 from holdfast.leases.lease import Key, Status
-from holdfast.leases.store import ClaimingStore, Outcome, Query, Swap
+from holdfast.leases.query import Query
+from holdfast.leases.store import ClaimingStore, Outcome, Swap
 from holdfast.leases.transitions import take
 from holdfast.testing.rows import PIPELINE, assigned_row, make_row, touched
 from tests.servers.databases import request

@@ -15,8 +15,9 @@ from holdfast.errors import AnswerLost, LeaseLost, StoreUnavailable
 from holdfast.leases import transitions
 from holdfast.leases.coordinator import ClaimPolicy, Coordinator
 from holdfast.leases.lease import FINISHED, Lease, Status
+from holdfast.leases.query import Query
 from holdfast.leases.session import NodeInfo, Session, SessionTiming
-from holdfast.leases.store import ClaimingStore, Outcome, Query, Store, Swap
+from holdfast.leases.store import ClaimingStore, Outcome, Store, Swap
 from holdfast.leases.transitions import Advance
 from holdfast.testing.rows import PIPELINE, make_row, touched
 from holdfast.testing.worlds import TurnableClock, make_world

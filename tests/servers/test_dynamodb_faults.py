@@ -17,7 +17,8 @@ from holdfast.errors import AnswerLost, StoreUnavailable
 from holdfast.leases import transitions
 from holdfast.leases.coordinator import Coordinator
 from holdfast.leases.lease import FINISHED, Lease, Partition, Status
-from holdfast.leases.store import Outcome, Query, Swap
+from holdfast.leases.query import Query
+from holdfast.leases.store import Outcome, Swap
 from holdfast.leases.transitions import Advance
 from holdfast.stores.dynamodb import DynamodbConfig, client
 from holdfast.testing.rows import PIPELINE, assigned_row, make_row, touched

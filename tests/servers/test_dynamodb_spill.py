@@ -14,7 +14,8 @@ from holdfast.errors import Refused, RowTooLarge, StoreUnavailable
 from holdfast.leases import transitions
 from holdfast.leases.coordinator import Coordinator
 from holdfast.leases.lease import Json, Lease, Partition, Status
-from holdfast.leases.store import Outcome, Query, Swap
+from holdfast.leases.query import Query
+from holdfast.leases.store import Outcome, Swap
 from holdfast.leases.transitions import Advance
 from holdfast.stores.dynamodb import DynamodbConfig, SpillConfig
 from holdfast.testing.rows import PIPELINE, touched

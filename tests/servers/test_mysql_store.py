@@ -17,7 +17,8 @@ from holdfast.config.secrets import Secret
 from holdfast.errors import StoreError, StoreUnavailable, UsageError
 from holdfast.leases.codec import encode_body
 from holdfast.leases.lease import Key
-from holdfast.leases.store import SMALLEST_BODY, ClaimingStore, ClaimRequest, Outcome, Query, Store, Swap
+from holdfast.leases.query import Query
+from holdfast.leases.store import SMALLEST_BODY, ClaimingStore, ClaimRequest, Outcome, Store, Swap
 from holdfast.stores.mysql import PLUGIN, MysqlConfig
 from holdfast.stores.mysql.connection import _tls, server_name
 from holdfast.stores.mysql.store import MysqlStore

@@ -18,9 +18,10 @@ from holdfast.leases import transitions
 from holdfast.leases.coordinator import ClaimPolicy, Coordinator
 from holdfast.leases.discovery import Discovery
 from holdfast.leases.lease import Key, Lease, Partition, Status
+from holdfast.leases.query import Query
 from holdfast.leases.session import NodeInfo, Session, SessionTiming
 from holdfast.leases.sharing import FairShare
-from holdfast.leases.store import Outcome, Query, Store, Swap
+from holdfast.leases.store import Outcome, Store, Swap
 from holdfast.leases.transitions import Advance
 from holdfast.stores.object.rows import name_of
 from holdfast.stores.object.s3 import S3Objects

@@ -11,7 +11,8 @@ import pytest
 
 from holdfast.leases import transitions
 from holdfast.leases.lease import Lease, Status
-from holdfast.leases.store import Outcome, Query, Swap
+from holdfast.leases.query import Query
+from holdfast.leases.store import Outcome, Swap
 from holdfast.stores.postgresql import head as head_module
 from holdfast.stores.postgresql.head import Head, Place
 from holdfast.stores.postgresql.store import PostgresqlStore

@@ -14,7 +14,8 @@ from pydantic import ValidationError
 from holdfast.config.secrets import Secret
 from holdfast.errors import StoreError, StoreUnavailable, UsageError
 from holdfast.leases.lease import Key, Status
-from holdfast.leases.store import ClaimRequest, Outcome, Query, Store, Swap
+from holdfast.leases.query import Query
+from holdfast.leases.store import ClaimRequest, Outcome, Store, Swap
 from holdfast.stores.postgresql import PLUGIN, PostgresqlConfig
 from holdfast.stores.postgresql.connection import _conninfo, server_name
 from holdfast.stores.postgresql.store import PostgresqlStore

@@ -17,8 +17,9 @@ from holdfast.leases.coordinator import Coordinator
 from holdfast.leases.discovery import Discovery
 from holdfast.leases.keeper import Keeper
 from holdfast.leases.lease import Lease, Status
+from holdfast.leases.query import Query
 from holdfast.leases.session import Session
-from holdfast.leases.store import Query, Swap
+from holdfast.leases.store import Swap
 from holdfast.leases.transitions import stamped
 from holdfast.sinks.files.sink import FilesSink
 from tests.simulation.mutation import Put, mutant, mutant_of_test

@@ -11,7 +11,8 @@ from typing import TypeVar
 
 from holdfast.errors import AnswerLost, HoldfastError, StoreUnavailable
 from holdfast.leases.lease import Key, Lease, Status
-from holdfast.leases.store import ClaimingStore, ClaimRequest, Outcome, Query, Snapshot, Store, Swap
+from holdfast.leases.query import Query
+from holdfast.leases.store import ClaimingStore, ClaimRequest, Outcome, Snapshot, Store, Swap
 from tests.simulation.host import Host
 from tests.simulation.store_server import StoreServer
 

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from holdfast.leases.lease import Key, Lease
-from holdfast.leases.store import ClaimRequest, Outcome, Query, Swap
+from holdfast.leases.query import Query
+from holdfast.leases.store import ClaimRequest, Outcome, Swap
 from holdfast.leases.transitions import is_stripped, stamped
 from holdfast.stores.memory import MemoryStore
 from tests.simulation.faults import STORE_CALLS, CallFaults, Faults

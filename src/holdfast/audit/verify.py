@@ -20,7 +20,8 @@ from holdfast.audit.proof import PartitionProof, RootProof
 from holdfast.audit.subject import Subject
 from holdfast.audit.witness import DEAD_LETTERS, Told, Unreadable, read_manifest
 from holdfast.leases.lease import Key, Lease
-from holdfast.leases.store import Query, Store
+from holdfast.leases.query import Query
+from holdfast.leases.store import Store
 
 OWNER = f"{OURS}owner.json"
 AT_ONCE = 200

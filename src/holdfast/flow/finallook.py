@@ -19,7 +19,7 @@ from holdfast.flow.source import KnowsExtents, Source
 from holdfast.leases import transitions
 from holdfast.leases.coordinator import Coordinator
 from holdfast.leases.lease import Json, Lease, Status
-from holdfast.leases.store import Query
+from holdfast.leases.query import Query
 from holdfast.leases.writes import until_answered
 
 PAGE = 1000

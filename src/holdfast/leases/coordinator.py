@@ -23,9 +23,10 @@ from holdfast.events import (
 from holdfast.leases import transitions
 from holdfast.leases.floor import read_floor
 from holdfast.leases.lease import Key, Lease, Partition, Status, facts, new_lease
+from holdfast.leases.query import Query
 from holdfast.leases.session import Session, expire_silent_sessions, was_planned
 from holdfast.leases.spreading import Spread
-from holdfast.leases.store import ClaimingStore, ClaimRequest, Outcome, Query, Store, Swap
+from holdfast.leases.store import ClaimingStore, ClaimRequest, Outcome, Store, Swap
 from holdfast.leases.transitions import RetryLimits, stamped
 from holdfast.leases.world import World
 from holdfast.leases.writes import FencedWrites, add_surely, until_answered

@@ -17,7 +17,7 @@ from holdfast.events import DiscoveryFailed, DiscoveryFinished
 from holdfast.leases import transitions
 from holdfast.leases.coordinator import ClaimPolicy, Coordinator
 from holdfast.leases.lease import Key, Lease, Partition, Status, new_lease
-from holdfast.leases.store import Query
+from holdfast.leases.query import Query
 from holdfast.leases.transitions import RetryLimits
 from holdfast.leases.writes import add_surely, until_answered
 

@@ -23,15 +23,23 @@ Json: TypeAlias = Any
 
 
 class Status(StrEnum):
+    """The state of a partition."""
+
     UNASSIGNED = "UNASSIGNED"
+    """Nobody works on it; it may be claimed from `due_at` on."""
     ASSIGNED = "ASSIGNED"
+    """A session owns it; it may be claimed once the session has ended or `due_at`, if set, has passed."""
     CLOSED = "CLOSED"
+    """Nothing to do for now: it sleeps until `due_at` and may be claimed then."""
     COMPLETED = "COMPLETED"
+    """All of it is processed. Nothing happens to it unless a person reopens it."""
     FAILED = "FAILED"
+    """Its retries are used up, or it was halted. Nothing happens to it unless a person reopens it."""
 
 
 FINISHED = (Status.COMPLETED, Status.FAILED)
-"""Nothing happens to such a partition unless a person asks for it."""
+"""Partitions that stay as they are unless a person reopens them."""
+UNFINISHED = tuple(status for status in Status if status not in FINISHED)
 
 
 class Key(NamedTuple):

@@ -13,7 +13,8 @@ from holdfast.errors import PartitionNotFound, PartitionUpdateFailed, Transition
 from holdfast.leases import transitions
 from holdfast.leases.floor import REST, floor_of, height
 from holdfast.leases.lease import Key, Lease, Ownership, Status
-from holdfast.leases.store import Outcome, Query, Store, Swap
+from holdfast.leases.query import Query
+from holdfast.leases.store import Outcome, Store, Swap
 from holdfast.leases.transitions import stamped
 
 PAGE = 1000

@@ -18,7 +18,8 @@ from holdfast.events import Heartbeat, NodeExpired, NodeJoined, NodeLeft, Sessio
 from holdfast.leases.hands import Hands
 from holdfast.leases.lease import Json, Lease, Ownership, Progress, Status
 from holdfast.leases.observed import ObservedSessions
-from holdfast.leases.store import Outcome, Query, Store, Swap
+from holdfast.leases.query import Query
+from holdfast.leases.store import Outcome, Store, Swap
 from holdfast.leases.transitions import stamped
 from holdfast.leases.world import World
 from holdfast.leases.writes import FencedWrites, add_surely, until_answered

@@ -10,8 +10,8 @@ from holdfast.errors import StoreUnavailable
 from holdfast.leases.balance import share
 from holdfast.leases.coordinator import Coordinator
 from holdfast.leases.lease import Lease, Status
+from holdfast.leases.query import by_claim, claim_statuses
 from holdfast.leases.session import node_info
-from holdfast.leases.store import claim_order
 from holdfast.leases.transitions import claimable
 
 
@@ -54,6 +54,7 @@ class FairShare:
         """`replicas`: hold the share of so many nodes even while fewer are there; 0 for the nodes that are there."""
         self._coordinator = coordinator
         self._replicas = replicas
+        self._rank = by_claim(claim_statuses(closed_last=coordinator.policy.closed_last))
 
     def look(self, held: int, room: int) -> Look:
         coordinator = self._coordinator
@@ -88,9 +89,3 @@ class FairShare:
         if list(able) == [self._coordinator.session.id]:
             return list(able)
         return [session for session, node in able.items() if node.counter > 0]
-
-    def _rank(self, row: Lease) -> tuple[int, float, int, str]:
-        place = claim_order(closed_last=self._coordinator.policy.closed_last).index(row.status)
-        if row.status is Status.UNASSIGNED:
-            return (place, -row.order.priority, row.order.ordinal, row.key)
-        return (place, row.ownership.due_at or 0.0, 0, row.key)

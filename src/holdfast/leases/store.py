@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from holdfast.leases.lease import Key, Lease, Status
+from holdfast.leases.query import Query, claim_statuses
 from holdfast.leases.transitions import take_stamped
 
 
@@ -26,32 +27,6 @@ class Outcome(Enum):
     OK = "ok"
     CONFLICT = "conflict"
     UNKNOWN = "unknown"
-
-
-@dataclass(frozen=True, slots=True)
-class Query:
-    """Which rows to find. None means any; all given conditions must hold."""
-
-    pipeline: str
-    run: str | None = ""
-    statuses: tuple[Status, ...] = ()
-    due: bool = False
-    """Only rows whose `due_at` the store's own clock has reached; then answered in order of claim."""
-    owner: str | None = None
-    without_owners: tuple[str, ...] | None = None
-    """Only rows that have an owner, and none of these."""
-    not_due: bool = False
-    """Only rows whose `due_at` is null or lies ahead by the store's own clock."""
-    group: str | None = None
-    after_key: str | None = None
-    limit: int | None = None
-
-
-def claim_order(*, closed_last: bool) -> tuple[Status, ...]:
-    """Statuses in the order in which leases are taken."""
-    if closed_last:
-        return (Status.ASSIGNED, Status.UNASSIGNED, Status.CLOSED)
-    return (Status.ASSIGNED, Status.CLOSED, Status.UNASSIGNED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +45,7 @@ class ClaimRequest:
     @property
     def order(self) -> tuple[Status, ...]:
         """Statuses in the order in which leases are taken."""
-        return claim_order(closed_last=self.closed_last)
+        return claim_statuses(closed_last=self.closed_last)
 
     def take(self, row: Lease, now: float) -> Lease:
         """The row as this claim leaves it."""
@@ -149,15 +124,18 @@ class Store(ABC):
 
     @abstractmethod
     def find(self, query: Query) -> list[Lease]:
-        """Matching rows, ordered by key, or by order of claim if `due` is asked for.
+        """Matching rows, ordered by key and run, or in the order of claim if the query asks for due rows.
 
-        Order of claim within one status: ASSIGNED and CLOSED by `due_at`; UNASSIGNED by priority (higher
-        first), then ordinal; key breaks ties. Statuses follow in the order in which the query names them.
+        The order of claim is that of `holdfast.leases.query.in_order`: the statuses as the query names them, or
+        `ALL_STATUSES` if it names none; within a status as `CLAIM_COLUMNS` says.
         """
 
     @abstractmethod
     def snapshot(self, pipeline: str, sessions: str, run: str = "") -> Snapshot:
-        """All rows of `sessions` (the pipeline that holds node rows), and the unfinished ones of the pipeline."""
+        """All rows of `sessions` (the pipeline that holds node rows), and the unfinished ones of the pipeline.
+
+        Both are ordered by key and run.
+        """
 
     @abstractmethod
     def swap(self, swaps: Sequence[Swap]) -> list[Outcome]:

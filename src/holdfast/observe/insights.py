@@ -13,8 +13,9 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from holdfast.leases.lease import Lease, Status
+from holdfast.leases.query import Query
 from holdfast.leases.session import NodeInfo, node_info
-from holdfast.leases.store import Query, Store
+from holdfast.leases.store import Store
 from holdfast.observe.plain import plain
 from holdfast.observe.shards import shards
 from holdfast.observe.text import timestamp

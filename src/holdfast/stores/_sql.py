@@ -16,7 +16,8 @@ from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 from holdfast.errors import SchemaMismatch
 from holdfast.leases.codec import Columns, columns, decode, encode_within
 from holdfast.leases.lease import FINISHED, Key, Lease, Status
-from holdfast.leases.store import ClaimRequest, Query
+from holdfast.leases.query import Query
+from holdfast.leases.store import ClaimRequest
 
 C = TypeVar("C")
 Row: TypeAlias = tuple[Any, ...]

@@ -17,7 +17,8 @@ from pydantic import BaseModel, ConfigDict
 
 from holdfast.leases.codec import encode_within
 from holdfast.leases.lease import FINISHED, Commit, Json, Key, Lease, Progress, Status
-from holdfast.leases.store import ClaimingStore, ClaimRequest, Outcome, Query, Snapshot, Swap
+from holdfast.leases.query import Query
+from holdfast.leases.store import ClaimingStore, ClaimRequest, Outcome, Snapshot, Swap
 from holdfast.registry import Plugin
 
 UNFINISHED = tuple(status for status in Status if status not in FINISHED)

@@ -24,7 +24,8 @@ from pydantic import BaseModel, ConfigDict, Field
 from holdfast.errors import AnswerLost, SchemaMismatch, StoreError, StoreUnavailable
 from holdfast.leases.codec import Columns, take_stored
 from holdfast.leases.lease import Key, Lease, Status
-from holdfast.leases.store import ClaimingStore, ClaimRequest, Outcome, Query, Snapshot, Swap
+from holdfast.leases.query import Query
+from holdfast.leases.store import ClaimingStore, ClaimRequest, Outcome, Snapshot, Swap
 from holdfast.registry import Plugin
 from holdfast.stores import _sql
 from holdfast.stores._stopped_holder import WATCH

@@ -9,7 +9,8 @@ from typing import Literal, TypeAlias, TypeVar
 
 from holdfast.errors import AnswerLost, StoreUnavailable
 from holdfast.leases.lease import Key, Lease, Status
-from holdfast.leases.store import ClaimingStore, ClaimRequest, Outcome, Query, Snapshot, Store, Swap
+from holdfast.leases.query import Query
+from holdfast.leases.store import ClaimingStore, ClaimRequest, Outcome, Snapshot, Store, Swap
 
 T = TypeVar("T")
 Verb: TypeAlias = Literal["now", "add", "get", "find", "snapshot", "swap", "remove", "count", "claim"]

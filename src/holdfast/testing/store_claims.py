@@ -15,8 +15,9 @@ import pytest
 
 from holdfast.leases.coordinator import ClaimPolicy, Coordinator
 from holdfast.leases.lease import Lease, Status
+from holdfast.leases.query import Query
 from holdfast.leases.session import NodeInfo, Session, SessionTiming
-from holdfast.leases.store import ClaimingStore, ClaimRequest, Outcome, Query, Store, Swap
+from holdfast.leases.store import ClaimingStore, ClaimRequest, Outcome, Store, Swap
 from holdfast.leases.transitions import complete, stamped, take
 from holdfast.testing.rows import ODD_TEXTS, PIPELINE, assigned_row, make_row, touched
 from holdfast.testing.store_setting import StoreSetting

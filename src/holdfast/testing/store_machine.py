@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 
 from holdfast.leases.lease import Commit, Counts, History, Key, Lease, Order, Ownership, Progress, Status
-from holdfast.leases.store import ClaimingStore, ClaimRequest, Query, Store, Swap
+from holdfast.leases.query import Query
+from holdfast.leases.store import ClaimingStore, ClaimRequest, Store, Swap
 from holdfast.stores.memory import MemoryStore
 
 PIPELINES = st.sampled_from(("p", "P", "p "))

@@ -12,9 +12,10 @@ from holdfast.leases import transitions
 from holdfast.leases.coordinator import ClaimPolicy, Coordinator
 from holdfast.leases.lease import Key, Lease, Partition, Status
 from holdfast.leases.operator import Operator
+from holdfast.leases.query import Query
 from holdfast.leases.session import NodeInfo, Session, SessionTiming, nodes_of
 from holdfast.leases.source_coordinator import SourceCoordinator
-from holdfast.leases.store import ClaimingStore, Query, Store
+from holdfast.leases.store import ClaimingStore, Store
 from holdfast.leases.transitions import Advance
 from holdfast.testing.faults import Fault, LossyStore, LossyTable, PlainStore
 from holdfast.testing.rows import PIPELINE, make_row

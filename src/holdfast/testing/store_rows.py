@@ -10,7 +10,8 @@ import pytest
 from holdfast.errors import RowTooLarge
 from holdfast.leases.codec import encode_body
 from holdfast.leases.lease import Commit, Counts, History, Key, Lease, Order, Ownership, Progress, Status
-from holdfast.leases.store import SMALLEST_BODY, Outcome, Query, Swap
+from holdfast.leases.query import Query
+from holdfast.leases.store import SMALLEST_BODY, Outcome, Swap
 from holdfast.testing.rows import ODD_TEXTS, PIPELINE, assigned_row, make_row, touched
 from holdfast.testing.store_setting import StoreSetting
 

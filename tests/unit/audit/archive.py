@@ -19,7 +19,8 @@ from holdfast.audit.verify import verify
 from holdfast.formats.raw import Raw
 from holdfast.formats.text import Text
 from holdfast.leases.lease import Commit, Counts, History, Lease, Ownership, Progress, Status
-from holdfast.leases.store import Query, Store, Swap
+from holdfast.leases.query import Query
+from holdfast.leases.store import Store, Swap
 from holdfast.stores.memory import MemoryStore
 
 PIPELINE, SINK, TOPIC = "prod|archive", "files", "orders"

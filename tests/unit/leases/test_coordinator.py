@@ -18,8 +18,9 @@ from holdfast.events import (
 from holdfast.leases import transitions
 from holdfast.leases.coordinator import ClaimPolicy
 from holdfast.leases.lease import Lease, Partition, Status
+from holdfast.leases.query import Query
 from holdfast.leases.session import nodes_of
-from holdfast.leases.store import Query, Swap
+from holdfast.leases.store import Swap
 from holdfast.leases.transitions import RetryLimits
 from holdfast.testing.faults import Fault
 from holdfast.testing.rows import PIPELINE, make_row, touched

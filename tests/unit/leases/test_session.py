@@ -6,8 +6,8 @@ from holdfast.errors import Interrupted, SessionExpired
 from holdfast.events import Heartbeat, HeartbeatWithheld, NodeExpired, NodeJoined, NodeLeft, SessionEnded
 from holdfast.leases.keeper import Keeper
 from holdfast.leases.lease import Lease, Status
+from holdfast.leases.query import Query
 from holdfast.leases.session import expire_silent_sessions, node_info, nodes_of
-from holdfast.leases.store import Query
 from holdfast.testing.faults import Fault
 from tests.unit.leases.rig import Node, Rig
 

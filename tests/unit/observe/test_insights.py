@@ -9,8 +9,9 @@ from holdfast.errors import StoreUnavailable
 from holdfast.leases import transitions
 from holdfast.leases.coordinator import ClaimPolicy, Coordinator
 from holdfast.leases.lease import Counts, Key, Lease, Partition, Status
+from holdfast.leases.query import Query
 from holdfast.leases.session import NodeInfo, Session, SessionTiming
-from holdfast.leases.store import Query, Swap
+from holdfast.leases.store import Swap
 from holdfast.leases.world import host_world
 from holdfast.observe import insights
 from holdfast.observe.shards import ranges, shards

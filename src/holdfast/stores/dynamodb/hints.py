@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from holdfast.leases.lease import Status
-from holdfast.leases.store import Query
+from holdfast.leases.query import Query
 from holdfast.stores.dynamodb.client import DynamodbClient
 from holdfast.stores.dynamodb.items import (
     CLOSED,

@@ -6,8 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from holdfast.leases.lease import Key, Lease
-from holdfast.leases.matching import chosen, matches
-from holdfast.leases.store import Query
+from holdfast.leases.query import Query, matches, select
 from holdfast.stores.dynamodb.client import DynamodbClient
 from holdfast.stores.dynamodb.items import (
     HEAD,
@@ -44,7 +43,7 @@ def _get_item(client: DynamodbClient, key: Key) -> Item | None:
 def search(client: DynamodbClient, receipts: Receipts, query: Query, now: float) -> list[Lease]:
     """What the query means, by reading the pipeline's rows in order of key; no further than its limit needs."""
     if query.limit is None or query.due or query.run is None:
-        return chosen(_rows(client, receipts, _items(client, query)), query, now)
+        return select(_rows(client, receipts, _items(client, query)), query, now)
     found: list[Lease] = []
     head = ""
     for row in _rows(client, receipts, _items(client, query, query.limit)):
@@ -54,7 +53,7 @@ def search(client: DynamodbClient, receipts: Receipts, query: Query, now: float)
         if matches(row, query, now):
             found.append(row)
             head = row.key[:HEAD]
-    return chosen(found, query, now)
+    return select(found, query, now)
 
 
 def _rows(client: DynamodbClient, receipts: Receipts, items: Iterable[Item]) -> Iterator[Lease]:

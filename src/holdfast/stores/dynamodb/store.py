@@ -13,8 +13,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 from holdfast.errors import AnswerLost, RowTooLarge, StoreUnavailable
 from holdfast.leases.lease import FINISHED, Key, Lease, Status
-from holdfast.leases.matching import chosen
-from holdfast.leases.store import Outcome, Query, Snapshot, Store, Swap
+from holdfast.leases.query import Query, select
+from holdfast.leases.store import Outcome, Snapshot, Store, Swap
 from holdfast.stores.dynamodb import DynamodbConfig, hints
 from holdfast.stores.dynamodb.client import ConditionFailed, DynamodbClient
 from holdfast.stores.dynamodb.expiry import Floors, may_expire
@@ -118,7 +118,7 @@ class DynamodbStore(Store):
             keys = [hint.key for hint in itertools.islice(seemed, missing)]
             if not keys:
                 break
-            found = chosen([*found, *self._there(keys)], query, now)
+            found = select([*found, *self._there(keys)], query, now)
         return found
 
     def _find_owned(self, query: Query, now: float) -> list[Lease]:
@@ -126,7 +126,7 @@ class DynamodbStore(Store):
         if query.owner is not None:
             of_run = (query.pipeline, query.run)
             keys |= {key for key, owner in list(self._owners.items()) if owner == query.owner and key[:2] == of_run}
-        return chosen(self._there(sorted(keys)), query, now)
+        return select(self._there(sorted(keys)), query, now)
 
     def _there(self, keys: Sequence[Key]) -> list[Lease]:
         return [row for row in self.get(keys) if row is not None]

@@ -19,7 +19,8 @@ from pymysql.cursors import Cursor
 from holdfast.errors import AnswerLost
 from holdfast.leases.codec import Columns, take_stored
 from holdfast.leases.lease import Key, Lease, Status
-from holdfast.leases.store import ClaimingStore, ClaimRequest, Outcome, Query, Snapshot, Swap
+from holdfast.leases.query import Query
+from holdfast.leases.store import ClaimingStore, ClaimRequest, Outcome, Snapshot, Swap
 from holdfast.stores import _sql
 from holdfast.stores.mysql import MysqlConfig
 from holdfast.stores.mysql.connection import (

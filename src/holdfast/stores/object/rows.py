@@ -14,7 +14,8 @@ from typing import Any
 
 from holdfast.leases.codec import Columns, columns, decode, encode_within
 from holdfast.leases.lease import FINISHED, Key, Lease, Status
-from holdfast.leases.store import ClaimRequest, Query
+from holdfast.leases.query import Query
+from holdfast.leases.store import ClaimRequest
 from holdfast.stores.object.objects import Found
 
 LEASES = "leases/"

@@ -14,7 +14,8 @@ from typing import TypeAlias
 
 from holdfast.errors import AnswerLost, StoreUnavailable
 from holdfast.leases.lease import Key, Lease, Status
-from holdfast.leases.store import Outcome, Query, Snapshot, Store, Swap
+from holdfast.leases.query import Query
+from holdfast.leases.store import Outcome, Snapshot, Store, Swap
 from holdfast.stores.object import opening
 from holdfast.stores.object.objects import Changed, Objects
 from holdfast.stores.object.rows import UNFINISHED, Stored, folder_of, matching, name_of, stored, tombstone

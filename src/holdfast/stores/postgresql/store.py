@@ -18,7 +18,8 @@ import psycopg
 
 from holdfast.errors import AnswerLost, StoreUnavailable
 from holdfast.leases.lease import Key, Lease, Status
-from holdfast.leases.store import ClaimingStore, ClaimRequest, Outcome, Query, Snapshot, Swap
+from holdfast.leases.query import Query
+from holdfast.leases.store import ClaimingStore, ClaimRequest, Outcome, Snapshot, Swap
 from holdfast.stores import _sql
 from holdfast.stores.postgresql import PostgresqlConfig
 from holdfast.stores.postgresql.claims import ClaimTexts, claim
