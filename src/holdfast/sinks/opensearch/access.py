@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 from holdfast.config import Secret
 from holdfast.errors import Refused, SinkUnavailable
-from holdfast.sinks.opensearch.answers import is_of_the_cluster, no_answer
+from holdfast.sinks.opensearch.bulk_response import is_of_the_cluster, no_answer
 
 _Result = TypeVar("_Result")
 

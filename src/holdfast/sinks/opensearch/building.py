@@ -7,12 +7,12 @@ from pathlib import Path
 from holdfast.buckets.root import bucket_of
 from holdfast.errors import UsageError
 from holdfast.sinks.opensearch.access import Access, AwsAccess, Tls
+from holdfast.sinks.opensearch.bulk_request import Target
 from holdfast.sinks.opensearch.config import WORDS, OpenSearchConfig
 from holdfast.sinks.opensearch.documents import Form
+from holdfast.sinks.opensearch.index_setup import Setup
 from holdfast.sinks.opensearch.indexes import IndexName, index_name_of
 from holdfast.sinks.opensearch.letters import LettersToFiles, LettersToIndex
-from holdfast.sinks.opensearch.posting import Target
-from holdfast.sinks.opensearch.setup import Setup
 from holdfast.sinks.opensearch.sink import OpenSearchSink
 from holdfast.sinks.opensearch.staging import OpenSearchStager, Pace
 from holdfast.sinks.opensearch.templates import Template

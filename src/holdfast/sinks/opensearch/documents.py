@@ -20,11 +20,11 @@ from holdfast.flow.fault import Fault, record_fault
 from holdfast.flow.staging import StagedBatch
 from holdfast.formats._arrays import beside, binary, content, has_byte
 from holdfast.formats._objects import json_objects
-from holdfast.sinks.opensearch.entries import Entries
+from holdfast.sinks.opensearch.bulk_body import Entries
+from holdfast.sinks.opensearch.document_ids import Numbers, origin_of
 from holdfast.sinks.opensearch.few import few_entries
 from holdfast.sinks.opensearch.fields import VALUE, Fields, are_objects, document_column
 from holdfast.sinks.opensearch.indexes import IndexName
-from holdfast.sinks.opensearch.origins import Numbers, origin_of
 from holdfast.sinks.opensearch.templates import Template
 
 ORIGIN, SERVER = "origin", "server"

@@ -13,9 +13,9 @@ import numpy as np
 
 from holdfast.flow.staging import StagedBatch
 from holdfast.formats._arrays import binary, is_bytes
-from holdfast.sinks.opensearch.entries import Entries
+from holdfast.sinks.opensearch.bulk_body import Entries
+from holdfast.sinks.opensearch.document_ids import Numbers, origin_of
 from holdfast.sinks.opensearch.fields import VALUE
-from holdfast.sinks.opensearch.origins import Numbers, origin_of
 
 FEW = 8
 """Rows up to which this is the quicker way."""

@@ -24,7 +24,7 @@ from holdfast.flow.letter import LetterId
 from holdfast.flow.names import dead_letter_key, staging_key
 from holdfast.flow.staging import StagedBatch
 from holdfast.leases.lease import Json
-from holdfast.sinks.opensearch.entries import Body, Entries
+from holdfast.sinks.opensearch.bulk_body import Body, Entries
 from holdfast.sinks.opensearch.indexes import index_name_of
 
 KEPT_IN_MEMORY = 8 << 20

@@ -36,13 +36,13 @@ from holdfast.flow.sink import (
 )
 from holdfast.leases.lease import Json, Lease
 from holdfast.observe.addresses import allowed, resolved
-from holdfast.sinks.opensearch.letterbox import IndexLetters
+from holdfast.sinks.opensearch.bulk_sender import LONGEST_PAUSE
+from holdfast.sinks.opensearch.dead_letter_index import IndexLetters
+from holdfast.sinks.opensearch.document_ids import check_apart
+from holdfast.sinks.opensearch.index_setup import Setup
 from holdfast.sinks.opensearch.letters import LettersToIndex, letters_index
-from holdfast.sinks.opensearch.origins import check_apart
-from holdfast.sinks.opensearch.sender import LONGEST_PAUSE
-from holdfast.sinks.opensearch.setup import Setup
+from holdfast.sinks.opensearch.outage_reports import TroubleListener
 from holdfast.sinks.opensearch.staging import OpenSearchStager
-from holdfast.sinks.opensearch.trouble import TroubleListener
 
 SUMS = ("documents", "conflicts", "dead", "requests", "retried", "rejected", "size")
 

@@ -16,15 +16,15 @@ from holdfast.errors import Unavailable
 from holdfast.flow.fault import Fault
 from holdfast.flow.staging import StagedBatch, Stager, Staging
 from holdfast.leases.lease import Json
+from holdfast.sinks.opensearch.bulk_body import OpenBody
+from holdfast.sinks.opensearch.bulk_request import Poster, Target
+from holdfast.sinks.opensearch.bulk_sender import Sender
+from holdfast.sinks.opensearch.concurrency import AdaptiveLimit
+from holdfast.sinks.opensearch.document_ids import Numbers
 from holdfast.sinks.opensearch.documents import ORIGIN, Form
-from holdfast.sinks.opensearch.entries import OpenBody
 from holdfast.sinks.opensearch.fields import MADE, VALUE
 from holdfast.sinks.opensearch.letters import LettersToFiles, LettersToIndex
-from holdfast.sinks.opensearch.limit import AdaptiveLimit
-from holdfast.sinks.opensearch.origins import Numbers
-from holdfast.sinks.opensearch.posting import Poster, Target
-from holdfast.sinks.opensearch.sender import Sender
-from holdfast.sinks.opensearch.trouble import TroubleAddress
+from holdfast.sinks.opensearch.outage_reports import TroubleAddress
 
 
 @dataclass(frozen=True)

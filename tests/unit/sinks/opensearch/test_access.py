@@ -18,9 +18,9 @@ from botocore.credentials import Credentials
 from holdfast.config import Secret
 from holdfast.errors import Refused, SinkUnavailable
 from holdfast.sinks.opensearch.access import Access, AwsAccess, Tls
+from holdfast.sinks.opensearch.dead_letter_index import IndexLetters
+from holdfast.sinks.opensearch.index_setup import Setup
 from holdfast.sinks.opensearch.indexes import IndexName
-from holdfast.sinks.opensearch.letterbox import IndexLetters
-from holdfast.sinks.opensearch.setup import Setup
 from holdfast.sinks.opensearch.templates import Template
 from tests.unit.sinks.opensearch.door import Doors
 

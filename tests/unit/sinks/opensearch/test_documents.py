@@ -15,9 +15,9 @@ from holdfast.flow.batch import Name
 from holdfast.flow.fault import Fault
 from holdfast.flow.staging import StagedBatch
 from holdfast.sinks.opensearch import documents
+from holdfast.sinks.opensearch.document_ids import Numbers, origin_of
 from holdfast.sinks.opensearch.documents import Form
 from holdfast.sinks.opensearch.indexes import IndexName
-from holdfast.sinks.opensearch.origins import Numbers, origin_of
 from holdfast.sinks.opensearch.templates import Template
 
 BATCH = StagedBatch("b1", "orders", "in|a", Name("in", "a"), 3, 1)

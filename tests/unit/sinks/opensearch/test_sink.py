@@ -21,8 +21,8 @@ from holdfast.flow.staging import StagedBatch
 from holdfast.leases.lease import Lease, Ownership, Status
 from holdfast.sinks.files.sink import FilesSink
 from holdfast.sinks.opensearch.building import sink_of
+from holdfast.sinks.opensearch.bulk_body import Body
 from holdfast.sinks.opensearch.config import OpenSearchConfig
-from holdfast.sinks.opensearch.entries import Body
 from holdfast.sinks.opensearch.letters import LettersToFiles, LettersToIndex, letter_id
 from holdfast.sinks.opensearch.sink import OpenSearchSink
 from holdfast.testing.flows import MemoryBucket

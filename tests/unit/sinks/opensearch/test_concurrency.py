@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from holdfast.sinks.opensearch.limit import AdaptiveLimit
+from holdfast.sinks.opensearch.concurrency import AdaptiveLimit
 
 
 class Clock:

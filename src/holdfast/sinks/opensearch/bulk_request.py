@@ -7,8 +7,8 @@ from typing import Any
 from urllib.parse import quote
 
 from holdfast.sinks.opensearch.access import Access, is_answer, short
-from holdfast.sinks.opensearch.answers import ANSWERED_FIELDS, Verdicts, is_of_the_cluster, no_answer, verdicts
-from holdfast.sinks.opensearch.entries import Body
+from holdfast.sinks.opensearch.bulk_body import Body
+from holdfast.sinks.opensearch.bulk_response import ANSWERED_FIELDS, Verdicts, is_of_the_cluster, no_answer, verdicts
 
 GZIP_LEVEL = 1
 

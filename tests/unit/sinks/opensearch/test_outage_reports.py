@@ -13,7 +13,7 @@ import pytest
 from holdfast.events import Unreachable
 from holdfast.sinks.opensearch.building import sink_of
 from holdfast.sinks.opensearch.config import OpenSearchConfig
-from holdfast.sinks.opensearch.trouble import TroubleAddress, TroubleListener
+from holdfast.sinks.opensearch.outage_reports import TroubleAddress, TroubleListener
 
 
 @pytest.fixture

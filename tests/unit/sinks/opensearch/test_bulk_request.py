@@ -13,12 +13,12 @@ import pytest
 from holdfast.flow.batch import Name
 from holdfast.flow.staging import StagedBatch
 from holdfast.sinks.opensearch.access import Access
-from holdfast.sinks.opensearch.answers import Verdicts
+from holdfast.sinks.opensearch.bulk_body import Body
+from holdfast.sinks.opensearch.bulk_request import Answer, Away, Busy, Poster, Target, TooMuch
+from holdfast.sinks.opensearch.bulk_response import Verdicts
+from holdfast.sinks.opensearch.document_ids import Numbers
 from holdfast.sinks.opensearch.documents import Form
-from holdfast.sinks.opensearch.entries import Body
 from holdfast.sinks.opensearch.indexes import IndexName
-from holdfast.sinks.opensearch.origins import Numbers
-from holdfast.sinks.opensearch.posting import Answer, Away, Busy, Poster, Target, TooMuch
 from holdfast.sinks.opensearch.templates import Template
 from tests.unit.sinks.opensearch.door import Door, Doors
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.sinks.opensearch.answers import Verdicts, verdicts
+from holdfast.sinks.opensearch.bulk_response import Verdicts, verdicts
 
 
 def answer(*outcomes: tuple[str, int, str | None]) -> str:

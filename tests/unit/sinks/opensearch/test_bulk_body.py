@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from holdfast.flow.batch import Name
 from holdfast.flow.staging import StagedBatch
-from holdfast.sinks.opensearch.entries import Body, Entries, OpenBody
+from holdfast.sinks.opensearch.bulk_body import Body, Entries, OpenBody
 
 
 def entries(lines: list[bytes], batch_id: str = "b1") -> Entries:

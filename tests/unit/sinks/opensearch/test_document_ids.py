@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from holdfast.errors import BatchError
 from holdfast.flow.batch import Name
 from holdfast.flow.staging import StagedBatch
-from holdfast.sinks.opensearch.origins import Numbers, check_apart, origin_of
+from holdfast.sinks.opensearch.document_ids import Numbers, check_apart, origin_of
 
 BATCH = StagedBatch("b1", "orders", "in|a", Name("in", "a"), 3, 1, incarnation="e1")
 

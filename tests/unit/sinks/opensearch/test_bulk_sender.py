@@ -12,15 +12,15 @@ import pytest
 from holdfast.errors import BatchError, SinkUnavailable
 from holdfast.flow.batch import Name
 from holdfast.flow.staging import StagedBatch
-from holdfast.sinks.opensearch import sender as sending
-from holdfast.sinks.opensearch.answers import Verdicts
+from holdfast.sinks.opensearch import bulk_sender as sending
+from holdfast.sinks.opensearch.bulk_body import Body, Entries
+from holdfast.sinks.opensearch.bulk_request import Answer, Away, Busy, TooMuch
+from holdfast.sinks.opensearch.bulk_response import Verdicts
+from holdfast.sinks.opensearch.bulk_sender import Sender
+from holdfast.sinks.opensearch.concurrency import AdaptiveLimit
+from holdfast.sinks.opensearch.document_ids import Numbers
 from holdfast.sinks.opensearch.documents import Form
-from holdfast.sinks.opensearch.entries import Body, Entries
 from holdfast.sinks.opensearch.indexes import IndexName
-from holdfast.sinks.opensearch.limit import AdaptiveLimit
-from holdfast.sinks.opensearch.origins import Numbers
-from holdfast.sinks.opensearch.posting import Answer, Away, Busy, TooMuch
-from holdfast.sinks.opensearch.sender import Sender
 from holdfast.sinks.opensearch.templates import Template
 
 BATCH = StagedBatch("b1", "orders", "in|a", Name("in", "a"), 3, 1)
@@ -199,7 +199,7 @@ def test_when_patience_is_over_all_that_is_on_its_way_is_given_up(senders: Build
 
 def test_headway_renews_patience(senders: Build, monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
-    monkeypatch.setattr("holdfast.sinks.opensearch.sender.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("holdfast.sinks.opensearch.bulk_sender.time.monotonic", lambda: now[0])
 
     def slowly(body: Body) -> Answer:
         now[0] += 20

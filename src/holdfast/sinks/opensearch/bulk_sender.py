@@ -19,10 +19,10 @@ import numpy as np
 
 from holdfast.errors import BatchError, SinkUnavailable
 from holdfast.flow.fault import Fault
-from holdfast.sinks.opensearch.answers import Verdicts
-from holdfast.sinks.opensearch.entries import Body
-from holdfast.sinks.opensearch.limit import AdaptiveLimit
-from holdfast.sinks.opensearch.posting import Away, Busy, Poster, TooMuch
+from holdfast.sinks.opensearch.bulk_body import Body
+from holdfast.sinks.opensearch.bulk_request import Away, Busy, Poster, TooMuch
+from holdfast.sinks.opensearch.bulk_response import Verdicts
+from holdfast.sinks.opensearch.concurrency import AdaptiveLimit
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 5.0
 BUSY_TRIES = 3
