@@ -123,7 +123,7 @@ def test_a_topic_that_was_created_anew_halts_and_what_was_read_stays(site: Archi
     site.kafka.produce("plain-reborn", [b"new"] * 9)
     site.hears("a", "PartitionHalted", key="plain-reborn|0")
     (halted,) = site.said("a", "PartitionHalted", key="plain-reborn|0")
-    assert "created anew" in halted["reason"]
+    assert "created again" in halted["reason"]
     assert [row["value"] for row in site.rows("plain-reborn")] == [b"old"] * 3
     site.kafka.produce("plain-new", [b"z"])
     eventually(lambda: (0, 10) in site.offsets("plain-new"), WITHIN, "other topics go on")

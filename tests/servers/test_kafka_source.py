@@ -9,15 +9,16 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException
+from confluent_kafka import TopicPartition as KafkaPartition
 
 from holdfast.errors import Halt, SourceUnavailable
 from holdfast.events import LagMeasured, RecordsLost, TopicDenied, WaitsBehindTransaction
 from holdfast.flow.batch import Cut, Limits, Plan, Wait
 from holdfast.leases.lease import Lease, Progress, new_lease
-from holdfast.sources.kafka.cluster import Cluster, Place
+from holdfast.sources.kafka.cluster import Cluster, TopicPartition
 from holdfast.sources.kafka.config import KafkaConfig
-from holdfast.sources.kafka.group import GroupOffsets
+from holdfast.sources.kafka.consumer_group import GroupOffsets
 from holdfast.sources.kafka.source import KafkaSource
 from tests.servers.kafka import KafkaServer
 from tests.servers.processes import free_port
@@ -36,7 +37,7 @@ class Reader:
         self.state: dict[str, Any] = {}
 
     def found(self) -> dict[str, Lease]:
-        return {one.key: new_lease("archive", one, "w", now=0.0) for one in self.source.discover(self.state)}
+        return {found.key: new_lease("archive", found, "w", now=0.0) for found in self.source.discover(self.state)}
 
     def plan(self, lease: Lease) -> Plan:
         """What is due for that partition when everything that waits is old."""
@@ -68,8 +69,8 @@ def at(lease: Lease, offset: int) -> Lease:
 def committed(kafka: KafkaServer, group: str, topic: str) -> int:
     consumer = Consumer({"bootstrap.servers": kafka.bootstrap, "group.id": group})
     try:
-        (told,) = consumer.committed([TopicPartition(topic, 0)], timeout=10)
-        return int(told.offset)
+        (committed,) = consumer.committed([KafkaPartition(topic, 0)], timeout=10)
+        return int(committed.offset)
     finally:
         consumer.close()
 
@@ -78,12 +79,12 @@ def commit(kafka: KafkaServer, group: str, topic: str, offset: int) -> None:
     """As another tool would; the first of all commits waits until the broker keeps offsets."""
     consumer = Consumer({"bootstrap.servers": kafka.bootstrap, "group.id": group, "enable.auto.commit": False})
     give_up_at = time.monotonic() + 30
-    while not _commits(consumer, TopicPartition(topic, 0, offset)):
+    while not _commits(consumer, KafkaPartition(topic, 0, offset)):
         assert time.monotonic() < give_up_at
     consumer.close()
 
 
-def _commits(consumer: Consumer, offset: TopicPartition) -> bool:
+def _commits(consumer: Consumer, offset: KafkaPartition) -> bool:
     try:
         consumer.commit(offsets=[offset], asynchronous=False)
     except KafkaException as error:
@@ -158,8 +159,8 @@ def test_what_a_transaction_has_not_committed_is_not_planned(kafka_server: Kafka
         reading.source.noticed()
         reading.ahead += 60
         reading.plan(at(lease, 2))
-        told = {type(event): event for event in reading.source.noticed()}
-        lag, waits = told[LagMeasured], told[WaitsBehindTransaction]
+        events = {type(event): event for event in reading.source.noticed()}
+        lag, waits = events[LagMeasured], events[WaitsBehindTransaction]
         assert isinstance(lag, LagMeasured)
         assert isinstance(waits, WaitsBehindTransaction)
         assert lag.records == 1
@@ -181,8 +182,8 @@ def test_records_that_were_deleted_before_they_were_read_are_reported(kafka_serv
         lease = at(reading.found()[f"{topic}|0"], 5)
         kafka_server.delete_records(topic, 0, 12)
         plan = reading.plan(lease)
-        told = [one for one in reading.source.noticed() if isinstance(one, RecordsLost)]
-        assert [(one.start, one.end) for one in told] == [(5, 12)]
+        lost = [event for event in reading.source.noticed() if isinstance(event, RecordsLost)]
+        assert [(event.start, event.end) for event in lost] == [(5, 12)]
         if on_loss == "halt":
             assert isinstance(plan, Halt)
         else:
@@ -199,8 +200,8 @@ def test_what_was_deleted_behind_another_tools_last_offset_is_a_loss_and_not_ski
         lease = reading.found()["taken-over|0"]
         kafka_server.delete_records("taken-over", 0, 12)
         assert isinstance(reading.plan(lease), Halt)
-        told = [one for one in reading.source.noticed() if isinstance(one, RecordsLost)]
-        assert [(one.start, one.end) for one in told] == [(5, 12)]
+        lost = [event for event in reading.source.noticed() if isinstance(event, RecordsLost)]
+        assert [(event.start, event.end) for event in lost] == [(5, 12)]
 
 
 def test_a_topic_that_was_created_anew_halts_what_was_read_of_the_old_one(kafka_server: KafkaServer) -> None:
@@ -214,7 +215,7 @@ def test_a_topic_that_was_created_anew_halts_what_was_read_of_the_old_one(kafka_
         kafka_server.produce("reborn", [b"new"] * 9)
         plan = reading.plan(lease)
         assert isinstance(plan, Halt), plan
-        assert "created anew" in str(plan)
+        assert "created again" in str(plan)
 
 
 def test_unread_records_of_a_topic_that_was_deleted_are_lost(kafka_server: KafkaServer) -> None:
@@ -229,8 +230,8 @@ def test_unread_records_of_a_topic_that_was_deleted_are_lost(kafka_server: Kafka
         plan = reading.plan(lease)
         assert isinstance(plan, Halt), plan
         assert plan.lost == (3, 5)
-        told = [one for one in reading.source.noticed() if isinstance(one, RecordsLost)]
-        assert [(one.start, one.end) for one in told] == [(3, 5)]
+        lost = [event for event in reading.source.noticed() if isinstance(event, RecordsLost)]
+        assert [(event.start, event.end) for event in lost] == [(3, 5)]
 
 
 def test_a_topic_that_we_may_not_read_holds_up_no_other(kafka_server: KafkaServer) -> None:
@@ -246,9 +247,9 @@ def test_a_topic_that_we_may_not_read_holds_up_no_other(kafka_server: KafkaServe
             closed, public = reading.source.plan([leases["closed|0"], leases["public|0"]], LIMITS)
             assert isinstance(closed, Wait)
             assert isinstance(public, Cut)
-            (told,) = [one for one in reading.source.noticed() if isinstance(one, TopicDenied)]
-            assert told.key == "closed|0"
-            assert "authorization" in told.error
+            (denied,) = [event for event in reading.source.noticed() if isinstance(event, TopicDenied)]
+            assert denied.key == "closed|0"
+            assert "authorization" in denied.error
         assert reading.range(leases["closed|0"]) == (0, 5)
         reading.source.open()
 
@@ -280,11 +281,11 @@ def test_offsets_of_the_group_go_forwards_only_whoever_writes_them(kafka_server:
     kafka_server.create_topic("lagged")
     kafka_server.produce("lagged", [b"x"] * 20)
     commit(kafka_server, "makes-the-offsets-topic", "lagged", 0)
-    place, properties = Place("lagged", 0), {"bootstrap.servers": kafka_server.bootstrap}
+    topic_partition, properties = TopicPartition("lagged", 0), {"bootstrap.servers": kafka_server.bootstrap}
     for offsets, expected in (((12, 7), 12), ((9,), 12), ((15,), 15)):
         group = GroupOffsets(properties, "archive")  # another node each time
         for offset in offsets:
-            group.advance({place: offset})
+            group.advance({topic_partition: offset})
         group.close()
         assert group.trouble() is None
         assert committed(kafka_server, "archive", "lagged") == expected
@@ -298,16 +299,16 @@ def test_brokers_that_are_away_are_said_to_be_away(monkeypatch: pytest.MonkeyPat
     with pytest.raises(SourceUnavailable):
         nobody.found()
     with pytest.raises(SourceUnavailable):
-        Cluster({"bootstrap.servers": f"127.0.0.1:{free_port()}"}, "read_committed").ends([Place("orders", 0)])
+        Cluster({"bootstrap.servers": f"127.0.0.1:{free_port()}"}, "read_committed").ends([TopicPartition("orders", 0)])
 
 
 def test_a_partition_can_be_peeked_at_again_and_again(kafka_server: KafkaServer) -> None:
     kafka_server.create_topic("peeked")
-    told = [{"value": b"x" * number, "key": b"k", "timestamp": AN_HOUR_AGO + number} for number in range(3)]
-    kafka_server.produce("peeked", told, partition=0)
+    records = [{"value": b"x" * number, "key": b"k", "timestamp": AN_HOUR_AGO + number} for number in range(3)]
+    kafka_server.produce("peeked", records, partition=0)
     cluster = Cluster({"bootstrap.servers": kafka_server.bootstrap}, "read_committed")
     try:
-        seen = [cluster.peek({Place("peeked", 0): offset})[Place("peeked", 0)] for offset in range(3)]
+        seen = [cluster.peek({TopicPartition("peeked", 0): offset})[TopicPartition("peeked", 0)] for offset in range(3)]
     finally:
         cluster.close()
     assert seen == [((AN_HOUR_AGO + number) / 1000, number + 1) for number in range(3)]

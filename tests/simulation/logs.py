@@ -12,7 +12,7 @@ from holdfast.errors import BatchError
 from holdfast.flow.batch import Cut, Done, Wait
 from holdfast.flow.source import KnowsExtents
 from holdfast.leases.lease import Lease
-from holdfast.sources.kafka.cluster import Cluster, LogEnd, Place
+from holdfast.sources.kafka.cluster import Cluster, LogEnd, TopicPartition
 from holdfast.sources.kafka.config import KafkaConfig
 from holdfast.sources.kafka.source import KafkaSource
 from tests.simulation.host import Host
@@ -88,11 +88,11 @@ class SimulatedCluster(Cluster):
         self._logs = logs
         self._host = host
 
-    def ends(self, places: Iterable[Place]) -> dict[Place, LogEnd]:
+    def ends(self, places: Iterable[TopicPartition]) -> dict[TopicPartition, LogEnd]:
         now = self._host.kernel.now
         return {place: self._logs.end(f"p{place.partition}", now) for place in places}
 
-    def starts(self, places: Iterable[Place]) -> dict[Place, int]:
+    def starts(self, places: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         return dict.fromkeys(places, 0)
 
 

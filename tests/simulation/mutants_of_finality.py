@@ -10,7 +10,7 @@ from holdfast.flow import finallook
 from holdfast.flow.finality import PartitionView, PlaceView, Rules, TopicView
 from holdfast.flow.finallook import FinalLook
 from holdfast.leases.lease import Lease, Status
-from holdfast.sources.kafka.planning import place_of
+from holdfast.sources.kafka.planning import topic_partition_of
 from holdfast.sources.kafka.source import KafkaSource
 from tests.simulation.mutation import Put, mutant, mutant_of_test
 
@@ -19,8 +19,10 @@ from tests.simulation.mutation import Put, mutant, mutant_of_test
 def what_an_open_transaction_keeps_back_is_passed_over(put: Put) -> None:
     def extents(self: KafkaSource, leases: Sequence[Lease]) -> list[tuple[int, int] | None]:
         told = original(self, leases)
-        ends = self._cluster.ends([place_of(lease) for lease in leases])
-        return [one and (one[0], ends[place_of(lease)].stable) for one, lease in zip(told, leases, strict=True)]
+        ends = self._cluster.ends([topic_partition_of(lease) for lease in leases])
+        return [
+            one and (one[0], ends[topic_partition_of(lease)].stable) for one, lease in zip(told, leases, strict=True)
+        ]
 
     original = KafkaSource.extents
     put(KafkaSource, "extents", extents)

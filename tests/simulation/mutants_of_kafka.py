@@ -13,7 +13,7 @@ from holdfast.flow.batch import Batch, Limits, Plan, Wait
 from holdfast.leases import transitions
 from holdfast.sources.kafka import planning
 from holdfast.sources.kafka.cluster import LogEnd
-from holdfast.sources.kafka.epochs import Epochs
+from holdfast.sources.kafka.logs import LeaderEpochs
 from holdfast.sources.kafka.planning import Look, Planner
 from holdfast.sources.kafka.source import KafkaSource
 from holdfast.spark import engine as engines
@@ -33,7 +33,7 @@ def what_is_deleted_behind_a_pinned_start_is_skipped(put: Put) -> None:
     original = Planner._live
 
     def live(self: Planner, look: Look, position: int, log: LogEnd, limits: Limits) -> Plan:
-        first = self.logs.firsts[look.place]
+        first = self.logs.firsts[look.topic_partition]
         return original(self, look, position if look.lease.progress.position else max(position, first), log, limits)
 
     put(Planner, "_live", live)
@@ -69,7 +69,7 @@ def a_topic_that_is_deleted_is_waited_for(put: Put) -> None:
     killed_by=f"{SOURCE}test_a_node_that_never_saw_the_topic_knows_of_its_end_by_the_last_commit", because=LOGS_STAY
 )
 def only_what_this_node_saw_can_be_lost(put: Put) -> None:
-    put(Planner, "_seen_end", lambda self, look: self.tracking.seen_end(look.place))
+    put(Planner, "_seen_end", lambda self, look: self.tracking.seen_end(look.topic_partition))
 
 
 @mutant_of_test(
@@ -77,24 +77,24 @@ def only_what_this_node_saw_can_be_lost(put: Put) -> None:
     because=LOGS_STAY,
 )
 def partitions_of_another_topic_of_the_name_are_found(put: Put) -> None:
-    put(KafkaSource, "_is_the_first", lambda self, topic, ids: True)
+    put(KafkaSource, "_is_first_incarnation", lambda self, topic, ids: True)
 
 
 @mutant_of_test(
     killed_by=f"{SOURCE}test_a_log_that_was_truncated_and_filled_again_halts_its_partition", because=LOGS_STAY
 )
 def nobody_asks_for_the_leaders_epoch(put: Put) -> None:
-    put(Epochs, "doubts", lambda self, read: {})
+    put(LeaderEpochs, "doubts", lambda self, read: {})
 
 
 @mutant_of_test(killed_by=f"{SOURCE}test_a_leader_that_was_deposed_is_not_believed", because=LOGS_STAY)
 def an_earlier_epoch_is_as_good_as_the_known_one(put: Put) -> None:
-    original = Epochs.doubts
+    original = LeaderEpochs.doubts
 
-    def doubts(self: Epochs, read: Any) -> Any:
-        return original(self, {place: told for place, told in read.items() if (told.now or 0) >= (told.epoch or 0)})
+    def doubts(self: LeaderEpochs, read: Any) -> Any:
+        return original(self, {tp: at for tp, at in read.items() if (at.current_epoch or 0) >= (at.epoch or 0)})
 
-    put(Epochs, "doubts", doubts)
+    put(LeaderEpochs, "doubts", doubts)
 
 
 @mutant_of_test(

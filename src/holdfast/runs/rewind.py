@@ -77,9 +77,9 @@ def partition_row(settings: Settings, store: Store, asked: Rewind) -> Lease:
 
 def first_offset(settings: Settings, asked: Rewind) -> int:
     """The offset that is meant. Raises `UsageError` if Kafka does not have it any more."""
-    from holdfast.sources.kafka.cluster import Place
+    from holdfast.sources.kafka.cluster import TopicPartition
 
-    place = Place(asked.topic, asked.partition)
+    place = TopicPartition(asked.topic, asked.partition)
     with closing(_cluster(settings, asked.pipeline)) as cluster:
         if asked.to.isdigit():
             wanted = int(asked.to)

@@ -1,4 +1,4 @@
-"""The source `archive`: holdfast's own files as the records that they were made of, commit by commit."""
+"""The source `archive`: files that holdfast wrote, read back as records, commit by commit."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from holdfast.formats.raw import Raw
 from holdfast.formats.text import PLUGIN as TEXT
 from holdfast.leases.lease import Lease, Progress, new_lease
 from holdfast.registry import Registry
-from holdfast.sources.archive.reading import OWN, ArchiveRead
+from holdfast.sources.archive.reading import KAFKA_SCHEMA, ArchiveRead
 from holdfast.sources.archive.source import ArchiveSource
 from holdfast.testing.flows import MemoryBucket
 
@@ -48,7 +48,7 @@ class Archive:
         self.sequence = 0
 
     def commit(self, start: int, end: int, *files: Sequence[int]) -> None:
-        told = [self._file(offsets) for offsets in files]
+        described = [self._file(offsets) for offsets in files]
         self.sequence += 1
         manifest = {
             "commit_id": f"c{self.sequence}",
@@ -62,14 +62,17 @@ class Archive:
             "token": 1,
             "start": {"offset": start},
             "end": {"offset": end},
-            "files": [*told, {"key": "_holdfast/deadletters/x", "rows": 1, "size": 1, "first": start, "last": start}],
+            "files": [
+                *described,
+                {"key": "_holdfast/deadletters/x", "rows": 1, "size": 1, "first": start, "last": start},
+            ],
         }
         self.bucket.visible[f"_holdfast/commits/orders/0/{self.sequence:020d}.json"] = json.dumps(manifest).encode()
 
     def _file(self, offsets: Sequence[int]) -> dict[str, Any]:
         given = {"offset": list(offsets), "value": [b"value %d" % offset for offset in offsets]}
-        columns = [pa.array(given.get(one.name, [None] * len(offsets)), one.type) for one in OWN]
-        rows = pa.RecordBatch.from_arrays(columns, schema=OWN)
+        columns = [pa.array(given.get(field.name, [None] * len(offsets)), field.type) for field in KAFKA_SCHEMA]
+        rows = pa.RecordBatch.from_arrays(columns, schema=KAFKA_SCHEMA)
         wanted = rows.select(["value"] if self.format.keeps == {"value"} else sorted(self.format.keeps))
         buffer = io.BytesIO()
         writer = self.format.open(buffer, wanted.schema)
@@ -138,10 +141,10 @@ def test_a_file_that_is_gone_or_short_fails_the_batch_and_is_no_empty_one() -> N
     reading = ArchiveRead(
         archive.bucket, [source._batch(Batch("b", row, NAME, Cut({"offset": 0}, {"offset": 3})))], None
     )
-    (told,) = reading.rows(0)
-    fault = decode_fault(told.column("_fault")[0].as_py())
+    (row,) = reading.rows(0)
+    fault = decode_fault(row.column("_fault")[0].as_py())
     assert fault.kind == BATCH
-    assert "is not there" in fault.reason
+    assert "does not exist" in fault.reason
 
 
 def test_a_missing_manifest_is_an_error_and_no_hole() -> None:
@@ -162,9 +165,9 @@ def test_what_a_poorer_format_cannot_give_back_is_refused_up_front() -> None:
     dense.source().check(frozenset({"offset", "value"}))
     source = dense.source()
     assert read(source, lease(source), 0, 3) == [(0, b"value 0"), (1, b"value 1"), (2, b"value 2")]
-    with pytest.raises(Refused, match="cannot give back offset"):
+    with pytest.raises(Refused, match="does not keep offset"):
         sparse.source().check(frozenset({"offset", "value"}))
-    with pytest.raises(Refused, match="cannot give back timestamp"):
+    with pytest.raises(Refused, match="does not keep timestamp"):
         dense.source().check(frozenset({"timestamp", "value"}))
 
 
@@ -202,8 +205,8 @@ def test_the_plugin_takes_the_settings_of_the_sink_that_wrote_the_files(tmp_path
         (tmp_path / key).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / key).write_bytes(data)
     registry = Registry.installed()
-    told = {"root": tmp_path, "format": "raw", "topics": [{"match": "x.*", "format": "text"}], "only": ["orders"]}
+    settings = {"root": tmp_path, "format": "raw", "topics": [{"match": "x.*", "format": "text"}], "only": ["orders"]}
     plugin = registry.get("sources", "archive")
-    source = plugin.build(plugin.config.model_validate(told))
+    source = plugin.build(plugin.config.model_validate(settings))
     assert [partition.key for partition in source.discover({})] == ["orders|0"]
     assert read(source, lease(source), 0, 3) == [(offset, b"value %d" % offset) for offset in range(3)]

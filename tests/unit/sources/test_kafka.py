@@ -1,4 +1,4 @@
-"""The source `kafka` on the node, over a cluster of the test's own: what is found, what is due, what halts."""
+"""The source `kafka` on the node, over a fake cluster: what is found, what is due, what halts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from holdfast.errors import BatchError, Halt
 from holdfast.events import LagMeasured, Notice, RecordsLost, TopicDenied, WaitsBehindTransaction
 from holdfast.flow.batch import Batch, Cut, Done, Limits, Name, Plan, Wait
 from holdfast.leases.lease import Commit, Lease, Progress, new_lease
-from holdfast.sources.kafka.cluster import Cluster, Glimpse, LogEnd, Place, Topic, _log_end
+from holdfast.sources.kafka.cluster import Cluster, Glimpse, LogEnd, Topic, TopicPartition, _log_end
 from holdfast.sources.kafka.config import KafkaConfig
 from holdfast.sources.kafka.source import KafkaSource
 
@@ -26,16 +26,18 @@ class FakeCluster(Cluster):
 
     def __init__(self, **topics: list[tuple[int, int]]) -> None:
         super().__init__({}, "read_committed")
-        self.logs = {Place(name, number): log for name, logs in topics.items() for number, log in enumerate(logs)}
+        self.logs = {
+            TopicPartition(name, number): log for name, logs in topics.items() for number, log in enumerate(logs)
+        }
         self.ids = {name: f"id-{name}" for name in topics}
-        self.epochs: dict[Place, list[int]] = {}
+        self.epochs: dict[TopicPartition, list[int]] = {}
         """The offset at which each leader began, by its epoch; the last one leads."""
-        self.asked: list[Mapping[Place, tuple[int, int]]] = []
-        self.highs: dict[Place, int] = {}
+        self.epoch_requests: list[Mapping[TopicPartition, tuple[int, int]]] = []
+        self.highs: dict[TopicPartition, int] = {}
         """High watermarks, where they are beyond the last stable offset."""
-        self.made_at: dict[Place, float] = {}
+        self.made_at: dict[TopicPartition, float] = {}
         self.size = 256
-        self.groups: dict[Place, int] = {}
+        self.groups: dict[TopicPartition, int] = {}
         self.kept: float | None = None
 
     def topics(self, wanted: Callable[[str], bool]) -> list[Topic]:
@@ -45,28 +47,28 @@ class FakeCluster(Cluster):
         parts = {name: tuple(at.partition for at in self.logs if at.topic == name) for name in names}
         return [Topic(name, self.ids[name], parts[name]) for name in names if name in self.ids]
 
-    def ends(self, places: Iterable[Place]) -> dict[Place, LogEnd]:
-        stable = {place: self.logs[place][1] for place in places if place in self.logs}
-        epochs = {place: len(begun) - 1 for place, begun in self.epochs.items()}
-        return {place: LogEnd(end, self.highs.get(place, end), epochs.get(place)) for place, end in stable.items()}
+    def ends(self, topic_partitions: Iterable[TopicPartition]) -> dict[TopicPartition, LogEnd]:
+        stable = {tp: self.logs[tp][1] for tp in topic_partitions if tp in self.logs}
+        epochs = {tp: len(begun) - 1 for tp, begun in self.epochs.items()}
+        return {tp: LogEnd(end, self.highs.get(tp, end), epochs.get(tp)) for tp, end in stable.items()}
 
-    def continued(self, positions: Mapping[Place, tuple[int, int]]) -> dict[Place, bool]:
-        self.asked.append(positions)
-        begun = {place: self.epochs[place][epoch + 1] for place, (_, epoch) in positions.items()}
-        return {place: begun[place] >= offset for place, (offset, _) in positions.items()}
+    def continued(self, positions: Mapping[TopicPartition, tuple[int, int]]) -> dict[TopicPartition, bool]:
+        self.epoch_requests.append(positions)
+        begun = {tp: self.epochs[tp][epoch + 1] for tp, (_, epoch) in positions.items()}
+        return {tp: begun[tp] >= offset for tp, (offset, _) in positions.items()}
 
-    def starts(self, places: Iterable[Place]) -> dict[Place, int]:
-        return {place: self.logs[place][0] for place in places if place in self.logs}
+    def starts(self, topic_partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        return {tp: self.logs[tp][0] for tp in topic_partitions if tp in self.logs}
 
-    def at_time(self, places: Sequence[Place], milliseconds: int) -> dict[Place, int]:
-        return dict.fromkeys(places, milliseconds // 1000)
+    def at_time(self, topic_partitions: Sequence[TopicPartition], milliseconds: int) -> dict[TopicPartition, int]:
+        return dict.fromkeys(topic_partitions, milliseconds // 1000)
 
-    def committed(self, group: str, places: Sequence[Place]) -> dict[Place, int]:
+    def committed(self, group: str, topic_partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
         assert group == "old"
-        return {place: at for place, at in self.groups.items() if place in places}
+        return {tp: at for tp, at in self.groups.items() if tp in topic_partitions}
 
-    def peek(self, positions: Mapping[Place, int]) -> dict[Place, Glimpse]:
-        return {place: Glimpse(self.made_at[place], self.size) for place in positions if place in self.made_at}
+    def peek(self, positions: Mapping[TopicPartition, int]) -> dict[TopicPartition, Glimpse]:
+        return {tp: Glimpse(self.made_at[tp], self.size) for tp in positions if tp in self.made_at}
 
     def retention(self, topics: Sequence[str]) -> dict[str, float | None]:
         return dict.fromkeys(topics, self.kept)
@@ -91,8 +93,8 @@ class Stand:
 
     def found(self, state: dict[str, Any] | None = None) -> dict[str, Lease]:
         return {
-            one.key: new_lease("archive", one, "w", now=0.0)
-            for one in self.source.discover({} if state is None else state)
+            partition.key: new_lease("archive", partition, "w", now=0.0)
+            for partition in self.source.discover({} if state is None else state)
         }
 
     def plan(self, *leases: Lease) -> Any:
@@ -125,15 +127,15 @@ def test_every_partition_of_every_wanted_topic_is_found_in_order() -> None:
 )
 def test_the_start_setting_holds_for_partitions_of_the_first_discovery(settings: dict[str, Any], first: int) -> None:
     cluster = FakeCluster(orders=[(5, 90)])
-    cluster.groups = {Place("orders", 0): 50}
+    cluster.groups = {TopicPartition("orders", 0): 50}
     stand = Stand(cluster, upload={"max_age": "1s"}, **settings)
     state: dict[str, Any] = {}
     lease = stand.found(state)["orders|0"]
-    cluster.logs[Place("orders", 0)] = (5, 100)
-    cluster.made_at[Place("orders", 0)] = 0.0
+    cluster.logs[TopicPartition("orders", 0)] = (5, 100)
+    cluster.made_at[TopicPartition("orders", 0)] = 0.0
     assert stand.plan(lease).start == {"offset": first}
-    cluster.logs[Place("orders", 1)] = (7, 100)
-    cluster.made_at[Place("orders", 1)] = 0.0
+    cluster.logs[TopicPartition("orders", 1)] = (7, 100)
+    cluster.made_at[TopicPartition("orders", 1)] = 0.0
     assert stand.plan(stand.found(state)["orders|1"]).start == {"offset": 7}
 
 
@@ -162,7 +164,7 @@ def test_what_a_batch_left_over_has_waited_since_the_batch_was_planned() -> None
 
 def test_the_first_batch_goes_by_the_size_of_the_first_record() -> None:
     stand = Stand(FakeCluster(orders=[(0, 10_000)]), upload={"max_bytes": "25600"})
-    stand.cluster.made_at[Place("orders", 0)], stand.cluster.size = stand.clock.now, 2560
+    stand.cluster.made_at[TopicPartition("orders", 0)], stand.cluster.size = stand.clock.now, 2560
     assert stand.plan(stand.found()["orders|0"]).end == {"offset": 11}
 
 
@@ -177,7 +179,7 @@ def test_records_without_any_bytes_are_planned_like_others() -> None:
 def test_a_record_that_waited_while_nobody_looked_is_as_old_as_it_says() -> None:
     stand = Stand(FakeCluster(orders=[(0, 3)]), upload={"max_age": "1m"})
     lease = at(stand.found()["orders|0"], 1)
-    stand.cluster.made_at[Place("orders", 0)] = stand.clock.now - 59.0
+    stand.cluster.made_at[TopicPartition("orders", 0)] = stand.clock.now - 59.0
     assert isinstance(stand.plan(lease), Wait)
     stand.clock.now += 1.0
     assert isinstance(stand.plan(lease), Cut)
@@ -207,7 +209,7 @@ def test_records_that_were_deleted_before_they_were_read_halt_the_partition_and_
     stand = Stand(FakeCluster(orders=[(40, 90)]))
     assert isinstance(stand.plan(at(stand.found()["orders|0"], 10)), Halt)
     lost = [event for event in stand.source.noticed() if isinstance(event, RecordsLost)]
-    assert [(one.key, one.start, one.end) for one in lost] == [("orders|0", 10, 40)]
+    assert [(event.key, event.start, event.end) for event in lost] == [("orders|0", 10, 40)]
 
 
 def test_the_gap_is_recorded_instead_if_the_setting_says_so() -> None:
@@ -236,10 +238,10 @@ def test_a_topic_that_was_created_anew_a_moment_after_the_last_look_is_not_taken
     stand = Stand(FakeCluster(orders=[(0, 90)]))
     lease = at(stand.found()["orders|0"], 90)
     assert isinstance(stand.plan(lease), Wait)
-    stand.cluster.ids["orders"], stand.cluster.logs[Place("orders", 0)] = "another", (0, end)
+    stand.cluster.ids["orders"], stand.cluster.logs[TopicPartition("orders", 0)] = "another", (0, end)
     plan = stand.plan(lease)
     assert isinstance(plan, Halt)
-    assert "created anew" in str(plan)
+    assert "created again" in str(plan)
 
 
 def test_what_was_read_of_a_topic_that_was_created_anew_meanwhile_is_doubted() -> None:
@@ -269,7 +271,7 @@ def test_a_position_that_is_no_offset_is_no_fresh_start() -> None:
 
 def test_lag_is_told_in_records_and_in_seconds() -> None:
     stand = Stand(FakeCluster(orders=[(0, 90)]))
-    stand.cluster.made_at[Place("orders", 0)] = stand.clock.now - 12.0
+    stand.cluster.made_at[TopicPartition("orders", 0)] = stand.clock.now - 12.0
     stand.plan(at(stand.found()["orders|0"], 80))
     (lag,) = [event for event in stand.source.noticed() if isinstance(event, LagMeasured)]
     assert (lag.records, lag.seconds) == (10, 12.0)
@@ -280,7 +282,7 @@ def test_lag_in_seconds_does_not_follow_a_wrong_wall_clock() -> None:
     right = stand.clock.now
     stand.source.use_clock(lambda: right)
     stand.clock.now += 86_400.0
-    stand.cluster.made_at[Place("orders", 0)] = right - 12.0
+    stand.cluster.made_at[TopicPartition("orders", 0)] = right - 12.0
     stand.plan(at(stand.found()["orders|0"], 80))
     (lag,) = [event for event in stand.source.noticed() if isinstance(event, LagMeasured)]
     assert lag.seconds == 12.0
@@ -291,10 +293,10 @@ def test_a_start_warns_of_missing_topics_and_of_short_retention() -> None:
     cluster.kept = 400.0
     stand = Stand(cluster, topics=["orders", "later"], upload={"max_age": "5m"})
     stand.source.open()
-    told = [event.message for event in stand.source.noticed() if isinstance(event, Notice)]
-    assert len(told) == 2
-    assert "later does not exist" in told[0]
-    assert "keeps records for 400 s" in told[1]
+    notices = [event.message for event in stand.source.noticed() if isinstance(event, Notice)]
+    assert len(notices) == 2
+    assert "later does not exist" in notices[0]
+    assert "keeps records for 400 s" in notices[1]
 
 
 @pytest.mark.parametrize(
@@ -361,13 +363,13 @@ def test_records_behind_a_pinned_start_that_were_deleted_before_the_first_batch_
     settings: dict[str, Any], on_loss: str
 ) -> None:
     cluster = FakeCluster(orders=[(5, 30)])
-    cluster.groups = {Place("orders", 0): 30}
+    cluster.groups = {TopicPartition("orders", 0): 30}
     stand = Stand(cluster, on_loss=on_loss, **settings)
     lease = stand.found()["orders|0"]
-    cluster.logs[Place("orders", 0)] = (40, 90)
+    cluster.logs[TopicPartition("orders", 0)] = (40, 90)
     plan = stand.plan(lease)
     lost = [event for event in stand.source.noticed() if isinstance(event, RecordsLost)]
-    assert [(one.start, one.end) for one in lost] == [(30, 40)]
+    assert [(event.start, event.end) for event in lost] == [(30, 40)]
     if on_loss == "halt":
         assert isinstance(plan, Halt)
     else:
@@ -376,7 +378,7 @@ def test_records_behind_a_pinned_start_that_were_deleted_before_the_first_batch_
 
 def test_a_group_that_has_read_more_than_the_log_has_is_not_waited_for_in_silence() -> None:
     cluster = FakeCluster(orders=[(0, 20)])
-    cluster.groups = {Place("orders", 0): 500}
+    cluster.groups = {TopicPartition("orders", 0): 500}
     stand = Stand(cluster, start="group", start_group="old")
     assert "ends at 20, before offset 500" in str(stand.plan(stand.found()["orders|0"]))
     ahead = Stand(cluster, start="offset", start_offset=500)
@@ -388,8 +390,8 @@ def test_a_group_that_has_read_more_than_the_log_has_is_not_waited_for_in_silenc
 
 def test_lag_counts_what_lies_behind_an_open_transaction() -> None:
     stand = Stand(FakeCluster(orders=[(0, 100)]))
-    stand.cluster.highs[Place("orders", 0)] = 1_000_000
-    stand.cluster.made_at[Place("orders", 0)] = stand.clock.now - 12.0
+    stand.cluster.highs[TopicPartition("orders", 0)] = 1_000_000
+    stand.cluster.made_at[TopicPartition("orders", 0)] = stand.clock.now - 12.0
     assert isinstance(stand.plan(at(stand.found()["orders|0"], 100)), Wait)
     (lag,) = [event for event in stand.source.noticed() if isinstance(event, LagMeasured)]
     assert (lag.records, lag.seconds) == (999_900, 12.0)
@@ -397,33 +399,33 @@ def test_lag_counts_what_lies_behind_an_open_transaction() -> None:
 
 def test_a_transaction_that_hangs_is_told_and_again_while_it_lasts() -> None:
     stand = Stand(FakeCluster(orders=[(0, 100)]))
-    place = Place("orders", 0)
-    stand.cluster.highs[place], stand.cluster.made_at[place] = 200, stand.clock.now
+    topic_partition = TopicPartition("orders", 0)
+    stand.cluster.highs[topic_partition], stand.cluster.made_at[topic_partition] = 200, stand.clock.now
     lease = at(stand.found()["orders|0"], 100)
 
-    def told_after(seconds: float) -> list[WaitsBehindTransaction]:
+    def reported_after(seconds: float) -> list[WaitsBehindTransaction]:
         stand.clock.now += seconds
         stand.plan(lease)
         return [event for event in stand.source.noticed() if isinstance(event, WaitsBehindTransaction)]
 
-    assert told_after(0) == []
-    assert told_after(59) == []
-    assert told_after(1) == [WaitsBehindTransaction("archive", "orders|0", 100, "1970-01-12T13:46:40Z", 60.0)]
-    assert told_after(30) == []
-    assert [one.seconds for one in told_after(30)] == [120.0]
-    stand.cluster.logs[place] = (0, 200)
-    assert told_after(300) == []
+    assert reported_after(0) == []
+    assert reported_after(59) == []
+    assert reported_after(1) == [WaitsBehindTransaction("archive", "orders|0", 100, "1970-01-12T13:46:40Z", 60.0)]
+    assert reported_after(30) == []
+    assert [event.seconds for event in reported_after(30)] == [120.0]
+    stand.cluster.logs[topic_partition] = (0, 200)
+    assert reported_after(300) == []
 
 
 def test_the_extent_of_a_partition_reaches_beyond_an_open_transaction() -> None:
     stand = Stand(FakeCluster(orders=[(0, 100)]))
-    stand.cluster.highs[Place("orders", 0)] = 1_000_000
+    stand.cluster.highs[TopicPartition("orders", 0)] = 1_000_000
     assert stand.source.extents([at(stand.found()["orders|0"], 100)]) == [(100, 1_000_000)]
 
 
 def test_a_run_waits_for_an_open_transaction_and_does_not_take_it_for_a_loss() -> None:
     stand = Stand(FakeCluster(orders=[(0, 40)]))
-    stand.cluster.highs[Place("orders", 0)] = 100
+    stand.cluster.highs[TopicPartition("orders", 0)] = 100
     row = bounded(stand, 20, 75)
     assert stand.plan(row).end == {"offset": 40}
     assert isinstance(stand.plan(at(row, 40)), Wait)
@@ -448,8 +450,8 @@ def test_unread_records_of_a_topic_that_is_deleted_are_lost() -> None:
     plan = deleted_with(stand, at(stand.found()["orders|0"], 10))
     assert isinstance(plan, Halt)
     assert plan.lost == (10, 90)
-    (told,) = stand.source.noticed()
-    assert told == RecordsLost("archive", "orders|0", 10, 90)
+    (event,) = stand.source.noticed()
+    assert event == RecordsLost("archive", "orders|0", 10, 90)
 
 
 def test_unread_records_of_a_topic_that_is_deleted_are_a_gap_if_the_setting_says_so() -> None:
@@ -476,9 +478,9 @@ def test_a_topic_that_is_deleted_when_all_of_it_was_read_is_told_once() -> None:
     lease = at(stand.found()["orders|0"], 90)
     assert isinstance(deleted_with(stand, lease), Wait)
     stand.plan(lease)
-    (told,) = stand.source.noticed()
-    assert isinstance(told, Notice)
-    assert "orders|0 was deleted; everything that was seen of it, up to offset 90" in told.message
+    (event,) = stand.source.noticed()
+    assert isinstance(event, Notice)
+    assert "orders|0 was deleted; all records that were seen, up to offset 90" in event.message
 
 
 def test_a_run_over_a_topic_that_is_deleted_fails() -> None:
@@ -490,7 +492,7 @@ def test_unread_records_of_a_topic_that_was_created_anew_are_lost_too() -> None:
     stand = Stand(FakeCluster(orders=[(0, 90)]))
     lease = at(stand.found()["orders|0"], 10)
     stand.plan(lease)
-    stand.cluster.ids["orders"], stand.cluster.logs[Place("orders", 0)] = "another", (0, 5)
+    stand.cluster.ids["orders"], stand.cluster.logs[TopicPartition("orders", 0)] = "another", (0, 5)
     assert stand.plan(lease).lost == (10, 90)
 
 
@@ -498,7 +500,7 @@ def test_a_topic_that_was_created_anew_halts_a_partition_that_it_does_not_have()
     stand = Stand(FakeCluster(orders=[(0, 90), (0, 90)]))
     lease = at(stand.found()["orders|1"], 90)
     stand.cluster.ids["orders"] = "another"
-    del stand.cluster.logs[Place("orders", 1)]
+    del stand.cluster.logs[TopicPartition("orders", 1)]
     assert isinstance(stand.plan(lease), Halt)
 
 
@@ -506,11 +508,11 @@ def test_new_partitions_of_a_topic_that_was_created_anew_are_not_mixed_with_the_
     stand, state = Stand(FakeCluster(orders=[(0, 90)], audit=[(0, 90)]), topics=["orders", "audit"]), dict[str, Any]()
     assert list(stand.found(state)) == ["audit|0", "orders|0"]
     stand.cluster.ids["orders"] = "another"
-    stand.cluster.logs |= {Place("orders", 1): (0, 5), Place("audit", 1): (0, 5)}
+    stand.cluster.logs |= {TopicPartition("orders", 1): (0, 5), TopicPartition("audit", 1): (0, 5)}
     assert list(stand.found(state)) == ["audit|0", "audit|1"]
     assert list(stand.found(state)) == ["audit|0", "audit|1"]
-    (told,) = [event for event in stand.source.noticed() if isinstance(event, Notice)]
-    assert "orders was deleted and created anew" in told.message
+    (event,) = [event for event in stand.source.noticed() if isinstance(event, Notice)]
+    assert "orders was deleted and created again" in event.message
 
 
 # --- a topic that may not be read ------------------------------------------------------------------------------------
@@ -539,31 +541,31 @@ def test_the_start_setting_holds_for_a_topic_that_was_denied_at_first() -> None:
     assert [lease.spec["start"] for lease in stand.found(state).values()] == [90]
     stand.found(state)
     stand.cluster.denied.clear()
-    stand.cluster.ids["audit"], stand.cluster.logs[Place("audit", 0)] = "id", (0, 70)
+    stand.cluster.ids["audit"], stand.cluster.logs[TopicPartition("audit", 0)] = "id", (0, 70)
     assert stand.found(state)["audit|0"].spec["start"] == 70
-    stand.cluster.logs[Place("audit", 1)] = (0, 70)
+    stand.cluster.logs[TopicPartition("audit", 1)] = (0, 70)
     assert stand.found(state)["audit|1"].spec["start"] == "earliest"
 
 
-# --- a log that was truncated and filled again -----------------------------------------------------------------------
+# --- a log that was truncated and written again -----------------------------------------------------------------------
 
 
 def test_a_commit_keeps_the_epoch_and_the_end_of_the_log_that_it_was_planned_by() -> None:
     stand = Stand(FakeCluster(orders=[(0, 10_000)]), upload={"max_bytes": "25600"})
-    stand.cluster.epochs[Place("orders", 0)] = [0, 50, 60]
+    stand.cluster.epochs[TopicPartition("orders", 0)] = [0, 50, 60]
     assert stand.plan(stand.found()["orders|0"]).state == {"end": 10_000, "epoch": 2}
 
 
 @pytest.mark.parametrize("stored", [True, False])
 def test_a_log_that_was_truncated_and_filled_again_halts_its_partition(*, stored: bool) -> None:
-    stand, place = Stand(FakeCluster(orders=[(0, 90)])), Place("orders", 0)
-    stand.cluster.epochs[place] = [0]
+    stand, topic_partition = Stand(FakeCluster(orders=[(0, 90)])), TopicPartition("orders", 0)
+    stand.cluster.epochs[topic_partition] = [0]
     lease = replace(
         stand.found()["orders|0"], progress=Progress({"offset": 80}, state={"end": 90, "epoch": 0} if stored else None)
     )
     if not stored:
         stand.plan(lease)
-    stand.cluster.epochs[place], stand.cluster.logs[place] = [0, 70], (0, 200)
+    stand.cluster.epochs[topic_partition], stand.cluster.logs[topic_partition] = [0, 70], (0, 200)
     halt = stand.plan(lease)
     assert isinstance(halt, Halt)
     assert "truncated below offset 80" in str(halt)
@@ -573,20 +575,23 @@ def test_a_log_that_was_truncated_and_filled_again_halts_its_partition(*, stored
 
 
 def test_a_change_of_the_leader_alone_halts_nothing_and_is_asked_about_once() -> None:
-    stand, place = Stand(FakeCluster(orders=[(0, 90)])), Place("orders", 0)
+    stand, topic_partition = Stand(FakeCluster(orders=[(0, 90)])), TopicPartition("orders", 0)
     lease = replace(stand.found()["orders|0"], progress=Progress({"offset": 80}, state={"end": 90, "epoch": 0}))
-    stand.cluster.epochs[place] = [0, 90]
+    stand.cluster.epochs[topic_partition] = [0, 90]
     for _ in range(3):
         assert isinstance(stand.plan(lease), Wait)
-    assert stand.cluster.asked == [{place: (80, 0)}]
+    assert stand.cluster.epoch_requests == [{topic_partition: (80, 0)}]
 
 
 def test_a_leader_that_was_deposed_is_not_believed() -> None:
-    stand, place = Stand(FakeCluster(orders=[(0, 90)]), upload={"max_records": 5}), Place("orders", 0)
+    stand, topic_partition = (
+        Stand(FakeCluster(orders=[(0, 90)]), upload={"max_records": 5}),
+        TopicPartition("orders", 0),
+    )
     lease = replace(stand.found()["orders|0"], progress=Progress({"offset": 80}, state={"end": 90, "epoch": 3}))
-    stand.cluster.epochs[place] = [0, 50]
+    stand.cluster.epochs[topic_partition] = [0, 50]
     assert isinstance(stand.plan(lease), Wait)
-    assert stand.cluster.asked == []
+    assert stand.cluster.epoch_requests == []
 
 
 @pytest.mark.parametrize(
@@ -605,9 +610,9 @@ def test_an_error_of_spark_tells_whether_the_brokers_did_not_answer(error: str, 
 
 
 def test_the_epoch_is_that_of_the_leader_who_told_what_may_be_read() -> None:
-    def told(offset: int, epoch: int) -> Any:
+    def response(offset: int, epoch: int) -> Any:
         return SimpleNamespace(offset=offset, leader_epoch=epoch)
 
     # Between the two answers another broker began to lead, and has taken ten records.
-    assert _log_end(stable=told(210, 2), high=told(200, 1)) == LogEnd(210, 210, 2)
-    assert _log_end(stable=told(200, 1), high=told(210, 2)) == LogEnd(200, 210, 1)
+    assert _log_end(stable=response(210, 2), high=response(200, 1)) == LogEnd(210, 210, 2)
+    assert _log_end(stable=response(200, 1), high=response(210, 2)) == LogEnd(200, 210, 1)

@@ -1,4 +1,4 @@
-"""What Kafka's clients are told."""
+"""The properties that Kafka's clients are given."""
 
 from __future__ import annotations
 
@@ -9,16 +9,20 @@ from holdfast.sources.kafka.properties import client_properties, spark_options
 
 
 def test_certificates_travel_to_executors_which_need_not_have_the_files(tmp_path: Path) -> None:
-    texts = {"ca": "# Zertifizierungsstelle für alle\n-----BEGIN CERTIFICATE-----\n", "own": "own", "key": "key"}
+    texts = {
+        "ca": "# Zertifizierungsstelle für alle\n-----BEGIN CERTIFICATE-----\n",
+        "certificate": "certificate",
+        "key": "key",
+    }
     files = {name: tmp_path / f"{name}.pem" for name in texts}
     for name, file in files.items():
         file.write_text(texts[name], encoding="utf-8")
-    ca, own, key = map(str, files.values())
-    security = Security(protocol="SSL", ca_file=ca, certificate_file=own, key_file=key)
+    ca, certificate, key = map(str, files.values())
+    security = Security(protocol="SSL", ca_file=ca, certificate_file=certificate, key_file=key)
     config = KafkaConfig(bootstrap_servers="broker:9093", topics=("orders",), security=security)
     options = spark_options(config)
     assert options["kafka.ssl.truststore.certificates"] == texts["ca"]
-    assert options["kafka.ssl.keystore.certificate.chain"] == texts["own"]
+    assert options["kafka.ssl.keystore.certificate.chain"] == texts["certificate"]
     assert options["kafka.ssl.keystore.key"] == texts["key"]
     assert not any(str(tmp_path) in value for value in options.values())
     # The other client runs on the node, where the files are.

@@ -15,7 +15,7 @@ from holdfast.errors import BatchError
 from holdfast.flow.batch import Cut, Done, Limits, Name
 from holdfast.flow.letter import Letter, LetterId
 from holdfast.leases.lease import Commit, Lease, Partition, new_lease
-from holdfast.sources.kafka.again import MessagesOfLetters
+from holdfast.sources.kafka.reading import MessageRebuilder
 from holdfast.sources.letters.reading import rows_of
 from holdfast.sources.letters.source import LettersSource, Sheaf, ids_of, sent_of
 from holdfast.sources.letters.spans import read, written
@@ -86,7 +86,7 @@ def test_letters_that_are_gone_fail_the_batch() -> None:
 
 
 def test_a_message_has_its_origin_and_its_value_and_nothing_else() -> None:
-    messages = MessagesOfLetters()
+    messages = MessageRebuilder()
     (row,) = messages.row(Letter(IDS[0], "my|topic|3", 17, "bad", "/w==", "base64")).to_pylist()
     told = {name: value for name, value in row.items() if value is not None}
     assert told == {"topic": "my|topic", "partition": 3, "offset": 17, "value": b"\xff"}
@@ -96,5 +96,5 @@ def test_a_message_has_its_origin_and_its_value_and_nothing_else() -> None:
 
 @pytest.mark.parametrize("name", ["topic", "partition", "offset", "value"])
 def test_what_a_letter_keeps_of_a_message_is_among_the_columns(name: str) -> None:
-    assert name in MessagesOfLetters.keeps
-    assert name in MessagesOfLetters().fields().names
+    assert name in MessageRebuilder.keeps
+    assert name in MessageRebuilder().fields().names

@@ -1,6 +1,6 @@
-"""What an archive holds: the commits of each topic partition, as their manifests tell.
+"""What an archive holds: the commits of each topic partition, from their manifests.
 
-Only manifests are read. A commit is the unit: its files may share a range of offsets when they lie in several places.
+Only manifests are read. A commit is the unit: its files may share a range of offsets if they lie in several folders.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class ArchivedFile:
 
     @property
     def is_dense(self) -> bool:
-        """Whether every offset from first to last is in it, so that row numbers tell offsets."""
+        """Whether it holds every offset from first to last, so that offsets follow from row numbers."""
         return self.rows == self.last - self.first + 1
 
 
@@ -47,7 +47,7 @@ class Commit:
 
 
 def partitions(bucket: Bucket) -> list[Name]:
-    """Topic partitions that have commits, in order. Lists all manifests' names."""
+    """Return the topic partitions that have commits, in order. Lists the names of all manifests."""
     found: dict[str, str] = {}
     for key in bucket.keys(COMMITS):
         found.setdefault(key.removeprefix(COMMITS).rpartition("/")[0], key)
@@ -56,12 +56,12 @@ def partitions(bucket: Bucket) -> list[Name]:
 
 
 def commits(bucket: Bucket, name: Name) -> list[Commit]:
-    """The commits of a topic partition in order, without those that were replaced.
+    """Return the commits of a topic partition in order, without those that were replaced.
 
     Raises `BatchError` where a manifest is missing.
     """
     newest_first = reversed(list(_in_order(bucket, name)))
-    return [Commit(first_offset(one), one.end["offset"], _files(one)) for one in standing(newest_first)]
+    return [Commit(first_offset(commit), commit.end["offset"], _files(commit)) for commit in standing(newest_first)]
 
 
 def _in_order(bucket: Bucket, name: Name) -> Iterator[Manifest]:
@@ -85,5 +85,5 @@ def _files(manifest: Manifest) -> tuple[ArchivedFile, ...]:
 def _manifest(bucket: Bucket, key: str) -> Manifest:
     data = bucket.read(key)
     if data is None:
-        raise BatchError(f"manifest {key} of the archive has vanished")
+        raise BatchError(f"manifest {key} of the archive no longer exists")
     return decode_manifest(data)

@@ -1,4 +1,4 @@
-"""Reading files of an archive back into Kafka's rows, in the order of their offsets."""
+"""Reads files of an archive back as Kafka rows, in the order of their offsets."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ DDL = (
     "headers ARRAY<STRUCT<key: STRING, value: BINARY>>"
 )
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
-OWN = pa.schema(
+KAFKA_SCHEMA = pa.schema(
     [
         ("topic", pa.string()),
         ("partition", pa.int32()),
@@ -77,16 +77,16 @@ class ArchiveRead:
         if len(portions) == 1:
             yield from portions[0]
             return
-        together = [rows for portion in portions for rows in portion]
-        if together:
-            # Several places of one commit: their files share a range of offsets.
-            table = pa.Table.from_batches(together).sort_by(ITEM_COLUMN)
+        batches = [rows for portion in portions for rows in portion]
+        if batches:
+            # Files of one commit in several output folders share a range of offsets.
+            table = pa.Table.from_batches(batches).sort_by(ITEM_COLUMN)
             yield from table.to_batches()
 
     def _of_file(self, batch: ArchivedBatch, file: ArchivedFile) -> Iterator[Any]:
         data = self.bucket.read(file.key)
         if data is None:
-            raise ValueError(f"{file.key} of the archive is not there")
+            raise ValueError(f"{file.key} of the archive does not exist")
         seen = 0
         for rows in batch.format.read(io.BytesIO(data)):
             whole = _kafka_rows(batch, file, rows, seen)
@@ -97,27 +97,31 @@ class ArchiveRead:
             if chosen.num_rows:
                 yield chosen
         if seen != file.rows:
-            raise ValueError(f"{file.key} of the archive has {seen} records and not {file.rows}")
+            raise ValueError(f"{file.key} of the archive has {seen} records instead of {file.rows}")
 
 
 def _kafka_rows(batch: ArchivedBatch, file: ArchivedFile, rows: Any, before: int) -> Any:
-    """The rows with all of Kafka's columns; what the format did not keep is null."""
+    """Return the rows with all of Kafka's columns; those that the format did not keep are null."""
     number = rows.num_rows
-    given = {name: rows.column(name).cast(OWN.field(name).type) for name in rows.schema.names if name in OWN.names}
+    given = {
+        name: rows.column(name).cast(KAFKA_SCHEMA.field(name).type)
+        for name in rows.schema.names
+        if name in KAFKA_SCHEMA.names
+    }
     given["topic"] = pa.repeat(pa.scalar(batch.topic), number)
     given["partition"] = pa.repeat(pa.scalar(batch.partition, pa.int32()), number)
     if "offset" not in given:
         given["offset"] = pa.array(range(file.first + before, file.first + before + number), pa.int64())
-    own = [given.get(name, pa.nulls(number, OWN.field(name).type)) for name in OWN.names]
-    lengths = [pc.fill_null(pc.binary_length(own[OWN.get_field_index(name)]), 0) for name in ("key", "value")]
+    data = [given.get(name, pa.nulls(number, KAFKA_SCHEMA.field(name).type)) for name in KAFKA_SCHEMA.names]
+    lengths = [pc.fill_null(pc.binary_length(data[KAFKA_SCHEMA.get_field_index(name)]), 0) for name in ("key", "value")]
     system = [
         pa.repeat(pa.scalar(batch.id), number),
         given["offset"],
         pa.nulls(number, pa.string()),
         pc.add(*lengths).cast(pa.int64()),
     ]
-    names = [BATCH_COLUMN, ITEM_COLUMN, FAULT_COLUMN, SIZE_COLUMN, *OWN.names]
-    return pa.RecordBatch.from_arrays([*system, *own], names=names)
+    names = [BATCH_COLUMN, ITEM_COLUMN, FAULT_COLUMN, SIZE_COLUMN, *KAFKA_SCHEMA.names]
+    return pa.RecordBatch.from_arrays([*system, *data], names=names)
 
 
 def _faulty(batch: ArchivedBatch, fault: Fault) -> Any:
@@ -128,5 +132,5 @@ def _faulty(batch: ArchivedBatch, fault: Fault) -> Any:
         pa.array([fault.encode()]),
         pa.array([0], pa.int64()),
     ]
-    names = [BATCH_COLUMN, ITEM_COLUMN, FAULT_COLUMN, SIZE_COLUMN, *OWN.names]
-    return pa.RecordBatch.from_arrays([*system, *(pa.nulls(1, one.type) for one in OWN)], names=names)
+    names = [BATCH_COLUMN, ITEM_COLUMN, FAULT_COLUMN, SIZE_COLUMN, *KAFKA_SCHEMA.names]
+    return pa.RecordBatch.from_arrays([*system, *(pa.nulls(1, field.type) for field in KAFKA_SCHEMA)], names=names)

@@ -41,7 +41,7 @@ class ArchiveSource(Source, OffsetPositions):
         end: int | None = None,
         policy: Callable[[str], UploadPolicy] | None = None,
     ) -> None:
-        """`policy` tells by topic how large a batch may be, as the source does whose place this one takes."""
+        """`policy` returns how large a batch of a topic may be, as for the Kafka source that this source replaces."""
         self._bucket = bucket
         self._formats = formats
         self._topics = frozenset(topics)
@@ -55,11 +55,11 @@ class ArchiveSource(Source, OffsetPositions):
         for name in self._names():
             chosen = self._formats.of(name.stream)
             missing = needed - chosen.keeps - {"topic", "partition"}
-            if "offset" in missing and all(file.is_dense for one in self._catalog(name) for file in one.files):
+            if "offset" in missing and all(file.is_dense for commit in self._catalog(name) for file in commit.files):
                 missing -= {"offset"}
             if missing:
                 raise Refused(
-                    f"the archive of topic {name.stream} is {chosen.extension}, which cannot give back "
+                    f"the archive of topic {name.stream} is {chosen.extension}, which does not keep "
                     f"{', '.join(sorted(missing))}; back up in the format `raw` to keep everything"
                 )
 
@@ -76,7 +76,7 @@ class ArchiveSource(Source, OffsetPositions):
             key=f"{name.stream}|{name.label}",
             group=name.stream,
             spec={"topic": name.stream, "partition": int(name.label), "start": start, "end": max(start, end)},
-            estimated_count=sum(file.rows for one in catalog for file in one.files),
+            estimated_count=sum(file.rows for commit in catalog for file in commit.files),
             index=int(name.label),
         )
 
@@ -99,7 +99,7 @@ class ArchiveSource(Source, OffsetPositions):
         until = min(end, chosen[-1].end) if chosen else end
         if policy.max_records is not None:
             until = min(until, start + policy.max_records)
-        size = sum(one.size for one in chosen)
+        size = sum(commit.size for commit in chosen)
         most = None if policy.max_bytes == sys.maxsize else policy.max_bytes
         return Cut(self.position(start), self.position(until), last=until >= end, size=size, max_bytes=most)
 
@@ -119,7 +119,7 @@ class ArchiveSource(Source, OffsetPositions):
         from holdfast.sources.archive.reading import ArchivedBatch
 
         name, start, end = self.name(batch.lease), batch.cut.start["offset"], batch.cut.end["offset"]
-        chosen = [one.files for one in self._catalog(name) if one.start < end and one.end > start]
+        chosen = [commit.files for commit in self._catalog(name) if commit.start < end and commit.end > start]
         return ArchivedBatch(
             batch.id, name.stream, int(name.label), start, end, tuple(chosen), self._formats.of(name.stream)
         )
@@ -128,12 +128,12 @@ class ArchiveSource(Source, OffsetPositions):
         try:
             names = [name for name in partitions(self._bucket) if not self._topics or name.stream in self._topics]
         except SinkUnavailable as away:
-            raise SourceUnavailable(f"the archive does not answer: {away}") from away
-        sent_again = next((name for name in names if not name.label.isdigit()), None)
-        if sent_again is not None:
+            raise SourceUnavailable(f"the archive does not respond: {away}") from away
+        redriven = next((name for name in names if not name.label.isdigit()), None)
+        if redriven is not None:
             raise Refused(
-                f"the archive has files of {sent_again.stream} {sent_again.label}, which is no Kafka partition: dead "
-                "letters that were sent again, and cannot be read in the order of offsets"
+                f"the archive has files of {redriven.stream} {redriven.label}, which is not a Kafka partition: they "
+                "hold redriven dead letters, and cannot be read in the order of offsets"
             )
         return names
 
@@ -143,19 +143,19 @@ class ArchiveSource(Source, OffsetPositions):
             try:
                 self._catalogs[name] = commits(self._bucket, name)
             except SinkUnavailable as away:
-                raise SourceUnavailable(f"the archive does not answer: {away}") from away
+                raise SourceUnavailable(f"the archive does not respond: {away}") from away
         return self._catalogs[name]
 
 
 def _within(catalog: Sequence[Commit], start: int, end: int, max_bytes: int) -> list[Commit]:
-    """Commits from `start` on, as many as fit; at least one that has records, if there is one."""
+    """Return commits from `start` on, as many as fit; at least one with records, if there is any."""
     chosen: list[Commit] = []
     size = 0
-    for one in catalog:
-        if one.end <= start or one.start >= end:
+    for commit in catalog:
+        if commit.end <= start or commit.start >= end:
             continue
-        if size and size + one.size > max_bytes:
+        if size and size + commit.size > max_bytes:
             break
-        chosen.append(one)
-        size += one.size
+        chosen.append(commit)
+        size += commit.size
     return chosen

@@ -1,7 +1,7 @@
 """The Kafka cluster as the node sees it: topics and their ids, ends of partitions, offsets of groups.
 
-Every call blocks up to a few seconds and raises `SourceUnavailable` when the brokers do not answer. Reading records is
-Spark's task; only single records are looked at here.
+Every call blocks for up to a few seconds and raises `SourceUnavailable` when the brokers do not respond. Spark reads
+the records; only single records are looked at here.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ NOT_SERVED = {
     "_UNKNOWN_TOPIC",
     "_NOENT",
 }
-"""What is said of a partition that is deleted, or that no broker leads right now."""
+"""Error names for a partition that is deleted, or that no broker leads right now."""
 DENIED = {"TOPIC_AUTHORIZATION_FAILED", "TOPIC_EXCEPTION"}
-"""What is said of a topic that we may not read, or whose name no topic can have; other topics are not concerned."""
+"""Error names for a topic that this client may not read, or whose name is invalid; other topics are unaffected."""
 TRUNCATED = "log truncation"
-"""In what librdkafka says of an offset whose log does not reach back to the leader that it was read from."""
+"""Part of librdkafka's message when the log before an offset is not the one that an earlier leader had."""
 
 
 _GLIMPSE: Mapping[str, Any] = {
@@ -43,10 +43,10 @@ _GLIMPSE: Mapping[str, Any] = {
     "fetch.message.max.bytes": 65536,
     "queued.max.messages.kbytes": 1024,
 }
-"""For a look at single records, also such that cannot be read yet."""
+"""Consumer properties for looking at single records, including those of open transactions."""
 
 
-class Place(NamedTuple):
+class TopicPartition(NamedTuple):
     """A partition of a topic."""
 
     topic: str
@@ -61,11 +61,11 @@ class LogEnd(NamedTuple):
     high: int
     """The first offset that no record has: the high watermark."""
     epoch: int | None = None
-    """Of the leader that told `stable`; None if the brokers do not tell."""
+    """Leader epoch of the broker that reported `stable`; None if it did not report one."""
 
 
 class Glimpse(NamedTuple):
-    """What is seen of a record without reading it."""
+    """Time and size of a record."""
 
     made_at: float
     """By Kafka's timestamp, in seconds since 1970."""
@@ -77,126 +77,132 @@ class Glimpse(NamedTuple):
 class Topic:
     name: str
     id: str
-    """Differs for a topic that was deleted and created anew; empty if the brokers do not tell."""
+    """A topic that was deleted and created again has another id; empty if the brokers do not report ids."""
     partitions: tuple[int, ...]
 
 
 class Cluster:
-    """One cluster, over connections that are opened when first needed."""
+    """One cluster. Connections are opened when first needed."""
 
     def __init__(self, properties: Mapping[str, str], isolation: str) -> None:
         self._properties = dict(properties)
         self._committed_only = isolation == "read_committed"
         self._admin: Any = None
-        self._peeking: Consumer | None = None
+        self._peek_consumer: Consumer | None = None
         self.denied: dict[str, str] = {}
-        """Topics that the brokers refused when they were last asked, and why."""
+        """Topics that the brokers refused at the last request, with the reason."""
 
     def topics(self, wanted: Callable[[str], bool]) -> list[Topic]:
-        """Topics whose name is wanted, sorted by name."""
-        listed = _answered("list topics", lambda: self._client().list_topics(timeout=PATIENCE))
+        """Return the topics whose name is wanted, sorted by name."""
+        listed = _responding("list topics", lambda: self._client().list_topics(timeout=PATIENCE))
         names = sorted(name for name in listed.topics if wanted(name))
         return self.described(names)
 
     def described(self, names: Sequence[str]) -> list[Topic]:
-        """These topics; one that does not exist is left out, and so is one that is denied."""
+        """Return these topics, without those that do not exist or are denied."""
         from confluent_kafka import KafkaError, KafkaException, TopicCollection
 
         if not names:
             return []
-        asked = self._client().describe_topics(TopicCollection(list(names)), request_timeout=PATIENCE)
+        futures = self._client().describe_topics(TopicCollection(list(names)), request_timeout=PATIENCE)
         found = []
-        for name, future in asked.items():
+        for name, future in futures.items():
             try:
-                told = future.result()
+                description = future.result()
             except KafkaException as error:
                 if self._is_denied(name, error) or error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
                     continue
                 raise SourceUnavailable(f"cannot describe topic {name}: {error.args[0].str()}") from error
             self.denied.pop(name, None)
-            partitions = tuple(sorted(one.id for one in told.partitions))
-            found.append(Topic(name, str(told.topic_id), partitions))
+            partitions = tuple(sorted(partition.id for partition in description.partitions))
+            found.append(Topic(name, str(description.topic_id), partitions))
         return found
 
-    def ends(self, places: Iterable[Place]) -> dict[Place, LogEnd]:
-        """Where the log of each ends, of those that are served."""
-        where, latest = list(places), _admin().OffsetSpec.latest()
-        # Both are under way at the same time.
-        asked = self._ask(where, latest, committed_only=False)
-        asked_stable = self._ask(where, latest, committed_only=True) if self._committed_only else None
-        highs = self._found(asked)
-        stables = highs if asked_stable is None else self._found(asked_stable)
-        return {place: _log_end(stables[place], highs[place]) for place in where if place in stables and place in highs}
+    def ends(self, topic_partitions: Iterable[TopicPartition]) -> dict[TopicPartition, LogEnd]:
+        """Return where the log of each ends; partitions that are not served are left out."""
+        wanted, latest = list(topic_partitions), _admin().OffsetSpec.latest()
+        # Both requests are in flight at the same time.
+        high_futures = self._list_offsets(wanted, latest, committed_only=False)
+        stable_futures = self._list_offsets(wanted, latest, committed_only=True) if self._committed_only else None
+        highs = self._results(high_futures)
+        stables = highs if stable_futures is None else self._results(stable_futures)
+        return {tp: _log_end(stables[tp], highs[tp]) for tp in wanted if tp in stables and tp in highs}
 
-    def starts(self, places: Iterable[Place]) -> dict[Place, int]:
-        """The first offset that is still there, of those that are served."""
-        found = self._found(self._ask(places, _admin().OffsetSpec.earliest(), committed_only=self._committed_only))
-        return {place: told.offset for place, told in found.items()}
+    def starts(self, topic_partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """Return the first offset that is still there; partitions that are not served are left out."""
+        found = self._results(
+            self._list_offsets(topic_partitions, _admin().OffsetSpec.earliest(), committed_only=self._committed_only)
+        )
+        return {tp: result.offset for tp, result in found.items()}
 
-    def at_time(self, places: Sequence[Place], milliseconds: int) -> dict[Place, int]:
-        """The first offset at or after that time; the end where there is none."""
+    def at_time(self, topic_partitions: Sequence[TopicPartition], milliseconds: int) -> dict[TopicPartition, int]:
+        """Return the first offset at or after that time, or the end of the log if there is none."""
         spec = _admin().OffsetSpec.for_timestamp(milliseconds)
-        found = self._found(self._ask(places, spec, committed_only=self._committed_only))
-        later = {place: told.offset for place, told in found.items() if told.offset >= 0}
-        ends = self.ends(place for place in places if place not in later)
-        return later | {place: end.stable for place, end in ends.items()}
+        found = self._results(self._list_offsets(topic_partitions, spec, committed_only=self._committed_only))
+        later = {tp: result.offset for tp, result in found.items() if result.offset >= 0}
+        ends = self.ends(tp for tp in topic_partitions if tp not in later)
+        return later | {tp: end.stable for tp, end in ends.items()}
 
-    def _ask(self, places: Iterable[Place], spec: Any, *, committed_only: bool) -> Mapping[Any, Any]:
-        from confluent_kafka import IsolationLevel, TopicPartition
+    def _list_offsets(
+        self, topic_partitions: Iterable[TopicPartition], spec: Any, *, committed_only: bool
+    ) -> Mapping[Any, Any]:
+        from confluent_kafka import IsolationLevel
+        from confluent_kafka import TopicPartition as KafkaPartition
 
         isolation = IsolationLevel.READ_COMMITTED if committed_only else IsolationLevel.READ_UNCOMMITTED
-        asked = {TopicPartition(*place): spec for place in places}
-        if not asked:
+        specs = {KafkaPartition(*tp): spec for tp in topic_partitions}
+        if not specs:
             return {}
-        told: Mapping[Any, Any] = self._client().list_offsets(
-            asked, isolation_level=isolation, request_timeout=PATIENCE
+        futures: Mapping[Any, Any] = self._client().list_offsets(
+            specs, isolation_level=isolation, request_timeout=PATIENCE
         )
-        return told
+        return futures
 
-    def _found(self, futures: Mapping[Any, Any]) -> dict[Place, Any]:
-        """Of each that is served: one that is gone or without a leader must not hold up the others."""
+    def _results(self, futures: Mapping[Any, Any]) -> dict[TopicPartition, Any]:
+        """Return results of the partitions that are served: one without a leader must not hold up the others."""
         from confluent_kafka import KafkaException
 
         found = {}
         for where, future in futures.items():
             try:
-                found[Place(where.topic, where.partition)] = future.result()
+                found[TopicPartition(where.topic, where.partition)] = future.result()
             except KafkaException as error:
                 if not self._is_denied(where.topic, error) and error.args[0].name() not in NOT_SERVED:
-                    told = f"cannot look up offsets of {where.topic}: {error.args[0].str()}"
-                    raise SourceUnavailable(told) from error
+                    message = f"cannot look up offsets of {where.topic}: {error.args[0].str()}"
+                    raise SourceUnavailable(message) from error
         return found
 
     def _is_denied(self, topic: str, error: Any) -> bool:
-        """Whether the error is of that topic alone; then it is kept for those who ask."""
+        """Return whether the error concerns that topic alone, and remember it in `denied`."""
         if error.args[0].name() not in DENIED:
             return False
         self.denied[topic] = error.args[0].str()
         return True
 
-    def committed(self, group: str, places: Sequence[Place]) -> dict[Place, int]:
-        """Offsets that a consumer group has committed."""
-        from confluent_kafka import Consumer, TopicPartition
+    def committed(self, group: str, topic_partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+        """Return the offsets that a consumer group has committed."""
+        from confluent_kafka import Consumer
+        from confluent_kafka import TopicPartition as KafkaPartition
 
         consumer = Consumer({**self._properties, "group.id": group, "enable.auto.commit": False})
         try:
-            asked = [TopicPartition(*place) for place in places]
-            told = _answered("read committed offsets", lambda: consumer.committed(asked, timeout=PATIENCE))
+            wanted = [KafkaPartition(*tp) for tp in topic_partitions]
+            committed = _responding("read committed offsets", lambda: consumer.committed(wanted, timeout=PATIENCE))
         finally:
             consumer.close()
-        for one in told:
-            if one.error is not None:
-                raise SourceUnavailable(f"cannot read offsets of {one.topic} committed by {group}: {one.error.str()}")
-        return {Place(one.topic, one.partition): one.offset for one in told if one.offset >= 0}
+        for partition in committed:
+            if (error := partition.error) is not None:
+                raise SourceUnavailable(f"cannot read offsets of {partition.topic} committed by {group}: {error.str()}")
+        return {TopicPartition(at.topic, at.partition): at.offset for at in committed if at.offset >= 0}
 
-    def peek(self, positions: Mapping[Place, int]) -> dict[Place, Glimpse]:
-        """The first record at or after each offset, of open transactions too, of those that answer in time."""
-        from confluent_kafka import TopicPartition
+    def peek(self, positions: Mapping[TopicPartition, int]) -> dict[TopicPartition, Glimpse]:
+        """Return the first record at or after each offset, also of open transactions, if it arrives in time."""
+        from confluent_kafka import TopicPartition as KafkaPartition
 
-        found: dict[Place, Glimpse] = {}
+        found: dict[TopicPartition, Glimpse] = {}
         consumer = self._reader()
-        with suppress(Exception):  # only a figure for people and an estimate of age
-            consumer.assign([TopicPartition(*place, offset) for place, offset in positions.items()])
+        with suppress(Exception):  # only the reported lag and an estimated age depend on it
+            consumer.assign([KafkaPartition(*tp, offset) for tp, offset in positions.items()])
             give_up = time.monotonic() + PEEK_PATIENCE
             waiting = set(positions)
             while waiting and (left := give_up - time.monotonic()) > 0:
@@ -204,49 +210,50 @@ class Cluster:
                 error = None if message is None else message.error()
                 if message is None or (error and error.name() != "_PARTITION_EOF"):
                     continue
-                place = Place(str(message.topic()), int(message.partition() or 0))
-                waiting.discard(place)
+                topic_partition = TopicPartition(str(message.topic()), int(message.partition() or 0))
+                waiting.discard(topic_partition)
                 if error:
                     continue  # only markers of transactions are left
                 size = len(message.key() or b"") + len(message.value() or b"")
-                found.setdefault(place, Glimpse(message.timestamp()[1] / 1000, size))
+                found.setdefault(topic_partition, Glimpse(message.timestamp()[1] / 1000, size))
                 # Not paused: a pause would outlive the assignment.
-                consumer.incremental_unassign([TopicPartition(*place)])
+                consumer.incremental_unassign([KafkaPartition(*topic_partition)])
             consumer.unassign()
         return found
 
-    def continued(self, positions: Mapping[Place, tuple[int, int]]) -> dict[Place, bool]:
-        """Whether all before an offset is what a leader of that epoch had there; of those that answer in time.
+    def continued(self, positions: Mapping[TopicPartition, tuple[int, int]]) -> dict[TopicPartition, bool]:
+        """Return whether the log before each offset is still the one that the leader of that epoch had.
 
-        False: the log was truncated below the offset, and what is there now came later.
+        False means that the log was truncated below the offset. Partitions that do not respond in time are left out.
         """
-        from confluent_kafka import Consumer, TopicPartition
+        from confluent_kafka import Consumer
+        from confluent_kafka import TopicPartition as KafkaPartition
 
-        own = {"group.id": "holdfast-peek", "enable.auto.commit": False, "auto.offset.reset": "error"}
-        consumer = Consumer({**self._properties, **own, **_GLIMPSE})
-        found: dict[Place, bool] = {}
+        extra = {"group.id": "holdfast-peek", "enable.auto.commit": False, "auto.offset.reset": "error"}
+        consumer = Consumer({**self._properties, **extra, **_GLIMPSE})
+        found: dict[TopicPartition, bool] = {}
         try:
             consumer.assign(
-                [TopicPartition(*place, offset, leader_epoch=epoch) for place, (offset, epoch) in positions.items()]
+                [KafkaPartition(*tp, offset, leader_epoch=epoch) for tp, (offset, epoch) in positions.items()]
             )
             give_up = time.monotonic() + PEEK_PATIENCE
             while len(found) < len(positions) and (left := give_up - time.monotonic()) > 0:
                 message = consumer.poll(left)
                 if message is not None and message.topic() is not None:
                     error = message.error()
-                    place = Place(str(message.topic()), int(message.partition() or 0))
-                    found[place] = error is None or TRUNCATED not in error.str()
+                    topic_partition = TopicPartition(str(message.topic()), int(message.partition() or 0))
+                    found[topic_partition] = error is None or TRUNCATED not in error.str()
         finally:
             consumer.close()
         return found
 
     def retention(self, topics: Sequence[str]) -> dict[str, float | None]:
-        """Seconds that topics keep their records by time; None for ever, or if we may not ask."""
+        """Return how many seconds topics keep records; None means for ever, or that this client may not ask."""
         from confluent_kafka import KafkaException
 
         resources = [_admin().ConfigResource(_admin().ResourceType.TOPIC, name) for name in topics]
         futures = self._client().describe_configs(resources, request_timeout=PATIENCE)
-        told = {}
+        retention: dict[str, float | None] = {}
         for resource, future in futures.items():
             try:
                 value = int(future.result()["retention.ms"].value)
@@ -254,14 +261,14 @@ class Cluster:
                 if error.args[0].name() not in DENIED:
                     raise SourceUnavailable(f"cannot read topic settings: {error.args[0].str()}") from error
                 value = -1
-            told[str(resource.name)] = None if value < 0 else value / 1000
-        return told
+            retention[str(resource.name)] = None if value < 0 else value / 1000
+        return retention
 
     def close(self) -> None:
-        if self._peeking is not None:
+        if self._peek_consumer is not None:
             with suppress(Exception):
-                self._peeking.close()
-        self._admin = self._peeking = None
+                self._peek_consumer.close()
+        self._admin = self._peek_consumer = None
 
     def _client(self) -> Any:
         if self._admin is None:
@@ -271,29 +278,29 @@ class Cluster:
     def _reader(self) -> Consumer:
         from confluent_kafka import Consumer
 
-        if self._peeking is None:
-            own = {"group.id": "holdfast-peek", "enable.auto.commit": False, "auto.offset.reset": "earliest"}
-            self._peeking = Consumer({**self._properties, **own, **_GLIMPSE})
-        return self._peeking
+        if self._peek_consumer is None:
+            extra = {"group.id": "holdfast-peek", "enable.auto.commit": False, "auto.offset.reset": "earliest"}
+            self._peek_consumer = Consumer({**self._properties, **extra, **_GLIMPSE})
+        return self._peek_consumer
 
 
 def _log_end(stable: Any, high: Any) -> LogEnd:
-    """Of two answers; more may have come between them, from another leader."""
-    # The epoch goes with what may be read: an earlier one would be taken for that of a log that was truncated.
+    """Combine two responses; records may have arrived between them, from another leader."""
+    # The epoch belongs to `stable`: an earlier epoch would look like that of a truncated log.
     return LogEnd(stable.offset, max(stable.offset, high.offset), stable.leader_epoch)
 
 
 def _admin() -> Any:
-    # Its types do not say what it exports.
+    # Its type stubs do not export the names.
     from confluent_kafka import admin
 
     return admin
 
 
-def _answered(what: str, ask: Callable[[], T]) -> T:
+def _responding(action: str, request: Callable[[], T]) -> T:
     from confluent_kafka import KafkaException
 
     try:
-        return ask()
+        return request()
     except KafkaException as error:
-        raise SourceUnavailable(f"the brokers do not answer: cannot {what}: {error.args[0].str()}") from error
+        raise SourceUnavailable(f"the brokers do not respond: cannot {action}: {error.args[0].str()}") from error

@@ -20,7 +20,7 @@ def _checked_pattern(text: str) -> str:
     try:
         re.compile(text)
     except re.error as error:
-        raise PydanticCustomError(VALUE_ERROR, f"is no regular expression: {error}") from None
+        raise PydanticCustomError(VALUE_ERROR, f"is not a regular expression: {error}") from None
     return text
 
 
@@ -28,39 +28,39 @@ Pattern = Annotated[str, AfterValidator(_checked_pattern)]
 
 
 class Security(Options):
-    """How the brokers are spoken to. Certificates and keys are PEM files."""
+    """How to connect to the brokers. Certificates and keys are PEM files."""
 
     protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = Field(
         "PLAINTEXT", description="Protocol of the brokers' listener."
     )
     sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] | None = Field(
-        None, description="How this client proves who it is, for the SASL protocols."
+        None, description="How this client authenticates, for the SASL protocols."
     )
     username: Secret | None = Field(None, description="User for SASL.")
     password: Secret | None = Field(None, description="Password for SASL.")
     ca_file: str | None = Field(
-        None, description="Certificates that the brokers' must be signed by; the system's else."
+        None, description="CA certificates that sign the brokers' certificates; the system's unless given."
     )
     certificate_file: str | None = Field(None, description="This client's certificate, for mutual TLS.")
-    key_file: str | None = Field(None, description="Its private key, without a password.")
+    key_file: str | None = Field(None, description="Private key of this client, without a password.")
 
 
 class Upload(Options):
-    """When the records of a Kafka partition become files. Each partition decides for itself."""
+    """When the records of a Kafka partition become files. Each partition is treated on its own."""
 
     max_bytes: Annotated[ByteSize, Field(gt=0)] = Field(
         "256MiB", validate_default=True, description="Bytes of keys and values, uncompressed, that make a batch."
     )
     max_records: PositiveCount | None = Field(None, description="Records that make a batch; no limit unless given.")
     max_age: Annotated[Duration, Field(gt=0)] = Field(
-        "5m", validate_default=True, description="A record is in a visible file after about this time at the latest."
+        "5m", validate_default=True, description="A record is in a visible file after about this time at most."
     )
     every: Annotated[Duration, Field(gt=0)] | None = Field(
-        None, description="Files also end at every multiple of this time on the clock, as in `5m`."
+        None, description="Files also end at every multiple of this time on the clock, for example `5m`."
     )
 
     def policy(self) -> UploadPolicy:
-        """As the flow knows it."""
+        """The same settings as an `UploadPolicy`."""
         return UploadPolicy(self.max_bytes, self.max_records, self.max_age, self.every)
 
 
@@ -73,27 +73,29 @@ class TopicUpload(Upload):
 class KafkaConfig(Options):
     """Topics of one Kafka cluster."""
 
-    bootstrap_servers: str = Field(description="Brokers to begin with: `host:port`, several with commas between.")
+    bootstrap_servers: str = Field(description="Brokers to connect to first: `host:port`, several separated by commas.")
     topics: tuple[str, ...] = Field((), description="Names of topics.")
     topics_pattern: Pattern | None = Field(None, description="Regular expression that matches whole names of topics.")
-    exclude: Pattern | None = Field(None, description="Topics whose whole name matches are left out.")
+    exclude: Pattern | None = Field(
+        None, description="Regular expression; topics whose whole name matches are left out."
+    )
     start: Start = Field(
         "earliest",
-        description="Where a partition begins that was never read, when the pipeline starts for the first time; "
+        description="Where a partition that was never read begins when the pipeline starts for the first time; "
         "topics and partitions that are found later begin at the earliest record.",
     )
     start_offset: Count | None = Field(None, description="With `start: offset`: the first offset to read.")
     start_time: datetime | None = Field(
-        None, description="With `start: time`: the first record at or after it; UTC unless it says otherwise."
+        None, description="With `start: time`: the first record at or after this time; UTC unless it names an offset."
     )
     start_group: str | None = Field(
-        None, description="With `start: group`: a consumer group whose committed offsets are taken over."
+        None, description="With `start: group`: a consumer group whose committed offsets are used."
     )
     discovery_interval: Annotated[Duration, Field(gt=0)] = Field(
         "30s", validate_default=True, description="How often new topics and partitions are looked for."
     )
     poll_interval: Annotated[Duration, Field(gt=0)] = Field(
-        "1s", validate_default=True, description="How often the ends of the partitions are looked at."
+        "1s", validate_default=True, description="How often the ends of the partitions are checked."
     )
     isolation: Literal["read_committed", "read_uncommitted"] = Field(
         "read_committed", description="Whether records of open and aborted transactions are left out."
@@ -101,23 +103,24 @@ class KafkaConfig(Options):
     on_loss: Literal["halt", "record"] = Field(
         "halt",
         description="What happens when the brokers deleted records before they were read: the partition halts, or the "
-        "gap is recorded in store and manifest and reading goes on. Either raises an alert.",
+        "gap is recorded in the store and the manifest and reading continues. Both raise an alert.",
     )
     upload: Upload = Field(default_factory=Upload, description="When records become files.")
     uploads: tuple[TopicUpload, ...] = Field((), description="Other policies for some topics; the first match counts.")
     commit_offsets: bool = Field(
-        True, description="Write what is visible to Kafka's consumer offsets too, so that lag tools see it."
+        True, description="Also commit published offsets to a Kafka consumer group, so that lag tools see them."
     )
     group: str | None = Field(
-        None, description="Consumer group for that; `holdfast-` and the pipeline's name unless given."
+        None, description="Consumer group for `commit_offsets`; `holdfast-` and the pipeline's name unless given."
     )
     headers: bool = Field(True, description="Read the headers of records.")
     security: Security = Field(default_factory=Security, description="TLS and SASL.")
     client_properties: dict[str, str | Secret] = Field(
-        default_factory=dict, description="More properties of librdkafka, which looks after offsets and topics."
+        default_factory=dict, description="Further properties of librdkafka, which reads topics and offsets."
     )
     spark_properties: dict[str, str | Secret] = Field(
-        default_factory=dict, description="More properties of the Java client with which Spark reads, without `kafka.`."
+        default_factory=dict,
+        description="Further properties of the Java client in Spark, without the prefix `kafka.`.",
     )
 
     @model_validator(mode="after")
@@ -132,4 +135,6 @@ class KafkaConfig(Options):
 
     def policy_of(self, topic: str) -> UploadPolicy:
         """The upload policy of a topic."""
-        return next((one.policy() for one in self.uploads if re.fullmatch(one.match, topic)), self.upload.policy())
+        return next(
+            (upload.policy() for upload in self.uploads if re.fullmatch(upload.match, topic)), self.upload.policy()
+        )

@@ -1,4 +1,4 @@
-"""Settings as the two clients want them: librdkafka on the node, Kafka's Java client in Spark."""
+"""Settings as properties of the two clients: librdkafka on the node, Kafka's Java client in Spark."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from holdfast.sources.kafka.config import KafkaConfig, Security
 
 
 def client_properties(config: KafkaConfig) -> dict[str, str]:
-    """For librdkafka."""
+    """Return the properties for librdkafka."""
     security = config.security
-    told = {
+    properties = {
         "bootstrap.servers": config.bootstrap_servers,
         "security.protocol": security.protocol,
         "sasl.mechanism": security.sasl_mechanism,
@@ -21,43 +21,45 @@ def client_properties(config: KafkaConfig) -> dict[str, str]:
         "ssl.ca.location": security.ca_file,
         "ssl.certificate.location": security.certificate_file,
         "ssl.key.location": security.key_file,
-        # A broker that is down is told once by us, not every second on stderr.
+        # holdfast reports a broker that is down once; librdkafka would log it to stderr every second.
         "log_level": "0",
         "socket.connection.setup.timeout.ms": "10000",
     }
-    return {name: value for name, value in told.items() if value is not None} | _revealed(config.client_properties)
+    return {name: value for name, value in properties.items() if value is not None} | _revealed(
+        config.client_properties
+    )
 
 
 def spark_options(config: KafkaConfig) -> dict[str, str]:
-    """For Spark's connector."""
-    told = {
+    """Return the options for Spark's connector."""
+    properties = {
         "bootstrap.servers": config.bootstrap_servers,
         "isolation.level": config.isolation,
-        # The defaults cost the broker three times the work and the reader a third of its speed.
+        # With the defaults the broker works three times as much and reading is a third slower.
         "max.poll.records": "10000",
         "max.partition.fetch.bytes": "4194304",
         "fetch.max.bytes": "52428800",
-        # A task reads what is there: without this each waits half a second for more when it comes to the log's end.
+        # Without this, each task waits half a second for more records at the end of the log.
         "fetch.max.wait.ms": "10",
         **_java_security(config.security),
         **_revealed(config.spark_properties),
     }
-    return {f"kafka.{name}": value for name, value in told.items()}
+    return {f"kafka.{name}": value for name, value in properties.items()}
 
 
 def _java_security(security: Security) -> dict[str, str]:
-    told: dict[str, str] = {"security.protocol": security.protocol}
+    properties: dict[str, str] = {"security.protocol": security.protocol}
     if security.sasl_mechanism is not None:
-        told["sasl.mechanism"] = security.sasl_mechanism
-        told["sasl.jaas.config"] = _login(security)
-    # Texts and no paths: executors on other machines do not have the files.
+        properties["sasl.mechanism"] = security.sasl_mechanism
+        properties["sasl.jaas.config"] = _login(security)
+    # Contents, not paths: executors on other machines do not have the files.
     if security.ca_file is not None:
-        told |= {"ssl.truststore.type": "PEM", "ssl.truststore.certificates": _text(security.ca_file)}
+        properties |= {"ssl.truststore.type": "PEM", "ssl.truststore.certificates": _text(security.ca_file)}
     if security.certificate_file is not None and security.key_file is not None:
-        told["ssl.keystore.type"] = "PEM"
-        told["ssl.keystore.certificate.chain"] = _text(security.certificate_file)
-        told["ssl.keystore.key"] = _text(security.key_file)
-    return told
+        properties["ssl.keystore.type"] = "PEM"
+        properties["ssl.keystore.certificate.chain"] = _text(security.certificate_file)
+        properties["ssl.keystore.key"] = _text(security.key_file)
+    return properties
 
 
 def _login(security: Security) -> str:

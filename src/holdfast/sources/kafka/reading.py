@@ -1,6 +1,7 @@
-"""Reading Kafka with Spark's own connector: explicit offset ranges of all batches in one frame.
+"""Reads Kafka with Spark's connector: the offset ranges of all batches in one DataFrame.
 
-Spark makes one task per Kafka partition and reads it in offset order, so a batch is never spread over tasks.
+Spark runs one task per Kafka partition and reads it in offset order, so a batch is never spread over several tasks.
+Dead letters are turned back into messages here too.
 """
 
 from __future__ import annotations
@@ -8,13 +9,17 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
+
+import pyarrow as pa
 
 from holdfast.flow.batch import Batch
+from holdfast.flow.fault import COLUMNS
+from holdfast.flow.letter import Letter
 from holdfast.flow.source import BATCH_COLUMN, FAULT_COLUMN, ITEM_COLUMN, SIZE_COLUMN
-from holdfast.sources.kafka.cluster import Place
+from holdfast.sources.kafka.cluster import TopicPartition
 from holdfast.sources.kafka.config import KafkaConfig
-from holdfast.sources.kafka.planning import place_of, range_of
+from holdfast.sources.kafka.planning import range_of, topic_partition_of
 from holdfast.sources.kafka.properties import spark_options
 
 if TYPE_CHECKING:
@@ -25,11 +30,11 @@ _HEADERS = "headers array<struct<key:string,value:binary>>"
 _DATA = "topic string, partition int, offset bigint, timestamp timestamp, timestamp_type int, key binary, value binary"
 _KAFKA_NAMES = {"timestamp_type": "timestampType"}
 POLL_TIMEOUT_MS = 30_000
-"""How long a task waits for records that the plan promised, before its batch is tried again."""
+"""How long a task waits for records that were planned before the attempt fails."""
 
 
 def data_columns(config: KafkaConfig) -> StructType:
-    """The data columns of every record."""
+    """Return the data columns of every record."""
     from pyspark.sql.types import StructType
 
     return cast("StructType", StructType.fromDDL(f"{_DATA}, {_HEADERS}" if config.headers else _DATA))
@@ -38,14 +43,14 @@ def data_columns(config: KafkaConfig) -> StructType:
 def frame(
     spark: SparkSession, config: KafkaConfig, batches: Sequence[Batch], columns: frozenset[str] | None = None
 ) -> DataFrame:
-    """The records of all batches; `_batch` is the number of a batch among them. `columns`: only these data columns."""
+    """Return the records of all batches; `_batch` is a batch's index. `columns`: only these data columns."""
     from pyspark.sql import functions as sql
 
     headers = config.headers and (columns is None or "headers" in columns)
     rows = _loaded(spark, config, batches, headers=headers)
     length = sql.coalesce(sql.octet_length("key"), sql.lit(0)) + sql.coalesce(sql.octet_length("value"), sql.lit(0))
     system = [
-        _number(batches).alias(BATCH_COLUMN),
+        _batch_index(batches).alias(BATCH_COLUMN),
         sql.col("offset").alias(ITEM_COLUMN),
         length.cast("long").alias(SIZE_COLUMN),
     ]
@@ -56,26 +61,26 @@ def frame(
 
 
 def _loaded(spark: SparkSession, config: KafkaConfig, batches: Sequence[Batch], *, headers: bool) -> DataFrame:
-    ranges = {place_of(batch.lease): found for batch in batches if (found := range_of(batch)) is not None}
+    ranges = {topic_partition_of(batch.lease): found for batch in batches if (found := range_of(batch)) is not None}
     if not ranges:
         schema = f"{_DATA}, {_HEADERS}" if headers else _DATA
         return spark.createDataFrame([], schema).withColumnsRenamed(_KAFKA_NAMES)
     reader = spark.read.format("kafka").options(**spark_options(config))
-    reader = reader.option("assign", _told({place: place.partition for place in ranges}, listed=True))
-    reader = reader.option("startingOffsets", _told({place: first for place, (first, _) in ranges.items()}))
-    reader = reader.option("endingOffsets", _told({place: end for place, (_, end) in ranges.items()}))
+    reader = reader.option("assign", _offsets_json({tp: tp.partition for tp in ranges}, listed=True))
+    reader = reader.option("startingOffsets", _offsets_json({tp: first for tp, (first, _) in ranges.items()}))
+    reader = reader.option("endingOffsets", _offsets_json({tp: end for tp, (_, end) in ranges.items()}))
     reader = reader.option("failOnDataLoss", "true").option("includeHeaders", str(headers).lower())
     return reader.option("kafkaConsumer.pollTimeoutMs", str(POLL_TIMEOUT_MS)).load()
 
 
-def _number(batches: Sequence[Batch]) -> Column:
-    """The number of a row's batch: looked up by partition in an array, which costs next to nothing per row."""
+def _batch_index(batches: Sequence[Batch]) -> Column:
+    """Return the index of a row's batch, looked up by partition in an array: that costs almost nothing per row."""
     from pyspark.sql import functions as sql
 
     by_topic: dict[str, dict[int, int]] = defaultdict(dict)
     for number, batch in enumerate(batches):
-        place = place_of(batch.lease)
-        by_topic[place.topic][place.partition] = number
+        topic_partition = topic_partition_of(batch.lease)
+        by_topic[topic_partition.topic][topic_partition.partition] = number
     chosen = sql.lit(None)
     for topic, numbers in by_topic.items():
         table = sql.lit([numbers.get(partition, -1) for partition in range(max(numbers) + 1)])
@@ -84,8 +89,54 @@ def _number(batches: Sequence[Batch]) -> Column:
     return chosen.cast("int")
 
 
-def _told(values: dict[Place, int], *, listed: bool = False) -> str:
+def _offsets_json(values: dict[TopicPartition, int], *, listed: bool = False) -> str:
     by_topic: dict[str, dict[str, int]] = defaultdict(dict)
-    for place, value in values.items():
-        by_topic[place.topic][str(place.partition)] = value
-    return json.dumps({topic: list(told.values()) for topic, told in by_topic.items()} if listed else by_topic)
+    for topic_partition, value in values.items():
+        by_topic[topic_partition.topic][str(topic_partition.partition)] = value
+    return json.dumps(
+        {topic: list(partitions.values()) for topic, partitions in by_topic.items()} if listed else by_topic
+    )
+
+
+KEPT = frozenset({"topic", "partition", "offset", "value"})
+"""Columns that a dead letter keeps of a message; the others are null."""
+
+
+class MessageRebuilder:
+    """Turns dead letters back into messages: the value, and topic, partition and offset from the origin."""
+
+    keeps = KEPT
+
+    def fields(self) -> StructType:
+        from pyspark.sql import types as kinds
+
+        # Not from a DDL string: that needs an active session.
+        header = kinds.StructType(
+            [kinds.StructField("key", kinds.StringType()), kinds.StructField("value", kinds.BinaryType())]
+        )
+        columns = {
+            "topic": kinds.StringType(),
+            "partition": kinds.IntegerType(),
+            "offset": kinds.LongType(),
+            "timestamp": kinds.TimestampType(),
+            "timestamp_type": kinds.IntegerType(),
+            "key": kinds.BinaryType(),
+            "value": kinds.BinaryType(),
+            "headers": kinds.ArrayType(header),
+        }
+        return kinds.StructType([kinds.StructField(name, kind) for name, kind in columns.items()])
+
+    def refusal(self, letter: Letter) -> str | None:
+        topic, bar, partition = letter.key.rpartition("|")
+        if not (topic and bar and partition.isdigit()):
+            return f"{letter.key!r} is not a partition of a topic"
+        return "it holds columns instead of the message" if letter.form == COLUMNS else None
+
+    def row(self, letter: Letter) -> Any:
+        from pyspark.sql.pandas.types import to_arrow_schema
+
+        topic, _, partition = letter.key.rpartition("|")
+        kept = {"topic": topic, "partition": int(partition), "offset": letter.item, "value": letter.record()}
+        schema = to_arrow_schema(self.fields(), timezone="UTC")
+        arrays = [pa.array([kept.get(field.name)], field.type) for field in schema]
+        return pa.RecordBatch.from_arrays(arrays, schema=schema)

@@ -1,4 +1,4 @@
-"""The source `kafka` on the node: which partitions there are, and where the next batch of each ends.
+"""The source `kafka` on the node: finds partitions, and plans and reads their batches.
 
 Kafka is the buffer: nothing is kept on local disk, and the position in the lease is the only one that counts.
 """
@@ -8,8 +8,10 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Iterator, Sequence
+from datetime import UTC
 from typing import TYPE_CHECKING, Any
 
+from holdfast.errors import SourceUnavailable
 from holdfast.events import Event, Notice
 from holdfast.flow.batch import Batch, Limits, Name, Plan
 from holdfast.flow.pipeline import ReportsEvents
@@ -26,24 +28,23 @@ from holdfast.flow.source import (
     UsesStoreClock,
 )
 from holdfast.leases.lease import Json, Lease, Partition
-from holdfast.sources.kafka.cluster import Cluster, Place, Topic
+from holdfast.sources.kafka.cluster import Cluster, Topic, TopicPartition
 from holdfast.sources.kafka.config import KafkaConfig
-from holdfast.sources.kafka.group import GroupOffsets
-from holdfast.sources.kafka.planning import EARLIEST, Planner, place_of, range_of
+from holdfast.sources.kafka.consumer_group import GroupOffsets
+from holdfast.sources.kafka.planning import EARLIEST, Planner, range_of, topic_partition_of
 from holdfast.sources.kafka.properties import client_properties
-from holdfast.sources.kafka.starting import starts_of
 
 if TYPE_CHECKING:
-    from holdfast.sources.kafka.again import MessagesOfLetters
+    from holdfast.sources.kafka.reading import MessageRebuilder
 
 NEAR_RETENTION = 0.5
-"""Part of a topic's retention from which on `max_age` is near it, and lag raises an alert."""
+"""Fraction of a topic's retention above which `max_age` causes a warning."""
 
 _TIMED_OUT = re.compile(
     r"java\.util\.concurrent\.TimeoutException: Cannot fetch record"
     r"|org\.apache\.kafka\.common\.errors\.(?:Timeout|Disconnect|Network|BrokerNotAvailable|NotLeaderOrFollower)Exception"
 )
-"""In what Spark says when its consumer has waited in vain for the brokers."""
+"""Errors of Spark's consumer when the brokers do not respond."""
 
 
 class KafkaSource(
@@ -70,40 +71,43 @@ class KafkaSource(
         self._config = config
         self._cluster = cluster or Cluster(client_properties(config), config.isolation)
         self._now = now
-        self._noticed: list[Event] = []
-        self._planner = Planner(config, self._cluster, self._time, self._tell)
+        self._events: list[Event] = []
+        self._planner = Planner(config, self._cluster, self._time, self._emit)
         self._groups: dict[str, GroupOffsets] = {}
-        self._told_anew: set[str] = set()
+        self._reported_recreated: set[str] = set()
         self.rediscover_after = config.discovery_interval
 
     def use_clock(self, now: Callable[[], float]) -> None:
         self._now = now
 
-    def _tell(self, event: Event) -> None:
-        self._noticed.append(event)
+    def _emit(self, event: Event) -> None:
+        self._events.append(event)
 
     def _time(self) -> float:
         return self._now()
 
     def open(self) -> None:
-        """As the interface says; also warns of records that Kafka may delete before they are due."""
+        """Implements `Source.open`; also warns if Kafka may delete records before `max_age`."""
         found = self._cluster.topics(self._is_wanted)
         for name in self._missing(found):
             denied = self._cluster.denied.get(name)
-            told = "does not exist yet; it is read once it does" if denied is None else f"may not be read: {denied}"
-            self._tell(Notice(f"topic {name} {told}"))
+            problem = "does not exist yet; it is read once it does" if denied is None else f"may not be read: {denied}"
+            self._emit(Notice(f"topic {name} {problem}"))
         self._planner.logs.learn_retention({topic.name for topic in found})
         for name, kept in self._planner.logs.kept.items():
             age = self._config.policy_of(name).max_age
             if kept is not None and age > kept * NEAR_RETENTION:
-                self._tell(
-                    Notice(f"topic {name} keeps records for {kept:g} s, and max_age is {age:g} s: raise one, lower one")
+                self._emit(
+                    Notice(
+                        f"topic {name} keeps records for {kept:g} s, and max_age is {age:g} s: "
+                        "raise the retention or lower max_age"
+                    )
                 )
 
     def _missing(self, found: Sequence[Topic]) -> list[str]:
-        """Topics that the settings name and that were not found; the cluster knows then which of them are denied."""
+        """Return topics that the settings name and that were not found; updates `denied` of the cluster."""
         missing = sorted(set(self._config.topics) - {topic.name for topic in found})
-        self._cluster.described(missing)  # a list of all topics leaves out what may not be read
+        self._cluster.described(missing)  # the list of all topics leaves out denied ones
         return missing
 
     def _is_wanted(self, topic: str) -> bool:
@@ -112,46 +116,49 @@ class KafkaSource(
             return False
         if topic in config.topics:
             return True
-        # What begins with two underscores is Kafka's own, unless it is asked for by name.
+        # Topics that begin with two underscores are internal to Kafka, unless they are listed by name.
         by_pattern = config.topics_pattern is not None and re.fullmatch(config.topics_pattern, topic) is not None
         return by_pattern and not topic.startswith("__")
 
     # --- discovery ---------------------------------------------------------------------------------------------
 
     def discover(self, state: dict[str, Any]) -> Iterator[Partition]:
-        """All partitions of all wanted topics. The start setting holds for those of the first complete run.
+        """Yield all partitions of all wanted topics. `start` applies to those of the first complete discovery.
 
-        For a topic that was denied then it holds when it is found. A topic that was created anew is left out.
+        It also applies to a topic that was denied at that time, once it is found. A topic that was deleted and created
+        again is left out.
         """
         topics = self._cluster.topics(self._is_wanted)
         denied = [name for name in self._missing(topics) if name in self._cluster.denied]
         late = set(state.get("denied", ())) if state.get("started") else {topic.name for topic in topics}
-        topics = [topic for topic in topics if self._is_the_first(topic, state.setdefault("ids", {}))]
-        places = [Place(topic.name, number) for topic in topics for number in topic.partitions if topic.name in late]
-        begins = starts_of(self._config, self._cluster, places) if places else {}
+        topics = [topic for topic in topics if self._is_first_incarnation(topic, state.setdefault("ids", {}))]
+        topic_partitions = [
+            TopicPartition(topic.name, number) for topic in topics for number in topic.partitions if topic.name in late
+        ]
+        begins = starts_of(self._config, self._cluster, topic_partitions) if topic_partitions else {}
         for topic in topics:
             for number in topic.partitions:
-                place = Place(topic.name, number)
-                yield self._partition(topic, place, begins.get(place, EARLIEST))
+                topic_partition = TopicPartition(topic.name, number)
+                yield self._partition(topic, topic_partition, begins.get(topic_partition, EARLIEST))
         kept = set(state.get("denied", ())) - {topic.name for topic in topics}
         state["denied"] = sorted(kept | (set() if state.get("started") else set(denied)))
         state["started"] = True
 
-    def _is_the_first(self, topic: Topic, ids: dict[str, str]) -> bool:
-        """Whether no other topic of that name was read: its partitions must not be mixed with those of the other."""
+    def _is_first_incarnation(self, topic: Topic, ids: dict[str, str]) -> bool:
+        """Return whether no other topic of that name was read before: their partitions must not be mixed."""
         if not topic.id or ids.setdefault(topic.name, topic.id) == topic.id:
             return True
-        if topic.id not in self._told_anew:
-            self._told_anew.add(topic.id)
-            self._tell(Notice(f"topic {topic.name} was deleted and created anew; its partitions are not read"))
+        if topic.id not in self._reported_recreated:
+            self._reported_recreated.add(topic.id)
+            self._emit(Notice(f"topic {topic.name} was deleted and created again; its partitions are not read"))
         return False
 
-    def _partition(self, topic: Topic, place: Place, begin: int | str) -> Partition:
+    def _partition(self, topic: Topic, topic_partition: TopicPartition, begin: int | str) -> Partition:
         return Partition(
-            key=f"{place.topic}|{place.partition}",
-            group=place.topic,
-            spec={"topic": place.topic, "partition": place.partition, "start": begin},
-            index=place.partition,
+            key=f"{topic_partition.topic}|{topic_partition.partition}",
+            group=topic_partition.topic,
+            spec={"topic": topic_partition.topic, "partition": topic_partition.partition, "start": begin},
+            index=topic_partition.partition,
             incarnation=topic.id,
         )
 
@@ -166,21 +173,23 @@ class KafkaSource(
     # --- afterwards --------------------------------------------------------------------------------------------
 
     def doubts(self, batches: Sequence[Batch]) -> dict[str, str]:
-        """Those of a topic that was deleted, or created anew, between the plan and the read."""
+        """Return batches whose topic was deleted, or created again, between planning and reading."""
         read = [batch for batch in batches if range_of(batch) is not None]
-        known = {batch.id: (place_of(batch.lease).topic, batch.lease.commit.incarnation) for batch in read}
-        now = {topic.name: topic.id for topic in self._cluster.described(sorted({name for name, _ in known.values()}))}
+        planned = {batch.id: (topic_partition_of(batch.lease).topic, batch.lease.commit.incarnation) for batch in read}
+        now = {
+            topic.name: topic.id for topic in self._cluster.described(sorted({name for name, _ in planned.values()}))
+        }
         return {
-            batch_id: f"topic {name} is not the one any more that was planned to be read"
-            for batch_id, (name, planned) in known.items()
-            if planned and now.get(name) != planned
+            batch_id: f"topic {name} was deleted or created again after the batch was planned"
+            for batch_id, (name, topic_id) in planned.items()
+            if topic_id and now.get(name) != topic_id
         }
 
     def is_away(self, error: str) -> bool:
         return _TIMED_OUT.search(error) is not None
 
     def staged(self, batch: Batch, end: Json, rows: int, size: int) -> None:
-        self._planner.tracking.learn(place_of(batch.lease), end["offset"], rows, size)
+        self._planner.tracking.learn(topic_partition_of(batch.lease), end["offset"], rows, size)
 
     def published(self, leases: Sequence[Lease]) -> None:
         if not self._config.commit_offsets:
@@ -191,22 +200,22 @@ class KafkaSource(
             group = self._config.group or f"holdfast-{lease.pipeline}"
             if group not in self._groups:
                 self._groups[group] = GroupOffsets(client_properties(self._config), group)
-            self._groups[group].advance({place_of(lease): lease.progress.position["offset"]})
+            self._groups[group].advance({topic_partition_of(lease): lease.progress.position["offset"]})
 
     def extents(self, leases: Sequence[Lease]) -> list[tuple[int, int] | None]:
-        places = [place_of(lease) for lease in leases]
-        ends, starts = self._cluster.ends(places), self._cluster.starts(places)
+        topic_partitions = [topic_partition_of(lease) for lease in leases]
+        ends, starts = self._cluster.ends(topic_partitions), self._cluster.starts(topic_partitions)
         return [
-            (_next_offset(lease, starts[place]), ends[place].high) if place in ends and place in starts else None
-            for place, lease in zip(places, leases, strict=True)
+            (_next_offset(lease, starts[tp]), ends[tp].high) if tp in ends and tp in starts else None
+            for tp, lease in zip(topic_partitions, leases, strict=True)
         ]
 
     def noticed(self) -> list[Event]:
         for group in self._groups.values():
             if (trouble := group.trouble()) is not None:
-                self._tell(Notice(trouble))
-        told, self._noticed = self._noticed, []
-        return told
+                self._emit(Notice(trouble))
+        events, self._events = self._events, []
+        return events
 
     def close(self) -> None:
         for group in self._groups.values():
@@ -215,10 +224,10 @@ class KafkaSource(
 
     # --- for Spark ---------------------------------------------------------------------------------------------
 
-    def rebuilder(self) -> MessagesOfLetters:
-        from holdfast.sources.kafka.again import MessagesOfLetters
+    def rebuilder(self) -> MessageRebuilder:
+        from holdfast.sources.kafka.reading import MessageRebuilder
 
-        return MessagesOfLetters()
+        return MessageRebuilder()
 
     def columns(self) -> Any:
         from holdfast.sources.kafka.reading import data_columns
@@ -232,8 +241,37 @@ class KafkaSource(
 
 
 def _next_offset(lease: Lease, first: int) -> int:
-    """What would be read next, if the log begins at `first`."""
-    told, begin = lease.progress.position, lease.spec["start"]
-    if told is not None:
-        return int(told["offset"])
+    """Return the offset to read next, if the log begins at `first`."""
+    position, begin = lease.progress.position, lease.spec["start"]
+    if position is not None:
+        return int(position["offset"])
     return first if begin == EARLIEST else int(begin)
+
+
+def starts_of(
+    config: KafkaConfig, cluster: Cluster, topic_partitions: Sequence[TopicPartition]
+) -> dict[TopicPartition, int]:
+    """Return first offsets by the start setting; a partition that is missing begins at its earliest record.
+
+    They are stored in the row when it is created: looked up later, `latest` would skip records. Raises
+    `SourceUnavailable` while a partition's offsets cannot be looked up.
+    """
+    if config.start == "latest":
+        return _complete(topic_partitions, {tp: end.stable for tp, end in cluster.ends(topic_partitions).items()})
+    if config.start == "offset" and config.start_offset is not None:
+        return dict.fromkeys(topic_partitions, config.start_offset)
+    if config.start == "time" and config.start_time is not None:
+        moment = config.start_time if config.start_time.tzinfo else config.start_time.replace(tzinfo=UTC)
+        return _complete(topic_partitions, cluster.at_time(topic_partitions, int(moment.timestamp() * 1000)))
+    if config.start == "group" and config.start_group is not None:
+        return cluster.committed(config.start_group, topic_partitions)
+    return {}
+
+
+def _complete(
+    topic_partitions: Sequence[TopicPartition], found: dict[TopicPartition, int]
+) -> dict[TopicPartition, int]:
+    """Return `found` if it covers all partitions: one that is not served right now must not begin elsewhere."""
+    if missing := [tp for tp in topic_partitions if tp not in found]:
+        raise SourceUnavailable(f"partition {missing[0].partition} of {missing[0].topic} is not served right now")
+    return found
