@@ -135,7 +135,10 @@ class Refused(HoldfastError):
 
 
 class Unavailable(HoldfastError):
-    """Something outside cannot be reached now; the same call may work later."""
+    """Something outside cannot be reached now; the same call may work later.
+
+    The S3 client and buckets raise it as it is: whether a source, a sink or a store was using them, the caller knows.
+    """
 
 
 class StoreUnavailable(Unavailable):
@@ -147,11 +150,11 @@ class AnswerLost(StoreUnavailable):
 
 
 class SourceUnavailable(Unavailable):
-    """The source did not answer."""
+    """The source does not respond."""
 
 
 class SinkUnavailable(Unavailable):
-    """The sink did not answer."""
+    """The sink does not respond."""
 
 
 class StoreError(HoldfastError):

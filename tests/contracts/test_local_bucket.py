@@ -14,7 +14,7 @@ import pytest
 
 from holdfast.buckets.bucket import Bucket, Published, StagedFile
 from holdfast.buckets.local import LocalBucket
-from holdfast.errors import Refused, SinkUnavailable
+from holdfast.errors import Refused, Unavailable
 from holdfast.sinks.files.sink import FilesSink
 from holdfast.testing.buckets import KEY, BucketBehaviour, staged
 from holdfast.testing.flows import MemoryBucket
@@ -66,11 +66,11 @@ def test_a_folder_that_is_a_link_out_of_the_root_is_refused(bucket: LocalBucket,
     (tmp_path / "outside").mkdir()
     (tmp_path / "outside" / "secret").write_text("x")
     (tmp_path / "root" / "way").symlink_to(tmp_path / "outside")
-    with pytest.raises(SinkUnavailable, match="leads out of"):
+    with pytest.raises(Unavailable, match="leads out of"):
         bucket.create("way/x", b"")
-    with pytest.raises(SinkUnavailable, match="leads out of"):
+    with pytest.raises(Unavailable, match="leads out of"):
         bucket.read("way/secret")
-    with pytest.raises(SinkUnavailable, match="leads out of"):
+    with pytest.raises(Unavailable, match="leads out of"):
         list(bucket.keys("way/"))
     assert list(bucket.keys("")) == ["a"]
     assert [path.name for path in (tmp_path / "outside").iterdir()] == ["secret"]
@@ -202,9 +202,9 @@ def test_trouble_is_told_so_that_a_person_can_act(
         raise OSError(number, os.strerror(number))
 
     monkeypatch.setattr(os, call, fail)
-    with pytest.raises(SinkUnavailable, match=said):
+    with pytest.raises(Unavailable, match=said):
         bucket.create(KEY, b"x")
-    with pytest.raises(SinkUnavailable, match=said):
+    with pytest.raises(Unavailable, match=said):
         bucket.publish([staged(bucket, b"x")])
 
 
@@ -212,9 +212,9 @@ def test_a_disk_that_fills_up_while_writing_is_told(bucket: LocalBucket) -> None
     writer = bucket.stage("_holdfast/staging/x", KEY)
     with Path("/dev/full").open("wb") as full:
         os.dup2(full.fileno(), writer._file.fileno())
-    with pytest.raises(SinkUnavailable, match="the disk is full"):
+    with pytest.raises(Unavailable, match="the disk is full"):
         writer.write(b"x" * 10_000_000)
-    with pytest.raises(SinkUnavailable, match="an earlier write has failed"):
+    with pytest.raises(Unavailable, match="an earlier write has failed"):
         writer.close()
 
 

@@ -14,7 +14,7 @@ from holdfast.audit.subject import Subject
 from holdfast.audit.verify import verify
 from holdfast.buckets.root import S3Options
 from holdfast.config.secrets import Secret
-from holdfast.errors import SinkUnavailable
+from holdfast.errors import Unavailable
 from tests.servers.s3 import ACCESS_KEY, REGION, SECRET_KEY, S3Server
 from tests.unit.audit.archive import Archive
 
@@ -106,5 +106,5 @@ def test_a_message_is_found(on_s3: OnS3) -> None:
 
 def test_a_bucket_that_is_not_there_or_lets_nobody_in_cannot_be_reached(on_s3: OnS3) -> None:
     for subject in (on_s3.subject(bucket="missing"), on_s3.subject(secret="wrong-secret")):
-        with pytest.raises(SinkUnavailable, match="cannot read s3://"):
+        with pytest.raises(Unavailable, match="cannot read s3://"):
             list(verify(subject, on_s3.archive.store))

@@ -18,7 +18,7 @@ import pyarrow.dataset as ds
 import pytest
 
 from holdfast.config.secrets import Secret
-from holdfast.errors import BatchError, Refused, SourceUnavailable
+from holdfast.errors import BatchError, Refused, Unavailable
 from holdfast.flow.batch import Batch, Close, Cut, Done, Limits
 from holdfast.flow.source import AfterPublish
 from holdfast.leases.lease import History, Lease, Progress
@@ -70,7 +70,7 @@ class Landing:
         return built
 
 
-def tidied(source: ObjectsSource, leases: Sequence[Lease]) -> Sequence[SourceUnavailable | None]:
+def tidied(source: ObjectsSource, leases: Sequence[Lease]) -> Sequence[Unavailable | None]:
     assert isinstance(source, AfterPublish)
     return source.after_publish(leases)
 
@@ -223,9 +223,9 @@ def test_a_server_that_is_down_is_unavailable_and_not_empty() -> None:
         with piece.place.opened() as stream:
             stream.read(10)
             server.stop()
-            with pytest.raises(SourceUnavailable):
+            with pytest.raises(Unavailable):
                 stream.read()
-        with pytest.raises(SourceUnavailable):
+        with pytest.raises(Unavailable):
             list(source.discover({}))
 
 

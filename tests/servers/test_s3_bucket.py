@@ -14,7 +14,7 @@ import pytest
 
 from holdfast.buckets.bucket import Bucket, Published, StagedFile
 from holdfast.buckets.s3 import S3Bucket
-from holdfast.errors import Refused, SinkUnavailable
+from holdfast.errors import Refused, Unavailable
 from holdfast.flow.names import staging_folder, staging_key
 from holdfast.leases.lease import Commit, Lease, Ownership, Status
 from holdfast.s3 import client as s3_client
@@ -92,7 +92,7 @@ class S3Behaviour(BucketBehaviour):
         wait(zombie._sending)
         bucket.discard([handle for _, handle in bucket.staged_under(staging_folder(NAME))])
         zombie.write(bytes(PART))
-        with pytest.raises(SinkUnavailable, match="aborted"):
+        with pytest.raises(Unavailable, match="aborted"):
             zombie.close()
         assert list(bucket.keys("")) == []
 

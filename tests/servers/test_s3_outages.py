@@ -15,7 +15,7 @@ import pytest
 
 from holdfast.buckets.bucket import Published, StagedFile
 from holdfast.buckets.s3 import S3Bucket
-from holdfast.errors import Refused, SinkUnavailable
+from holdfast.errors import Refused, Unavailable
 from holdfast.flow.names import staging_folder
 from holdfast.s3 import client as s3_client
 from holdfast.s3.access import Traits
@@ -56,7 +56,7 @@ def repeated(call: Callable[[], Result]) -> Result:
     while True:
         try:
             return call()
-        except SinkUnavailable:
+        except Unavailable:
             assert time.monotonic() < give_up_at
             time.sleep(0.05)
 
@@ -132,7 +132,7 @@ def test_a_server_that_is_away_is_unavailable_and_then_works_again(
     root.server.crash()
     try:
         for call in every_call(bucket, file):
-            with pytest.raises(SinkUnavailable, match=str(root.server.port)):
+            with pytest.raises(Unavailable, match=str(root.server.port)):
                 call()
     finally:
         root.server.start()
@@ -151,9 +151,9 @@ def test_a_server_that_hangs_is_not_waited_for_for_ever(
     bucket._traits = Traits("multipart", conditional_complete=True, conditional_copy=False)
     root.server.freeze()
     try:
-        with pytest.raises(SinkUnavailable, match="timeout"):
+        with pytest.raises(Unavailable, match="timeout"):
             bucket.publish([file])
-        with pytest.raises(SinkUnavailable, match="timeout"):
+        with pytest.raises(Unavailable, match="timeout"):
             bucket.create("a", b"mine")
     finally:
         root.server.thaw()
@@ -236,19 +236,19 @@ def test_a_server_that_asks_for_patience_is_unavailable(
 ) -> None:
     monkeypatch.setattr(s3_client, "_FIRST_PAUSE", 0.001)
     bucket = S3Bucket(access(grumbler(status, code)))
-    with pytest.raises(SinkUnavailable, match=code):
+    with pytest.raises(Unavailable, match=code):
         bucket.probe()
-    with pytest.raises(SinkUnavailable, match=code):
+    with pytest.raises(Unavailable, match=code):
         bucket.create("a", b"")
-    with pytest.raises(SinkUnavailable, match=code):
+    with pytest.raises(Unavailable, match=code):
         bucket.read("a")
 
 
 def test_a_permission_that_is_missing_later_is_told_and_waited_for(grumbler: Callable[[int, str], int]) -> None:
     bucket = S3Bucket(access(grumbler(403, "AccessDenied")))
-    with pytest.raises(SinkUnavailable, match="AccessDenied"):
+    with pytest.raises(Unavailable, match="AccessDenied"):
         bucket.create("a", b"")
-    with pytest.raises(SinkUnavailable, match="403"):
+    with pytest.raises(Unavailable, match="403"):
         bucket.has_staged([StagedFile({"place": "_holdfast/staging/a"}, "a", "")])
     with pytest.raises(Refused, match="AccessDenied"):
         bucket.probe()

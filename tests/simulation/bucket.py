@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 from holdfast.buckets.bucket import Bucket, Published, StagedFile, StagedWriter
-from holdfast.errors import SinkUnavailable
+from holdfast.errors import Unavailable
 from holdfast.leases.lease import Json
 from tests.simulation.faults import BUCKET_CALLS, CallFaults, Faults
 from tests.simulation.host import Host
@@ -130,7 +130,7 @@ class BucketServer:
 
 
 class BucketClient(Bucket):
-    """A node's connection. What raised `SinkUnavailable` may have been applied, in part, or be applied later."""
+    """A node's connection. What raised `Unavailable` may have been applied, in part, or be applied later."""
 
     def __init__(self, server: BucketServer, host: Host, latency: float, ttl: float) -> None:
         self._server = server
@@ -208,7 +208,7 @@ class BucketClient(Bucket):
         kernel, host = self._kernel, self._host
         if self._server.down_until > kernel.now:
             host.sleep(self._latency * roll)
-            raise SinkUnavailable("the bucket is down")
+            raise Unavailable("the bucket is down")
         fault = self._trouble.pick(roll)
         if fault is None:
             return
@@ -221,7 +221,7 @@ class BucketClient(Bucket):
             self._apply_somehow(fault, name, send, partly)
         kernel.note(host.name, f"{self._server.sink}.{name}", fault)
         host.sleep(self._ttl * (0.1 + 0.4 * kernel.random()))
-        raise SinkUnavailable("no answer")
+        raise Unavailable("no answer")
 
     def _apply_somehow(
         self, fault: str, name: str, send: Callable[[], object], partly: Callable[[], None] | None

@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from holdfast.errors import LeaseLost, SinkUnavailable, StagedDataGone
+from holdfast.errors import LeaseLost, StagedDataGone, Unavailable
 from holdfast.flow import names
 from holdfast.flow.batch import Batch, Name
 from holdfast.flow.commit import Committer, _receipts
@@ -236,7 +236,7 @@ def _cleaning_up_what_is_lost() -> Callable[..., None]:
         if isinstance(result, LeaseLost):
             for name, receipt in report.receipts.items():
                 sink: Any = self._sinks[name]
-                with suppress(SinkUnavailable):
+                with suppress(Unavailable):
                     sink._bucket.discard([file["staged"] for file in receipt["files"]])
         original(self, held, report, result)
 
@@ -244,5 +244,5 @@ def _cleaning_up_what_is_lost() -> Callable[..., None]:
 
 
 def _publish_at_once(sink: Any, receipt: Any) -> None:
-    with suppress(SinkUnavailable):
+    with suppress(Unavailable):
         sink._bucket.publish(files_sink._staged_files(receipt))

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from holdfast.errors import Halt, SinkUnavailable
+from holdfast.errors import Halt, Unavailable
 from holdfast.flow import commit
 from holdfast.flow.commit import Committer
 from holdfast.flow.holdings import Held, Holdings
@@ -141,7 +141,7 @@ def a_halt_is_only_put_off(put: Put) -> None:
     original = Publisher._settled
 
     def settled(self: Publisher, held: Held, results: dict[str, Any]) -> bool:
-        soft = {name: SinkUnavailable(str(one)) if isinstance(one, Halt) else one for name, one in results.items()}
+        soft = {name: Unavailable(str(one)) if isinstance(one, Halt) else one for name, one in results.items()}
         return original(self, held, soft)
 
     put(Publisher, "_settled", settled)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from holdfast.errors import Halt, PartitionError, Refused, SinkUnavailable, StoreUnavailable, UsageError
+from holdfast.errors import Halt, PartitionError, Refused, Unavailable, UsageError
 from holdfast.flow.batch import Name
 from holdfast.flow.generations import Generations
 from holdfast.flow.manifest import Manifest
@@ -180,7 +180,7 @@ class RangeReplacer:
 
     def run(self) -> None:
         site, host = self._site, self._host
-        trouble = (StoreUnavailable, SinkUnavailable, PartitionError, UsageError, Refused, Halt)
+        trouble = (Unavailable, PartitionError, UsageError, Refused, Halt)
         while not self._stopping and (site.set_aside or self._left()):
             host.wait(site.knobs.ttl * 2 * host.kernel.random())
             try:

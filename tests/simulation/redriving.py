@@ -11,7 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from holdfast.buckets.letters import FileLetters
-from holdfast.errors import Halt, LeaseLost, PartitionError, Refused, SinkUnavailable, StoreUnavailable, UsageError
+from holdfast.errors import Halt, LeaseLost, PartitionError, Refused, Unavailable, UsageError
 from holdfast.flow.batch import Batch, Limits, Name
 from holdfast.flow.fault import dead_letter, record_fault
 from holdfast.flow.letter import LetterId
@@ -42,7 +42,7 @@ SINK = "sink0"
 LOCK_TTLS = 2.0
 JOINS = 0.5
 """How likely somebody joins a run that goes on, instead of beginning another one."""
-TROUBLE = (StoreUnavailable, SinkUnavailable, PartitionError, UsageError, Refused, Halt, LeaseLost)
+TROUBLE = (Unavailable, PartitionError, UsageError, Refused, Halt, LeaseLost)
 
 
 class LettersOracle(Oracle):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from holdfast.errors import Halt, PartitionError, Refused, SinkUnavailable, StoreUnavailable, UsageError
+from holdfast.errors import Halt, PartitionError, Refused, Unavailable, UsageError
 from holdfast.flow.batch import Cut, Done, Name, Wait
 from holdfast.flow.generations import Generation, Generations
 from holdfast.leases.lease import FINISHED, Lease
@@ -216,7 +216,7 @@ class Replacer:
             host.wait(site.knobs.ttl * 2 * host.kernel.random())
             try:
                 self._act()
-            except (StoreUnavailable, SinkUnavailable, PartitionError, UsageError, Refused, Halt) as trouble:
+            except (Unavailable, PartitionError, UsageError, Refused, Halt) as trouble:
                 host.kernel.note(host.name, "tries again later", trouble)
 
     def _act(self) -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from holdfast.buckets.bucket import Bucket
-from holdfast.errors import BatchError, SinkUnavailable
+from holdfast.errors import BatchError, Unavailable
 from holdfast.flow.batch import Batch, Cut, Done, Limits, Name, Wait
 from holdfast.flow.engine import Engine, Failed, Report, Staged
 from holdfast.flow.names import file_key, staging_key
@@ -126,7 +126,7 @@ class LineEngine(Engine):
             end = self._dice.randrange(start + 1, end)
         try:
             receipts = {SINK: {"files": [_staged(self._buckets[batch.lease.pipeline], batch, end)]}}
-        except SinkUnavailable as swept:
+        except Unavailable as swept:
             # A node that was held up finds that the next owner has cleaned up behind it.
             return Failed(batch.id, str(swept), unavailable=True)
         last = batch.cut.last and end == batch.cut.end

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from holdfast.audit.place import STAGING, Listed, Place, is_key
-from holdfast.errors import SinkUnavailable
+from holdfast.errors import Unavailable
 
 _ABSENT = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
 
@@ -24,7 +24,7 @@ class Folder(Place):
     def listing(self) -> Iterator[Listed]:
         with self._told():
             if not self._path.is_dir():
-                raise SinkUnavailable(f"the folder {self._path} is not there")
+                raise Unavailable(f"the folder {self._path} is not there")
             waiting = [""]
             while waiting:
                 below = waiting.pop()
@@ -66,7 +66,7 @@ class Folder(Place):
         try:
             yield
         except OSError as error:
-            raise SinkUnavailable(f"cannot read {self._path}: {error}") from error
+            raise Unavailable(f"cannot read {self._path}: {error}") from error
 
 
 def _entries(path: Path) -> Iterator[os.DirEntry[str]]:

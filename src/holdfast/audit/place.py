@@ -18,7 +18,7 @@ class Listed(NamedTuple):
 
 
 class Place(ABC):
-    """One root. All calls block and raise `SinkUnavailable` when it does not answer. Threads may share it."""
+    """One root. All calls block and raise `Unavailable` when it does not answer. Threads may share it."""
 
     root: str
     """As the settings have it."""

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import Any, BinaryIO
 
 from holdfast.audit.place import STAGING, Listed, Place, is_key
-from holdfast.errors import SinkUnavailable, UsageError
+from holdfast.errors import Unavailable, UsageError
 
 TRIES = 5
 CONNECTIONS = 32
@@ -85,9 +85,9 @@ class S3Prefix(Place):
             yield []
         except ClientError as error:
             if error.response.get("Error", {}).get("Code") not in _ABSENT:
-                raise SinkUnavailable(f"cannot read {self.root}/{key}: {error}") from error
+                raise Unavailable(f"cannot read {self.root}/{key}: {error}") from error
         except (BotoCoreError, OSError) as error:
-            raise SinkUnavailable(f"cannot read {self.root}/{key}: {error}") from error
+            raise Unavailable(f"cannot read {self.root}/{key}: {error}") from error
 
 
 def _connect(options: Any) -> Any:

@@ -31,7 +31,7 @@ PAGE = 1000
 def verify(subject: Subject, store: Store, *, deep: bool = False) -> Iterator[PartitionProof | RootProof]:
     """A proof of each partition, and at last one of the root. Blocks; reads only.
 
-    Raises `SinkUnavailable` or `StoreUnavailable`: then nothing is proven and nothing is doubted.
+    Raises `Unavailable` or `StoreUnavailable`: then nothing is proven and nothing is doubted.
     """
     pool = ThreadPoolExecutor(THREADS, thread_name_prefix="holdfast-audit")
     try:

@@ -1,7 +1,7 @@
 """The bucket: an object store or a file system, seen through the few verbs that exactly-once needs.
 
 Keys are paths relative to the pipeline's root, made by `holdfast.flow.names`. All calls block and raise
-`SinkUnavailable` when the bucket does not answer; the same call may then be made again.
+`Unavailable` when the bucket does not answer; the same call may then be made again.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class Bucket(ABC):
         """Find out, with harmless objects of its own, whether this bucket holds what exactly-once needs of it.
 
         Called once when a sink opens, before anything else; what is found travels with copies pickled afterwards.
-        May be called again. Raises `Refused` when it does not hold or does not let us in, `SinkUnavailable` when it
+        May be called again. Raises `Refused` when it does not hold or does not let us in, `Unavailable` when it
         is away.
         """
         return Verdict("create and publish overwrite nothing", "files")

@@ -22,7 +22,7 @@ from typing import BinaryIO
 
 from holdfast.buckets.bucket import Bucket, Published, StagedFile
 from holdfast.buckets.folders import Folders, walk
-from holdfast.errors import Refused, SinkUnavailable
+from holdfast.errors import Refused, Unavailable
 from holdfast.flow.names import OURS
 from holdfast.leases.lease import Json
 
@@ -177,13 +177,13 @@ class LocalBucket(Bucket):
     # --- paths -------------------------------------------------------------------------------------------------
 
     def _path(self, key: str) -> Path:
-        """Where that object is. `ValueError` for what is no key, `SinkUnavailable` if it leads out of the root."""
+        """Where that object is. `ValueError` for what is no key, `Unavailable` if it leads out of the root."""
         if "\0" in key or any(part in {"", ".", ".."} for part in key.split("/")):
             raise ValueError(f"{key!r} is no key")
         path = self._root / key
         root, folder = os.path.realpath(self._root), os.path.realpath(path.parent)
         if os.path.commonpath([root, folder]) != root:
-            raise SinkUnavailable(f"{path.parent} leads out of {self._root} through a symbolic link; remove the link")
+            raise Unavailable(f"{path.parent} leads out of {self._root} through a symbolic link; remove the link")
         return path
 
     def _staged(self, handle: Json) -> Path:
@@ -222,7 +222,7 @@ class LocalWriter:
 
     def close(self) -> tuple[Json, int, str]:
         if not self._whole:
-            raise SinkUnavailable(f"cannot write {self._path}: an earlier write has failed")
+            raise Unavailable(f"cannot write {self._path}: an earlier write has failed")
         with self._dropping(), _told(f"write {self._path}"), self._file:
             self._file.flush()
             os.fsync(self._file.fileno())
@@ -259,7 +259,7 @@ def _told(doing: str) -> Iterator[None]:
         yield
     except OSError as error:
         reason = _REASONS.get(error.errno or 0) or error.strerror or str(error)
-        raise SinkUnavailable(f"cannot {doing}: {reason}") from error
+        raise Unavailable(f"cannot {doing}: {reason}") from error
 
 
 def _drop(maker: int, path: Path, file: BinaryIO) -> None:

@@ -25,7 +25,7 @@ class OwnedRoot:
     def claim(self, pipeline: str, *, alone: bool) -> None:
         """Take the root for this sink. `alone`: no other process may use it meanwhile. May be repeated.
 
-        Raises `Refused` if it belongs to another sink or is in use, `SinkUnavailable` if that cannot be told.
+        Raises `Refused` if it belongs to another sink or is in use, `Unavailable` if that cannot be told.
         """
         self._hold(alone=alone)
         owner = {"pipeline": pipeline, "sink": self._sink}

@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any, Self
 
 from holdfast.buckets.s3_staged import HIDDEN
-from holdfast.errors import Refused, SinkUnavailable
+from holdfast.errors import Refused, Unavailable
 from holdfast.s3.access import Staging, Traits
 from holdfast.s3.client import Denied, Exists, Missing, Unable
 from holdfast.s3.objects import S3Objects
@@ -34,7 +34,7 @@ class Finding:
 def probe(objects: S3Objects, wanted: Staging) -> tuple[Traits, str]:
     """How to stage here, and a sentence about it.
 
-    Raises `Refused` when the server must not be used so, `SinkUnavailable` when it does not answer.
+    Raises `Refused` when the server must not be used so, `Unavailable` when it does not answer.
     """
     bench = Bench(objects, f"{HIDDEN}probe/{uuid.uuid4().hex}/")
     try:
@@ -88,7 +88,7 @@ class Bench:
         try:
             yield
         finally:
-            with suppress(SinkUnavailable):
+            with suppress(Unavailable):
                 self._objects.delete(list(self._objects.keys(self._folder)))
 
     def check_create(self) -> None:
@@ -174,5 +174,5 @@ class _Upload:
         return self
 
     def __exit__(self, *_: object) -> None:
-        with suppress(Missing, SinkUnavailable):
+        with suppress(Missing, Unavailable):
             self._client.call("abort_multipart_upload", **self._named)

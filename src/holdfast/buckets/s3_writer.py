@@ -9,7 +9,7 @@ from concurrent.futures import Future
 from functools import partial
 from typing import Literal
 
-from holdfast.errors import BatchError, SinkUnavailable
+from holdfast.errors import BatchError, Unavailable
 from holdfast.leases.lease import Json
 from holdfast.s3.client import Missing
 from holdfast.s3.objects import PLACE, S3Objects
@@ -66,7 +66,7 @@ class S3Writer:
 
     def close(self) -> tuple[Json, int, str]:
         if not self._whole:
-            raise SinkUnavailable(f"cannot write {self._place}: an earlier write has failed")
+            raise Unavailable(f"cannot write {self._place}: an earlier write has failed")
         if self._upload is None and self._staging != "multipart":
             self._objects.put(self._place, self._part, {PLACE: self._place})
             handle: Json = {"place": self._place}
@@ -134,7 +134,5 @@ class S3Writer:
             if self._objects.metadata(self._place) is None:
                 raise self._swept() from gone
 
-    def _swept(self) -> SinkUnavailable:
-        return SinkUnavailable(
-            f"cannot write {self._place}: its upload was aborted, as a later owner of the lease does"
-        )
+    def _swept(self) -> Unavailable:
+        return Unavailable(f"cannot write {self._place}: its upload was aborted, as a later owner of the lease does")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from holdfast.errors import Halt, LeaseLost, SinkUnavailable, StoreError
+from holdfast.errors import Halt, LeaseLost, StoreError, Unavailable
 from holdfast.events import (
     AttemptFailed,
     BatchCommitted,
@@ -198,7 +198,7 @@ class Committer:
         except Halt as halt:
             self._coordinator.halt(held.lease, str(halt))
             self._holdings.drop(held)
-        except SinkUnavailable as away:
+        except Unavailable as away:
             self._publisher.put_off(held, away)
         except Exception as error:  # noqa: BLE001 - sinks are foreign code
             self.count_attempt(held, f"its commit could not be mended: {described(error)}")

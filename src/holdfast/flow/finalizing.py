@@ -47,13 +47,13 @@ class Finalizing(ABC):
 
     @abstractmethod
     def manifest(self, name: Name, sequence: int) -> Manifest | None:
-        """That commit; None if this sink has none of it. Raises `SinkUnavailable`, or `Halt` for a broken manifest."""
+        """That commit; None if this sink has none of it. Raises `Unavailable`, or `Halt` for a broken manifest."""
 
     @abstractmethod
     def finish(self, final: FinalPlace) -> str | None:
         """Tell the world that a place is final. Blocks. Answers what went wrong; None if everything is told.
 
-        Raises `SinkUnavailable`. At least once: a node that dies in the middle is followed by one that tells again.
+        Raises `Unavailable`. At least once: a node that dies in the middle is followed by one that tells again.
         """
 
     @abstractmethod

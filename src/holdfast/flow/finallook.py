@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from holdfast.errors import Interrupted, LeaseLost, SinkUnavailable, SourceUnavailable
+from holdfast.errors import Interrupted, LeaseLost, StoreUnavailable, Unavailable
 from holdfast.events import FinalizingFailed, LateRecords, PlaceFinalized, Unreachable
 from holdfast.flow.apart import call_apart
 from holdfast.flow.finality import PartitionView, PlaceView, TopicView, decode, encode
@@ -59,8 +59,9 @@ class FinalLook:
                 more = self._unread <= 0
         except Interrupted:
             raise
-        except SinkUnavailable as away:
-            emit(Unreachable("sink", str(away), self._output.interval, self._pipeline))
+        except Unavailable as away:
+            what = "store" if isinstance(away, StoreUnavailable) else "sink"
+            emit(Unreachable(what, str(away), self._output.interval, self._pipeline))
         except Exception as trouble:  # noqa: BLE001 - a broken manifest, a row too large: people must hear
             emit(FinalizingFailed(self._pipeline, "", "", 1, str(trouble) or repr(trouble)))
         pause = 0.0 if more else self._output.interval
@@ -108,8 +109,8 @@ class FinalLook:
         if not isinstance(self._source, KnowsExtents):
             return [None] * len(rows)
         try:
-            told = call_apart(self._source.extents, rows, SourceUnavailable)
-        except SourceUnavailable:
+            told = call_apart(self._source.extents, rows, Unavailable)
+        except Unavailable:
             return [None] * len(rows)
         return [None if isinstance(one, Exception) else one for one in told]
 

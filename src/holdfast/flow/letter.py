@@ -79,7 +79,7 @@ def letter_of(told: Mapping[str, Any], number: LetterId, at: float | None, redri
 
 
 class LetterBox(ABC):
-    """The dead letters of one sink. All calls block, may be repeated, and raise `SinkUnavailable`."""
+    """The dead letters of one sink. All calls block, may be repeated, and raise `Unavailable`."""
 
     @abstractmethod
     def letters(self) -> Iterator[Letter]:

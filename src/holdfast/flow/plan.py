@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from holdfast.errors import BatchError, BeyondRepair, Halt, LeaseLost, SourceUnavailable
+from holdfast.errors import BatchError, BeyondRepair, Halt, LeaseLost, Unavailable
 from holdfast.events import Unreachable
 from holdfast.flow.apart import call_apart, described
 from holdfast.flow.batch import Close, Cut, Done, Limits, Plan, Wait
@@ -37,8 +37,8 @@ class Planner:
         An error that the source raises for one partition is an attempt of that partition.
         """
         try:
-            plans = call_apart(self._ask, idle, SourceUnavailable)
-        except SourceUnavailable as away:
+            plans = call_apart(self._ask, idle, Unavailable)
+        except Unavailable as away:
             self.put_off(idle, "source", away)
             return []
         self._complete([held for held, plan in zip(idle, plans, strict=True) if isinstance(plan, Done)])

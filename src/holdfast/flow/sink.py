@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from holdfast.errors import Halt, SinkUnavailable, StagedDataGone
+from holdfast.errors import Halt, StagedDataGone, Unavailable
 from holdfast.flow.batch import Batch, Name
 from holdfast.flow.finalizing import Finalizing
 from holdfast.flow.letter import LetterBox
@@ -32,7 +32,7 @@ class Publication:
     receipt: Json
 
 
-PublishResult = Halt | StagedDataGone | SinkUnavailable | None
+PublishResult = Halt | StagedDataGone | Unavailable | None
 
 
 class Sink(ABC):
@@ -44,7 +44,7 @@ class Sink(ABC):
         """Check that this output belongs to this pipeline. `durable` says whether the store survives a restart.
 
         Returns what it found, in words for people, or None. Raises `Refused` when going on would put data at risk,
-        `SinkUnavailable` when the output does not respond.
+        `Unavailable` when the output does not respond.
         """
 
     def close(self) -> None:
@@ -81,7 +81,7 @@ class Witness(ABC):
     """The output itself records commits, so that a store that has lost writes is noticed."""
 
     @abstractmethod
-    def witness(self, taken: Sequence[tuple[Lease, Name]]) -> list[Halt | SinkUnavailable | None]:
+    def witness(self, taken: Sequence[tuple[Lease, Name]]) -> list[Halt | Unavailable | None]:
         """For each lease just taken, a `Halt` if the output knows more commits than the row. Raises nothing."""
 
 

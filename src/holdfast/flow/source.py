@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
-from holdfast.errors import SourceUnavailable
+from holdfast.errors import Unavailable
 from holdfast.flow.batch import Batch, Limits, Name, Plan
 from holdfast.flow.letter import Rebuilder
 from holdfast.leases.lease import Json, Lease, Partition
@@ -71,7 +71,7 @@ class Source(ABC):
     is read again."""
 
     def open(self) -> None:
-        """Check that the source is there and is what the settings say. Raises `SourceUnavailable` or `Refused`."""
+        """Check that the source is there and is what the settings say. Raises `Unavailable` or `Refused`."""
 
     def close(self) -> None:
         """Give back what was opened. May be called again; never raises."""
@@ -82,7 +82,7 @@ class Source(ABC):
 
         Runs on one node at a time, in a thread of its own. `state` is JSON shared by all nodes; changes to it are kept
         when the iteration ends. None is a sign of life, for where the search goes on for minutes and finds nothing.
-        Raises `SourceUnavailable`; then all of it is tried again later.
+        Raises `Unavailable`; then all of it is tried again later.
         """
 
     @abstractmethod
@@ -94,7 +94,7 @@ class Source(ABC):
         """For each lease, where its next batch ends, starting at its position.
 
         Returns (does not raise) a `BatchError` for a partition that cannot be read as it is, and a `Halt` where going
-        on would lose or mix up data. Raises `SourceUnavailable`. Any other error is an attempt of the partition for
+        on would lose or mix up data. Raises `Unavailable`. Any other error is an attempt of the partition for
         which it is raised: the call is made again for halves of the leases until that one is alone.
         """
 
@@ -169,7 +169,7 @@ class AfterPublish(ABC):
     """
 
     @abstractmethod
-    def after_publish(self, leases: Sequence[Lease]) -> Sequence[SourceUnavailable | None]:
+    def after_publish(self, leases: Sequence[Lease]) -> Sequence[Unavailable | None]:
         """Everything of these partitions is visible in all sinks; those for which this returns None are complete.
 
         Blocks. Called again for the others, and by another node if this one dies before it is recorded.
@@ -200,7 +200,7 @@ class KnowsExtents(ABC):
         """For each lease the next offset to read, and the first one that is not there yet; None where it is unknown.
 
         What is there and cannot be read yet counts, too: folders that it may belong to must stay open. Called by a
-        thread of its own. Raises `SourceUnavailable`.
+        thread of its own. Raises `Unavailable`.
         """
 
 
@@ -227,7 +227,7 @@ class MayChange(ABC):
     def doubts(self, batches: Sequence[Batch]) -> Mapping[str, str]:
         """By id, which of these batches may hold other data than was planned, and why. They are not committed.
 
-        Called while a job runs and when it has ended, by a thread of the engine. Raises `SourceUnavailable`.
+        Called while a job runs and when it has ended, by a thread of the engine. Raises `Unavailable`.
         """
 
 

@@ -76,7 +76,7 @@ class Room:
 class Staging(ABC):
     """One sink in one attempt of one task. Used by one thread; batches may come in any order and mixed.
 
-    `write` and `bury` raise `SinkUnavailable`, or anything else if this batch cannot be staged; the batch has then
+    `write` and `bury` raise `Unavailable`, or anything else if this batch cannot be staged; the batch has then
     failed, and `abandon` follows.
     """
 

@@ -15,7 +15,7 @@ from datetime import datetime
 from typing import Any, TypeVar
 
 from holdfast.config.secrets import Secret
-from holdfast.errors import SinkUnavailable
+from holdfast.errors import Unavailable
 from holdfast.s3 import small_objects as s3_quick
 from holdfast.s3.access import S3Access
 
@@ -42,11 +42,11 @@ class Exists(Exception):
         self.perhaps_ours = perhaps_ours
 
 
-class Denied(SinkUnavailable):
+class Denied(Unavailable):
     """The server does not let us: wrong keys, a missing permission, no such bucket. At start this is `Refused`."""
 
 
-class Unable(SinkUnavailable):
+class Unable(Unavailable):
     """The server answered that it takes no such request; to ask again will not help."""
 
 
@@ -65,7 +65,7 @@ class S3Client:
     def call(self, verb: str, take: Callable[[Any], Any] | None = None, /, **arguments: Any) -> Any:
         """The answer of `verb` on our bucket, or what `take` makes of it while it still streams in.
 
-        Blocks; repeats what may help. Raises `Missing`, `Exists`, or `SinkUnavailable` with the reason.
+        Blocks; repeats what may help. Raises `Missing`, `Exists`, or `Unavailable` with the reason.
         """
         from botocore.exceptions import BotoCoreError, ClientError
 
@@ -119,7 +119,7 @@ class S3Client:
         message = f"cannot {verb.replace('_', ' ')} {where}{at}: {_reason(error)}"
         if status in {401, 403} or code in _DENIED or _is_credentials(error):
             return Denied(message)
-        return Unable(message) if _is_hopeless(error) else SinkUnavailable(message)
+        return Unable(message) if _is_hopeless(error) else Unavailable(message)
 
 
 def _answers(futures: Sequence[Future[_Result]]) -> list[_Result]:
@@ -229,7 +229,7 @@ _opening = threading.Lock()
 
 
 def client_of(access: S3Access) -> S3Client:
-    """This process's client; made when it is first asked for. Raises `SinkUnavailable` if that cannot be done now."""
+    """This process's client; made when it is first asked for. Raises `Unavailable` if that cannot be done now."""
     from botocore.exceptions import BotoCoreError
 
     with _opening:
@@ -238,7 +238,7 @@ def client_of(access: S3Access) -> S3Client:
                 _clients[access] = S3Client(access)
             except (BotoCoreError, OSError) as error:
                 # It reads files of its own: without free descriptors they are said to be missing.
-                raise SinkUnavailable(f"cannot make a client for s3://{access.bucket}: {error}") from error
+                raise Unavailable(f"cannot make a client for s3://{access.bucket}: {error}") from error
         return _clients[access]
 
 

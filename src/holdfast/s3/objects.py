@@ -7,7 +7,7 @@ import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from holdfast.errors import Refused, SinkUnavailable
+from holdfast.errors import Refused, Unavailable
 from holdfast.s3.client import Exists, Missing, S3Client
 
 WRITE_ID = "holdfast-write"
@@ -17,7 +17,7 @@ _CHUNK = 1 << 20
 
 
 class S3Objects:
-    """The verbs on whole objects. All block; all raise `SinkUnavailable` when the server cannot be made to answer."""
+    """The verbs on whole objects. All block; all raise `Unavailable` when the server cannot be made to answer."""
 
     def __init__(self, client: S3Client, prefix: str) -> None:
         self.client = client
@@ -92,7 +92,7 @@ class S3Objects:
             errors = self.client.call("delete_objects", Delete=wanted).get("Errors", ())
             for error in errors:
                 if error.get("Code") not in {"NoSuchKey", "NotFound"}:
-                    raise SinkUnavailable(f"cannot delete {error.get('Key')}: {error.get('Code')}")
+                    raise Unavailable(f"cannot delete {error.get('Key')}: {error.get('Code')}")
 
     def move(self, key: str, to: str) -> bool:
         """As `Bucket.move`. Both are there for a moment."""
@@ -105,7 +105,7 @@ class S3Objects:
             source = {"Bucket": self.client.access.bucket, "Key": self.full(key)}
             self.client.call("copy_object", Key=self.full(to), CopySource=source)
             if self.size(to) != size:
-                raise SinkUnavailable(f"{to} is no copy of {key}, which was not touched")
+                raise Unavailable(f"{to} is no copy of {key}, which was not touched")
         self.delete([key])
         return True
 

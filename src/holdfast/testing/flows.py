@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from holdfast.buckets.bucket import Bucket, Published, StagedFile
-from holdfast.errors import BatchError, Refused, SinkUnavailable
+from holdfast.errors import BatchError, Refused, Unavailable
 from holdfast.flow.batch import Batch, Cut, Done, Limits, Name, Wait
 from holdfast.flow.engine import Advanced, Engine, Report, Staged
 from holdfast.flow.names import file_key, staging_key
@@ -103,7 +103,7 @@ def stage_numbers(bucket: Bucket, batch: Batch) -> dict[str, Json]:
 
 
 class MemoryBucket(Bucket):
-    """Objects in a dictionary. Set `away` to make every call raise `SinkUnavailable`."""
+    """Objects in a dictionary. Set `away` to make every call raise `Unavailable`."""
 
     def __init__(self) -> None:
         self.visible: dict[str, bytes] = {}
@@ -169,7 +169,7 @@ class MemoryBucket(Bucket):
 
     def _answer(self) -> None:
         if self.away:
-            raise SinkUnavailable("the bucket does not answer")
+            raise Unavailable("the bucket does not answer")
 
 
 class _MemoryWriter:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from holdfast.audit.proof import MOST_TOLD, Findings, PartitionProof
-from holdfast.errors import SinkUnavailable
+from holdfast.errors import Unavailable
 from holdfast.leases import transitions
 from holdfast.leases.lease import Counts, Lease, Status
 from tests.unit.audit.archive import PIPELINE, SINK, Archive
@@ -330,7 +330,7 @@ def test_a_manifest_that_points_out_of_the_root_is_a_doubt(archive: Archive) -> 
 def test_a_root_that_is_not_there_cannot_be_reached(tmp_path: Path) -> None:
     archive = Archive(tmp_path / "a")
     archive.root = tmp_path / "b"
-    with pytest.raises(SinkUnavailable, match="is not there"):
+    with pytest.raises(Unavailable, match="is not there"):
         archive.proofs()
 
 

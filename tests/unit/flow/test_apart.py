@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.errors import Interrupted, SourceUnavailable
+from holdfast.errors import Interrupted, Unavailable
 from holdfast.events import AttemptFailed, DiscoveryFailed, Notice, PartitionFailed, Unreachable
 from holdfast.flow.apart import call_apart
 from holdfast.flow.batch import Batch
@@ -23,7 +23,7 @@ ONCE = RetryLimits(max_retries=0)
 
 
 class Tidying(NumbersSource, AfterPublish):
-    def after_publish(self, leases: Sequence[Lease]) -> list[SourceUnavailable | None]:
+    def after_publish(self, leases: Sequence[Lease]) -> list[Unavailable | None]:
         return [None] * len(leases)
 
 
@@ -197,10 +197,10 @@ def test_a_call_that_returns_too_little_is_an_error() -> None:
     assert isinstance(result, ValueError)
 
 
-@pytest.mark.parametrize("error", [Interrupted("stop"), SourceUnavailable("away")])
+@pytest.mark.parametrize("error", [Interrupted("stop"), Unavailable("away")])
 def test_what_concerns_all_is_raised(error: Exception) -> None:
     def call(items: Sequence[str]) -> list[str]:
         raise error
 
     with pytest.raises(type(error)):
-        call_apart(call, ["a", "b"], SourceUnavailable)
+        call_apart(call, ["a", "b"], Unavailable)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from holdfast.errors import SinkUnavailable, SourceUnavailable
+from holdfast.errors import Unavailable
 from holdfast.events import BatchPublished, PartitionClosed, PartitionCompleted, PipelineFinished, Unreachable
 from holdfast.flow.batch import Close, Limits
 from holdfast.flow.sink import Publication, PublishResult, VisibleWhenStaged
@@ -26,9 +26,9 @@ class SettlingSource(NumbersSource, AfterPublish):
         self.away = False
         self.settled: list[tuple[str, list[int]]] = []
 
-    def after_publish(self, leases: Sequence[Lease]) -> list[SourceUnavailable | None]:
+    def after_publish(self, leases: Sequence[Lease]) -> list[Unavailable | None]:
         self.settled += [(lease.key, self.fleet.visible_of(lease.key)) for lease in leases]
-        return [SourceUnavailable("no answer") if self.away else None for _ in leases]
+        return [Unavailable("no answer") if self.away else None for _ in leases]
 
 
 def settling(sizes: dict[str, int], **sinks: Any) -> tuple[Fleet, SettlingSource]:
@@ -55,7 +55,7 @@ class Refusing(FilesSink):
     refuses = True
 
     def publish(self, publications: Sequence[Publication]) -> list[PublishResult]:
-        return [SinkUnavailable("down")] * len(publications) if self.refuses else list(super().publish(publications))
+        return [Unavailable("down")] * len(publications) if self.refuses else list(super().publish(publications))
 
 
 def test_nothing_is_settled_while_a_sink_has_not_published() -> None:

@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from holdfast.errors import AnswerLost
+from holdfast.errors import AnswerLost, Unavailable
 from holdfast.events import BatchCancelled, BatchPublished, PartitionHalted, PipelineFinished, RowsDropped, Unreachable
 from holdfast.flow.batch import Limits
 from holdfast.flow.engine import Advanced, Failed, Staged
@@ -170,6 +170,28 @@ def test_a_batch_that_waited_in_vain_for_its_source_says_so() -> None:
     node.turn()
     assert [(told.what, told.error) for told in fleet.told(Unreachable)] == [("source", "timed out")]
     assert fleet.row("p").history.attempts == 0
+
+
+def test_a_bucket_that_a_source_reads_and_that_does_not_respond_is_the_source_and_no_attempt() -> None:
+    fleet = Fleet({"p": 3})
+    source: Any = fleet.source
+    planned = source.plan
+
+    def plan(*_: Any) -> Any:
+        raise Unavailable("the bucket does not respond")
+
+    source.plan = plan
+    node = TestNode(fleet).start()
+    assert [(event.what, event.error) for event in fleet.told(Unreachable)] == [
+        ("source", "the bucket does not respond")
+    ]
+    assert fleet.row("p").history.attempts == 0
+    source.plan = planned
+    fleet.clock.wait(10)
+    node.turn()
+    node.stage("p")
+    node.turn()
+    assert fleet.visible() == [0, 1, 2]
 
 
 def test_batches_that_wait_for_the_same_thing_are_told_once_and_tried_again_together() -> None:

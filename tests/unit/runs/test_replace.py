@@ -14,7 +14,7 @@ from holdfast import assemble
 from holdfast.buckets.local import LocalBucket
 from holdfast.config.digest import digest_of
 from holdfast.config.models import Settings
-from holdfast.errors import Refused, SinkUnavailable, TransitionRefused, UsageError
+from holdfast.errors import Refused, TransitionRefused, Unavailable, UsageError
 from holdfast.events import Event
 from holdfast.flow.generations import Generation, Generations
 from holdfast.flow.run import RunStatus
@@ -248,11 +248,11 @@ def test_a_bucket_that_does_not_delete_what_is_staged_stops_it_before_anything_i
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def away(*_: Any) -> None:
-        raise SinkUnavailable("not now")
+        raise Unavailable("not now")
 
     monkeypatch.setattr(LocalBucket, "discard", away)
     before = site.visible()
-    with pytest.raises(SinkUnavailable):
+    with pytest.raises(Unavailable):
         site.carry_out(15)
     assert (site.visible(), site.plans()) == (before, [])
 

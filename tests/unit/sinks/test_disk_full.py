@@ -15,7 +15,7 @@ import pytest
 
 from holdfast.buckets.bucket import Published, StagedFile
 from holdfast.buckets.local import LocalBucket
-from holdfast.errors import SinkUnavailable
+from holdfast.errors import Unavailable
 from holdfast.flow.batch import Name
 from holdfast.flow.format import Format
 from holdfast.flow.staging import StagedBatch
@@ -87,7 +87,7 @@ def test_what_failed_for_want_of_room_is_staged_and_published_when_there_is_some
     # A link needs no room for the file's bytes, and a folder of its own is all that may be missing.
     try:
         assert bucket.publish([staged]) == [Published.DONE]
-    except SinkUnavailable:
+    except Unavailable:
         filling.unlink()
         assert bucket.publish([staged]) == [Published.DONE]
     assert list(bucket.keys("")) == [file["key"]]
@@ -96,7 +96,7 @@ def test_what_failed_for_want_of_room_is_staged_and_published_when_there_is_some
 def test_an_object_is_created_whole_or_not_at_all(small_disk: Path) -> None:
     bucket = LocalBucket(small_disk / "root")
     filling = _fill(small_disk)
-    with pytest.raises(SinkUnavailable, match="the disk is full"):
+    with pytest.raises(Unavailable, match="the disk is full"):
         bucket.create("_holdfast/commits/in/a/1.json", b"x" * CHUNK)
     filling.unlink()
     assert bucket.read("_holdfast/commits/in/a/1.json") is None

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.errors import Halt, Refused, SinkUnavailable, StagedDataGone
+from holdfast.errors import Halt, Refused, StagedDataGone, Unavailable
 from holdfast.flow.batch import Batch, Cut, Name
 from holdfast.flow.manifest import decode_manifest
 from holdfast.flow.names import manifest_key, staging_key
@@ -64,9 +64,9 @@ def test_publishing_may_be_repeated_by_anybody_also_when_the_staged_files_are_go
 
 def test_nothing_is_visible_before_the_manifest(sink: FilesSink, bucket: MemoryBucket) -> None:
     told = committed(bucket)
-    bucket.create = lambda key, data: (_ for _ in ()).throw(SinkUnavailable("down"))  # type: ignore[method-assign]
+    bucket.create = lambda key, data: (_ for _ in ()).throw(Unavailable("down"))  # type: ignore[method-assign]
     (result,) = sink.publish([told])
-    assert isinstance(result, SinkUnavailable)
+    assert isinstance(result, Unavailable)
     assert not bucket.data()
 
 

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from holdfast.buckets.bucket import StagedFile
 from holdfast.buckets.local import LocalBucket
-from holdfast.errors import BatchError, SinkUnavailable
+from holdfast.errors import BatchError, Unavailable
 from holdfast.flow.batch import Name
 from holdfast.flow.fault import record_fault
 from holdfast.flow.staging import StagedBatch
@@ -201,9 +201,9 @@ def test_trouble_while_making_room_is_told_to_the_batch_whose_file_it_was(
     with monkeypatch.context() as patched:
         patched.setattr(os, "fsync", _disk_is_full)
         desk.write(OTHER, *range(BLOCK_ROWS))
-    with pytest.raises(SinkUnavailable, match="the disk is full"):
+    with pytest.raises(Unavailable, match="the disk is full"):
         desk.write(BATCH, BLOCK_ROWS)
-    with pytest.raises(SinkUnavailable, match="the disk is full"):
+    with pytest.raises(Unavailable, match="the disk is full"):
         desk.staging.finish(BATCH)
     desk.staging.abandon(BATCH)
     assert [file["rows"] for file in desk.staging.finish(OTHER)["files"]] == [BLOCK_ROWS]

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from holdfast.errors import HoldfastError, SinkUnavailable
+from holdfast.errors import HoldfastError, Unavailable
 from holdfast.s3 import client as s3_client
 from holdfast.s3.access import S3Access
 from holdfast.s3.client import Exists, Missing, Unable
@@ -66,7 +66,7 @@ class Shelf:
     def call(self, verb: str, take: Callable[[Any], Any] | None = None, /, **arguments: Any) -> Any:
         self.asked.append((verb, arguments))
         if verb in self.away:
-            raise SinkUnavailable(f"cannot {verb}: the server is down")
+            raise Unavailable(f"cannot {verb}: the server is down")
         answer = getattr(self, verb)(**arguments)
         return answer if take is None else take(answer)
 

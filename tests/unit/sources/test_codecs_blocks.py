@@ -19,7 +19,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.errors import BatchError, SourceUnavailable
+from holdfast.errors import BatchError, Unavailable
 from holdfast.flow.fault import COLUMNS, Fault
 from holdfast.formats.avro import Avro as AvroFormat
 from holdfast.formats.avro import encoding
@@ -394,7 +394,7 @@ class Unreachable(io.BytesIO):
     def read(self, size: int | None = -1, /) -> bytes:
         self.reads += 1
         if self.reads > 1:
-            raise SourceUnavailable("the server does not answer")
+            raise Unavailable("the server does not answer")
         return super().read(min(size or 0, 30))
 
 
@@ -402,5 +402,5 @@ class Unreachable(io.BytesIO):
 def test_a_server_that_does_not_answer_is_no_damage(kind: str) -> None:
     make, codec = makers[kind]
     data = make(ROWS, 500)
-    with pytest.raises(SourceUnavailable):
+    with pytest.raises(Unavailable):
         list(codec.read(Unreachable(data), Range(0, len(data), len(data))))

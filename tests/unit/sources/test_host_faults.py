@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.errors import BatchError, SourceUnavailable
+from holdfast.errors import BatchError, Unavailable
 from holdfast.events import Unreachable
 from holdfast.flow.batch import Cut, Limits, Wait
 from holdfast.flow.fault import BATCH, UNAVAILABLE, decode_fault
@@ -133,7 +133,7 @@ def test_an_object_that_the_host_cannot_look_at_is_planned_later(
     assert isinstance(source.plan([lease], Limits())[0], Cut)
     monkeypatch.setattr(os, "stat", _raising(code))
     monkeypatch.setattr(Path, "stat", _raising(code))
-    with pytest.raises(SourceUnavailable):
+    with pytest.raises(Unavailable):
         source.plan([lease], Limits())
 
 

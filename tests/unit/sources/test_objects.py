@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from holdfast.errors import BatchError, Refused, SourceUnavailable
+from holdfast.errors import BatchError, Refused, Unavailable
 from holdfast.flow.batch import Cut, Done, Limits
 from holdfast.leases.lease import Lease, Partition, Progress
 from holdfast.sources.objects import PLUGIN
@@ -118,9 +118,9 @@ def test_a_folder_that_is_not_there_or_cannot_be_listed_is_an_error_and_not_empt
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     missing = source_of(tmp_path / "missing")
-    with pytest.raises(SourceUnavailable, match="not there"):
+    with pytest.raises(Unavailable, match="not there"):
         missing.open()
-    with pytest.raises(SourceUnavailable, match="not there"):
+    with pytest.raises(Unavailable, match="not there"):
         list(missing.discover({}))
     put(tmp_path, "file")
     with pytest.raises(Refused, match="no folder"):
@@ -131,7 +131,7 @@ def test_a_folder_that_is_not_there_or_cannot_be_listed_is_an_error_and_not_empt
         raise PermissionError(13, "Permission denied", str(path))
 
     monkeypatch.setattr(os, "scandir", no_permission)
-    with pytest.raises(SourceUnavailable, match="Permission denied"):
+    with pytest.raises(Unavailable, match="Permission denied"):
         list(source_of(tmp_path).discover({}))
 
 

@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from holdfast.errors import BatchError, Refused, SourceUnavailable
+from holdfast.errors import BatchError, Refused, Unavailable
 from holdfast.flow.batch import Batch, Close, Cut, Done, Limits
 from holdfast.flow.source import AfterPublish
 from holdfast.leases.lease import Counts, History, Lease, Progress
@@ -55,7 +55,7 @@ def at(lease: Lease, position: Any, *, dead: int = 0, attempts: int = 0) -> Leas
 # --- finding -------------------------------------------------------------------------------------------------------
 
 
-def tidied(source: ObjectsSource, leases: Sequence[Lease]) -> Sequence[SourceUnavailable | None]:
+def tidied(source: ObjectsSource, leases: Sequence[Lease]) -> Sequence[Unavailable | None]:
     assert isinstance(source, AfterPublish)
     return source.after_publish(leases)
 
@@ -143,7 +143,7 @@ def test_an_error_in_the_middle_of_the_listing_is_no_end_of_it() -> None:
     found = shelf.source().discover({})
     next(iter(found))
     shelf.away.add("list_objects_v2")
-    with pytest.raises(SourceUnavailable, match="down"):
+    with pytest.raises(Unavailable, match="down"):
         list(found)
 
 
@@ -326,7 +326,7 @@ def test_an_object_that_vanished_is_an_error_and_a_server_that_is_down_is_not() 
     source = shelf.source()
     (lease,) = leases(source)
     shelf.away.add("head_object")
-    with pytest.raises(SourceUnavailable):
+    with pytest.raises(Unavailable):
         planned(source, at(lease, None, attempts=1))
     shelf.away.clear()
     del shelf.items["a"]
@@ -394,7 +394,7 @@ def test_a_server_that_sends_nothing_is_unavailable_and_not_an_empty_object() ->
     shelf = Shelf()
     there = place(shelf, b"x" * 100)
     shelf.body = lambda _part: io.BytesIO(b"")
-    with there.opened() as stream, pytest.raises(SourceUnavailable, match="fewer bytes"):
+    with there.opened() as stream, pytest.raises(Unavailable, match="fewer bytes"):
         stream.read()
 
 
@@ -508,7 +508,7 @@ def test_a_server_that_is_away_is_told_and_asked_once_and_nothing_is_taken_for_d
     source = shelf.source(after_success="delete")
     finished = done(source, shelf)
     shelf.away.add("delete_object")
-    assert [type(away) for away in tidied(source, finished)] == [SourceUnavailable] * 3
+    assert [type(away) for away in tidied(source, finished)] == [Unavailable] * 3
     assert shelf.verbs["delete_object"] == 1
 
 

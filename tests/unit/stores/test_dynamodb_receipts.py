@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from holdfast.errors import Refused, RowTooLarge, RowUnreadable, SinkUnavailable, StoreUnavailable
+from holdfast.errors import Refused, RowTooLarge, RowUnreadable, StoreUnavailable, Unavailable
 from holdfast.leases.lease import Commit, Key, Lease
 from holdfast.stores.dynamodb import DynamodbConfig, SpillConfig, receipts
 from holdfast.stores.dynamodb.items import Item, item_of
@@ -48,7 +48,7 @@ class Memory:
 
     def _answer(self) -> None:
         if self.away:
-            raise SinkUnavailable("no answer")
+            raise Unavailable("no answer")
 
 
 class Row:
@@ -312,7 +312,7 @@ def test_a_folder_keeps_objects_and_leaves_nothing_behind(tmp_path: Path) -> Non
 def test_a_folder_that_is_not_mounted_is_away_and_not_empty(tmp_path: Path) -> None:
     place = FolderPlace(str(tmp_path / "mount"))
     for call in (lambda: place.read("a/1"), lambda: place.create("a/1", b""), lambda: list(place.keys(""))):
-        with pytest.raises(SinkUnavailable, match="no folder"):
+        with pytest.raises(Unavailable, match="no folder"):
             call()
     with pytest.raises(StoreUnavailable, match="no folder"):
         check_place(place, str(tmp_path / "mount"))

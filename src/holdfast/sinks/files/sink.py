@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.buckets.bucket import Bucket, Published, StagedFile
 from holdfast.buckets.ownership import OwnedRoot
-from holdfast.errors import BatchError, Halt, Refused, SinkUnavailable, StagedDataGone
+from holdfast.errors import BatchError, Halt, Refused, StagedDataGone, Unavailable
 from holdfast.flow.batch import Batch, Name
 from holdfast.flow.letter import LetterBox
 from holdfast.flow.manifest import Manifest, decode_manifest, manifest_of
@@ -111,15 +111,15 @@ class FilesSink(Sink, StagesByBatch, Witness, KeepsStaged, PublishesFiles, Resta
                 f"{self._stager.max_files}; keep the rows of a batch in one task, or raise max_files"
             )
 
-    def witness(self, taken: Sequence[tuple[Lease, Name]]) -> list[Halt | SinkUnavailable | None]:
+    def witness(self, taken: Sequence[tuple[Lease, Name]]) -> list[Halt | Unavailable | None]:
         return self._bucket.together([partial(self._ahead, lease, name) for lease, name in taken])
 
-    def _ahead(self, lease: Lease, name: Name) -> Halt | SinkUnavailable | None:
+    def _ahead(self, lease: Lease, name: Name) -> Halt | Unavailable | None:
         unknown = manifest_key(name, lease.commit.sequence + 1)
         try:
             if self._bucket.read(unknown) is None:
                 return None
-        except SinkUnavailable as away:
+        except Unavailable as away:
             return away
         return Halt(
             f"sink {self.name!r} has a manifest {unknown} that the store does not know: "
@@ -131,7 +131,7 @@ class FilesSink(Sink, StagesByBatch, Witness, KeepsStaged, PublishesFiles, Resta
 
     def _sweep(self, lease: Lease, name: Name) -> None:
         # What cannot be deleted now is garbage that nobody sees; the next owner tries again.
-        with suppress(SinkUnavailable):
+        with suppress(Unavailable):
             self._discard(self._stale(lease, name))
 
     def _stale(self, lease: Lease, name: Name) -> list[Json]:
@@ -155,7 +155,7 @@ class FilesSink(Sink, StagesByBatch, Witness, KeepsStaged, PublishesFiles, Resta
             self._witnessed(publication, files)
             for portion in self._bucket.portions(files):
                 self._make_visible(portion)
-        except (Halt, StagedDataGone, SinkUnavailable) as trouble:
+        except (Halt, StagedDataGone, Unavailable) as trouble:
             return trouble
         return None
 
@@ -211,7 +211,7 @@ class FilesSink(Sink, StagesByBatch, Witness, KeepsStaged, PublishesFiles, Resta
 
     def discard_staged(self, publications: Sequence[Publication]) -> None:
         handles = [file.handle for told in publications for file in _staged_files(told.receipt)]
-        with suppress(SinkUnavailable):  # a later owner's sweep finds them
+        with suppress(Unavailable):  # a later owner's sweep finds them
             self._discard(handles)
 
     def _discard(self, handles: Sequence[Json]) -> None:

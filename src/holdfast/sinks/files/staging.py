@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from holdfast.buckets.bucket import Bucket, StagedWriter
-from holdfast.errors import Refused, SinkUnavailable
+from holdfast.errors import Refused, Unavailable
 from holdfast.flow.fault import Fault, dead_letter, record_fault
 from holdfast.flow.format import Format, Formats
 from holdfast.flow.names import dead_letter_key, staging_key
@@ -163,7 +163,7 @@ class FilesStaging(Staging):
                 files.forget()
                 files.close()
         books = self._books.pop(batch.id, None)
-        with suppress(SinkUnavailable):
+        with suppress(Unavailable):
             self._stager.bucket.discard([] if books is None else [file["staged"] for file in books.entries])
 
     def _place(self, batch: StagedBatch, place: str, chosen: Format) -> _Place:

@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from holdfast.buckets.bucket import Bucket
-from holdfast.errors import SinkUnavailable
+from holdfast.errors import Unavailable
 from holdfast.flow.fault import ROW, Fault, dead_letter
 from holdfast.flow.letter import LetterId
 from holdfast.flow.names import dead_letter_key, staging_key
@@ -121,7 +121,7 @@ class _Files(Letters):
     def abandon(self, batch: StagedBatch) -> None:
         waiting = self._open.pop(batch.id, None)
         if waiting is not None:
-            with suppress(OSError, SinkUnavailable):
+            with suppress(OSError, Unavailable):
                 waiting.close()
 
 

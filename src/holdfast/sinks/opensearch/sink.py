@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 from holdfast.buckets.bucket import Bucket, Published, StagedFile
 from holdfast.buckets.letters import FileLetters
 from holdfast.buckets.ownership import OwnedRoot
-from holdfast.errors import Halt, Refused, SinkUnavailable, StagedDataGone
+from holdfast.errors import Halt, Refused, SinkUnavailable, StagedDataGone, Unavailable
 from holdfast.events import DocumentsIndexed, Event, Unreachable
 from holdfast.flow.batch import Batch, Name
 from holdfast.flow.letter import LetterBox
@@ -131,7 +131,7 @@ class OpenSearchSink(
             return None if not files else Halt(f"sink {self.name!r} has dead letters in files, and no place for them")
         try:
             told = self._bucket.publish(files)
-        except SinkUnavailable as away:
+        except Unavailable as away:
             return away
         for file, now in zip(files, told, strict=True):
             if now is Published.FOREIGN:
@@ -147,12 +147,12 @@ class OpenSearchSink(
     def discard_staged(self, publications: Sequence[Publication]) -> None:
         handles = [file.handle for told in publications for file in _staged_files(told.receipt)]
         if handles and self._bucket is not None:
-            with suppress(SinkUnavailable):
+            with suppress(Unavailable):
                 self._bucket.discard(handles)
 
     def sweep(self, taken: Sequence[tuple[Lease, Name]]) -> None:
         for lease, name in taken if self._bucket is not None else ():
-            with suppress(SinkUnavailable):
+            with suppress(Unavailable):
                 self._sweep(lease, name)
 
     def _sweep(self, lease: Lease, name: Name) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from holdfast.buckets.bucket import Bucket
-from holdfast.errors import BatchError, Refused, SinkUnavailable, SourceUnavailable
+from holdfast.errors import BatchError, Refused
 from holdfast.flow.batch import Batch, Cut, Done, Limits, Name, Plan
 from holdfast.flow.format import Format
 from holdfast.flow.source import OffsetPositions, Source
@@ -125,10 +125,7 @@ class ArchiveSource(Source, OffsetPositions):
         )
 
     def _names(self) -> list[Name]:
-        try:
-            names = [name for name in partitions(self._bucket) if not self._topics or name.stream in self._topics]
-        except SinkUnavailable as away:
-            raise SourceUnavailable(f"the archive does not respond: {away}") from away
+        names = [name for name in partitions(self._bucket) if not self._topics or name.stream in self._topics]
         redriven = next((name for name in names if not name.label.isdigit()), None)
         if redriven is not None:
             raise Refused(
@@ -140,10 +137,7 @@ class ArchiveSource(Source, OffsetPositions):
     def _catalog(self, name: Name) -> list[Commit]:
         """All commits of a topic partition, read once: what comes later is not part of this run."""
         if name not in self._catalogs:
-            try:
-                self._catalogs[name] = commits(self._bucket, name)
-            except SinkUnavailable as away:
-                raise SourceUnavailable(f"the archive does not respond: {away}") from away
+            self._catalogs[name] = commits(self._bucket, name)
         return self._catalogs[name]
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from holdfast.errors import BatchError, SinkUnavailable, SourceUnavailable
+from holdfast.errors import BatchError
 from holdfast.flow.batch import Batch, Cut, Done, Limits, Name, Plan
 from holdfast.flow.letter import LetterBox, LetterId, Rebuilder
 from holdfast.flow.source import OffsetPositions, Source
@@ -98,8 +98,6 @@ class LettersSource(Source, OffsetPositions):
             start, end = batch.cut.start["offset"], batch.cut.end["offset"]
             try:
                 letters: Any = self._box.fetch(ids_of(batch.lease)[start:end])
-            except SinkUnavailable as away:
-                raise SourceUnavailable(f"the dead letters cannot be read: {away}") from away
             except BatchError as gone:
                 letters = gone
             rows.append(rows_of(batch.id, letters, self._rebuilder, fields))

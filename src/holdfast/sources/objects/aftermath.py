@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from holdfast.errors import SinkUnavailable, SourceUnavailable
+from holdfast.errors import Unavailable
 from holdfast.events import Event, Notice
 from holdfast.s3.client import Exists, Missing, Unable, client_of
 from holdfast.sources.objects.config import ObjectsConfig
@@ -28,16 +28,16 @@ class Aftermath:
     def needed(self) -> bool:
         return self._deletes or bool(self._tags)
 
-    def after_publish(self, read: Sequence[tuple[S3Place, int]]) -> list[SourceUnavailable | None]:
+    def after_publish(self, read: Sequence[tuple[S3Place, int]]) -> list[Unavailable | None]:
         """Each object that was read to its end, and how many of its records became dead letters.
 
         Several at a time. Answers what kept it from being done.
         """
         if not read or not self.needed:
             return [None] * len(read)
-        away: list[SourceUnavailable] = []
+        away: list[Unavailable] = []
 
-        def tidy(one: tuple[S3Place, int]) -> SourceUnavailable | None:
+        def tidy(one: tuple[S3Place, int]) -> Unavailable | None:
             # A server that does not answer one request is not asked a hundred times: the node has other things to do.
             if not away and (told := self._tidied(*one)) is not None:
                 away.append(told)
@@ -49,7 +49,7 @@ class Aftermath:
         told, self._notices = self._notices, []
         return told
 
-    def _tidied(self, place: S3Place, dead: int) -> SourceUnavailable | None:
+    def _tidied(self, place: S3Place, dead: int) -> Unavailable | None:
         if dead and self._deletes:
             self._notices.append(Notice(f"{place.path} is not deleted: {dead} of its records are dead letters"))
             return None
@@ -59,8 +59,8 @@ class Aftermath:
             return None
         except Exists:
             self._notices.append(Notice(f"{place.path} was overwritten since it was read; it is left as it is"))
-        except SinkUnavailable as away:
-            return SourceUnavailable(str(away))
+        except Unavailable as away:
+            return away
         return None
 
     def _end(self, place: S3Place) -> None:

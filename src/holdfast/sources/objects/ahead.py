@@ -13,7 +13,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
-from holdfast.errors import SourceUnavailable
+from holdfast.errors import Unavailable
 from holdfast.sources.objects.pieces import Piece
 from holdfast.sources.objects.places import ObjectPlace, RandomBytes
 
@@ -105,7 +105,7 @@ def _fetched(places: Sequence[ObjectPlace]) -> list[bytes | Exception]:
     """Of each its bytes, or what is wrong with it. After one that cannot be reached none is asked for."""
     came: list[bytes | Exception] = []
     for place in places:
-        came.append(came[-1] if came and isinstance(came[-1], SourceUnavailable) else _one_fetched(place))
+        came.append(came[-1] if came and isinstance(came[-1], Unavailable) else _one_fetched(place))
     return came
 
 

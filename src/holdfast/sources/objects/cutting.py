@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from holdfast.errors import BatchError, BeyondRepair, Refused, SourceUnavailable
+from holdfast.errors import BatchError, BeyondRepair, Refused, Unavailable
 from holdfast.flow.batch import Batch, Cut, Done, Limits
 from holdfast.flow.source import SYSTEM_COLUMNS
 from holdfast.leases.lease import Json
@@ -35,7 +35,7 @@ class Cutting:
         self._config = config
 
     def next(self, place: ObjectPlace, position: Json, limits: Limits) -> Cut | Done | BatchError:
-        """Where the next batch of the object ends. Raises `SourceUnavailable`."""
+        """Where the next batch of the object ends. Raises `Unavailable`."""
         try:
             place.check()
             size, damage, item = place.size, damage_of(position), item_of(position)
@@ -59,7 +59,7 @@ class Cutting:
         start, end, most = planned.start["offset"], planned.end["offset"], self._config.split_bytes
         try:
             undivided = end - start > most and self._is_undivided(place)
-        except (BatchError, SourceUnavailable):
+        except (BatchError, Unavailable):
             undivided = True  # the task that opens it tells what is wrong with it; other objects are read meanwhile
         return cut(Piece(batch_id, place, start, end, undivided), most)
 
@@ -71,7 +71,7 @@ class Cutting:
         try:
             if self._items_are_bytes(place):
                 whole = replace(whole, start=first or start, end=end if until is None else until)
-        except (BatchError, SourceUnavailable):
+        except (BatchError, Unavailable):
             pass  # read from its beginning, it gives the same records
         return replace(whole, most=planned.max_records)
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from holdfast.errors import SourceUnavailable
+from holdfast.errors import Unavailable
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class Selection:
 def find(folder: Path, selection: Selection) -> Iterator[Found]:
     """Files of the selection, sorted by path. Follows no symbolic links.
 
-    Raises `SourceUnavailable` if a folder cannot be listed: an error is not an empty folder.
+    Raises `Unavailable` if a folder cannot be listed: an error is not an empty folder.
     """
     for path in _walk(folder, ""):
         if path not in selection:
@@ -46,7 +46,7 @@ def find(folder: Path, selection: Selection) -> Iterator[Found]:
         except FileNotFoundError:
             continue  # deleted since the folder was listed
         except OSError as error:
-            raise SourceUnavailable(f"cannot look at {folder / path}: {error.strerror}") from error
+            raise Unavailable(f"cannot look at {folder / path}: {error.strerror}") from error
         yield Found(path, facts.st_size, facts.st_mtime_ns)
 
 
@@ -57,9 +57,9 @@ def _walk(folder: Path, at: str) -> Iterator[str]:
     except FileNotFoundError:
         if at:
             return  # deleted since its parent was listed
-        raise SourceUnavailable(f"the folder {folder} is not there") from None
+        raise Unavailable(f"the folder {folder} is not there") from None
     except OSError as error:
-        raise SourceUnavailable(f"cannot list {folder / at}: {error.strerror}") from error
+        raise Unavailable(f"cannot list {folder / at}: {error.strerror}") from error
     for name in names:
         if name.endswith("/"):
             yield from _walk(folder, at + name)

@@ -5,10 +5,9 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 
-from holdfast.errors import Refused, SinkUnavailable, SourceUnavailable
+from holdfast.errors import Refused
 from holdfast.s3.access import S3Access
 from holdfast.s3.client import Denied, client_of
 from holdfast.sources.objects.config import ObjectsConfig
@@ -43,18 +42,16 @@ class BucketListing:
         self._times = bucket if bucket.given else config
 
     def check(self) -> None:
-        """Raise `Refused` if we may not list it, `SourceUnavailable` if that cannot be told now."""
+        """Raise `Refused` if we may not list it, `Unavailable` if that cannot be told now."""
         try:
             client_of(self.access).call("list_objects_v2", Prefix=self.prefixes[0], MaxKeys=1)
         except Denied as denied:
             raise Refused(str(denied)) from denied
-        except SinkUnavailable as away:
-            raise SourceUnavailable(str(away)) from away
 
     def objects(self, now: float) -> Iterator[S3Object | None]:
         """The objects in order of keys; None now and then, where none is chosen for long.
 
-        `now` is when the scan began. Raises `SourceUnavailable`: an error is not the end of the listing.
+        `now` is when the scan began. Raises `Unavailable`: an error is not the end of the listing.
         """
         start, end = self._times.window(now)
         passed = 0
@@ -87,9 +84,8 @@ class BucketListing:
 def listed(access: S3Access, prefix: str, *, deep: bool = True) -> Iterator[S3Object]:
     """What is below the prefix, sorted, page by page; without `deep` not what is in folders below it."""
     only = {} if deep else {"Delimiter": "/"}
-    with answered():
-        for entry in client_of(access).pages("list_objects_v2", "Contents", Prefix=prefix, **only):
-            yield S3Object(entry["Key"], entry["Size"], entry["ETag"], entry["LastModified"].timestamp())
+    for entry in client_of(access).pages("list_objects_v2", "Contents", Prefix=prefix, **only):
+        yield S3Object(entry["Key"], entry["Size"], entry["ETag"], entry["LastModified"].timestamp())
 
 
 def prefixes_below(access: S3Access, prefix: str, depth: int) -> Iterator[tuple[str, bool]]:
@@ -101,20 +97,9 @@ def prefixes_below(access: S3Access, prefix: str, depth: int) -> Iterator[tuple[
         yield prefix, True
         return
     yield prefix, False
-    with answered():
-        folders = client_of(access).pages("list_objects_v2", "CommonPrefixes", Prefix=prefix, Delimiter="/")
-        for folder in folders:
-            if not _OURS.search(folder["Prefix"]):
-                yield from prefixes_below(access, folder["Prefix"], depth - 1)
-
-
-@contextmanager
-def answered() -> Iterator[None]:
-    """What the client tells of a sink is here of a source."""
-    try:
-        yield
-    except SinkUnavailable as away:
-        raise SourceUnavailable(str(away)) from away
+    for folder in client_of(access).pages("list_objects_v2", "CommonPrefixes", Prefix=prefix, Delimiter="/"):
+        if not _OURS.search(folder["Prefix"]):
+            yield from prefixes_below(access, folder["Prefix"], depth - 1)
 
 
 def outermost(prefixes: Sequence[str]) -> list[str]:

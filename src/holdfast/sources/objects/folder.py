@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from holdfast.errors import Refused, SourceUnavailable
+from holdfast.errors import Refused, Unavailable
 from holdfast.events import Event, Unreachable
 from holdfast.flow.batch import Batch, Limits, Name, Plan, Wait
 from holdfast.leases.lease import Lease
@@ -45,9 +45,9 @@ class FolderSite(Site):
         try:
             there = self._folder.exists()
         except OSError as error:
-            raise SourceUnavailable(f"cannot look at {self._folder}: {error.strerror}") from error
+            raise Unavailable(f"cannot look at {self._folder}: {error.strerror}") from error
         if not there:
-            raise SourceUnavailable(f"the folder {self._folder} is not there")
+            raise Unavailable(f"the folder {self._folder} is not there")
 
     def admit(self, state: dict[str, Any]) -> None:
         folder = str(self._folder)
@@ -77,7 +77,7 @@ class FolderSite(Site):
     def plan(self, lease: Lease, limits: Limits) -> Plan:
         try:
             return self._cutting.next(_place(lease), lease.progress.position, limits)
-        except SourceUnavailable as away:
+        except Unavailable as away:
             # A bad block of the disk is met at one file; the others are read meanwhile.
             self._noticed.append(Unreachable("source", str(away), PAUSE))
             return Wait(PAUSE)

@@ -13,7 +13,7 @@ from io import RawIOBase
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from holdfast.errors import BatchError, SourceUnavailable, is_host_fault
+from holdfast.errors import BatchError, Unavailable, is_host_fault
 
 if TYPE_CHECKING:
     from holdfast.s3.access import S3Access
@@ -26,7 +26,7 @@ class RandomBytes(Protocol):
         """Go to that byte, counted from the beginning. Reads nothing yet."""
 
     def read(self, size: int = -1, /) -> bytes:
-        """Up to so many bytes; none at the end only. Raises `BatchError` or `SourceUnavailable`."""
+        """Up to so many bytes; none at the end only. Raises `BatchError` or `Unavailable`."""
 
 
 class ObjectPlace(Protocol):
@@ -41,7 +41,7 @@ class ObjectPlace(Protocol):
         """Its bytes."""
 
     def check(self) -> None:
-        """Raise `BatchError` if it has vanished or changed, where that costs no request; or `SourceUnavailable`."""
+        """Raise `BatchError` if it has vanished or changed, where that costs no request; or `Unavailable`."""
 
     @property
     def is_far(self) -> bool:
@@ -53,7 +53,7 @@ class ObjectPlace(Protocol):
     def opened(self) -> AbstractContextManager[RandomBytes]:
         """Its bytes, which may be asked for until the block ends.
 
-        Raises `BatchError` if it has vanished or changed, `SourceUnavailable` if that cannot be told now. Files are
+        Raises `BatchError` if it has vanished or changed, `Unavailable` if that cannot be told now. Files are
         looked at when the block begins and when it ends, objects on S3 with every request.
         """
 
@@ -121,7 +121,7 @@ def _told(path: str) -> Iterator[None]:
     except FileNotFoundError:
         raise BatchError(f"{path} has vanished since it was found") from None
     except OSError as error:
-        kind = SourceUnavailable if is_host_fault(error) else BatchError
+        kind = Unavailable if is_host_fault(error) else BatchError
         raise kind(f"cannot read {path}: {error.strerror or error}") from error
 
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from holdfast.errors import BatchError, Halt, SourceUnavailable
+from holdfast.errors import BatchError, Halt
 from holdfast.events import Event
 from holdfast.flow.batch import Batch, Close, Cut, Done, Limits, Name, Plan
 from holdfast.leases.lease import Json, Lease
@@ -110,7 +110,7 @@ class PrefixSite(Site):
             return kept + [_digest(key, etag) for key, etag, _ in position["read"]]
         for away in self._aftermath.after_publish([(place, 0) for place in self._places(lease, position)]):
             if away is not None:
-                raise SourceUnavailable(str(away)) from away
+                raise away
         return kept
 
     def _rest(self) -> Close | Done:

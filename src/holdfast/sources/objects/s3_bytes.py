@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from holdfast.errors import BatchError, SinkUnavailable, SourceUnavailable
+from holdfast.errors import BatchError, Unavailable
 from holdfast.s3.access import S3Access
 from holdfast.s3.client import TRIES, Exists, Missing, client_of, error_code
 
@@ -70,7 +70,7 @@ class S3Bytes:
                     return part
                 broken = None
             self._drop()
-        raise SourceUnavailable(f"cannot read {self._path}: {broken or 'the server sends fewer bytes than it said'}")
+        raise Unavailable(f"cannot read {self._path}: {broken or 'the server sends fewer bytes than it said'}")
 
     def _ask(self, wanted: int) -> None:
         self._drop()
@@ -85,9 +85,10 @@ class S3Bytes:
             raise BatchError(
                 f"{self._path} has changed since it was found: it has another ETag than {self._etag}"
             ) from None
-        except SinkUnavailable as away:
-            kind = BatchError if error_code(away.__cause__) in _OBJECTS_FAULT else SourceUnavailable
-            raise kind(str(away)) from away
+        except Unavailable as away:
+            if error_code(away.__cause__) in _OBJECTS_FAULT:
+                raise BatchError(str(away)) from away
+            raise
         if answer["ContentLength"] != length:
             answer["Body"].close()
             raise BatchError(f"{self._path}: asked for {length} bytes, the server sends {answer['ContentLength']}")

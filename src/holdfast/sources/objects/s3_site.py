@@ -9,7 +9,7 @@ from typing import Any
 from urllib.parse import quote
 
 from holdfast.buckets.root import S3Reach, access_of
-from holdfast.errors import BatchError, Refused, SourceUnavailable
+from holdfast.errors import BatchError, Refused, Unavailable
 from holdfast.events import Event, Notice
 from holdfast.flow.batch import Batch, Cut, Done, Limits, Name, Plan
 from holdfast.leases.lease import Json, Lease
@@ -19,7 +19,7 @@ from holdfast.sources.objects.aftermath import Aftermath
 from holdfast.sources.objects.config import ObjectsConfig
 from holdfast.sources.objects.cutting import Cutting
 from holdfast.sources.objects.finding_order import Candidate
-from holdfast.sources.objects.finding_s3 import BucketListing, S3Object, answered
+from holdfast.sources.objects.finding_s3 import BucketListing, S3Object
 from holdfast.sources.objects.pieces import Piece
 from holdfast.sources.objects.places import S3Place
 from holdfast.sources.objects.site import Site
@@ -125,8 +125,7 @@ class S3Site(Site):
     def _present(self, lease: Lease) -> Version:
         place = self._place(lease, _found(lease))
         try:
-            with answered():
-                told = client_of(place.access).call("head_object", Key=place.key)
+            told = client_of(place.access).call("head_object", Key=place.key)
         except Missing:
             raise BatchError(f"{place.path} has vanished since it was found") from None
         return Version(told["ETag"], told["ContentLength"])
@@ -143,7 +142,7 @@ class S3Site(Site):
 
     # --- afterwards --------------------------------------------------------------------------------------------
 
-    def after_publish(self, leases: Sequence[Lease]) -> list[SourceUnavailable | None]:
+    def after_publish(self, leases: Sequence[Lease]) -> list[Unavailable | None]:
         read = [self._place(lease, _named(lease.progress.position) or _found(lease)) for lease in leases]
         dead = [lease.progress.counts.dead for lease in leases]
         return self._aftermath.after_publish(list(zip(read, dead, strict=True)))

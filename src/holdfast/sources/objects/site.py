@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from holdfast.errors import SourceUnavailable
+from holdfast.errors import Unavailable
 from holdfast.events import Event
 from holdfast.flow.batch import Batch, Limits, Name, Plan
 from holdfast.leases.lease import Json, Lease
@@ -25,10 +25,10 @@ class Site(ABC):
 
     @abstractmethod
     def open(self) -> None:
-        """Raise `Refused` if the objects cannot be read as the settings say, `SourceUnavailable` if one cannot tell."""
+        """Raise `Refused` if the objects cannot be read as the settings say, `Unavailable` if one cannot tell."""
 
     def check(self) -> None:
-        """Before partitions are planned: raise `SourceUnavailable` if there is no use in it now."""
+        """Before partitions are planned: raise `Unavailable` if there is no use in it now."""
 
     @abstractmethod
     def admit(self, state: dict[str, Any]) -> None:
@@ -36,7 +36,7 @@ class Site(ABC):
 
     @abstractmethod
     def find(self, now: float) -> Iterator[Candidate | None]:
-        """All partitions, in order of their keys; None is a mere sign of life. Raises `SourceUnavailable`."""
+        """All partitions, in order of their keys; None is a mere sign of life. Raises `Unavailable`."""
 
     @abstractmethod
     def name(self, lease: Lease) -> Name:
@@ -44,7 +44,7 @@ class Site(ABC):
 
     @abstractmethod
     def plan(self, lease: Lease, limits: Limits) -> Plan:
-        """Where the partition's next batch ends. Raises `SourceUnavailable`."""
+        """Where the partition's next batch ends. Raises `Unavailable`."""
 
     @abstractmethod
     def pieces(self, batch: Batch) -> list[Piece]:
@@ -54,7 +54,7 @@ class Site(ABC):
         """As the source's. Pure."""
         return cut_short(batch.cut.start, item)
 
-    def after_publish(self, leases: Sequence[Lease]) -> list[SourceUnavailable | None]:
+    def after_publish(self, leases: Sequence[Lease]) -> list[Unavailable | None]:
         """As the source's."""
         return [None] * len(leases)
 

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from holdfast.errors import BatchError, SourceUnavailable
+from holdfast.errors import BatchError, Unavailable
 from holdfast.events import Event
 from holdfast.flow.batch import Batch, Limits, Name, Plan
 from holdfast.flow.pipeline import ReportsEvents
@@ -137,7 +137,7 @@ class ObjectsSource(Source, CountsScans, CutsShort, SalvagesDamage, Rebuilds, We
 class TidiedObjectsSource(ObjectsSource, AfterPublish):
     """Objects that are tagged or deleted when everything of them is visible."""
 
-    def after_publish(self, leases: Sequence[Lease]) -> list[SourceUnavailable | None]:
+    def after_publish(self, leases: Sequence[Lease]) -> list[Unavailable | None]:
         return self._site.after_publish(leases)
 
 

@@ -15,5 +15,5 @@ class Stream(Protocol):
     """Bytes in order."""
 
     def read(self, size: int, /) -> bytes:
-        """Up to so many bytes; none at the end. Raises `BatchError` (`Damaged`) or `SourceUnavailable`."""
+        """Up to so many bytes; none at the end. Raises `BatchError` (`Damaged`) or `Unavailable`."""
         ...

@@ -19,7 +19,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from holdfast.errors import RowTooLarge, RowUnreadable, SinkUnavailable, StoreUnavailable
+from holdfast.errors import RowTooLarge, RowUnreadable, StoreUnavailable, Unavailable
 from holdfast.leases.codec import encode_within
 from holdfast.leases.lease import Commit, Key, Lease
 from holdfast.stores.dynamodb import SpillConfig
@@ -121,7 +121,7 @@ class Receipts:
         if now is not None:
             self._remember(lease.id, lease.version, now)
         if before is not None and before != now:
-            with suppress(SinkUnavailable):
+            with suppress(Unavailable):
                 self._tidy(lease, before)
 
     def _tidy(self, lease: Lease, gone: Reference) -> None:

@@ -12,7 +12,7 @@ from typing import Protocol
 
 from holdfast.buckets.local import LocalBucket
 from holdfast.buckets.root import S3Reach, access_of
-from holdfast.errors import Refused, SinkUnavailable, StoreUnavailable
+from holdfast.errors import Refused, StoreUnavailable, Unavailable
 from holdfast.s3.access import SCHEME
 from holdfast.s3.client import Denied, Unable, client_of
 from holdfast.s3.objects import S3Objects
@@ -24,7 +24,7 @@ PATIENCE = 10.0
 
 
 class Place(Protocol):
-    """Objects by name. All calls block, may be repeated, and raise `SinkUnavailable` when there is no answer."""
+    """Objects by name. All calls block, may be repeated, and raise `Unavailable` when there is no answer."""
 
     def create(self, key: str, data: bytes) -> bool:
         """Make the object, durably, unless there is one; False if there is."""
@@ -64,14 +64,14 @@ class FolderPlace:
             try:
                 path.unlink(missing_ok=True)
             except OSError as error:
-                raise SinkUnavailable(f"cannot delete {path}: {error}") from error
+                raise Unavailable(f"cannot delete {path}: {error}") from error
             with suppress(OSError):
                 path.parent.rmdir()
 
     def _require_folder(self) -> None:
         # Made here, it would be a folder of this host alone if a mount is missing; and nothing would seem to be in it.
         if not self._root.is_dir():
-            raise SinkUnavailable(f"there is no folder {self._root}; make it, or mount it")
+            raise Unavailable(f"there is no folder {self._root}; make it, or mount it")
 
 
 def place_of(config: SpillConfig) -> Place:
@@ -88,7 +88,7 @@ def check_place(place: Place, root: str) -> None:
         next(iter(place.keys("")), None)
     except (Denied, Unable) as refused:
         raise Refused(f"spill {root}: {refused}; the store needs to list, get, put and delete objects there") from None
-    except SinkUnavailable as away:
+    except Unavailable as away:
         raise StoreUnavailable(f"spill {root}: {away}") from away
 
 
@@ -97,5 +97,5 @@ def as_store(root: str) -> Iterator[None]:
     """Errors of the place in the words of a store: nothing was sent to the table."""
     try:
         yield
-    except SinkUnavailable as away:
+    except Unavailable as away:
         raise StoreUnavailable(f"spill {root}: {away}") from away

@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import Any
 from uuid import uuid4
 
-from holdfast.errors import AnswerLost, SinkUnavailable, StoreUnavailable
+from holdfast.errors import AnswerLost, StoreUnavailable, Unavailable
 from holdfast.s3.access import SCHEME, S3Access
 from holdfast.s3.client import Denied, Exists, Missing, S3Client, Unable, client_of
 from holdfast.stores.object.clock import ServerClock
@@ -101,7 +101,7 @@ class S3Objects(Objects):
             return self._client.call(verb, heard, **arguments)
         except (Denied, Unable) as refused:
             raise StoreUnavailable(str(refused)) from refused
-        except SinkUnavailable as away:
+        except Unavailable as away:
             kind = AnswerLost if verb == "put_object" else StoreUnavailable
             raise kind(str(away)) from away
 
