@@ -22,16 +22,16 @@ def a_redrive_does_not_end_the_ones_before(put: Put) -> None:
 
 @mutant("redrive")
 def letters_that_were_sent_and_not_marked_are_taken_again(put: Put) -> None:
-    put(letters, "sent_of", lambda row: [])
+    put(letters, "sent_ids", lambda row: [])
 
 
 @mutant("redrive")
 def letters_are_chosen_before_the_runs_before_are_ended(put: Put) -> None:
     def chosen_first(self: Waiting) -> Iterator[Partition]:
-        sheaves = self.look().sheaves
+        partitions = self.look().partitions
         for run in self._former():
             self._fence(run)
-        return iter([sheaf.partition() for sheaf in sheaves])
+        return iter([chosen.partition() for chosen in partitions])
 
     put(Waiting, "__iter__", chosen_first)
 

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
-from holdfast.buckets.letters import FileLetters
+from holdfast.deadletters.letter_files import FileLetters
+from holdfast.deadletters.source import LettersSource, letter_ids, sent_ids
 from holdfast.errors import Halt, LeaseLost, PartitionError, Refused, Unavailable, UsageError
 from holdfast.flow.batch import Batch, Limits, Name
 from holdfast.flow.fault import dead_letter, record_fault
@@ -27,7 +28,6 @@ from holdfast.leases.transitions import RetryLimits
 from holdfast.runs.execution import NewRun, _Driver
 from holdfast.runs.letter_selection import KIND, Choice, Waiting, of_sink
 from holdfast.sinks.files.sink import FilesSink
-from holdfast.sources.letters.source import LettersSource, ids_of, sent_of
 from tests.simulation.bucket import BucketClient, BucketServer, DataFile
 from tests.simulation.engine import FailureBudget, SimulatedEngine
 from tests.simulation.host import Host
@@ -62,7 +62,7 @@ class LettersOracle(Oracle):
 
     def committed(self, before: Lease, row: Lease) -> None:
         start, end = offset_of(before.progress.position), offset_of(row.progress.position)
-        for letter in ids_of(row)[start:end]:
+        for letter in letter_ids(row)[start:end]:
             if letter in self.sent:
                 self.fail(f"{letter} was sent by {self.sent[letter]} and is sent again by {row.run}")
             self.sent[letter] = row.run
@@ -108,7 +108,7 @@ class LettersEngine(SimulatedEngine):
     letters: dict[LetterId, tuple[str, int]]
 
     def _files(self, batch: Batch, bucket: BucketServer, end: int) -> list[dict[str, Json]]:
-        ids = ids_of(batch.lease)[offset_of(batch.cut.start) : end]
+        ids = letter_ids(batch.lease)[offset_of(batch.cut.start) : end]
         items = [self.letters[one][1] for one in ids]
         lease, digest = batch.lease, f"{batch.lease.key}{items}"
         key = file_key(batch.name, lease.commit.generation, items[0], "jsonl")
@@ -258,7 +258,7 @@ class Command(_Driver):
             self._new = NewRun(waiting, {"kind": KIND, "sink": SINK, "generation": 1}, "somebody")
         self._run_node(LettersAtRest(box, self._host), sink)
         rows = Operator(self._store, self.world.new_id, PIPELINE, self._id).rows()
-        box.mark([one for row in rows for one in sent_of(row)], self._id)
+        box.mark([one for row in rows for one in sent_ids(row)], self._id)
 
     def _run_node(self, source: LettersSource, sink: FilesSink) -> None:
         site, knobs = self._site, self._site.knobs

@@ -165,7 +165,7 @@ def _tell_taken(sink: str, taken: Taken, *, dry_run: bool) -> None:
     if taken.left:
         output.tell(f"sink {sink}: {taken.left} are left for the next redrive; one run does not take so many")
     if dry_run or not taken.number:
-        partitions = len(taken.sheaves)
+        partitions = len(taken.partitions)
         output.say(f"sink {sink}: {taken.number} letters of {partitions} partitions wait to be sent again")
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from holdfast import assemble
 from holdfast.config.models import Settings
+from holdfast.deadletters.source import PartitionLetters, redriven_name, sent_ids
 from holdfast.errors import Refused, TransitionRefused
 from holdfast.flow.letter import Letter, LetterBox, LetterId, Rebuilder
 from holdfast.flow.run import Run
@@ -18,7 +19,6 @@ from holdfast.leases import transitions
 from holdfast.leases.lease import FINISHED, Key, Lease, Partition
 from holdfast.leases.operator import Operator
 from holdfast.leases.store import Store
-from holdfast.sources.letters.source import Sheaf, redriven_name, sent_of
 
 KIND = "redrive"
 MOST_LETTERS = 5000
@@ -46,13 +46,13 @@ class Choice:
 class Taken:
     """What a redrive takes, and why it leaves the others."""
 
-    sheaves: list[Sheaf] = field(default_factory=list)
+    partitions: list[PartitionLetters] = field(default_factory=list)
     refused: Counter[str] = field(default_factory=Counter)
     left: int = 0
 
     @property
     def number(self) -> int:
-        return sum(len(sheaf.ids) for sheaf in self.sheaves)
+        return sum(len(chosen.ids) for chosen in self.partitions)
 
 
 @dataclass(frozen=True)
@@ -71,11 +71,11 @@ class Waiting:
     def __iter__(self) -> Iterator[Partition]:
         for run in self._former():
             self._fence(run)
-        return iter([sheaf.partition() for sheaf in self.look().sheaves])
+        return iter([chosen.partition() for chosen in self.look().partitions])
 
     def look(self) -> Taken:
         """What would be taken now. Changes nothing."""
-        sent = {one for run in self._former() for row in self._rows(run).rows() for one in sent_of(row)}
+        sent = {one for run in self._former() for row in self._rows(run).rows() for one in sent_ids(row)}
         taken, by_key = Taken(), defaultdict[str, list[tuple[int, LetterId]]](list)
         for letter in self.box.letters():
             if letter.redriven is not None or letter.id in sent or not self.choice.takes(letter):
@@ -104,7 +104,7 @@ class Waiting:
                 continue
             ids = _bounded([one for _, one in sorted(some)])
             taken.left += len(some) - len(ids)
-            taken.sheaves.append(Sheaf(row, self.live.name(row), ids))
+            taken.partitions.append(PartitionLetters(row, self.live.name(row), ids))
 
     # --- former runs -------------------------------------------------------------------------------------------
 
@@ -153,7 +153,7 @@ def _bounded(ids: Sequence[LetterId]) -> list[LetterId]:
     chosen, places, size = list[LetterId](), set[str](), 0
     for one in ids[:MOST_LETTERS]:
         places.add(one.place)
-        # As `spans.written` tells them: a name for each change of place, and two numbers for each span.
+        # As `encode_ids` tells them: a name for each change of place, and two numbers for each span.
         size += 20 if chosen and chosen[-1].place == one.place else 30 + len(json.dumps(one.place))
         if len(places) > MOST_PLACES or size > MOST_NAME_BYTES:
             break

@@ -12,6 +12,7 @@ from dataclasses import asdict, replace
 from holdfast import assemble
 from holdfast.config.digest import digest_of
 from holdfast.config.models import Settings
+from holdfast.deadletters.source import LettersSource, sent_ids
 from holdfast.errors import PartitionNotFound, Refused, UsageError
 from holdfast.flow.letter import LetterBox, Rebuilder
 from holdfast.flow.pipeline import Pipeline
@@ -25,7 +26,6 @@ from holdfast.registry import Registry
 from holdfast.runs.backfill import needed_columns
 from holdfast.runs.execution import Job, NewRun, begin
 from holdfast.runs.letter_selection import KIND, Choice, Taken, Waiting
-from holdfast.sources.letters.source import LettersSource, sent_of
 
 
 def look(settings: Settings, store: Store, pipeline: str, choice: Choice) -> Taken:
@@ -65,7 +65,7 @@ def mark_sent(settings: Settings, store: Store, pipeline: str, run_id: str) -> i
     told = assemble.runs(settings, store, pipeline).show(run_id).configuration
     built = assemble.build_pipeline(settings.pipelines[pipeline], Registry.installed())
     box = box_of(built, settings.identifier(pipeline), told["sink"])
-    sent = [one for row in assemble.operator(settings, store, pipeline, run_id).rows() for one in sent_of(row)]
+    sent = [one for row in assemble.operator(settings, store, pipeline, run_id).rows() for one in sent_ids(row)]
     box.mark(sent, run_id)
     built.source.close()
     return len(sent)

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from typer.testing import Result
 
-from holdfast.buckets.letters import FileLetters
 from holdfast.buckets.local import LocalBucket
+from holdfast.deadletters.letter_files import FileLetters
 from holdfast.flow.batch import Name
 from holdfast.flow.fault import dead_letter, record_fault
 from holdfast.flow.letter import LetterId

@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 
 from holdfast import assemble
-from holdfast.buckets.letters import FileLetters
 from holdfast.buckets.local import LocalBucket
 from holdfast.config.digest import digest_of
 from holdfast.config.models import Settings
+from holdfast.deadletters.letter_files import FileLetters
+from holdfast.deadletters.source import letter_ids
 from holdfast.errors import Refused, UsageError
 from holdfast.flow.batch import Name
 from holdfast.flow.fault import dead_letter, record_fault
@@ -28,7 +29,6 @@ from holdfast.registry import Registry
 from holdfast.runs import letter_selection as limits
 from holdfast.runs.letter_selection import Choice, Waiting
 from holdfast.runs.redrive import _made, look, mark_sent, redrive
-from holdfast.sources.letters.source import ids_of
 from holdfast.stores.memory import MemoryStore
 
 CONFIG = """
@@ -113,7 +113,7 @@ def test_all_letters_of_a_sink_that_hold_their_record_are_taken(site: Site) -> N
     first, second = site.bury("a", b"one", b"x" * 70_000, b"two"), site.bury("b", b"three")
     site.bury("a", b"elsewhere", sink="other")
     taken = look(settings, site.store, "orders", Choice("files"))
-    assert [(sheaf.row.key, list(sheaf.ids)) for sheaf in taken.sheaves] == [
+    assert [(chosen.row.key, list(chosen.ids)) for chosen in taken.partitions] == [
         ("in|a", [LetterId(first, 0), LetterId(first, 2)]),
         ("in|b", [LetterId(second, 0)]),
     ]
@@ -127,7 +127,7 @@ def test_letters_are_chosen_by_partition_and_by_reason(site: Site) -> None:
     site.bury("b", b"2", reason="is no number")
 
     def keys(**choice: Any) -> list[str]:
-        return [sheaf.row.key for sheaf in site.waiting(settings, **choice).look().sheaves]
+        return [chosen.row.key for chosen in site.waiting(settings, **choice).look().partitions]
 
     assert keys(key="in|b") == ["in|b"]
     assert keys(reason="no time") == ["in|a"]
@@ -150,7 +150,7 @@ def test_letters_of_a_partition_that_is_being_replaced_are_left_alone(site: Site
         "in|a", lambda row, now: transitions.set_aside(row, {"plan": "p"}, "replaced", now)
     )
     taken = look(settings, site.store, "orders", Choice("files"))
-    assert [sheaf.row.key for sheaf in taken.sheaves] == ["in|b"]
+    assert [chosen.row.key for chosen in taken.partitions] == ["in|b"]
     assert taken.refused == {"what was written of its partition in|a is being replaced": 1}
 
 
@@ -179,10 +179,10 @@ def test_what_a_former_run_has_committed_is_not_taken_again_even_if_it_was_never
     site.read(settings, "a")
     key = site.bury("a", b"1", b"2", b"3")
     (row,) = site.begin(settings, "redrive-1")
-    assert ids_of(row) == [LetterId(key, 0), LetterId(key, 1), LetterId(key, 2)]
+    assert letter_ids(row) == [LetterId(key, 0), LetterId(key, 1), LetterId(key, 2)]
     site.move(settings, row, 2)
     (next_one,) = site.begin(settings, "redrive-2")
-    assert ids_of(next_one) == [LetterId(key, 2)]
+    assert letter_ids(next_one) == [LetterId(key, 2)]
 
 
 def test_marks_count_where_the_rows_of_a_run_are_gone(site: Site) -> None:
@@ -195,7 +195,7 @@ def test_marks_count_where_the_rows_of_a_run_are_gone(site: Site) -> None:
     box = FileLetters(LocalBucket(site.folder / "out"))
     assert [letter.redriven for letter in box.letters()] == ["redrive-1", None]
     site.store.remove(list(assemble.operator(settings, site.store, "orders", "redrive-1").rows()))
-    assert [sheaf.ids for sheaf in site.waiting(settings).look().sheaves] == [[LetterId(key, 1)]]
+    assert [chosen.ids for chosen in site.waiting(settings).look().partitions] == [[LetterId(key, 1)]]
 
 
 def test_a_node_of_a_former_run_cannot_commit_any_more_when_the_next_has_begun(site: Site) -> None:

@@ -87,7 +87,7 @@ class FilesSink(Sink, StagesByBatch, Witness, KeepsStaged, PublishesFiles, Resta
         return self._finalizing
 
     def letter_box(self, pipeline: str) -> LetterBox:  # noqa: ARG002 - the root is one pipeline's
-        from holdfast.buckets.letters import FileLetters
+        from holdfast.deadletters.letter_files import FileLetters
 
         return FileLetters(self._bucket)
 

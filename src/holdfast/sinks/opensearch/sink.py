@@ -15,8 +15,8 @@ from dataclasses import replace
 from urllib.parse import urlsplit
 
 from holdfast.buckets.bucket import Bucket, Published, StagedFile
-from holdfast.buckets.letters import FileLetters
 from holdfast.buckets.ownership import OwnedRoot
+from holdfast.deadletters.letter_files import FileLetters
 from holdfast.errors import Halt, Refused, SinkUnavailable, StagedDataGone, Unavailable
 from holdfast.events import DocumentsIndexed, Event, Unreachable
 from holdfast.flow.batch import Batch, Name

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.buckets.letters import FileLetters
 from holdfast.buckets.local import LocalBucket
+from holdfast.deadletters.letter_files import FileLetters
 from holdfast.errors import BatchError
 from holdfast.flow.batch import Name
 from holdfast.flow.fault import Fault, dead_letter, record_fault

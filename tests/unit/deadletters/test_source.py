@@ -11,14 +11,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from holdfast.deadletters.source import (
+    LettersSource,
+    PartitionLetters,
+    decode_ids,
+    encode_ids,
+    letter_ids,
+    letter_rows,
+    sent_ids,
+)
 from holdfast.errors import BatchError
 from holdfast.flow.batch import Cut, Done, Limits, Name
 from holdfast.flow.letter import Letter, LetterId
 from holdfast.leases.lease import Commit, Lease, Partition, new_lease
 from holdfast.sources.kafka.reading import MessageRebuilder
-from holdfast.sources.letters.reading import rows_of
-from holdfast.sources.letters.source import LettersSource, Sheaf, ids_of, sent_of
-from holdfast.sources.letters.spans import read, written
 
 IDS = [LetterId("a", 0), LetterId("a", 1), LetterId("a", 4), LetterId("b", 0), LetterId("a", 7)]
 
@@ -28,26 +34,26 @@ def lease(partition: Partition, position: int | None = None) -> Lease:
     return replace(row, progress=replace(row.progress, position=None if position is None else {"offset": position}))
 
 
-def sheaf() -> Sheaf:
+def chosen_letters() -> PartitionLetters:
     live = Lease("p", "in|a", group="in", commit=Commit(incarnation="etag"))
-    return Sheaf(live, Name("in", "0abc"), IDS)
+    return PartitionLetters(live, Name("in", "0abc"), IDS)
 
 
 @given(st.lists(st.builds(LetterId, st.sampled_from("abc"), st.integers(0, 6))))
-def test_ids_are_written_in_few_words_and_read_in_the_same_order(ids: list[LetterId]) -> None:
-    assert list(read(json.loads(json.dumps(written(ids))))) == ids
+def test_ids_are_encoded_and_decoded_in_the_same_order(ids: list[LetterId]) -> None:
+    assert list(decode_ids(json.loads(json.dumps(encode_ids(ids))))) == ids
 
 
 def test_a_partition_has_the_key_and_incarnation_of_the_records_and_a_name_of_its_own() -> None:
-    partition = sheaf().partition()
+    partition = chosen_letters().partition()
     assert (partition.key, partition.group, partition.incarnation) == ("in|a", "in", "etag")
     row = lease(partition)
     assert LettersSource(None, None).name(row) == Name("in", "0abc-redrive-1")  # type: ignore[arg-type]
-    assert (ids_of(row), sent_of(row), sent_of(lease(partition, 2))) == (IDS, [], IDS[:2])
+    assert (letter_ids(row), sent_ids(row), sent_ids(lease(partition, 2))) == (IDS, [], IDS[:2])
 
 
 def test_the_position_counts_letters() -> None:
-    source, partition = LettersSource(None, None), sheaf().partition()  # type: ignore[arg-type]
+    source, partition = LettersSource(None, None), chosen_letters().partition()  # type: ignore[arg-type]
     plans = source.plan([lease(partition), lease(partition, 4), lease(partition, 5)], Limits(max_records=3))
     assert plans == [Cut({"offset": 0}, {"offset": 3}), Cut({"offset": 4}, {"offset": 5}, last=True), Done()]
 
@@ -71,7 +77,7 @@ class Doubled:
 
 def test_a_record_that_is_still_none_has_a_fault_with_all_that_its_letter_had() -> None:
     letters = [Letter(IDS[0], "in|a", 3, "old", "21"), Letter(IDS[1], "in|a", 9, "old", "eDw=", "base64")]
-    table = rows_of("batch", letters, Doubled(), Doubled().fields())
+    table = letter_rows("batch", letters, Doubled(), Doubled().fields())
     good, bad = table.to_pylist()
     assert good == {"_batch": "batch", "_item": 3, "_fault": None, "n": 42}
     assert (bad["_item"], bad["n"]) == (9, None)
@@ -81,7 +87,7 @@ def test_a_record_that_is_still_none_has_a_fault_with_all_that_its_letter_had() 
 
 
 def test_letters_that_are_gone_fail_the_batch() -> None:
-    (row,) = rows_of("batch", BatchError("gone"), Doubled(), Doubled().fields()).to_pylist()
+    (row,) = letter_rows("batch", BatchError("gone"), Doubled(), Doubled().fields()).to_pylist()
     assert json.loads(row["_fault"]) == {"kind": "batch", "reason": "gone"}
 
 
@@ -91,7 +97,7 @@ def test_a_message_has_its_origin_and_its_value_and_nothing_else() -> None:
     told = {name: value for name, value in row.items() if value is not None}
     assert told == {"topic": "my|topic", "partition": 3, "offset": 17, "value": b"\xff"}
     assert messages.refusal(Letter(IDS[0], "topic|3", 1, "")) is None
-    assert messages.refusal(Letter(IDS[0], "no-topic", 1, "")) == "'no-topic' is no partition of a topic"
+    assert messages.refusal(Letter(IDS[0], "no-topic", 1, "")) == "'no-topic' is not a partition of a topic"
 
 
 @pytest.mark.parametrize("name", ["topic", "partition", "offset", "value"])

@@ -1,0 +1,181 @@
+"""The source of a redrive: each partition has some dead letters of one sink, and its position counts them.
+
+Rows carry the key, the incarnation and the items of the records' original partitions, so that whatever is derived from
+a record's origin (the id of a document, another dead letter) is the same as at the first attempt.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any
+
+from holdfast.errors import BatchError
+from holdfast.flow.batch import Batch, Cut, Done, Limits, Name, Plan
+from holdfast.flow.fault import RECORD, Fault, batch_fault
+from holdfast.flow.letter import Letter, LetterBox, LetterId, Rebuilder
+from holdfast.flow.source import BATCH_COLUMN, FAULT_COLUMN, ITEM_COLUMN, OffsetPositions, Source
+from holdfast.leases.lease import Lease, Partition
+
+MAX_BATCH_LETTERS = 1000
+"""Letters of one batch: they travel with the task."""
+
+
+@dataclass(frozen=True)
+class PartitionLetters:
+    """Letters of one partition, in the order of their items."""
+
+    row: Lease
+    """The partition's row in the live pipeline."""
+    name: Name
+    ids: Sequence[LetterId]
+
+    def partition(self) -> Partition:
+        """The partition of the redrive that reads these letters."""
+        return Partition(
+            key=self.row.key,
+            group=self.row.group,
+            spec={"stream": self.name.stream, "label": self.name.label, "letters": encode_ids(self.ids)},
+            estimated_count=len(self.ids),
+            incarnation=self.row.commit.incarnation,
+        )
+
+
+def redriven_name(lease: Lease) -> Name:
+    """The name under which a redrive writes this partition: not the live one, whose commits have their own numbers."""
+    return Name(lease.spec["stream"], f"{lease.spec['label']}-{lease.run}")
+
+
+def letter_ids(lease: Lease) -> list[LetterId]:
+    """The letters of a redrive's partition; none if its row was purged."""
+    return list(decode_ids(lease.spec.get("letters", ())))
+
+
+def sent_ids(lease: Lease) -> list[LetterId]:
+    """The letters of a redrive's partition that are committed."""
+    position = lease.progress.position
+    return letter_ids(lease)[: 0 if position is None else position["offset"]]
+
+
+def encode_ids(ids: Iterable[LetterId]) -> list[Any]:
+    """The ids as short JSON for a row, in the same order: places, each with ranges of numbers."""
+    encoded: list[Any] = []
+    for place, group in groupby(ids, key=lambda letter: letter.place):
+        ranges: list[list[int]] = []
+        for number in (letter.number for letter in group):
+            if ranges and ranges[-1][1] + 1 == number:
+                ranges[-1][1] = number
+            else:
+                ranges.append([number, number])
+        encoded.append([place, ranges])
+    return encoded
+
+
+def decode_ids(encoded: Any) -> Iterator[LetterId]:
+    """The ids that `encode_ids` was given."""
+    for place, ranges in encoded:
+        for first, last in ranges:
+            yield from (LetterId(place, number) for number in range(first, last + 1))
+
+
+class LettersSource(Source, OffsetPositions):
+    """Reads letters on the node, and gives the rows of each batch to one task."""
+
+    def __init__(self, box: LetterBox, rebuilder: Rebuilder) -> None:
+        self._box = box
+        self._rebuilder = rebuilder
+
+    def discover(self, state: dict[str, Any]) -> Iterable[Partition]:  # noqa: ARG002 - the run has its partitions
+        return ()
+
+    def name(self, lease: Lease) -> Name:
+        return redriven_name(lease)
+
+    def plan(self, leases: Sequence[Lease], limits: Limits) -> list[Plan]:
+        most = min(MAX_BATCH_LETTERS, limits.max_records or MAX_BATCH_LETTERS)
+        return [self._next(lease, most) for lease in leases]
+
+    def _next(self, lease: Lease, most: int) -> Plan:
+        position, end = lease.progress.position, len(letter_ids(lease))
+        start = 0 if position is None else position["offset"]
+        if start >= end:
+            return Done()
+        until = min(end, start + most)
+        return Cut(self.position(start), self.position(until), last=until == end)
+
+    def read(
+        self,
+        spark: Any,  # noqa: ARG002 - Spark only runs it
+        batches: Sequence[Batch],
+        columns: frozenset[str] | None = None,  # noqa: ARG002 - letters hold little
+    ) -> LettersRead:
+        fields = self._rebuilder.fields()
+        rows = [letter_rows(batch.id, self._fetched(batch), self._rebuilder, fields) for batch in batches]
+        return LettersRead(rows, fields)
+
+    def _fetched(self, batch: Batch) -> list[Letter] | BatchError:
+        start, end = batch.cut.start["offset"], batch.cut.end["offset"]
+        try:
+            return self._box.fetch(letter_ids(batch.lease)[start:end])
+        except BatchError as gone:
+            return gone
+
+
+class LettersRead:
+    """A direct read: one task for each batch, which carries its rows. Picklable."""
+
+    def __init__(self, batches: Sequence[Any], fields: Any) -> None:
+        from pyspark.sql import types as kinds
+
+        system = [
+            kinds.StructField(BATCH_COLUMN, kinds.StringType()),
+            kinds.StructField(ITEM_COLUMN, kinds.LongType()),
+            kinds.StructField(FAULT_COLUMN, kinds.StringType()),
+        ]
+        self._batches = list(batches)
+        self.schema = kinds.StructType([*system, *fields.fields])
+
+    @property
+    def tasks(self) -> int:
+        return len(self._batches)
+
+    def rows(self, task: int) -> Iterator[Any]:
+        yield from self._batches[task].to_batches()
+
+
+def letter_rows(batch_id: str, letters: Sequence[Letter] | BatchError, rebuilder: Rebuilder, fields: Any) -> Any:
+    """The letters of one batch as an Arrow table. A record that still cannot be rebuilt has a fault."""
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    data = to_arrow_schema(fields, timezone="UTC")
+    if isinstance(letters, BatchError):
+        return _table(batch_id, [(0, batch_fault(str(letters)).encode(), _null_row(data))], data)
+    return _table(batch_id, [(letter.item, *_rebuilt(letter, rebuilder, data)) for letter in letters], data)
+
+
+def _rebuilt(letter: Letter, rebuilder: Rebuilder, data: Any) -> tuple[str | None, Any]:
+    try:
+        return None, rebuilder.row(letter)
+    except ValueError as wrong:
+        fault = Fault(RECORD, str(wrong), letter.raw, letter.encoding == "base64", letter.size, letter.form)
+        return fault.encode(), _null_row(data)
+
+
+def _null_row(data: Any) -> Any:
+    import pyarrow as pa
+
+    return pa.RecordBatch.from_arrays([pa.nulls(1, field.type) for field in data], schema=data)
+
+
+def _table(batch_id: str, rows: Sequence[tuple[int, str | None, Any]], data: Any) -> Any:
+    import pyarrow as pa
+
+    records = pa.Table.from_batches([row.cast(data) for _, _, row in rows], data)
+    columns = [
+        pa.array([batch_id] * len(rows), pa.string()),
+        pa.array([item for item, _, _ in rows], pa.int64()),
+        pa.array([fault for _, fault, _ in rows], pa.string()),
+    ]
+    system = [(BATCH_COLUMN, pa.string()), (ITEM_COLUMN, pa.int64()), (FAULT_COLUMN, pa.string())]
+    return pa.Table.from_arrays([*columns, *records.columns], schema=pa.schema([*pa.schema(system), *data]))
