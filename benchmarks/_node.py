@@ -44,7 +44,7 @@ def node_of(
     )
     engine = SparkEngine(spark, {name: pipeline})
     coordinator = Coordinator(store, world, session, name, policy=ClaimPolicy())
-    loop = PipelineLoop(coordinator, pipeline.source, pipeline.sinks, engine, LoopSettings())
+    loop = PipelineLoop(coordinator, pipeline, engine, settings=LoopSettings())
     return Node(session, [loop], engine, world)
 
 

@@ -25,6 +25,7 @@ from holdfast.config.models import Settings
 from holdfast.config.units import format_duration
 from holdfast.errors import UsageError
 from holdfast.events import Notice, SinkOpened
+from holdfast.finalize.finalizer import finalizers
 from holdfast.flow.loop import PipelineLoop
 from holdfast.flow.node import Node
 from holdfast.flow.pipeline import Pipeline
@@ -128,11 +129,11 @@ def _run_node(
     loops = [
         PipelineLoop(
             coordinators[name],
-            pipeline.source,
-            pipeline.sinks,
+            pipeline,
             engine,
-            loop_settings_of(settings, name),
+            settings=loop_settings_of(settings, name),
             generation=own[name],
+            duties=finalizers(coordinators[name], pipeline.source, pipeline.sinks),
         )
         for name, pipeline in built.items()
     ]

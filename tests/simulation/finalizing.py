@@ -9,9 +9,9 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 
+from holdfast.finalize.output import Finalizing, FinalPlace, Known
+from holdfast.finalize.rules import Period, Rules
 from holdfast.flow.batch import Batch, Name
-from holdfast.flow.finality import Period, Rules
-from holdfast.flow.finalizing import Finalizing, FinalPlace, Known
 from holdfast.flow.manifest import Manifest, decode_manifest
 from holdfast.flow.names import manifest_key
 from holdfast.flow.sink import Sink

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from holdfast.finalize.finalizer import finalizers
 from holdfast.flow.batch import Limits
 from holdfast.flow.generations import NodeGeneration
 from holdfast.flow.loop import LoopSettings, PipelineLoop
 from holdfast.flow.node import Node
+from holdfast.flow.pipeline import Pipeline
 from holdfast.flow.sink import Sink
 from holdfast.leases.coordinator import ClaimPolicy, Coordinator
 from holdfast.leases.discovery import discovery_of
@@ -121,7 +123,15 @@ class Fleet(Site):
             Limits(timeout=knobs.batch_timeout), max_batches=knobs.max_batches, step_limit=knobs.step_limit
         )
         source, sinks = self.make_source(host), self.sinks(host)
-        loop = PipelineLoop(coordinator, source, sinks, engine, settings, may_claim, generation)
+        loop = PipelineLoop(
+            coordinator,
+            Pipeline(source, (), sinks),
+            engine,
+            settings=settings,
+            may_claim=may_claim,
+            generation=generation,
+            duties=finalizers(coordinator, source, sinks),
+        )
         return Running(host, Node(session, [loop], engine, host.world, grace=knobs.grace), engine)
 
     @property

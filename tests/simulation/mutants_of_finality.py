@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from holdfast.flow import finallook
-from holdfast.flow.finality import PartitionView, PlaceView, Rules, TopicView
-from holdfast.flow.finallook import FinalLook
+from holdfast.finalize import finalizer
+from holdfast.finalize.finalizer import FinalizerPass
+from holdfast.finalize.rules import PartitionView, PlaceView, Rules, TopicView
 from holdfast.leases.lease import Lease, Status
 from holdfast.sources.kafka.planning import topic_partition_of
 from holdfast.sources.kafka.source import KafkaSource
@@ -30,7 +30,7 @@ def what_an_open_transaction_keeps_back_is_passed_over(put: Put) -> None:
 
 @mutant("finalizer")
 def a_partition_that_nobody_reads_is_taken_for_idle(put: Put) -> None:
-    put(finallook, "_is_idle", lambda row, extent: True)
+    put(finalizer, "_is_idle", lambda row, extent: True)
 
 
 @mutant("finalizer")
@@ -55,22 +55,22 @@ def a_partition_of_which_nothing_is_known_blocks_nobody(put: Put) -> None:
 
 @mutant("finalizer")
 def a_partition_that_has_failed_blocks_nobody(put: Put) -> None:
-    original = FinalLook._rows
+    original = FinalizerPass._rows
 
-    def rows(self: FinalLook) -> Any:
+    def rows(self: FinalizerPass) -> Any:
         return (row for row in original(self) if row.status is not Status.FAILED)
 
-    put(FinalLook, "_rows", rows)
+    put(FinalizerPass, "_rows", rows)
 
 
 @mutant("finalizer")
 def a_commit_counts_before_it_is_published(put: Put) -> None:
-    original = FinalLook._read
+    original = FinalizerPass._read
 
-    def read(self: FinalLook, view: TopicView, own: PartitionView, row: Lease, now: float) -> None:
+    def read(self: FinalizerPass, view: TopicView, own: PartitionView, row: Lease, now: float) -> None:
         original(self, view, own, replace(row, commit=replace(row.commit, receipts=None)), now)
 
-    put(FinalLook, "_read", read)
+    put(FinalizerPass, "_read", read)
 
 
 @mutant("finalizer", start=13)
@@ -98,15 +98,15 @@ def files_are_counted_only_by_the_node_that_tells(put: Put) -> None:
 
 
 @mutant_of_test(
-    killed_by="tests/unit/flow/test_finalizer.py"
+    killed_by="tests/unit/finalize/test_finalizer.py"
     "::test_more_manifests_than_one_look_reads_are_read_before_anything_is_decided",
     because="a look reads five thousand commits, which is more than a simulated world makes",
 )
 def a_look_that_has_not_read_everything_decides(put: Put) -> None:
-    original = FinalLook._read
+    original = FinalizerPass._read
 
-    def read(self: FinalLook, *args: Any) -> None:
+    def read(self: FinalizerPass, *args: Any) -> None:
         original(self, *args)
         self._unread = max(self._unread, 1)
 
-    put(FinalLook, "_read", read)
+    put(FinalizerPass, "_read", read)

@@ -264,7 +264,7 @@ def a_lost_claim_of_discovery_is_never_found(put: Put) -> None:
 
     def init(self: Discovery, *args: Any, **settings: Any) -> None:
         original(self, *args, **settings)
-        self._lock.owned = list  # type: ignore[method-assign]
+        self.lock.owned = list  # type: ignore[method-assign]
 
     put(Discovery, "__init__", init)
 

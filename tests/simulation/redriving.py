@@ -19,6 +19,7 @@ from holdfast.flow.letter import LetterId
 from holdfast.flow.loop import LoopSettings, PipelineLoop
 from holdfast.flow.names import dead_letter_key, file_key, staging_key
 from holdfast.flow.node import Node
+from holdfast.flow.pipeline import Pipeline
 from holdfast.flow.run import ENDED, Run, Runs
 from holdfast.flow.runlock import RunLock
 from holdfast.leases.coordinator import ClaimPolicy, Coordinator
@@ -267,7 +268,9 @@ class Command(_Driver):
         )
         engine.letters = site.oracle.letters
         settings = LoopSettings(Limits(timeout=knobs.batch_timeout), step_limit=knobs.step_limit)
-        loop = PipelineLoop(self._runs.coordinator(self._id), source, {SINK: sink}, engine, settings, self._goes_on)
+        pipeline = Pipeline(source, (), {SINK: sink})
+        coordinator = self._runs.coordinator(self._id)
+        loop = PipelineLoop(coordinator, pipeline, engine, settings=settings, may_claim=self._goes_on)
         self._node = Node(self._session, [loop], engine, self.world, grace=knobs.grace)
         self._node.run()
         self._runs.aggregate(self._id)

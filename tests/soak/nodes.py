@@ -28,6 +28,7 @@ from holdfast.flow.batch import Limits
 from holdfast.flow.engine import Engine
 from holdfast.flow.loop import LoopSettings, PipelineLoop
 from holdfast.flow.node import Node
+from holdfast.flow.pipeline import Pipeline
 from holdfast.leases.coordinator import ClaimPolicy, Coordinator
 from holdfast.leases.session import NodeInfo, Session, SessionTiming, nodes_of
 from holdfast.leases.store import ClaimingStore, Store
@@ -134,7 +135,7 @@ def _loop(
 ) -> PipelineLoop:
     coordinator = Coordinator(store, world, session, source.stream, policy=POLICY)
     sink.open(source.stream, durable=True)
-    return PipelineLoop(coordinator, source, {SINK: sink}, engine, SETTINGS[source.stream])
+    return PipelineLoop(coordinator, Pipeline(source, (), {SINK: sink}), engine, settings=SETTINGS[source.stream])
 
 
 def _teller(log: TextIO) -> Callable[[Event], None]:

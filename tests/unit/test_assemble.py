@@ -16,10 +16,10 @@ from holdfast.assemble import (
 )
 from holdfast.errors import SessionExpired, UsageError
 from holdfast.events import Event
+from holdfast.finalize.output import Finalizes
 from holdfast.flow.batch import Limits
 from holdfast.flow.loop import LoopSettings
 from holdfast.flow.pipeline import Pipeline
-from holdfast.flow.sink import Finalizes
 from holdfast.flow.source import Source, UsesSourceCoordination
 from holdfast.leases.lease import Partition
 from holdfast.leases.source_coordinator import SourceCoordinator

@@ -5,30 +5,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from holdfast.errors import Halt, Interrupted, StoreUnavailable
-from holdfast.events import BatchCancelled, DiscoveryFailed, NothingAcquired, PipelineFinished, Unreachable
+from holdfast.errors import Halt, StoreUnavailable
+from holdfast.events import BatchCancelled, NothingAcquired, PipelineFinished, Unreachable
 from holdfast.flow.apart import call_apart, described, reported
 from holdfast.flow.batch import Limits, Name
 from holdfast.flow.capacity import Reach
 from holdfast.flow.commit import Committer
 from holdfast.flow.engine import Advanced, Engine, Report, Staged
-from holdfast.flow.finalizer import finalizers
 from holdfast.flow.generations import FixedGeneration, NodeGeneration
 from holdfast.flow.handoff import HandingOff
 from holdfast.flow.holdings import Held, Holdings
-from holdfast.flow.pipeline import ReportsEvents
+from holdfast.flow.pipeline import Pipeline, ReportsEvents
 from holdfast.flow.plan import Planner
 from holdfast.flow.publish import Publisher
 from holdfast.flow.rounds import Rounds
-from holdfast.flow.sink import KeepsStaged, Sink, Witness
+from holdfast.flow.sink import KeepsStaged, Witness
 from holdfast.flow.source import CountsScans, HearsOfStaging, Source, UsesStoreClock
 from holdfast.flow.steps import Steps
 from holdfast.flow.watchdog import Watchdog
 from holdfast.leases.coordinator import Coordinator
 from holdfast.leases.discovery import Discovery
+from holdfast.leases.duty import Duty
 from holdfast.leases.lease import FINISHED, Lease, Status
 from holdfast.leases.sharing import FairShare, Pull, Sharing
 
@@ -57,22 +57,23 @@ class PipelineLoop:
     def __init__(
         self,
         coordinator: Coordinator,
-        source: Source,
-        sinks: Mapping[str, Sink],
+        pipeline: Pipeline,
         engine: Engine,
+        *,
         settings: LoopSettings,
         may_claim: Callable[[], bool] = lambda: True,
         generation: NodeGeneration | None = None,
+        duties: Sequence[Duty] = (),
     ) -> None:
-        """`may_claim` is asked on every pass; while it says no, everything is handed back. A run says so.
+        """`may_claim` is called on every pass; while it returns False, everything is handed back.
 
-        `generation` is asked then, too, for the number of the current one; by default it is that of the settings.
+        `generation` returns the number of the current one, on every pass; by default it is that of the settings.
+        `duties` get a turn with every turn of the loop, until the node drains.
         """
         self._coordinator = coordinator
         self._world = coordinator.world
+        self._source, self._sinks = source, sinks = pipeline.source, pipeline.sinks
         _give_clock(source, coordinator)
-        self._source = source
-        self._sinks = sinks
         self._engine = engine
         self._settings = settings
         self._holdings = Holdings()
@@ -92,8 +93,7 @@ class PipelineLoop:
         self._generation: int | None = None
         self._allowed = False
         self._discovery = _discovery(coordinator, source, self._look_soon)
-        self._discovering = False
-        self._finalizers = finalizers(coordinator, source, sinks)
+        self._duties = duties
         self._next_look = 0.0
         self._next_pass = 0.0
         self._draining = False
@@ -111,7 +111,7 @@ class PipelineLoop:
     @property
     def discovering(self) -> bool:
         """Whether partitions are being looked for right now."""
-        return self._discovering
+        return self._discovery is not None and self._discovery.running
 
     def turn(self, reports: Sequence[Report], step: Callable[[str, float], None]) -> None:
         """Everything that can be done now. `step` is told the name and limit of each part before it begins.
@@ -134,8 +134,8 @@ class PipelineLoop:
         self._steps.begin("plan")
         self._handing.hand_off()
         self._plan()
-        for finalizer in self._finalizers if not self._draining else ():
-            finalizer.turn()
+        for duty in self._duties if not self._draining else ():
+            duty.turn()
 
     def drain(self) -> None:
         """Take no more leases and start no more rounds; long-lived batches finish what is out."""
@@ -237,23 +237,11 @@ class PipelineLoop:
         if self._discovery is None or (_may_end(self._source) and self._discovery.exhausted):
             if not len(self._holdings):
                 self._check_finished()
-        elif not self._discovering:
-            self._discovering = True
-            self._world.spawn(self._discover)
-
-    def _discover(self) -> None:
-        try:
-            if self._discovery is not None and self._discovery.run():
-                self._next_look = 0.0
-        except Interrupted:
-            return
-        except Exception as refused:  # noqa: BLE001 - the next look tries again, and the partitions that are there go on
-            self._world.emit(DiscoveryFailed(self.pipeline, str(refused) or described(refused)))
-        finally:
-            self._discovering = False
+        else:
+            self._discovery.turn()
 
     def _look_soon(self) -> None:
-        """Partitions were added while others are still being looked for."""
+        """Discovery may have added partitions."""
         self._next_look = 0.0
 
     def _check_finished(self) -> None:

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 
 from holdfast.errors import Halt, StagedDataGone, Unavailable
 from holdfast.flow.batch import Batch, Name
-from holdfast.flow.finalizing import Finalizing
 from holdfast.flow.letter import LetterBox
 from holdfast.flow.staging import Stager
 from holdfast.leases.lease import Json, Lease
@@ -133,14 +132,6 @@ class Restages(ABC):
 
         Raises `Halt` when part of the commit is visible already and the fresh data is not the same.
         """
-
-
-class Finalizes(ABC):
-    """Output folders can be declared final."""
-
-    @abstractmethod
-    def finalizing(self) -> Finalizing | None:
-        """How output folders are declared final; None if the settings do not ask for it."""
 
 
 class KeepsLetters(ABC):

@@ -95,7 +95,7 @@ class _Driver:
         engine = assemble.engine_of(job.settings, parts, self.world.emit, self._store.max_receipt_bytes)
         limits = replace(assemble.loop_settings_of(job.settings, job.pipeline), generation=job.generation)
         coordinator = self._runs.coordinator(self._id)
-        loop = PipelineLoop(coordinator, job.built.source, job.built.sinks, engine, limits, self._goes_on)
+        loop = PipelineLoop(coordinator, job.built, engine, settings=limits, may_claim=self._goes_on)
         self._node = Node(self._session, [loop], engine, self.world)
         with service.stopped_by_signals(self._node, self._clock):
             self._node.run()

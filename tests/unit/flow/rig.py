@@ -10,11 +10,13 @@ from typing import Any
 from holdfast.buckets.bucket import Bucket
 from holdfast.errors import Interrupted
 from holdfast.events import Event
+from holdfast.finalize.finalizer import finalizers
 from holdfast.flow.batch import Limits
 from holdfast.flow.engine import Report
 from holdfast.flow.generations import NodeGeneration
 from holdfast.flow.loop import LoopSettings, PipelineLoop
 from holdfast.flow.node import Node
+from holdfast.flow.pipeline import Pipeline
 from holdfast.flow.sink import Sink
 from holdfast.leases.coordinator import ClaimPolicy, Coordinator
 from holdfast.leases.lease import Key, Lease
@@ -127,11 +129,11 @@ class TestNode:
         built = {sink: sinks(sink, bucket) for sink, bucket in fleet.buckets.items()}
         self.loop = PipelineLoop(
             self.coordinator,
-            fleet.source,
-            built,
+            Pipeline(fleet.source, (), built),
             self.engine,
-            LoopSettings(limits, max_batches, generation, replicas),
+            settings=LoopSettings(limits, max_batches, generation, replicas),
             generation=own,
+            duties=finalizers(self.coordinator, fleet.source, built),
         )
         self.node = Node(self.session, [self.loop], self.engine, self.world)
 

@@ -9,6 +9,7 @@ import pytest
 
 from holdfast.errors import LeaseLost, Refused, UsageError
 from holdfast.flow.loop import LoopSettings, PipelineLoop
+from holdfast.flow.pipeline import Pipeline
 from holdfast.flow.run import Run, Runs, RunStatus
 from holdfast.flow.runlock import RunLock
 from holdfast.leases import transitions
@@ -108,10 +109,9 @@ def loop_of(site: Site, run_id: str) -> PipelineLoop:
     node = site.node
     return PipelineLoop(
         site.runs.coordinator(run_id),
-        node.fleet.source,
-        {},
+        Pipeline(node.fleet.source, (), {}),
         node.engine,
-        LoopSettings(),
+        settings=LoopSettings(),
         may_claim=lambda: site.runs.is_running(run_id),
     )
 

@@ -12,6 +12,7 @@ from holdfast.events import PartitionReleased
 from holdfast.flow.batch import Limits, Wait
 from holdfast.flow.generations import NodeGeneration
 from holdfast.flow.loop import LoopSettings, PipelineLoop
+from holdfast.flow.pipeline import Pipeline
 from holdfast.flow.run import Runs, RunStatus
 from holdfast.leases.lease import Lease, Partition, Status
 from holdfast.leases.store import ClaimRequest, Swap
@@ -53,7 +54,12 @@ def loop_of(
 ) -> PipelineLoop:
     coordinator = node.coordinator if runs is None else runs.coordinator("r")
     return PipelineLoop(
-        coordinator, node.fleet.source, {}, node.engine, LoopSettings(), may_claim, generation=generation
+        coordinator,
+        Pipeline(node.fleet.source, (), {}),
+        node.engine,
+        settings=LoopSettings(),
+        may_claim=may_claim,
+        generation=generation,
     )
 
 

@@ -211,7 +211,7 @@ def test_signs_of_life_make_no_partitions_and_keep_the_supplier_with_its_node() 
     assert a.world.seen(DiscoveryFinished)[0].found == 1
 
 
-def test_it_is_told_whenever_partitions_are_there_while_more_are_looked_for() -> None:
+def test_it_calls_back_whenever_partitions_were_added_and_at_the_end() -> None:
     rig = Rig()
     node = rig.node()
     seen: list[int] = []
@@ -223,4 +223,4 @@ def test_it_is_told_whenever_partitions_are_there_while_more_are_looked_for() ->
         added=lambda: seen.append(rig.table.count(PIPELINE)[Status.UNASSIGNED]),
     )
     assert discovery.run()
-    assert seen == [500, 1000]
+    assert seen == [500, 1000, 1200]

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from holdfast.errors import UsageError
+from holdfast.finalize.output import FinalPlace, Known
+from holdfast.finalize.rules import PlaceView
 from holdfast.flow.batch import Batch, Cut, Name
-from holdfast.flow.finality import PlaceView
-from holdfast.flow.finalizing import FinalPlace, Known
 from holdfast.leases.lease import Lease
 from holdfast.sinks.files.config import FilesConfig
 from holdfast.sinks.files.finalize_config import FinalizeConfig

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.buckets.bucket import Bucket
+from holdfast.finalize.output import Finalizing, FinalPlace, Known
+from holdfast.finalize.rules import Period, Rules
 from holdfast.flow.batch import Batch, Name
-from holdfast.flow.finality import Period, Rules
-from holdfast.flow.finalizing import Finalizing, FinalPlace, Known
 from holdfast.flow.manifest import Manifest, decode_manifest
 from holdfast.flow.names import manifest_key
 from holdfast.sinks.files.finalize_config import FinalizeConfig

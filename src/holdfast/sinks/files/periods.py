@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 from functools import cached_property, lru_cache
 from zoneinfo import ZoneInfo
 
-from holdfast.flow.finality import Period
+from holdfast.finalize.rules import Period
 
 USUAL = (
     "dt=%Y-%m-%d/hr=%H/min=%M",

@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING
 from holdfast.buckets.bucket import Bucket, Published, StagedFile
 from holdfast.buckets.ownership import OwnedRoot
 from holdfast.errors import BatchError, Halt, Refused, StagedDataGone, Unavailable
+from holdfast.finalize.output import Finalizes
 from holdfast.flow.batch import Batch, Name
 from holdfast.flow.letter import LetterBox
 from holdfast.flow.manifest import Manifest, decode_manifest, manifest_of
 from holdfast.flow.names import manifest_key, staged_token, staging_folder
 from holdfast.flow.sink import (
-    Finalizes,
     KeepsLetters,
     KeepsStaged,
     Publication,

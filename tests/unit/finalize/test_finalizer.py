@@ -10,15 +10,15 @@ import pytest
 
 from holdfast.errors import Refused, SinkUnavailable
 from holdfast.events import FinalizingFailed, LateRecords, PlaceFinalized, Unreachable
+from holdfast.finalize.finalizer import Finalizer, finalizer_of
 from holdfast.flow.batch import Name
-from holdfast.flow.finalizer import Finalizer, finalizer_of
 from holdfast.flow.manifest import Manifest
 from holdfast.leases.lease import Lease, Status
 from holdfast.sinks.files.finishing import FilesFinalizing
-from tests.unit.flow.hours import HOUR, TOPIC, Archive, place
+from tests.unit.finalize.hours import HOUR, TOPIC, Archive, place
 from tests.unit.flow.rig import PIPELINE, TestNode
 
-HERE = "tests.unit.flow.test_finalizer"
+HERE = "tests.unit.finalize.test_finalizer"
 HOOK = {"python": f"{HERE}:hook"}
 CALLS: list[dict[str, Any]] = []
 TROUBLE: list[BaseException] = []
@@ -51,7 +51,8 @@ def row(archive: Archive) -> Lease:
 
 
 def finalizer(node: TestNode) -> Finalizer:
-    (found,) = node.loop._finalizers
+    (found,) = node.loop._duties
+    assert isinstance(found, Finalizer)
     return found
 
 
@@ -371,7 +372,7 @@ def test_more_manifests_than_one_look_reads_are_read_before_anything_is_decided(
     node = archive.node().start()
     for hour in (5, 9, 5):
         archive.archive(node, p0=[hour])
-    monkeypatch.setattr("holdfast.flow.finallook.READ_AT_ONCE", 2)
+    monkeypatch.setattr("holdfast.finalize.finalizer.READ_AT_ONCE", 2)
     archive.fleet.clock.time += 5000
     node.session.heartbeat()
     node.turn()

@@ -1,4 +1,4 @@
-"""What a sink must offer so that places in it can be declared final; `holdfast.flow.finalizer` decides when."""
+"""What a sink must offer so that places in it can be declared final; `holdfast.finalize.finalizer` decides when."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from holdfast.finalize.rules import Period, PlaceView, Rules
 from holdfast.flow.batch import Name
-from holdfast.flow.finality import Period, PlaceView, Rules
 from holdfast.flow.manifest import Manifest
 
 
@@ -59,3 +59,11 @@ class Finalizing(ABC):
     @abstractmethod
     def know(self, topics: Mapping[str, Known]) -> None:
         """What is final, by topic, for batches that are staged from now on. Does not block."""
+
+
+class Finalizes(ABC):
+    """A capability of sinks: output folders can be declared final."""
+
+    @abstractmethod
+    def finalizing(self) -> Finalizing | None:
+        """How output folders are declared final; None if the settings do not ask for it."""

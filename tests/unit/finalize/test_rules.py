@@ -9,7 +9,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.flow.finality import PartitionView, Period, Rules, TopicView, decode, encode
+from holdfast.finalize.rules import PartitionView, Period, Rules, TopicView, decode, encode
 from holdfast.flow.manifest import Manifest
 
 HOUR = 3600.0

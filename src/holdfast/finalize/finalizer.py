@@ -1,27 +1,32 @@
-"""One look of the finalizer: read what was committed since the last one, decide what is final, tell the world.
+"""The finalizer: declares output folders final, run by one node at a time under the `$finalizer` lease of a sink.
 
-What was read and what is final is kept in the lease's row. It is written there before the world is told, so that a
-node that dies in between is followed by one that tells again.
+Nothing waits for it: it runs beside the loop, and what it cannot do now it does in a later pass. What it has read and
+decided is kept in the row of its lease, and written there before hooks are called, so that a node that dies in between
+is followed by one that calls them again.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import TypeAlias
 
-from holdfast.errors import Interrupted, LeaseLost, StoreUnavailable, Unavailable
+from holdfast.errors import Interrupted, LeaseLost, Refused, StoreUnavailable, Unavailable
 from holdfast.events import FinalizingFailed, LateRecords, PlaceFinalized, Unreachable
+from holdfast.finalize.output import Finalizes, Finalizing, FinalPlace, Known
+from holdfast.finalize.rules import PartitionView, PlaceView, TopicView, decode, encode
 from holdfast.flow.apart import call_apart
-from holdfast.flow.finality import PartitionView, PlaceView, TopicView, decode, encode
-from holdfast.flow.finalizing import Finalizing, FinalPlace, Known
+from holdfast.flow.sink import Sink
 from holdfast.flow.source import KnowsExtents, Source
 from holdfast.leases import transitions
 from holdfast.leases.coordinator import Coordinator
-from holdfast.leases.lease import Json, Lease, Status
+from holdfast.leases.duty import Duty
+from holdfast.leases.lease import Json, Key, Lease, Status
 from holdfast.leases.query import Query
 from holdfast.leases.writes import until_answered
 
+FINALIZER = "$finalizer"
 PAGE = 1000
 READ_AT_ONCE = 5000
 """Manifests read in one look; a sink that has more is read up in several."""
@@ -29,13 +34,62 @@ RENEW_EVERY = 500
 FIRST_WAIT = 10.0
 LONGEST_WAIT = 3600.0
 
+Renew: TypeAlias = Callable[[Lease, Json], Lease | LeaseLost]
 
-class FinalLook:
+
+class Finalizer(Duty):
+    """Declares the output folders of one sink final."""
+
+    def __init__(self, partitions: Coordinator, source: Source, sink: str, output: Finalizing) -> None:
+        super().__init__(partitions, finalizer_of(partitions.pipeline, sink), patience=output.patience)
+        self._source = source
+        self._output = output
+        self.interval = output.interval
+
+    def run(self) -> bool:
+        """Make a pass if one is due and no other node makes it; learn in any case what is final.
+
+        Returns whether this node made the pass. Blocks while the store does not respond and while hooks run.
+        """
+        row = self.row()
+        if row is None:
+            self.add_row()
+        ran = self.under_lease(self._pass)
+        if not ran and row is not None:
+            make_known(self._output, row.progress.state)
+        return ran
+
+    def _pass(self, lease: Lease) -> None:
+        if FinalizerPass(self.lock, self.pipeline, self._source, self._output, lease, self.renew).go():
+            self.run_soon()
+
+    def report(self, error: Exception) -> None:
+        self.world.emit(FinalizingFailed(self.pipeline, "", "", 1, str(error) or repr(error)))
+
+
+def finalizer_of(pipeline: str, sink: str) -> Key:
+    """Where the lease of a sink's finalizer is kept: beside the pipeline's partitions, never among them."""
+    return Key(f"{pipeline}/{FINALIZER}/{sink}", "", FINALIZER)
+
+
+def finalizers(coordinator: Coordinator, source: Source, sinks: Mapping[str, Sink]) -> list[Finalizer]:
+    """One for each sink that declares output folders final. Raises `Refused` if the source cannot tell when."""
+    able = {name: sink.finalizing() for name, sink in sinks.items() if isinstance(sink, Finalizes)}
+    wanted = {name: output for name, output in able.items() if output is not None}
+    if wanted and not source.lives_long:
+        raise Refused("finalize needs a source whose partitions go on for ever, such as kafka")
+    return [Finalizer(coordinator, source, name, output) for name, output in wanted.items()]
+
+
+class FinalizerPass:
     """Under the lease of the finalizer. `go` is called once; blocks while store and hooks take their time."""
 
-    def __init__(self, lock: Coordinator, pipeline: str, source: Source, output: Finalizing, lease: Lease) -> None:
+    def __init__(
+        self, lock: Coordinator, pipeline: str, source: Source, output: Finalizing, lease: Lease, renew: Renew
+    ) -> None:
         """`pipeline`: the one whose partitions bring the records."""
         self._lock = lock
+        self._renew = renew
         self._pipeline = pipeline
         self._source = source
         self._output = output
@@ -163,13 +217,8 @@ class FinalLook:
         return replace(told, failures=told.failures + 1, not_before=self._lock.now() + pause)
 
     def _save(self, views: Mapping[str, TopicView] | None) -> bool:
-        """Keep the state, or only the lease if there is none. False if it is another node's now."""
-
-        def change(row: Lease, now: float) -> Lease:
-            state = row.progress.state if views is None else encode(views)
-            return transitions.save_state(row, state, now, now + self._output.patience)
-
-        (written,) = self._lock.write([self._lease], change)
+        """Renew the lease, and save these views. Returns False if the lease is another node's now."""
+        written = self._renew(self._lease, None if views is None else encode(views))
         if isinstance(written, LeaseLost):
             return False
         self._lease = written
