@@ -177,7 +177,7 @@ def memory(roots: Sequence[int]) -> dict[str, int]:
         size = pages * os.sysconf("SC_PAGE_SIZE")
         if int(process.name) in roots:
             found["driver"] = max(found["driver"], size)
-        elif b"holdfast.spark.workers" in command or b"pyspark.daemon" in command:
+        elif b"holdfast.spark.worker_daemon" in command or b"pyspark.daemon" in command:
             found["worker"] = max(found["worker"], size) if group else found["worker"]
     return found
 

@@ -232,9 +232,8 @@ def engine_of(
 ) -> Engine:
     # Spark is loaded only here, so that commands which only look at the store stay fast.
     from holdfast.spark.engine import SparkEngine
-    from holdfast.spark.jars import connector_jars
-    from holdfast.spark.session import is_unprotected, start_session
-    from holdfast.spark.warming import warm_up
+    from holdfast.spark.session import is_unprotected, start_session, warm_up
+    from holdfast.spark.shipping import connector_jars
 
     needs_jars = any(isinstance(built.source, ReadsByConnector) for built in pipelines.values())
     jars = connector_jars() if needs_jars else []

@@ -15,11 +15,11 @@ from holdfast.leases import transitions
 from holdfast.runs import letter_selection, redriven, replace
 from holdfast.runs.redriven import Redriven
 from holdfast.sinks.files.books import Books
-from holdfast.spark import job, shortening
-from holdfast.spark.shortening import Shortening
+from holdfast.spark import batch_limits, report
+from holdfast.spark.batch_limits import CommitLimit
 from tests.simulation.mutation import Put, mutant, mutant_of_test
 
-SHORTENING = "tests/unit/spark/test_shortening.py"
+BATCH_LIMITS = "tests/unit/spark/test_batch_limits.py"
 ONE_TASK = "its engine stages a batch in one task, without rows"
 NO_ROWS = "its engine stages items and knows neither rows nor records"
 NO_ROOTS = "it begins after settings are read and sinks are opened"
@@ -33,28 +33,28 @@ def the_last_of_several_ends_is_taken(put: Put) -> None:
     put(engine, "common_end", last)
 
 
-@mutant_of_test(f"{SHORTENING}::test_a_batch_in_several_tasks_is_not_cut", ONE_TASK)
+@mutant_of_test(f"{BATCH_LIMITS}::test_a_batch_in_several_tasks_is_not_cut", ONE_TASK)
 def a_batch_in_several_tasks_is_cut(put: Put) -> None:
     def least(told: Sequence[TaskEnd]) -> int | None:
         return min((task.end for task in told if task.end is not None), default=None)
 
-    put(job, "common_end", least)
+    put(report, "common_end", least)
 
 
-@mutant_of_test(f"{SHORTENING}::test_a_cut_falls_on_the_border_of_a_record", NO_ROWS)
+@mutant_of_test(f"{BATCH_LIMITS}::test_a_cut_falls_on_the_border_of_a_record", NO_ROWS)
 def a_record_may_be_cut_in_two(put: Put) -> None:
-    def at_once(_self: Shortening, _batch: str, rows: Any) -> Any:
+    def at_once(_self: CommitLimit, _batch: str, rows: Any) -> Any:
         yield from (rows.slice(at, 1) for at in range(rows.num_rows))
 
-    put(Shortening, "_whole_records", at_once)
+    put(CommitLimit, "_whole_records", at_once)
 
 
-@mutant_of_test(f"{SHORTENING}::test_rows_that_are_not_in_order_are_refused_where_there_is_no_place_to_cut", NO_ROWS)
+@mutant_of_test(f"{BATCH_LIMITS}::test_rows_that_are_not_in_order_are_refused_where_there_is_no_place_to_cut", NO_ROWS)
 def rows_that_are_not_in_order_are_cut(put: Put) -> None:
-    put(shortening, "_check_order", lambda _items, _end: None)
+    put(batch_limits, "_check_order", lambda _items, _end: None)
 
 
-@mutant_of_test(f"{SHORTENING}::test_files_that_were_closed_to_make_room_count", NO_ROWS)
+@mutant_of_test(f"{BATCH_LIMITS}::test_files_that_were_closed_to_make_room_count", NO_ROWS)
 def places_are_counted_and_not_their_files(put: Put) -> None:
     original = Books.opens
 
@@ -65,7 +65,7 @@ def places_are_counted_and_not_their_files(put: Put) -> None:
     put(Books, "opens", opens)
 
 
-@mutant_of_test(f"{SHORTENING}::test_a_receipt_fits_into_its_row_however_long_names_are", NO_ROWS)
+@mutant_of_test(f"{BATCH_LIMITS}::test_a_receipt_fits_into_its_row_however_long_names_are", NO_ROWS)
 def the_row_does_not_bound_its_receipt(put: Put) -> None:
     put(Pipeline, "receipt_bytes", lambda _self, _batch: 1 << 40)
 

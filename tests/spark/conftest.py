@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast.spark.jars import connector_jars
 from holdfast.spark.session import start_session, stop_session
+from holdfast.spark.shipping import connector_jars
 from tests.servers.kafka import KafkaServer
 from tests.servers.processes import running
 from tests.spark.rig import Site

@@ -18,7 +18,7 @@ from holdfast.errors import BeyondRepair
 from holdfast.flow.batch import Batch, Limits
 from holdfast.flow.source import FAULT_COLUMN
 from holdfast.leases.lease import History
-from holdfast.spark.arrow import frame_of
+from holdfast.spark.task import frame_of
 from tests.spark.rig import Site, failed, lines, staged
 
 if TYPE_CHECKING:

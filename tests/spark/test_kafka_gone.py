@@ -20,7 +20,7 @@ from holdfast.sinks.files import PLUGIN as FILES
 from holdfast.sources.kafka.config import KafkaConfig
 from holdfast.sources.kafka.reading import frame
 from holdfast.sources.kafka.source import KafkaSource
-from holdfast.spark import watching
+from holdfast.spark import engine as engines
 from holdfast.spark.engine import SparkEngine
 from tests.servers.kafka import KafkaServer
 
@@ -56,7 +56,7 @@ def test_a_topic_that_goes_away_while_it_is_read_does_not_hold_up_others(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(watching, "WATCH_EVERY", 0.5)
+    monkeypatch.setattr(engines, "WATCH_EVERY", 0.5)
     for name in ("gone-left", "gone-stays"):
         kafka_server.create_topic(name)
         kafka_server.produce(name, [b"x"] * 5)

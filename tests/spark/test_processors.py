@@ -13,8 +13,8 @@ from holdfast.flow.processor import Processor
 from holdfast.leases.lease import Counts
 from holdfast.processors.python import PythonFunction
 from holdfast.registry import Registry
-from holdfast.spark.job import _processed
-from holdfast.spark.tally import ProcessorTally, numbered_names
+from holdfast.spark.job import processed
+from holdfast.spark.row_counts import ProcessorCounts, numbered_names
 from tests.spark.rig import Site, failed, staged
 
 if TYPE_CHECKING:
@@ -32,8 +32,8 @@ def processor(name: str, **settings: Any) -> Processor:
     return made
 
 
-def _tally(spark: SparkSession, *processors: Processor) -> ProcessorTally:
-    return ProcessorTally(spark, dict(zip(numbered_names(processors), processors, strict=True)))
+def _counts(spark: SparkSession, *processors: Processor) -> ProcessorCounts:
+    return ProcessorCounts(spark, dict(zip(numbered_names(processors), processors, strict=True)))
 
 
 class Bench:
@@ -48,7 +48,7 @@ class Bench:
         frame = self._spark.createDataFrame(
             [(*first, *then) for first, then in zip(system, cells, strict=True)], f"{SYSTEM}, {schema}"
         )
-        return [row.asDict(recursive=True) for row in _processed(_tally(self._spark, *processors), frame).collect()]
+        return [row.asDict(recursive=True) for row in processed(_counts(self._spark, *processors), frame).collect()]
 
     def data(self, *processors: Processor, schema: str = "value STRING", given: list[Any]) -> list[dict[str, Any]]:
         """The data columns of rows of which none may fail."""
@@ -408,7 +408,7 @@ def test_a_fault_of_one_processor_that_another_drops_fails_the_batch_and_names_i
     site.reading(processor("parse_json", **PARSED), only_positive, codec="text", sinks={"out": "jsonl"})
     reports = site.run()
     told = failed(reports["a"]).error
-    assert "1 of 1 rows with a fault are gone behind processor 2-python tests:only_positive" in told
+    assert "1 of 1 rows with a fault are lost in processor 2-python tests:only_positive" in told
     assert staged(reports["b"]).counts == Counts(1, 1)
 
 
@@ -461,5 +461,5 @@ def test_spark_counts_only_where_nothing_else_tells(spark: SparkSession, names: 
         "filter": processor("filter", where="_item > 0"),
     }
     frame = spark.createDataFrame([], f"{SYSTEM}, value STRING, amount BIGINT")
-    plan = _processed(_tally(spark, *(made[name] for name in names)), frame)._jdf.queryExecution().toString()
+    plan = processed(_counts(spark, *(made[name] for name in names)), frame)._jdf.queryExecution().toString()
     assert plan.partition("== Optimized")[0].count("CollectMetrics") == 2 * observed

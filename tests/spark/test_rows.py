@@ -13,7 +13,7 @@ from pyspark.sql import functions as sql
 from holdfast.flow.batch import Limits
 from holdfast.leases.lease import Counts
 from holdfast.processors.filter import Filter
-from holdfast.spark.arrow import frame_of
+from holdfast.spark.task import frame_of
 from tests.spark.rig import Site, failed, lines, staged
 
 pytestmark = pytest.mark.spark

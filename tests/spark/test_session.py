@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 from pyspark import daemon
 
-from holdfast.spark.workers import MANY, freezing_what_stays, quiet_on_hangup
+from holdfast.spark.worker_daemon import MANY, freezing_what_stays, quiet_on_hangup
 from tests.e2e.freezing import descendants
 
 pytestmark = pytest.mark.spark

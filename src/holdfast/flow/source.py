@@ -235,7 +235,7 @@ class ReadsByConnector(ABC):
     """Spark reads it through a connector, whose errors are Spark's."""
 
     connectors: tuple[str, ...] = ()
-    """Connectors that Spark needs, as `holdfast.spark.jars` names them."""
+    """Connectors that Spark needs, as `holdfast.spark.shipping` names them."""
 
     @abstractmethod
     def is_away(self, error: str) -> bool:

@@ -36,7 +36,7 @@ class FailingOptions(Options):
 
 def require(frame: DataFrame, names: Iterable[str], who: str) -> None:
     """Raise `Refused` if a column is not there."""
-    from holdfast.spark.records import data_columns
+    from holdfast.spark.columns import data_columns
 
     there = data_columns(frame)
     for name in names:
@@ -47,7 +47,7 @@ def require(frame: DataFrame, names: Iterable[str], who: str) -> None:
 
 def refuse_ours(names: Iterable[str], who: str) -> None:
     """Raise `Refused` if a column that is made or taken away is one of holdfast's."""
-    from holdfast.spark.records import OUR_COLUMNS
+    from holdfast.spark.columns import OUR_COLUMNS
 
     for name in names:
         if name in OUR_COLUMNS:
@@ -58,7 +58,7 @@ def text_of(name: str) -> Column:
     """A column as text; bytes are taken for UTF-8."""
     from pyspark.sql import functions as sql
 
-    from holdfast.spark.records import quoted
+    from holdfast.spark.columns import quoted
 
     return sql.col(quoted(name)).cast("string")
 
@@ -73,7 +73,7 @@ def changed(
     """
     from pyspark.sql import functions as sql
 
-    from holdfast.spark.records import REASON_COLUMN, quoted, with_faults
+    from holdfast.spark.columns import REASON_COLUMN, quoted, with_faults
 
     applies = sql.lit(True) if config.when is None else sql.coalesce(sql.expr(config.when), sql.lit(False))
 

@@ -61,7 +61,7 @@ class AddEntries(Processor):
 def _value(frame: Any, one: Addition) -> Any:
     from pyspark.sql import functions as sql
 
-    from holdfast.spark.records import quoted
+    from holdfast.spark.columns import quoted
 
     made = sql.lit(one.value) if one.value_expression is None else sql.expr(one.value_expression)
     before = sql.col(quoted(one.key)) if one.key in frame.columns else None

@@ -62,7 +62,7 @@ class Sql(Processor):
 def _selected(frame: Any, config: SqlConfig) -> Any:
     from pyspark.sql import functions as sql
 
-    from holdfast.spark.records import OUR_COLUMNS, data_columns, quoted
+    from holdfast.spark.columns import OUR_COLUMNS, data_columns, quoted
 
     if config.where is not None:
         frame = frame.where(sql.col(FAULT_COLUMN).isNotNull() | sql.expr(config.where))

@@ -6,11 +6,11 @@ out, and the round is cut in halves until the culprit is alone; the others are s
 
 from __future__ import annotations
 
-import contextlib
 import queue
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
@@ -19,16 +19,17 @@ from holdfast.errors import BatchError, Unavailable
 from holdfast.flow.batch import Batch
 from holdfast.flow.engine import Engine, Failed, Report
 from holdfast.flow.pipeline import Pipeline
-from holdfast.flow.source import ReadsByConnector, Source
+from holdfast.flow.source import MayChange, ReadsByConnector, Source
 from holdfast.spark.failures import is_of_the_host, quieten, readable, session_is_gone
 from holdfast.spark.job import doubts_of, run_job
-from holdfast.spark.watching import watched
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 CLOSE_PATIENCE = 2.0
 CANCELLED = "the round was cancelled"
+WATCH_EVERY = 5.0
+"""Seconds between two questions to the source; most jobs are done before the first."""
 
 
 @dataclass
@@ -135,7 +136,7 @@ class SparkEngine(Engine):
 
     def _cancel_jobs(self, carried: Round) -> None:
         # Without the JVM there is no job to stop.
-        with contextlib.suppress(Exception):
+        with suppress(Exception):
             self._spark.sparkContext.cancelJobGroup(carried.group)
 
     def _cancel_again(self) -> None:
@@ -206,3 +207,30 @@ def _after_failure(
     if isinstance(source, ReadsByConnector) and source.is_away(str(error)):
         return [Failed(left[0].id, reason, unavailable=True, what="source")], []
     return [Failed(left[0].id, reason, unavailable=is_of_the_host(error))], []
+
+
+@contextmanager
+def watched(source: Source, batches: Sequence[Batch], cancel: Callable[[], None]) -> Iterator[None]:
+    """Call `cancel`, once at most, when the source has come to doubt one of the batches; never after the end."""
+    if not isinstance(source, MayChange):
+        yield
+        return
+    over, lock = threading.Event(), threading.Lock()
+
+    def watch() -> None:
+        while not over.wait(WATCH_EVERY):
+            doubts = {}
+            with suppress(Exception):  # one that does not answer is no reason to cancel
+                doubts = dict(source.doubts(batches))
+            if doubts:
+                with lock:
+                    if not over.is_set():
+                        cancel()
+                return
+
+    threading.Thread(target=watch, daemon=True).start()
+    try:
+        yield
+    finally:
+        with lock:
+            over.set()

@@ -1,19 +1,24 @@
-"""One Spark job: read, process and stage some batches of one pipeline, and tell what became of each."""
+"""One Spark job: it reads, processes and stages some batches of one pipeline.
+
+The planner decides what runs as a Spark expression and what inside the staging task, and builds each frame once.
+"""
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import dataclass
+from functools import cached_property, partial, reduce
+from operator import or_
 from typing import TYPE_CHECKING, Any
 
-from holdfast.errors import BatchError, HoldfastError, Refused, Unavailable
+from holdfast.config.routes import DEFAULT_ROUTE
+from holdfast.errors import HoldfastError, Refused, Unavailable
 from holdfast.flow.batch import Batch
-from holdfast.flow.engine import Failed, Report, Staged, TaskEnd, common_end
+from holdfast.flow.engine import Failed, Report
 from holdfast.flow.pipeline import Pipeline
 from holdfast.flow.processor import Processor, TaskStep
+from holdfast.flow.routes import Routes
 from holdfast.flow.sink import Sink, StagesByBatch
 from holdfast.flow.source import (
     BATCH_COLUMN,
@@ -21,40 +26,35 @@ from holdfast.flow.source import (
     OPTIONAL_COLUMNS,
     SIZE_COLUMN,
     SYSTEM_COLUMNS,
-    CutsShort,
     FixedColumns,
     MayChange,
     ReadsByConnector,
-    SalvagesDamage,
     Source,
     TaskRows,
 )
-from holdfast.flow.staging import Stager, staged_batch
-from holdfast.leases.lease import Counts, Json
-from holdfast.spark.arrow import frame_of, run_tasks
+from holdfast.flow.staging import StagedBatch, Stager, staged_batch
+from holdfast.spark.batch_limits import SizeLimitStep
+from holdfast.spark.columns import RECORD_COLUMN, quoted, with_record
 from holdfast.spark.failures import readable, session_is_gone
-from holdfast.spark.gate import GateBefore
-from holdfast.spark.records import RECORD_COLUMN, quoted, with_record
-from holdfast.spark.routing import routed
-from holdfast.spark.staging import REPORT_SCHEMA, BatchReport, SinkTask, StageTask
-from holdfast.spark.tally import ProcessorTally, Seen, SourceTally, numbered_names
+from holdfast.spark.report import REPORT_SCHEMA, JobReport, TaskReport
+from holdfast.spark.row_counts import ProcessorCounts, ReadCounts, RowCount, numbered_names
+from holdfast.spark.task import SinkTask, StageTask, frame_of, run_tasks
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-
-FEW_FILES = 16
-"""So few fit into any row."""
+ROUTE_COLUMN = "_holdfast_to_"
+"""Begins the names of columns that are true for the rows of a sink with routes."""
 
 
 def run_job(spark: SparkSession, pipeline: Pipeline, batches: Sequence[Batch]) -> list[Report]:
-    """Stage the batches; blocks until Spark is done. One report for each, also for those without rows.
+    """Stage the batches, and return a report for each, also for those without rows. Blocks until Spark is done.
 
     Raises what Spark raises when it fails the job, and `BatchError` when the job as a whole cannot be trusted.
     """
     try:
-        job = _planned(spark, pipeline, batches)
+        job = Planner(spark, pipeline, batches).job()
     except Unavailable as away:
         return [Failed(batch.id, str(away), unavailable=True) for batch in batches]
     except Exception as error:
@@ -64,299 +64,202 @@ def run_job(spark: SparkSession, pipeline: Pipeline, batches: Sequence[Batch]) -
         reason = str(error) if isinstance(error, HoldfastError) else readable(error)
         away_now = isinstance(pipeline.source, ReadsByConnector) and pipeline.source.is_away(str(error))
         return [Failed(batch.id, reason, unavailable=away_now, what="source") for batch in batches]
-    told, dropped = job.run()
+    job_report = job.run(batches)
     try:
         doubts = doubts_of(pipeline.source, batches)
     except Unavailable as away:
         return [Failed(batch.id, str(away), unavailable=True, what="source") for batch in batches]
-    read = {} if job.tally is None else job.tally.source.rows_of([batch.id for batch in batches])
-    reports = [
-        Failed(batch.id, doubts[batch.id])
-        if batch.id in doubts
-        else _report(pipeline, batch, told.get(batch.id, []), read)
-        for batch in batches
-    ]
-    return _with_dropped(reports, dropped)
+    return job_report.of_batches(pipeline, batches, doubts)
 
 
 def doubts_of(source: Source, batches: Sequence[Batch]) -> Mapping[str, str]:
-    """By id, which of these may hold other data than was planned, and why. Raises `SourceUnavailable`."""
+    """By id, the batches that may hold other data than was planned, and why. Raises `SourceUnavailable`."""
     return source.doubts(batches) if isinstance(source, MayChange) else {}
 
 
-def _with_dropped(reports: list[Report], dropped: Mapping[str, int]) -> list[Report]:
-    """The reports, of which the first that can tells what the frame's processors have dropped of all batches."""
-    for place, report in enumerate(reports if dropped else ()):
-        if isinstance(report, Staged):
-            reports[place] = replace(report, dropped={**report.dropped, **dropped})
-            break
-    return reports
-
-
 @dataclass(frozen=True)
-class _Job:
-    """A lazy job, and what it has to be compared with when it is done."""
+class Job:
+    """A lazy Spark job, and the counters that its tasks fill."""
 
     frame: DataFrame | None
-    """None if there is nothing to read."""
-    tally: ProcessorTally | None = None
-    gate: GateBefore | None = None
+    """Its rows are the reports of the tasks. None if there is nothing to read."""
+    counts: ProcessorCounts | None = None
+    size_limit: SizeLimitStep | None = None
 
-    def run(self) -> tuple[dict[str, list[BatchReport]], dict[str, int]]:
-        """Reports of the tasks by batch, and by processor the rows that it dropped.
+    def run(self, batches: Sequence[Batch]) -> JobReport:
+        """Run it. Blocks; raises what Spark raises, and `BatchError` if rows with a fault were lost on the way."""
+        reports = defaultdict[str, list[TaskReport]](list)
+        if self.frame is None:
+            return JobReport(reports)
+        for row in self.frame.collect():
+            reports[row.batch].append(TaskReport.decode(row.report))
+        dropped, read = dict[str, int](), dict[str, int]()
+        if self.counts is not None:
+            every = [report for of_batch in reports.values() for report in of_batch]
+            staged = RowCount(sum(report.rows_in for report in every), sum(report.faults_in for report in every))
+            dropped = self.counts.dropped(self.frame, staged)
+            read = self.counts.read.rows_by_batch([batch.id for batch in batches])
+        if self.size_limit is not None:
+            for batch_id, admitted in self.size_limit.admitted().items():
+                reports[batch_id].append(TaskReport(size=admitted.size, end=admitted.end, reads=True))
+        return JobReport(reports, dropped, read)
 
-        Raises `BatchError` when faults were lost on the way.
-        """
-        told = defaultdict(list)
-        for row in self.frame.collect() if self.frame is not None else ():
-            told[row.batch].append(BatchReport.decode(row.report))
-        dropped = dict[str, int]()
-        if self.tally is not None and self.frame is not None:
-            parts = [part for parts in told.values() for part in parts]
-            staged = Seen(sum(part.came for part in parts), sum(part.faults for part in parts))
-            dropped = self.tally.dropped(self.frame, staged)
-        for batch_id, passed in self.gate.passed().items() if self.gate is not None else ():
-            told[batch_id].append(BatchReport(size=passed.size, end=passed.end, reads=True))
-        return told, dropped
 
+class Planner:
+    """Plans one job.
 
-def _report(pipeline: Pipeline, batch: Batch, told: Sequence[BatchReport], read: Mapping[str, int] = {}) -> Report:
-    """`read`: rows that came to the processors of the frame, where there are any."""
-    for part in told:
-        if part.error is not None:
-            return Failed(batch.id, part.error, part.unavailable)
-    rows, dead = sum(part.rows for part in told), sum(part.dead for part in told)
-    inside = _dropped_in_tasks(told)
-    before = max(0, read.get(batch.id, 0) - sum(part.came for part in told))
-    counts = Counts(rows + dead + sum(part.untaken for part in told), rows, 0, dead, before + sum(inside.values()))
-    try:
-        ends = [TaskEnd(part.rows + part.dead + part.untaken, part.end, part.reads) for part in told]
-        cut_at = common_end([*ends, *(TaskEnd(0, part.left, reads=True) for part in told if part.left is not None)])
-        receipts = {
-            name: sink.receipt([part.parts[name] for part in told if name in part.parts])
-            | _share(pipeline, name, told, counts)
-            for name, sink in pipeline.sinks.items()
+    The last processors run inside the staging task where they can. If there are no others, no routes, and no sink wants
+    an expression, rows that tasks read themselves never pass through Spark.
+    """
+
+    def __init__(self, spark: SparkSession, pipeline: Pipeline, batches: Sequence[Batch]) -> None:
+        self._spark = spark
+        self._pipeline = pipeline
+        self._batches = batches
+        self._processors, self._steps = _divided(pipeline)
+        self._stagers = {name: sink.stager() for name, sink in pipeline.sinks.items()}
+
+    def job(self) -> Job:
+        """The lazy job. Raises `Unavailable`, `Refused`, and what Spark raises for a plan that it cannot analyse."""
+        from pyspark.sql import DataFrame
+
+        rows = self._pipeline.source.read(self._spark, self._batches, self._needed_columns())
+        return self._job_of_frame(rows) if isinstance(rows, DataFrame) else self._job_of_task_rows(rows)
+
+    def _needed_columns(self) -> frozenset[str] | None:
+        """The data columns that the source has to read; None for all, as processors and routes may need any."""
+        source = self._pipeline.source
+        if self._processors or self._pipeline.has_routes or not isinstance(source, FixedColumns):
+            return None
+        return self._step_inputs(self._sink_columns(source.columns()))
+
+    def _job_of_task_rows(self, rows: TaskRows) -> Job:
+        if not rows.tasks:
+            return Job(None)
+        task = self._task_without_expressions(rows)
+        if task is not None:
+            return Job(run_tasks(self._spark, rows.tasks, partial(_read_and_stage, rows, task), REPORT_SCHEMA))
+        counts = ProcessorCounts(self._spark, self._processors)
+        return Job(self._staged(processed(counts, frame_of(self._spark, rows, counts.read))), counts)
+
+    def _job_of_frame(self, frame: DataFrame) -> Job:
+        from pyspark.sql.types import StructType
+
+        if not self._processors:
+            return Job(self._staged(frame))
+        counts, size_limit = ProcessorCounts(self._spark, self._processors), SizeLimitStep(self._spark, self._to_stage)
+        without_sizes = StructType([field for field in frame.schema.fields if field.name != SIZE_COLUMN])
+        counted = frame.mapInArrow(_counting(counts.read, size_limit), without_sizes)
+        return Job(self._staged(processed(counts, counted)), counts, size_limit)
+
+    def _task_without_expressions(self, rows: TaskRows) -> StageTask | None:
+        """Stages rows as they were read; None if a processor, a route or a sink needs a Spark expression."""
+        if self._processors or self._pipeline.has_routes:
+            return None
+        if self._steps:
+            return self._stage_task(dict.fromkeys(self._stagers))
+        fields, names = _data_fields(rows.schema), dict[str, Mapping[str, str] | None]()
+        for sink, stager in self._stagers.items():
+            columns = stager.plain_columns(fields)
+            if columns is None:
+                return None
+            names[sink] = {name: name for name in columns}
+        return self._stage_task(names)
+
+    def _staged(self, frame: DataFrame) -> DataFrame:
+        """The frame with staging as its last step. Sinks share columns; each expression gets a name of its own."""
+        from pyspark.sql import functions as sql
+
+        fields = _data_fields(frame.schema)
+        wanted = self._sink_columns(fields)
+        ours = [name for name in (*SYSTEM_COLUMNS, *OPTIONAL_COLUMNS) if name in frame.columns]
+        routes, route_columns = routed(frame, self._pipeline.routes)
+        carried: dict[str, Column] = {name: sql.col(name) for name in ours} | routes
+        names: dict[str, dict[str, str] | None]
+        if self._steps:
+            names = dict.fromkeys(self._stagers)
+            needed = self._step_inputs(wanted)
+            for name in fields.names:
+                if needed is None or name in needed:
+                    carried[name] = sql.col(quoted(name))
+        else:
+            names = {sink: _carry(carried, index, columns) for index, (sink, columns) in enumerate(wanted.items())}
+        return frame.select(*carried.values()).mapInArrow(self._stage_task(names, route_columns), REPORT_SCHEMA)
+
+    def _sink_columns(self, fields: StructType) -> dict[str, Mapping[str, Any]]:
+        """By sink, the columns that it wants."""
+        return {name: stager.columns(fields) for name, stager in self._stagers.items()}
+
+    def _step_inputs(self, wanted: Mapping[str, Mapping[str, Any]]) -> frozenset[str] | None:
+        """The columns that the first step must be given; None for all. A sink's expression may need any."""
+        as_they_are = all(made is None for columns in wanted.values() for made in columns.values())
+        needed = frozenset(name for columns in wanted.values() for name in columns) if as_they_are else None
+        for step in reversed(list(self._steps.values())):
+            needed = step.inputs(needed)
+        return needed
+
+    def _stage_task(
+        self, names: Mapping[str, Mapping[str, str] | None], route_columns: Mapping[str, str] = {}
+    ) -> StageTask:
+        sinks = {
+            name: SinkTask(self._task_stagers[name], names[name], route_columns.get(name)) for name in self._stagers
         }
-        _check_size(pipeline, batch, receipts)
-    except BatchError as wrong:
-        return Failed(batch.id, str(wrong))
-    staged = Staged(batch.id, batch.cut.end, batch.cut.last, receipts, counts, dropped=inside)
-    staged = replace(staged, size=sum(part.size for part in told))
-    if cut_at is not None:
-        return _cut_short(pipeline.source, batch, staged, cut_at)
-    damage = next((part.damage for part in told if part.damage is not None), None)
-    if damage is not None and isinstance(pipeline.source, SalvagesDamage):
-        return replace(staged, end=pipeline.source.damaged(batch.cut.end, damage), last=False)
-    return staged
+        return StageTask(self._to_stage, sinks, self._steps)
+
+    @cached_property
+    def _task_stagers(self) -> dict[str, Stager]:
+        return {name: self._task_stager(name, sink) for name, sink in self._pipeline.sinks.items()}
+
+    def _task_stager(self, name: str, sink: Sink) -> Stager:
+        return sink.stager_for(self._batches) if isinstance(sink, StagesByBatch) else self._stagers[name]
+
+    @cached_property
+    def _to_stage(self) -> list[StagedBatch]:
+        """The batches as the tasks get them."""
+        changed = any(processor.changes_rows for processor in self._pipeline.processors)
+        bounded = any(stager.bounded for stager in self._task_stagers.values())
+        limit = self._pipeline.receipt_bytes if bounded else lambda _batch: None
+        return [staged_batch(batch, changed=changed, max_receipt_bytes=limit(batch)) for batch in self._batches]
 
 
-def _cut_short(source: Source, batch: Batch, staged: Staged, item: int) -> Report:
-    if not isinstance(source, CutsShort):
-        return Failed(
-            batch.id,
-            f"the batch must be cut short at item {item}, and its source cannot go on from there. Raise max_files of "
-            "the sink, or let the source plan smaller batches",
-        )
-    return replace(staged, end=source.cut_short(batch, item), last=False)
-
-
-def _dropped_in_tasks(told: Sequence[BatchReport]) -> dict[str, int]:
-    dropped = defaultdict[str, int](int)
-    for part in told:
-        for name, rows in part.dropped.items():
-            dropped[name] += rows
-    return dict(dropped)
-
-
-def _check_size(pipeline: Pipeline, batch: Batch, receipts: Mapping[str, Json]) -> None:
-    """Raise `BatchError` if the row could not hold the receipts: each task has kept the bound for itself alone."""
-    for sink, receipt in receipts.items():
-        if len(files := receipt.get("files", ())) <= FEW_FILES:
-            continue
-        if (size := len(json.dumps(receipt))) > (most := pipeline.receipt_bytes(batch)):
-            raise BatchError(
-                f"sink {sink!r} has {len(files)} files of this batch, whose receipt takes {size} bytes; the row of the "
-                f"store has room for {most}. Keep the rows of a batch in one task, or let records have fewer partition "
-                "names"
-            )
-
-
-def _share(pipeline: Pipeline, sink: str, told: Sequence[BatchReport], counts: Counts) -> Json:
-    """How many of the batch's rows a sink with routes was given: counted apart from what it says it has staged."""
-    if sink not in pipeline.routes.by_sink:
-        return {}
-    return {"routed": {"rows": sum(part.given.get(sink, 0) for part in told), "of": counts.processed}}
-
-
-def _planned(spark: SparkSession, pipeline: Pipeline, batches: Sequence[Batch]) -> _Job:
-    """The lazy job: what runs as Spark expressions, and what inside the staging task."""
-    from pyspark.sql import DataFrame
-
-    before, steps = _parted(pipeline)
-    rows = pipeline.source.read(spark, batches, _needed_columns(pipeline, before, steps))
-    if isinstance(rows, DataFrame):
-        return _of_frame(spark, pipeline, batches, rows, before, steps)
-    return _of_task_rows(spark, pipeline, batches, rows, before, steps)
-
-
-def _needed_columns(
-    pipeline: Pipeline, before: Mapping[str, Processor], steps: Mapping[str, TaskStep]
-) -> frozenset[str] | None:
-    """The data columns that the source has to read; None for all, as processors and routes may need any."""
-    if before or pipeline.has_routes or not isinstance(pipeline.source, FixedColumns):
-        return None
-    return _inputs(_wanted(pipeline, pipeline.source.columns()), steps)
-
-
-def _of_task_rows(
-    spark: SparkSession,
-    pipeline: Pipeline,
-    batches: Sequence[Batch],
-    rows: TaskRows,
-    before: Mapping[str, Processor],
-    steps: Mapping[str, TaskStep],
-) -> _Job:
-    if not rows.tasks:
-        return _Job(None)
-    stage = None if before or pipeline.has_routes else _without_expressions(pipeline, batches, rows, steps)
-    if stage is not None:
-        return _Job(run_tasks(spark, rows.tasks, partial(_read_and_stage, rows, stage), REPORT_SCHEMA))
-    tally = ProcessorTally(spark, before)
-    frame = _processed(tally, frame_of(spark, rows, tally.source))
-    return _Job(_staged(frame, pipeline, batches, steps), tally)
-
-
-def _of_frame(
-    spark: SparkSession,
-    pipeline: Pipeline,
-    batches: Sequence[Batch],
-    frame: DataFrame,
-    before: Mapping[str, Processor],
-    steps: Mapping[str, TaskStep],
-) -> _Job:
-    from pyspark.sql.types import StructType
-
-    if not before:
-        return _Job(_staged(frame, pipeline, batches, steps))
-    tally, gate = ProcessorTally(spark, before), GateBefore(spark, [staged_batch(batch) for batch in batches])
-    kept = StructType([one for one in frame.schema.fields if one.name != SIZE_COLUMN])
-    counted = frame.mapInArrow(_counting(tally.source, gate), kept)
-    return _Job(_staged(_processed(tally, counted), pipeline, batches, steps), tally, gate)
-
-
-def _counting(tally: SourceTally, gate: GateBefore) -> Callable[[Iterator[Any]], Iterator[Any]]:
-    # The function goes to the tasks, and processors must not go with it.
-    return lambda portions: tally.counted_here(gate.through(portions))
-
-
-def _parted(pipeline: Pipeline) -> tuple[dict[str, Processor], dict[str, TaskStep]]:
-    """Processors of the frame, and the last ones that run inside the staging task; none do before routes."""
-    before = dict(zip(numbered_names(pipeline.processors), pipeline.processors, strict=True))
-    steps = list[tuple[str, TaskStep]]()
-    for name, processor in reversed(before.items()):
+def _divided(pipeline: Pipeline) -> tuple[dict[str, Processor], dict[str, TaskStep]]:
+    """Processors of the frame, and the last ones that run inside the staging task; none do if there are routes."""
+    processors = dict(zip(numbered_names(pipeline.processors), pipeline.processors, strict=True))
+    steps = dict[str, TaskStep]()
+    for name, processor in reversed(processors.items()):
         step = None if pipeline.has_routes else processor.in_task()
         if step is None:
             break
-        steps.insert(0, (name, step))
-    inside = dict(steps)
-    return {name: one for name, one in before.items() if name not in inside}, inside
+        steps[name] = step
+    frame_processors = {name: processor for name, processor in processors.items() if name not in steps}
+    return frame_processors, dict(reversed(steps.items()))
 
 
-def _processed(tally: ProcessorTally, frame: DataFrame) -> DataFrame:
-    if not tally.may_fault:
-        return tally.processed(frame)
-    return tally.processed(with_record(frame)).drop(RECORD_COLUMN)
+def processed(counts: ProcessorCounts, frame: DataFrame) -> DataFrame:
+    """The frame after all processors; beside each row the record is kept as it was read if one of them needs it."""
+    if not counts.may_fault:
+        return counts.processed(frame)
+    return counts.processed(with_record(frame)).drop(RECORD_COLUMN)
+
+
+def _counting(counts: ReadCounts, size_limit: SizeLimitStep) -> Callable[[Iterator[Any]], Iterator[Any]]:
+    # The function goes to the tasks, and processors must not go with it.
+    return lambda portions: counts.counted_here(size_limit.admit(portions))
 
 
 def _read_and_stage(rows: TaskRows, stage: StageTask, task: int) -> Any:
     return stage(rows.rows(task))
 
 
-def _without_expressions(
-    pipeline: Pipeline, batches: Sequence[Batch], rows: TaskRows, steps: Mapping[str, TaskStep]
-) -> StageTask | None:
-    """How to stage the rows as they were read; None if a sink wants an expression over them."""
-    if steps:
-        return _stage_task(pipeline, batches, dict.fromkeys(pipeline.sinks), steps)
-    fields, names = _data_fields(rows.schema), dict[str, Mapping[str, str] | None]()
-    for name, sink in pipeline.sinks.items():
-        columns = sink.stager().plain_columns(fields)
-        if columns is None:
-            return None
-        names[name] = {own: own for own in columns}
-    return _stage_task(pipeline, batches, names)
-
-
-def _staged(
-    frame: DataFrame, pipeline: Pipeline, batches: Sequence[Batch], steps: Mapping[str, TaskStep] = {}
-) -> DataFrame:
-    """The frame with staging as its last step. Sinks share columns; each expression gets a name of its own."""
-    from pyspark.sql import functions as sql
-
-    fields = _data_fields(frame.schema)
-    wanted = _wanted(pipeline, fields)
-    ours = [name for name in (*SYSTEM_COLUMNS, *OPTIONAL_COLUMNS) if name in frame.columns]
-    routes, taken = routed(frame, pipeline.routes)
-    carried: dict[str, Column] = {name: sql.col(name) for name in ours} | routes
-    names: dict[str, dict[str, str] | None]
-    if steps:
-        names = dict.fromkeys(pipeline.sinks)
-        needed = _inputs(wanted, steps)
-        for name in fields.names:
-            if needed is None or name in needed:
-                carried[name] = sql.col(quoted(name))
-    else:
-        names = {sink: _carry(carried, index, columns) for index, (sink, columns) in enumerate(wanted.items())}
-    task = _stage_task(pipeline, batches, names, steps, taken)
-    return frame.select(*carried.values()).mapInArrow(task, REPORT_SCHEMA)
-
-
 def _carry(carried: dict[str, Column], index: int, columns: Mapping[str, Any]) -> dict[str, str]:
-    """Add what one sink wants to the columns that are carried; answers the names under which it finds them."""
+    """Add what a sink wants to the columns that are carried; returns the names under which it finds them."""
     from pyspark.sql import functions as sql
 
     names = {}
-    for own, expression in columns.items():
-        names[own] = own if expression is None else f"_{index}_{own}"
-        carried.setdefault(names[own], sql.col(quoted(own)) if expression is None else expression.alias(names[own]))
+    for name, expression in columns.items():
+        names[name] = name if expression is None else f"_{index}_{name}"
+        carried.setdefault(names[name], sql.col(quoted(name)) if expression is None else expression.alias(names[name]))
     return names
-
-
-def _inputs(wanted: Mapping[str, Mapping[str, Any]], steps: Mapping[str, TaskStep]) -> frozenset[str] | None:
-    """The columns that must come to the first step; None for all. A sink's expression may need any."""
-    as_they_are = all(made is None for columns in wanted.values() for made in columns.values())
-    needed = frozenset(name for columns in wanted.values() for name in columns) if as_they_are else None
-    for step in reversed(list(steps.values())):
-        needed = step.inputs(needed)
-    return needed
-
-
-def _stage_task(
-    pipeline: Pipeline,
-    batches: Sequence[Batch],
-    names: Mapping[str, Mapping[str, str] | None],
-    steps: Mapping[str, TaskStep] = {},
-    taken: Mapping[str, str] = {},
-) -> StageTask:
-    sinks = {
-        name: SinkTask(_stager_for(sink, batches), names[name], taken.get(name))
-        for name, sink in pipeline.sinks.items()
-    }
-    changed = any(processor.changes_rows for processor in pipeline.processors)
-    bounded = any(sink.stager.bounded for sink in sinks.values())
-    told = [
-        staged_batch(batch, changed=changed, max_receipt_bytes=pipeline.receipt_bytes(batch) if bounded else None)
-        for batch in batches
-    ]
-    return StageTask(told, sinks, steps)
-
-
-def _stager_for(sink: Sink, batches: Sequence[Batch]) -> Stager:
-    return sink.stager_for(batches) if isinstance(sink, StagesByBatch) else sink.stager()
-
-
-def _wanted(pipeline: Pipeline, fields: StructType) -> dict[str, Mapping[str, Any]]:
-    return {name: sink.stager().columns(fields) for name, sink in pipeline.sinks.items()}
 
 
 def _data_fields(schema: StructType) -> StructType:
@@ -365,7 +268,52 @@ def _data_fields(schema: StructType) -> StructType:
     missing = [name for name in (BATCH_COLUMN, ITEM_COLUMN) if name not in schema.names]
     if missing:
         raise Refused(f"the columns {', '.join(missing)} are missing; a processor must keep the system columns")
-    own = [one for one in schema.fields if one.name not in (*SYSTEM_COLUMNS, *OPTIONAL_COLUMNS)]
-    if len({one.name for one in own}) < len(own):
+    fields = [field for field in schema.fields if field.name not in (*SYSTEM_COLUMNS, *OPTIONAL_COLUMNS)]
+    if len({field.name for field in fields}) < len(fields):
         raise Refused("two columns have the same name; rename one of them")
-    return StructType(own)
+    return StructType(fields)
+
+
+# --- routes as columns of the frame, where Spark's optimiser sees the conditions --------------------------------------
+
+
+def routed(frame: DataFrame, routes: Routes) -> tuple[dict[str, Column], dict[str, str]]:
+    """Columns that are true where a row belongs to a sink, by name; and by sink the name of its column.
+
+    Sinks with the same routes share a column. Raises `Refused` for text that is not a condition over these rows.
+    """
+    matching = _matching(frame, routes) if routes.by_sink else {}
+    columns: dict[str, Column] = {}
+    names: dict[frozenset[str], str] = {}
+    for of_sink in map(frozenset, routes.by_sink.values()):
+        if of_sink not in names:
+            names[of_sink] = f"{ROUTE_COLUMN}{len(names)}"
+            columns[names[of_sink]] = _any([matching[route] for route in sorted(of_sink)]).alias(names[of_sink])
+    return columns, {sink: names[frozenset(of_sink)] for sink, of_sink in routes.by_sink.items()}
+
+
+def _matching(frame: DataFrame, routes: Routes) -> dict[str, Column]:
+    """By route, whether a row matches; never null."""
+    matching = {name: _condition(frame, name, text) for name, text in routes.conditions.items()}
+    return matching | {DEFAULT_ROUTE: ~_any(list(matching.values()))}
+
+
+def _condition(frame: DataFrame, name: str, text: str) -> Column:
+    from pyspark.errors import PySparkException
+    from pyspark.sql import functions as sql
+    from pyspark.sql.types import BooleanType
+
+    try:
+        condition = sql.expr(text)
+        kind = frame.select(condition).schema[0].dataType
+    except PySparkException as wrong:
+        raise Refused(f"route {name!r}: {readable(wrong)}") from wrong
+    if not isinstance(kind, BooleanType):
+        raise Refused(f"route {name!r} must be true or false, and is of type {kind.simpleString()}")
+    return sql.coalesce(condition, sql.lit(False))
+
+
+def _any(conditions: Sequence[Column]) -> Column:
+    from pyspark.sql import functions as sql
+
+    return reduce(or_, conditions, sql.lit(False))

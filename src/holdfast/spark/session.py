@@ -15,6 +15,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
@@ -26,6 +27,8 @@ from holdfast.spark.shipping import check_modules, ship_holdfast, ship_modules
 if TYPE_CHECKING:
     from pyspark import SparkConf, SparkContext
     from pyspark.sql import SparkSession
+
+    from holdfast.flow.staging import Stager
 
 SECRETS = "(?i)secret|password|token|key"
 
@@ -52,7 +55,7 @@ _LOCAL_DEFAULTS = {
     # Saves about 40 ms per Python task against TCP. On a cluster a folder's name may be too long for a socket.
     "spark.python.unix.domain.socket.enabled": "true",
     # An executor starts it before it has been sent any module, and so could not find ours.
-    "spark.python.daemon.module": "holdfast.spark.workers",
+    "spark.python.daemon.module": "holdfast.spark.worker_daemon",
 }
 
 _PATIENCE = 3.0
@@ -112,6 +115,26 @@ def _ship(context: SparkContext, master: str, py_files: Sequence[Path]) -> None:
     ship_modules(context, py_files, folder)
     if not _is_local(master):
         ship_holdfast(context, folder)
+
+
+def warm_up(spark: SparkSession, stagers: Sequence[Stager]) -> None:
+    """Run a task on every core that loads what these stagers need; blocks until all are done.
+
+    Raises `UsageError` when Spark cannot run a task at all, for example because executors have another Python.
+    """
+    from holdfast.spark.failures import readable
+    from holdfast.spark.task import run_tasks
+
+    try:
+        run_tasks(spark, spark.sparkContext.defaultParallelism, partial(_prepared, stagers), "task long").collect()
+    except Exception as error:
+        raise UsageError(f"Spark cannot run a task of holdfast: {readable(error)}") from error
+
+
+def _prepared(stagers: Sequence[Stager], _task: int) -> Iterator[Any]:
+    for stager in stagers:
+        stager.warm_up()
+    yield from ()
 
 
 def is_unprotected(session: SparkSession) -> bool:

@@ -1,4 +1,4 @@
-"""What executors are given by the node: holdfast itself, and modules of the user's.
+"""What Spark is given by the node: holdfast itself, modules of the user's, and the jars of its Kafka connector.
 
 Executors on other machines need Python with the packages that holdfast depends on, but not holdfast. They run the code
 of the node that sent the work, so that nodes of two versions can share a cluster.
@@ -6,6 +6,7 @@ of the node that sent the work, so that nodes of two versions can share a cluste
 
 from __future__ import annotations
 
+import sys
 import zipfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,6 +19,13 @@ if TYPE_CHECKING:
     from pyspark import SparkContext
 
 PACKED = (".zip", ".egg")
+ARTIFACTS = (
+    "org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0",
+    "org.apache.spark:spark-token-provider-kafka-0-10_2.13:4.0.0",
+    "org.apache.kafka:kafka-clients:3.9.2",
+    "org.apache.commons:commons-pool2:2.13.1",
+)
+"""What the connector needs beside Spark's own jars, as Maven's coordinates, without dependencies of their own."""
 _SAME_TIME = (1980, 1, 1, 0, 0, 0)
 
 
@@ -58,3 +66,28 @@ def packed(package: Path, target: Path) -> Path:
             entry.external_attr = 0o644 << 16
             archive.writestr(entry, source.read_bytes(), zipfile.ZIP_DEFLATED)
     return target
+
+
+def connector_jars() -> list[Path]:
+    """The connector's jars, to be given to `start_session`. Looks at the disk only.
+
+    They are in `share/holdfast/jars` of the Python environment. Raises `UsageError` when one is missing.
+    """
+    folder = jar_folder()
+    missing = [artifact for artifact in ARTIFACTS if not (folder / _file_name(artifact)).is_file()]
+    if missing:
+        raise UsageError(
+            f"Spark's Kafka connector is not complete in {folder}: run `make setup`, "
+            f"or put these jars of a Maven repository there: {', '.join(missing)}"
+        )
+    return [folder / _file_name(artifact) for artifact in ARTIFACTS]
+
+
+def jar_folder() -> Path:
+    """Where the jars are kept; the folder need not be there."""
+    return Path(sys.prefix, "share", "holdfast", "jars")
+
+
+def _file_name(artifact: str) -> str:
+    _, name, version = artifact.split(":")
+    return f"{name}-{version}.jar"

@@ -17,7 +17,8 @@ from holdfast.errors import BatchError, SourceUnavailable
 from holdfast.flow.batch import Name
 from holdfast.flow.staging import StagedBatch, Stager, Staging
 from holdfast.processors.parse import registry
-from holdfast.spark.staging import BatchReport, SinkTask, StageTask
+from holdfast.spark.report import TaskReport
+from holdfast.spark.task import SinkTask, StageTask
 from tests.unit.processors.rig import message_rows, places, step
 
 SCHEMAS = {
@@ -171,6 +172,6 @@ def test_in_a_staging_task_the_batch_waits_and_no_attempt_is_counted() -> None:
         [batch], {"out": SinkTask(_Nothing(), None)}, {"1-parse": step(time=by("http://127.0.0.1:9", tries=1))}
     )
     (told,) = task(iter([message_rows([confluent(1)])]))
-    report = BatchReport.decode(told.column("report")[0].as_py())
+    report = TaskReport.decode(told.column("report")[0].as_py())
     assert report.unavailable
     assert "schema registry" in str(report.error)

@@ -24,7 +24,8 @@ from holdfast.formats.jsonl import Jsonl
 from holdfast.formats.orc import Orc
 from holdfast.formats.parquet import Parquet
 from holdfast.sinks.files.staging import FilesStager
-from holdfast.spark.staging import BatchReport, SinkTask, StageTask
+from holdfast.spark.report import TaskReport
+from holdfast.spark.task import SinkTask, StageTask
 
 LARGE = StagedBatch("large", "orders", "in|a", Name("in", "a"), token=1, generation=1)
 SMALL = StagedBatch("small", "orders", "in|b", Name("in", "b"), token=1, generation=1)
@@ -45,10 +46,10 @@ def _rows(batch: StagedBatch, count: int) -> Any:
     )
 
 
-def _stage(bucket: LocalBucket, form: Format, *rows: Any) -> dict[str, BatchReport]:
+def _stage(bucket: LocalBucket, form: Format, *rows: Any) -> dict[str, TaskReport]:
     task = StageTask([SMALL, LARGE], {"files": SinkTask(FilesStager(bucket, form), {"value": "value"})})
     (told,) = task(iter(rows))
-    return {row["batch"]: BatchReport.decode(row["report"]) for row in told.to_pylist()}
+    return {row["batch"]: TaskReport.decode(row["report"]) for row in told.to_pylist()}
 
 
 def _fill(disk: Path) -> Path:

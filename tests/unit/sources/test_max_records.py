@@ -22,7 +22,8 @@ from holdfast.sources.objects.codecs.choice import codec_of
 from holdfast.sources.objects.config import CodecName
 from holdfast.sources.objects.reading import ObjectsRead
 from holdfast.sources.objects.source import ObjectsSource
-from holdfast.spark.staging import BatchReport, SinkTask, StageTask
+from holdfast.spark.report import TaskReport
+from holdfast.spark.task import SinkTask, StageTask
 from holdfast.testing.flows import MemoryBucket
 from tests.unit.sources.shelf import Shelf
 from tests.unit.sources.test_compressions import packed
@@ -140,11 +141,11 @@ def test_what_the_source_left_is_no_dead_letter_and_ends_the_batch(tmp_path: Pat
     columns = {"value": "note"}
     task = StageTask([staged_batch(batch)], {"files": SinkTask(FilesStager(MemoryBucket(), Text()), columns)})
     (told,) = task(read.rows(0))
-    report = BatchReport.decode(told.column("report")[0].as_py())
+    report = TaskReport.decode(told.column("report")[0].as_py())
     assert report.error is None
     assert (report.rows, report.dead, report.end) == (MOST - 2, 2, None)
-    assert report.left is not None
-    assert BROKEN[: report.left].count(b"\n") == MOST
+    assert report.source_end is not None
+    assert BROKEN[: report.source_end].count(b"\n") == MOST
 
 
 # --- prefixes ------------------------------------------------------------------------------------------------------

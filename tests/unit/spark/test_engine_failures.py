@@ -16,7 +16,6 @@ from holdfast.flow.pipeline import Pipeline
 from holdfast.flow.source import MayChange, ReadsByConnector
 from holdfast.leases.lease import Lease
 from holdfast.spark import engine as engines
-from holdfast.spark import watching
 from holdfast.spark.engine import SparkEngine
 from holdfast.testing.flows import NumbersSource
 
@@ -120,7 +119,7 @@ def test_halves_are_not_tried_while_the_source_is_away(stand: Stand) -> None:
 def test_a_job_that_waits_for_what_is_gone_meanwhile_is_cancelled(
     stand: Stand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(watching, "WATCH_EVERY", 0.01)
+    monkeypatch.setattr(engines, "WATCH_EVERY", 0.01)
     stand.source.gone = {"b"}
 
     def waits(keys: str) -> None:

@@ -13,7 +13,7 @@ from holdfast.assemble import engine_of
 from holdfast.config import load_text
 from holdfast.events import Event, Notice
 from holdfast.registry import Registry
-from holdfast.spark import session, warming
+from holdfast.spark import session
 from holdfast.spark.session import _all_settings, _python, is_unprotected
 
 CLUSTERS = ("spark://head:7077", "yarn", "k8s://https://api:6443")
@@ -34,7 +34,7 @@ def test_on_a_cluster_nothing_is_bound_to_loopback_and_workers_start_without_hol
 def test_a_local_session_stays_on_this_machine(master: str) -> None:
     settings = _all_settings("app", {}, master)
     assert settings["spark.driver.host"] == settings["spark.driver.bindAddress"] == "127.0.0.1"
-    assert settings["spark.python.daemon.module"] == "holdfast.spark.workers"
+    assert settings["spark.python.daemon.module"] == "holdfast.spark.worker_daemon"
 
 
 @pytest.mark.parametrize("master", ["local[2]", *CLUSTERS])
@@ -89,7 +89,7 @@ def test_a_node_gives_spark_its_settings_and_warns_of_a_cluster_that_is_open(mon
         return _session({"spark.master": "yarn"})
 
     monkeypatch.setattr(session, "start_session", start)
-    monkeypatch.setattr(warming, "warm_up", lambda *_given: None)
+    monkeypatch.setattr(session, "warm_up", lambda *_given: None)
     told: list[Event] = []
     engine_of(load_text(text, "shop.yaml", Registry.installed()), {}, told.append).close()
     assert given == ["holdfast", {"spark.executor.cores": "2"}, "yarn", [], [Path("parsing.py")]]

@@ -1,4 +1,4 @@
-"""What executors of a cluster are given."""
+"""What executors of a cluster are given, and which jars a session gets."""
 
 from __future__ import annotations
 
@@ -7,12 +7,17 @@ import sys
 import zipfile
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree as ET
 
 import pytest
 
 import holdfast
 from holdfast.errors import UsageError
-from holdfast.spark.shipping import check_modules, packed, ship_holdfast, ship_modules
+from holdfast.spark.session import _with_jars
+from holdfast.spark.shipping import ARTIFACTS, check_modules, connector_jars, packed, ship_holdfast, ship_modules
+
+RECIPE = Path(__file__).parents[3] / "scripts" / "jars" / "spark-kafka"
+MAVEN = "{http://maven.apache.org/POM/4.0.0}"
 
 
 class Context:
@@ -44,7 +49,7 @@ def test_holdfast_is_imported_from_the_archive_without_any_other(context: Any, t
     ship_holdfast(context, tmp_path)
     (sent,) = context.sent
     assert sent.name == f"holdfast-{holdfast.__version__}.zip"
-    modules = "holdfast.spark.staging, holdfast.sinks.files.staging, holdfast.processors.parse.step"
+    modules = "holdfast.spark.task, holdfast.sinks.files.staging, holdfast.processors.parse.step"
     packages = str(Path(pytest.__file__).parents[1])
     code = f"import sys; sys.path[1:1] = [{str(sent)!r}, {packages!r}]; import {modules}; print(holdfast.__file__)"
     # Without `site` there is no other holdfast to be found.
@@ -80,3 +85,46 @@ def test_what_cannot_be_sent_is_told_before_spark_starts(package: Path, tmp_path
     for wrong in ("wheel.whl", "data"):
         with pytest.raises(UsageError, match=rf"{wrong} of spark\.py_files cannot be sent"):
             check_modules([tmp_path / wrong])
+
+
+@pytest.fixture
+def jar_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where the jars of an environment belong, with all of them."""
+    monkeypatch.setattr(sys, "prefix", str(tmp_path))
+    jars = tmp_path / "share" / "holdfast" / "jars"
+    jars.mkdir(parents=True)
+    for line in RECIPE.with_suffix(".sha256").read_text().splitlines():
+        (jars / line.split()[1]).touch()
+    return jars
+
+
+def test_the_connector_is_what_setup_fetches(jar_folder: Path) -> None:
+    assert sorted(connector_jars()) == sorted(jar_folder.iterdir())
+
+
+def test_the_pom_names_the_same_artifacts() -> None:
+    pom = ET.parse(RECIPE.with_suffix(".xml"))  # noqa: S314 - a file of ours
+    named = [
+        ":".join(str(dependency.findtext(MAVEN + part)) for part in ("groupId", "artifactId", "version"))
+        for dependency in pom.iter(f"{MAVEN}dependency")
+    ]
+    assert named == list(ARTIFACTS)
+
+
+def test_a_missing_jar_is_named_with_the_way_to_get_it(jar_folder: Path) -> None:
+    (jar_folder / "kafka-clients-3.9.2.jar").unlink()
+    with pytest.raises(UsageError, match=r"make setup.*there: org.apache.kafka:kafka-clients:3.9.2$") as caught:
+        connector_jars()
+    assert str(jar_folder) in str(caught.value)
+
+
+def test_jars_are_added_to_those_of_the_user_once() -> None:
+    settings = {"spark.jars": "/own/a.jar, /ours/b.jar", "spark.ui.enabled": "true"}
+    assert _with_jars(settings, [Path("/ours/b.jar"), Path("/ours/c.jar")]) == {
+        "spark.jars": "/own/a.jar,/ours/b.jar,/ours/c.jar",
+        "spark.ui.enabled": "true",
+    }
+
+
+def test_a_session_without_jars_gets_no_setting() -> None:
+    assert _with_jars({"spark.ui.enabled": "true"}, []) == {"spark.ui.enabled": "true"}

@@ -30,8 +30,8 @@ from holdfast.sinks.files.sink import FilesSink
 from holdfast.sinks.files.staging import FilesStager
 from holdfast.sources.kafka.config import KafkaConfig
 from holdfast.sources.kafka.source import KafkaSource
-from holdfast.spark.job import _report
-from holdfast.spark.staging import BatchReport, SinkTask, StageTask
+from holdfast.spark.report import TaskReport, batch_report
+from holdfast.spark.task import SinkTask, StageTask
 from holdfast.testing.flows import MemoryBucket
 
 Row = tuple[int, str | None]
@@ -79,8 +79,8 @@ class Desk:
             whole = staged_batch(batch, changed=self.changed, max_receipt_bytes=self.pipeline.receipt_bytes(batch))
             task = StageTask([whole], sinks)
             for answer in task(portion(batch.id, rows, size=size) for rows in portions if rows):
-                told += [BatchReport.decode(text) for text in answer.column("report").to_pylist()]
-        return _report(self.pipeline, batch, told)
+                told += [TaskReport.decode(text) for text in answer.column("report").to_pylist()]
+        return batch_report(self.pipeline, batch, told)
 
     def carry_out(self, rows: Sequence[Row], end: int, pieces: Sequence[int]) -> collections.Counter[str]:
         """Commit batches until the end; returns how often each row is in a commit's files."""

@@ -1,10 +1,10 @@
-"""Counts rows and faults around processors, inside the one job that carries them.
+"""Counts rows and faults before and after processors, inside the job that carries them.
 
 A function as harmless as `orders.where("amount > 0")` drops every row with a fault, because its other columns are null.
 The dead letter would be lost, or worse: an object that could not be read would pass for one that was read.
 
 What is read and what is staged is counted by tasks of our own. Only between two processors of which one may drop rows
-does Spark count, in the same job.
+does Spark count as well, in the same job.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ OBSERVED = "holdfast_behind_processor_"
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
-    """How many rows there were, and how many of them had a fault."""
+class RowCount:
+    """How many rows there are, and how many of them have a fault."""
 
     rows: int = 0
     faults: int = 0
@@ -39,19 +39,19 @@ class Seen:
 
 
 def numbered_names(processors: Sequence[Processor]) -> list[str]:
-    """What people call each processor of a pipeline: its place among them, from 1 on, and its name."""
+    """The processors' names for people: their position in the pipeline, from 1 on, and their name."""
     return [f"{number}-{processor.name}" for number, processor in enumerate(processors, 1)]
 
 
-def dropped_rows(name: str, before: Seen, behind: Seen) -> int:
+def dropped_rows(name: str, before: RowCount, after: RowCount) -> int:
     """How many good rows did not come out of a processor. Raises `BatchError` if one with a fault did not."""
-    if behind.faults < before.faults:
+    if after.faults < before.faults:
         raise BatchError(
-            f"{before.faults - behind.faults} of {before.faults} rows with a fault are gone behind processor {name}: a "
-            f"processor must keep the rows whose {FAULT_COLUMN} is not null, or records that cannot be read would be "
+            f"{before.faults - after.faults} of {before.faults} rows with a fault are lost in processor {name}: "
+            f"a processor must keep the rows whose {FAULT_COLUMN} is not null, or records that cannot be read would be "
             "lost in silence"
         )
-    return max(0, before.good - behind.good)
+    return max(0, before.good - after.good)
 
 
 class _ByTask(AccumulatorParam[dict[int, tuple[dict[str | int, int], int]]]):
@@ -64,18 +64,18 @@ class _ByTask(AccumulatorParam[dict[int, tuple[dict[str | int, int], int]]]):
         return {**value1, **value2}
 
 
-class SourceTally:
-    """What the tasks of one job have read. Picklable into these tasks."""
+class ReadCounts:
+    """How many rows the tasks of one job have read. Picklable into these tasks."""
 
     def __init__(self, spark: SparkSession) -> None:
         self._read = spark.sparkContext.accumulator({}, _ByTask())
 
     def counted(self, task: int, portions: Iterator[Any]) -> Iterator[Any]:
-        """The same rows; they are counted when the last was taken."""
+        """The same rows; their count is added when the last one was taken."""
         read, faults = Counter[str | int](), 0
         for rows in portions:
-            for found in rows.column(BATCH_COLUMN).value_counts().to_pylist():
-                read[found["values"]] += found["counts"]
+            for entry in rows.column(BATCH_COLUMN).value_counts().to_pylist():
+                read[entry["values"]] += entry["counts"]
             faults += rows.num_rows - rows.column(FAULT_COLUMN).null_count
             yield rows
         self._read.add({task: (dict(read), faults)})
@@ -87,33 +87,33 @@ class SourceTally:
         context = TaskContext.get()
         return self.counted(0 if context is None else context.partitionId(), portions)
 
-    def rows_of(self, order: Sequence[str]) -> dict[str, int]:
-        """By batch, when the job is done. `order`: ids of the round's batches, for rows that tell their number."""
+    def rows_by_batch(self, batch_ids: Sequence[str]) -> dict[str, int]:
+        """Rows by batch, when the job is done. `batch_ids` in order, for rows that carry their batch's number."""
         read = Counter[str]()
         for rows, _ in self._read.value.values():
             for batch, number in rows.items():
-                read[batch if isinstance(batch, str) else order[batch]] += number
+                read[batch if isinstance(batch, str) else batch_ids[batch]] += number
         return read
 
-    def seen(self) -> Seen:
-        """When the job is done."""
-        told = self._read.value.values()
-        return Seen(sum(sum(rows.values()) for rows, _ in told), sum(faults for _, faults in told))
+    def total(self) -> RowCount:
+        """Rows of all batches, when the job is done."""
+        by_task = self._read.value.values()
+        return RowCount(sum(sum(rows.values()) for rows, _ in by_task), sum(faults for _, faults in by_task))
 
 
-class ProcessorTally:
-    """Rows before and behind each processor of a frame.
+class ProcessorCounts:
+    """Rows before and after each processor of a frame.
 
-    Borders are numbered from 0, before the first processor. Those between which nothing can change have the same count,
-    so that most are known from what was read and what was staged.
+    Borders are numbered from 0, before the first processor. Borders between which nothing can change have the same
+    count, so that most counts follow from what was read and what was staged.
     """
 
     def __init__(self, spark: SparkSession, processors: Mapping[str, Processor]) -> None:
         """`processors` by their names, in order."""
-        self.source = SourceTally(spark)
+        self.read = ReadCounts(spark)
         self._processors = dict(processors)
-        self._rows = _last_of_same([not one.keeps_rows for one in self._processors.values()])
-        self._faults = _last_of_same([one.touches_faults for one in self._processors.values()])
+        self._rows = _last_of_same([not processor.keeps_rows for processor in self._processors.values()])
+        self._faults = _last_of_same([processor.touches_faults for processor in self._processors.values()])
         self._observed = self._to_observe()
 
     def _to_observe(self) -> set[int]:
@@ -131,30 +131,30 @@ class ProcessorTally:
         return any(processor.may_fault for processor in self._processors.values())
 
     def processed(self, frame: DataFrame) -> DataFrame:
-        """The frame behind all processors."""
+        """The frame after all processors."""
         for border, processor in enumerate(self._processors.values(), 1):
             frame = processor.apply(frame)
             if border in self._observed:
                 frame = _observing(frame, border)
         return frame
 
-    def dropped(self, job: DataFrame, staged: Seen) -> dict[str, int]:
+    def dropped(self, job: DataFrame, staged: RowCount) -> dict[str, int]:
         """By processor, the good rows that `job`, which is done, has dropped. Raises `BatchError` for lost faults."""
-        read = self.source.seen()
+        read = self.read.total()
         observed = {border: _observed(job, border) for border in self._observed}
-        rows = {border: seen.rows for border, seen in observed.items()}
+        rows = {border: count.rows for border, count in observed.items()}
         rows |= {self._rows[-1]: staged.rows, self._rows[0]: read.rows}
-        faults = {border: seen.faults for border, seen in observed.items()}
+        faults = {border: count.faults for border, count in observed.items()}
         faults |= {self._faults[-1]: staged.faults, self._faults[0]: read.faults}
-        found = {}
+        dropped = {}
         for border, (name, processor) in enumerate(self._processors.items()):
             if not processor.keeps_rows:
-                # Faults that are not counted are those of both sides.
-                before, behind = (
-                    Seen(rows[self._rows[side]], faults.get(self._faults[side], 0)) for side in (border, border + 1)
+                # Faults that are not counted are the same on both sides.
+                before, after = (
+                    RowCount(rows[self._rows[side]], faults.get(self._faults[side], 0)) for side in (border, border + 1)
                 )
-                found[name] = dropped_rows(name, before, behind)
-        return {name: number for name, number in found.items() if number}
+                dropped[name] = dropped_rows(name, before, after)
+        return {name: number for name, number in dropped.items() if number}
 
 
 def _last_of_same(changes: Sequence[bool]) -> list[int]:
@@ -172,10 +172,10 @@ def _observing(frame: DataFrame, border: int) -> DataFrame:
     return frame.observe(f"{OBSERVED}{border}", *counted)
 
 
-def _observed(job: DataFrame, border: int) -> Seen:
-    # An `Observation` would take the first query that has it, which may be one that a user's function runs.
+def _observed(job: DataFrame, border: int) -> RowCount:
+    # An `Observation` would take the first query that has it, which may be a query that a user's function runs.
     metrics = job._jdf.queryExecution().observedMetrics()  # noqa: SLF001 - Python has no public way to ask
     found = metrics.get(f"{OBSERVED}{border}")
     if found.isEmpty():
-        raise BatchError(f"Spark has not counted the rows behind processor {border}, so that lost ones would not show")
-    return Seen(int(found.get().getLong(0)), int(found.get().getLong(1)))
+        raise BatchError(f"Spark has not counted the rows after processor {border}; lost rows would go unnoticed")
+    return RowCount(int(found.get().getLong(0)), int(found.get().getLong(1)))

@@ -7,7 +7,7 @@ import pytest
 
 from holdfast.errors import BatchError
 from holdfast.flow.staging import Room
-from holdfast.spark.portions import by_place, parted, places_of, rows_within
+from holdfast.spark.arrow_rows import by_output_folder, divided, output_folders_of, rows_within
 
 FAULT = '{"kind": "record", "reason": "bad"}'
 
@@ -34,7 +34,7 @@ def test_room_is_bounded_by_files_and_by_the_bytes_of_their_names() -> None:
     assert rows_within(portion, room(0)) == 0
     assert rows_within(portion, room(9, "a", size=3)) == 4
     assert rows_within(portion, room(9, "a", size=6)) == 6
-    assert places_of(portion.slice(0, 3)) == {"a", "b"}
+    assert output_folders_of(portion.slice(0, 3)) == {"a", "b"}
 
 
 def test_only_rows_that_a_sink_gets_take_its_room() -> None:
@@ -54,13 +54,13 @@ def test_rows_without_places_take_one_file() -> None:
 
 def test_rows_with_a_fault_have_no_place_and_are_no_trouble() -> None:
     mixed = rows(None, "a", "b", None, "a", "c")
-    assert places_of(mixed) == {"a", "b", "c"}
+    assert output_folders_of(mixed) == {"a", "b", "c"}
     assert rows_within(mixed, room(2)) == 5
     assert rows_within(mixed, room(1, "a")) == 5
     assert rows_within(mixed, room(3)) == 6
-    good, faulty = parted(mixed)
+    good, faulty = divided(mixed)
     assert [item for item, _ in faulty] == [0, 3]
-    assert [(place, own.column("_item").to_pylist()) for place, own in by_place(good)] == [
+    assert [(place, own.column("_item").to_pylist()) for place, own in by_output_folder(good)] == [
         ("a", [1, 4]),
         ("b", [2]),
         ("c", [5]),
@@ -69,11 +69,11 @@ def test_rows_with_a_fault_have_no_place_and_are_no_trouble() -> None:
 
 def test_only_rows_with_a_fault_take_no_place() -> None:
     faulty = rows(None, None)
-    assert places_of(faulty) == set()
+    assert output_folders_of(faulty) == set()
     assert rows_within(faulty, room(0)) == 2
 
 
 def test_a_good_row_without_a_place_fails_the_batch() -> None:
     mixed = rows("a", None).set_column(1, "_fault", pa.nulls(2, pa.string()))
     with pytest.raises(BatchError, match="has no _place"):
-        list(by_place(mixed))
+        list(by_output_folder(mixed))

@@ -1,6 +1,6 @@
-"""Rows of a task, taken apart: by batch, into good and faulty ones, by place; and cut where a batch is full.
+"""Arrow rows of a task, divided by batch, into good and faulty ones, by output folder, and where a batch is full.
 
-All of it on Arrow and numpy; nothing runs per row.
+All of it by Arrow and numpy; nothing runs per row.
 """
 
 from __future__ import annotations
@@ -19,16 +19,17 @@ from holdfast.flow.source import BATCH_COLUMN, FAULT_COLUMN, ITEM_COLUMN, OPTION
 from holdfast.flow.staging import Room
 
 
-def by_batch(rows: Any, order: Sequence[str]) -> Iterator[tuple[str, Any]]:
-    """Rows of each batch. `order`: ids of the round's batches, for rows that tell their number."""
+def by_batch(rows: Any, batch_ids: Sequence[str]) -> Iterator[tuple[str, Any]]:
+    """The rows of each batch. `batch_ids` of the round, in order, for rows that carry their batch's number."""
     column = rows.column(BATCH_COLUMN)
     if not len(column):
         return
     encoded = column if pa.types.is_dictionary(column.type) else column.dictionary_encode()
     if encoded.null_count:
         raise BatchError(f"a row has lost its {BATCH_COLUMN}; processors must keep the system columns")
-    told = encoded.dictionary.to_pylist()
-    ids = [order[one] for one in told] if pa.types.is_integer(encoded.dictionary.type) else told
+    ids = encoded.dictionary.to_pylist()
+    if pa.types.is_integer(encoded.dictionary.type):
+        ids = [batch_ids[number] for number in ids]
     if len(ids) == 1:
         yield ids[0], rows
         return
@@ -40,9 +41,9 @@ def by_batch(rows: Any, order: Sequence[str]) -> Iterator[tuple[str, Any]]:
             yield ids[indices[start]], rows.slice(start, end - start)
         return
     for index, batch_id in enumerate(ids):
-        own = rows.filter(pc.equal(encoded.indices, index))
-        if own.num_rows:
-            yield batch_id, own
+        batch_rows = rows.filter(pc.equal(encoded.indices, index))
+        if batch_rows.num_rows:
+            yield batch_id, batch_rows
 
 
 def with_faults(rows: Any) -> Any:
@@ -52,64 +53,64 @@ def with_faults(rows: Any) -> Any:
     return rows.append_column(FAULT_COLUMN, pa.nulls(rows.num_rows, pa.string()))
 
 
-def parted(rows: Any) -> tuple[Any, list[tuple[int, Fault]]]:
-    """Good rows, and faults with their items."""
+def divided(rows: Any) -> tuple[Any, list[tuple[int, Fault]]]:
+    """The good rows, and the faults of the others with their items."""
     faults = rows.column(FAULT_COLUMN)
     if faults.null_count == len(faults):
         return rows, []
     bad = rows.filter(faults.is_valid())
     items, texts = bad.column(ITEM_COLUMN).to_pylist(), bad.column(FAULT_COLUMN).to_pylist()
-    told = [(item or 0, decode_fault(text)) for item, text in zip(items, texts, strict=True)]
-    return rows.filter(faults.is_null()), told
+    decoded = [(item or 0, decode_fault(text)) for item, text in zip(items, texts, strict=True)]
+    return rows.filter(faults.is_null()), decoded
 
 
-def by_place(rows: Any) -> Iterator[tuple[str, Any]]:
-    """Rows of each place, in the order in which they came; one place without a name if no parser gave any."""
+def by_output_folder(rows: Any) -> Iterator[tuple[str, Any]]:
+    """The rows of each output folder, in the order in which they came; all in "" if no parser named folders."""
     if PLACE_COLUMN not in rows.schema.names:
         yield "", rows
         return
     encoded = _encoded(rows.column(PLACE_COLUMN))
-    places = encoded.dictionary.to_pylist()
-    if len(places) == 1:
-        yield places[0], rows
+    folders = encoded.dictionary.to_pylist()
+    if len(folders) == 1:
+        yield folders[0], rows
         return
     indices = np.asarray(encoded.indices)
     order = np.argsort(indices, kind="stable")
-    ordered, borders = rows.take(pa.array(order)), np.searchsorted(indices[order], np.arange(len(places) + 1))
-    for place, start, end in zip(places, borders[:-1], borders[1:], strict=True):
+    ordered, borders = rows.take(pa.array(order)), np.searchsorted(indices[order], np.arange(len(folders) + 1))
+    for folder, start, end in zip(folders, borders[:-1], borders[1:], strict=True):
         if end > start:
-            yield place, ordered.slice(int(start), int(end - start))
+            yield folder, ordered.slice(int(start), int(end - start))
 
 
-def shares_of(rows: Any, columns: Collection[str | None]) -> dict[str | None, Any]:
-    """By the column that is true for a sink's rows these rows, in the order in which they came; None: all rows."""
-    return {name: rows if name is None else rows.filter(rows.column(name)) for name in columns}
+def rows_by_route(rows: Any, routes: Collection[str | None]) -> dict[str | None, Any]:
+    """By route, the rows for which its column is true, in the order in which they came; None: all rows."""
+    return {route: rows if route is None else rows.filter(rows.column(route)) for route in routes}
 
 
-def number_taken(rows: Any, columns: Collection[str | None]) -> int:
-    """How many rows there are for which one of the columns is true; None: all."""
-    if None in columns:
+def count_routed(rows: Any, routes: Collection[str | None]) -> int:
+    """How many rows belong to at least one of the routes, which are named by their columns; None: all rows do."""
+    if None in routes:
         return int(rows.num_rows)
-    taken = [np.asarray(rows.column(name).to_numpy(zero_copy_only=False), bool) for name in columns]
-    return int(np.count_nonzero(np.logical_or.reduce(taken)))
+    matching = [np.asarray(rows.column(route).to_numpy(zero_copy_only=False), bool) for route in routes]
+    return int(np.count_nonzero(np.logical_or.reduce(matching)))
 
 
-def places_of(rows: Any) -> set[str]:
-    """The places of these rows."""
+def output_folders_of(rows: Any) -> set[str]:
+    """The output folders of these rows."""
     if PLACE_COLUMN not in rows.schema.names:
         return {""}
     return set(_dictionary(rows.column(PLACE_COLUMN)).dictionary.to_pylist())
 
 
-def rows_within(rows: Any, room: Room, taken: str | None = None) -> int:
+def rows_within(rows: Any, room: Room, route: str | None = None) -> int:
     """How many rows there are before the first that needs a file for which there is no room.
 
-    `taken` is the column that is true for the rows that count.
+    `route` is the column that is true for the rows that count; None: all do.
     """
     number, encoded = int(rows.num_rows), None
     counts = rows.column(FAULT_COLUMN).is_null().to_numpy(zero_copy_only=False)
-    if taken is not None:
-        counts = counts & np.asarray(rows.column(taken).to_numpy(zero_copy_only=False), bool)
+    if route is not None:
+        counts = counts & np.asarray(rows.column(route).to_numpy(zero_copy_only=False), bool)
     if PLACE_COLUMN in rows.schema.names:
         encoded = _dictionary(rows.column(PLACE_COLUMN))
         counts = counts & encoded.is_valid().to_numpy(zero_copy_only=False)
@@ -120,20 +121,20 @@ def rows_within(rows: Any, room: Room, taken: str | None = None) -> int:
         firsts = [(int(counted[0]), "")]
     else:
         numbers, at = np.unique(encoded.indices.take(pa.array(counted)).to_numpy(), return_index=True)
-        places = encoded.dictionary.to_pylist()
-        firsts = sorted((int(counted[first]), places[index]) for index, first in zip(numbers, at, strict=True))
+        folders = encoded.dictionary.to_pylist()
+        firsts = sorted((int(counted[first]), folders[index]) for index, first in zip(numbers, at, strict=True))
     files, size = room.files, room.size
-    for first, place in firsts:
-        if not room.is_open(place):
+    for first, folder in firsts:
+        if not room.is_open(folder):
             files -= 1
-            size = None if size is None else size - room.entry_size(place)
+            size = None if size is None else size - room.entry_size(folder)
             if files < 0 or (size is not None and size < 0):
                 return first
     return number
 
 
 def items_of(rows: Any) -> Any:
-    """The items as numbers; a row without one, which can only have a fault, goes with the row before it."""
+    """The items as numbers. A row without one, which can only be a fault, gets that of the row before it."""
     column = rows.column(ITEM_COLUMN)
     return np.asarray(pc.fill_null_forward(column).fill_null(0) if column.null_count else column)
 
@@ -158,23 +159,23 @@ def joined(portions: Sequence[Any]) -> Any:
 
 
 def rows_of_size(sizes: Any, room: int) -> int:
-    """How many rows fit: those before the one with which they would be more than `room` bytes."""
+    """How many of the first rows have at most `room` bytes together."""
     ends = np.cumsum(np.asarray(sizes.fill_null(0)))
     return int(np.searchsorted(ends, room, side="right"))
 
 
 def data_of(rows: Any) -> Any:
-    """The rows without any column of ours."""
+    """The rows without holdfast's own columns."""
     ours = {*SYSTEM_COLUMNS, *OPTIONAL_COLUMNS}
     return rows.select([name for name in rows.schema.names if name not in ours])
 
 
-def _dictionary(places: Any) -> Any:
-    return places if pa.types.is_dictionary(places.type) else places.dictionary_encode()
+def _dictionary(folders: Any) -> Any:
+    return folders if pa.types.is_dictionary(folders.type) else folders.dictionary_encode()
 
 
-def _encoded(places: Any) -> Any:
-    encoded = _dictionary(places)
+def _encoded(folders: Any) -> Any:
+    encoded = _dictionary(folders)
     if encoded.null_count:
         raise BatchError(f"a row without a fault has no {PLACE_COLUMN}, and others have one")
     return encoded

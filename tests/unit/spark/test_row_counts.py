@@ -16,7 +16,8 @@ from holdfast.flow.batch import Name
 from holdfast.flow.fault import record_fault
 from holdfast.flow.processor import TaskStep
 from holdfast.flow.staging import StagedBatch, Stager, Staging
-from holdfast.spark.staging import BatchReport, SinkTask, StageTask
+from holdfast.spark.report import TaskReport
+from holdfast.spark.task import SinkTask, StageTask
 
 BATCH = StagedBatch("b", "p", "k", Name("orders", "3"), 1, 1)
 FAULT = record_fault("no JSON", b"oops").encode()
@@ -61,10 +62,10 @@ class _Keeping(TaskStep):
         return rows.filter(self.kept(rows))
 
 
-def report_of(**steps: Callable[[Any], Any]) -> BatchReport:
+def report_of(**steps: Callable[[Any], Any]) -> TaskReport:
     named = {name: _Keeping(kept) for name, kept in steps.items()}
     (told,) = StageTask([BATCH], {"out": SinkTask(_Nothing(), None)}, named)(iter([ROWS, ROWS]))
-    return BatchReport.decode(told.column("report")[0].as_py())
+    return TaskReport.decode(told.column("report")[0].as_py())
 
 
 def test_good_rows_that_a_step_drops_are_counted() -> None:
@@ -73,7 +74,7 @@ def test_good_rows_that_a_step_drops_are_counted() -> None:
         second=lambda rows: pc.fill_null(pc.not_equal(rows.column("amount"), 0), True),
     )
     assert (report.error, report.dropped) == (None, {"first": 2, "second": 2})
-    assert (report.came, report.faults, report.rows, report.dead) == (8, 2, 2, 2)
+    assert (report.rows_in, report.faults_in, report.rows, report.dead) == (8, 2, 2, 2)
 
 
 def test_a_step_that_drops_a_fault_fails_the_batch_and_is_named() -> None:
@@ -81,4 +82,4 @@ def test_a_step_that_drops_a_fault_fails_the_batch_and_is_named() -> None:
         harmless=lambda rows: pa.array([True] * rows.num_rows),
         greedy=lambda rows: pc.greater_equal(rows.column("amount"), 0),
     )
-    assert "1 of 1 rows with a fault are gone behind processor greedy" in str(report.error)
+    assert "1 of 1 rows with a fault are lost in processor greedy" in str(report.error)

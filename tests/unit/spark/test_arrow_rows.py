@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from holdfast.errors import BatchError
 from holdfast.flow.batch import Name
 from holdfast.flow.staging import StagedBatch
-from holdfast.spark.gate import Gate
-from holdfast.spark.portions import by_batch, by_place
+from holdfast.spark.arrow_rows import by_batch, by_output_folder
+from holdfast.spark.batch_limits import SizeLimit
 
 BATCH = StagedBatch("b1", "archive", "orders|0", Name("orders", "0"), token=1, generation=1, max_bytes=100)
 
@@ -42,45 +42,45 @@ def test_rows_of_batches_are_kept_apart_and_in_order_however_they_are_mixed(batc
 
 @given(st.lists(st.sampled_from(["dt=1", "dt=2", "dt=3"]), min_size=1))
 def test_places_are_kept_apart_and_in_order(places: list[str]) -> None:
-    found = {place: own.column("_item").to_pylist() for place, own in by_place(rows(_place=places))}
+    found = {place: own.column("_item").to_pylist() for place, own in by_output_folder(rows(_place=places))}
     assert found == {one: [item for item, place in enumerate(places) if place == one] for one in dict.fromkeys(places)}
 
 
 def test_rows_without_places_are_one_portion() -> None:
-    ((place, own),) = by_place(rows(v=[1, 2]))
+    ((place, own),) = by_output_folder(rows(v=[1, 2]))
     assert (place, own.num_rows) == ("", 2)
 
 
 def test_a_row_that_has_no_place_where_others_have_one_is_an_error() -> None:
     with pytest.raises(BatchError, match="_place"):
-        list(by_place(rows(_place=["dt=1", None])))
+        list(by_output_folder(rows(_place=["dt=1", None])))
 
 
 def test_a_batch_is_cut_where_it_is_full_and_stays_cut() -> None:
-    gate = Gate({"b1": BATCH})
-    first = gate.admit("b1", rows(_size=[40, 40, 40]))
+    limit = SizeLimit({"b1": BATCH})
+    first = limit.admit("b1", rows(_size=[40, 40, 40]))
     assert first.schema.names == ["_batch", "_item"]
     assert first.num_rows == 2
-    assert gate.passed["b1"].end == 2
-    assert gate.passed["b1"].size == 80
-    assert gate.admit("b1", rows(_size=[1])).num_rows == 0
+    assert limit.admitted["b1"].end == 2
+    assert limit.admitted["b1"].size == 80
+    assert limit.admit("b1", rows(_size=[1])).num_rows == 0
 
 
 def test_a_first_record_larger_than_the_batch_is_taken_alone() -> None:
-    gate = Gate({"b1": BATCH})
-    assert gate.admit("b1", rows(_size=[500, 1])).num_rows == 1
-    assert gate.passed["b1"].end == 1
+    limit = SizeLimit({"b1": BATCH})
+    assert limit.admit("b1", rows(_size=[500, 1])).num_rows == 1
+    assert limit.admitted["b1"].end == 1
 
 
 @given(st.lists(st.lists(st.integers(0, 60), min_size=1, max_size=5), max_size=5))
 def test_the_cut_follows_from_the_records_and_not_from_the_portions(portions: list[list[int]]) -> None:
     sizes = [size for portion in portions for size in portion]
-    gate, taken, item = Gate({"b1": BATCH}), 0, 0
+    limit, taken, item = SizeLimit({"b1": BATCH}), 0, 0
     for portion in portions:
         told = rows(_size=portion).set_column(1, "_item", pa.array(range(item, item + len(portion))))
-        taken += gate.admit("b1", told).num_rows
+        taken += limit.admit("b1", told).num_rows
         item += len(portion)
     fitting = next((n for n in range(1, len(sizes)) if sum(sizes[: n + 1]) > 100), len(sizes))
     assert taken == fitting
     if sizes:
-        assert gate.passed["b1"].end == (fitting if fitting < len(sizes) else None)
+        assert limit.admitted["b1"].end == (fitting if fitting < len(sizes) else None)

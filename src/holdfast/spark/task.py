@@ -1,0 +1,275 @@
+"""The task that stages: rows of all batches of a round in, one report per batch out.
+
+An error of one batch is part of its report, not a failed job. Nothing that a task stages counts before Spark has
+returned its reports.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from holdfast.errors import BatchError, SourceUnavailable, Unavailable, is_host_fault
+from holdfast.flow.fault import BATCH, CUT, DAMAGE, UNAVAILABLE, Fault
+from holdfast.flow.processor import TaskStep
+from holdfast.flow.source import BATCH_COLUMN, FAULT_COLUMN, ITEM_COLUMN, TaskRows
+from holdfast.flow.staging import Room, StagedBatch, Stager, Staging
+from holdfast.spark.arrow_rows import (
+    by_batch,
+    by_output_folder,
+    count_routed,
+    data_of,
+    divided,
+    output_folders_of,
+    rows_by_route,
+    with_faults,
+)
+from holdfast.spark.batch_limits import CommitLimit, SizeLimit
+from holdfast.spark.report import TaskReport
+from holdfast.spark.row_counts import RowCount, dropped_rows
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from holdfast.spark.row_counts import ReadCounts
+
+MAX_ERROR = 1000
+
+
+@dataclass(frozen=True)
+class SinkTask:
+    """One sink in a task: its stager, and which columns of the frame are the ones it wants."""
+
+    stager: Stager
+    columns: Mapping[str, str] | None
+    """The sink's name of a column → the frame's. None: all that the last step returns."""
+    route: str | None = None
+    """The frame's column that is true for the rows of this sink; None: all rows are."""
+
+
+class StageTask:
+    """Stages record batches through all sinks of a pipeline, after the steps, which are given by name.
+
+    Picklable; called once per task attempt.
+    """
+
+    def __init__(
+        self, batches: Sequence[StagedBatch], sinks: Mapping[str, SinkTask], steps: Mapping[str, TaskStep] = {}
+    ) -> None:
+        self._batches = {batch.id: batch for batch in batches}
+        self._sinks = dict(sinks)
+        self._steps = dict(steps)
+
+    def __call__(self, incoming: Iterator[Any]) -> Iterator[Any]:
+        attempt = _Attempt(self._batches, self._sinks, self._steps)
+        try:
+            for rows in incoming:
+                attempt.take(rows)
+            reports = attempt.finish()
+        except BaseException:
+            attempt.abandon_all()
+            raise
+        finally:
+            attempt.close()
+        yield pa.RecordBatch.from_pydict(
+            {"batch": list(reports), "report": [report.encode() for report in reports.values()]},
+            pa.schema([("batch", pa.string()), ("report", pa.string())]),
+        )
+
+
+class _Attempt:
+    """One attempt of one task."""
+
+    def __init__(
+        self, batches: Mapping[str, StagedBatch], sinks: Mapping[str, SinkTask], steps: Mapping[str, TaskStep]
+    ) -> None:
+        self._batches = batches
+        self._batch_ids = list(batches)
+        self._sinks = sinks
+        self._routes = {sink.route for sink in sinks.values()}
+        self._steps = steps
+        self._size_limit = SizeLimit(batches)
+        is_bounded = any(sink.stager.bounded for sink in sinks.values())
+        self._commit_limit = CommitLimit(self._size_limit, self._rooms, is_bounded=is_bounded)
+        self._stagings: dict[str, Staging] = {name: sink.stager.begin() for name, sink in sinks.items()}
+        self._reports: dict[str, TaskReport] = {}
+
+    def take(self, rows: Any) -> None:
+        """Stage a portion, in which rows of several batches may be mixed."""
+        for batch_id, batch_rows in by_batch(with_faults(rows), self._batch_ids):
+            report = self._reports.setdefault(batch_id, TaskReport())
+            count = _count(batch_rows)
+            report.rows_in, report.faults_in = report.rows_in + count.rows, report.faults_in + count.faults
+            if report.error is None:
+                self._guarded(batch_id, report, partial(self._stage, batch_id, batch_rows))
+
+    def finish(self) -> dict[str, TaskReport]:
+        """Make everything durable."""
+        for batch_id, report in self._reports.items():
+            if report.error is None:
+                self._guarded(batch_id, report, partial(self._finish, batch_id))
+        return self._reports
+
+    def abandon_all(self) -> None:
+        for batch_id in self._reports:
+            self._abandon(batch_id)
+
+    def close(self) -> None:
+        for staging in self._stagings.values():
+            staging.close()
+
+    def _stage(self, batch_id: str, rows: Any) -> None:
+        batch, report = self._batches[batch_id], self._reports[batch_id]
+        self._commit_limit.check_order(batch, rows)
+        rows = self._size_limit.admit(batch_id, rows)
+        for name, step in self._steps.items():
+            before, rows = _count(rows), step.apply(batch, rows)
+            if dropped := dropped_rows(name, before, _count(rows)):
+                report.dropped[name] = report.dropped.get(name, 0) + dropped
+        for portion in self._commit_limit.admit(batch, rows):
+            self._stage_portion(batch, portion)
+
+    def _stage_portion(self, batch: StagedBatch, rows: Any) -> None:
+        report = self._reports[batch.id]
+        good, faults = divided(rows)
+        folders = output_folders_of(good) if good.num_rows else set[str]()
+        for staging in self._stagings.values():
+            staging.expect(batch, folders)
+        if faults := self._without_cut(report, faults):
+            self._bury(batch, faults)
+            report.dead += len(faults)
+            for name in self._sinks:
+                report.routed[name] = report.routed.get(name, 0) + len(faults)
+        if good.num_rows:
+            for folder, folder_rows in by_output_folder(good):
+                self._write(batch, report, folder_rows, folder)
+
+    def _write(self, batch: StagedBatch, report: TaskReport, rows: Any, folder: str) -> None:
+        by_route = rows_by_route(rows, self._routes)
+        refused: dict[str, int] = {}
+        for name, sink in self._sinks.items():
+            sink_rows = by_route[sink.route]
+            report.routed[name] = report.routed.get(name, 0) + sink_rows.num_rows
+            if sink_rows.num_rows:
+                items, columns = sink_rows.column(ITEM_COLUMN), _renamed(sink_rows, sink.columns)
+                refused[name] = self._stagings[name].write(batch, items, columns, folder)
+        routed = count_routed(rows, self._routes)
+        dead = self._dead(refused, routed)
+        report.rows += routed - dead
+        report.dead += dead
+        report.unrouted += rows.num_rows - routed
+
+    def _dead(self, refused: Mapping[str, int], most: int) -> int:
+        """How many rows are dead letters, from how many each sink refused; `most` is an upper bound."""
+        by_route = Counter[str | None]()
+        for name, count in refused.items():
+            # The same rows came to every sink with the same routes: what one refuses, another may have refused too.
+            route = self._sinks[name].route
+            by_route[route] = max(by_route[route], count)
+        return min(most, by_route.total())
+
+    def _rooms(self, batch: StagedBatch) -> list[tuple[Room, str | None]]:
+        """What the sinks with a bound have left for the batch, each with the column that is true for its rows."""
+        rooms = ((staging.room(batch), self._sinks[name].route) for name, staging in self._stagings.items())
+        return [(room, route) for room, route in rooms if room is not None]
+
+    def _without_cut(self, report: TaskReport, faults: Sequence[tuple[int, Fault]]) -> list[tuple[int, Fault]]:
+        """The faults of records. A row that says where the source has cut the batch short is taken out."""
+        for item, fault in faults:
+            if fault.kind == CUT:
+                report.source_end = item
+        return [(item, fault) for item, fault in faults if fault.kind != CUT]
+
+    def _bury(self, batch: StagedBatch, faults: Sequence[tuple[int, Fault]]) -> None:
+        for _, fault in faults:
+            if fault.kind == BATCH:
+                raise BatchError(fault.reason)
+            if fault.kind == UNAVAILABLE:
+                raise SourceUnavailable(fault.reason)
+            if fault.kind == DAMAGE:
+                self._reports[batch.id].damage = fault.reason
+        for staging in self._stagings.values():
+            staging.bury(batch, faults)
+
+    def _finish(self, batch_id: str) -> None:
+        batch, report = self._batches[batch_id], self._reports[batch_id]
+        for portion in self._commit_limit.rest(batch):
+            self._stage_portion(batch, portion)
+        parts = {name: staging.finish(batch) for name, staging in self._stagings.items()}
+        admitted = self._size_limit.admitted[batch_id]
+        report.parts, report.size, report.end = parts, admitted.size, admitted.end
+        refused = {name: staging.late_unfit(batch) for name, staging in self._stagings.items()}
+        late = self._dead(refused, report.rows)
+        report.rows, report.dead = report.rows - late, report.dead + late
+
+    def _guarded(self, batch_id: str, report: TaskReport, work: Callable[[], None]) -> None:
+        try:
+            work()
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is this batch's error and not the job's
+            report.error = _error_text(error)
+            report.unavailable = isinstance(error, Unavailable) or is_host_fault(error)
+            report.parts = {}
+            self._abandon(batch_id)
+
+    def _abandon(self, batch_id: str) -> None:
+        self._commit_limit.forget(batch_id)
+        for staging in self._stagings.values():
+            staging.abandon(self._batches[batch_id])
+
+
+def _count(rows: Any) -> RowCount:
+    return RowCount(rows.num_rows, rows.num_rows - rows.column(FAULT_COLUMN).null_count)
+
+
+def _renamed(rows: Any, columns: Mapping[str, str] | None) -> Any:
+    """The columns that a sink wants, under its names; None: all data columns."""
+    if columns is None:
+        return data_of(rows)
+    arrays = [rows.column(name) for name in columns.values()]
+    return pa.RecordBatch.from_arrays(arrays, names=list(columns))
+
+
+def _error_text(error: Exception) -> str:
+    text = str(error) or type(error).__name__
+    is_ours = isinstance(error, BatchError | Unavailable)
+    return (text if is_ours else f"{type(error).__name__}: {text}")[:MAX_ERROR]
+
+
+# --- tasks as frames --------------------------------------------------------------------------------------------------
+
+
+def run_tasks(spark: SparkSession, tasks: int, work: Callable[[int], Iterator[Any]], schema: Any) -> DataFrame:
+    """A lazy frame of the record batches that `work` yields for each task number; one Spark task each."""
+
+    def numbered(numbers: Iterator[Any]) -> Iterator[Any]:
+        for batch in numbers:
+            for number in batch.column(0).to_pylist():
+                yield from work(number)
+
+    return spark.range(0, tasks, 1, tasks).mapInArrow(numbered, schema)
+
+
+def frame_of(spark: SparkSession, read: TaskRows, counts: ReadCounts | None = None) -> DataFrame:
+    """The lazy frame of rows that tasks make themselves; `counts` counts the rows that come out of it."""
+    if not read.tasks:
+        return spark.createDataFrame([], read.schema)
+
+    def rows(task: int) -> Iterator[Any]:
+        portions = map(_without_dictionary, read.rows(task))
+        return portions if counts is None else counts.counted(task, portions)
+
+    return run_tasks(spark, read.tasks, rows, read.schema)
+
+
+def _without_dictionary(rows: Any) -> Any:
+    """The same rows, their batch ids decoded: Spark does not take dictionaries."""
+    index = rows.schema.get_field_index(BATCH_COLUMN)
+    column = rows.column(index)
+    if pa.types.is_dictionary(column.type):
+        return rows.set_column(index, BATCH_COLUMN, column.dictionary_decode())
+    return rows
