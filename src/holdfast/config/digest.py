@@ -1,7 +1,7 @@
-"""What decides how a pipeline's files look, as one digest: processors, formats, layout, and the user's own code.
+"""One digest over everything that decides what a pipeline's files contain: processors, formats, layout, user code.
 
-Two nodes with the same digest make the same files from the same records. Where records come from, where files go and
-how large they are is not part of it.
+Two nodes with the same digest make the same files from the same records. The source, the destination and the size of
+files are not part of it.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ from holdfast.config.models import AddedLater, PipelineSettings
 from holdfast.config.plugins import NamedSink, PluginUse
 from holdfast.config.secrets import Secret
 
-_OF_THE_SINK = ("format", "topics", "layout")
-_PLACE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
+_SINK_SETTINGS = ("format", "topics", "layout")
+_MODULE_FUNCTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 
 
 def parsing_of(pipeline: PipelineSettings) -> dict[str, Any]:
-    """The settings that decide, as JSON, for people to compare."""
+    """Return these settings as JSON, for people to compare."""
     sinks = {named.name: {named.use.name: _chosen(named.use.config)} | _routed(named) for named in pipeline.sinks}
-    told = {"processors": [{use.name: _plain(use.config)} for use in pipeline.processors], "sinks": sinks}
-    # Without routes the digest is that of versions which had none.
-    return told | ({"routes": dict(pipeline.routes)} if pipeline.routes else {})
+    parsing = {"processors": [{use.name: _plain(use.config)} for use in pipeline.processors], "sinks": sinks}
+    # Without routes the digest is that of versions that had no routes.
+    return parsing | ({"routes": dict(pipeline.routes)} if pipeline.routes else {})
 
 
 def digest_of(pipeline: PipelineSettings) -> str:
-    """One digest of these settings and of every module of the user's that they name."""
-    told = parsing_of(pipeline)
-    digest = hashlib.sha256(json.dumps(told, sort_keys=True).encode())
-    for module in sorted(set(_modules(told))):
+    """Return the digest of these settings and of every user module that they name."""
+    parsing = parsing_of(pipeline)
+    digest = hashlib.sha256(json.dumps(parsing, sort_keys=True).encode())
+    for module in sorted(set(_modules(parsing))):
         digest.update(_source(module))
     return digest.hexdigest()
 
@@ -46,44 +46,44 @@ def _routed(named: NamedSink) -> dict[str, Any]:
 
 
 def _chosen(config: Any) -> dict[str, Any]:
-    """Of a sink's settings those that decide how its files look."""
-    return {name: _plain(getattr(config, name)) for name in _OF_THE_SINK if hasattr(config, name)}
+    """Return those settings of a sink that decide what its files contain."""
+    return {name: _plain(getattr(config, name)) for name in _SINK_SETTINGS if hasattr(config, name)}
 
 
 def _plain(value: Any) -> Any:
     if isinstance(value, PluginUse):
         return {value.name: _plain(value.config)}
     if isinstance(value, BaseModel):
-        return {name: _plain(told) for name, told in value if not _is_as_before(value, name, told)}
+        return {name: _plain(setting) for name, setting in value if not _is_as_before(value, name, setting)}
     if isinstance(value, dict):
-        return {str(name): _plain(one) for name, one in value.items()}
+        return {str(name): _plain(entry) for name, entry in value.items()}
     if isinstance(value, list | tuple | set | frozenset):
-        return [_plain(one) for one in value]
+        return [_plain(entry) for entry in value]
     if isinstance(value, Secret):
         return "***"
     return value if isinstance(value, bool | int | float | str | None) else str(value)
 
 
 def _is_as_before(config: BaseModel, name: str, value: Any) -> bool:
-    """Whether files look as those of versions that did not have the setting."""
+    """Return whether files are the same as in versions that did not have the setting."""
     field = type(config).model_fields[name]
     return AddedLater in field.metadata and value == field.default
 
 
-def _modules(told: Any) -> Iterator[str]:
-    """Modules of `module:function` anywhere in the settings."""
-    if isinstance(told, dict):
-        for value in told.values():
+def _modules(settings: Any) -> Iterator[str]:
+    """Yield the module of every `module:function` in the settings."""
+    if isinstance(settings, dict):
+        for value in settings.values():
             yield from _modules(value)
-    elif isinstance(told, list):
-        for value in told:
+    elif isinstance(settings, list):
+        for value in settings:
             yield from _modules(value)
-    elif isinstance(told, str) and _PLACE.fullmatch(told):
-        yield told.partition(":")[0]
+    elif isinstance(settings, str) and _MODULE_FUNCTION.fullmatch(settings):
+        yield settings.partition(":")[0]
 
 
 def _source(module: str) -> bytes:
-    """The module's source; nothing for text that only looks like a module, and for what has no file."""
+    """Return the module's source; empty for text that is not a module, and for modules without a file."""
     try:
         found = importlib.util.find_spec(module)
     except (ImportError, ValueError):

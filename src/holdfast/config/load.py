@@ -1,21 +1,33 @@
-"""The configuration file to `Settings`, or one `ConfigError` with everything that is wrong."""
+"""Loads the configuration file into `Settings`, or raises one `ConfigError` with everything that is wrong."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
+from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
-from holdfast.config.explain import Explainer
 from holdfast.config.models import Settings
 from holdfast.config.plugins import PLAIN_ERROR
-from holdfast.config.positions import Document
-from holdfast.config.secrets import PlaintextRule, References
-from holdfast.config.values import TooMuch, Values
+from holdfast.config.secrets import PlaintextRule, References, is_encodable
+from holdfast.config.validation_errors import Explainer
+from holdfast.config.yaml_positions import (
+    BOOL,
+    FLOAT,
+    INT,
+    LIST,
+    MAP,
+    MAX_DEPTH,
+    MAX_NODES,
+    NULL,
+    STR,
+    Document,
+    Problem,
+)
 from holdfast.errors import ConfigError, Mark
 from holdfast.registry import Registry
 
@@ -23,31 +35,31 @@ MAX_BYTES = 1_000_000
 
 
 def load(path: str | Path, registry: Registry, environ: Mapping[str, str] = os.environ) -> Settings:
-    """Settings of a file. References are resolved and the named plugins imported; nothing is built."""
+    """Return the settings of a file. References are resolved and plugins are imported; nothing is built."""
     return load_text(_read(path), str(path), registry, environ)
 
 
 def load_text(text: str, file: str, registry: Registry, environ: Mapping[str, str] = os.environ) -> Settings:
-    """As `load`, for text that is already in memory; `file` is the name that errors show."""
+    """Like `load`, for text that is already in memory; `file` is the name that errors show."""
     document = Document(file, text)
-    values = Values(References(environ).resolve)
+    reader = NodeReader(References(environ).resolve)
     try:
-        data = values.read(document.root)
-    except TooMuch as error:
+        data = reader.read(document.root)
+    except AliasLimitExceeded as error:
         raise document.error([error.problem], ()) from None
     rule = PlaintextRule(allowed=_allows_plaintext(data))
     settings, errors = _validate(data, {"registry": registry, "plaintext": rule})
     explainer = Explainer(document, data, Settings, registry, rule.seen)
-    unread = {id(node) for node, _ in values.problems}
-    # What could not be read has been reported; that it is also of the wrong type is no news.
+    unread = {id(node) for node, _ in reader.problems}
+    # A value that could not be read has been reported already; its wrong type is not reported too.
     wrong = [problem for problem in explainer.problems(errors) if id(problem[0]) not in unread]
-    if settings is None or values.problems:
-        raise document.error(values.problems + wrong, rule.seen)
+    if settings is None or reader.problems:
+        raise document.error(reader.problems + wrong, rule.seen)
     return settings
 
 
 def _allows_plaintext(data: Any) -> bool:
-    # Secrets are checked in the same pass as this switch, so it is read before.
+    # Secrets are validated together with this setting, so it is read first.
     given = data.get("allow_plaintext_secrets") if isinstance(data, dict) else None
     try:
         return TypeAdapter(bool).validate_python(given)
@@ -62,7 +74,7 @@ def _validate(data: Any, context: dict[str, Any]) -> tuple[Settings | None, list
         return Settings.model_validate(data, context=context), []
     except ValidationError as error:
         found = error.errors(include_url=False, include_input=False)
-    # Outside of the handler: pydantic's error holds resolved values and must not hang on ours.
+    # Outside the handler: pydantic's error holds resolved values and must not become the context of ours.
     return None, found
 
 
@@ -76,7 +88,7 @@ def _read(path: str | Path) -> str:
     except IsADirectoryError:
         raise _unreadable(path, "is a directory, not a file") from None
     except FileNotFoundError:
-        raise _unreadable(path, "there is no such file") from None
+        raise _unreadable(path, "no such file") from None
     except (OSError, ValueError) as error:
         raise _unreadable(path, f"cannot be read: {getattr(error, 'strerror', None) or error}") from None
     if len(content) > MAX_BYTES:
@@ -94,3 +106,89 @@ def _decode(file: str, content: bytes) -> str:
 
 def _unreadable(path: str | Path, message: str) -> ConfigError:
     return ConfigError([(None, f"{path}: {message}")])
+
+
+class AliasLimitExceeded(Exception):
+    """Aliases expand to more values than a configuration can need; reported alone."""
+
+    def __init__(self, problem: Problem) -> None:
+        self.problem = problem
+
+
+class NodeReader:
+    """Turns YAML nodes into plain data. Values that could not be read are None and listed in `problems`."""
+
+    def __init__(self, resolve: Callable[[str], str]) -> None:
+        self._scalars: dict[str, Callable[[str], Any]] = {
+            STR: lambda text: resolve(_checked(text)),
+            NULL: lambda _: None,
+            BOOL: _truth,
+            INT: int,
+            FLOAT: float,
+        }
+        self._read_so_far = 0
+        self._above: list[int] = []
+        self.problems: list[Problem] = []
+
+    def read(self, node: Node) -> Any:
+        """Return the data of a node. Keys are always text, as written."""
+        self._read_so_far += 1
+        if id(node) in self._above:
+            raise AliasLimitExceeded((node, "an alias refers to the value that it is part of"))
+        if self._read_so_far > MAX_NODES or len(self._above) > MAX_DEPTH:
+            raise AliasLimitExceeded((node, "aliases expand to too many values here"))
+        self._above.append(id(node))
+        try:
+            return self._read(node)
+        finally:
+            self._above.pop()
+
+    def _read(self, node: Node) -> Any:
+        if isinstance(node, ScalarNode):
+            return self._scalar(node)
+        if isinstance(node, SequenceNode) and node.tag == LIST:
+            return [self.read(item) for item in node.value]
+        if isinstance(node, MappingNode) and node.tag == MAP:
+            return self._mapping(node)
+        return self._tag_refused(node)
+
+    def _mapping(self, node: MappingNode) -> dict[str, Any]:
+        data: dict[str, Any] = {}
+        for key, value in node.value:
+            read = self.read(value)
+            if not isinstance(key, ScalarNode) or not is_encodable(key.value):
+                self.problems.append((key, "a key must be plain text"))
+            elif key.value == "<<" and key.style is None:
+                self.problems.append((key, "merging with '<<' is not supported; repeat the keys"))
+            elif key.value in data:
+                self.problems.append((key, f"the key {key.value!r} is given twice"))
+            else:
+                data[key.value] = read
+        return data
+
+    def _scalar(self, node: ScalarNode) -> Any:
+        read = self._scalars.get(node.tag)
+        if read is None:
+            return self._tag_refused(node)
+        try:
+            return read(node.value)
+        except ValueError as error:
+            # Messages of int() and float() are about Python, and may repeat a secret.
+            message = str(error) if node.tag == STR else f"this cannot be read as {node.tag.rpartition(':')[2]}"
+            self.problems.append((node, message))
+            return None
+
+    def _tag_refused(self, node: Node) -> None:
+        self.problems.append((node, f"the tag {node.tag!r} is not allowed"))
+
+
+def _truth(text: str) -> bool:
+    if text.lower() not in {"true", "false"}:
+        raise ValueError("must be true or false")
+    return text.lower() == "true"
+
+
+def _checked(text: str) -> str:
+    if not is_encodable(text):
+        raise ValueError("this text cannot be encoded as UTF-8")
+    return text

@@ -1,4 +1,4 @@
-"""The configuration file as frozen models. What a plugin can be told is in the plugin's own model."""
+"""The configuration file as frozen models. The settings of a plugin are in the plugin's own model."""
 
 from __future__ import annotations
 
@@ -20,15 +20,14 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from holdfast.config.plugins import Name, NamedSink, PluginUse, Uses, give_names, names_differ
-from holdfast.config.roots import roots_differ
-from holdfast.config.routes import Condition, RouteName, routes_are_known
+from holdfast.config.plugins import Name, NamedSink, PluginUse, Uses
 from holdfast.config.secrets import SECRET_ERROR, Resolved, Secret
+from holdfast.config.sinks import Condition, RouteName, give_names, names_differ, roots_differ, routes_exist
 from holdfast.config.units import VALUE_ERROR, ByteSize, Count, Duration, Port, PositiveCount, format_duration
 
 
 class Options(BaseModel):
-    """Parent of every group of settings, also of a plugin's `Config`: unknown keys are refused."""
+    """Base class of every group of settings, also of a plugin's `Config`: unknown keys are refused."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
@@ -51,22 +50,22 @@ class Coordination(Options):
 
     partition_prefix: Identity | None = Field(
         None,
-        description="Put before every pipeline's name in the store, so that several clusters can share it.",
+        description="Prefix of every pipeline's name in the store, so that several clusters can share the store.",
     )
     ownership_timeout: Annotated[Duration, Field(gt=0)] = Field(
         "10m",
         validate_default=True,
-        description="How long a lease of the API for source authors stays valid unless state is saved.",
+        description="How long a lease of the API for source authors stays valid after state was last saved.",
     )
     store: Annotated[PluginUse, Uses("stores")] = Field(
         {"in_memory": None},
         validate_default=True,
-        description="The table of leases: the store's name, and below it the store's settings.",
+        description="The store of leases: its name, and below it its settings.",
     )
 
 
 class NodeSettings(Options):
-    """This process among the others."""
+    """This process as a member of the cluster."""
 
     name: Identity = Field(
         default_factory=lambda: socket.gethostname() or "localhost",
@@ -75,21 +74,21 @@ class NodeSettings(Options):
     session_timeout: Annotated[Duration, Field(ge=1)] = Field(
         "30s",
         validate_default=True,
-        description="A node that has not renewed its session for this long is dead, and others take its leases over; "
-        "1s or more.",
+        description="A node that has not renewed its session for this long counts as dead, and other nodes take over "
+        "its leases; 1s or more.",
     )
     heartbeat_interval: Annotated[Duration, Field(gt=0)] = Field(
         default_factory=lambda settings: settings["session_timeout"] / 3,
-        description="Time between signs of life: at most half of session_timeout, a third unless given.",
+        description="Time between two heartbeats: at most half of session_timeout; a third of it unless given.",
     )
     step_limit: Annotated[Duration, Field(gt=0)] = Field(
         "1m",
         validate_default=True,
-        description="A node one of whose steps (such as commit, publish or plan) takes longer sends no heartbeat: "
-        "it counts as hanging. A Spark job is no step.",
+        description="A node counts as hanging and sends no heartbeat while a step (such as commit, publish or plan) "
+        "takes longer than this. A Spark job is not a step.",
     )
     metrics_port: Port | None = Field(
-        None, description="Port on which Prometheus metrics are served; none unless given."
+        None, description="Port for Prometheus metrics; they are not served unless given."
     )
     metrics_address: str = Field(
         "127.0.0.1", min_length=1, description="Address on which metrics are served; only this host unless given."
@@ -115,7 +114,7 @@ def _conf_value(value: Any) -> str | Secret:
         return str(value)
     if isinstance(value, Secret):
         return value
-    raise PydanticCustomError(VALUE_ERROR, "is no value for Spark; write text, a number, true or false")
+    raise PydanticCustomError(VALUE_ERROR, "is not a value for Spark; write text, a number, true or false")
 
 
 ConfValue = Annotated[
@@ -134,16 +133,16 @@ class SparkSettings(Options):
         description="Spark's master URL, such as spark://host:7077 or yarn; local[2] unless given.",
     )
     conf: dict[str, ConfValue] = Field(
-        default_factory=dict, description="Spark's own settings; a value that is a reference is kept secret."
+        default_factory=dict, description="Spark settings; a value that comes from a reference is kept secret."
     )
     py_files: tuple[str, ...] = Field(
         (),
-        description="Modules of your own that executors need: paths of .py files, package folders or .zip files. "
+        description="Your modules that executors need: paths of .py files, package folders or .zip files. "
         "The node itself must be able to import them too.",
     )
 
     def plain_conf(self) -> dict[str, str]:
-        """Spark's settings with every secret revealed, to build the session from."""
+        """Return Spark's settings with every secret revealed, to build the session from."""
         return {key: value.reveal() if isinstance(value, Secret) else value for key, value in self.conf.items()}
 
 
@@ -155,10 +154,12 @@ def _check_web_address(url: Secret) -> Secret:
     except ValueError:
         parts, host, port = urlsplit(""), b"", None
     if parts.scheme not in {"http", "https"} or not host or port == 0 or not re.fullmatch(r"[!-~]+", text):
-        message = "is no web address; write https://host/path, with percent codes for what is not ASCII"
+        message = "is not a web address; write https://host/path, with percent-encoding for non-ASCII characters"
         raise PydanticCustomError(SECRET_ERROR, message)
     if "@" in parts.netloc:
-        raise PydanticCustomError(SECRET_ERROR, "a name or password before the host is not sent; put it into the path")
+        raise PydanticCustomError(
+            SECRET_ERROR, "a user name or password before the host is not sent; put it into the path"
+        )
     return url
 
 
@@ -173,7 +174,7 @@ class WebhookSettings(Options):
         description="Allow an address of this host or of a private network; link-local ones are always refused.",
     )
     timeout: Annotated[Duration, Field(gt=0)] = Field(
-        "5s", validate_default=True, description="How long one request may take in all."
+        "5s", validate_default=True, description="How long one request may take in total."
     )
 
 
@@ -184,10 +185,12 @@ class AlertSettings(Options):
         None, description="Where alerts are sent to, as JSON; nowhere unless given."
     )
     unreachable_after: Annotated[Duration, Field(gt=0)] = Field(
-        "20s", validate_default=True, description="A store, source or sink that is away for so long raises an alert."
+        "20s",
+        validate_default=True,
+        description="A store, source or sink that is unavailable for this long raises an alert.",
     )
     lag_records: PositiveCount | None = Field(
-        None, description="A partition with more records than this to read raises an alert; no limit unless given."
+        None, description="A partition with more unread records than this raises an alert; no limit unless given."
     )
     lag_seconds: PositiveCount | None = Field(
         None,
@@ -196,7 +199,7 @@ class AlertSettings(Options):
     repeat_after: Annotated[Duration, Field(gt=0)] = Field(
         "1h",
         validate_default=True,
-        description="An alert that goes on is raised again after so long; one that is not seen again is cleared.",
+        description="An alert whose cause persists is raised again after this time; otherwise it is cleared.",
     )
 
 
@@ -204,17 +207,17 @@ class BatchLimits(Options):
     """Limits of one batch."""
 
     max_bytes: Annotated[ByteSize, Field(gt=0)] = Field(
-        "256MB", validate_default=True, description="A batch ends when it holds so many bytes."
+        "256MB", validate_default=True, description="A batch ends when it holds this many bytes."
     )
     max_records: PositiveCount | None = Field(
-        None, description="A batch ends when it holds so many records; no limit unless given."
+        None, description="A batch ends when it holds this many records; no limit unless given."
     )
     timeout: Annotated[Duration, Field(gt=0)] = Field(
         "1h",
         validate_default=True,
         description=(
-            "A batch that runs longer is cancelled and counts as a failed attempt. One that is sent while another "
-            "Spark job of the pipeline is out has twice the time."
+            "A batch that runs longer is cancelled and counts as a failed attempt. A batch that is sent while "
+            "another Spark job of the pipeline runs has twice the time."
         ),
     )
 
@@ -225,8 +228,8 @@ class RoundLimits(Options):
     max_batches: PositiveCount = Field(
         100,
         description=(
-            "How many batches one Spark job carries at most; where partitions are soon done, how many a node holds, "
-            "in two jobs, and up to twenty times as many while they are tiny."
+            "Largest number of batches in one Spark job. For short-lived partitions, such as objects, it is the "
+            "number that a node holds, in two jobs, and up to twenty times as many while they are tiny."
         ),
     )
 
@@ -238,13 +241,14 @@ class RetryLimits(Options):
     backoff: Duration = Field(
         "5s",
         validate_default=True,
-        description="Wait before the first retry; doubled before each further one.",
+        description="Wait before the first retry; doubled before each further retry.",
     )
     max_backoff: Duration = Field(
         "5m", validate_default=True, description="Longest wait between two retries, at least backoff."
     )
     max_takeovers: Count = Field(
-        10, description="Nodes that may die at one position, with a batch of it out, before the partition is FAILED."
+        10,
+        description="Nodes that may die while processing a batch of one position before the partition is FAILED.",
     )
 
     @field_validator("max_backoff")
@@ -263,13 +267,13 @@ class PipelineSettings(Options):
         description="Where records come from: the source's name, and below it the source's settings."
     )
     processors: tuple[Annotated[PluginUse, Uses("processors")], ...] = Field(
-        (), description="What happens to records, in order: each a processor's name with its settings."
+        (), description="Steps that records go through, in order: each a processor's name with its settings."
     )
     routes: dict[RouteName, Condition] = Field(
         default_factory=dict,
         json_schema_extra={"additionalProperties": False},
-        description="Conditions in Spark SQL by name, over rows as the last processor gives them. A sink that has "
-        "`routes` gets the rows for which one of those is true; `_default` names the rows that match none.",
+        description="Conditions in Spark SQL by name, over the rows that the last processor returns. A sink with "
+        "`routes` gets the rows for which one of them is true; `_default` stands for the rows that match none.",
     )
     sinks: Annotated[
         tuple[Annotated[NamedSink, Uses("sinks", named=True)], ...],
@@ -277,13 +281,13 @@ class PipelineSettings(Options):
         AfterValidator(names_differ),
     ] = Field(
         min_length=1,
-        description="Where records go: each a sink's name with its settings, if wanted with a `name` and `routes`.",
+        description="Where records go: each a sink's name with its settings, optionally with a `name` and `routes`.",
     )
     batch: BatchLimits = Field(default_factory=BatchLimits, description="Limits of one batch.")
     round: RoundLimits = Field(default_factory=RoundLimits, description="Limits of one Spark job.")
     retries: RetryLimits = Field(default_factory=RetryLimits, description="What happens when a batch fails.")
     generation: PositiveCount = Field(
-        1, description="Version of the parsing; raise it when the same records would give other output."
+        1, description="Version of the parsing; raise it when the same records would produce different output."
     )
     generation_switch: Literal["automatic", "manual"] = Field(
         "automatic",
@@ -292,8 +296,8 @@ class PipelineSettings(Options):
     )
     replicas: PositiveCount | None = Field(
         None,
-        description="Hold the share of so many nodes even while fewer are there; of those that are there unless given. "
-        "For sources whose partitions live long, such as those of a topic.",
+        description="Number of nodes among which partitions are shared even while fewer are running; the running ones "
+        "unless given. For sources whose partitions live long, such as those of a topic.",
     )
     closed_last: bool = Field(
         False, description="Take new partitions before closed ones whose time to reopen has come."
@@ -301,9 +305,9 @@ class PipelineSettings(Options):
 
     @field_validator("sinks")
     @classmethod
-    def _routes_are_known(cls, sinks: tuple[NamedSink, ...], info: ValidationInfo) -> tuple[NamedSink, ...]:
+    def _routes_exist(cls, sinks: tuple[NamedSink, ...], info: ValidationInfo) -> tuple[NamedSink, ...]:
         if "routes" in info.data:
-            routes_are_known(sinks, info.data["routes"])
+            routes_exist(sinks, info.data["routes"])
         return sinks
 
 
@@ -316,7 +320,7 @@ class Settings(Options):
         validation_alias="source_coordination",
         description="How nodes share work.",
     )
-    node: NodeSettings = Field(default_factory=NodeSettings, description="This process among the others.")
+    node: NodeSettings = Field(default_factory=NodeSettings, description="This process as a member of the cluster.")
     spark: SparkSettings = Field(default_factory=SparkSettings, description="The Spark session of this node.")
     alerts: AlertSettings = Field(
         default_factory=AlertSettings, description="What raises an alert, and where it goes besides log and metrics."
@@ -327,10 +331,10 @@ class Settings(Options):
         description="Pipelines by name; a name has letters, digits, '_' and '-'.",
     )
     allow_plaintext_secrets: bool = Field(
-        False, description="Allow secrets in this file itself instead of references to them."
+        False, description="Allow secrets in this file instead of references to them."
     )
 
     def identifier(self, pipeline: str) -> str:
-        """The pipeline's name in the store: `prefix|pipeline`, or the bare name without a prefix."""
+        """Return the pipeline's name in the store: `prefix|pipeline`, or the bare name without a prefix."""
         prefix = self.coordination.partition_prefix
         return f"{prefix}|{pipeline}" if prefix else pipeline

@@ -1,7 +1,7 @@
-"""`name: settings` in the file to a plugin with its validated settings.
+"""Turns `name: settings` in the file into a plugin with its validated settings.
 
-The validation context carries what a model cannot know: `registry` (a `Registry`) and `plaintext` (a
-`PlaintextRule`). Without a context, as in code, the installed plugins count and plain text is allowed.
+The validation context carries `registry` (a `Registry`) and `plaintext` (a
+`PlaintextRule`). Without a context, as in code, the installed plugins are used and plain text is allowed.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Protocol, runtime_checkable
+from typing import Annotated, Any
 
 from pydantic import (
     AfterValidator,
@@ -32,7 +32,7 @@ from holdfast.registry import Kind, Registry, singular
 KEY_ERROR = "holdfast.key"
 # The message stands alone, without the value in front of it.
 PLAIN_ERROR = "holdfast.plain"
-# Marks the places in a JSON Schema that depend on what is installed.
+# Marks the parts of a JSON Schema that depend on the installed plugins.
 SCHEMA_MARK = "x-holdfast-uses"
 
 NAME_PATTERN = r"[A-Za-z0-9_-]{1,64}"
@@ -40,20 +40,20 @@ NAME_PATTERN = r"[A-Za-z0-9_-]{1,64}"
 
 def _check_name(name: str) -> str:
     if not re.fullmatch(NAME_PATTERN, name):
-        raise PydanticCustomError(VALUE_ERROR, "is no name; use 1 to 64 letters, digits, '_' and '-'")
+        raise PydanticCustomError(VALUE_ERROR, "is not a name; use 1 to 64 letters, digits, '_' and '-'")
     return name
 
 
 Name = Annotated[str, AfterValidator(_check_name), WithJsonSchema({"type": "string", "pattern": f"^{NAME_PATTERN}$"})]
-"""Name of a pipeline or a sink; it becomes a part of paths and of rows."""
+"""Name of a pipeline or a sink; it becomes part of paths and rows."""
 
 Routed = Annotated[tuple[str, ...], Field(min_length=1)]
-"""Routes of a sink. One that gets nothing at all is refused."""
+"""Routes of a sink; an empty list is refused."""
 
 
 @dataclass(frozen=True)
 class PluginUse:
-    """A plugin by its name, and its settings as an instance of the plugin's own model."""
+    """A plugin's name, and its settings as an instance of the plugin's own model."""
 
     name: str
     config: Any
@@ -61,20 +61,12 @@ class PluginUse:
 
 @dataclass(frozen=True)
 class NamedSink:
-    """A sink of a pipeline, under the name that its receipts carry."""
+    """A sink of a pipeline, with the name that its receipts carry."""
 
     name: str
     use: PluginUse
     routes: tuple[str, ...] | None = None
-    """The routes whose rows it gets; None: it gets every row."""
-
-
-@runtime_checkable
-class OwnsRoots(Protocol):
-    """Settings of a sink that keeps files in roots which belong to it alone."""
-
-    def owned_roots(self) -> Mapping[tuple[str, ...], str]:
-        """By the path of the setting the root that it names, written the same way wherever the same root is meant."""
+    """Routes whose rows it gets; None: it gets every row."""
 
 
 BESIDE_A_SINK = ("name", "routes")
@@ -92,12 +84,12 @@ class Uses:
     named: bool = False
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        """Take the place of the schema that pydantic would make for the dataclass."""
+        """Replaces the schema that pydantic would make for the dataclass."""
         show = core_schema.plain_serializer_function_ser_schema(_show)
         return core_schema.with_info_plain_validator_function(self._validate, serialization=show)
 
     def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
-        """Leave a mark; only `json_schema` knows the registry."""
+        """Returns a mark that `json_schema`, which knows the registry, replaces."""
         return {SCHEMA_MARK: self.kind, "named": self.named}
 
     def _validate(self, value: Any, info: ValidationInfo) -> PluginUse | NamedSink:
@@ -112,7 +104,7 @@ class Uses:
     def _only_entry(self, value: Any) -> tuple[str, Any]:
         word = singular(self.kind)
         if isinstance(value, str):
-            raise PydanticCustomError(VALUE_ERROR, f"needs a ':' behind it, as the name of a {word}")
+            raise PydanticCustomError(VALUE_ERROR, f"is the name of a {word} and needs a ':' after it")
         if not isinstance(value, Mapping):
             raise PydanticCustomError(PLAIN_ERROR, f"expected the name of a {word} with its settings")
         entries = [(name, given) for name, given in value.items() if not (self.named and name in BESIDE_A_SINK)]
@@ -142,42 +134,14 @@ class Uses:
         except ValidationError:
             raise
         except Exception as error:  # noqa: BLE001 (a plugin's own check may fail in any way)
-            reason = f"{word} {plugin!r} failed on its settings: {type(error).__name__}: {error}"
+            reason = f"{word} {plugin!r} failed while checking its settings: {type(error).__name__}: {error}"
             raise problem_at((plugin,), "value_error", reason) from None
 
 
-def problem_at(place: tuple[str | int, ...], kind: str, message: str) -> ValidationError:
-    """An error at a place below the value that is validated now; pydantic merges it with the others."""
+def problem_at(path: tuple[str | int, ...], kind: str, message: str) -> ValidationError:
+    """Return an error at a path below the value being validated; pydantic merges it with the others."""
     error = PydanticCustomError(kind, message)
-    return ValidationError.from_exception_data("settings", [InitErrorDetails(type=error, loc=place, input=None)])
-
-
-def give_names(sinks: Any) -> Any:
-    """Give each sink without a name its plugin's, with -2, -3 and so on where that is taken."""
-    if not isinstance(sinks, list):
-        return sinks
-    taken = {sink["name"] for sink in sinks if isinstance(sink, dict) and isinstance(sink.get("name"), str)}
-    return [_name(sink, taken) if isinstance(sink, dict) and sink and "name" not in sink else sink for sink in sinks]
-
-
-def _name(sink: dict[str, Any], taken: set[str]) -> dict[str, Any]:
-    plugin = next((key for key in sink if key not in BESIDE_A_SINK), "").rpartition(":")[2]
-    name, number = plugin, 1
-    while name in taken:
-        number += 1
-        name = f"{plugin}-{number}"
-    taken.add(name)
-    return {**sink, "name": name}
-
-
-def names_differ(sinks: tuple[NamedSink, ...]) -> tuple[NamedSink, ...]:
-    """Refuse two sinks of one name, at the second's name."""
-    seen: set[str] = set()
-    for index, sink in enumerate(sinks):
-        if sink.name in seen:
-            raise problem_at((index, "name"), VALUE_ERROR, "is the name of another sink of this pipeline")
-        seen.add(sink.name)
-    return sinks
+    return ValidationError.from_exception_data("settings", [InitErrorDetails(type=error, loc=path, input=None)])
 
 
 def _show(value: PluginUse | NamedSink) -> dict[str, Any]:

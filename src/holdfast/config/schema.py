@@ -1,4 +1,4 @@
-"""JSON Schema of the configuration file, for editors that complete and check while one types."""
+"""JSON Schema of the configuration file, for completion and checks in editors."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ Schema = dict[str, Any]
 _MODE: JsonSchemaMode = "validation"
 _REFERENCE = r"\$\{(?:env|file):[^{}]+\}"
 _REFERENCE_ONLY = rf"^{_REFERENCE}$"
-# A plugin that is named by its place: what it can be told is not known here.
-_BY_PLACE = {"^[A-Za-z_][A-Za-z0-9_.]*:[A-Za-z_][A-Za-z0-9_.]*$": {"type": ["object", "null"]}}
+# A plugin that is named as `module:attribute`: its settings are not known here.
+_BY_MODULE = {"^[A-Za-z_][A-Za-z0-9_.]*:[A-Za-z_][A-Za-z0-9_.]*$": {"type": ["object", "null"]}}
 _SINK_NAME = {
     "type": "string",
     "pattern": f"^{NAME_PATTERN}$",
@@ -31,7 +31,7 @@ _SINK_ROUTES = {
 
 
 def json_schema(registry: Registry) -> Schema:
-    """JSON Schema (draft 2020-12) of the whole file, with the settings of every plugin of the registry."""
+    """Return the JSON Schema (draft 2020-12) of the file, with the settings of every plugin in the registry."""
     plugins = [(kind, registry.get(kind, name)) for kind in KINDS for name in registry.names(kind)]
     models: list[Any] = [Settings, *dict.fromkeys(plugin.config for _, plugin in plugins)]
     references, generated = models_json_schema([(model, _MODE) for model in models])
@@ -53,16 +53,16 @@ def _name(reference: Schema) -> str:
 
 
 def _one_of(kind: Kind, plugins: dict[str, Schema]) -> Schema:
-    """An object with the name of exactly one plugin, and for sinks with `name` and `routes` beside it if wanted."""
+    """Return an object schema with exactly one plugin, and for sinks an optional `name` and `routes`."""
     schema: Schema = {"type": "object", "description": f"One {singular(kind)} with its settings."}
     if kind == "sinks":
         plugins = {"name": _SINK_NAME, "routes": _SINK_ROUTES, **plugins}
-        one_of_both = {"anyOf": [{"required": ["name"]}, {"required": ["routes"]}]}
-        fewer = {"if": one_of_both, "then": _entries(2), "else": _entries(1)}
+        either = {"anyOf": [{"required": ["name"]}, {"required": ["routes"]}]}
+        fewer = {"if": either, "then": _entries(2), "else": _entries(1)}
         schema |= {"if": {"required": ["name", "routes"]}, "then": _entries(3), "else": fewer}
     else:
         schema |= _entries(1)
-    return schema | {"properties": plugins, "patternProperties": _BY_PLACE, "additionalProperties": False}
+    return schema | {"properties": plugins, "patternProperties": _BY_MODULE, "additionalProperties": False}
 
 
 def _entries(count: int) -> Schema:
@@ -70,7 +70,7 @@ def _entries(count: int) -> Schema:
 
 
 def _finish(schema: Schema) -> Schema:
-    """The schema with plugins filled in, and a reference allowed wherever a value is."""
+    """Return the schema with plugins filled in and references allowed wherever a value is."""
     # Titles only repeat the names of keys and classes.
     done = {key: value for key, value in schema.items() if key != "title"}
     for key in {"properties", "patternProperties", "$defs"} & schema.keys():

@@ -17,7 +17,7 @@ from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler, ValidationInfo
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 HIDDEN = "***"
-# The message stands alone; what stands in the file is not repeated.
+# The message is shown without the value from the file.
 SECRET_ERROR = "holdfast.secret"  # noqa: S105 (the kind of an error)
 REFERENCE = re.compile(r"\$\{(?P<kind>env|file):(?P<name>[^{}]+)\}")
 _TOKEN = re.compile(rf"(?P<escape>\$\$\{{)|{REFERENCE.pattern}|(?P<stray>\$\{{[^}}]*\}}?)")
@@ -25,14 +25,14 @@ _LARGEST_FILE = 64 * 1024
 
 
 class Resolved(str):
-    """Text that came from a reference; shows the reference instead of the text."""
+    """Text that came from a reference; its repr is the reference."""
 
     __slots__ = ("written",)
 
     written: str
 
     def __new__(cls, text: str, written: str) -> Self:
-        """The text that a reference stands for, and the reference as it is written in the file."""
+        """`text` is the value of the reference, `written` the reference as written in the file."""
         resolved = super().__new__(cls, text)
         resolved.written = written
         return resolved
@@ -46,7 +46,7 @@ class Resolved(str):
 
 @dataclass(frozen=True)
 class PlaintextRule:
-    """Whether a secret may stand in the file itself, and those that did, so that no error quotes them."""
+    """Whether plain-text secrets are allowed in the file, and those found, so that no error quotes them."""
 
     allowed: bool
     seen: set[str] = field(default_factory=set)
@@ -61,7 +61,7 @@ class Secret:
         self._value = value
 
     def reveal(self) -> str:
-        """The value itself, for the one who needs it to connect."""
+        """Return the value itself."""
         return self._value
 
     def __repr__(self) -> str:
@@ -102,18 +102,19 @@ class Secret:
 
 
 _PLAINTEXT_REFUSED = (
-    "a secret may not stand in the file; write ${env:NAME} or ${file:PATH}, or set allow_plaintext_secrets: true"
+    "plain-text secrets are not allowed in the file; "
+    "write ${env:NAME} or ${file:PATH}, or set allow_plaintext_secrets: true"
 )
 
 
 @dataclass(frozen=True)
 class References:
-    """Replaces references in text by what they stand for."""
+    """Replaces references in text by their values."""
 
     environ: Mapping[str, str]
 
     def resolve(self, text: str) -> str:
-        """The text with every reference replaced; `ValueError` if one stands for nothing."""
+        """Return the text with every reference replaced. Raises `ValueError` for a reference without a value."""
         resolved = _TOKEN.sub(self._replace, text)
         referred = any(token["kind"] for token in _TOKEN.finditer(text))
         return Resolved(resolved, text) if referred else resolved
@@ -122,9 +123,9 @@ class References:
         if match["escape"]:
             return "${"
         if match["stray"]:
-            # What follows is not repeated: it may be a part of a password.
+            # The rest is not repeated: it may be part of a password.
             usage = "write ${env:NAME} or ${file:PATH}, or $${ for a literal ${"
-            raise ValueError(f"'${{' does not begin a reference here; {usage}")
+            raise ValueError(f"'${{' does not begin a reference; {usage}")
         return self._variable(match["name"]) if match["kind"] == "env" else read_secret_file(match["name"])
 
     def _variable(self, name: str) -> str:
@@ -140,9 +141,9 @@ class References:
 
 
 def read_secret_file(path: str) -> str:
-    """Text of a file that only its owner may read, without the last line break."""
+    """Return the text of a file that only its owner may read, without the last line break."""
     try:
-        # Without O_NONBLOCK a pipe of that name would stop the program here.
+        # Without O_NONBLOCK, opening a pipe would block here.
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         with open(descriptor, "rb") as file:  # noqa: PTH123 (a descriptor has no path)
             mode = os.fstat(descriptor).st_mode
@@ -150,12 +151,12 @@ def read_secret_file(path: str) -> str:
     except OSError as error:
         raise ValueError(f"the secret file {path!r} cannot be read: {error.strerror}") from None
     except ValueError:
-        raise ValueError(f"the secret file {path!r} cannot be read: no such path is possible") from None
+        raise ValueError(f"the secret file {path!r} cannot be read: the path is not valid") from None
     if not stat.S_ISREG(mode):
-        raise ValueError(f"the secret file {path!r} is no regular file")
+        raise ValueError(f"the secret file {path!r} is not a regular file")
     if mode & (stat.S_IRWXG | stat.S_IRWXO):
         shown = f"{stat.S_IMODE(mode):04o}"
-        raise ValueError(f"the secret file {path!r} is open to other users (mode {shown}); chmod 600 it")
+        raise ValueError(f"the secret file {path!r} is accessible to other users (mode {shown}); run chmod 600 on it")
     return _decode(path, content)
 
 
@@ -170,5 +171,5 @@ def _decode(path: str, content: bytes) -> str:
 
 
 def is_encodable(text: str) -> bool:
-    """Whether the text can be written as UTF-8; half of a surrogate pair cannot."""
+    """Return whether the text can be encoded as UTF-8; a lone surrogate cannot."""
     return not any("\ud800" <= character <= "\udfff" for character in text)

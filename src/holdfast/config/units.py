@@ -17,7 +17,7 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-# `{value} {message}`: the loader puts the value as it stands in the file in front of the message.
+# `{value} {message}`: the loader puts the value as written in the file in front of the message.
 VALUE_ERROR = "holdfast.value"
 
 _SECONDS = {
@@ -42,14 +42,14 @@ _SIZE = rf"({_NUMBER}) ?((?:[KkMmGgTt][Ii]?)?[Bb]|)"
 _Number = TypeVar("_Number", int, float)
 _LONGEST = Decimal(100 * 366 * 86400)
 _LARGEST = 2**63 - 1
-# No sensible number of units is longer; Decimal would take its time with a million digits.
+# No sensible value is longer; Decimal is slow with a million digits.
 _MAX_CHARACTERS = 40
 _HOW_TO_WRITE_DURATIONS = "write 30s, 5m, 1h or PT30S"
 _HOW_TO_WRITE_SIZES = "write 512KB, 64MB or 1GiB"
 
 
 def parse_duration(text: str) -> float:
-    """Seconds of `30s`, `1h30m`, `P7D` or `PT10M`; `ValueError` for anything else."""
+    """Return the seconds of `30s`, `1h30m`, `P7D` or `PT10M`. Raises `ValueError` for anything else."""
     parts: list[tuple[str, str]] = []
     if len(text) <= _MAX_CHARACTERS and re.fullmatch(_WORDS, text):
         parts = re.findall(rf"({_NUMBER}) ?(ms|s|m|h|d)", text)
@@ -64,7 +64,7 @@ def parse_duration(text: str) -> float:
 
 
 def format_duration(seconds: float) -> str:
-    """The shortest text that `parse_duration` turns into these seconds."""
+    """Return the shortest text that `parse_duration` turns into these seconds."""
     exact = Decimal(str(seconds))
     if not exact:
         return "0s"
@@ -76,7 +76,7 @@ def format_duration(seconds: float) -> str:
 
 
 def parse_size(text: str) -> int:
-    """Bytes of `64MB` (millions), `1GiB` (1024³) or `4096`; `ValueError` for anything else."""
+    """Return the bytes of `64MB` (millions), `1GiB` (1024³) or `4096`. Raises `ValueError` for anything else."""
     match = re.fullmatch(_SIZE, text) if len(text) <= _MAX_CHARACTERS else None
     if match is None:
         raise ValueError(f"is not a size; {_HOW_TO_WRITE_SIZES}")
@@ -87,7 +87,7 @@ def parse_size(text: str) -> int:
 
 
 def _duration(value: Any, info: ValidationInfo) -> float:
-    # Code may give seconds; in a file a bare number would leave the unit open.
+    # Code may pass seconds; in a file a bare number would be ambiguous.
     in_code = info.context is None and isinstance(value, int | float)
     if in_code and 0 <= value <= _LONGEST:
         return float(value)
@@ -105,7 +105,7 @@ def _or_explain(parse: Callable[[str], _Number], value: Any) -> _Number:
         raise PydanticCustomError(VALUE_ERROR, str(error)) from None
 
 
-def _no_truth_value(value: Any) -> Any:
+def _not_bool(value: Any) -> Any:
     # pydantic would read true as 1.
     if isinstance(value, bool):
         raise PydanticCustomError(VALUE_ERROR, "is not a whole number")
@@ -132,11 +132,11 @@ ByteSize = Annotated[
 ]
 """A number of bytes, at least 0."""
 
-Count = Annotated[int, Field(ge=0), BeforeValidator(_no_truth_value)]
+Count = Annotated[int, Field(ge=0), BeforeValidator(_not_bool)]
 """A whole number, at least 0."""
 
-PositiveCount = Annotated[int, Field(ge=1), BeforeValidator(_no_truth_value)]
+PositiveCount = Annotated[int, Field(ge=1), BeforeValidator(_not_bool)]
 """A whole number, at least 1."""
 
-Port = Annotated[int, Field(ge=1, le=65535), BeforeValidator(_no_truth_value)]
+Port = Annotated[int, Field(ge=1, le=65535), BeforeValidator(_not_bool)]
 """Number of a TCP port."""

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from holdfast.config.models import PipelineSettings
-from holdfast.config.routes import DEFAULT_ROUTE
+from holdfast.config.sinks import DEFAULT_ROUTE
 
 
 @dataclass(frozen=True)

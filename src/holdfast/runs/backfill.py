@@ -42,7 +42,7 @@ class Backfill:
 def backfill(settings: Settings, store: Store, asked: Backfill, emit: Emit, *, root: str | None, by: str) -> Run:
     """Write the records again, by this file's parsing. Blocks until the run has ended.
 
-    Raises `UsageError`, and `Refused` when the backup's format cannot give back what the parsing needs.
+    Raises `UsageError`, and `Refused` when the backup's format does not keep what the parsing needs.
     """
     partitions = [one for one in _checked(settings, asked).source.discover({}) if one is not None]
     if not any(one.spec["end"] > one.spec["start"] for one in partitions):

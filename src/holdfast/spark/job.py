@@ -12,7 +12,7 @@ from functools import cached_property, partial, reduce
 from operator import or_
 from typing import TYPE_CHECKING, Any
 
-from holdfast.config.routes import DEFAULT_ROUTE
+from holdfast.config.sinks import DEFAULT_ROUTE
 from holdfast.errors import HoldfastError, Refused, Unavailable
 from holdfast.flow.batch import Batch
 from holdfast.flow.engine import Failed, Report

@@ -85,7 +85,7 @@ def test_problems_of_a_wrong_file_as_json(site: Site) -> None:
 def test_a_file_that_does_not_exist(site: Site) -> None:
     result = site.invoke("validate", "nowhere.yaml")
 
-    assert (result.exit_code, result.stderr) == (2, "nowhere.yaml: there is no such file\n")
+    assert (result.exit_code, result.stderr) == (2, "nowhere.yaml: no such file\n")
 
 
 def test_a_secret_in_a_wrong_file_is_not_shown(site: Site) -> None:
@@ -95,7 +95,7 @@ def test_a_secret_in_a_wrong_file_is_not_shown(site: Site) -> None:
 
     result = site.invoke("validate", file)
     assert result.exit_code == 2
-    assert "a secret may not stand in the file" in result.stderr
+    assert "plain-text secrets are not allowed in the file" in result.stderr
     assert "hunter2" not in result.output
     assert "hunter2" not in site.invoke("validate", file, "--json").output
 

@@ -48,7 +48,7 @@ def test_the_page_shows_the_defaults() -> None:
 
 def test_the_address_is_a_secret() -> None:
     (problem,) = problems("alerts: {webhook: {url: 'https://hooks.example.com/sesame'}}")
-    assert "a secret may not stand in the file" in problem
+    assert "plain-text secrets are not allowed in the file" in problem
     assert "sesame" not in problem
 
 

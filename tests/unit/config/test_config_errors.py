@@ -1,4 +1,4 @@
-"""What a wrong file is answered with: the place and plain words."""
+"""Errors of a wrong file: position and plain message."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_all_problems_are_told_at_once_in_the_order_of_the_file() -> None:
     """
     assert problems(text) == [
         "2:8 expected 'text' or 'json', not 'jsn'; did you mean 'json'?",
-        "3:3 the key 'log' stands here twice",
+        "3:3 the key 'log' is given twice",
         "6:14 source 'kafak' is not installed; installed: objects",
         "7:21 missing key 'path' in pipelines.clicks.sinks.0.files",
         "7:22 unknown key 'pat'; did you mean 'path'?",
@@ -72,13 +72,13 @@ class TestKeys:
         ]
 
     def test_a_key_that_stands_twice_is_told_at_the_second(self) -> None:
-        assert problems("node:\n  log: text\n  'log': text") == ["3:3 the key 'log' stands here twice"]
+        assert problems("node:\n  log: text\n  'log': text") == ["3:3 the key 'log' is given twice"]
 
     @pytest.mark.parametrize("name", ["my clicks", "$clicks", "a" * 65, "clicks.raw", ""])
     def test_a_pipelines_name_is_a_word(self, name: str) -> None:
         shown = name if len(name) <= 60 else name[:57] + "..."
         assert problems(PIPELINE.replace("clicks", f"'{name}'")) == [
-            f"2:3 '{shown}' is no name; use 1 to 64 letters, digits, '_' and '-'"
+            f"2:3 '{shown}' is not a name; use 1 to 64 letters, digits, '_' and '-'"
         ]
 
     def test_a_merge_key_is_refused(self) -> None:
@@ -112,7 +112,7 @@ class TestPlugins:
     @pytest.mark.parametrize(
         ("store", "message"),
         [
-            ("sqlite", "'sqlite' needs a ':' behind it, as the name of a store"),
+            ("sqlite", "'sqlite' is the name of a store and needs a ':' after it"),
             ("[sqlite]", "expected the name of a store with its settings"),
             ("{}", "the name of a store is missing here"),
         ],
@@ -127,7 +127,7 @@ class TestPlugins:
 
     def test_a_plugin_that_fails_on_its_settings_is_named(self) -> None:
         text = PIPELINE.replace("path: in", "path: in, fragile: glass")
-        assert problems(text) == ["3:23 source 'objects' failed on its settings: KeyError: 'glass'"]
+        assert problems(text) == ["3:23 source 'objects' failed while checking its settings: KeyError: 'glass'"]
 
     def test_a_message_of_a_plugin_is_passed_on(self) -> None:
         text = PIPELINE.replace("path: in", "path: in, label: bad")
@@ -142,7 +142,7 @@ class TestSinks:
     def test_a_name_that_is_no_word_is_told_with_the_other_problems_of_the_sink(self) -> None:
         text = PIPELINE.replace("{files: {path: out}}", "{name: a/b, files: {}}")
         assert problems(text) == [
-            "4:20 'a/b' is no name; use 1 to 64 letters, digits, '_' and '-'",
+            "4:20 'a/b' is not a name; use 1 to 64 letters, digits, '_' and '-'",
             "4:32 missing key 'path' in pipelines.clicks.sinks.0.files",
         ]
 
@@ -166,8 +166,8 @@ class TestValues:
             ("node: {metrics_port: [1]}", "1:22 expected a whole number, not this list"),
             ("node: {name: 5}", "1:14 expected text, not 5; put it in quotes"),
             ("node: {name: $x}", "1:14 '$x' must have 1 to 128 visible characters and not begin with '$'"),
-            ("node:", "1:6 expected a mapping of 'key: value' lines, but nothing stands here"),
-            ("spark: {conf: {a: [1]}}", "1:19 this list is no value for Spark; write text, a number, true or false"),
+            ("node:", "1:6 expected a mapping of 'key: value' lines, but there is no value here"),
+            ("spark: {conf: {a: [1]}}", "1:19 this list is not a value for Spark; write text, a number, true or false"),
             ("allow_plaintext_secrets: maybe", "1:26 expected true or false, not 'maybe'"),
             ("pipelines: []", "1:12 expected a mapping of 'key: value' lines, not this list"),
         ],
@@ -198,16 +198,16 @@ class TestYaml:
     @pytest.mark.parametrize(
         ("text", "problem"),
         [
-            ("a: b: c", "1:5 a ':' cannot stand here; check the indentation, or quote the value"),
-            ("node:\n\tlog: text", "2:1 this cannot begin a value; quote the value, and indent with spaces only"),
+            ("a: b: c", "1:5 a ':' is not allowed here; check the indentation, or quote the value"),
+            ("node:\n\tlog: text", "2:1 a value cannot begin with this; quote the value, and indent with spaces only"),
             ("a:\n    b: 1\n  c: 2", "3:3 this line does not fit the indentation of the lines above"),
             ("node:\nlog\nx: 1", "3:1 a ':' is missing after this key"),
-            ('node: "text', "1:7 a quote that is opened here is never closed"),
-            ("a: 1\n---\nb: 2", "2:1 only one document is possible in a file; remove this '---'"),
+            ('node: "text', "1:7 the quote that is opened here is never closed"),
+            ("a: 1\n---\nb: 2", "2:1 only one document is allowed in a file; remove this '---'"),
             ("node: *nobody", "1:7 this alias has no anchor above it"),
             (
                 "a: {b: ${env:X}}",
-                "1:9 a '{' cannot stand here; within {…} and […] a reference needs quotes: \"${env:NAME}\"",
+                "1:9 a '{' is not allowed here; within {…} and […] a reference needs quotes: \"${env:NAME}\"",
             ),
             ("node: !!python/name:os.system x", "1:7 the tag 'tag:yaml.org,2002:python/name:os.system' is not allowed"),
             ("node: !!python/object:a.B {}", "1:7 the tag 'tag:yaml.org,2002:python/object:a.B' is not allowed"),
@@ -225,7 +225,7 @@ class TestYaml:
 
     def test_aliases_cannot_unfold_without_end(self) -> None:
         levels = "\n".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, 9))
-        assert "aliases unfold into too many values here" in problems(f"a0: &a0 [x]\n{levels}")[0]
+        assert "aliases expand to too many values here" in problems(f"a0: &a0 [x]\n{levels}")[0]
 
     def test_an_alias_cannot_hold_itself(self) -> None:
         assert problems("node: &n {a: *n}") == ["1:7 an alias refers to the value that it is part of"]
@@ -248,14 +248,14 @@ class TestYaml:
 
     def test_half_a_character(self) -> None:
         assert problems(r'node: {name: "\ud800", "\ud800": 1}') == [
-            "1:14 this is not text that can be written as UTF-8",
+            "1:14 this text cannot be encoded as UTF-8",
             "1:24 a key must be plain text",
         ]
 
 
 class TestFiles:
     def test_a_missing_file(self, tmp_path: Path) -> None:
-        assert _refusal(tmp_path / "x.yaml") == f"{tmp_path}/x.yaml: there is no such file"
+        assert _refusal(tmp_path / "x.yaml") == f"{tmp_path}/x.yaml: no such file"
 
     def test_a_directory(self, tmp_path: Path) -> None:
         assert _refusal(tmp_path) == f"{tmp_path}: is a directory, not a file"

@@ -115,12 +115,12 @@ def test_sinks_without_a_name_get_their_plugins_name_and_a_number() -> None:
 
 
 def test_a_plugin_may_be_named_by_its_place() -> None:
-    place = "tests.unit.config.samples:PLUGINS"
-    assert problems(f"source_coordination: {{store: {{'{place}': }}}}") == [
-        f"1:31 store '{place}' is no Plugin but dict"
+    plugin = "tests.unit.config.samples:PLUGINS"
+    assert problems(f"source_coordination: {{store: {{'{plugin}': }}}}") == [
+        f"1:31 store '{plugin}' is no Plugin but dict"
     ]
-    place = "tests.unit.test_registry:SAMPLE"
-    assert settings(f"source_coordination: {{store: {{'{place}': }}}}").coordination.store.name == place
+    plugin = "tests.unit.test_registry:SAMPLE"
+    assert settings(f"source_coordination: {{store: {{'{plugin}': }}}}").coordination.store.name == plugin
 
 
 def test_keys_are_text_and_so_are_dates_and_times() -> None:

@@ -33,18 +33,26 @@ def test_a_sink_names_the_routes_whose_rows_it_gets() -> None:
 @pytest.mark.parametrize(
     ("routes", "sink", "problem"),
     [
-        ("errors: a", "[errrs]", "5:23 'errrs' is no route of this pipeline; did you mean 'errors'?"),
-        ("errors: a", "[errors, other]", "5:31 'other' is no route of this pipeline; it has errors"),
-        ("", "[errors]", "5:23 'errors' is no route of this pipeline; it has none, give them as `routes` beside"),
+        ("errors: a", "[errrs]", "5:23 'errrs' is not a route of this pipeline; did you mean 'errors'?"),
+        ("errors: a", "[errors, other]", "5:31 'other' is not a route of this pipeline; it has errors"),
+        (
+            "",
+            "[errors]",
+            "5:23 'errors' is not a route of this pipeline; it has no routes, give them as `routes` beside",
+        ),
         ("errors: a", "[]", "5:22 this list has too few entries; it needs at least 1"),
         ("errors: a", "errors", "5:22 expected a list, with '- ' before each entry, not 'errors'"),
         ("errors: ''", "[errors]", "4:22 '' is too short; it needs at least 1 characters"),
-        ("_default: a", "[_default]", "4:14 '_default' begins with '_'; such names, as _default, have a meaning"),
+        (
+            "_default: a",
+            "[_default]",
+            "4:14 '_default' begins with '_'; such names, for example _default, are reserved",
+        ),
     ],
 )
 def test_what_is_wrong_is_told_at_its_place(routes: str, sink: str, problem: str) -> None:
-    (told,) = problems(routed(routes, f"{{routes: {sink}, files: {{path: a}}}}"))
-    assert told.startswith(problem)
+    (message,) = problems(routed(routes, f"{{routes: {sink}, files: {{path: a}}}}"))
+    assert message.startswith(problem)
 
 
 @pytest.mark.parametrize(

@@ -72,7 +72,7 @@ def test_a_wrong_file_fits_neither_the_schema_nor_the_models(text: str) -> None:
 @pytest.mark.parametrize("registry", [REGISTRY, Registry.installed()], ids=["samples", "installed"])
 def test_every_setting_is_described(registry: Registry) -> None:
     whole = json_schema(registry)
-    missing = [place for place, schema in _settings(whole, "") if not _description(schema, whole["$defs"])]
+    missing = [path for path, schema in _settings(whole, "") if not _description(schema, whole["$defs"])]
     assert missing == []
 
 
@@ -80,9 +80,9 @@ def test_a_plugin_is_described_by_its_summary() -> None:
     assert SCHEMA["$defs"]["stores"]["properties"]["sqlite"]["description"] == "The sample sqlite."
 
 
-def _settings(schema: dict[str, Any], place: str) -> Iterator[tuple[str, dict[str, Any]]]:
+def _settings(schema: dict[str, Any], path: str) -> Iterator[tuple[str, dict[str, Any]]]:
     for name, below in schema.get("properties", {}).items():
-        yield f"{place}.{name}", below
+        yield f"{path}.{name}", below
     for name, definition in schema.get("$defs", {}).items():
         yield from _settings(definition, name)
 

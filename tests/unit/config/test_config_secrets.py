@@ -71,7 +71,7 @@ class TestReferences:
     @pytest.mark.parametrize("text", ["${PASSWORD}", "${evn:PASSWORD}", "${env:}", "${env:PASSWORD"])
     def test_what_looks_like_a_reference_but_is_none(self, text: str) -> None:
         assert problems(pipeline(f'user: "{text}"'), SESAME) == [
-            "3:40 '${' does not begin a reference here; write ${env:NAME} or ${file:PATH}, or $${ for a literal ${"
+            "3:40 '${' does not begin a reference; write ${env:NAME} or ${file:PATH}, or $${ for a literal ${"
         ]
 
 
@@ -80,7 +80,7 @@ class TestSecretFiles:
     def test_a_file_that_others_may_open(self, secret_file: Path, mode: int) -> None:
         secret_file.chmod(mode)
         assert problems(pipeline(f'password: "${{file:{secret_file}}}"')) == [
-            f"3:44 the secret file '{secret_file}' is open to other users (mode {mode:04o}); chmod 600 it"
+            f"3:44 the secret file '{secret_file}' is accessible to other users (mode {mode:04o}); run chmod 600 on it"
         ]
 
     def test_a_missing_file(self, tmp_path: Path) -> None:
@@ -91,7 +91,7 @@ class TestSecretFiles:
     def test_a_pipe_does_not_stop_the_program(self, tmp_path: Path) -> None:
         os.mkfifo(tmp_path / "pipe", 0o600)
         assert problems(pipeline(f'password: "${{file:{tmp_path}/pipe}}"')) == [
-            f"3:44 the secret file '{tmp_path}/pipe' is no regular file"
+            f"3:44 the secret file '{tmp_path}/pipe' is not a regular file"
         ]
 
     def test_a_file_that_is_too_large(self, secret_file: Path) -> None:
@@ -110,7 +110,7 @@ class TestPlainText:
     def test_it_is_refused_and_not_quoted(self) -> None:
         error = failure(pipeline("password: hunter2"))
         assert str(error) == (
-            "holdfast.yaml:3:44: a secret may not stand in the file; write ${env:NAME} or ${file:PATH}, "
+            "holdfast.yaml:3:44: plain-text secrets are not allowed in the file; write ${env:NAME} or ${file:PATH}, "
             "or set allow_plaintext_secrets: true\n"
             "    3 |     source: {objects: {path: in, password: *******}}\n"
             "                                                   ^"
@@ -170,9 +170,9 @@ class TestNeverShown:
     def test_resolved_text_shows_its_reference(self) -> None:
         resolved = References(SESAME).resolve("${env:PASSWORD}")
         assert repr(resolved) == "'${env:PASSWORD}'"
-        again = pickle.loads(pickle.dumps(resolved))  # noqa: S301 (our own bytes)
-        assert isinstance(again, Resolved)
-        assert (again, again.written) == ("sesame", "${env:PASSWORD}")
+        copy = pickle.loads(pickle.dumps(resolved))  # noqa: S301 (our own bytes)
+        assert isinstance(copy, Resolved)
+        assert (copy, copy.written) == ("sesame", "${env:PASSWORD}")
 
     def test_settings_do_not_show_it(self) -> None:
         text = pipeline('password: "${env:PASSWORD}"') + 'spark: {conf: {fs.key: "${env:PASSWORD}"}}'
@@ -194,7 +194,7 @@ class TestNeverShown:
             ),
             (
                 pipeline('fragile: "${env:PASSWORD}"'),
-                "3:23 source 'objects' failed on its settings: KeyError: '${env:PASSWORD}'",
+                "3:23 source 'objects' failed while checking its settings: KeyError: '${env:PASSWORD}'",
             ),
             ("node: {metrics_port: '${env:PASSWORD}'}", "1:22 expected a whole number, not '${env:PASSWORD}'"),
             (

@@ -35,9 +35,9 @@ def test_formats_layout_and_processors_decide() -> None:
 def test_a_setting_that_was_added_later_decides_only_where_it_is_used() -> None:
     # The digest of the version before `not_json` came: nodes of both share a generation.
     assert digest() == "3eb88294838224e320db217e971e5a05b40dd8b61dd1ec1e510e60c0f443cdef"
-    stated, asked = ({"jsonl": {"not_json": what}} for what in ("dead_letter", "string"))
+    stated, changed = ({"jsonl": {"not_json": what}} for what in ("dead_letter", "string"))
     assert digest(sinks=[{"files": {"root": "/out", "format": stated}}]) == digest()
-    assert digest(sinks=[{"files": {"root": "/out", "format": asked}}]) != digest()
+    assert digest(sinks=[{"files": {"root": "/out", "format": changed}}]) != digest()
 
 
 def test_roots_sizes_and_sources_do_not() -> None:
@@ -58,7 +58,7 @@ def test_the_users_own_code_decides(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 def test_digests_are_those_of_the_version_that_stored_them() -> None:
     stored: dict[str, dict[str, str]] = json.loads((FIXTURES / "b828bb8" / "digests.json").read_text())
-    for name, told in stored.items():
-        text = f"pipelines: {{p: {told['pipeline']}}}"
+    for name, entry in stored.items():
+        text = f"pipelines: {{p: {entry['pipeline']}}}"
         loaded = load_text(text, "pipeline.yaml", Registry.installed())
-        assert digest_of(loaded.pipelines["p"]) == told["digest"], name
+        assert digest_of(loaded.pipelines["p"]) == entry["digest"], name

@@ -49,23 +49,23 @@ def test_dead_letters_in_the_root_of_files_are_refused_however_it_is_written(let
     found = problem(letters, "ROOT/clicks", tmp_path)
     assert found is not None
     assert found.startswith("p.yaml:6:87 ")
-    assert "is the root of sink 'files' of pipeline 'orders' already" in found
+    assert "is already the root of sink 'files' of pipeline 'orders'" in found
 
 
 def test_a_link_to_the_root_of_another_sink_is_refused(tmp_path: Path) -> None:
     (tmp_path / "lake").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "lake")
-    assert "is the root of sink 'files'" in (problem("ROOT/link", "ROOT/clicks", tmp_path) or "")
+    assert "is already the root of sink 'files'" in (problem("ROOT/link", "ROOT/clicks", tmp_path) or "")
 
 
 def test_two_pipelines_never_share_a_root(tmp_path: Path) -> None:
     found = problem("s3://lake/a/", "s3://lake/a", tmp_path)
     assert found is not None
     assert found.startswith("p.yaml:10:23 ")
-    assert "is the root of sink 'opensearch' of pipeline 'orders' already" in found
+    assert "is already the root of sink 'opensearch' of pipeline 'orders'" in found
 
 
 def test_a_root_inside_of_what_another_one_hides_is_refused(tmp_path: Path) -> None:
     found = problem("ROOT/lake/_holdfast/staging/orders/0", "ROOT/clicks", tmp_path)
-    assert "must not lie in the folder `_holdfast`" in (found or "")
+    assert "must not lie in each other's folder `_holdfast`" in (found or "")
     assert "must not lie in" in (problem("s3://lake/a/_holdfast/dead", "s3://lake/a", tmp_path) or "")

@@ -94,8 +94,8 @@ def test_letters_that_are_gone_fail_the_batch() -> None:
 def test_a_message_has_its_origin_and_its_value_and_nothing_else() -> None:
     messages = MessageRebuilder()
     (row,) = messages.row(Letter(IDS[0], "my|topic|3", 17, "bad", "/w==", "base64")).to_pylist()
-    told = {name: value for name, value in row.items() if value is not None}
-    assert told == {"topic": "my|topic", "partition": 3, "offset": 17, "value": b"\xff"}
+    columns = {name: value for name, value in row.items() if value is not None}
+    assert columns == {"topic": "my|topic", "partition": 3, "offset": 17, "value": b"\xff"}
     assert messages.refusal(Letter(IDS[0], "topic|3", 1, "")) is None
     assert messages.refusal(Letter(IDS[0], "no-topic", 1, "")) == "'no-topic' is not a partition of a topic"
 

@@ -112,9 +112,9 @@ def refused(site: Site, settings: Settings, asked: Backfill, error: type[Excepti
 def test_a_backup_that_cannot_give_back_what_the_parser_needs_is_refused_up_front(site: Site) -> None:
     Archive(site.folder / "backup", raw=False).commit(0, 10)
     settings = site.settings(backup="text", processors=PARSED)
-    refused(site, settings, Backfill("daily", "backup"), Refused, "cannot give back timestamp")
+    refused(site, settings, Backfill("daily", "backup"), Refused, "does not keep timestamp")
     by_time = Backfill("daily", "backup", between="2026-01-01..")
-    refused(site, site.settings(backup="text"), by_time, Refused, "cannot give back timestamp")
+    refused(site, site.settings(backup="text"), by_time, Refused, "does not keep timestamp")
 
 
 def test_there_must_be_something_to_write_again(site: Site) -> None:

@@ -1,6 +1,6 @@
-"""YAML text to nodes, and places in the data to marks in the file.
+"""Parses YAML text into nodes, and finds the line and column of a value in the file.
 
-Plain words of YAML 1.2: only `true` and `false` are truth values, `12:30` and `2024-01-01` are text.
+Scalars follow YAML 1.2: only `true` and `false` are truth values, `12:30` and `2024-01-01` are text.
 """
 
 from __future__ import annotations
@@ -27,24 +27,24 @@ Problem = tuple[Node, str]
 
 # The line breaks that PyYAML counts.
 _LINE_BREAK = re.compile("\r\n|[\n\r\x85\u2028\u2029]")
-# Values below such keys are not quoted, even where the key itself is a mistake.
+# Values of such keys are never quoted, even if the key itself is a mistake.
 _SECRET_KEY = re.compile(r"pas+w|pwd|secret|token|credential|api_?key|access_?key", re.IGNORECASE)
 _SECRET_ENTRY = re.compile(rf"((?:{_SECRET_KEY.pattern})[^\s:]*\s*:\s*)(?!['\"]?\$\{{)(\S.*)", re.IGNORECASE)
 _PASSWORD_IN_URL = re.compile(r"(://[^/\s:@]*:)([^/\s@$]+)(?=@)")
 _PLAIN_WORDS = {
-    "mapping values are not allowed": "a ':' cannot stand here; check the indentation, or quote the value",
-    "cannot start any token": "this cannot begin a value; quote the value, and indent with spaces only",
+    "mapping values are not allowed": "a ':' is not allowed here; check the indentation, or quote the value",
+    "cannot start any token": "a value cannot begin with this; quote the value, and indent with spaces only",
     "expected <block end>": "this line does not fit the indentation of the lines above",
     "could not find expected ':'": "a ':' is missing after this key",
-    "found unexpected end of stream": "a quote that is opened here is never closed",
-    "but found another document": "only one document is possible in a file; remove this '---'",
-    "but got '{'": "a '{' cannot stand here; within {…} and […] a reference needs quotes: \"${env:NAME}\"",
+    "found unexpected end of stream": "the quote that is opened here is never closed",
+    "but found another document": "only one document is allowed in a file; remove this '---'",
+    "but got '{'": "a '{' is not allowed here; within {…} and […] a reference needs quotes: \"${env:NAME}\"",
     "found undefined alias": "this alias has no anchor above it",
 }
 
 
 class _BoundExceeded(yaml.MarkedYAMLError):
-    """More of something than a configuration can need."""
+    """The file has more levels, values or aliases than a configuration can need."""
 
 
 class _Loader(yaml.SafeLoader):
@@ -83,7 +83,7 @@ for _tag, _pattern, _first in (
 
 
 @dataclass(frozen=True)
-class Place:
+class YamlPosition:
     """A value in the file, its key if it has one, and its path in the data."""
 
     node: Node
@@ -99,20 +99,20 @@ class Document:
         self._lines = _LINE_BREAK.split(text)
         self.root = self._compose(text)
 
-    def find(self, path: Sequence[str | int]) -> Place:
-        """The place that a path of the data names, or the last place on the way that is in the file."""
+    def find(self, path: Sequence[str | int]) -> YamlPosition:
+        """Return the position of a path of the data, or the last position on the way that is in the file."""
         node, key = self.root, None
         found: list[str | int] = []
         for step in path:
             entry = _entry(node, step)
-            # Names of union members stand in pydantic's paths but not in the file.
+            # Names of union members are in pydantic's paths but not in the file.
             if entry is not None:
                 key, node = entry
                 found.append(step)
-        return Place(node, key, tuple(found))
+        return YamlPosition(node, key, tuple(found))
 
     def error(self, problems: Iterable[Problem], secrets: Iterable[str]) -> ConfigError:
-        """All problems at once, in the order of the file; lines are quoted without these secrets."""
+        """Return all problems as one error, in the order of the file; quoted lines do not show these secrets."""
         lines = _hide(self._lines, self.root, frozenset(secrets))
         ordered = sorted(set(problems), key=lambda problem: (problem[0].start_mark.index, problem[1]))
         return ConfigError([(self._mark(node.start_mark, lines), message) for node, message in ordered])
@@ -152,18 +152,18 @@ class Document:
     def _at(self, mark: yaml.Mark | None, message: str) -> ConfigError:
         if mark is None:
             return ConfigError([(Mark(self.file, 1, 1), message)])
-        # What cannot be parsed has no nodes; whatever follows a secret's key is hidden.
+        # Text that cannot be parsed has no nodes; everything after a secret's key is hidden.
         lines = [_SECRET_ENTRY.sub(_blank_out, without_password(line)) for line in self._lines]
         return ConfigError([(self._mark(mark, lines), message)])
 
 
 def is_secret_key(key: str) -> bool:
-    """Whether the name of a key suggests that its value is nobody's business."""
+    """Return whether the name of a key suggests that its value is a secret."""
     return key != "allow_plaintext_secrets" and _SECRET_KEY.search(key) is not None
 
 
 def describe(node: Node) -> str:
-    """The value as it stands in the file, short, for a message."""
+    """Return the value as written in the file, shortened, for a message."""
     if isinstance(node, ScalarNode):
         text = node.value if len(node.value) <= 60 else node.value[:57] + "..."
         return text if node.tag != STR and text.isprintable() else repr(without_password(text))
@@ -191,7 +191,7 @@ def _hide(lines: Sequence[str], root: Node, secrets: frozenset[str]) -> list[str
 
 
 def without_password(text: str) -> str:
-    """The text with the password of every URL blanked out."""
+    """Return the text with the password of every URL blanked out."""
     return _PASSWORD_IN_URL.sub(_blank_out, text)
 
 

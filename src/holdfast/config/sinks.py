@@ -1,0 +1,119 @@
+"""The sinks of pipelines: their names, the routes whose rows they get, and the roots that belong to each alone."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from typing import Annotated, Any, Protocol, runtime_checkable
+
+from pydantic import AfterValidator, Field
+from pydantic_core import PydanticCustomError
+
+from holdfast.config.plugins import BESIDE_A_SINK, Name, NamedSink, problem_at
+from holdfast.config.units import VALUE_ERROR
+from holdfast.registry import did_you_mean
+
+# --- names -----------------------------------------------------------------------------------------------------------
+
+
+def give_names(sinks: Any) -> Any:
+    """Name each unnamed sink after its plugin, with -2, -3 and so on if that name is taken."""
+    if not isinstance(sinks, list):
+        return sinks
+    taken = {sink["name"] for sink in sinks if isinstance(sink, dict) and isinstance(sink.get("name"), str)}
+    return [_name(sink, taken) if isinstance(sink, dict) and sink and "name" not in sink else sink for sink in sinks]
+
+
+def _name(sink: dict[str, Any], taken: set[str]) -> dict[str, Any]:
+    plugin = next((key for key in sink if key not in BESIDE_A_SINK), "").rpartition(":")[2]
+    name, number = plugin, 1
+    while name in taken:
+        number += 1
+        name = f"{plugin}-{number}"
+    taken.add(name)
+    return {**sink, "name": name}
+
+
+def names_differ(sinks: tuple[NamedSink, ...]) -> tuple[NamedSink, ...]:
+    """Refuse two sinks with the same name. The error is at the second name."""
+    seen: set[str] = set()
+    for index, sink in enumerate(sinks):
+        if sink.name in seen:
+            raise problem_at((index, "name"), VALUE_ERROR, "is the name of another sink of this pipeline")
+        seen.add(sink.name)
+    return sinks
+
+
+# --- routes ----------------------------------------------------------------------------------------------------------
+
+DEFAULT_ROUTE = "_default"
+"""Name for the rows that no route matches."""
+
+
+def _check_route_name(name: str) -> str:
+    if name.startswith("_"):
+        raise PydanticCustomError(
+            VALUE_ERROR, f"begins with '_'; such names, for example {DEFAULT_ROUTE}, are reserved"
+        )
+    return name
+
+
+RouteName = Annotated[Name, AfterValidator(_check_route_name)]
+Condition = Annotated[str, Field(min_length=1)]
+
+
+def routes_exist(sinks: tuple[NamedSink, ...], routes: Collection[str]) -> None:
+    """Refuse a sink that names a route which the pipeline does not have. The error is at the route's name."""
+    for index, sink in enumerate(sinks):
+        for position, route in enumerate(sink.routes or ()):
+            if route not in routes and route != DEFAULT_ROUTE:
+                message = f"is not a route of this pipeline{_hint(route, routes)}"
+                raise problem_at((index, "routes", position), VALUE_ERROR, message)
+
+
+def _hint(route: str, routes: Collection[str]) -> str:
+    if not routes:
+        return "; it has no routes, give them as `routes` beside `sinks`"
+    return did_you_mean(route, [*routes, DEFAULT_ROUTE]) or f"; it has {', '.join(routes)}"
+
+
+# --- roots -----------------------------------------------------------------------------------------------------------
+
+HIDDEN = "_holdfast"
+"""Folder below a root for manifests, staged files and dead letters."""
+
+
+@runtime_checkable
+class OwnsRoots(Protocol):
+    """Settings of a sink that keeps files in roots that belong to it alone."""
+
+    def owned_roots(self) -> Mapping[tuple[str, ...], str]:
+        """Return the root by the path of the setting that names it; the same root is always written the same way."""
+
+
+def roots_differ(pipelines: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Refuse two sinks with the same root, and a root in the hidden folder of another, at the second one."""
+    seen: dict[str, str] = {}
+    for pipeline, settings in pipelines.items():
+        for path, root, sink in _roots(settings.sinks):
+            for other, owner in seen.items():
+                if root == other or _hides(root, other) or _hides(other, root):
+                    raise problem_at((pipeline, "sinks", *path), VALUE_ERROR, _message(owner, same=root == other))
+            seen[root] = f"sink {sink!r} of pipeline {pipeline!r}"
+    return pipelines
+
+
+def _hides(root: str, other: str) -> bool:
+    return f"{other}/".startswith(f"{root}/{HIDDEN}/")
+
+
+def _roots(sinks: tuple[NamedSink, ...]) -> Iterator[tuple[tuple[str | int, ...], str, str]]:
+    for index, sink in enumerate(sinks):
+        config = sink.use.config
+        for setting, root in config.owned_roots().items() if isinstance(config, OwnsRoots) else ():
+            yield (index, sink.use.name, *setting), root.rstrip("/"), sink.name
+
+
+def _message(owner: str, *, same: bool) -> str:
+    if same:
+        return f"is already the root of {owner}; they would delete each other's staged files, give each its own root"
+    return f"and the root of {owner} must not lie in each other's folder `{HIDDEN}`; give each sink its own root"

@@ -1,0 +1,217 @@
+"""Turns pydantic's errors into plain messages with their position in the file."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from types import UnionType
+from typing import Annotated, Any, Union, get_args, get_origin
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+from pydantic_core import ErrorDetails
+from yaml.nodes import Node, ScalarNode
+
+from holdfast.config.plugins import KEY_ERROR, PLAIN_ERROR, Uses
+from holdfast.config.secrets import HIDDEN, SECRET_ERROR, Resolved
+from holdfast.config.units import VALUE_ERROR
+from holdfast.config.yaml_positions import (
+    NULL,
+    Document,
+    Problem,
+    YamlPosition,
+    describe,
+    is_secret_key,
+    without_password,
+)
+from holdfast.errors import UsageError
+from holdfast.registry import Registry, did_you_mean
+
+_EXPECTED = {
+    "int": "a whole number",
+    "float": "a number",
+    "decimal": "a number",
+    "bool": "true or false",
+    "string": "text",
+    "list": "a list, with '- ' before each entry",
+    "tuple": "a list, with '- ' before each entry",
+    "dict": "a mapping of 'key: value' lines",
+    "model": "a mapping of 'key: value' lines",
+}
+_TYPE_ERROR = re.compile(rf"({'|'.join(_EXPECTED)})_(?:type|parsing|parsing_size|from_float|attributes_type)")
+_BOUNDS = {
+    "greater_than": "is too small; it must be more than {gt}",
+    "greater_than_equal": "is too small; it must be at least {ge}",
+    "less_than": "is too large; it must be less than {lt}",
+    "less_than_equal": "is too large; it must be at most {le}",
+    "too_short": "has too few entries; it needs at least {min_length}",
+    "too_long": "has too many entries; at most {max_length} are allowed",
+    "string_too_short": "is too short; it needs at least {min_length} characters",
+    "string_too_long": "is too long; at most {max_length} characters are allowed",
+    "string_pattern_mismatch": "does not match the pattern {pattern}",
+}
+_NO_REASON = "the reason is not shown because it may contain the value"
+
+
+class Explainer:
+    """Turns the errors of one validation into problems of one document."""
+
+    def __init__(
+        self, document: Document, data: Any, model: type[BaseModel], registry: Registry, secrets: set[str]
+    ) -> None:
+        self._document = document
+        self._data = data
+        self._model = model
+        self._registry = registry
+        self._secrets = secrets
+
+    def problems(self, errors: Iterable[ErrorDetails]) -> list[Problem]:
+        """Return for each error the node below which the caret belongs, and the message."""
+        return [self._problem(error) for error in errors if not self._is_echo(error)]
+
+    def _is_echo(self, error: ErrorDetails) -> bool:
+        """Return whether the error is only a consequence of another one."""
+        if error["type"] == "too_short":  # entries that failed are not counted
+            given = self._document.find(error["loc"]).node.value
+            return bool(len(given) >= error["ctx"]["min_length"])
+        return error["type"] == "default_factory_not_called"
+
+    def _problem(self, error: ErrorDetails) -> Problem:
+        path = tuple(step for step in error["loc"] if step != "[key]")
+        position = self._document.find(path)
+        is_key = error["type"] in {"extra_forbidden", KEY_ERROR} or error["loc"][-1:] == ("[key]",)
+        if is_key and position.key is not None and position.path[-1:] == path[-1:]:
+            return position.key, self._message(error, path, position, describe(position.key))
+        return position.node, self._message(error, path, position, self._quoted(position))
+
+    def _message(self, error: ErrorDetails, path: Path, position: YamlPosition, quoted: str) -> str:
+        kind, context = error["type"], error.get("ctx", {})
+        if kind == "missing":
+            return f"missing key {path[-1]!r}{_inside(position.path)}"
+        if kind == "extra_forbidden":
+            return self._unknown_key(path)
+        if kind in {KEY_ERROR, PLAIN_ERROR, SECRET_ERROR}:
+            return error["msg"]
+        if kind == VALUE_ERROR:
+            return f"{quoted} {error['msg']}"
+        if kind in _BOUNDS:
+            return f"{quoted} {_BOUNDS[kind].format_map(context)}"
+        if kind in {"literal_error", "enum"}:
+            return _not_one_of(str(context["expected"]), quoted, position.node)
+        if type_error := _TYPE_ERROR.fullmatch(kind):
+            return _wrong_type(_EXPECTED[type_error[1]], quoted, position.node)
+        return self._foreign(error["msg"], position, quoted)
+
+    def _unknown_key(self, path: Path) -> str:
+        possible = possible_keys(self._model, path[:-1], self._registry)
+        hint = did_you_mean(str(path[-1]), possible) or f"; possible: {', '.join(possible)}"
+        return f"unknown key {path[-1]!r}{hint}"
+
+    def _foreign(self, message: str, position: YamlPosition, quoted: str) -> str:
+        """Return a message of a third party without the values of references and secrets."""
+        value = _follow(self._data, position.path)
+        if isinstance(value, Resolved) or self._is_secret(position):
+            return f"{quoted} is not accepted; {_NO_REASON}"
+        shown_as = dict.fromkeys(self._secrets, HIDDEN)
+        shown_as |= {str.__str__(resolved): resolved.written for resolved in _references(value)}
+        for hidden, shown in shown_as.items():
+            for text in {hidden, repr(hidden)[1:-1]} - {""}:
+                message = message.replace(text, shown)
+        return re.sub(r"^(Value error|Assertion failed), ", "", without_password(message))
+
+    def _quoted(self, position: YamlPosition) -> str:
+        return "this value" if self._is_secret(position) else describe(position.node)
+
+    def _is_secret(self, position: YamlPosition) -> bool:
+        """Return whether the value is a secret itself, or has a key that suggests one."""
+        if not isinstance(position.node, ScalarNode) or isinstance(_follow(self._data, position.path), Resolved):
+            return False
+        names = [step for step in position.path if isinstance(step, str)]
+        return is_secret_key(names[-1] if names else "") or position.node.value in self._secrets
+
+
+def _inside(path: Path) -> str:
+    where = ".".join(map(str, path))
+    return f" in {where if where.isprintable() else repr(where)}" if path else ""
+
+
+def _not_one_of(expected: str, quoted: str, node: Node) -> str:
+    hint = did_you_mean(str(node.value), re.findall(r"'([^']*)'", expected))
+    return f"expected {expected}, not {quoted}{hint}"
+
+
+def _wrong_type(expected: str, quoted: str, node: Node) -> str:
+    if node.tag == NULL:
+        return f"expected {expected}, but there is no value here"
+    quote_it = "; put it in quotes" if expected == "text" and isinstance(node.value, str) else ""
+    return f"expected {expected}, not {quoted}{quote_it}"
+
+
+def _follow(data: Any, path: Path) -> Any:
+    for step in path:
+        # A value with a refused tag was not read: its node has children that the data lacks.
+        if not isinstance(data, dict | list):
+            return None
+        data = data.get(step) if isinstance(data, dict) else data[int(step)]
+    return data
+
+
+def _references(value: Any) -> Iterator[Resolved]:
+    if isinstance(value, Resolved):
+        yield value
+    elif isinstance(value, Mapping):
+        for entry in value.values():
+            yield from _references(entry)
+    elif isinstance(value, Sequence) and not isinstance(value, str):
+        for entry in value:
+            yield from _references(entry)
+
+
+Path = tuple[str | int, ...]
+
+
+def possible_keys(model: type[BaseModel], path: Path, registry: Registry) -> list[str]:
+    """Return the keys that are possible in the mapping at this path, sorted."""
+    return sorted({key for found in _models(model, path, registry) for key in _fields(found)})
+
+
+def _models(annotation: Any, path: Path, registry: Registry) -> Iterator[type[BaseModel]]:
+    origin, arguments = get_origin(annotation), get_args(annotation)
+    if origin is Annotated:
+        uses = next((extra for extra in arguments[1:] if isinstance(extra, Uses)), None)
+        yield from _of_plugin(uses, path, registry) if uses else _models(arguments[0], path, registry)
+    elif origin in {Union, UnionType}:
+        for member in arguments:
+            yield from _models(member, path, registry)
+    elif isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield from _of_model(annotation, path, registry)
+    elif arguments and path:  # an entry of a list, a tuple or a dict
+        entry = [argument for argument in arguments if argument is not ...][-1]
+        yield from _models(entry, path[1:], registry)
+
+
+def _of_model(model: type[BaseModel], path: Path, registry: Registry) -> Iterator[type[BaseModel]]:
+    if not path:
+        yield model
+    elif field := _fields(model).get(str(path[0])):
+        yield from _models(Annotated[(field.annotation, *field.metadata, None)], path[1:], registry)
+    else:  # the name of a union member, which is in pydantic's path but not in the file
+        yield from _of_model(model, path[1:], registry)
+
+
+def _of_plugin(uses: Uses, path: Path, registry: Registry) -> Iterator[type[BaseModel]]:
+    try:
+        config = registry.get(uses.kind, str(path[0])) if path else None
+    except UsageError:
+        config = None
+    if config is not None:
+        yield from _models(config.config, path[1:], registry)
+
+
+def _fields(model: type[BaseModel]) -> dict[str, FieldInfo]:
+    return {_written(name, field): field for name, field in model.model_fields.items()}
+
+
+def _written(name: str, field: FieldInfo) -> str:
+    alias = field.validation_alias or field.alias
+    return alias if isinstance(alias, str) else name
