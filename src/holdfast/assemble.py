@@ -20,8 +20,7 @@ from holdfast.flow.batch import Limits
 from holdfast.flow.engine import Engine
 from holdfast.flow.generations import Generation, Generations, OwnGeneration, follow
 from holdfast.flow.loop import LoopSettings
-from holdfast.flow.pipeline import Pipeline
-from holdfast.flow.routes import routes_of
+from holdfast.flow.pipeline import Pipeline, routes_of
 from holdfast.flow.run import Runs
 from holdfast.flow.source import ReadsByConnector, Source, UsesSourceCoordination
 from holdfast.leases.coordinator import RECENT, ClaimPolicy, Coordinator

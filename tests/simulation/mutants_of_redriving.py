@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from typing import Any
 
 from holdfast.errors import LeaseLost
-from holdfast.flow.runlock import RunLock
 from holdfast.leases.lease import FINISHED, Lease, Partition
 from holdfast.leases.operator import Operator
 from holdfast.runs import letter_selection as letters
 from holdfast.runs.execution import _Driver
 from holdfast.runs.letter_selection import Waiting
+from holdfast.runs.lock import RunLock
 from tests.simulation.mutation import Put, mutant
 
 

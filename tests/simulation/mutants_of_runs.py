@@ -7,8 +7,8 @@ from typing import Any
 
 from holdfast.flow import run as run_module
 from holdfast.flow.run import Runs, RunStatus
-from holdfast.flow.runlock import RunLock
 from holdfast.leases.lease import Lease, Status
+from holdfast.runs.lock import RunLock
 from tests.simulation.mutation import Put, mutant
 
 

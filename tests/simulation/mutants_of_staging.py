@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from holdfast.buckets.ownership import OwnedRoot
-from holdfast.config import roots
+from holdfast.config import sinks as sink_settings
 from holdfast.flow import engine
 from holdfast.flow.engine import TaskEnd
 from holdfast.flow.pipeline import Pipeline
@@ -102,4 +102,4 @@ def a_root_has_no_owner(put: Put) -> None:
 
 @mutant_of_test("tests/unit/config/test_roots.py::test_two_pipelines_never_share_a_root", NO_ROOTS)
 def settings_may_give_one_root_to_two_sinks(put: Put) -> None:
-    put(roots, "_roots", lambda _sinks: iter(()))
+    put(sink_settings, "_roots", lambda _sinks: iter(()))

@@ -21,13 +21,13 @@ from holdfast.flow.names import dead_letter_key, file_key, staging_key
 from holdfast.flow.node import Node
 from holdfast.flow.pipeline import Pipeline
 from holdfast.flow.run import ENDED, Run, Runs
-from holdfast.flow.runlock import RunLock
 from holdfast.leases.coordinator import ClaimPolicy, Coordinator
 from holdfast.leases.lease import Json, Lease, Ownership, Partition, Status, new_lease
 from holdfast.leases.operator import Operator
 from holdfast.leases.transitions import RetryLimits
 from holdfast.runs.execution import NewRun, _Driver
 from holdfast.runs.letter_selection import KIND, Choice, Waiting, of_sink
+from holdfast.runs.lock import RunLock
 from holdfast.sinks.files.sink import FilesSink
 from tests.simulation.bucket import BucketClient, BucketServer, DataFile
 from tests.simulation.engine import FailureBudget, SimulatedEngine

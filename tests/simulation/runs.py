@@ -10,10 +10,10 @@ from typing import Literal
 
 from holdfast.errors import LeaseLost, PartitionNotFound, Refused, UsageError
 from holdfast.flow.run import ENDED, Run, Runs, RunStatus
-from holdfast.flow.runlock import RunLock
 from holdfast.leases.coordinator import ClaimPolicy, Coordinator
 from holdfast.leases.lease import FINISHED, Lease, Partition
 from holdfast.leases.transitions import RetryLimits
+from holdfast.runs.lock import RunLock
 from tests.simulation.host import Host
 from tests.simulation.oracle import PIPELINE
 from tests.simulation.runs_oracle import RunsOracle

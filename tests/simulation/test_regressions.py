@@ -11,7 +11,6 @@ from holdfast.flow.batch import Limits
 from holdfast.flow.engine import Advanced, Staged
 from holdfast.flow.holdings import Held, Holdings
 from holdfast.flow.run import Run, Runs, RunStatus
-from holdfast.flow.runlock import RunLock
 from holdfast.leases.lease import Counts, Key, Lease, Status
 from holdfast.leases.operator import Operator
 from holdfast.leases.store import Swap
@@ -19,6 +18,7 @@ from holdfast.leases.transitions import RetryLimits, complete, orphan, stamped
 from holdfast.leases.writes import FencedWrites
 from holdfast.runs.execution import _Driver
 from holdfast.runs.letter_selection import fence
+from holdfast.runs.lock import RunLock
 from holdfast.testing.flows import stage_numbers
 from tests.unit.flow.rig import PIPELINE, Fleet, TestNode
 

@@ -17,9 +17,8 @@ from holdfast.buckets.bucket import Published, StagedFile
 from holdfast.buckets.local import LocalBucket
 from holdfast.flow.batch import Batch, Cut, Limits
 from holdfast.flow.engine import Failed, Report, Staged
-from holdfast.flow.pipeline import Pipeline
+from holdfast.flow.pipeline import Pipeline, Routes
 from holdfast.flow.processor import Processor
-from holdfast.flow.routes import Routes
 from holdfast.leases.lease import Lease, Ownership, Status
 from holdfast.processors.python import PythonFunction
 from holdfast.registry import Registry

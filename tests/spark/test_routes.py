@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import functions as sql
 
 from holdfast.flow.manifest import decode_manifest, manifest_of
-from holdfast.flow.routes import Routes
+from holdfast.flow.pipeline import Routes
 from holdfast.leases.lease import Counts
 from holdfast.processors.filter import Filter
 from tests.spark.rig import Site, failed, staged

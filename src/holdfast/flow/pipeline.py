@@ -7,10 +7,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from holdfast.config.models import PipelineSettings
+from holdfast.config.sinks import DEFAULT_ROUTE
 from holdfast.events import Event
 from holdfast.flow.batch import Batch
 from holdfast.flow.processor import Processor
-from holdfast.flow.routes import Routes
 from holdfast.flow.sink import Sink
 from holdfast.flow.source import Source
 from holdfast.leases.codec import size_without_receipts
@@ -18,6 +19,29 @@ from holdfast.leases.store import SMALLEST_BODY
 
 RECEIPT_MARGIN = 8 * 1024
 """For the range and the token of each receipt, and a position that is longer than the last one."""
+
+
+@dataclass(frozen=True)
+class Routes:
+    """Which rows go to which sink: conditions by name, and the routes of those sinks that have some.
+
+    A row may go to several sinks, and to none if the settings say so. Rows with a fault have no route: every sink keeps
+    them as dead letters.
+    """
+
+    conditions: Mapping[str, str] = field(default_factory=dict)
+    by_sink: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+    def leave_out(self, sinks: int) -> bool:
+        """Whether there may be rows that none of so many sinks takes."""
+        used = {route for routes in self.by_sink.values() for route in routes}
+        return len(self.by_sink) == sinks and not used >= {DEFAULT_ROUTE, *self.conditions}
+
+
+def routes_of(settings: PipelineSettings) -> Routes:
+    """The routes in the settings of a pipeline."""
+    by_sink = {named.name: named.routes for named in settings.sinks if named.routes is not None}
+    return Routes(settings.routes, by_sink)
 
 
 @dataclass(frozen=True)

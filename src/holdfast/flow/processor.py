@@ -20,8 +20,8 @@ class TaskStep(ABC):
         """The rows of one batch after this step; the columns may be others for other batches.
 
         Keeps the system columns (`holdfast.flow.source.SYSTEM_COLUMNS`), may set a fault where there is none, and may
-        add a place (`PLACE_COLUMN`). A row may be left out; a row with a fault may not. Anything that is raised fails
-        the batch.
+        add an output folder (`OUTPUT_FOLDER_COLUMN`). A row may be left out; a row with a fault may not. An exception
+        fails the batch.
         """
 
 

@@ -33,9 +33,9 @@ SIZE_COLUMN = "_size"
 """Optional: bytes of the record, of which a batch holds at most `Limits.max_bytes`. It is gone when sinks see the row.
 
 A source that gives it reads each batch in one task and in order: the batch is cut short where it is full."""
-PLACE_COLUMN = "_place"
+OUTPUT_FOLDER_COLUMN = "_place"
 """Optional: partition names of the record, joined by `/`, as a parser found them. Sinks of files keep places apart."""
-OPTIONAL_COLUMNS = (SIZE_COLUMN, PLACE_COLUMN)
+OPTIONAL_COLUMNS = (SIZE_COLUMN, OUTPUT_FOLDER_COLUMN)
 
 
 class TaskRows(Protocol):

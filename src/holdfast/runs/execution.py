@@ -18,10 +18,10 @@ from holdfast.flow.loop import PipelineLoop
 from holdfast.flow.node import Node
 from holdfast.flow.pipeline import Pipeline
 from holdfast.flow.run import ENDED, Run, Runs, RunStatus
-from holdfast.flow.runlock import REFRESH_EVERY, RunLock
 from holdfast.leases.lease import Json, Partition
 from holdfast.leases.store import Store
 from holdfast.leases.world import HostClock, World, host_world
+from holdfast.runs.lock import REFRESH_EVERY, RunLock
 
 
 @dataclass(frozen=True)

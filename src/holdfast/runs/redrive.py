@@ -15,8 +15,7 @@ from holdfast.config.models import Settings
 from holdfast.deadletters.source import LettersSource, sent_ids
 from holdfast.errors import PartitionNotFound, Refused, UsageError
 from holdfast.flow.letter import LetterBox, Rebuilder
-from holdfast.flow.pipeline import Pipeline
-from holdfast.flow.routes import Routes
+from holdfast.flow.pipeline import Pipeline, Routes
 from holdfast.flow.run import Run
 from holdfast.flow.sink import KeepsLetters
 from holdfast.flow.source import Rebuilds, Source

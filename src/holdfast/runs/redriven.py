@@ -14,11 +14,11 @@ from holdfast.errors import PartitionNotFound, Refused
 from holdfast.flow.batch import Name
 from holdfast.flow.manifest import decode_manifest
 from holdfast.flow.names import OURS, folder
-from holdfast.flow.replacing import REPLACED, ReplacingPlan, decode_plan
 from holdfast.flow.run import Runs, RunStatus
 from holdfast.flow.sink import Sink
 from holdfast.leases.operator import Operator
 from holdfast.runs.letter_selection import KIND, fence
+from holdfast.runs.replace_plan import REPLACED, ReplacingPlan, decode_plan
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,6 @@ from holdfast.events import Notice
 from holdfast.flow.generations import Generations
 from holdfast.flow.manifest import Manifest, decode_manifest, standing
 from holdfast.flow.names import OURS, folder, staged_token, staging_folder
-from holdfast.flow.replacing import ReplacingPlan, commit_start, decode_plan, files_from, plan_key
 from holdfast.flow.sink import Sink
 from holdfast.leases import transitions
 from holdfast.leases.lease import FINISHED, Json, Lease
@@ -31,6 +30,7 @@ from holdfast.leases.store import Store
 from holdfast.leases.world import Clock, HostClock
 from holdfast.runs.creation import FILES, check_digest, coming_generation
 from holdfast.runs.redriven import Redriven, fence_redrives, lowest_straddling, redriven_from
+from holdfast.runs.replace_plan import ReplacingPlan, commit_start, decode_plan, files_from, plan_key
 from holdfast.runs.rewind import Rewind, first_offset, partition_row
 from holdfast.sinks.files.sink import FilesSink
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from holdfast.errors import UsageError
 from holdfast.flow.processor import Processor, TaskStep
-from holdfast.flow.source import FAULT_COLUMN, PLACE_COLUMN
+from holdfast.flow.source import FAULT_COLUMN, OUTPUT_FOLDER_COLUMN
 from holdfast.flow.staging import StagedBatch
 
 
@@ -108,7 +108,7 @@ class OnlyNames(Processor):
     def apply(self, frame: Any) -> Any:
         from pyspark.sql import functions as sql
 
-        place = sql.col(PLACE_COLUMN)
+        place = sql.col(OUTPUT_FOLDER_COLUMN)
         chosen = (place == self._names) | place.startswith(f"{self._names}/")
         return frame.where(chosen | sql.col(FAULT_COLUMN).isNotNull())
 
@@ -126,9 +126,9 @@ class _NamesStep(TaskStep):
     def apply(self, batch: StagedBatch, rows: Any) -> Any:  # noqa: ARG002 - the same for every batch
         import pyarrow.compute as pc
 
-        if PLACE_COLUMN not in rows.schema.names:
+        if OUTPUT_FOLDER_COLUMN not in rows.schema.names:
             raise UsageError("--partition-names needs a parser that gives names; this pipeline has none")
-        place = rows.column(PLACE_COLUMN)
+        place = rows.column(OUTPUT_FOLDER_COLUMN)
         place = place.dictionary_decode() if hasattr(place, "dictionary_decode") else place
         chosen = pc.or_(pc.equal(place, self.names), pc.starts_with(place, f"{self.names}/"))
         return rows.filter(pc.or_(pc.fill_null(chosen, False), rows.column(FAULT_COLUMN).is_valid()))

@@ -15,7 +15,14 @@ import pyarrow.compute as pc
 
 from holdfast.errors import BatchError
 from holdfast.flow.fault import Fault, decode_fault
-from holdfast.flow.source import BATCH_COLUMN, FAULT_COLUMN, ITEM_COLUMN, OPTIONAL_COLUMNS, PLACE_COLUMN, SYSTEM_COLUMNS
+from holdfast.flow.source import (
+    BATCH_COLUMN,
+    FAULT_COLUMN,
+    ITEM_COLUMN,
+    OPTIONAL_COLUMNS,
+    OUTPUT_FOLDER_COLUMN,
+    SYSTEM_COLUMNS,
+)
 from holdfast.flow.staging import Room
 
 
@@ -66,10 +73,10 @@ def divided(rows: Any) -> tuple[Any, list[tuple[int, Fault]]]:
 
 def by_output_folder(rows: Any) -> Iterator[tuple[str, Any]]:
     """The rows of each output folder, in the order in which they came; all in "" if no parser named folders."""
-    if PLACE_COLUMN not in rows.schema.names:
+    if OUTPUT_FOLDER_COLUMN not in rows.schema.names:
         yield "", rows
         return
-    encoded = _encoded(rows.column(PLACE_COLUMN))
+    encoded = _encoded(rows.column(OUTPUT_FOLDER_COLUMN))
     folders = encoded.dictionary.to_pylist()
     if len(folders) == 1:
         yield folders[0], rows
@@ -97,9 +104,9 @@ def count_routed(rows: Any, routes: Collection[str | None]) -> int:
 
 def output_folders_of(rows: Any) -> set[str]:
     """The output folders of these rows."""
-    if PLACE_COLUMN not in rows.schema.names:
+    if OUTPUT_FOLDER_COLUMN not in rows.schema.names:
         return {""}
-    return set(_dictionary(rows.column(PLACE_COLUMN)).dictionary.to_pylist())
+    return set(_dictionary(rows.column(OUTPUT_FOLDER_COLUMN)).dictionary.to_pylist())
 
 
 def rows_within(rows: Any, room: Room, route: str | None = None) -> int:
@@ -111,8 +118,8 @@ def rows_within(rows: Any, room: Room, route: str | None = None) -> int:
     counts = rows.column(FAULT_COLUMN).is_null().to_numpy(zero_copy_only=False)
     if route is not None:
         counts = counts & np.asarray(rows.column(route).to_numpy(zero_copy_only=False), bool)
-    if PLACE_COLUMN in rows.schema.names:
-        encoded = _dictionary(rows.column(PLACE_COLUMN))
+    if OUTPUT_FOLDER_COLUMN in rows.schema.names:
+        encoded = _dictionary(rows.column(OUTPUT_FOLDER_COLUMN))
         counts = counts & encoded.is_valid().to_numpy(zero_copy_only=False)
     counted = np.flatnonzero(counts)
     if not len(counted):
@@ -177,5 +184,5 @@ def _dictionary(folders: Any) -> Any:
 def _encoded(folders: Any) -> Any:
     encoded = _dictionary(folders)
     if encoded.null_count:
-        raise BatchError(f"a row without a fault has no {PLACE_COLUMN}, and others have one")
+        raise BatchError(f"a row without a fault has no {OUTPUT_FOLDER_COLUMN}, and others have one")
     return encoded

@@ -16,9 +16,8 @@ from holdfast.config.sinks import DEFAULT_ROUTE
 from holdfast.errors import HoldfastError, Refused, Unavailable
 from holdfast.flow.batch import Batch
 from holdfast.flow.engine import Failed, Report
-from holdfast.flow.pipeline import Pipeline
+from holdfast.flow.pipeline import Pipeline, Routes
 from holdfast.flow.processor import Processor, TaskStep
-from holdfast.flow.routes import Routes
 from holdfast.flow.sink import Sink, StagesByBatch
 from holdfast.flow.source import (
     BATCH_COLUMN,

@@ -8,7 +8,7 @@ import yaml
 
 from holdfast.config import json_schema
 from holdfast.config.digest import digest_of
-from holdfast.flow.routes import Routes, routes_of
+from holdfast.flow.pipeline import Routes, routes_of
 from tests.unit.config.samples import PIPELINE, REGISTRY, problems, settings
 
 SINK = "[{files: {path: out}}]"

@@ -11,10 +11,10 @@ from holdfast.errors import LeaseLost, Refused, UsageError
 from holdfast.flow.loop import LoopSettings, PipelineLoop
 from holdfast.flow.pipeline import Pipeline
 from holdfast.flow.run import Run, Runs, RunStatus
-from holdfast.flow.runlock import RunLock
 from holdfast.leases import transitions
 from holdfast.leases.lease import Counts, Key, Lease, Partition, Status
 from holdfast.leases.transitions import Advance, RetryLimits
+from holdfast.runs.lock import RunLock
 from tests.unit.flow.rig import PIPELINE, Fleet, TestNode
 
 PARTITIONS = [

@@ -16,12 +16,12 @@ from holdfast.errors import Refused
 from holdfast.flow.engine import Report
 from holdfast.flow.pipeline import Pipeline
 from holdfast.flow.run import Run, Runs
-from holdfast.flow.runlock import RunLock
 from holdfast.leases.lease import Partition
 from holdfast.leases.store import Store
 from holdfast.leases.world import host_world
 from holdfast.runs import execution as running
 from holdfast.runs.execution import Job, NewRun, begin, join
+from holdfast.runs.lock import RunLock
 from holdfast.sinks.files.sink import FilesSink
 from holdfast.testing.flows import HandEngine, MemoryBucket, NumbersSource
 

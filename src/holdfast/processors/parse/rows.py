@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from holdfast.flow.fault import record_fault
-from holdfast.flow.source import FAULT_COLUMN, OPTIONAL_COLUMNS, PLACE_COLUMN, SYSTEM_COLUMNS
+from holdfast.flow.source import FAULT_COLUMN, OPTIONAL_COLUMNS, OUTPUT_FOLDER_COLUMN, SYSTEM_COLUMNS
 from holdfast.processors.parse.cells import Bad
 from holdfast.processors.parse.reading import VALUE
 
@@ -26,7 +26,7 @@ def faulty(rows: Any, bad: Bad) -> Any:
 
 def with_place(rows: Any, places: Any) -> Any:
     """The rows with this column of places."""
-    return with_column(rows, PLACE_COLUMN, places)
+    return with_column(rows, OUTPUT_FOLDER_COLUMN, places)
 
 
 def with_column(rows: Any, name: str, column: Any) -> Any:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.errors import Refused, UsageError
 from holdfast.flow.processor import Processor, TaskStep
-from holdfast.flow.source import PLACE_COLUMN, SYSTEM_COLUMNS
+from holdfast.flow.source import OUTPUT_FOLDER_COLUMN, SYSTEM_COLUMNS
 from holdfast.flow.staging import StagedBatch
 from holdfast.processors.parse.config import ParseConfig, ParseRule
 from holdfast.processors.parse.finding import Materials, decoder_of, read_files
@@ -111,7 +111,7 @@ class Parse(Processor):
         if rules[0].columns is not None:
             stay = [one for one in own if one.name in SYSTEM_COLUMNS or one.name in rules[0].keep]
             own = stay + [StructField(one.name, one.dataType) for one in _fields(rules[0].columns.chosen.schema_)]
-        return StructType([*own, StructField(PLACE_COLUMN, StringType())])
+        return StructType([*own, StructField(OUTPUT_FOLDER_COLUMN, StringType())])
 
 
 def _columns(rule: ParseRule) -> tuple[Any, ...]:
