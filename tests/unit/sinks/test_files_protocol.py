@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from holdfast.buckets.bucket import StagedFile
 from holdfast.errors import Halt, Refused, StagedDataGone, Unavailable
 from holdfast.flow.batch import Batch, Cut, Name
 from holdfast.flow.manifest import decode_manifest
@@ -49,6 +51,40 @@ def test_a_commit_becomes_visible_with_its_manifest(sink: FilesSink, bucket: Mem
     manifest = decode_manifest(bucket.visible[manifest_key(NAME, 1)])
     assert (manifest.commit_id, manifest.start, manifest.end) == ("c1", 0, 3)
     assert [file["key"] for file in manifest.files] == list(bucket.data())
+
+
+def test_a_new_commit_is_published_with_three_calls_each_of_which_waits_for_the_one_before(
+    sink: FilesSink, bucket: MemoryBucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told, calls = committed(bucket), list[str]()
+    for verb in ("read", "has_staged", "create", "publish"):
+        monkeypatch.setattr(bucket, verb, _counted(getattr(bucket, verb), verb, calls))
+    assert sink.publish([told]) == [None]
+    assert calls == ["has_staged", "create", "publish"]
+
+
+def _counted(call: Callable[..., Any], verb: str, calls: list[str]) -> Callable[..., Any]:
+    def counted(*given: Any) -> Any:
+        calls.append(verb)
+        return call(*given)
+
+    return counted
+
+
+def test_what_another_node_publishes_while_we_look_is_not_taken_for_gone(
+    sink: FilesSink, bucket: MemoryBucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told, look = committed(bucket), bucket.has_staged
+
+    def published_before_the_answer(files: Sequence[StagedFile]) -> list[bool]:
+        monkeypatch.setattr(bucket, "has_staged", look)
+        assert FilesSink("files", bucket).publish([told]) == [None]
+        sink.discard_staged([told])
+        return look(files)
+
+    monkeypatch.setattr(bucket, "has_staged", published_before_the_answer)
+    assert sink.publish([told]) == [None]
+    assert list(bucket.data().values()) == [b"0\n1\n2\n"]
 
 
 def test_publishing_may_be_repeated_by_anybody_also_when_the_staged_files_are_gone(

@@ -177,16 +177,22 @@ class FilesSink(Sink, StagesByBatch, Witness, KeepsStaged, PublishesFiles, Resta
     def _witnessed(self, publication: Publication, files: Sequence[StagedFile]) -> None:
         """The commit's manifest is in the bucket and says what the receipt says; else nothing may become visible."""
         manifest = manifest_of(publication.lease, publication.name, publication.receipt)
-        if self._agreeing(manifest):
-            return
-        # Data that vanished before the manifest exists can be made again freely, so look before it is written.
-        for portion in self._bucket.portions(files):
-            if not all(self._bucket.has_staged(portion)):
+        # Data that vanished before the manifest exists can be made again freely, so look before it is written. The
+        # manifest itself is read only where it must exist already: most commits are published once, by who made them.
+        if not self._is_staged(files):
+            if not self._agreeing(manifest):
                 raise StagedDataGone(f"staged data of commit {manifest.commit_id} is gone")
-            self._did(len(portion))
+            return
         key = manifest_key(publication.name, manifest.sequence)
         if not self._bucket.create(key, manifest.encode()) and not self._agreeing(manifest):
             raise Halt(f"manifest {key} is gone again")
+
+    def _is_staged(self, files: Sequence[StagedFile]) -> bool:
+        for portion in self._bucket.portions(files):
+            if not all(self._bucket.has_staged(portion)):
+                return False
+            self._did(len(portion))
+        return True
 
     def _agreeing(self, manifest: Manifest) -> bool:
         """Whether the manifest exists. Raises `Halt` when there is another one in its place."""
