@@ -15,7 +15,7 @@ from holdfast.flow.holdings import Held
 from holdfast.flow.loop import PipelineLoop
 from holdfast.flow.manifest import Manifest
 from holdfast.flow.publish import Publisher
-from holdfast.flow.sink import Sink
+from holdfast.flow.sink import PublishesFiles
 from holdfast.leases import transitions
 from holdfast.leases.lease import Lease
 from holdfast.leases.store import Outcome, Swap
@@ -166,7 +166,7 @@ def a_found_commit_completes_the_partition(put: Put) -> None:
 
 @mutant("wide", start=129)
 def publishing_tells_of_no_progress(put: Put) -> None:
-    put(Sink, "progress", lambda self: None)
+    put(PublishesFiles, "progress", lambda self: None)
 
 
 @mutant("meso")
