@@ -12,10 +12,13 @@ from holdfast.spark.session import start_session, stop_session
 from holdfast.spark.shipping import connector_jars
 from tests.servers.kafka import KafkaServer
 from tests.servers.processes import running
+from tests.servers.s3 import S3Server
 from tests.spark.rig import Site
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+pytest.register_assert_rewrite("holdfast.testing")
 
 
 @pytest.fixture(scope="session")
@@ -35,4 +38,10 @@ def site(spark: SparkSession, tmp_path: Path) -> Iterator[Site]:
 @pytest.fixture(scope="session")
 def kafka_server() -> Iterator[KafkaServer]:
     with running(KafkaServer) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def s3_server() -> Iterator[S3Server]:
+    with running(S3Server) as server:
         yield server

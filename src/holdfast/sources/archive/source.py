@@ -97,8 +97,8 @@ class ArchiveSource(Source, OffsetPositions):
             return wrong
         policy = self._policy(lease.spec["topic"])
         until = min(end, chosen[-1].end) if chosen else end
-        if policy.max_records is not None:
-            until = min(until, start + policy.max_records)
+        most_records = [most for most in (policy.max_records, limits.max_records) if most is not None]
+        until = min([until, *(start + most for most in most_records)])
         size = sum(commit.size for commit in chosen)
         most = None if policy.max_bytes == sys.maxsize else policy.max_bytes
         return Cut(self.position(start), self.position(until), last=until >= end, size=size, max_bytes=most)
