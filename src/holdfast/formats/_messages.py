@@ -1,4 +1,4 @@
-"""Kafka's columns, and how formats that write messages find them."""
+"""Messages in formats that write them: the column `value`, and messages without one."""
 
 from __future__ import annotations
 
@@ -6,9 +6,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Literal
 
 from holdfast.errors import BatchError, Refused
+from holdfast.flow.kafka_columns import VALUE
 
-OFFSET, KEY, VALUE = "offset", "key", "value"
-KAFKA_COLUMNS = ("topic", "partition", OFFSET, "timestamp", "timestamp_type", KEY, VALUE, "headers")
 LARGEST_PORTION = 1 << 30
 """Arrow counts the bytes of a column by 32 bits; more is taken apart first."""
 

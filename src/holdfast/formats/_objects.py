@@ -17,9 +17,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from holdfast.flow.kafka_columns import OFFSET, VALUE
 from holdfast.formats._arrays import binary, entries_of, is_bytes
 from holdfast.formats._faults import DAY, FIRST_YEAR, LAST_YEAR
-from holdfast.formats._messages import OFFSET, VALUE
 
 _ESCAPED = r'[\x00-\x1f"\\]'
 

@@ -13,9 +13,10 @@ from pydantic import Field
 from holdfast.config import AddedLater
 from holdfast.errors import BatchError
 from holdfast.flow.format import Format, FormatWriter, RawWriter
+from holdfast.flow.kafka_columns import OFFSET, VALUE
 from holdfast.formats._faults import YEARS, either, not_utf8, reasons_at, text_faults
 from holdfast.formats._lines import chained, split
-from holdfast.formats._messages import NOT_TAKEN_OUT, OFFSET, VALUE, portions
+from holdfast.formats._messages import NOT_TAKEN_OUT, portions
 from holdfast.formats._streams import SUFFIXES, CompressedOptions, Compression, Stream, compressed
 from holdfast.formats._unpacking import decompressed
 from holdfast.registry import Plugin

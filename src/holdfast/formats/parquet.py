@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, BinaryIO
 
 from holdfast.flow.format import Format, FormatWriter, RawWriter
-from holdfast.formats._messages import KAFKA_COLUMNS
+from holdfast.flow.kafka_columns import KAFKA_COLUMNS
 from holdfast.formats._parquet import Compression, ParquetConfig, open_parquet, read_parquet
 from holdfast.registry import Plugin
 

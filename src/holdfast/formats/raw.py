@@ -10,13 +10,14 @@ from collections.abc import Iterator, Mapping
 from typing import Any, BinaryIO
 
 from holdfast.flow.format import Format, FormatWriter, RawWriter
-from holdfast.formats._messages import KAFKA_COLUMNS, wants_messages
+from holdfast.flow.kafka_columns import HEADERS, KAFKA_COLUMNS, KEY, PARTITION, TIMESTAMP_TYPE, TOPIC
+from holdfast.formats._messages import wants_messages
 from holdfast.formats._parquet import Compression, ParquetConfig, open_parquet, read_parquet
 from holdfast.registry import Plugin
 
 NAME = "raw"
-COLUMNS = tuple(name for name in KAFKA_COLUMNS if name not in {"topic", "partition"})
-REPETITIVE = ("timestamp_type", "key", "headers.list.element.key")
+COLUMNS = tuple(name for name in KAFKA_COLUMNS if name not in {TOPIC, PARTITION})
+REPETITIVE = (TIMESTAMP_TYPE, KEY, f"{HEADERS}.list.element.key")
 
 
 class Raw(Format):

@@ -11,6 +11,7 @@ from holdfast.buckets.root import bucket_of
 from holdfast.config.models import Settings
 from holdfast.errors import UsageError
 from holdfast.flow.batch import Name
+from holdfast.flow.kafka_columns import KAFKA_COLUMNS, OFFSET
 from holdfast.flow.pipeline import Pipeline
 from holdfast.flow.processor import Processor
 from holdfast.flow.run import Run
@@ -95,14 +96,14 @@ def needed_columns(processors: Sequence[Processor], sinks: Sequence[Sink], *, ro
     from pyspark.sql import types as kinds
 
     # Without an active session there is no way from a DDL string; a format looks at names, and at the kind of `value`.
-    everything = frozenset({"topic", "partition", "offset", "timestamp", "timestamp_type", "key", "value", "headers"})
+    everything = frozenset(KAFKA_COLUMNS)
     fields = kinds.StructType([kinds.StructField(name, kinds.BinaryType()) for name in sorted(everything)])
     chosen = frozenset(name for sink in sinks for name in sink.stager().columns(fields))
     needed = None if routed else chosen
     for processor in reversed(processors):
         step = processor.in_task()
         needed = None if step is None else step.inputs(needed)
-    return (everything if needed is None else needed & everything) | {"offset"}
+    return (everything if needed is None else needed & everything) | {OFFSET}
 
 
 def _choosing(asked: Backfill, between: Between, processors: Sequence[Processor]) -> tuple[Processor, ...]:

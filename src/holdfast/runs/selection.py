@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from holdfast.errors import UsageError
+from holdfast.flow.kafka_columns import TIMESTAMP
 from holdfast.flow.processor import Processor, TaskStep
 from holdfast.flow.source import FAULT_COLUMN, OUTPUT_FOLDER_COLUMN
 from holdfast.flow.staging import StagedBatch
@@ -61,9 +62,9 @@ class TimeSpan(Processor):
 
         within = sql.lit(True)
         if self._start is not None:
-            within = within & (sql.col("timestamp") >= sql.lit(self._start))
+            within = within & (sql.col(TIMESTAMP) >= sql.lit(self._start))
         if self._end is not None:
-            within = within & (sql.col("timestamp") < sql.lit(self._end))
+            within = within & (sql.col(TIMESTAMP) < sql.lit(self._end))
         return frame.where(within | sql.col(FAULT_COLUMN).isNotNull())
 
     def in_task(self) -> TaskStep:
@@ -76,19 +77,19 @@ class _TimeStep(TaskStep):
     end: datetime | None
 
     def inputs(self, wanted: frozenset[str] | None) -> frozenset[str] | None:
-        return None if wanted is None else wanted | {"timestamp"}
+        return None if wanted is None else wanted | {TIMESTAMP}
 
     def apply(self, batch: StagedBatch, rows: Any) -> Any:  # noqa: ARG002 - the same for every batch
         import pyarrow as pa
         import pyarrow.compute as pc
 
-        kind = rows.schema.field("timestamp").type
+        kind = rows.schema.field(TIMESTAMP).type
         within = rows.column(FAULT_COLUMN).is_valid()
         inside = pa.array([True] * rows.num_rows)
         if self.start is not None:
-            inside = pc.and_(inside, pc.greater_equal(rows.column("timestamp"), pa.scalar(self.start, kind)))
+            inside = pc.and_(inside, pc.greater_equal(rows.column(TIMESTAMP), pa.scalar(self.start, kind)))
         if self.end is not None:
-            inside = pc.and_(inside, pc.less(rows.column("timestamp"), pa.scalar(self.end, kind)))
+            inside = pc.and_(inside, pc.less(rows.column(TIMESTAMP), pa.scalar(self.end, kind)))
         return rows.filter(pc.or_(within, pc.fill_null(inside, False)))
 
 

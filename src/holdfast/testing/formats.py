@@ -20,6 +20,7 @@ import pyarrow as pa
 import pytest
 
 from holdfast.flow.format import Format
+from holdfast.flow.kafka_columns import kafka_schema
 
 FIRST_OFFSET = 1 << 40
 BIG = 300_000
@@ -40,18 +41,7 @@ VALUES = (
 KEYS = (None, b"", b"key", b"k" * 255, b"k" * 70_000, b"\xff")
 _BORN = datetime(2026, 1, 1, tzinfo=UTC)
 
-KAFKA_SCHEMA = pa.schema(
-    [
-        ("topic", pa.string()),
-        ("partition", pa.int32()),
-        ("offset", pa.int64()),
-        ("timestamp", pa.timestamp("us", "UTC")),
-        ("timestamp_type", pa.int32()),
-        ("key", pa.binary()),
-        ("value", pa.binary()),
-        ("headers", pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))),
-    ]
-)
+KAFKA_SCHEMA = kafka_schema()
 
 
 def kafka_rows(values: Sequence[bytes | None], first: int = FIRST_OFFSET) -> pa.RecordBatch:

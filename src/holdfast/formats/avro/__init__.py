@@ -12,8 +12,8 @@ from pydantic import Field
 
 from holdfast.config import ByteSize, Options
 from holdfast.flow.format import Format, FormatWriter, RawWriter
+from holdfast.flow.kafka_columns import KAFKA_COLUMNS
 from holdfast.formats._faults import YEARS, either, text_faults
-from holdfast.formats._messages import KAFKA_COLUMNS
 from holdfast.registry import Plugin
 
 BLOCK_BYTES = 256 << 10

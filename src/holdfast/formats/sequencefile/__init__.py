@@ -13,7 +13,8 @@ from pydantic import Field
 
 from holdfast.config import ByteSize, Options
 from holdfast.flow.format import Format, FormatWriter, RawWriter
-from holdfast.formats._messages import KEY, OFFSET, VALUE, Tombstones, null_faults, wants_messages
+from holdfast.flow.kafka_columns import KEY, OFFSET, VALUE
+from holdfast.formats._messages import Tombstones, null_faults, wants_messages
 from holdfast.formats.sequencefile.layout import BLOCK_BYTES, Codec, Compression, Header, KeyKind
 from holdfast.registry import Plugin
 

@@ -8,8 +8,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from holdfast.flow.kafka_columns import KEY, OFFSET
 from holdfast.formats._arrays import binary, content, cut_out, lengths, rows_of
-from holdfast.formats._messages import KEY, OFFSET
 
 _OFFSET_FIELD, _KEY_FIELD = 1, 2
 _ONE_PAIR, _TWO_PAIRS, _INT64, _BIN8, _BIN16, _BIN32 = 0x81, 0x82, 0xD3, 0xC4, 0xC5, 0xC6

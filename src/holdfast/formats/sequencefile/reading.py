@@ -9,8 +9,8 @@ from typing import Any, BinaryIO
 import numpy as np
 import pyarrow as pa
 
+from holdfast.flow.kafka_columns import KEY, OFFSET, VALUE
 from holdfast.formats._arrays import content, cut_out, lengths
-from holdfast.formats._messages import KEY, OFFSET, VALUE
 from holdfast.formats._streams import Pack
 from holdfast.formats._unpacking import CUT_OFF, READ_BYTES, unpacker
 from holdfast.formats.sequencefile import keys as keys_

@@ -9,15 +9,15 @@ from typing import Any
 import pyarrow as pa
 
 from holdfast.errors import BatchError, Unavailable, UsageError
+from holdfast.flow.kafka_columns import HEADERS, KEY, PARTITION, TIMESTAMP, VALUE
 from holdfast.flow.source import FAULT_COLUMN, ITEM_COLUMN, SYSTEM_COLUMNS
 from holdfast.processors.parse.cells import Bad, Unreadable
 from holdfast.processors.parse.messages import Message, Parsed
 from holdfast.processors.parse.naming import encoded, one_segment, placed, with_invalid
 from holdfast.processors.parse.patterns import INVALID
-from holdfast.processors.parse.reading import VALUE
 from holdfast.processors.parse.rows import faulty, with_column, with_place
 
-MESSAGE_COLUMNS = frozenset({"partition", "timestamp", "key", VALUE, "headers"})
+MESSAGE_COLUMNS = frozenset({PARTITION, TIMESTAMP, KEY, VALUE, HEADERS})
 
 
 def imported(place: str) -> Callable[..., Any]:
@@ -101,7 +101,7 @@ class OnBatches:
 
 def messages_of(topic: str, rows: Any) -> Iterator[Message]:
     """Each row as a message."""
-    columns = [_list(rows, name) for name in ("partition", ITEM_COLUMN, "timestamp", "key", VALUE, "headers")]
+    columns = [_list(rows, name) for name in (PARTITION, ITEM_COLUMN, TIMESTAMP, KEY, VALUE, HEADERS)]
     for partition, offset, timestamp, key, value, headers in zip(*columns, strict=True):
         told = tuple((one["key"], one["value"]) for one in headers or ())
         yield Message(topic, partition, offset, timestamp, key, _bytes(value), told)

@@ -11,12 +11,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from holdfast.errors import BatchError, UsageError
+from holdfast.flow.kafka_columns import TIMESTAMP, VALUE
 from holdfast.processors.parse.cells import Cells, Ticks, Unreadable
 
 if TYPE_CHECKING:
     from holdfast.processors.parse.json_fields import JsonFields, Path
 
-VALUE, TIMESTAMP = "value", "timestamp"
 NO_VALUE = "the message has no value"
 
 

@@ -8,9 +8,9 @@ from typing import Any
 import pyarrow as pa
 
 from holdfast.flow.fault import record_fault
+from holdfast.flow.kafka_columns import VALUE
 from holdfast.flow.source import FAULT_COLUMN, OPTIONAL_COLUMNS, OUTPUT_FOLDER_COLUMN, SYSTEM_COLUMNS
 from holdfast.processors.parse.cells import Bad
-from holdfast.processors.parse.reading import VALUE
 
 
 def faulty(rows: Any, bad: Bad) -> Any:

@@ -9,6 +9,7 @@ from zoneinfo import ZoneInfo
 
 import numpy as np
 
+from holdfast.flow.kafka_columns import TIMESTAMP, VALUE
 from holdfast.flow.source import FAULT_COLUMN, ITEM_COLUMN
 from holdfast.processors.parse.cells import Bad, Cells, Coded, Ticks
 from holdfast.processors.parse.config import CONSTANT, OFFSETS, TIME, NameFrom, ParseRule, TimeFrom
@@ -16,7 +17,7 @@ from holdfast.processors.parse.finding import Materials, Origins, message_column
 from holdfast.processors.parse.naming import TimeNames, joined, named, numbered, placed, with_invalid
 from holdfast.processors.parse.own import MESSAGE_COLUMNS, OnBatches, OnMessages
 from holdfast.processors.parse.patterns import INVALID, NamePattern, TimePattern
-from holdfast.processors.parse.reading import TIMESTAMP, VALUE, Portion
+from holdfast.processors.parse.reading import Portion
 from holdfast.processors.parse.rows import faulty, with_data, with_place
 from holdfast.processors.parse.times import TimeReader, within_years
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from holdfast.errors import Refused, UsageError
+from holdfast.flow.kafka_columns import TOPIC
 from holdfast.flow.processor import Processor, TaskStep
 from holdfast.flow.source import OUTPUT_FOLDER_COLUMN, SYSTEM_COLUMNS
 from holdfast.flow.staging import StagedBatch
@@ -19,8 +20,6 @@ from holdfast.processors.parse.rule import Rule, inputs_of
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
-
-TOPIC = "topic"
 
 
 class ParseStep(TaskStep):

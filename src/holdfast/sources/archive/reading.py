@@ -14,25 +14,18 @@ from holdfast.buckets.bucket import Bucket
 from holdfast.errors import HoldfastError, Unavailable
 from holdfast.flow.fault import Fault, batch_fault, unavailable_fault
 from holdfast.flow.format import Format
+from holdfast.flow.kafka_columns import KEY, OFFSET, PARTITION, TOPIC, VALUE, kafka_schema
 from holdfast.flow.source import BATCH_COLUMN, FAULT_COLUMN, ITEM_COLUMN, SIZE_COLUMN
 from holdfast.sources.archive.catalog import ArchivedFile
 
-DDL = (
-    "_batch STRING, _item BIGINT, _fault STRING, _size BIGINT, topic STRING, partition INT, offset BIGINT, "
-    "timestamp TIMESTAMP, timestamp_type INT, key BINARY, value BINARY, "
-    "headers ARRAY<STRUCT<key: STRING, value: BINARY>>"
-)
-HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
-KAFKA_SCHEMA = pa.schema(
+KAFKA_SCHEMA = kafka_schema()
+SCHEMA = pa.schema(
     [
-        ("topic", pa.string()),
-        ("partition", pa.int32()),
-        ("offset", pa.int64()),
-        ("timestamp", pa.timestamp("us", tz="UTC")),
-        ("timestamp_type", pa.int32()),
-        ("key", pa.binary()),
-        ("value", pa.binary()),
-        ("headers", HEADERS),
+        (BATCH_COLUMN, pa.string()),
+        (ITEM_COLUMN, pa.int64()),
+        (FAULT_COLUMN, pa.string()),
+        (SIZE_COLUMN, pa.int64()),
+        *KAFKA_SCHEMA,
     ]
 )
 
@@ -108,20 +101,19 @@ def _kafka_rows(batch: ArchivedBatch, file: ArchivedFile, rows: Any, before: int
         for name in rows.schema.names
         if name in KAFKA_SCHEMA.names
     }
-    given["topic"] = pa.repeat(pa.scalar(batch.topic), number)
-    given["partition"] = pa.repeat(pa.scalar(batch.partition, pa.int32()), number)
-    if "offset" not in given:
-        given["offset"] = pa.array(range(file.first + before, file.first + before + number), pa.int64())
+    given[TOPIC] = pa.repeat(pa.scalar(batch.topic), number)
+    given[PARTITION] = pa.repeat(pa.scalar(batch.partition, pa.int32()), number)
+    if OFFSET not in given:
+        given[OFFSET] = pa.array(range(file.first + before, file.first + before + number), pa.int64())
     data = [given.get(name, pa.nulls(number, KAFKA_SCHEMA.field(name).type)) for name in KAFKA_SCHEMA.names]
-    lengths = [pc.fill_null(pc.binary_length(data[KAFKA_SCHEMA.get_field_index(name)]), 0) for name in ("key", "value")]
+    lengths = [pc.fill_null(pc.binary_length(data[KAFKA_SCHEMA.get_field_index(name)]), 0) for name in (KEY, VALUE)]
     system = [
         pa.repeat(pa.scalar(batch.id), number),
-        given["offset"],
+        given[OFFSET],
         pa.nulls(number, pa.string()),
         pc.add(*lengths).cast(pa.int64()),
     ]
-    names = [BATCH_COLUMN, ITEM_COLUMN, FAULT_COLUMN, SIZE_COLUMN, *KAFKA_SCHEMA.names]
-    return pa.RecordBatch.from_arrays([*system, *data], names=names)
+    return pa.RecordBatch.from_arrays([*system, *data], names=SCHEMA.names)
 
 
 def _faulty(batch: ArchivedBatch, fault: Fault) -> Any:
@@ -132,5 +124,6 @@ def _faulty(batch: ArchivedBatch, fault: Fault) -> Any:
         pa.array([fault.encode()]),
         pa.array([0], pa.int64()),
     ]
-    names = [BATCH_COLUMN, ITEM_COLUMN, FAULT_COLUMN, SIZE_COLUMN, *KAFKA_SCHEMA.names]
-    return pa.RecordBatch.from_arrays([*system, *(pa.nulls(1, field.type) for field in KAFKA_SCHEMA)], names=names)
+    return pa.RecordBatch.from_arrays(
+        [*system, *(pa.nulls(1, field.type) for field in KAFKA_SCHEMA)], names=SCHEMA.names
+    )

@@ -10,6 +10,7 @@ from holdfast.buckets.bucket import Bucket
 from holdfast.errors import BatchError, Refused
 from holdfast.flow.batch import Batch, Cut, Done, Limits, Name, Plan
 from holdfast.flow.format import Format
+from holdfast.flow.kafka_columns import OFFSET, PARTITION, TOPIC
 from holdfast.flow.source import OffsetPositions, Source
 from holdfast.flow.upload_policy import UploadPolicy
 from holdfast.leases.lease import Lease, Partition
@@ -54,9 +55,9 @@ class ArchiveSource(Source, OffsetPositions):
         """Raise `Refused` if a column that is needed cannot be had from the archive's formats."""
         for name in self._names():
             chosen = self._formats.of(name.stream)
-            missing = needed - chosen.keeps - {"topic", "partition"}
-            if "offset" in missing and all(file.is_dense for commit in self._catalog(name) for file in commit.files):
-                missing -= {"offset"}
+            missing = needed - chosen.keeps - {TOPIC, PARTITION}
+            if OFFSET in missing and all(file.is_dense for commit in self._catalog(name) for file in commit.files):
+                missing -= {OFFSET}
             if missing:
                 raise Refused(
                     f"the archive of topic {name.stream} is {chosen.extension}, which does not keep "
@@ -109,11 +110,11 @@ class ArchiveSource(Source, OffsetPositions):
         batches: Sequence[Batch],
         columns: frozenset[str] | None = None,  # noqa: ARG002 - files are read whole
     ) -> ArchiveRead:
-        from pyspark.sql.types import StructType
+        from pyspark.sql.pandas.types import from_arrow_schema
 
-        from holdfast.sources.archive.reading import DDL, ArchiveRead
+        from holdfast.sources.archive.reading import SCHEMA, ArchiveRead
 
-        return ArchiveRead(self._bucket, [self._batch(batch) for batch in batches], StructType.fromDDL(DDL))
+        return ArchiveRead(self._bucket, [self._batch(batch) for batch in batches], from_arrow_schema(SCHEMA))
 
     def _batch(self, batch: Batch) -> ArchivedBatch:
         from holdfast.sources.archive.reading import ArchivedBatch

@@ -9,12 +9,22 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from holdfast.flow.batch import Batch
 from holdfast.flow.fault import COLUMNS
+from holdfast.flow.kafka_columns import (
+    HEADERS,
+    KEY,
+    OFFSET,
+    PARTITION,
+    TIMESTAMP_TYPE,
+    TOPIC,
+    VALUE,
+    kafka_schema,
+)
 from holdfast.flow.letter import Letter
 from holdfast.flow.source import BATCH_COLUMN, FAULT_COLUMN, ITEM_COLUMN, SIZE_COLUMN
 from holdfast.sources.kafka.cluster import TopicPartition
@@ -26,18 +36,23 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-_HEADERS = "headers array<struct<key:string,value:binary>>"
-_DATA = "topic string, partition int, offset bigint, timestamp timestamp, timestamp_type int, key binary, value binary"
-_KAFKA_NAMES = {"timestamp_type": "timestampType"}
+_KAFKA_NAMES = {TIMESTAMP_TYPE: "timestampType"}
 POLL_TIMEOUT_MS = 30_000
 """How long a task waits for records that were planned before the attempt fails."""
 
 
 def data_columns(config: KafkaConfig) -> StructType:
     """Return the data columns of every record."""
+    return _fields(headers=config.headers)
+
+
+def _fields(*, headers: bool) -> StructType:
+    # Not from a DDL string: that needs an active session.
+    from pyspark.sql.pandas.types import from_arrow_schema
     from pyspark.sql.types import StructType
 
-    return cast("StructType", StructType.fromDDL(f"{_DATA}, {_HEADERS}" if config.headers else _DATA))
+    fields = from_arrow_schema(kafka_schema())
+    return fields if headers else StructType([field for field in fields if field.name != HEADERS])
 
 
 def frame(
@@ -46,12 +61,12 @@ def frame(
     """Return the records of all batches; `_batch` is a batch's index. `columns`: only these data columns."""
     from pyspark.sql import functions as sql
 
-    headers = config.headers and (columns is None or "headers" in columns)
+    headers = config.headers and (columns is None or HEADERS in columns)
     rows = _loaded(spark, config, batches, headers=headers)
-    length = sql.coalesce(sql.octet_length("key"), sql.lit(0)) + sql.coalesce(sql.octet_length("value"), sql.lit(0))
+    length = sql.coalesce(sql.octet_length(KEY), sql.lit(0)) + sql.coalesce(sql.octet_length(VALUE), sql.lit(0))
     system = [
         _batch_index(batches).alias(BATCH_COLUMN),
-        sql.col("offset").alias(ITEM_COLUMN),
+        sql.col(OFFSET).alias(ITEM_COLUMN),
         length.cast("long").alias(SIZE_COLUMN),
     ]
     if columns is None:
@@ -63,8 +78,7 @@ def frame(
 def _loaded(spark: SparkSession, config: KafkaConfig, batches: Sequence[Batch], *, headers: bool) -> DataFrame:
     ranges = {topic_partition_of(batch.lease): found for batch in batches if (found := range_of(batch)) is not None}
     if not ranges:
-        schema = f"{_DATA}, {_HEADERS}" if headers else _DATA
-        return spark.createDataFrame([], schema).withColumnsRenamed(_KAFKA_NAMES)
+        return spark.createDataFrame([], _fields(headers=headers)).withColumnsRenamed(_KAFKA_NAMES)
     reader = spark.read.format("kafka").options(**spark_options(config))
     reader = reader.option("assign", _offsets_json({tp: tp.partition for tp in ranges}, listed=True))
     reader = reader.option("startingOffsets", _offsets_json({tp: first for tp, (first, _) in ranges.items()}))
@@ -84,8 +98,8 @@ def _batch_index(batches: Sequence[Batch]) -> Column:
     chosen = sql.lit(None)
     for topic, numbers in by_topic.items():
         table = sql.lit([numbers.get(partition, -1) for partition in range(max(numbers) + 1)])
-        found = table[sql.col("partition")]
-        chosen = sql.when(sql.col("topic") == topic, found).otherwise(chosen) if len(by_topic) > 1 else found
+        found = table[sql.col(PARTITION)]
+        chosen = sql.when(sql.col(TOPIC) == topic, found).otherwise(chosen) if len(by_topic) > 1 else found
     return chosen.cast("int")
 
 
@@ -98,7 +112,7 @@ def _offsets_json(values: dict[TopicPartition, int], *, listed: bool = False) ->
     )
 
 
-KEPT = frozenset({"topic", "partition", "offset", "value"})
+KEPT = frozenset({TOPIC, PARTITION, OFFSET, VALUE})
 """Columns that a dead letter keeps of a message; the others are null."""
 
 
@@ -108,23 +122,7 @@ class MessageRebuilder:
     keeps = KEPT
 
     def fields(self) -> StructType:
-        from pyspark.sql import types as kinds
-
-        # Not from a DDL string: that needs an active session.
-        header = kinds.StructType(
-            [kinds.StructField("key", kinds.StringType()), kinds.StructField("value", kinds.BinaryType())]
-        )
-        columns = {
-            "topic": kinds.StringType(),
-            "partition": kinds.IntegerType(),
-            "offset": kinds.LongType(),
-            "timestamp": kinds.TimestampType(),
-            "timestamp_type": kinds.IntegerType(),
-            "key": kinds.BinaryType(),
-            "value": kinds.BinaryType(),
-            "headers": kinds.ArrayType(header),
-        }
-        return kinds.StructType([kinds.StructField(name, kind) for name, kind in columns.items()])
+        return _fields(headers=True)
 
     def refusal(self, letter: Letter) -> str | None:
         topic, bar, partition = letter.key.rpartition("|")
@@ -133,10 +131,8 @@ class MessageRebuilder:
         return "it holds columns instead of the message" if letter.form == COLUMNS else None
 
     def row(self, letter: Letter) -> Any:
-        from pyspark.sql.pandas.types import to_arrow_schema
-
         topic, _, partition = letter.key.rpartition("|")
-        kept = {"topic": topic, "partition": int(partition), "offset": letter.item, "value": letter.record()}
-        schema = to_arrow_schema(self.fields(), timezone="UTC")
+        kept = {TOPIC: topic, PARTITION: int(partition), OFFSET: letter.item, VALUE: letter.record()}
+        schema = kafka_schema()
         arrays = [pa.array([kept.get(field.name)], field.type) for field in schema]
         return pa.RecordBatch.from_arrays(arrays, schema=schema)
