@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 PIPELINE = "orders"
-PATIENCE = 60.0
+PATIENCE = 300.0
 
 
 class Site:
