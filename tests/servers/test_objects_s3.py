@@ -23,7 +23,7 @@ from holdfast.flow.batch import Batch, Close, Cut, Done, Limits
 from holdfast.flow.source import AfterPublish
 from holdfast.leases.lease import History, Lease, Progress
 from holdfast.sources.objects import PLUGIN
-from holdfast.sources.objects.s3_site import S3Site
+from holdfast.sources.objects.bucket import CleanedBucketSource
 from holdfast.sources.objects.source import ObjectsSource
 from tests.servers.processes import running
 from tests.servers.s3 import ACCESS_KEY, REGION, SECRET_KEY, S3Server
@@ -85,14 +85,14 @@ def leases(source: ObjectsSource) -> list[Lease]:
 
 
 def content(source: ObjectsSource, lease: Lease) -> bytes:
-    """The bytes of the next batch's pieces, one after the other."""
+    """The bytes of the next batch's splits, one after the other."""
     (plan,) = source.plan([lease], Limits())
     assert isinstance(plan, Cut)
     data = []
-    for piece in source._site.pieces(Batch("b", lease, source.name(lease), plan)):
-        with piece.place.opened() as stream:
-            stream.seek(piece.start)
-            data.append(stream.read(piece.end - piece.start))
+    for split in source.splits(Batch("b", lease, source.name(lease), plan)):
+        with split.ref.opened() as stream:
+            stream.seek(split.start)
+            data.append(stream.read(split.end - split.start))
     return b"".join(data)
 
 
@@ -168,8 +168,8 @@ def test_a_late_delete_does_not_hit_a_newer_object(landing: Landing, monkeypatch
     landing.put("a", b"old")
     source = landing.source(after_success="delete")
     done = finished(source)
-    assert isinstance(source._site, S3Site)
-    client = source._site._aftermath
+    assert isinstance(source, CleanedBucketSource)
+    client = source._cleanup
     delete = client._delete
 
     def overwritten_just_before(place: Any) -> None:
@@ -219,8 +219,8 @@ def test_a_server_that_is_down_is_unavailable_and_not_empty() -> None:
         landing.put("a", b"x" * 1_000_000)
         source = landing.source()
         (lease,) = leases(source)
-        (piece,) = source._site.pieces(Batch("b", lease, source.name(lease), Cut({"offset": 0}, {"offset": 1_000_000})))
-        with piece.place.opened() as stream:
+        (split,) = source.splits(Batch("b", lease, source.name(lease), Cut({"offset": 0}, {"offset": 1_000_000})))
+        with split.ref.opened() as stream:
             stream.read(10)
             server.stop()
             with pytest.raises(Unavailable):

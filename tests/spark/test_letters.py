@@ -13,7 +13,7 @@ from holdfast.sources.objects import PLUGIN as OBJECTS
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from holdfast.sources.objects.again import RecordsOfLetters
+    from holdfast.sources.objects.rebuild import RecordRebuilder
 
 pytestmark = pytest.mark.spark
 
@@ -25,8 +25,8 @@ def folder(spark: SparkSession, tmp_path: Path) -> Path:
     return tmp_path
 
 
-def rebuilder(folder: Path, **settings: Any) -> RecordsOfLetters:
-    made: RecordsOfLetters = OBJECTS.build(OBJECTS.config(folder=folder, **settings)).rebuilder()
+def rebuilder(folder: Path, **settings: Any) -> RecordRebuilder:
+    made: RecordRebuilder = OBJECTS.build(OBJECTS.config(folder=folder, **settings)).rebuilder()
     return made
 
 
@@ -34,7 +34,7 @@ def letter(raw: str, **told: Any) -> Letter:
     return Letter(LetterId("file", 0), "in|a", 7, "bad", raw, **told)
 
 
-def rows(records: RecordsOfLetters, one: Letter) -> list[dict[str, Any]]:
+def rows(records: RecordRebuilder, one: Letter) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = records.row(one).to_pylist()
     return found
 

@@ -17,7 +17,7 @@ from holdfast.s3 import client as s3_client
 from holdfast.s3.access import S3Access
 from holdfast.s3.client import Exists, Missing, Unable
 from holdfast.sources.objects import PLUGIN
-from holdfast.sources.objects.s3_site import ANSWER_WITHIN
+from holdfast.sources.objects.listing import RESPONSE_TIMEOUT
 from holdfast.sources.objects.source import ObjectsSource
 
 
@@ -38,7 +38,7 @@ class Shelf:
     def __init__(self, bucket: str = "landing", reach: dict[str, str] | None = None) -> None:
         # A region of its own, so that every test has a client of its own.
         self.reach = reach or {"region": uuid.uuid4().hex}
-        self.access = S3Access(bucket, region=self.reach["region"], patience=ANSWER_WITHIN)
+        self.access = S3Access(bucket, region=self.reach["region"], patience=RESPONSE_TIMEOUT)
         self.items: dict[str, Item] = {}
         self.asked: list[tuple[str, dict[str, Any]]] = []
         self.away: set[str] = set()

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from holdfast.errors import Refused
 from holdfast.flow.fault import MAX_RAW_BYTES, Fault
 from holdfast.sources.objects.codecs.lines import Jsonl, LineCodec, Text, concatenated, sift
-from holdfast.sources.objects.lines import Lines, split
+from holdfast.sources.objects.lines import Lines, split_lines
 
 SCHEMA = pa.schema([("id", pa.int64()), ("note", pa.string())])
 
@@ -25,7 +25,7 @@ SCHEMA = pa.schema([("id", pa.int64()), ("note", pa.string())])
 def decode(codec: LineCodec, data: bytes) -> tuple[list[Any], list[tuple[int, Fault]]]:
     rows: list[Any] = []
     faults: list[tuple[int, Fault]] = []
-    for lines in split(io.BytesIO(data)):
+    for lines in split_lines(io.BytesIO(data)):
         assert isinstance(lines, Lines)
         good, bad = sift(codec, lines)
         faults += bad

@@ -29,7 +29,7 @@ from holdfast.sources.objects.codecs.avro import Avro
 from holdfast.sources.objects.codecs.codec import BlockCodec, Range
 from holdfast.sources.objects.codecs.parquet import Parquet
 from holdfast.sources.objects.codecs.sequencefile import SequenceFile
-from holdfast.sources.objects.streams import Damaged
+from holdfast.sources.objects.object_ref import Damaged
 
 SCHEMA = pa.schema([("id", pa.int64()), ("note", pa.string())])
 

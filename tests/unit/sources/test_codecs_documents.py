@@ -19,8 +19,8 @@ from holdfast.errors import BatchError, Refused
 from holdfast.sources.objects.codecs.codec import StreamCodec
 from holdfast.sources.objects.codecs.csv import Csv
 from holdfast.sources.objects.codecs.json_list import JsonList
-from holdfast.sources.objects.lines import END_OF_STREAM, Lines, quoted_split
-from holdfast.sources.objects.streams import Damaged
+from holdfast.sources.objects.lines import END_OF_STREAM, Lines, split_quoted_lines
+from holdfast.sources.objects.object_ref import Damaged
 
 SCHEMA = pa.schema([("id", pa.int64()), ("note", pa.string())])
 
@@ -305,7 +305,7 @@ def test_portions_do_not_change_where_lines_end(data: bytes, chunk: int) -> None
     def found(size: int) -> list[tuple[int, bytes]]:
         lines: list[tuple[int, bytes]] = []
         try:
-            for part in quoted_split(io.BytesIO(data), chunk=size):
+            for part in split_quoted_lines(io.BytesIO(data), chunk=size):
                 assert isinstance(part, Lines)
                 lines += [(int(item), part.line(number)) for number, item in enumerate(part.items)]
         except Damaged:

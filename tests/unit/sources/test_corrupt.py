@@ -21,13 +21,13 @@ from holdfast.flow.fault import BATCH, DAMAGE, decode_fault
 from holdfast.formats.avro import Avro as AvroFormat
 from holdfast.leases.lease import History, Lease, Progress
 from holdfast.sources.objects import PLUGIN
-from holdfast.sources.objects.codecs.choice import codec_of
+from holdfast.sources.objects.codecs import codec_of
 from holdfast.sources.objects.config import CodecName
-from holdfast.sources.objects.pieces import Piece
-from holdfast.sources.objects.places import FilePlace
-from holdfast.sources.objects.reading import ObjectsRead
+from holdfast.sources.objects.object_ref import FileRef
 from holdfast.sources.objects.source import ObjectsSource
-from tests.unit.sources.test_compressions import packed
+from holdfast.sources.objects.splits import Split
+from holdfast.sources.objects.task_rows import ObjectRows
+from tests.unit.sources.test_compression import packed
 
 SCHEMA = pa.schema([("id", pa.int64()), ("note", pa.string())])
 ROWS = [{"id": number, "note": f"n{number * 7919 % 10_007}"} for number in range(30_000)]
@@ -90,10 +90,10 @@ def read(folder: Path, name: str, codec: CodecName, data: bytes, *, salvage: boo
     path = folder / name
     path.write_bytes(data)
     facts = path.stat()
-    place = FilePlace(str(path), facts.st_size, facts.st_mtime_ns)
-    piece = Piece("b", place, 0, facts.st_size, salvage=salvage)
+    place = FileRef(str(path), facts.st_size, facts.st_mtime_ns)
+    split = Split("b", place, 0, facts.st_size, salvage=salvage)
     schema = None if codec == "sequencefile" else SCHEMA
-    found = ObjectsRead([[piece]], codec_of(codec, schema, 1 << 20), "auto", None)
+    found = ObjectRows([[split]], codec_of(codec, schema, 1 << 20), "auto", None)
     rows = [row for batch in found.rows(0) for row in batch.to_pylist()]
     good = [{"id": row["id"], "note": row["note"]} for row in rows if row["_fault"] is None]
     return good, [decode_fault(row["_fault"]) for row in rows if row["_fault"] is not None]
@@ -125,8 +125,8 @@ def test_an_object_with_nothing_good_in_it_is_damage_alone(tmp_path: Path, what:
 def test_an_object_that_changed_is_an_error_also_where_damaged_ones_are_salvaged(tmp_path: Path) -> None:
     path = tmp_path / "a.gz"
     path.write_bytes(gzip.compress(LINES))
-    piece = Piece("b", FilePlace(str(path), path.stat().st_size, 1), 0, path.stat().st_size, salvage=True)
-    (rows,) = ObjectsRead([[piece]], codec_of("jsonl", None, 1000), "auto", None).rows(0)
+    split = Split("b", FileRef(str(path), path.stat().st_size, 1), 0, path.stat().st_size, salvage=True)
+    (rows,) = ObjectRows([[split]], codec_of("jsonl", None, 1000), "auto", None).rows(0)
     assert decode_fault(rows.to_pylist()[0]["_fault"]).kind == BATCH
 
 
@@ -186,8 +186,8 @@ def test_only_what_can_be_read_in_parts_is_cut(tmp_path: Path, codec: str, name:
     lease, position, found = lease_of(source), None, 0
     while isinstance(plan := planned(source, lease, position, Limits(max_bytes=250)), Cut):
         position, found = plan.end, found + 1
-        pieces = source._pieces(Batch("b", lease, source.name(lease), plan))
-        assert len(pieces) == (1 if batches == 1 else 3)
+        splits = source.splits(Batch("b", lease, source.name(lease), plan))
+        assert len(splits) == (1 if batches == 1 else 3)
     assert plan == Done()
     assert found == batches
 
@@ -198,7 +198,7 @@ def test_the_first_try_keeps_nothing_of_a_damaged_object_and_the_next_one_does(t
         source = source_of(tmp_path, on_corrupt=setting)
         lease = replace(lease_of(source), history=History(attempts=attempts))
         batch = Batch("b", lease, source.name(lease), planned(source, lease, None))
-        assert [piece.salvage for piece in source._pieces(batch)] == [salvage]
+        assert [split.salvage for split in source.splits(batch)] == [salvage]
 
 
 def test_damage_goes_with_the_object_to_its_end_which_is_a_failure(tmp_path: Path) -> None:
@@ -210,7 +210,7 @@ def test_damage_goes_with_the_object_to_its_end_which_is_a_failure(tmp_path: Pat
     while isinstance(plan := planned(source, lease, position, limits), Cut):
         assert not plan.last
         # Whoever reads or rebuilds what follows keeps what is good of it.
-        assert all(piece.salvage for piece in source._pieces(Batch("b", lease, source.name(lease), plan)))
+        assert all(split.salvage for split in source.splits(Batch("b", lease, source.name(lease), plan)))
         assert source.damaged(plan.end, "another") == plan.end
         position, cuts = plan.end, cuts + 1
     assert cuts == 3
@@ -222,8 +222,8 @@ def test_a_batch_that_was_cut_cannot_be_of_a_packed_object(tmp_path: Path) -> No
     path = tmp_path / "a.gz"
     path.write_bytes(gzip.compress(LINES))
     facts = path.stat()
-    piece = Piece("b", FilePlace(str(path), facts.st_size, facts.st_mtime_ns), 10, facts.st_size, salvage=True)
-    (rows,) = ObjectsRead([[piece]], codec_of("jsonl", None, 1000), "auto", None).rows(0)
+    split = Split("b", FileRef(str(path), facts.st_size, facts.st_mtime_ns), 10, facts.st_size, salvage=True)
+    (rows,) = ObjectRows([[split]], codec_of("jsonl", None, 1000), "auto", None).rows(0)
     fault = decode_fault(rows.to_pylist()[0]["_fault"])
     assert fault.kind == BATCH
     assert "from its beginning" in fault.reason

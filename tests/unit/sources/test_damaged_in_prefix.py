@@ -13,9 +13,9 @@ from holdfast.flow.fault import BATCH, DAMAGE, decode_fault
 from holdfast.flow.source import FAULT_COLUMN
 from holdfast.leases.lease import Counts, History, Lease, Progress
 from holdfast.sources.objects import PLUGIN
-from holdfast.sources.objects.codecs.choice import codec_of
-from holdfast.sources.objects.reading import ObjectsRead
+from holdfast.sources.objects.codecs import codec_of
 from holdfast.sources.objects.source import ObjectsSource
+from holdfast.sources.objects.task_rows import ObjectRows
 from tests.unit.sources.shelf import Shelf
 
 WHOLE = gzip.compress(b"".join(b'{"n":%d}\n' % number for number in range(50_000)))
@@ -35,9 +35,9 @@ def _read(source: ObjectsSource, lease: Lease, end: Any = None) -> tuple[dict[st
     (plan,) = source.plan([lease], Limits())
     assert isinstance(plan, Cut)
     cut = plan if end is None else replace(plan, end=end)
-    pieces = source._pieces(Batch("b", lease, source.name(lease), cut))
-    read = ObjectsRead([pieces], codec_of("newline", None, 1 << 20), "auto", None)
-    names = {piece.base >> 40: piece.place.path[-1] for piece in pieces}
+    splits = source.splits(Batch("b", lease, source.name(lease), cut))
+    read = ObjectRows([splits], codec_of("newline", None, 1 << 20), "auto", None)
+    names = {split.base >> 40: split.ref.path[-1] for split in splits}
     rows: dict[str, int] = {}
     kinds = []
     for portion in read.rows(0):

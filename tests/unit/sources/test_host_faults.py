@@ -18,12 +18,12 @@ from holdfast.flow.fault import BATCH, UNAVAILABLE, decode_fault
 from holdfast.flow.source import FAULT_COLUMN
 from holdfast.leases.lease import Lease
 from holdfast.sources.objects import PLUGIN
-from holdfast.sources.objects.codecs.choice import codec_of
+from holdfast.sources.objects.codecs import codec_of
 from holdfast.sources.objects.config import CodecName
-from holdfast.sources.objects.pieces import Piece
-from holdfast.sources.objects.places import FilePlace
-from holdfast.sources.objects.reading import ObjectsRead
-from tests.unit.sources.test_compressions import packed
+from holdfast.sources.objects.object_ref import FileRef
+from holdfast.sources.objects.splits import Split
+from holdfast.sources.objects.task_rows import ObjectRows
+from tests.unit.sources.test_compression import packed
 from tests.unit.sources.test_corrupt import LINES, SCHEMA, _avro, _csv, _parquet
 
 HOST_FAULTS = [
@@ -53,16 +53,16 @@ def objects(tmp_path: Path) -> Path:
     return tmp_path / "in"
 
 
-def _place(folder: Path, name: str, data: bytes) -> FilePlace:
+def _place(folder: Path, name: str, data: bytes) -> FileRef:
     file = folder / name
     file.write_bytes(data)
     facts = file.stat()
-    return FilePlace(str(file), facts.st_size, facts.st_mtime_ns)
+    return FileRef(str(file), facts.st_size, facts.st_mtime_ns)
 
 
-def _kinds(place: FilePlace, codec: CodecName = "jsonl", *, salvage: bool = True) -> list[str]:
-    piece = Piece("b", place, 0, place.size, undivided=True, salvage=salvage)
-    read = ObjectsRead([[piece]], codec_of(codec, SCHEMA, 1 << 20), "auto", None)
+def _kinds(place: FileRef, codec: CodecName = "jsonl", *, salvage: bool = True) -> list[str]:
+    split = Split("b", place, 0, place.size, undivided=True, salvage=salvage)
+    read = ObjectRows([[split]], codec_of(codec, SCHEMA, 1 << 20), "auto", None)
     told = [text for rows in read.rows(0) for text in rows.column(FAULT_COLUMN).to_pylist() if text]
     return [decode_fault(text).kind for text in told]
 

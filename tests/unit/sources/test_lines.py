@@ -11,8 +11,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from holdfast.errors import BatchError
-from holdfast.sources.objects import compressions
-from holdfast.sources.objects.lines import BYTE_ORDER_MARK, END_OF_STREAM, LongLine, split
+from holdfast.sources.objects import compression as compressions
+from holdfast.sources.objects.lines import BYTE_ORDER_MARK, END_OF_STREAM, LongLine, split_lines
 
 LONGEST = 40
 
@@ -37,7 +37,7 @@ def read(data: bytes, start: int, end: int, chunk: int) -> list[tuple[int, bytes
     stream = io.BytesIO(data)
     stream.seek(max(start - 1, 0))
     found: list[tuple[int, bytes]] = []
-    for portion in split(stream, start, end, longest=LONGEST, chunk=chunk):
+    for portion in split_lines(stream, start, end, longest=LONGEST, chunk=chunk):
         if isinstance(portion, LongLine):
             found.append((portion.item, b"too long: " + portion.beginning[:LONGEST]))
         else:
@@ -97,7 +97,7 @@ def test_a_piece_owns_the_lines_that_begin_in_it(start: int, end: int, found: li
 def test_little_is_read_beyond_the_end() -> None:
     data = b"a line\n" * 1_000_000
     stream = io.BytesIO(data)
-    list(split(stream, 0, 1000))
+    list(split_lines(stream, 0, 1000))
     assert stream.tell() < 100_000
 
 

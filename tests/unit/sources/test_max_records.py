@@ -18,15 +18,15 @@ from holdfast.formats.text import Text
 from holdfast.leases.lease import Counts, Lease, Progress
 from holdfast.sinks.files.staging import FilesStager
 from holdfast.sources.objects import PLUGIN
-from holdfast.sources.objects.codecs.choice import codec_of
+from holdfast.sources.objects.codecs import codec_of
 from holdfast.sources.objects.config import CodecName
-from holdfast.sources.objects.reading import ObjectsRead
 from holdfast.sources.objects.source import ObjectsSource
+from holdfast.sources.objects.task_rows import ObjectRows
 from holdfast.spark.report import TaskReport
 from holdfast.spark.task import SinkTask, StageTask
 from holdfast.testing.flows import MemoryBucket
 from tests.unit.sources.shelf import Shelf
-from tests.unit.sources.test_compressions import packed
+from tests.unit.sources.test_compression import packed
 from tests.unit.sources.test_corrupt import LINES, ROWS, SCHEMA, _avro, _csv, _parquet
 
 MOST = 7_000
@@ -55,7 +55,7 @@ def _source(folder: Path, codec: CodecName, **settings: Any) -> tuple[ObjectsSou
 
 def _items(source: ObjectsSource, codec: CodecName, batch: Batch) -> tuple[list[int], int | None]:
     """Items of the batch's records, good and faulty, and where it was cut short."""
-    read = ObjectsRead([source._pieces(batch)], codec_of(codec, SCHEMA, 1 << 20), "auto", None)
+    read = ObjectRows([source.splits(batch)], codec_of(codec, SCHEMA, 1 << 20), "auto", None)
     items, cut = [], None
     for rows in read.rows(0):
         told = zip(rows.column(ITEM_COLUMN).to_pylist(), rows.column(FAULT_COLUMN).to_pylist(), strict=True)
@@ -137,7 +137,7 @@ def test_what_the_source_left_is_no_dead_letter_and_ends_the_batch(tmp_path: Pat
     (plan,) = source.plan([lease], Limits(max_records=MOST))
     assert isinstance(plan, Cut)
     batch = _batch(source, lease, plan)
-    read = ObjectsRead([source._pieces(batch)], codec_of("jsonl", SCHEMA, 1 << 20), "auto", None)
+    read = ObjectRows([source.splits(batch)], codec_of("jsonl", SCHEMA, 1 << 20), "auto", None)
     columns = {"value": "note"}
     task = StageTask([staged_batch(batch)], {"files": SinkTask(FilesStager(MemoryBucket(), Text()), columns)})
     (told,) = task(read.rows(0))

@@ -1,4 +1,4 @@
-"""The source `objects` on the node: what it finds, where it cuts, how pieces share tasks."""
+"""The source `objects` on the node: what it finds, where it cuts, how splits share tasks."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from holdfast.errors import BatchError, Refused, Unavailable
 from holdfast.flow.batch import Cut, Done, Limits
 from holdfast.leases.lease import Lease, Partition, Progress
 from holdfast.sources.objects import PLUGIN
-from holdfast.sources.objects.finding import Selection
-from holdfast.sources.objects.pieces import Piece, cut, pack
-from holdfast.sources.objects.places import FilePlace
+from holdfast.sources.objects.object_ref import FileRef
+from holdfast.sources.objects.scan_config import Selection
 from holdfast.sources.objects.source import ObjectsSource
+from holdfast.sources.objects.splits import Split, divide, pack
 
 
 def source_of(folder: Path, **settings: Any) -> ObjectsSource:
@@ -123,7 +123,7 @@ def test_a_folder_that_is_not_there_or_cannot_be_listed_is_an_error_and_not_empt
     with pytest.raises(Unavailable, match="not there"):
         list(missing.discover({}))
     put(tmp_path, "file")
-    with pytest.raises(Refused, match="no folder"):
+    with pytest.raises(Refused, match="not a folder"):
         source_of(tmp_path / "file").open()
     source_of(tmp_path).open()
 
@@ -210,27 +210,27 @@ def test_a_position_that_cannot_be_read_is_no_fresh_start(tmp_path: Path, positi
     (lease,) = leases(source)
     plan = planned(source, lease, position, Limits())
     assert isinstance(plan, BatchError)
-    assert "no byte offset" in str(plan)
+    assert "not a byte offset" in str(plan)
 
 
-# --- pieces --------------------------------------------------------------------------------------------------------
+# --- splits --------------------------------------------------------------------------------------------------------
 
 
-def whole(batch: str, start: int, end: int, *, gzipped: bool = False) -> Piece:
-    return Piece(batch, FilePlace("/in/a", end, 0), start, end, gzipped)
+def whole(batch: str, start: int, end: int, *, gzipped: bool = False) -> Split:
+    return Split(batch, FileRef("/in/a", end, 0), start, end, gzipped)
 
 
 @given(start=st.integers(0, 1000), length=st.integers(1, 1000), most=st.integers(1, 300))
 def test_pieces_cover_their_batch_without_gap_and_none_is_too_large(start: int, length: int, most: int) -> None:
-    pieces = cut(whole("b", start, start + length), most)
-    assert pieces[0].start == start
-    assert pieces[-1].end == start + length
-    assert all(one.end == other.start for one, other in itertools.pairwise(pieces))
-    assert max(piece.end - piece.start for piece in pieces) <= most
+    splits = divide(whole("b", start, start + length), most)
+    assert splits[0].start == start
+    assert splits[-1].end == start + length
+    assert all(one.end == other.start for one, other in itertools.pairwise(splits))
+    assert max(split.end - split.start for split in splits) <= most
 
 
 def test_a_gzipped_object_is_never_cut() -> None:
-    assert len(cut(whole("b", 0, 1000, gzipped=True), 10)) == 1
+    assert len(divide(whole("b", 0, 1000, gzipped=True), 10)) == 1
 
 
 batches = st.lists(st.tuples(st.integers(1, 5000), st.booleans()), max_size=30)
@@ -238,21 +238,21 @@ batches = st.lists(st.tuples(st.integers(1, 5000), st.booleans()), max_size=30)
 
 @given(sizes=batches, cores=st.integers(1, 8))
 def test_tasks_hold_every_piece_once_and_no_two_of_one_batch(sizes: list[tuple[int, bool]], cores: int) -> None:
-    pieces = [
-        cut(whole(f"b{number}", 0, size << 20, gzipped=gzipped), 64 << 20)
+    splits = [
+        divide(whole(f"b{number}", 0, size << 20, gzipped=gzipped), 64 << 20)
         for number, (size, gzipped) in enumerate(sizes)
     ]
-    packed = pack(pieces, cores)
-    assert sorted(piece for task in packed for piece in map(repr, task)) == sorted(
-        piece for batch in pieces for piece in map(repr, batch)
+    packed = pack(splits, cores)
+    assert sorted(split for task in packed for split in map(repr, task)) == sorted(
+        split for batch in splits for split in map(repr, batch)
     )
     assert all(task for task in packed)
     for task in packed:
-        assert len({piece.batch for piece in task}) == len(task)
+        assert len({split.batch for split in task}) == len(task)
 
 
 def test_equal_files_are_spread_evenly() -> None:
-    packed = pack([cut(whole(f"b{number}", 0, 100 << 20), 64 << 20) for number in range(8)], 2)
+    packed = pack([divide(whole(f"b{number}", 0, 100 << 20), 64 << 20) for number in range(8)], 2)
     assert [len(task) for task in packed] == [2] * 8
 
 

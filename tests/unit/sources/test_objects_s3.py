@@ -21,13 +21,12 @@ from holdfast.errors import BatchError, Refused, Unavailable
 from holdfast.flow.batch import Batch, Close, Cut, Done, Limits
 from holdfast.flow.source import AfterPublish
 from holdfast.leases.lease import Counts, History, Lease, Progress
-from holdfast.sources.objects import PLUGIN, ahead, finding_order, finding_s3, prefixes
-from holdfast.sources.objects.finding_order import Candidate, by_time
-from holdfast.sources.objects.finding_s3 import outermost
-from holdfast.sources.objects.pieces import Piece
-from holdfast.sources.objects.places import S3Place
-from holdfast.sources.objects.s3_site import partition_key
+from holdfast.sources.objects import PLUGIN, listing, prefix, read_ahead
+from holdfast.sources.objects.bucket import partition_key
+from holdfast.sources.objects.listing import Candidate, by_time, outermost
+from holdfast.sources.objects.object_ref import S3Ref
 from holdfast.sources.objects.source import ObjectsSource
+from holdfast.sources.objects.splits import Split
 from tests.unit.sources.shelf import Shelf
 
 DAY = 86_400.0
@@ -148,7 +147,7 @@ def test_an_error_in_the_middle_of_the_listing_is_no_end_of_it() -> None:
 
 
 def test_a_listing_that_chooses_nothing_for_long_gives_signs_of_life(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(finding_s3, "SIGN_OF_LIFE", 10)
+    monkeypatch.setattr(listing, "SIGN_OF_LIFE", 10)
     shelf = Shelf()
     shelf.put(*(f"{number}.tmp" for number in range(35)))
     assert list(shelf.source(bucket={"exclude_suffix": [".tmp"]}).discover({})) == [None] * 3
@@ -160,8 +159,8 @@ def test_a_listing_that_chooses_nothing_for_long_gives_signs_of_life(monkeypatch
 @given(times=st.lists(st.integers(0, 9), max_size=60), newest=st.booleans(), run=st.integers(1, 20))
 def test_any_listing_is_ordered_by_time_in_runs_of_any_size(times: list[int], newest: bool, run: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(finding_order, "RUN", run)
-        patch.setattr(finding_order, "MOST_RUNS", 3)
+        patch.setattr(listing, "SORT_RUN", run)
+        patch.setattr(listing, "MAX_SORT_RUNS", 3)
         found = [Candidate(f"{number:02}|ü", {"n": number}, float(time)) for number, time in enumerate(times)]
         ordered = [one for one in by_time(iter(found), newest=newest) if one is not None]
     assert ordered == sorted(found, key=lambda one: (-one.modified if newest else one.modified, one.key))
@@ -304,8 +303,8 @@ def test_an_object_that_was_overwritten_before_it_was_read_is_read_as_it_is_now(
     plan = planned(source, at(lease, None, attempts=1))
     version = [shelf.items["a"].etag, 6]
     assert plan == Cut({"offset": 0, "version": version}, {"offset": 6, "version": version}, last=True, size=6)
-    (piece,) = source._site.pieces(Batch("b", lease, source.name(lease), plan))
-    with piece.place.opened() as data:
+    (split,) = source.splits(Batch("b", lease, source.name(lease), plan))
+    with split.ref.opened() as data:
         assert data.read() == b"newer\n"
     assert planned(source, at(lease, plan.end)) == Done()
 
@@ -336,9 +335,9 @@ def test_an_object_that_vanished_is_an_error_and_a_server_that_is_down_is_not() 
 # --- bytes ---------------------------------------------------------------------------------------------------------
 
 
-def place(shelf: Shelf, data: bytes, key: str = "a") -> S3Place:
+def place(shelf: Shelf, data: bytes, key: str = "a") -> S3Ref:
     shelf.put(key, data=data)
-    return S3Place(shelf.access, key, len(data), shelf.items[key].etag)
+    return S3Ref(shelf.access, key, len(data), shelf.items[key].etag)
 
 
 def test_bytes_are_read_ahead_in_ranges_that_grow_and_a_place_can_be_sent_to_a_task() -> None:
@@ -411,11 +410,11 @@ def test_an_object_that_changes_while_it_is_read_is_an_error() -> None:
 def test_small_objects_are_fetched_several_at_a_time_and_an_error_waits_for_its_turn(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    shelf, count = Shelf(), 2 * ahead.AT_A_TIME
+    shelf, count = Shelf(), 2 * read_ahead.THREADS
     places = [place(shelf, f"{number}".encode(), f"k{number}") for number in range(count)]
-    large = place(shelf, b"x" * (ahead.SMALL + 1), "large")
+    large = place(shelf, b"x" * (read_ahead.SMALL_BYTES + 1), "large")
     del shelf.items["k3"]
-    all_of_them, get_object = threading.Barrier(ahead.AT_A_TIME, timeout=30), shelf.get_object
+    all_of_them, get_object = threading.Barrier(read_ahead.THREADS, timeout=30), shelf.get_object
 
     def together(**arguments: Any) -> Any:
         if arguments["Key"] != "large":
@@ -424,33 +423,33 @@ def test_small_objects_are_fetched_several_at_a_time_and_an_error_waits_for_its_
 
     monkeypatch.setattr(shelf, "get_object", together)
     read: list[bytes] = []
-    for (piece,) in ahead.fetched_ahead([Piece("b", one, 0, one.size) for one in [*places, large]]):
+    for (split,) in read_ahead.read_ahead([Split("b", one, 0, one.size) for one in [*places, large]]):
         try:
-            with piece.place.opened() as stream:
+            with split.ref.opened() as stream:
                 read.append(stream.read())
         except BatchError as error:
             read.append(str(error).encode())
     assert read == [
         b"s3://landing/k3 has vanished since it was found" if number == 3 else str(number).encode()
         for number in range(count)
-    ] + [b"x" * (ahead.SMALL + 1)]
+    ] + [b"x" * (read_ahead.SMALL_BYTES + 1)]
 
 
 def test_many_tiny_objects_share_turns_and_one_that_is_gone_spoils_none_of_the_others() -> None:
-    shelf, count = Shelf(), 4 * ahead.AT_A_TIME
-    pieces = [Piece("b", place(shelf, b"%d" % number, f"k{number}"), 0, 2) for number in range(count)]
-    middling = Piece("b", place(shelf, b"x" * (ahead.TINY + 1), "middling"), 0, 2)
+    shelf, count = Shelf(), 4 * read_ahead.THREADS
+    splits = [Split("b", place(shelf, b"%d" % number, f"k{number}"), 0, 2) for number in range(count)]
+    middling = Split("b", place(shelf, b"x" * (read_ahead.TINY_BYTES + 1), "middling"), 0, 2)
     del shelf.items["k4"]
-    asked, turns, gone = [*pieces[:5], middling, *pieces[5:]], [], []
-    for turn in ahead.fetched_ahead(asked):
-        turns.append([one.place.path for one in turn])
+    asked, turns, gone = [*splits[:5], middling, *splits[5:]], [], []
+    for turn in read_ahead.read_ahead(asked):
+        turns.append([one.ref.path for one in turn])
         for one in turn:
             try:
-                assert len(one.place.fetched()) == one.place.size
+                assert len(one.ref.fetched()) == one.ref.size
             except BatchError:
-                gone.append(one.place.path)
+                gone.append(one.ref.path)
     assert [len(turn) for turn in turns[:4]] == [2, 2, 1, 1]
-    assert [path for turn in turns for path in turn] == [one.place.path for one in asked]
+    assert [path for turn in turns for path in turn] == [one.ref.path for one in asked]
     assert gone == ["s3://landing/k4"]
 
 
@@ -537,8 +536,8 @@ def read(source: ObjectsSource, lease: Lease) -> tuple[list[str], Lease]:
     plan = planned(source, lease)
     assert isinstance(plan, Cut)
     assert not plan.last
-    pieces = source._site.pieces(Batch("b", lease, source.name(lease), plan))
-    return [piece.place.path.removeprefix("s3://landing/") for piece in pieces], at(lease, plan.end)
+    splits = source.splits(Batch("b", lease, source.name(lease), plan))
+    return [split.ref.path.removeprefix("s3://landing/") for split in splits], at(lease, plan.end)
 
 
 def test_a_prefix_is_read_deleted_and_closed_until_the_next_scan_which_finds_only_what_is_new() -> None:
@@ -566,14 +565,14 @@ def test_what_lies_above_a_prefix_is_read_without_what_is_below() -> None:
 
 
 def test_records_of_all_objects_of_a_prefix_have_items_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(prefixes, "MOST_OBJECTS", 2)
+    monkeypatch.setattr(prefix, "MAX_OBJECTS", 2)
     shelf = Shelf()
     shelf.put("a/1", "a/2", "a/3")
     source = by_prefix(shelf)
     lease, bases = leases(source)[1], []
     for _ in range(2):
         plan = planned(source, lease)
-        bases += [piece.base for piece in source._site.pieces(Batch("b", lease, source.name(lease), plan))]
+        bases += [split.base for split in source.splits(Batch("b", lease, source.name(lease), plan))]
         lease = at(lease, plan.end)
     assert bases == [0, 1 << 40, 2 << 40]
 

@@ -12,10 +12,18 @@ if TYPE_CHECKING:
 
 
 def build(config: ObjectsConfig) -> ObjectsSource:
-    """The source with these settings. Reads nothing yet."""
-    from holdfast.sources.objects.source import objects_source
+    """The source for these settings: of a folder, of buckets or of prefixes. Reads nothing yet."""
+    if config.folder is not None:
+        from holdfast.sources.objects.folder import FolderSource
 
-    return objects_source(config)
+        return FolderSource(config, config.folder)
+    if config.partition_by == "prefix":
+        from holdfast.sources.objects.prefix import PrefixSource
+
+        return PrefixSource(config)
+    from holdfast.sources.objects.bucket import BucketSource, CleanedBucketSource
+
+    return CleanedBucketSource(config) if config.deletes or config.tags else BucketSource(config)
 
 
 PLUGIN = Plugin("objects", ObjectsConfig, build, "Files of a folder or objects of buckets on S3, in many formats.")

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from holdfast.sources.objects.streams import Damaged, Stream
+from holdfast.sources.objects.object_ref import Damaged, Stream
 
 CHUNK = 8 << 20
 OVERRUN = 64 << 10
@@ -59,7 +59,7 @@ class LongLine:
     beginning: bytes
 
 
-def split(
+def split_lines(
     stream: Stream, start: int = 0, end: int = END_OF_STREAM, *, longest: int = 64 << 20, chunk: int = CHUNK
 ) -> Iterator[Lines | LongLine]:
     """The lines that begin in [start, end). The stream must stand one byte before `start`, or at 0."""
@@ -88,7 +88,7 @@ def split(
             tail = data
 
 
-def quoted_split(stream: Stream, *, longest: int = 64 << 20, chunk: int = CHUNK) -> Iterator[Lines | LongLine]:
+def split_quoted_lines(stream: Stream, *, longest: int = 64 << 20, chunk: int = CHUNK) -> Iterator[Lines | LongLine]:
     """The lines of a whole stream, where a line break between quotes is none. Raises `Damaged` if it ends in quotes."""
     data, at, scanned, quoted, skipping, ended = b"", 0, 0, 0, False, False
     while not ended:

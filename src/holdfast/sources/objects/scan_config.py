@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Annotated, Any, Literal, Self
 
@@ -12,9 +14,41 @@ from holdfast.config import Duration, Options, PositiveCount
 from holdfast.config.plugins import PLAIN_ERROR
 from holdfast.config.units import VALUE_ERROR
 from holdfast.s3.access import split_root
-from holdfast.sources.objects.finding import Selection
 
-MOST_TAGS = 10
+MAX_TAGS = 10
+
+
+class Selection:
+    """Which paths or keys are read. Raises `ValueError` for a pattern that is not valid."""
+
+    def __init__(self, include: Sequence[str], exclude: Sequence[str] = ()) -> None:
+        self._include = [_pattern(glob) for glob in include]
+        self._exclude = [_pattern(glob) for glob in exclude]
+
+    def __contains__(self, path: str) -> bool:
+        if not any(pattern.fullmatch(path) for pattern in self._include):
+            return False
+        return not any(pattern.fullmatch(path) for pattern in self._exclude)
+
+
+def _pattern(glob: str) -> re.Pattern[str]:
+    """The glob as an expression for whole paths: `*`, `?` and `[…]` stay in a name, `**/` is any folders or none."""
+    tokens = re.findall(r"\*\*/|\*\*|\*|\?|\[!?[^\]/]+\]|.", glob, re.DOTALL)
+    try:
+        return re.compile("".join(map(_translated, tokens)), re.DOTALL)
+    except re.error as error:
+        raise ValueError(f"{glob!r} is not a valid pattern: {error}") from error
+
+
+def _translated(token: str) -> str:
+    wildcards = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
+    if token in wildcards:
+        return wildcards[token]
+    if token.startswith("[") and len(token) > 1:
+        negated = token.startswith("[!")
+        inner = re.escape(token[2:-1] if negated else token[1:-1]).replace(r"\-", "-")
+        return f"(?!/)[{'^' if negated else ''}{inner}]"
+    return re.escape(token)
 
 
 def _check_patterns(patterns: tuple[str, ...]) -> tuple[str, ...]:
@@ -110,8 +144,8 @@ class Schedule(Options):
 
 
 def _tags(tags: dict[str, str]) -> dict[str, str]:
-    if not 1 <= len(tags) <= MOST_TAGS or not all(tags):
-        raise PydanticCustomError(PLAIN_ERROR, f"an object has 1 to {MOST_TAGS} tags, each with a name")
+    if not 1 <= len(tags) <= MAX_TAGS or not all(tags):
+        raise PydanticCustomError(PLAIN_ERROR, f"an object has 1 to {MAX_TAGS} tags, each with a name")
     return tags
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from holdfast.sources.objects.streams import Damaged, Stream
+from holdfast.sources.objects.object_ref import Damaged, Stream
 
 MOST_EXPANSION = 64
 """Snappy never packs better than about 21 to 1: a chunk that says it holds more is damaged, and needs no memory."""

@@ -19,8 +19,7 @@ from holdfast.formats.avro.writing import MAGIC, MARK_BYTES
 from holdfast.sources.objects.codecs.blocks import ENDS_TOO_EARLY, Forward
 from holdfast.sources.objects.codecs.codec import BlockCodec, Portion, Range
 from holdfast.sources.objects.codecs.typed import typed_rows
-from holdfast.sources.objects.places import RandomBytes
-from holdfast.sources.objects.streams import Damaged
+from holdfast.sources.objects.object_ref import Damaged, RandomBytes
 
 ROWS_OF_BLOCK = 1 << 20
 PORTION_ROWS = 8192

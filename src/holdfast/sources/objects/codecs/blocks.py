@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast.sources.objects.places import RandomBytes
-from holdfast.sources.objects.streams import Damaged
+from holdfast.sources.objects.object_ref import Damaged, RandomBytes
 
 READ_BYTES = 4 << 20
 ENDS_TOO_EARLY = "it ends too early"

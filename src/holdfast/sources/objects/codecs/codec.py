@@ -10,8 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from holdfast.flow.fault import Fault
-from holdfast.sources.objects.places import RandomBytes
-from holdfast.sources.objects.streams import Stream
+from holdfast.sources.objects.object_ref import RandomBytes, Stream
 
 Faults = Sequence[tuple[int, Fault]]
 

@@ -19,8 +19,8 @@ import pyarrow.csv
 from holdfast.errors import BatchError, Refused
 from holdfast.sources.objects.codecs.codec import Portion, StreamCodec
 from holdfast.sources.objects.codecs.lines import LineCodec
-from holdfast.sources.objects.lines import CHUNK, Lines, LongLine, quoted_split
-from holdfast.sources.objects.streams import Damaged, Stream
+from holdfast.sources.objects.lines import CHUNK, Lines, LongLine, split_quoted_lines
+from holdfast.sources.objects.object_ref import Damaged, Stream
 
 _ZONE = r":\d\d(\.\d+)?(Z|[+-]\d\d(:?\d\d)?)$"
 
@@ -35,7 +35,7 @@ class Csv(StreamCodec):
         self._parsed = {field.name: _parsed_as(field.type, field.name) for field in schema}
 
     def read(self, data: Stream, start: int, end: int) -> Iterator[Portion]:  # noqa: ARG002 - always all of it
-        found = quoted_split(data, longest=self._longest, chunk=self._chunk)
+        found = split_quoted_lines(data, longest=self._longest, chunk=self._chunk)
         first = next(found, None)
         if first is None:
             return

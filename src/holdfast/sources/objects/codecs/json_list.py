@@ -16,7 +16,7 @@ from holdfast.formats._lines import first_of_pairs
 from holdfast.sources.objects.codecs.codec import Portion, StreamCodec
 from holdfast.sources.objects.codecs.lines import Jsonl
 from holdfast.sources.objects.lines import BYTE_ORDER_MARK, KEPT_OF_LONG_LINE, Lines, LongLine, bounded
-from holdfast.sources.objects.streams import Damaged, Stream
+from holdfast.sources.objects.object_ref import Damaged, Stream
 
 CHUNK = 2 << 20
 _COMMA, _OPEN_LIST, _CLOSE_LIST = b",[]"

@@ -19,8 +19,8 @@ import pyarrow.json
 from holdfast.flow.fault import Fault, record_fault
 from holdfast.formats.json_types import parsed_schema
 from holdfast.sources.objects.codecs.codec import Portion, StreamCodec
-from holdfast.sources.objects.lines import Lines, LongLine, split
-from holdfast.sources.objects.streams import Stream
+from holdfast.sources.objects.lines import Lines, LongLine, split_lines
+from holdfast.sources.objects.object_ref import Stream
 
 TRIMMED = 64
 """White space around a JSON object that is looked for; a line with more is refused."""
@@ -41,7 +41,7 @@ class LineCodec(StreamCodec):
         """Items of the records, and the data columns. Raises `ValueError` if one of the lines is no record."""
 
     def read(self, data: Stream, start: int, end: int) -> Iterator[Portion]:
-        return self.portions(split(data, start, end, longest=self.longest))
+        return self.portions(split_lines(data, start, end, longest=self.longest))
 
     def portions(self, found: Iterable[Lines | LongLine]) -> Iterator[Portion]:
         """What becomes of these lines."""

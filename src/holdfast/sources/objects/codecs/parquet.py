@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterator
 from typing import Any
 
@@ -9,11 +10,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from holdfast.sources.objects.arrow_bytes import ArrowBytes
 from holdfast.sources.objects.codecs.codec import BlockCodec, Portion, Range
 from holdfast.sources.objects.codecs.typed import cast_rows
-from holdfast.sources.objects.places import RandomBytes
-from holdfast.sources.objects.streams import Damaged
+from holdfast.sources.objects.object_ref import Damaged, RandomBytes
 
 PORTION_ROWS = 8192
 
@@ -27,7 +26,7 @@ class Parquet(BlockCodec):
     def read(self, data: RandomBytes, extent: Range) -> Iterator[Portion]:
         try:
             file = pq.ParquetFile(
-                pa.PythonFile(ArrowBytes(data, extent.size), mode="r"),
+                pa.PythonFile(_ArrowFile(data, extent.size), mode="r"),
                 coerce_int96_timestamp_unit="us",
                 page_checksum_verification=True,
             )
@@ -63,3 +62,45 @@ def _begin(group: Any) -> int:
     columns = [group.column(number) for number in range(group.num_columns)]
     pages = [page for one in columns for page in (one.dictionary_page_offset, one.data_page_offset) if page]
     return min(pages, default=0)
+
+
+class _ArrowFile:
+    """An open object as Arrow wants a file. Closing it leaves the object open."""
+
+    closed = False
+
+    def __init__(self, data: RandomBytes, size: int) -> None:
+        self._data = data
+        self._size = size
+        self._offset = data.seek(0)
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._offset, io.SEEK_END: self._size}[whence]
+        self._offset = base + offset
+        return self._offset
+
+    def tell(self) -> int:
+        return self._offset
+
+    def read(self, size: int = -1) -> bytes:
+        self._data.seek(self._offset)
+        missing = self._size - self._offset if size < 0 else size
+        parts = []
+        # A plain file may return fewer bytes than it has.
+        while missing > 0 and (part := self._data.read(missing)):
+            parts.append(part)
+            missing -= len(part)
+            self._offset += len(part)
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def flush(self) -> None:
+        """Nothing is written."""
+
+    def close(self) -> None:
+        """The caller that opened the object closes it."""

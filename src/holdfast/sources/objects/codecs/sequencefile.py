@@ -21,8 +21,7 @@ from holdfast.sources.objects.codecs.blocks import ENDS_TOO_EARLY, Forward
 from holdfast.sources.objects.codecs.codec import BlockCodec, Portion, Range
 from holdfast.sources.objects.codecs.typed import cast_rows
 from holdfast.sources.objects.codecs.writables import decoder
-from holdfast.sources.objects.places import RandomBytes
-from holdfast.sources.objects.streams import Damaged
+from holdfast.sources.objects.object_ref import Damaged, RandomBytes
 
 COLUMNS = pa.schema([("key", pa.binary()), ("value", pa.binary())])
 RECORDS_OF_BLOCK = 1 << 20

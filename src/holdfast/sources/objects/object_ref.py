@@ -1,4 +1,4 @@
-"""Where an object is and how its bytes are read: a file of a folder, or an object of an S3 bucket. Picklable.
+"""References to objects, a file of a folder or an object of an S3 bucket, and the bytes behind them. Picklable.
 
 An object is read only as it was when it was found: a file by its size and time, an object on S3 by its ETag.
 """
@@ -19,74 +19,86 @@ if TYPE_CHECKING:
     from holdfast.s3.access import S3Access
 
 
+class Damaged(BatchError):
+    """The object itself is broken: truncated, altered, or not of the kind that the settings say."""
+
+
+class Stream(Protocol):
+    """Bytes in order."""
+
+    def read(self, size: int, /) -> bytes:
+        """Up to `size` bytes; none only at the end. Raises `BatchError` (`Damaged`) or `Unavailable`."""
+        ...
+
+
 class RandomBytes(Protocol):
-    """The bytes of an open object. Sequential reads are ahead of the reader; a seek may cost a request."""
+    """The bytes of an open object. Sequential reads are buffered ahead; a seek may cost a request."""
 
     def seek(self, offset: int, /) -> int:
         """Go to that byte, counted from the beginning. Reads nothing yet."""
 
     def read(self, size: int = -1, /) -> bytes:
-        """Up to so many bytes; none at the end only. Raises `BatchError` or `Unavailable`."""
+        """Up to `size` bytes; none only at the end. Raises `BatchError` or `Unavailable`."""
 
 
-class ObjectPlace(Protocol):
+class ObjectRef(Protocol):
     """An object as it was when it was found."""
 
     @property
     def path(self) -> str:
-        """For people: /folder/x.jsonl or s3://bucket/key."""
+        """For messages: /folder/x.jsonl or s3://bucket/key."""
 
     @property
     def size(self) -> int:
-        """Its bytes."""
+        """Size in bytes."""
 
     def check(self) -> None:
         """Raise `BatchError` if it has vanished or changed, where that costs no request; or `Unavailable`."""
 
     @property
-    def is_far(self) -> bool:
-        """Whether its first byte is waited for."""
+    def is_remote(self) -> bool:
+        """Whether reading it waits for a server."""
 
     def fetched(self) -> bytes:
-        """All its bytes, in the quickest way there is. Raises as `opened`; any thread may call this."""
+        """All its bytes, in the fastest way there is. Raises as `opened`. Thread-safe."""
 
     def opened(self) -> AbstractContextManager[RandomBytes]:
-        """Its bytes, which may be asked for until the block ends.
+        """Its bytes, which can be read until the block ends.
 
-        Raises `BatchError` if it has vanished or changed, `Unavailable` if that cannot be told now. Files are
-        looked at when the block begins and when it ends, objects on S3 with every request.
+        Raises `BatchError` if it has vanished or changed, `Unavailable` if it cannot be reached now. Files are
+        checked when the block begins and when it ends, objects on S3 with every request.
         """
 
 
 @dataclass(frozen=True, slots=True)
-class FilePlace:
+class FileRef:
     """A file."""
 
     path: str
     size: int
     mtime_ns: int
 
-    is_far = False
+    is_remote = False
 
     def fetched(self) -> bytes:
         with self.opened() as data:
             return data.read()
 
     def check(self) -> None:
-        with _told(self.path):
+        with _source_errors(self.path):
             self._compare(Path(self.path).stat())
 
     @contextmanager
     def opened(self) -> Iterator[RandomBytes]:
-        with _told(self.path):
-            file = Path(self.path).open("rb", buffering=0)  # noqa: SIM115 - the caller's errors are not ours
+        with _source_errors(self.path):
+            file = Path(self.path).open("rb", buffering=0)  # noqa: SIM115 - errors of the block are not translated
         with file:
-            self._look_at(file)
+            self._check_open(file)
             yield _FileBytes(self.path, file)
-            self._look_at(file)
+            self._check_open(file)
 
-    def _look_at(self, file: RawIOBase) -> None:
-        with _told(self.path):
+    def _check_open(self, file: RawIOBase) -> None:
+        with _source_errors(self.path):
             self._compare(os.fstat(file.fileno()))
 
     def _compare(self, now: os.stat_result) -> None:
@@ -98,24 +110,24 @@ class FilePlace:
 
 
 class _FileBytes:
-    """An open file. What its host cannot do is told as such, so that no codec takes it for damage of the object."""
+    """An open file. Errors of the host are raised as `Unavailable`, so that no codec takes them for damage."""
 
     def __init__(self, path: str, file: RawIOBase) -> None:
         self._path = path
         self._file = file
 
     def seek(self, offset: int, /) -> int:
-        with _told(self._path):
+        with _source_errors(self._path):
             return self._file.seek(offset)
 
     def read(self, size: int = -1, /) -> bytes:
-        with _told(self._path):
+        with _source_errors(self._path):
             return self._file.read(size) or b""
 
 
 @contextmanager
-def _told(path: str) -> Iterator[None]:
-    """Turn an error of the operating system into the source's, or into one of this object."""
+def _source_errors(path: str) -> Iterator[None]:
+    """Turn an error of the operating system into `Unavailable`, or into a `BatchError` of this object."""
     try:
         yield
     except FileNotFoundError:
@@ -126,22 +138,22 @@ def _told(path: str) -> Iterator[None]:
 
 
 @dataclass(frozen=True)
-class S3Place:
-    """An object of a bucket, in the version that has this ETag. Without slots, as the pieces that go to tasks."""
+class S3Ref:
+    """An object of a bucket, in the version that has this ETag. Without slots, as the splits that go to tasks."""
 
     access: S3Access
     key: str
     size: int
     etag: str
 
+    is_remote = True
+
     @property
     def path(self) -> str:
         return f"s3://{self.access.bucket}/{self.key}"
 
     def check(self) -> None:
-        """Every request tells."""
-
-    is_far = True
+        """Nothing to do: every request names the ETag."""
 
     def fetched(self) -> bytes:
         from holdfast.s3.client import client_of
@@ -154,9 +166,9 @@ class S3Place:
 
     @contextmanager
     def opened(self) -> Iterator[RandomBytes]:
-        from holdfast.sources.objects.s3_bytes import S3Bytes
+        from holdfast.sources.objects.s3_fetch import S3Fetch
 
-        data = S3Bytes(self.access, self.key, self.size, self.etag)
+        data = S3Fetch(self.access, self.key, self.size, self.etag)
         try:
             yield data
         finally:

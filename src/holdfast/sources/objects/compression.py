@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Literal
 
-from holdfast.sources.objects.streams import Damaged, Stream
+from holdfast.sources.objects.object_ref import Damaged, Stream
 
 Compression = Literal["none", "gzip", "zstd", "snappy", "bzip2"]
 

@@ -15,13 +15,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.errors import BatchError
-from holdfast.sources.objects import ahead
-from holdfast.sources.objects.codecs.choice import codec_of
+from holdfast.sources.objects import read_ahead
+from holdfast.sources.objects.codecs import codec_of
 from holdfast.sources.objects.config import CodecName
-from holdfast.sources.objects.pieces import Piece
-from holdfast.sources.objects.places import RandomBytes
-from holdfast.sources.objects.reading import ObjectsRead
-from holdfast.sources.objects.together import read_together
+from holdfast.sources.objects.object_ref import RandomBytes
+from holdfast.sources.objects.small_objects import read_small_objects
+from holdfast.sources.objects.splits import Split
+from holdfast.sources.objects.task_rows import ObjectRows
 
 SCHEMA = pa.schema([("id", pa.int64())])
 GOOD = (b'{"id":1}', b'{"id":22}', b"", b" ", b'{"id":3} ', '{"ä":1}'.encode())
@@ -43,7 +43,7 @@ class Held:
     path: str
     data: bytes
     vanished: bool = False
-    is_far = True
+    is_remote = True
 
     @property
     def size(self) -> int:
@@ -62,18 +62,18 @@ class Held:
         yield io.BytesIO(self.fetched())
 
 
-def piece(number: int, data: bytes, ending: str = "", *, vanished: bool = False) -> Piece:
-    return Piece(f"b{number}", Held(f"s3://b/{number}{ending}", data, vanished), 0, len(data), base=10 * number)
+def split(number: int, data: bytes, ending: str = "", *, vanished: bool = False) -> Split:
+    return Split(f"b{number}", Held(f"s3://b/{number}{ending}", data, vanished), 0, len(data), base=10 * number)
 
 
-def rows_of(read: ObjectsRead) -> list[Any]:
+def rows_of(read: ObjectRows) -> list[Any]:
     """All rows of all tasks, each as it is told of its batch."""
     found = [row for task in range(read.tasks) for portion in read.rows(task) for row in portion.to_pylist()]
     return sorted(found, key=lambda row: (row["_batch"], row["_item"]))
 
 
-def one_by_one(pieces: Sequence[Piece], codec: Any) -> list[Any]:
-    return rows_of(ObjectsRead([[one] for one in pieces], codec, "auto", None))
+def one_by_one(splits: Sequence[Split], codec: Any) -> list[Any]:
+    return rows_of(ObjectRows([[one] for one in splits], codec, "auto", None))
 
 
 @pytest.mark.parametrize(("name", "schema"), [("jsonl", None), ("jsonl", SCHEMA), ("newline", None)])
@@ -81,48 +81,52 @@ def one_by_one(pieces: Sequence[Piece], codec: Any) -> list[Any]:
 def test_what_is_read_together_is_what_each_gives_alone(
     name: CodecName, schema: pa.Schema | None, data: list[bytes]
 ) -> None:
-    codec, pieces = codec_of(name, schema, 1000), [piece(number, body) for number, body in enumerate(data)]
-    found = read_together(pieces, codec, "auto")
+    codec, splits = codec_of(name, schema, 1000), [split(number, body) for number, body in enumerate(data)]
+    found = read_small_objects(splits, codec, "auto")
     assert found is not None or not any(data)
     if found is None:
         return
-    told = {"_batch": [f"b{which}" for which in found.which], "_item": found.items, "_fault": [None] * len(found.items)}
+    system = {
+        "_batch": [f"b{index}" for index in found.indices],
+        "_item": found.items,
+        "_fault": [None] * len(found.items),
+    }
     columns = dict(zip(codec.schema.names, found.columns, strict=True))
-    assert pa.RecordBatch.from_pydict({**told, **columns}).to_pylist() == one_by_one(pieces, codec)
+    assert pa.RecordBatch.from_pydict({**system, **columns}).to_pylist() == one_by_one(splits, codec)
 
 
 @given(bodies(GOOD + BAD))
 def test_whatever_is_among_them_the_rows_are_those_that_each_gives_alone(data: list[bytes]) -> None:
     codec = codec_of("jsonl", None, 1000)
-    pieces = [piece(number, body) for number, body in enumerate(data * ahead.AT_A_TIME * 2)]
-    assert rows_of(ObjectsRead([pieces], codec, "auto", None)) == one_by_one(pieces, codec)
+    splits = [split(number, body) for number, body in enumerate(data * read_ahead.THREADS * 2)]
+    assert rows_of(ObjectRows([splits], codec, "auto", None)) == one_by_one(splits, codec)
 
 
 def test_plain_ones_are_read_together_with_the_empty_among_them() -> None:
-    pieces = [piece(0, b""), piece(1, b'{"id":1}\n{"id":2}'), piece(2, b""), piece(3, b'{"id":3}\n'), piece(4, b"")]
-    found = read_together(pieces, codec_of("jsonl", None, 1000), "auto")
+    splits = [split(0, b""), split(1, b'{"id":1}\n{"id":2}'), split(2, b""), split(3, b'{"id":3}\n'), split(4, b"")]
+    found = read_small_objects(splits, codec_of("jsonl", None, 1000), "auto")
     assert found is not None
-    assert found.which.tolist() == [1, 1, 3]
+    assert found.indices.tolist() == [1, 1, 3]
     assert found.items.tolist() == [10, 19, 30]
 
 
 @pytest.mark.parametrize(
     "odd",
     [
-        piece(1, b'\xef\xbb\xbf{"id":1}'),
-        piece(1, gzip.compress(b'{"id":1}')),
-        piece(1, b'{"id":1}', ".gz"),
-        piece(1, b'{"id":'),
-        piece(1, b'{"id":1}', vanished=True),
-        piece(1, b'{"note":"' + b"x" * 1000 + b'"}'),
+        split(1, b'\xef\xbb\xbf{"id":1}'),
+        split(1, gzip.compress(b'{"id":1}')),
+        split(1, b'{"id":1}', ".gz"),
+        split(1, b'{"id":'),
+        split(1, b'{"id":1}', vanished=True),
+        split(1, b'{"note":"' + b"x" * 1000 + b'"}'),
     ],
     ids=["mark", "packed", "said to be packed", "broken", "vanished", "too long"],
 )
-def test_one_that_is_not_plain_is_told_as_if_it_were_alone_and_its_company_is_read(odd: Piece) -> None:
+def test_one_that_is_not_plain_is_told_as_if_it_were_alone_and_its_company_is_read(odd: Split) -> None:
     codec = codec_of("jsonl", None, 1000)
-    company = [piece(number, b'{"id":%d}' % number) for number in range(4 * ahead.AT_A_TIME) if number != 1]
-    pieces = [odd, *company]
-    assert read_together(pieces, codec, "auto") is None
-    found = rows_of(ObjectsRead([pieces], codec, "auto", None))
-    assert found == one_by_one(pieces, codec)
+    company = [split(number, b'{"id":%d}' % number) for number in range(4 * read_ahead.THREADS) if number != 1]
+    splits = [odd, *company]
+    assert read_small_objects(splits, codec, "auto") is None
+    found = rows_of(ObjectRows([splits], codec, "auto", None))
+    assert found == one_by_one(splits, codec)
     assert len([row for row in found if row["_fault"] is None]) >= len(company)

@@ -11,20 +11,20 @@ from holdfast.s3.client import TRIES, Exists, Missing, client_of, error_code
 FIRST_RANGE = 256 << 10
 LARGEST_RANGE = 64 << 20
 READ_THROUGH = 256 << 10
-"""A gap up to this size is read and thrown away; beyond it another request is cheaper."""
-_OBJECTS_FAULT = {"AccessDenied", "InvalidObjectState", "AllAccessDisabled"}
-"""What a server says of one object it will not give out: it lies in an archive, or has permissions of its own."""
+"""A gap up to this size is read and discarded; beyond it another request is cheaper."""
+_OBJECT_ERRORS = {"AccessDenied", "InvalidObjectState", "AllAccessDisabled"}
+"""Error codes that concern one object: it is archived, or has permissions of its own."""
 
 
-class S3Bytes:
-    """A `RandomBytes`. Every request names the version, so that bytes of two versions are never mixed."""
+class S3Fetch:
+    """A `RandomBytes`. Every request names the ETag, so that bytes of two versions are never mixed."""
 
     def __init__(self, access: S3Access, key: str, size: int, etag: str) -> None:
         self._access, self._key, self._size, self._etag = access, key, size, etag
         self._at = 0
         self._body: Any = None
         self._left = 0
-        """Bytes of the current range that were not read yet."""
+        """Bytes of the current range that have not been read yet."""
         self._range = FIRST_RANGE
 
     def seek(self, offset: int, /) -> int:
@@ -48,17 +48,17 @@ class S3Bytes:
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def close(self) -> None:
-        """Give the connection back. Never raises."""
+        """Return the connection to its pool. Never raises."""
         self._drop()
 
     def _some(self, most: int) -> bytes:
-        """At least one byte. A connection that breaks is replaced by another that goes on at the same place."""
+        """At least one byte. A connection that breaks is replaced by another that continues at the same offset."""
         from botocore.exceptions import BotoCoreError
 
         broken: Exception | None = None
         for _ in range(TRIES):
             if not self._left:
-                self._ask(most)
+                self._request(most)
             try:
                 part = bytes(self._body.read(min(most, self._left)))
             except (BotoCoreError, OSError) as error:
@@ -70,13 +70,14 @@ class S3Bytes:
                     return part
                 broken = None
             self._drop()
-        raise Unavailable(f"cannot read {self._path}: {broken or 'the server sends fewer bytes than it said'}")
+        reason = broken or "the server sends fewer bytes than it announced"
+        raise Unavailable(f"cannot read {self._path}: {reason}")
 
-    def _ask(self, wanted: int) -> None:
+    def _request(self, wanted: int) -> None:
         self._drop()
         length = min(max(self._range, wanted), self._size - self._at)
         try:
-            answer = client_of(self._access).call(
+            response = client_of(self._access).call(
                 "get_object", Key=self._key, IfMatch=self._etag, Range=f"bytes={self._at}-{self._at + length - 1}"
             )
         except Missing:
@@ -85,19 +86,20 @@ class S3Bytes:
             raise BatchError(
                 f"{self._path} has changed since it was found: it has another ETag than {self._etag}"
             ) from None
-        except Unavailable as away:
-            if error_code(away.__cause__) in _OBJECTS_FAULT:
-                raise BatchError(str(away)) from away
+        except Unavailable as error:
+            if error_code(error.__cause__) in _OBJECT_ERRORS:
+                raise BatchError(str(error)) from error
             raise
-        if answer["ContentLength"] != length:
-            answer["Body"].close()
-            raise BatchError(f"{self._path}: asked for {length} bytes, the server sends {answer['ContentLength']}")
-        self._body, self._left = answer["Body"], length
+        if response["ContentLength"] != length:
+            response["Body"].close()
+            sent = response["ContentLength"]
+            raise BatchError(f"{self._path}: {length} bytes were requested, and the server sends {sent}")
+        self._body, self._left = response["Body"], length
         self._range = min(2 * length, LARGEST_RANGE)
 
     def _drop(self) -> None:
         if self._body is not None:
-            # A body that was read to its end has given its connection back by itself.
+            # A body that was read to its end has returned its connection already.
             if self._left:
                 self._body.close()
             self._body, self._left = None, 0

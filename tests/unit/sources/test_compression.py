@@ -14,7 +14,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from holdfast.formats._streams import compressed
-from holdfast.sources.objects.compressions import (
+from holdfast.sources.objects.compression import (
     SNAPPY_MAGIC,
     Compression,
     Peeked,
@@ -22,8 +22,8 @@ from holdfast.sources.objects.compressions import (
     compression_of,
     unpacked,
 )
+from holdfast.sources.objects.object_ref import Damaged
 from holdfast.sources.objects.snappy import crc32c
-from holdfast.sources.objects.streams import Damaged
 
 
 def packed(data: bytes, kind: str) -> bytes:

@@ -1,4 +1,4 @@
-"""Records of dead letters as rows again, by the codec of the settings."""
+"""Rebuilds rows from the records that dead letters keep, by the codec of the settings."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from holdfast.errors import Refused
 from holdfast.flow.fault import COLUMNS
 from holdfast.flow.letter import Letter
 from holdfast.sources.objects.config import LINE_CODECS, ObjectsConfig
-from holdfast.sources.objects.cutting import Cutting
 from holdfast.sources.objects.lines import END_OF_STREAM
+from holdfast.sources.objects.planner import ObjectPlanner
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -23,17 +23,17 @@ if TYPE_CHECKING:
 JSON_CODECS = ("jsonl", "json")
 
 
-class RecordsOfLetters:
-    """A letter keeps the text of a record, or JSON of its columns."""
+class RecordRebuilder:
+    """A `Rebuilder`. A letter keeps the text of a record, or JSON of its columns."""
 
     keeps = None
 
-    def __init__(self, cutting: Cutting, config: ObjectsConfig) -> None:
-        self._cutting = cutting
+    def __init__(self, planner: ObjectPlanner, config: ObjectsConfig) -> None:
+        self._planner = planner
         self._config = config
 
     def fields(self) -> StructType:
-        return self._cutting.columns()
+        return self._planner.columns()
 
     def refusal(self, letter: Letter) -> str | None:
         codec = self._config.codec
@@ -43,9 +43,9 @@ class RecordsOfLetters:
 
     def row(self, letter: Letter) -> Any:
         try:
-            codec = self._of_json if letter.form == COLUMNS else self._of_text
-        except Refused as wrong:
-            raise ValueError(str(wrong)) from wrong
+            codec = self._json_codec if letter.form == COLUMNS else self._text_codec
+        except Refused as refused:
+            raise ValueError(str(refused)) from refused
         items, columns = 0, list[Any]()
         for portion in codec.read(io.BytesIO(letter.record() + b"\n"), 0, END_OF_STREAM):
             if portion.faults:
@@ -58,18 +58,18 @@ class RecordsOfLetters:
         return pa.RecordBatch.from_arrays(columns, schema=codec.schema)
 
     @cached_property
-    def _of_text(self) -> Any:
+    def _text_codec(self) -> Any:
         codec = self._config.codec
         return self._codec("jsonl" if codec in JSON_CODECS else codec)
 
     @cached_property
-    def _of_json(self) -> Any:
+    def _json_codec(self) -> Any:
         return self._codec("jsonl")
 
     def _codec(self, name: Any) -> Codec:
         from pyspark.sql.pandas.types import to_arrow_schema
 
-        from holdfast.sources.objects.codecs.choice import codec_of
+        from holdfast.sources.objects.codecs import codec_of
 
         schema = None if self._config.schema_ is None else to_arrow_schema(self.fields(), timezone="UTC")
         return codec_of(name, schema, self._config.max_line_bytes)

@@ -1,0 +1,215 @@
+"""Listings of buckets, page by page, and the order in which listed objects become partitions.
+
+By time, objects are sorted on disk: memory holds one run of them at most.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import json
+import re
+import tempfile
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import IO, Any
+
+from holdfast.buckets.root import S3Reach, access_of
+from holdfast.errors import Refused
+from holdfast.leases.lease import Json, Partition
+from holdfast.s3.access import S3Access
+from holdfast.s3.client import Denied, client_of
+from holdfast.sources.objects.config import ObjectsConfig
+from holdfast.sources.objects.scan_config import BucketSettings, Selection
+
+RESPONSE_TIMEOUT = 15.0
+"""Seconds. Requests are sent while the node plans, and must not hold up its heartbeat."""
+SIGN_OF_LIFE = 1000
+"""Objects in a row that were not selected, after which the listing yields a sign of life."""
+SORT_RUN = 20_000
+MAX_SORT_RUNS = 64
+"""Files that are open at a time while sorting; beyond it they are merged into one."""
+_INTERNAL = re.compile(r"(?:^|/)_holdfast/")
+_WILDCARD = re.compile(r"[*?\[]")
+
+
+@dataclass(frozen=True, slots=True)
+class ListedObject:
+    """An object as it was listed."""
+
+    key: str
+    size: int
+    etag: str
+    modified: float
+
+
+class BucketListing:
+    """The selected objects of one bucket."""
+
+    def __init__(self, access: S3Access, bucket: BucketSettings, config: ObjectsConfig) -> None:
+        include = config.include if bucket.include is None else bucket.include
+        prefixes = bucket.include_prefix or [_WILDCARD.split(pattern, maxsplit=1)[0] for pattern in include]
+        self.access = access
+        self.prefixes = outermost(prefixes)
+        self._selection = Selection(include, config.exclude if bucket.exclude is None else bucket.exclude)
+        self._suffixes = bucket.exclude_suffix
+        self._times = bucket if bucket.given else config
+
+    def check(self) -> None:
+        """Raise `Refused` if listing is not permitted, `Unavailable` if the server does not respond."""
+        try:
+            client_of(self.access).call("list_objects_v2", Prefix=self.prefixes[0], MaxKeys=1)
+        except Denied as denied:
+            raise Refused(str(denied)) from denied
+
+    def objects(self, now: float) -> Iterator[ListedObject | None]:
+        """The selected objects in order of keys; None now and then while none is selected.
+
+        `now` is when the scan began. Raises `Unavailable`: an error is not the end of the listing.
+        """
+        start, end = self._times.window(now)
+        passed = 0
+        for prefix in self.prefixes:
+            for listed in objects_below(self.access, prefix):
+                if self._selects(listed) and start <= listed.modified < end:
+                    passed = 0
+                    yield listed
+                else:
+                    passed += 1
+                    if passed % SIGN_OF_LIFE == 0:
+                        yield None
+
+    def below(self, prefix: str, *, deep: bool) -> Iterator[ListedObject]:
+        """The selected objects below a prefix, as of now; without `deep` not those in folders below it."""
+        start, end = self._times.window(time.time())
+        for listed in objects_below(self.access, prefix, deep=deep):
+            if self._selects(listed) and start <= listed.modified < end:
+                yield listed
+
+    def _selects(self, listed: ListedObject) -> bool:
+        key = listed.key
+        if key.endswith(self._suffixes) or _INTERNAL.search(key) or key not in self._selection:
+            return False
+        # Tools leave empty objects like this to show an empty folder.
+        return bool(listed.size) or not key.endswith("/")
+
+
+class BucketListings:
+    """The listings of a pipeline's buckets, and access to buckets that only its rows still name."""
+
+    def __init__(self, config: ObjectsConfig) -> None:
+        self._reach = config.s3 or S3Reach()
+        self._access: dict[str, S3Access] = {}
+        self._listings = {
+            bucket.bucket: BucketListing(self.access(bucket.bucket), bucket, config) for bucket in config.buckets
+        }
+
+    def __iter__(self) -> Iterator[BucketListing]:
+        return iter(self._listings.values())
+
+    def of(self, bucket: str) -> BucketListing | None:
+        return self._listings.get(bucket)
+
+    def access(self, bucket: str) -> S3Access:
+        if bucket not in self._access:
+            self._access[bucket] = access_of(f"s3://{bucket}", self._reach, RESPONSE_TIMEOUT)[0]
+        return self._access[bucket]
+
+    def check(self) -> None:
+        """As `BucketListing.check`, for all buckets."""
+        for listing in self:
+            listing.check()
+
+
+def objects_below(access: S3Access, prefix: str, *, deep: bool = True) -> Iterator[ListedObject]:
+    """The objects below a prefix, sorted, page by page; without `deep` not those in folders below it."""
+    delimiter = {} if deep else {"Delimiter": "/"}
+    for entry in client_of(access).pages("list_objects_v2", "Contents", Prefix=prefix, **delimiter):
+        yield ListedObject(entry["Key"], entry["Size"], entry["ETag"], entry["LastModified"].timestamp())
+
+
+def prefixes_below(access: S3Access, prefix: str, depth: int) -> Iterator[tuple[str, bool]]:
+    """Folders `depth` levels below the prefix, with True: all that is below them counts.
+
+    The folders above them come with False: only the objects directly in them count.
+    """
+    if not depth:
+        yield prefix, True
+        return
+    yield prefix, False
+    for folder in client_of(access).pages("list_objects_v2", "CommonPrefixes", Prefix=prefix, Delimiter="/"):
+        if not _INTERNAL.search(folder["Prefix"]):
+            yield from prefixes_below(access, folder["Prefix"], depth - 1)
+
+
+def outermost(prefixes: Sequence[str]) -> list[str]:
+    """The prefixes, sorted, without those that begin with another of them."""
+    kept: list[str] = []
+    for prefix in sorted(prefixes):
+        if not kept or not prefix.startswith(kept[-1]):
+            kept.append(prefix)
+    return kept
+
+
+# --- order ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """An object or prefix that may become a partition."""
+
+    key: str
+    spec: dict[str, Json]
+    modified: float
+    incarnation: str = ""
+
+    def partition(self) -> Partition:
+        return Partition(self.key, spec=self.spec, incarnation=self.incarnation)
+
+
+def by_time(found: Iterable[Candidate | None], *, newest: bool) -> Iterator[Candidate | None]:
+    """The candidates, oldest or newest first; those of the same time by key. None is a sign of life."""
+    sign = -1.0 if newest else 1.0
+    with ExitStack() as files:
+        runs: list[IO[str]] = []
+        rows: list[list[Any]] = []
+        for count, candidate in enumerate(found):
+            if candidate is not None:
+                rows.append([sign * candidate.modified, candidate.key, candidate.spec, candidate.incarnation])
+            if count % SORT_RUN == SORT_RUN - 1:
+                yield None
+            if len(rows) == SORT_RUN:
+                runs.append(_written(sorted(rows, key=_order), files))
+                rows = []
+            if len(runs) == MAX_SORT_RUNS:
+                merged = _written(_merged(runs), files)
+                for run in runs:
+                    run.close()
+                runs = [merged]
+        ordered = heapq.merge(sorted(rows, key=_order), _merged(runs), key=_order)
+        for modified, key, spec, incarnation in ordered:
+            yield Candidate(key, spec, sign * modified, incarnation)
+
+
+def _order(row: list[Any]) -> tuple[float, str]:
+    return row[0], row[1]
+
+
+def _merged(runs: Iterable[IO[str]]) -> Iterator[list[Any]]:
+    return heapq.merge(*map(_read, runs), key=_order)
+
+
+def _written(rows: Iterable[list[Any]], files: ExitStack) -> IO[str]:
+    run = files.enter_context(tempfile.TemporaryFile("w+", encoding="ascii", prefix="holdfast-"))  # noqa: SIM115
+    rows = iter(rows)
+    while portion := list(itertools.islice(rows, 1000)):
+        run.writelines(f"{json.dumps(row)}\n" for row in portion)
+    return run
+
+
+def _read(run: IO[str]) -> Iterator[list[Any]]:
+    run.seek(0)
+    for line in run:
+        yield json.loads(line)
