@@ -7,6 +7,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
+from holdfast.buckets.sink_root import SinkRoot, staged_files
 from holdfast.errors import LeaseLost, StagedDataGone, Unavailable
 from holdfast.flow import names
 from holdfast.flow.batch import Batch, Name
@@ -20,7 +21,6 @@ from holdfast.leases import transitions
 from holdfast.leases.lease import Lease
 from holdfast.leases.store import Outcome, Swap
 from holdfast.leases.writes import FencedWrites
-from holdfast.sinks.files import sink as files_sink
 from holdfast.sinks.files.sink import FilesSink
 from tests.simulation.mutation import Put, mutant
 
@@ -202,7 +202,7 @@ def a_staging_name_has_neither_batch_nor_token(put: Put) -> None:
 
 @mutant()
 def a_sweep_deletes_what_a_row_names(put: Put) -> None:
-    put(FilesSink, "_pending_files", lambda self, lease: [])
+    put(SinkRoot, "_named_files", lambda self, lease: [])
 
 
 @mutant(start=3647)
@@ -245,4 +245,4 @@ def _cleaning_up_what_is_lost() -> Callable[..., None]:
 
 def _publish_at_once(sink: Any, receipt: Any) -> None:
     with suppress(Unavailable):
-        sink._bucket.publish(files_sink._staged_files(receipt))
+        sink._bucket.publish(staged_files(receipt))

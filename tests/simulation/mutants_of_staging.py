@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
-from holdfast.buckets.ownership import OwnedRoot
+from holdfast.buckets.sink_root import SinkRoot
 from holdfast.config import sinks as sink_settings
 from holdfast.flow import engine
 from holdfast.flow.engine import TaskEnd
@@ -97,7 +97,7 @@ def letters_of_a_partition_that_is_replaced_are_sent(put: Put) -> None:
 
 @mutant_of_test("tests/unit/sinks/opensearch/test_sink.py::test_a_root_of_dead_letters_belongs_to_one_sink", NO_ROOTS)
 def a_root_has_no_owner(put: Put) -> None:
-    put(OwnedRoot, "claim", lambda _self, _pipeline, *, alone: None)
+    put(SinkRoot, "claim", lambda _self, _pipeline, *, alone: None)
 
 
 @mutant_of_test("tests/unit/config/test_roots.py::test_two_pipelines_never_share_a_root", NO_ROOTS)

@@ -162,7 +162,7 @@ def test_dead_letters_wait_for_the_end_of_their_portion_and_not_of_their_batch(m
         desk.staging.expect(BATCH, ())
         for item in (start + 7, start + 3, start):
             desk.staging.bury(BATCH, [(item, record_fault("bad", b"x" * 200))])
-        assert sum(letters._waiting_bytes for letters in desk.staging._letters.values()) < 2000
+        assert sum(letters.waiting_bytes for letters in desk.staging._letters._batches.values()) < 2000
     (letters,) = desk.staging.finish(BATCH)["files"]
     assert (letters["rows"], letters["first"], letters["last"]) == (30, 0, 97)
 

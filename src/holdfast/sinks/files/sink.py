@@ -7,21 +7,19 @@ created. Runs in the simulator as it is, over a simulated bucket.
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Sequence
-from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
-from holdfast.buckets.bucket import Bucket, Published, StagedFile
-from holdfast.buckets.ownership import OwnedRoot
+from holdfast.buckets.bucket import Bucket, StagedFile
+from holdfast.buckets.sink_root import SinkRoot, staged_files
 from holdfast.errors import BatchError, Halt, Refused, StagedDataGone, Unavailable
 from holdfast.finalize.output import Finalizes
 from holdfast.flow.batch import Batch, Name
 from holdfast.flow.letter import LetterBox
 from holdfast.flow.manifest import Manifest, decode_manifest, manifest_of
-from holdfast.flow.names import manifest_key, staged_token, staging_folder
+from holdfast.flow.names import manifest_key
 from holdfast.flow.sink import (
     KeepsLetters,
     KeepsStaged,
@@ -55,18 +53,16 @@ class FilesSink(Sink, StagesByBatch, Witness, KeepsStaged, PublishesFiles, Resta
         self._bucket = bucket
         self._stager = stager
         self._finalizing = finalizing
-        self._root = OwnedRoot(bucket, name)
-        self._files_done = 0
+        self._root = SinkRoot(bucket, name, self.progress)
 
     def open(self, pipeline: str, *, durable: bool) -> str:
-        verdict = self._bucket.probe()
-        self._root.claim(pipeline, alone=not durable)
+        verdict = self._root.open(pipeline, durable=durable)
         if not durable and next(self._bucket.keys("_holdfast/commits/"), None) is not None:
             raise Refused(
                 f"the root of sink {self.name!r} has commits of an earlier run, and the store in_memory has forgotten "
                 "them; everything would be written twice. Use a durable store, for example `sqlite`, or a new root"
             )
-        return verdict.text
+        return verdict
 
     def close(self) -> None:
         self._root.close()
@@ -127,72 +123,32 @@ class FilesSink(Sink, StagesByBatch, Witness, KeepsStaged, PublishesFiles, Resta
         )
 
     def sweep(self, taken: Sequence[tuple[Lease, Name]]) -> None:
-        self._bucket.together([partial(self._sweep, lease, name) for lease, name in taken])
-
-    def _sweep(self, lease: Lease, name: Name) -> None:
-        # What cannot be deleted now is garbage that nobody sees; the next owner tries again.
-        with suppress(Unavailable):
-            self._discard(self._stale(lease, name))
-
-    def _stale(self, lease: Lease, name: Name) -> list[Json]:
-        named = {_place(file["staged"]) for file in self._pending_files(lease)}
-        return [
-            handle
-            for place, handle in self._bucket.staged_under(staging_folder(name))
-            if staged_token(name, place) < lease.token and _place(handle) not in named
-        ]
-
-    def _pending_files(self, lease: Lease) -> list[dict[str, Json]]:
-        receipt = (lease.commit.receipts or {}).get(self.name)
-        return [] if receipt is None else list(receipt["files"])
+        self._root.sweep(taken)
 
     def publish(self, publications: Sequence[Publication]) -> list[PublishResult]:
         return self._bucket.together([partial(self._publish, publication) for publication in publications])
 
     def _publish(self, publication: Publication) -> PublishResult:
-        files = _staged_files(publication.receipt)
+        files = staged_files(publication.receipt)
         try:
             self._witnessed(publication, files)
-            for portion in self._bucket.portions(files):
-                self._make_visible(portion)
+            self._root.publish(files)
         except (Halt, StagedDataGone, Unavailable) as trouble:
             return trouble
         return None
-
-    def _make_visible(self, files: Sequence[StagedFile]) -> None:
-        for file, now in zip(files, self._bucket.publish(files), strict=True):
-            if now is Published.FOREIGN:
-                raise Halt(f"another object is at the committed key {file.key}; it was not touched")
-            if now is Published.GONE:
-                raise StagedDataGone(f"the staged data of {file.key} is gone")
-        self._did(len(files))
-
-    def _did(self, files: int) -> None:
-        """So many files more are seen to; small commits add up before that is told."""
-        self._files_done += files
-        if self._files_done >= self._bucket.portion:
-            self._files_done = 0
-            self.progress()
 
     def _witnessed(self, publication: Publication, files: Sequence[StagedFile]) -> None:
         """The commit's manifest is in the bucket and says what the receipt says; else nothing may become visible."""
         manifest = manifest_of(publication.lease, publication.name, publication.receipt)
         # Data that vanished before the manifest exists can be made again freely, so look before it is written. The
         # manifest itself is read only where it must exist already: most commits are published once, by who made them.
-        if not self._is_staged(files):
+        if not self._root.are_staged(files):
             if not self._agreeing(manifest):
                 raise StagedDataGone(f"staged data of commit {manifest.commit_id} is gone")
             return
         key = manifest_key(publication.name, manifest.sequence)
         if not self._bucket.create(key, manifest.encode()) and not self._agreeing(manifest):
             raise Halt(f"manifest {key} is gone again")
-
-    def _is_staged(self, files: Sequence[StagedFile]) -> bool:
-        for portion in self._bucket.portions(files):
-            if not all(self._bucket.has_staged(portion)):
-                return False
-            self._did(len(portion))
-        return True
 
     def _agreeing(self, manifest: Manifest) -> bool:
         """Whether the manifest exists. Raises `Halt` when there is another one in its place."""
@@ -216,19 +172,4 @@ class FilesSink(Sink, StagesByBatch, Witness, KeepsStaged, PublishesFiles, Resta
         return {**fresh, "token": publication.receipt["token"]}
 
     def discard_staged(self, publications: Sequence[Publication]) -> None:
-        handles = [file.handle for told in publications for file in _staged_files(told.receipt)]
-        with suppress(Unavailable):  # a later owner's sweep finds them
-            self._discard(handles)
-
-    def _discard(self, handles: Sequence[Json]) -> None:
-        for portion in self._bucket.portions(handles, 10):
-            self._bucket.discard(portion)
-            self._did(len(portion))
-
-
-def _staged_files(receipt: Json) -> list[StagedFile]:
-    return [StagedFile(file["staged"], file["key"], file["sha256"], file["size"]) for file in receipt["files"]]
-
-
-def _place(handle: Json) -> str:
-    return json.dumps(handle, sort_keys=True)
+        self._root.discard_staged(publications)

@@ -6,21 +6,21 @@ than its first is closed and another one begun.
 
 from __future__ import annotations
 
-import uuid
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from holdfast.buckets.bucket import Bucket, StagedWriter
+from holdfast.buckets.bucket import Bucket
+from holdfast.buckets.staged_file import OpenFile, StagingAttempt
+from holdfast.deadletters.staging import LetterFiles
 from holdfast.errors import Refused, Unavailable
-from holdfast.flow.fault import Fault, dead_letter, record_fault
+from holdfast.flow.fault import Fault, record_fault
 from holdfast.flow.format import Format, Formats
-from holdfast.flow.names import dead_letter_key, staging_key
 from holdfast.flow.source import ITEM_COLUMN
 from holdfast.flow.staging import Room, StagedBatch, Stager, Staging
 from holdfast.formats._objects import raw_records
@@ -28,7 +28,6 @@ from holdfast.leases.lease import Json
 from holdfast.sinks.files.blocks import Blocks
 from holdfast.sinks.files.books import Books
 from holdfast.sinks.files.layout import Layout
-from holdfast.sinks.files.openfile import OpenFile
 
 MAX_BUFFERED_BYTES = 128 << 20
 """What one task's open files may keep in memory together."""
@@ -79,13 +78,14 @@ class FilesStaging(Staging):
 
     def __init__(self, stager: FilesStager) -> None:
         self._stager = stager
-        self._attempt = uuid.uuid4().hex
-        self._parts = 0
+        self._attempt = StagingAttempt(stager.bucket)
         # Least recently used first, by batch and place.
         self._open: OrderedDict[tuple[str, str], _Place] = OrderedDict()
         self._expected: set[tuple[str, str]] = set()
         """What is open and gets rows next."""
-        self._letters: dict[str, _Letters] = {}
+        self._letters = LetterFiles(
+            self._attempt, MAX_WAITING_LETTERS, lambda batch: self._books_of(batch).opens_letters()
+        )
         self._books: dict[str, Books] = {}
         self._broken: dict[str, Exception] = {}
         self._waiting = 0
@@ -105,8 +105,7 @@ class FilesStaging(Staging):
 
     def expect(self, batch: StagedBatch, places: Collection[str]) -> None:
         self._expected = {key for place in places if (key := (batch.id, place)) in self._open}
-        if batch.id in self._letters:
-            self._letters[batch.id].relieve()
+        self._letters.flush_if_many(batch)
 
     def _parted(self, batch: StagedBatch, chosen: Format, items: Any, rows: Any) -> tuple[Any, Any, int]:
         """Rows that the format can hold, and how many it cannot: those are dead letters."""
@@ -124,9 +123,7 @@ class FilesStaging(Staging):
 
     def bury(self, batch: StagedBatch, faults: Sequence[tuple[int, Fault]]) -> None:
         self._check(batch)
-        if batch.id not in self._letters:
-            self._letters[batch.id] = _Letters(batch, self._staged, self._books_of(batch))
-        self._letters[batch.id].write(faults)
+        self._letters.write(batch, faults)
 
     def room(self, batch: StagedBatch) -> Room:
         def is_open(place: str) -> bool:
@@ -140,10 +137,9 @@ class FilesStaging(Staging):
         keys = [key for key in self._open if key[0] == batch.id]
         for some in (keys[at : at + CLOSED_TOGETHER] for at in range(0, len(keys), CLOSED_TOGETHER)):
             self._close_together(batch, [self._open.pop(key) for key in some])
-        if (letters := self._letters.pop(batch.id, None)) is not None:
-            letters.close()
+        letters = self._letters.finish(batch)
         books = self._books.pop(batch.id, None)
-        return {"files": [] if books is None else books.entries}
+        return {"files": [*([] if books is None else books.entries), *letters]}
 
     def _close_together(self, batch: StagedBatch, places: Sequence[_Place]) -> None:
         with ExitStack() as metering:
@@ -152,16 +148,14 @@ class FilesStaging(Staging):
             files = [file for one in places if (file := one.end()) is not None]
             closed = self._stager.bucket.close_all([file.end() for file in files])
         for file, told in zip(files, closed, strict=True):
-            self._books_of(batch).closed(file.told(told))
+            self._books_of(batch).closed(file.entry(told))
 
     def abandon(self, batch: StagedBatch) -> None:
-        ending: list[_Place | _Letters] = [self._open.pop(key) for key in list(self._open) if key[0] == batch.id]
-        if (letters := self._letters.pop(batch.id, None)) is not None:
-            ending.append(letters)
-        for files in ending:
-            with suppress(Exception), self._metered(files) if isinstance(files, _Place) else nullcontext():
+        for files in [self._open.pop(key) for key in list(self._open) if key[0] == batch.id]:
+            with suppress(Exception), self._metered(files):
                 files.forget()
                 files.close()
+        self._letters.abandon(batch)
         books = self._books.pop(batch.id, None)
         with suppress(Unavailable):
             self._stager.bucket.discard([] if books is None else [file["staged"] for file in books.entries])
@@ -169,7 +163,7 @@ class FilesStaging(Staging):
     def _place(self, batch: StagedBatch, place: str, chosen: Format) -> _Place:
         key = (batch.id, place)
         if key not in self._open:
-            self._open[key] = _Place(self._stager, batch, place, chosen, self._staged, self._books_of(batch))
+            self._open[key] = _Place(self._stager, batch, place, chosen, self._attempt, self._books_of(batch))
         self._open.move_to_end(key)
         return self._open[key]
 
@@ -183,11 +177,6 @@ class FilesStaging(Staging):
         """Raise what went wrong behind the batch's back."""
         if batch.id in self._broken:
             raise self._broken[batch.id]
-
-    def _staged(self, batch: StagedBatch, key: str) -> StagedWriter:
-        self._parts += 1
-        place = staging_key(batch.name, batch.token, batch.id, f"{self._attempt}-{self._parts}")
-        return self._stager.bucket.stage(place, key)
 
     def _keep_bounds(self, latest: tuple[str, str]) -> None:
         # Rows of a batch come together unless a processor mixed them, so the one used longest ago is mostly complete.
@@ -223,9 +212,6 @@ class FilesStaging(Staging):
             self._broken[key[0]] = error
 
 
-Stage = Callable[[StagedBatch, str], StagedWriter]
-
-
 class _Place:
     """Files of one batch and one place: at most one is open."""
 
@@ -235,14 +221,14 @@ class _Place:
         batch: StagedBatch,
         place: str,
         chosen: Format,
-        stage: Stage,
+        attempt: StagingAttempt,
         books: Books,
     ) -> None:
         self._stager = stager
         self._batch = batch
         self._place = place
         self._format = chosen
-        self._stage = stage
+        self._attempt = attempt
         self._books = books
         self._blocks = Blocks()
         self._file: OpenFile | None = None
@@ -311,60 +297,9 @@ class _Place:
             self._books.opens(self._place)
         self._is_counted = False
         key = self._stager.layout.key(batch.name, batch.generation, first, self._format.extension, self._place)
-        file = OpenFile(self._stage(batch, key), key, first, self._place)
+        file = OpenFile(self._attempt.stage(batch, key), key, first, self._place)
         file.writer = self._format.open(file, schema)
         return file
-
-    def _close_file(self) -> None:
-        if self._file is not None:
-            file, self._file = self._file, None
-            self._books.closed(file.close())
-
-
-class _Letters:
-    """Dead letters of one batch. They wait to be put in order: rows of a portion come one place after another."""
-
-    def __init__(self, batch: StagedBatch, stage: Stage, books: Books) -> None:
-        self._batch = batch
-        self._stage = stage
-        self._books = books
-        self._file: OpenFile | None = None
-        self._waiting: list[tuple[int, bytes]] = []
-        self._waiting_bytes = 0
-
-    def write(self, faults: Sequence[tuple[int, Fault]]) -> None:
-        batch = self._batch
-        for item, fault in faults:
-            line = dead_letter(batch.pipeline, batch.key, item, fault)
-            self._waiting.append((item, line))
-            self._waiting_bytes += len(line)
-
-    def relieve(self) -> None:
-        """All letters of a portion have come: hand them over if they are many."""
-        if self._waiting_bytes > MAX_WAITING_LETTERS:
-            self._flush()
-
-    def close(self) -> None:
-        self._flush()
-        self._close_file()
-
-    def forget(self) -> None:
-        """Letters that wait are not needed any more."""
-        self._waiting.clear()
-
-    def _flush(self) -> None:
-        if not self._waiting:
-            return
-        lines, self._waiting, self._waiting_bytes = sorted(self._waiting), [], 0
-        first = lines[0][0]
-        if self._file is not None and first < self._file.first:
-            self._close_file()
-        if self._file is None:
-            self._books.opens_letters()
-            key = dead_letter_key(self._batch.name, self._batch.generation, first)
-            self._file = OpenFile(self._stage(self._batch, key), key, first)
-        for item, line in lines:
-            self._file.write_line(item, line)
 
     def _close_file(self) -> None:
         if self._file is not None:

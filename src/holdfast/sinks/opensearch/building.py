@@ -9,10 +9,10 @@ from holdfast.errors import UsageError
 from holdfast.sinks.opensearch.access import Access, AwsAccess, Tls
 from holdfast.sinks.opensearch.bulk_request import Target
 from holdfast.sinks.opensearch.config import WORDS, OpenSearchConfig
+from holdfast.sinks.opensearch.dead_letter_index import LettersToIndex
 from holdfast.sinks.opensearch.documents import Form
 from holdfast.sinks.opensearch.index_setup import Setup
 from holdfast.sinks.opensearch.indexes import IndexName, index_name_of
-from holdfast.sinks.opensearch.letters import LettersToFiles, LettersToIndex
 from holdfast.sinks.opensearch.sink import OpenSearchSink
 from holdfast.sinks.opensearch.staging import OpenSearchStager, Pace
 from holdfast.sinks.opensearch.templates import Template
@@ -23,7 +23,7 @@ def sink_of(name: str, config: OpenSearchConfig) -> OpenSearchSink:
     access, letters = access_of(config), config.dead_letters
     bucket = None if letters.file is None else bucket_of(letters.file, letters.s3)
     target = Target(access, Template(config.index).constant, config.pipeline, config.version is not None)
-    kept = LettersToIndex(name, letters.index) if bucket is None else LettersToFiles(bucket)
+    kept = LettersToIndex(name, letters.index) if bucket is None else bucket
     stager = OpenSearchStager(target, form_of(config), kept, _pace_of(config))
     return OpenSearchSink(name, stager, _setup_of(name, config, access), bucket)
 

@@ -1,18 +1,31 @@
-"""Dead letters in an index: to be looked at, fetched, and marked as sent again."""
+"""Dead letters in an index: written by tasks, listed, fetched, and marked when they were sent again."""
 
 from __future__ import annotations
 
+import base64
 import datetime as dt
+import hashlib
+import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from typing import Any, TypeVar
 
-from holdfast.errors import BatchError, SinkUnavailable
-from holdfast.flow.letter import Letter, LetterBox, LetterId, letter_of
-from holdfast.sinks.opensearch.access import Access
-from holdfast.sinks.opensearch.letters import document_id
+import numpy as np
+import pyarrow as pa
 
+from holdfast.deadletters.staging import LetterStaging
+from holdfast.errors import BatchError, SinkUnavailable
+from holdfast.flow.fault import ROW, Fault, dead_letter
+from holdfast.flow.letter import Letter, LetterBox, LetterId, letter_of
+from holdfast.flow.staging import StagedBatch
+from holdfast.leases.lease import Json
+from holdfast.sinks.opensearch.access import Access
+from holdfast.sinks.opensearch.bulk_body import Body, Entries
+from holdfast.sinks.opensearch.indexes import index_name_of
+
+SENT_TOGETHER = 500
 AT_ONCE = 1000
 _PROPERTIES = {
     "place": {"type": "keyword"},
@@ -28,6 +41,72 @@ _PROPERTIES = {
 }
 
 _Result = TypeVar("_Result")
+Send = Callable[[Body], None]
+
+
+def letters_index(pipeline: str) -> str:
+    """Where a pipeline's dead letters go unless the settings say otherwise."""
+    return index_name_of(f"{pipeline}-deadletters")
+
+
+def letter_id(sink: str, batch: StagedBatch, item: int, fault: Fault) -> LetterId:
+    """The same for the same letter, and another one for one that comes of sending a record again.
+
+    A record that became several rows may have several letters, told apart by what they hold.
+    """
+    named = f"{batch.key}\0{batch.incarnation}\0{batch.name.label}\0{fault.raw if fault.form == ROW else ''}"
+    digest = hashlib.blake2b(named.encode("utf-8", "surrogatepass"), digest_size=15).digest()
+    return LetterId(f"{sink}.{base64.urlsafe_b64encode(digest).decode()}", item)
+
+
+def document_id(letter: LetterId) -> str:
+    """The letter's document in its index."""
+    return f"{letter.place}.{letter.number}"
+
+
+@dataclass(frozen=True)
+class LettersToIndex:
+    """How letters go to an index. Picklable."""
+
+    sink: str
+    index: str | None = None
+    """`<pipeline>-deadletters` unless given."""
+
+    def begin(self, send: Send) -> LetterStaging:
+        return _IndexedLetters(self.sink, self.index, send)
+
+
+class _IndexedLetters(LetterStaging):
+    """Each letter is a document whose id is its origin, so that one that is written twice is there once."""
+
+    def __init__(self, sink: str, index: str | None, send: Send) -> None:
+        self._sink = sink
+        self._index = index
+        self._send = send
+
+    def write(self, batch: StagedBatch, faults: Sequence[tuple[int, Fault]]) -> None:
+        index = self._index or letters_index(batch.pipeline)
+        for at in range(0, len(faults), SENT_TOGETHER):
+            some = faults[at : at + SENT_TOGETHER]
+            lines = [self._entry(batch, item, fault) for item, fault in some]
+            borders = np.concatenate([[0], np.cumsum([len(line) for line in lines])]).astype(np.int64)
+            items = np.array([item for item, _ in some], np.int64)
+            texts = pa.array([fault.raw or "" for _, fault in some]).cast(pa.binary())
+            self._send(Body([Entries(batch, b"".join(lines), borders, items, texts)], letters=index))
+
+    def finish(self, batch: StagedBatch) -> list[dict[str, Json]]:  # noqa: ARG002 - the sender waits for all of a batch
+        return []
+
+    def abandon(self, batch: StagedBatch) -> None:
+        """What was sent stays: it is written again, under the same id."""
+
+    def _entry(self, batch: StagedBatch, item: int, fault: Fault) -> bytes:
+        identity = letter_id(self._sink, batch, item, fault)
+        action = json.dumps({"index": {"_id": document_id(identity)}}).encode()
+        told = json.loads(dead_letter(batch.pipeline, batch.key, item, fault))
+        now = dt.datetime.now(dt.UTC).isoformat(timespec="milliseconds")
+        letter = {**told, "sink": self._sink, "at": now, "place": identity.place, "number": identity.number}
+        return b"%s\n%s\n" % (action, json.dumps(letter, ensure_ascii=False).encode("utf-8", "backslashreplace"))
 
 
 class IndexLetters(LetterBox):

@@ -14,14 +14,13 @@ from contextlib import suppress
 from dataclasses import replace
 from urllib.parse import urlsplit
 
-from holdfast.buckets.bucket import Bucket, Published, StagedFile
-from holdfast.buckets.ownership import OwnedRoot
+from holdfast.buckets.bucket import Bucket
+from holdfast.buckets.sink_root import SinkRoot, staged_files
 from holdfast.deadletters.letter_files import FileLetters
 from holdfast.errors import Halt, Refused, SinkUnavailable, StagedDataGone, Unavailable
 from holdfast.events import DocumentsIndexed, Event, Unreachable
 from holdfast.flow.batch import Batch, Name
 from holdfast.flow.letter import LetterBox
-from holdfast.flow.names import staged_token, staging_folder
 from holdfast.flow.pipeline import ReportsEvents
 from holdfast.flow.sink import (
     KeepsLetters,
@@ -37,10 +36,9 @@ from holdfast.flow.sink import (
 from holdfast.leases.lease import Json, Lease
 from holdfast.observe.addresses import allowed, resolved
 from holdfast.sinks.opensearch.bulk_sender import LONGEST_PAUSE
-from holdfast.sinks.opensearch.dead_letter_index import IndexLetters
+from holdfast.sinks.opensearch.dead_letter_index import IndexLetters, LettersToIndex, letters_index
 from holdfast.sinks.opensearch.document_ids import check_apart
 from holdfast.sinks.opensearch.index_setup import Setup
-from holdfast.sinks.opensearch.letters import LettersToIndex, letters_index
 from holdfast.sinks.opensearch.outage_reports import TroubleListener
 from holdfast.sinks.opensearch.staging import OpenSearchStager
 
@@ -58,7 +56,7 @@ class OpenSearchSink(
         self._stager = stager
         self._setup = setup
         self._bucket = bucket
-        self._root = None if bucket is None else OwnedRoot(bucket, name, "root of the dead letters")
+        self._root = None if bucket is None else SinkRoot(bucket, name, self.progress, "root of the dead letters")
         self._pipeline = ""
         self._heard: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self._listening = threading.Lock()
@@ -68,12 +66,10 @@ class OpenSearchSink(
         self._pipeline = pipeline
         _check_addresses(self._setup.access.hosts)
         verdict = self._setup.apply()
-        if self._bucket is None or self._root is None:
+        if self._root is None:
             self._indexed_letters(pipeline).prepare()
             return verdict
-        probed = self._bucket.probe()
-        self._root.claim(pipeline, alone=not durable)
-        return f"{verdict}; dead letters: {probed.text}"
+        return f"{verdict}; dead letters: {self._root.open(pipeline, durable=durable)}"
 
     def close(self) -> None:
         if self._root is not None:
@@ -126,18 +122,15 @@ class OpenSearchSink(
         return [self._publish(publication) for publication in publications]
 
     def _publish(self, publication: Publication) -> PublishResult:
-        files = _staged_files(publication.receipt)
-        if not files or self._bucket is None:
-            return None if not files else Halt(f"sink {self.name!r} has dead letters in files, and no place for them")
+        files = staged_files(publication.receipt)
+        if not files:
+            return None
+        if self._root is None:
+            return Halt(f"sink {self.name!r} has dead letters in files, but its settings name no folder for them")
         try:
-            told = self._bucket.publish(files)
-        except Unavailable as away:
-            return away
-        for file, now in zip(files, told, strict=True):
-            if now is Published.FOREIGN:
-                return Halt(f"another object is at the key of dead letters {file.key}; it was not touched")
-            if now is Published.GONE:
-                return StagedDataGone(f"the staged dead letters of {file.key} are gone")
+            self._root.publish(files)
+        except (Halt, StagedDataGone, Unavailable) as trouble:
+            return trouble
         return None
 
     def mend(self, publication: Publication, fresh: Json) -> Json:
@@ -145,28 +138,12 @@ class OpenSearchSink(
         return {**fresh, "token": publication.receipt["token"]}
 
     def discard_staged(self, publications: Sequence[Publication]) -> None:
-        handles = [file.handle for told in publications for file in _staged_files(told.receipt)]
-        if handles and self._bucket is not None:
-            with suppress(Unavailable):
-                self._bucket.discard(handles)
+        if self._root is not None:
+            self._root.discard_staged(publications)
 
     def sweep(self, taken: Sequence[tuple[Lease, Name]]) -> None:
-        for lease, name in taken if self._bucket is not None else ():
-            with suppress(Unavailable):
-                self._sweep(lease, name)
-
-    def _sweep(self, lease: Lease, name: Name) -> None:
-        assert self._bucket is not None
-        receipt = (lease.commit.receipts or {}).get(self.name) or {"files": []}
-        named = [file["staged"] for file in receipt["files"]]
-        staged = self._bucket.staged_under(staging_folder(name))
-        self._bucket.discard(
-            [handle for place, handle in staged if staged_token(name, place) < lease.token and handle not in named]
-        )
-
-
-def _staged_files(receipt: Json) -> list[StagedFile]:
-    return [StagedFile(file["staged"], file["key"], file["sha256"], file["size"]) for file in receipt["files"]]
+        if self._root is not None:
+            self._root.sweep(taken)
 
 
 def _check_addresses(hosts: Sequence[str]) -> None:

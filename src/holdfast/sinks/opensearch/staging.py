@@ -12,6 +12,9 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
+from holdfast.buckets.bucket import Bucket
+from holdfast.buckets.staged_file import StagingAttempt
+from holdfast.deadletters.staging import LetterFiles, LetterStaging
 from holdfast.errors import Unavailable
 from holdfast.flow.fault import Fault
 from holdfast.flow.staging import StagedBatch, Stager, Staging
@@ -20,11 +23,15 @@ from holdfast.sinks.opensearch.bulk_body import OpenBody
 from holdfast.sinks.opensearch.bulk_request import Poster, Target
 from holdfast.sinks.opensearch.bulk_sender import Sender
 from holdfast.sinks.opensearch.concurrency import AdaptiveLimit
+from holdfast.sinks.opensearch.dead_letter_index import LettersToIndex
 from holdfast.sinks.opensearch.document_ids import Numbers
 from holdfast.sinks.opensearch.documents import ORIGIN, Form
 from holdfast.sinks.opensearch.fields import MADE, VALUE
-from holdfast.sinks.opensearch.letters import LettersToFiles, LettersToIndex
 from holdfast.sinks.opensearch.outage_reports import TroubleAddress
+
+MAX_WAITING_LETTERS = 8 << 20
+"""Bytes of a batch's dead letters that may wait in memory. Refusals come late and in any order: the more of them are
+sorted at a time, the fewer files they become."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +49,8 @@ class Pace:
 class OpenSearchStager(Stager):
     target: Target
     form: Form
-    letters: LettersToFiles | LettersToIndex
+    letters: Bucket | LettersToIndex
+    """Where dead letters go: to files in a bucket, or to an index."""
     pace: Pace = field(default_factory=Pace)
     trouble: TroubleAddress | None = None
     """Where the node listens while a task waits for the cluster."""
@@ -85,7 +93,7 @@ class OpenSearchStaging(Staging):
         poster = Poster(stager.target, pace.concurrency)
         tell = (lambda _reason: None) if stager.trouble is None else stager.trouble.tell
         self._sender = Sender(poster, self._limit, pace.concurrency, pace.patience, tell)
-        self._letters = stager.letters.begin(self._sender.send)
+        self._letters = _letter_staging(stager.letters, self._sender)
         self._numbers: defaultdict[str, Numbers] = defaultdict(Numbers)
         self._refused: defaultdict[str, int] = defaultdict(int)
 
@@ -99,6 +107,7 @@ class OpenSearchStaging(Staging):
                 self._letters.write(batch, faults)
                 unfit += len(faults)
         self._bury_refused(batch)
+        self._letters.flush_if_many(batch)
         return unfit
 
     def bury(self, batch: StagedBatch, faults: Sequence[tuple[int, Fault]]) -> None:
@@ -144,3 +153,9 @@ class OpenSearchStaging(Staging):
             self._letters.write(batch, refused)
             self._refused[batch.id] += len(refused)
         return bool(refused)
+
+
+def _letter_staging(letters: Bucket | LettersToIndex, sender: Sender) -> LetterStaging:
+    if isinstance(letters, LettersToIndex):
+        return letters.begin(sender.send)
+    return LetterFiles(StagingAttempt(letters), MAX_WAITING_LETTERS)

@@ -7,13 +7,14 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
+from holdfast.buckets.local import LocalBucket
 from holdfast.config import Secret
 from holdfast.errors import UsageError
 from holdfast.registry import Registry
 from holdfast.sinks.opensearch import PLUGIN
 from holdfast.sinks.opensearch.building import access_of, form_of
 from holdfast.sinks.opensearch.config import OpenSearchConfig
-from holdfast.sinks.opensearch.letters import LettersToFiles, LettersToIndex, letters_index
+from holdfast.sinks.opensearch.dead_letter_index import LettersToIndex, letters_index
 from holdfast.sinks.opensearch.templates import Template
 
 
@@ -62,7 +63,7 @@ def test_a_data_stream_creates() -> None:
 
 def test_letters_may_go_to_files(tmp_path: Any) -> None:
     sink = PLUGIN.build("search", config(dead_letters={"file": tmp_path}), Registry.installed())
-    assert isinstance(sink.stager().letters, LettersToFiles)
+    assert isinstance(sink.stager().letters, LocalBucket)
 
 
 def test_the_authority_is_read_by_the_node(tmp_path: Any) -> None:

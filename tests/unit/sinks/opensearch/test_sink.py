@@ -12,6 +12,8 @@ import pytest
 
 from holdfast.buckets.bucket import StagedFile
 from holdfast.buckets.local import LocalBucket
+from holdfast.buckets.staged_file import StagingAttempt
+from holdfast.deadletters.staging import LetterFiles
 from holdfast.errors import BatchError, Halt, Refused, SinkUnavailable, StagedDataGone
 from holdfast.events import DocumentsIndexed
 from holdfast.flow.batch import Name
@@ -23,7 +25,7 @@ from holdfast.sinks.files.sink import FilesSink
 from holdfast.sinks.opensearch.building import sink_of
 from holdfast.sinks.opensearch.bulk_body import Body
 from holdfast.sinks.opensearch.config import OpenSearchConfig
-from holdfast.sinks.opensearch.letters import LettersToFiles, LettersToIndex, letter_id
+from holdfast.sinks.opensearch.dead_letter_index import LettersToIndex, letter_id
 from holdfast.sinks.opensearch.sink import OpenSearchSink
 from holdfast.testing.flows import MemoryBucket
 from tests.unit.sinks.opensearch.door import Doors
@@ -42,7 +44,7 @@ def part(**told: Any) -> dict[str, Any]:
 
 
 def letter_file(bucket: MemoryBucket, *items: int, batch: StagedBatch = BATCH) -> dict[str, Any]:
-    letters = LettersToFiles(bucket).begin(lambda _body: None)
+    letters = LetterFiles(StagingAttempt(bucket), 1000)
     for item in items:
         letters.write(batch, [(item, record_fault("why", b"{}"))])
     (file,) = letters.finish(batch)
@@ -123,7 +125,7 @@ def test_letters_are_one_file_named_by_the_lowest_item_and_published_once() -> N
     for _ in range(2):
         assert sink.publish([publication(file)]) == [None]
     lines = [json.loads(line) for line in (bucket.read(file["key"]) or b"").splitlines()]
-    assert [line["origin"]["item"] for line in lines] == [40, 7, 9]
+    assert [line["origin"]["item"] for line in lines] == [7, 9, 40]
     sink.discard_staged([publication(file)])
     assert not list(bucket.staged_under(""))
 

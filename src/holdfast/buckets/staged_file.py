@@ -1,24 +1,41 @@
-"""One staged file, and what its receipt says of it."""
+"""Files that a task stages: names that no other attempt has, and each file's entry in the receipt."""
 
 from __future__ import annotations
 
+import uuid
 from typing import Any
 
-from holdfast.buckets.bucket import StagedWriter
+from holdfast.buckets.bucket import Bucket, StagedWriter
 from holdfast.flow.format import FormatWriter
+from holdfast.flow.names import staging_key
+from holdfast.flow.staging import StagedBatch
 from holdfast.leases.lease import Json
 
 
-class OpenFile:
-    """Open for rows of a format, or for lines."""
+class StagingAttempt:
+    """One attempt of one task: the files that it stages have names that no other attempt can have."""
 
-    def __init__(self, raw: StagedWriter, key: str, first: int, place: str = "") -> None:
+    def __init__(self, bucket: Bucket) -> None:
+        self.bucket = bucket
+        self._id = uuid.uuid4().hex
+        self._files = 0
+
+    def stage(self, batch: StagedBatch, key: str) -> StagedWriter:
+        """Open a staged file of the batch that will get the final key `key`."""
+        self._files += 1
+        return self.bucket.stage(staging_key(batch.name, batch.token, batch.id, f"{self._id}-{self._files}"), key)
+
+
+class OpenFile:
+    """A staged file that is open for rows of a format, or for lines."""
+
+    def __init__(self, raw: StagedWriter, key: str, first: int, output_folder: str = "") -> None:
         self.first = first
         self.size = 0
         self.writer: FormatWriter | None = None
         self._raw = raw
         self._key = key
-        self._place = place
+        self._output_folder = output_folder
         self._last = first
         self._rows = 0
 
@@ -33,7 +50,7 @@ class OpenFile:
             self.writer.flush()
 
     def write(self, data: Any) -> int:
-        """What the format's writer calls."""
+        """Called by the format's writer."""
         written = self._raw.write(data)
         self.size += written
         return written
@@ -51,17 +68,17 @@ class OpenFile:
         self.write(line)
 
     def end(self) -> StagedWriter:
-        """Write the end of the file. Answers what is left to be closed; `told` follows with what closing answered."""
+        """Write the end of the file. Returns the writer that is left to be closed; `entry` takes what that returns."""
         if self.writer is not None:
             self.writer.close()
         return self._raw
 
     def close(self) -> dict[str, Json]:
-        """End and close it. Answers its entry in the receipt."""
-        return self.told(self.end().close())
+        """End and close the file. Returns its entry in the receipt."""
+        return self.entry(self.end().close())
 
-    def told(self, closed: tuple[Json, int, str]) -> dict[str, Json]:
-        """Its entry in the receipt."""
+    def entry(self, closed: tuple[Json, int, str]) -> dict[str, Json]:
+        """The file's entry in the receipt, with the handle, size and SHA-256 that closing has returned."""
         handle, size, sha256 = closed
         entry = {
             "staged": handle,
@@ -72,4 +89,4 @@ class OpenFile:
             "first": self.first,
             "last": self._last,
         }
-        return entry | ({"place": self._place} if self._place else {})
+        return entry | ({"place": self._output_folder} if self._output_folder else {})
