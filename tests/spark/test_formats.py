@@ -10,7 +10,7 @@ import pytest
 
 from holdfast.errors import Refused
 from holdfast.flow.format import Format
-from holdfast.formats import _parquet, _streams, avro, orc
+from holdfast.formats import _compression, _parquet, avro, orc
 from holdfast.formats.avro import Avro
 from holdfast.formats.jsonl import Jsonl
 from holdfast.formats.orc import Orc
@@ -41,7 +41,7 @@ def write(folder: Path, form: Format, rows: pa.RecordBatch) -> str:
     return str(path)
 
 
-@pytest.mark.parametrize("compression", get_args(_streams.Compression))
+@pytest.mark.parametrize("compression", get_args(_compression.Compression))
 def test_spark_reads_text(spark: SparkSession, tmp_path: Path, compression: Any) -> None:
     path = write(tmp_path, Text(compression=compression), kafka_rows(LINES))
     assert sorted(row.value.encode() for row in spark.read.text(path).collect()) == sorted(LINES)

@@ -1,4 +1,4 @@
-"""Whether messages are JSON: most of them are judged many at once, by Arrow's parser."""
+"""JSON by Arrow's parser: which messages are JSON, many checked at once, and which types the parser can read."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json
 
+from holdfast.errors import Refused
 from holdfast.formats._arrays import content, has_byte, lengths
-from holdfast.formats._lines import chained
+from holdfast.formats._framing import chained
 
 _FEW = 32
 """Up to so many are judged one by one: asking Arrow's parser costs as much as a few dozen messages."""
@@ -104,3 +105,25 @@ def _refused(word: str) -> NoReturn:
 
 # Numbers are not made: they may have more digits than Python takes.
 _PYTHON = json.JSONDecoder(parse_constant=_refused, parse_int=len, parse_float=len)
+
+
+# --- types ---------------------------------------------------------------------------------------------------------
+
+
+def parsed_schema(schema: pa.Schema) -> pa.Schema:
+    """The columns as the parser reads them; each can be cast to its type in `schema`. Raises `Refused` otherwise."""
+    return pa.schema([field.with_type(_parsed_as(field.type, field.name)) for field in schema])
+
+
+def _parsed_as(kind: Any, column: str) -> Any:
+    types = pa.types
+    if types.is_date32(kind):
+        return pa.string()
+    if types.is_struct(kind):
+        return pa.struct([field.with_type(_parsed_as(field.type, column)) for field in kind])
+    if types.is_list(kind):
+        return pa.list_(kind.value_field.with_type(_parsed_as(kind.value_type, column)))
+    plain = (types.is_integer, types.is_floating, types.is_boolean, types.is_string, types.is_timestamp)
+    if any(is_kind(kind) for is_kind in (*plain, types.is_decimal)):
+        return kind
+    raise Refused(f"schema: column {column} cannot be read from JSON as {kind}; use another type, such as STRING")

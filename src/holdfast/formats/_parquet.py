@@ -9,8 +9,8 @@ from pydantic import Field
 
 from holdfast.config import ByteSize, Options
 from holdfast.flow.format import FormatWriter, RawWriter
-from holdfast.formats._groups import GroupedFile
-from holdfast.formats._streams import LeftOpen
+from holdfast.formats._compression import LeftOpen
+from holdfast.formats._row_groups import GroupedFile
 
 READ_ROWS = 8192
 FAST_LEVELS = {"zstd": 1, "gzip": 1}

@@ -14,11 +14,11 @@ from holdfast.config import AddedLater
 from holdfast.errors import BatchError
 from holdfast.flow.format import Format, FormatWriter, RawWriter
 from holdfast.flow.kafka_columns import OFFSET, VALUE
+from holdfast.formats._compression import SUFFIXES, CompressedOptions, Compression, Stream, compressed
+from holdfast.formats._decompression import decompressed
 from holdfast.formats._faults import YEARS, either, not_utf8, reasons_at, text_faults
-from holdfast.formats._lines import chained, split
+from holdfast.formats._framing import chained, split
 from holdfast.formats._messages import NOT_TAKEN_OUT, portions
-from holdfast.formats._streams import SUFFIXES, CompressedOptions, Compression, Stream, compressed
-from holdfast.formats._unpacking import decompressed
 from holdfast.registry import Plugin
 
 NAME = "jsonl"
@@ -103,7 +103,7 @@ class JsonlFile(FormatWriter):
 
     def write(self, rows: Any) -> None:
         from holdfast.formats._arrays import binary
-        from holdfast.formats._objects import json_objects
+        from holdfast.formats._json_objects import json_objects
 
         for part in portions(rows):
             lines = binary(json_objects(part)) if self._not_json is None else self._lines(binary(part.column(VALUE)))

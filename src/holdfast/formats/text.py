@@ -14,10 +14,10 @@ from pydantic import Field, field_validator, model_validator
 from holdfast.errors import BatchError
 from holdfast.flow.format import Format, FormatWriter, RawWriter
 from holdfast.flow.kafka_columns import VALUE
-from holdfast.formats._lines import ESCAPE, Escapes, chained, holds, prefixed, split, without_prefix
+from holdfast.formats._compression import SUFFIXES, CompressedOptions, Compression, Stream, compressed
+from holdfast.formats._decompression import decompressed
+from holdfast.formats._framing import ESCAPE, Escapes, chained, holds, prefixed, split, without_prefix
 from holdfast.formats._messages import IS_NULL, NOT_TAKEN_OUT, Tombstones, portions, value_of, wants_messages
-from holdfast.formats._streams import SUFFIXES, CompressedOptions, Compression, Stream, compressed
-from holdfast.formats._unpacking import decompressed
 from holdfast.registry import Plugin
 
 NAME = "text"

@@ -10,7 +10,7 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.formats._objects import json_objects
+from holdfast.formats._json_objects import json_objects
 
 
 def objects(**columns: Any) -> list[Any]:

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from holdfast.errors import BatchError
 from holdfast.flow.format import Format
-from holdfast.formats._streams import Compression
+from holdfast.formats._compression import Compression
 from holdfast.formats.text import PLUGIN, Text, TextConfig
 from holdfast.testing.formats import FormatBehaviour
 

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from holdfast.formats._streams import compressed
+from holdfast.formats._compression import compressed
 from holdfast.sources.objects.compression import (
     SNAPPY_MAGIC,
     Compression,

@@ -47,12 +47,12 @@ class Avro(Format):
         return either(YEARS.faults(rows), text_faults(rows))
 
     def open(self, raw: RawWriter, schema: Any) -> FormatWriter:
-        from holdfast.formats.avro.writing import AvroFile
+        from holdfast.formats.avro.writer import AvroFile
 
         return AvroFile(raw, schema, self._compression, self._block_bytes)
 
     def read(self, data: BinaryIO) -> Iterator[Any]:
-        from holdfast.formats.avro.reading import read
+        from holdfast.formats.avro.reader import read
 
         return read(data)
 

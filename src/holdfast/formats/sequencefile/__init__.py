@@ -72,7 +72,7 @@ class SequenceFile(Format):
         return dict.fromkeys(sorted(self.keeps))
 
     def open(self, raw: RawWriter, schema: Any) -> FormatWriter:  # noqa: ARG002 - always the same columns
-        from holdfast.formats.sequencefile.writing import writer
+        from holdfast.formats.sequencefile.writer import writer
 
         return writer(raw, self._header, self._level, self._block_bytes, nulls=self._tombstones == "empty")
 
@@ -80,7 +80,7 @@ class SequenceFile(Format):
         return null_faults(rows, NAME) if self._tombstones == "dead_letter" else None
 
     def read(self, data: BinaryIO) -> Iterator[Any]:
-        from holdfast.formats.sequencefile.reading import read
+        from holdfast.formats.sequencefile.reader import read
 
         return read(data)
 

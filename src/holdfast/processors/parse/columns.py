@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.json
 
-from holdfast.formats.json_types import parsed_schema
+from holdfast.formats._json import parsed_schema
 from holdfast.processors.parse.cells import Bad, Unreadable
 from holdfast.processors.parse.lines import joined, look_like_objects
 from holdfast.processors.parse.reading import NO_VALUE

@@ -16,7 +16,7 @@ from holdfast.flow.batch import Name
 from holdfast.flow.fault import Fault, record_fault
 from holdfast.flow.names import OURS
 from holdfast.flow.staging import Room, StagedBatch, Stager, Staging
-from holdfast.formats._objects import raw_records
+from holdfast.formats._json_objects import raw_records
 from holdfast.leases.lease import Json
 from holdfast.sinks.files.layout import Layout
 from holdfast.sinks.files.periods import Periods

@@ -23,7 +23,7 @@ from holdfast.flow.fault import Fault, record_fault
 from holdfast.flow.format import Format, Formats
 from holdfast.flow.source import ITEM_COLUMN
 from holdfast.flow.staging import Room, StagedBatch, Stager, Staging
-from holdfast.formats._objects import raw_records
+from holdfast.formats._json_objects import raw_records
 from holdfast.leases.lease import Json
 from holdfast.sinks.files.blocks import Blocks
 from holdfast.sinks.files.books import Books

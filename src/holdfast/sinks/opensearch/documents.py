@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from holdfast.flow.fault import Fault, record_fault
 from holdfast.flow.staging import StagedBatch
 from holdfast.formats._arrays import beside, binary, content, has_byte
-from holdfast.formats._objects import json_objects
+from holdfast.formats._json_objects import json_objects
 from holdfast.sinks.opensearch.bulk_body import Entries
 from holdfast.sinks.opensearch.document_ids import Numbers, origin_of
 from holdfast.sinks.opensearch.few import few_entries

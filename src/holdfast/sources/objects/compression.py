@@ -156,7 +156,7 @@ def _unzstd(data: Stream) -> Iterator[bytes]:
     """Of one or more frames."""
     import pyarrow as pa
 
-    from holdfast.formats._streams import LeftOpen
+    from holdfast.formats._compression import LeftOpen
 
     stream = pa.CompressedInputStream(pa.PythonFile(LeftOpen(data), mode="r"), "zstd")
     while True:

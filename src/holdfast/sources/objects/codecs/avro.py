@@ -14,8 +14,8 @@ import numpy as np
 import pyarrow as pa
 
 from holdfast.errors import Refused
-from holdfast.formats.avro.reading import unpacked_block
-from holdfast.formats.avro.writing import MAGIC, MARK_BYTES
+from holdfast.formats.avro.reader import unpacked_block
+from holdfast.formats.avro.writer import MAGIC, MARK_BYTES
 from holdfast.sources.objects.codecs.blocks import ENDS_TOO_EARLY, Forward
 from holdfast.sources.objects.codecs.codec import BlockCodec, Portion, Range
 from holdfast.sources.objects.codecs.typed import typed_rows

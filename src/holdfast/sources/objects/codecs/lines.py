@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.json
 
 from holdfast.flow.fault import Fault, record_fault
-from holdfast.formats.json_types import parsed_schema
+from holdfast.formats._json import parsed_schema
 from holdfast.sources.objects.codecs.codec import Portion, StreamCodec
 from holdfast.sources.objects.lines import Lines, LongLine, split_lines
 from holdfast.sources.objects.object_ref import Stream

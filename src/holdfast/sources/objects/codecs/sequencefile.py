@@ -14,9 +14,9 @@ import numpy as np
 import pyarrow as pa
 
 from holdfast.errors import BatchError
-from holdfast.formats._unpacking import unpacker
+from holdfast.formats._decompression import unpacker
 from holdfast.formats.sequencefile.layout import ESCAPE, AnyHeader, decode_any_header, taken_vint, taken_vints
-from holdfast.formats.sequencefile.reading import apart, cut_records
+from holdfast.formats.sequencefile.reader import apart, cut_records
 from holdfast.sources.objects.codecs.blocks import ENDS_TOO_EARLY, Forward
 from holdfast.sources.objects.codecs.codec import BlockCodec, Portion, Range
 from holdfast.sources.objects.codecs.typed import cast_rows

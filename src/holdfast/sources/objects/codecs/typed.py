@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from holdfast.errors import BatchError
 from holdfast.flow.fault import COLUMNS, Fault, record_fault
-from holdfast.formats._objects import json_objects
+from holdfast.formats._json_objects import json_objects
 from holdfast.sources.objects.codecs.codec import Portion
 
 

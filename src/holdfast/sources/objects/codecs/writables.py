@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from holdfast.formats._arrays import content, cut_out, lengths
-from holdfast.formats.sequencefile.reading import payloads
+from holdfast.formats.sequencefile.reader import payloads
 
 _PACKAGE = "org.apache.hadoop.io."
 _WRONG = "a record's length and what follows disagree"

@@ -11,9 +11,9 @@ from typing import Any, BinaryIO
 import pyarrow as pa
 
 from holdfast.errors import UsageError
-from holdfast.formats._unpacking import CUT_OFF, decompressed, exactly, unsnappy
+from holdfast.formats._decompression import CUT_OFF, decompressed, exactly, unsnappy
 from holdfast.formats.avro.schemas import arrow_schema, without_times
-from holdfast.formats.avro.writing import CHECKSUM_BYTES, MAGIC, MARK_BYTES, RAW_DEFLATE
+from holdfast.formats.avro.writer import CHECKSUM_BYTES, MAGIC, MARK_BYTES, RAW_DEFLATE
 
 
 def read(data: BinaryIO) -> Iterator[Any]:

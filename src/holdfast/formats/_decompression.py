@@ -6,7 +6,7 @@ import struct
 from collections.abc import Callable, Iterator
 from typing import BinaryIO
 
-from holdfast.formats._streams import GZIP_WINDOW, RAW_CODECS, ZLIB_WINDOW, Compression, LeftOpen, Pack
+from holdfast.formats._compression import GZIP_WINDOW, RAW_CODECS, ZLIB_WINDOW, Compression, LeftOpen, Pack
 
 READ_BYTES = 4 << 20
 CUT_OFF = "the file is cut off"

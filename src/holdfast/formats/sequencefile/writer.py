@@ -14,8 +14,8 @@ import pyarrow as pa
 from holdfast.flow.format import FormatWriter, RawWriter
 from holdfast.flow.kafka_columns import OFFSET
 from holdfast.formats._arrays import beside, content, joined, lengths, rows_of
+from holdfast.formats._compression import packer
 from holdfast.formats._messages import portions, value_of
-from holdfast.formats._streams import packer
 from holdfast.formats.sequencefile import keys as keys_
 from holdfast.formats.sequencefile.layout import ESCAPE, SYNC_INTERVAL, Header, mark_of, vint, vints
 

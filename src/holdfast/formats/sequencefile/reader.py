@@ -11,8 +11,8 @@ import pyarrow as pa
 
 from holdfast.flow.kafka_columns import KEY, OFFSET, VALUE
 from holdfast.formats._arrays import content, cut_out, lengths
-from holdfast.formats._streams import Pack
-from holdfast.formats._unpacking import CUT_OFF, READ_BYTES, unpacker
+from holdfast.formats._compression import Pack
+from holdfast.formats._decompression import CUT_OFF, READ_BYTES, unpacker
 from holdfast.formats.sequencefile import keys as keys_
 from holdfast.formats.sequencefile.layout import (
     ESCAPE,
