@@ -6,7 +6,7 @@ import os
 import socket
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from holdfast.audit.subject import Subject, subjects
 from holdfast.config.digest import digest_of, parsing_of
 from holdfast.config.load import load
 from holdfast.config.models import PipelineSettings, Settings
+from holdfast.config.plugins import NamedSink
 from holdfast.errors import UsageError
 from holdfast.events import Event, Notice
 from holdfast.flow.batch import Limits
@@ -66,24 +67,59 @@ def open_store(settings: Settings, registry: Registry | None = None, *, create: 
     return store
 
 
-def generations(settings: Settings, store: Store, pipeline: str) -> Generations:
-    """The generations of that pipeline."""
-    return Generations(store, lambda: uuid.uuid4().hex, settings.identifier(pipeline))
+@dataclass(frozen=True)
+class StoredPipeline:
+    """A pipeline of the settings together with the store that keeps its rows: what commands and runs work on."""
+
+    settings: Settings
+    store: Store
+    name: str
+
+    @property
+    def identifier(self) -> str:
+        """The pipeline's name in the store."""
+        return self.settings.identifier(self.name)
+
+    @property
+    def configured(self) -> PipelineSettings:
+        return self.settings.pipelines[self.name]
+
+    def generations(self) -> Generations:
+        return Generations(self.store, _new_id, self.identifier)
+
+    def operator(self, run: str = "") -> Operator:
+        """Return what a person may do to the partitions of the live pipeline, or of a run."""
+        return Operator(self.store, _new_id, self.identifier, run)
+
+    def runs(self, emit: Emit = lambda _event: None) -> Runs:
+        """Return the runs, to list and to stop; no node is needed."""
+        world = host_world(emit)
+        session = new_session(self.settings, self.store, world, [])
+        return Runs(coordinator_of(self.settings, self.store, world, session, self.name))
+
+    def build(self) -> Pipeline:
+        """Return the pipeline's source, processors and sinks, built and not opened."""
+        return build_pipeline(self.configured, Registry.installed())
+
+    def with_roots(self, roots: Mapping[str, str]) -> StoredPipeline:
+        """Return the same pipeline with other roots for some sinks, by the sinks' names."""
+        sinks = tuple(_with_root(named, roots.get(named.name)) for named in self.configured.sinks)
+        changed = {**self.settings.pipelines, self.name: self.configured.model_copy(update={"sinks": sinks})}
+        return replace(self, settings=self.settings.model_copy(update={"pipelines": changed}))
 
 
-def operator(settings: Settings, store: Store, pipeline: str, run: str = "") -> Operator:
-    """What a person may do to that pipeline's partitions."""
-    return Operator(store, lambda: uuid.uuid4().hex, settings.identifier(pipeline), run)
+def _new_id() -> str:
+    return uuid.uuid4().hex
 
 
-def runs(settings: Settings, store: Store, pipeline: str, emit: Emit = lambda _event: None) -> Runs:
-    """The runs of that pipeline, to look at and to stop; no node is needed."""
-    world = host_world(emit)
-    return Runs(coordinator_of(settings, store, world, new_session(settings, store, world, []), pipeline))
+def _with_root(named: NamedSink, root: str | None) -> NamedSink:
+    if root is None:
+        return named
+    return replace(named, use=replace(named.use, config=named.use.config.model_copy(update={"root": root})))
 
 
 def audited(settings: Settings, pipeline: str, registry: Registry | None = None) -> list[Subject]:
-    """The `files` sinks of a pipeline, for `holdfast.audit`. Raises `UsageError` if it has none."""
+    """Return the `files` sinks of a pipeline, for `holdfast.audit`. Raises `UsageError` if it has none."""
     found = list(
         subjects(settings.pipelines[pipeline], settings.identifier(pipeline), registry or Registry.installed())
     )
@@ -92,35 +128,31 @@ def audited(settings: Settings, pipeline: str, registry: Registry | None = None)
     return found
 
 
-def with_redrives(settings: Settings, store: Store, pipeline: str, found: Sequence[Subject]) -> list[Subject]:
-    """The same sinks, with the runs that have sent their dead letters again."""
-    told = [(run.id, run.configuration) for run in runs(settings, store, pipeline).list()]
-    redrives = [(run, one) for run, one in told if isinstance(one, dict) and one.get("kind") == "redrive"]
-    return [replace(one, redrives=tuple(run for run, of in redrives if of.get("sink") == one.sink)) for one in found]
+def with_redrives(pipeline: StoredPipeline, found: Sequence[Subject]) -> list[Subject]:
+    """Return the same sinks with the ids of the runs that redrove their dead letters."""
+    configurations = {run.id: run.configuration for run in pipeline.runs().list()}
+    redrives = {
+        run: configuration.get("sink")
+        for run, configuration in configurations.items()
+        if isinstance(configuration, dict) and configuration.get("kind") == "redrive"
+    }
+    return [
+        replace(subject, redrives=tuple(run for run, sink in redrives.items() if sink == subject.sink))
+        for subject in found
+    ]
 
 
-def audited_run(settings: Settings, store: Store, pipeline: str, run_id: str) -> list[Subject]:
-    """The same for the roots that a rewind or backfill has written, which several such runs may share."""
-    known = {run.id: run.configuration for run in runs(settings, store, pipeline).list()}
-    told = known.get(run_id) or {}
-    if "roots" not in told:
-        raise UsageError(f"pipeline {pipeline!r} has no run {run_id!r} with roots of its own; see `holdfast runs list`")
-    sharing = tuple(one for one, other in known.items() if other and other.get("roots") == told["roots"])
-    changed = with_roots(settings, pipeline, told["roots"])
-    return [replace(one, runs=sharing, generation=told["generation"]) for one in audited(changed, pipeline)]
-
-
-def with_roots(settings: Settings, pipeline: str, roots: Mapping[str, str]) -> Settings:
-    """The settings with other roots for some sinks of a pipeline, by the sinks' names."""
-    chosen = settings.pipelines[pipeline]
-    sinks = tuple(
-        replace(named, use=replace(named.use, config=named.use.config.model_copy(update={"root": roots[named.name]})))
-        if named.name in roots
-        else named
-        for named in chosen.sinks
-    )
-    changed = {**settings.pipelines, pipeline: chosen.model_copy(update={"sinks": sinks})}
-    return settings.model_copy(update={"pipelines": changed})
+def audited_run(pipeline: StoredPipeline, run_id: str) -> list[Subject]:
+    """Return the roots that a rewind or backfill has written; several such runs may share them."""
+    configurations = {run.id: run.configuration or {} for run in pipeline.runs().list()}
+    configuration = configurations.get(run_id, {})
+    if "roots" not in configuration:
+        raise UsageError(
+            f"pipeline {pipeline.name!r} has no run {run_id!r} with separate roots; see `holdfast runs list`"
+        )
+    sharing = tuple(run for run, other in configurations.items() if other.get("roots") == configuration["roots"])
+    found = audited(pipeline.with_roots(configuration["roots"]).settings, pipeline.name)
+    return [replace(subject, runs=sharing, generation=configuration["generation"]) for subject in found]
 
 
 def source_coordinator(
@@ -204,11 +236,13 @@ def coordinator_of(settings: Settings, store: Store, world: World, session: Sess
 
 def own_generation(settings: Settings, store: Store, world: World, name: str) -> OwnGeneration:
     """Make this node's generation known. Blocks while the store is away, as opening it does."""
-    pipeline, known = settings.pipelines[name], generations(settings, store, name)
+    pipeline = settings.pipelines[name]
+    registered = StoredPipeline(settings, store, name).generations()
     mine = Generation(pipeline.generation, digest_of(pipeline), parsing_of(pipeline), created_by=settings.node.name)
-    recent = generations(settings, store.recent(settings.node.heartbeat_interval * RECENT), name)
+    recent_rows = store.recent(settings.node.heartbeat_interval * RECENT)
+    recent = StoredPipeline(settings, recent_rows, name).generations()
     automatic = pipeline.generation_switch == "automatic"
-    return follow(known, recent, mine, world, switch=automatic, patience=START_PATIENCE)
+    return follow(registered, recent, mine, world, switch=automatic, patience=START_PATIENCE)
 
 
 def loop_settings_of(settings: Settings, name: str) -> LoopSettings:

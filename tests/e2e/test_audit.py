@@ -85,7 +85,10 @@ class Archive:
 
     def positions(self, pipeline: str) -> list[Any]:
         """Of the pipeline's partitions, as the store has them."""
-        return [row.progress.position for row in assemble.operator(self.settings, self.store, pipeline).rows()]
+        return [
+            row.progress.position
+            for row in assemble.StoredPipeline(self.settings, self.store, pipeline).operator().rows()
+        ]
 
     def has_begun(self, pipeline: str) -> bool:
         return any(self.positions(pipeline))

@@ -110,7 +110,7 @@ def test_while_the_cluster_is_away_the_node_waits_keeps_its_leases_and_says_so(
         assert "does not answer" in str(told["error"])
         settings = assemble.load_settings(file)
         store = assemble.open_store(settings, create=False)
-        rows = list(assemble.operator(settings, store, "orders").rows())
+        rows = list(assemble.StoredPipeline(settings, store, "orders").operator().rows())
         store.close()
         assert {(row.status, row.history.attempts) for row in rows} == {(Status.ASSIGNED, 0)}
         server.start()

@@ -9,7 +9,7 @@ from typing import Any
 from holdfast.flow.generations import Generation, Generations
 from holdfast.leases import transitions
 from holdfast.leases.lease import Json, Lease
-from holdfast.runs.replace import Replacing
+from holdfast.runs.replace import Replacement
 from tests.simulation.mutation import Put, mutant, mutant_of_test
 
 
@@ -37,15 +37,15 @@ def a_partition_is_set_aside_while_a_commit_waits(put: Put) -> None:
 
 @mutant("replace")
 def a_range_begins_in_the_middle_of_a_commit(put: Put) -> None:
-    put(Replacing, "_rounded", lambda self, row, wanted: wanted)
+    put(Replacement, "_rounded", lambda self, row, wanted: wanted)
 
 
 @mutant("replace")
 def the_old_files_stay(put: Put) -> None:
-    def moved(_self: Replacing, _bucket: Any, _plan: Any) -> Iterator[str]:
+    def moved(_self: Replacement, _bucket: Any, _plan: Any) -> Iterator[str]:
         return iter(())
 
-    put(Replacing, "_moved", moved)
+    put(Replacement, "_moved", moved)
 
 
 @mutant("replace")
@@ -70,19 +70,21 @@ def the_new_generation_is_never_made_current(put: Put) -> None:
 
 @mutant("replace")
 def a_replacement_that_was_interrupted_is_planned_anew(put: Put) -> None:
-    def plans(self: Replacing, row: Lease) -> Any:
-        start, number = transitions.set_aside_for(row)["from"], self._file.coming_generation()
+    def plans(self: Replacement, row: Lease) -> Any:
+        start, number = transitions.set_aside_for(row)["from"], self._pipeline.next_generation()
         return {root: self._recorded(row, bucket, start, number) for root, bucket in self._roots.items()}
 
-    put(Replacing, "_plans", plans)
+    put(Replacement, "_plans", plans)
 
 
 @mutant("replace", start=167)
 def a_lost_answer_makes_a_replacement_that_is_done_a_refused_one(put: Put) -> None:
-    def begin_again(self: Replacing, _why: Json, position: dict[str, int], generation: int) -> None:
-        self._operator.change(self._asked.key, lambda row, now: transitions.begin_again(row, position, generation, now))
+    def begin_again(self: Replacement, _why: Json, position: dict[str, int], generation: int) -> None:
+        self._operator.change(
+            self._request.key, lambda row, now: transitions.begin_again(row, position, generation, now)
+        )
 
-    put(Replacing, "_begin_again", begin_again)
+    put(Replacement, "_begin_again", begin_again)
 
 
 @mutant_of_test(
@@ -91,4 +93,4 @@ def a_lost_answer_makes_a_replacement_that_is_done_a_refused_one(put: Put) -> No
     "six thousand seeds",
 )
 def what_was_staged_before_stays(put: Put) -> None:
-    put(Replacing, "_sweep", lambda self, row: None)
+    put(Replacement, "_sweep", lambda self, row: None)

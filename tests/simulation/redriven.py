@@ -20,14 +20,14 @@ from holdfast.leases.lease import Commit, Json, Lease, Ownership, Partition, Pro
 from holdfast.leases.operator import Operator
 from holdfast.leases.transitions import set_aside_for
 from holdfast.runs import redriven
-from holdfast.runs.replace import Replacing
+from holdfast.runs.replace import Replacement
 from holdfast.sinks.files.sink import FilesSink
 from tests.simulation.bucket import BucketClient, BucketServer, DataFile
 from tests.simulation.engine import FailureBudget
 from tests.simulation.host import Host
 from tests.simulation.oracle import PIPELINE
 from tests.simulation.redriving import SINK, LettersOracle, RedrivingSite
-from tests.simulation.replacing import MINE, SimulatedFile, SimulatedRewind
+from tests.simulation.replacing import MINE, SimulatedPipeline, SimulatedRewind
 from tests.simulation.site import NoBatches, Running
 from tests.simulation.source import offset_of
 from tests.simulation.store import StoreClient
@@ -150,7 +150,7 @@ class RedrivenSite(RedrivingSite):
             self.start("person")
 
 
-class FileOfRedrives(SimulatedFile):
+class PipelineOfRedrives(SimulatedPipeline):
     """A version of the parsing, in a pipeline whose letters are sent again."""
 
     runs: Runs
@@ -204,10 +204,18 @@ class RangeReplacer:
         generations = Generations(self._store, host.world.new_id, PIPELINE)
         generations.register(MINE, switch=True)
         bucket = BucketClient(site.bucket, host, knobs.latency, knobs.ttl)
-        file = FileOfRedrives(operator, generations, key)
+        pipeline = PipelineOfRedrives(operator, generations, key)
         session = session_of(self._name, host, self._store, knobs)
-        file.runs = Runs(Coordinator(self._store, host.world, session, PIPELINE, policy=ClaimPolicy()))
-        file.sink, file.host, file.store = FilesSink(SINK, bucket), host, self._store
-        asked = SimulatedRewind(PIPELINE, "stream", int(key[1:]), str(host.kernel.below(END)))
-        Replacing(asked, file, operator, generations, {SINK: bucket}, host.world.emit, host).carry_out()
+        pipeline.runs = Runs(Coordinator(self._store, host.world, session, PIPELINE, policy=ClaimPolicy()))
+        pipeline.sink, pipeline.host, pipeline.store = FilesSink(SINK, bucket), host, self._store
+        request = SimulatedRewind("stream", int(key[1:]), str(host.kernel.below(END)))
+        Replacement(
+            request,
+            pipeline,
+            operator=operator,
+            generations=generations,
+            roots={SINK: bucket},
+            emit=host.world.emit,
+            clock=host,
+        ).carry_out()
         host.faults.strike("Replaced")

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
+from holdfast.assemble import StoredPipeline
 from holdfast.deadletters.letter_files import FileLetters
 from holdfast.deadletters.source import LettersSource, letter_ids, sent_ids
 from holdfast.errors import Halt, LeaseLost, PartitionError, Refused, Unavailable, UsageError
@@ -149,7 +150,7 @@ class SimulatedWaiting(Waiting):
 
     def _rows(self, run: Run) -> Operator:
         assert self.host is not None
-        return Operator(self.store, self.host.world.new_id, PIPELINE, run.id)
+        return Operator(self.pipeline.store, self.host.world.new_id, PIPELINE, run.id)
 
 
 class RedrivingSite(Site):
@@ -253,9 +254,8 @@ class Command(_Driver):
             self._id, self._new = going_on[0].id, None
         else:
             self._id = f"{KIND}-{self.world.new_id()}"
-            waiting = SimulatedWaiting(
-                _SETTINGS, self._store, PIPELINE, Choice(SINK), box, _ANY, _LIVE, sink, self._host, self._runs
-            )
+            stored = StoredPipeline(_SETTINGS, self._store, PIPELINE)
+            waiting = SimulatedWaiting(stored, Choice(SINK), box, _ANY, _LIVE, sink, self._host, self._runs)
             self._new = NewRun(waiting, {"kind": KIND, "sink": SINK, "generation": 1}, "somebody")
         self._run_node(LettersAtRest(box, self._host), sink)
         rows = Operator(self._store, self.world.new_id, PIPELINE, self._id).rows()

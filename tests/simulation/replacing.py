@@ -15,8 +15,8 @@ from holdfast.flow.generations import Generation, Generations
 from holdfast.leases.lease import FINISHED, Lease
 from holdfast.leases.operator import Operator
 from holdfast.leases.transitions import set_aside_for
-from holdfast.runs.creation import register_coming
-from holdfast.runs.replace import ParsingFile, Replacing
+from holdfast.runs.next_generation import register_next
+from holdfast.runs.replace import ReplacedPipeline, Replacement
 from holdfast.runs.rewind import Rewind
 from tests.simulation.bucket import BucketClient, DataFile
 from tests.simulation.files_oracle import FilesOracle
@@ -167,7 +167,7 @@ class SimulatedRewind(Rewind):
         return Name("stream", self.key)
 
 
-class SimulatedFile(ParsingFile):
+class SimulatedPipeline(ReplacedPipeline):
     """One version of the parsing, over a source that has lost nothing."""
 
     digest = MINE.digest
@@ -186,8 +186,8 @@ class SimulatedFile(ParsingFile):
     def first_offset(self, to: str) -> int:
         return int(to)
 
-    def coming_generation(self) -> int:
-        return register_coming(self._generations, MINE)
+    def next_generation(self) -> int:
+        return register_next(self._generations, MINE)
 
     def check_digest(self, generation: int) -> None:
         if self._generations.show(generation).digest != self.digest:
@@ -225,12 +225,20 @@ class Replacer:
         key = begun[0].key if begun else f"p{kernel.below(len(site.data.items))}"
         if not begun and not site.faults.active:
             return
-        asked = SimulatedRewind(PIPELINE, "stream", int(key[1:]), str(kernel.below(site.data.items[key])))
+        request = SimulatedRewind("stream", int(key[1:]), str(kernel.below(site.data.items[key])))
         knobs = site.knobs
         roots = {
             name: BucketClient(bucket, self._host, knobs.latency, knobs.ttl) for name, bucket in site._buckets.items()
         }
-        file = SimulatedFile(self._operator, self._generations, key)
+        pipeline = SimulatedPipeline(self._operator, self._generations, key)
         emit, clock = self._host.world.emit, self._host
-        Replacing(asked, file, self._operator, self._generations, roots, emit, clock).carry_out()
+        Replacement(
+            request,
+            pipeline,
+            operator=self._operator,
+            generations=self._generations,
+            roots=roots,
+            emit=emit,
+            clock=clock,
+        ).carry_out()
         self._host.faults.strike("Replaced")

@@ -9,7 +9,7 @@ import typer
 
 from holdfast.cli import output
 from holdfast.cli.exits import ExitCode
-from holdfast.cli.options import AsJson, File, PipelineName, chosen_pipeline, opened_store
+from holdfast.cli.options import AsJson, File, PipelineName, chosen_pipeline, opened_pipeline
 from holdfast.errors import UsageError
 
 if TYPE_CHECKING:
@@ -46,18 +46,16 @@ def verify(
     Reads the store, all manifests and the listing of every `files` sink of the pipeline; changes nothing, and may run
     beside the pipeline. Ends with 1 on any doubt or file that cannot be read, with 3 if something cannot be reached.
     """
-    from holdfast import assemble
+    from holdfast.assemble import audited, audited_run, with_redrives
     from holdfast.cli.proofs import Report
 
-    settings = assemble.load_settings(file)
-    name = chosen_pipeline(settings, pipeline)
-    with opened_store(settings) as store:
+    with opened_pipeline(file, pipeline) as opened:
         if run is None:
-            subjects = assemble.with_redrives(settings, store, name, assemble.audited(settings, name))
+            subjects = with_redrives(opened, audited(opened.settings, opened.name))
         else:
-            subjects = assemble.audited_run(settings, store, name, run)
+            subjects = audited_run(opened, run)
         report = Report(deep=deep, offsets=all(subject.offsets for subject in subjects))
-        proofs = report.watched(_proofs(subjects, store, deep=deep))
+        proofs = report.watched(_proofs(subjects, opened.store, deep=deep))
         if json:
             output.say_json_rows(proof.row() for proof in proofs)
         else:
@@ -90,16 +88,15 @@ def locate(  # noqa: PLR0913, PLR0917 - each is an option
     Give --topic, --partition and --offset for a message; or --files and --in. Ends with 1 if something asked for is in
     no file.
     """
-    from holdfast import assemble
+    from holdfast.assemble import audited
 
-    settings = assemble.load_settings(file)
-    name = chosen_pipeline(settings, pipeline)
-    subjects = assemble.audited(settings, name)
-    with opened_store(settings) as store:
+    with opened_pipeline(file, pipeline) as opened:
+        settings, store = opened.settings, opened.store
+        subjects = audited(settings, opened.name)
         if files or backup:
             if not (files and backup) or topic or partition is not None or offset is not None:
                 raise UsageError("give --files together with --in, and neither --topic, --partition nor --offset")
-            found = _in_backup(subjects, assemble.audited(settings, chosen_pipeline(settings, backup)), store, files)
+            found = _in_backup(subjects, audited(settings, chosen_pipeline(settings, backup)), store, files)
         elif topic is None or partition is None or offset is None:
             raise UsageError("give --topic, --partition and --offset of a message; or --files and --in")
         else:

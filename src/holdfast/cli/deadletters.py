@@ -1,4 +1,4 @@
-"""`holdfast deadletters`: records that could not be handled, and sending them through the pipeline again."""
+"""`holdfast deadletters`: records that could not be processed; lists, shows and redrives them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from holdfast.cli import output
-from holdfast.cli.options import AsJson, File, PipelineName, chosen_pipeline, opened_store
+from holdfast.cli.options import AsJson, File, PipelineName, chosen_pipeline, opened_pipeline
 from holdfast.cli.reprocess import log
 from holdfast.errors import UsageError
 
@@ -28,15 +28,17 @@ LONGEST_REASON = 200
 MOST_ROWS = 1000
 
 SinkName = Annotated[str | None, typer.Option("--sink", metavar="NAME", help="Only this sink; all unless given.")]
-Partition = Annotated[str | None, typer.Option("--partition", metavar="KEY", help="Only of this partition.")]
-Reason = Annotated[str | None, typer.Option("--reason", metavar="TEXT", help="Only with this text in the reason.")]
-Limit = Annotated[int, typer.Option("--limit", min=1, metavar="N", help="How many at most.")]
+Partition = Annotated[str | None, typer.Option("--partition", metavar="KEY", help="Only letters of this partition.")]
+Reason = Annotated[
+    str | None, typer.Option("--reason", metavar="TEXT", help="Only letters whose reason contains this text.")
+]
+Limit = Annotated[int, typer.Option("--limit", min=1, metavar="N", help="Print at most this many.")]
 Everything = Annotated[bool, typer.Option("--all", metavar="", help="Also letters that were sent again.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", metavar="", help="Only tell what would be sent.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", metavar="", help="Only print what would be sent.")]
 
 
 def list_letters(file: File, pipeline: PipelineName = None, sink: SinkName = None, json: AsJson = False) -> None:
-    """Count the dead letters of a pipeline by sink, partition and reason. Reads all of them; needs no store."""
+    """Count the dead letters of a pipeline by sink, partition and reason. Reads all of them; does not use the store."""
     groups: dict[tuple[str, str, str], _Group] = {}
     for name, letter in _letters(file, pipeline, sink):
         key = (name, letter.key, letter.reason[:LONGEST_REASON])
@@ -60,7 +62,7 @@ def show(
     limit: Limit = 20,
     all_of_them: Everything = False,
 ) -> None:
-    """Print dead letters as JSON, one a line."""
+    """Print dead letters as JSON, one per line."""
     chosen = (
         (name, letter)
         for name, letter in _letters(file, pipeline, sink)
@@ -69,9 +71,9 @@ def show(
         and (all_of_them or letter.redriven is None)
     )
     for name, letter in islice(chosen, limit):
-        output.say_json_line({"sink": name, **_told(letter)})
+        output.say_json_line({"sink": name, **_fields(letter)})
     if next(chosen, None) is not None:
-        output.tell(f"there are more than {limit}; see --limit")
+        output.tell(f"there are more than {limit} letters; see --limit")
 
 
 def redrive(
@@ -84,31 +86,28 @@ def redrive(
 ) -> None:
     """Send the records of dead letters through the pipeline's processors again, into the sink that kept them.
 
-    Each is sent once and then marked; what fails again is another dead letter. Letters that do not hold their whole
-    record are left, and told. The live pipeline goes on. Ends with 1 if a run did not complete.
+    Each letter is sent once and then marked; a record that fails again becomes another dead letter. Letters that do not
+    hold their whole record are left and reported. The live pipeline keeps running. Exits with 1 if a run is incomplete.
     """
-    from holdfast import assemble
     from holdfast.runs.letter_selection import Choice
     from holdfast.runs.redrive import look
     from holdfast.runs.redrive import redrive as send_again
 
-    settings = assemble.load_settings(file)
-    name = chosen_pipeline(settings, pipeline)
-    ended = True
-    with opened_store(settings) as store:
-        for one in _sinks(settings, name, sink):
-            choice = Choice(one, partition, reason)
-            taken = look(settings, store, name, choice)
-            _tell_taken(one, taken, dry_run=dry_run)
+    complete = True
+    with opened_pipeline(file, pipeline) as opened:
+        for name in _sinks(opened.settings, opened.name, sink):
+            choice = Choice(name, partition, reason)
+            taken = look(opened, choice)
+            _tell_taken(name, taken, dry_run=dry_run)
             if taken.number and not dry_run:
-                run = send_again(settings, store, name, choice, log(), by=getpass.getuser())
-                ended = _end(one, run, file) and ended
-    if not ended:
+                run = send_again(opened, choice, log(), by=getpass.getuser())
+                complete = _end(name, run, file) and complete
+    if not complete:
         raise typer.Exit(1)
 
 
 class _Group:
-    """Letters of one partition with one reason."""
+    """Counts letters of one partition with the same reason."""
 
     def __init__(self) -> None:
         self._states: Counter[str] = Counter()
@@ -127,32 +126,32 @@ class _Group:
 
 
 def _letters(file: str, pipeline: str | None, sink: str | None) -> Iterator[tuple[str, Letter]]:
-    """Letters with the names of their sinks."""
-    from holdfast import assemble
+    """Yield letters with the names of their sinks."""
+    from holdfast.assemble import build_pipeline, load_settings
     from holdfast.registry import Registry
     from holdfast.runs.redrive import box_of
 
-    settings = assemble.load_settings(file)
+    settings = load_settings(file)
     name = chosen_pipeline(settings, pipeline)
-    built = assemble.build_pipeline(settings.pipelines[name], Registry.installed())
+    built = build_pipeline(settings.pipelines[name], Registry.installed())
     try:
-        for one in _sinks(settings, name, sink):
-            for letter in box_of(built, settings.identifier(name), one).letters():
-                yield one, letter
+        for sink_name in _sinks(settings, name, sink):
+            for letter in box_of(built, settings.identifier(name), sink_name).letters():
+                yield sink_name, letter
     finally:
         built.source.close()
 
 
-def _sinks(settings: Settings, pipeline: str, asked: str | None) -> list[str]:
+def _sinks(settings: Settings, pipeline: str, wanted: str | None) -> list[str]:
     names = [named.name for named in settings.pipelines[pipeline].sinks]
-    if asked is not None and asked not in names:
-        raise UsageError(f"pipeline {pipeline!r} has no sink {asked!r}; it has {', '.join(names)}")
-    return names if asked is None else [asked]
+    if wanted is not None and wanted not in names:
+        raise UsageError(f"pipeline {pipeline!r} has no sink {wanted!r}; it has {', '.join(names)}")
+    return names if wanted is None else [wanted]
 
 
-def _told(letter: Letter) -> dict[str, Any]:
-    told = asdict(letter) | {"id": f"{letter.id.place}:{letter.id.number}", "at": _time(letter.at)}
-    return {name: value for name, value in told.items() if value is not None} | {"cannot_be_sent": letter.refusal}
+def _fields(letter: Letter) -> dict[str, Any]:
+    fields = asdict(letter) | {"id": f"{letter.id.place}:{letter.id.number}", "at": _time(letter.at)}
+    return {name: value for name, value in fields.items() if value is not None} | {"cannot_be_sent": letter.refusal}
 
 
 def _time(seconds: float | None) -> str | None:
@@ -163,7 +162,7 @@ def _tell_taken(sink: str, taken: Taken, *, dry_run: bool) -> None:
     for why, number in taken.refused.items():
         output.tell(f"sink {sink}: {number} cannot be sent again: {why}")
     if taken.left:
-        output.tell(f"sink {sink}: {taken.left} are left for the next redrive; one run does not take so many")
+        output.tell(f"sink {sink}: {taken.left} are left for the next redrive: they are too many for one run")
     if dry_run or not taken.number:
         partitions = len(taken.partitions)
         output.say(f"sink {sink}: {taken.number} letters of {partitions} partitions wait to be sent again")
@@ -173,8 +172,8 @@ def _end(sink: str, run: Run, file: str) -> bool:
     counts = run.counts
     output.say(
         f"sink {sink}: run {run.id} is {run.status.value}: {counts.processed} letters sent again, "
-        f"{counts.failed} of them are dead letters once more"
+        f"{counts.failed} of them became dead letters again"
     )
     if run.status.value in {"RUNNING", "READY"}:
-        output.tell(f"it has not ended; go on with `holdfast runs join {file} {run.id}`")
+        output.tell(f"it has not ended; continue it with `holdfast runs join {file} {run.id}`")
     return run.status.value == "COMPLETED"

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from holdfast.cli import output
-from holdfast.cli.options import AsJson, File, PipelineName, chosen_pipeline, opened_store
+from holdfast.cli.options import AsJson, File, PipelineName, opened_pipeline
 
 if TYPE_CHECKING:
     from holdfast.flow.generations import Generations
@@ -60,9 +60,5 @@ def back(file: File, pipeline: PipelineName = None) -> None:
 
 @contextmanager
 def _generations(file: str, pipeline: str | None) -> Iterator[Generations]:
-    from holdfast import assemble
-
-    settings = assemble.load_settings(file)
-    name = chosen_pipeline(settings, pipeline)
-    with opened_store(settings) as store:
-        yield assemble.generations(settings, store, name)
+    with opened_pipeline(file, pipeline) as opened:
+        yield opened.generations()

@@ -22,13 +22,13 @@ def nodes(file: File, ended: Ended = False, json: AsJson = False) -> None:
     A node is alive while its last heartbeat is recent enough by the store's clock. With --json each node also has the
     numbers of the partitions it holds (`shards`, such as "0-3"), as members of a consumer group have them.
     """
-    from holdfast import assemble
+    from holdfast.assemble import fleet, load_settings
     from holdfast.observe import insights
 
-    settings = assemble.load_settings(file)
+    settings = load_settings(file)
     pipelines = [settings.identifier(name) for name in settings.pipelines]
     with opened_store(settings) as store:
-        found = insights.nodes(store, assemble.fleet(settings), pipelines)
+        found = insights.nodes(store, fleet(settings), pipelines)
     shown = [node for node in found if ended or not node.ended]
     if json:
         output.say_json([node.row() for node in shown])

@@ -11,6 +11,7 @@ import typer
 from holdfast.errors import UsageError
 
 if TYPE_CHECKING:
+    from holdfast.assemble import StoredPipeline
     from holdfast.config.models import Settings
     from holdfast.leases.store import Store
 
@@ -22,16 +23,16 @@ PipelineName = Annotated[
 ]
 
 
-def chosen_pipeline(settings: Settings, asked: str | None) -> str:
-    """The pipeline that is meant. Raises `UsageError` if that is not clear."""
+def chosen_pipeline(settings: Settings, wanted: str | None) -> str:
+    """Return the pipeline to work on. Raises `UsageError` if it is unknown or ambiguous."""
     from holdfast.registry import did_you_mean
 
     names = list(settings.pipelines)
-    if asked is not None and asked not in names:
-        hint = did_you_mean(asked, names) or f"; it has {', '.join(names) or 'none'}"
-        raise UsageError(f"there is no pipeline {asked!r} in this file{hint}")
-    if asked is not None:
-        return asked
+    if wanted is not None and wanted not in names:
+        hint = did_you_mean(wanted, names) or f"; it has {', '.join(names) or 'none'}"
+        raise UsageError(f"there is no pipeline {wanted!r} in this file{hint}")
+    if wanted is not None:
+        return wanted
     if not names:
         raise UsageError("this file has no pipelines")
     if len(names) > 1:
@@ -41,7 +42,7 @@ def chosen_pipeline(settings: Settings, asked: str | None) -> str:
 
 @contextmanager
 def opened_store(settings: Settings) -> Iterator[Store]:
-    """The store of the file. Raises `UsageError` for one that only its own process can see."""
+    """Open the store of the file. Raises `UsageError` for a store that only one process can use."""
     from holdfast import assemble
 
     store = assemble.open_store(settings, create=False)
@@ -49,9 +50,20 @@ def opened_store(settings: Settings) -> Iterator[Store]:
         if not store.shared:
             name = settings.coordination.store.name
             raise UsageError(
-                f"the store {name} can be seen by its own process only; "
-                "configure a shared one, such as sqlite, to look at it from outside"
+                f"the store {name} is visible only inside the process that runs the pipeline; "
+                "configure a shared one, such as sqlite, to use this command"
             )
         yield store
     finally:
         store.close()
+
+
+@contextmanager
+def opened_pipeline(file: str, pipeline: str | None) -> Iterator[StoredPipeline]:
+    """Open a pipeline of the file with its store. Raises `UsageError` like `chosen_pipeline` and `opened_store`."""
+    from holdfast.assemble import StoredPipeline, load_settings
+
+    settings = load_settings(file)
+    name = chosen_pipeline(settings, pipeline)
+    with opened_store(settings) as store:
+        yield StoredPipeline(settings, store, name)

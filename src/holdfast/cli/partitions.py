@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from holdfast.cli import output
-from holdfast.cli.options import AsJson, File, PipelineName, chosen_pipeline, opened_store
+from holdfast.cli.options import AsJson, File, PipelineName, opened_pipeline
 from holdfast.errors import UsageError
 from holdfast.leases.lease import Status
 
@@ -131,12 +131,8 @@ def _purge(operator: Operator, seconds: float) -> int:
 
 @contextmanager
 def _operator(file: str, pipeline: str | None) -> Iterator[Operator]:
-    from holdfast import assemble
-
-    settings = assemble.load_settings(file)
-    name = chosen_pipeline(settings, pipeline)
-    with opened_store(settings) as store:
-        yield assemble.operator(settings, store, name)
+    with opened_pipeline(file, pipeline) as opened:
+        yield opened.operator()
 
 
 def _change(file: str, pipeline: str | None, keys: list[str], change: Callable[[Operator, str], Lease]) -> None:

@@ -1,4 +1,4 @@
-"""`holdfast rewind` and `holdfast backfill`: write a part of the past again, beside the live pipeline."""
+"""`holdfast rewind` and `holdfast backfill`: write past records again, beside the live pipeline."""
 
 from __future__ import annotations
 
@@ -9,25 +9,26 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from holdfast.cli import output
-from holdfast.cli.options import File, PipelineName, chosen_pipeline, opened_store
+from holdfast.cli.options import File, PipelineName, opened_pipeline
 from holdfast.errors import UsageError
 
 if TYPE_CHECKING:
-    from holdfast.assemble import Emit
-    from holdfast.config.models import Settings
+    from holdfast.assemble import Emit, StoredPipeline
     from holdfast.flow.run import Run
-    from holdfast.leases.store import Store
     from holdfast.runs.rewind import Rewind
 
 Topic = Annotated[str, typer.Option("--topic", metavar="NAME", help="The Kafka topic.")]
 KafkaPartition = Annotated[int, typer.Option("--partition", min=0, metavar="NUMBER", help="The Kafka partition.")]
-To = Annotated[str, typer.Option("--to", metavar="OFFSET|TIME", help="Where to begin again: an offset, or a time.")]
+To = Annotated[str, typer.Option("--to", metavar="OFFSET|TIME", help="Where to begin: an offset or a time.")]
 NewRoot = Annotated[
     str | None,
-    typer.Option("--root", metavar="ROOT", help="Where the files go; the old root and `-g` with the generation else."),
+    typer.Option(
+        "--root", metavar="ROOT", help="Root of the new files; the old root with `-g` and the generation unless given."
+    ),
 ]
 Backup = Annotated[
-    str, typer.Option("--from", metavar="PIPELINE", help="The pipeline of the same file whose files are read.")
+    str,
+    typer.Option("--from", metavar="PIPELINE", help="The pipeline in this configuration file whose output is read."),
 ]
 Span = Annotated[
     str, typer.Option("--between", metavar="FROM..TO", help="Offsets or times; either end may be left out.")
@@ -36,16 +37,21 @@ Topics = Annotated[
     list[str] | None, typer.Option("--topic", metavar="NAME", help="Only this topic; may be given several times.")
 ]
 Names = Annotated[
-    str | None, typer.Option("--partition-names", metavar="NAMES", help="Only records of these, as in dt=2026-01-01.")
+    str | None,
+    typer.Option(
+        "--partition-names", metavar="NAMES", help="Only records with these partition names, such as dt=2026-01-01."
+    ),
 ]
 
 InPlace = Annotated[
     bool,
     typer.Option(
-        "--replace", metavar="", help="Move the old files away, and let the live pipeline write the range anew."
+        "--replace", metavar="", help="Move the old files away, and let the live pipeline write the range again."
     ),
 ]
-DryRun = Annotated[bool, typer.Option("--dry-run", metavar="", help="With --replace: only list what would be moved.")]
+DryRun = Annotated[
+    bool, typer.Option("--dry-run", metavar="", help="With --replace: only list the files that would be moved.")
+]
 
 
 def rewind(  # noqa: PLR0913, PLR0917 - each is an option
@@ -58,25 +64,23 @@ def rewind(  # noqa: PLR0913, PLR0917 - each is an option
     replace: InPlace = False,
     dry_run: DryRun = False,
 ) -> None:
-    """Read a Kafka partition again from an offset or a time up to what is committed, with this file's parsing.
+    """Read a Kafka partition again from an offset or a time up to the committed position, with this file's parsing.
 
-    The files get the next generation and a root of their own, so that readers choose. The live pipeline goes on.
-    With --replace they get the place of the old ones instead, which are moved below `_holdfast/replaced`; readers see a
-    hole until the live pipeline has written the range again. A call that was interrupted is finished by the next one.
+    The files get the next generation and a separate root, so that readers can choose. The live pipeline keeps running.
+    With --replace, the new files take the names of the old ones, which are moved below `_holdfast/replaced`. Readers
+    see a gap until the live pipeline has written the range again. The next call finishes an interrupted one.
     """
-    from holdfast import assemble
     from holdfast.runs.rewind import Rewind
     from holdfast.runs.rewind import rewind as write_again
 
-    settings = assemble.load_settings(file)
     if (replace and root is not None) or (dry_run and not replace):
-        raise UsageError("--root is for files beside the old ones, --dry-run is for --replace")
-    asked = Rewind(chosen_pipeline(settings, pipeline), topic, partition, to)
-    with opened_store(settings) as store:
+        raise UsageError("--root cannot be combined with --replace, and --dry-run needs --replace")
+    request = Rewind(topic, partition, to)
+    with opened_pipeline(file, pipeline) as opened:
         if replace:
-            _replace(settings, store, asked, dry_run=dry_run)
+            _replace(opened, request, dry_run=dry_run)
             return
-        end(write_again(settings, store, asked, log(), root=root, by=getpass.getuser()), file)
+        end(write_again(opened, request, log(), root=root, by=getpass.getuser()), file)
 
 
 def backfill(
@@ -88,43 +92,41 @@ def backfill(
     pipeline: PipelineName = None,
     root: NewRoot = None,
 ) -> None:
-    """Put records of a backup's files through a pipeline's parsers again.
+    """Put records from a backup's files through a pipeline's processors again.
 
-    The files get the next generation and a root of their own, so that readers choose. The live pipeline goes on.
+    The files get the next generation and a separate root, so that readers can choose. The live pipeline keeps running.
     """
-    from holdfast import assemble
     from holdfast.runs.backfill import Backfill
     from holdfast.runs.backfill import backfill as write_again
 
-    settings = assemble.load_settings(file)
-    name = chosen_pipeline(settings, pipeline)
-    if backup not in settings.pipelines:
-        raise UsageError(f"there is no pipeline {backup!r} in this file; it has {', '.join(settings.pipelines)}")
-    asked = Backfill(name, backup, between, topic or (), partition_names)
-    with opened_store(settings) as store:
-        end(write_again(settings, store, asked, log(), root=root, by=getpass.getuser()), file)
+    request = Backfill(backup, between, topic or (), partition_names)
+    with opened_pipeline(file, pipeline) as opened:
+        pipelines = opened.settings.pipelines
+        if backup not in pipelines:
+            raise UsageError(f"there is no pipeline {backup!r} in this file; it has {', '.join(pipelines)}")
+        end(write_again(opened, request, log(), root=root, by=getpass.getuser()), file)
 
 
-def _replace(settings: Settings, store: Store, asked: Rewind, *, dry_run: bool) -> None:
-    from holdfast.runs.replace import replacing_of
+def _replace(pipeline: StoredPipeline, request: Rewind, *, dry_run: bool) -> None:
+    from holdfast.runs.replace import replacement_of
 
-    replacing = replacing_of(settings, store, asked, log(), getpass.getuser())
-    done = replacing.preview() if dry_run else replacing.carry_out()
-    if done.start != done.asked:
-        output.tell(f"only whole commits are replaced: the one that holds offset {done.asked} begins at {done.start}")
+    replacement = replacement_of(pipeline, request, log(), getpass.getuser())
+    done = replacement.preview() if dry_run else replacement.carry_out()
+    if done.start != done.requested:
+        output.tell(f"only whole commits are replaced: the commit with offset {done.requested} begins at {done.start}")
     if dry_run:
         for root, key in done.moves:
             output.say(f"{root.rstrip('/')}/{key}")
-        output.tell(f"{len(done.moves)} files would be moved; offsets {done.start} to {done.end - 1} of {asked.key}")
+        output.tell(f"{len(done.moves)} files would be moved; offsets {done.start} to {done.end - 1} of {request.key}")
         return
     output.say(
-        f"{len(done.moves) - len(done.missing)} files are moved; the live pipeline writes offsets {done.start} to "
-        f"{done.end - 1} of {asked.key} again as generation {done.generation}, and readers see a hole until then"
+        f"{len(done.moves) - len(done.missing)} files were moved; the live pipeline writes offsets {done.start} to "
+        f"{done.end - 1} of {request.key} again as generation {done.generation}, and readers see a gap until then"
     )
 
 
 def log() -> Emit:
-    """Events as lines on stderr; stdout is for the result."""
+    """Return a consumer that logs events to stderr; stdout is for the result."""
     from holdfast.observe.fanout import Reporter
     from holdfast.observe.log import Log
 
@@ -132,11 +134,11 @@ def log() -> Emit:
 
 
 def end(run: Run, file: str) -> None:
-    """Tell how a run has ended, or how it can go on; the exit code is 0 only if all of it was done."""
+    """Print how a run has ended, or how to continue it, and exit: with 0 only if it is complete."""
     counts = run.counts
     output.say(f"run {run.id} is {run.status.value}: {counts.succeeded} of {counts.processed} records written again")
     for name, root in (run.configuration or {}).get("roots", {}).items():
         output.tell(f"sink {name}: {root}")
     if run.status.value in {"RUNNING", "READY"}:
-        output.tell(f"it has not ended; go on with `holdfast runs join {file} {run.id}`")
+        output.tell(f"it has not ended; continue it with `holdfast runs join {file} {run.id}`")
     raise typer.Exit(0 if run.status.value == "COMPLETED" else 1)

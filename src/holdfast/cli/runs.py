@@ -1,4 +1,4 @@
-"""`holdfast runs`: bounded passes over a part of the past, such as a rewind or a backfill."""
+"""`holdfast runs`: bounded passes over past records, such as a rewind or a backfill."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from holdfast.cli import output
-from holdfast.cli.options import AsJson, File, PipelineName, chosen_pipeline, opened_store
+from holdfast.cli.options import AsJson, File, PipelineName, opened_pipeline
 from holdfast.cli.reprocess import end, log
 from holdfast.errors import PartitionNotFound, UsageError
 
 if TYPE_CHECKING:
+    from holdfast.assemble import StoredPipeline
     from holdfast.flow.run import Run, Runs
 
 RunId = Annotated[str, typer.Argument(metavar="RUN", help="The run's id, as `holdfast runs list` shows it.")]
@@ -24,39 +25,59 @@ COLUMNS = ("RUN", "STATUS", "PARTITIONS", "COMPLETED", "FAILED", "RECORDS", "CRE
 def list_runs(file: File, pipeline: PipelineName = None, json: AsJson = False) -> None:
     """List the runs of a pipeline."""
     with _runs(file, pipeline) as runs:
-        known = sorted(runs.list(), key=lambda run: run.created_at or 0.0)
+        found = sorted(runs.list(), key=lambda run: run.created_at or 0.0)
     if json:
-        output.say_json([asdict(run) for run in known])
+        output.say_json([asdict(run) for run in found])
     else:
-        output.say_table(COLUMNS, [_cells(run) for run in known])
+        output.say_table(COLUMNS, [_cells(run) for run in found])
 
 
 def show(file: File, run: RunId, pipeline: PipelineName = None) -> None:
-    """Show a run with its settings and how far each of its groups is, as JSON."""
-    with _runs(file, pipeline) as runs, _known(run):
+    """Show a run with its configuration and the progress of each group, as JSON."""
+    with _runs(file, pipeline) as runs, _existing(run):
         output.say_json(asdict(runs.show(run)))
 
 
 def stop(file: File, run: RunId, pipeline: PipelineName = None) -> None:
-    """End a run before it is done. What it has written stays; nodes that work on it let go within a heartbeat."""
-    with _runs(file, pipeline) as runs, _known(run):
+    """End a run early. Its files stay; nodes that work on it give up its partitions within a heartbeat."""
+    with _runs(file, pipeline) as runs, _existing(run):
         runs.stop(run)
         stopped = runs.aggregate(run)
     output.say(f"run {run} is {stopped.status.value}")
 
 
 def join(file: File, run: RunId, pipeline: PipelineName = None) -> None:
-    """Work on a run that another node has begun: beside it, or in its place if it is gone.
+    """Work on a run that another node has started: beside that node, or instead of it if it is gone.
 
-    Needs the file with which the run was begun. Several nodes may join one run.
+    Needs the file with which the run was started. Several nodes may join one run.
     """
-    from holdfast import assemble
-    from holdfast.runs.join import join_run
+    with opened_pipeline(file, pipeline) as opened, _existing(run):
+        end(_join(opened, run), file)
 
-    settings = assemble.load_settings(file)
-    name = chosen_pipeline(settings, pipeline)
-    with opened_store(settings) as store, _known(run):
-        end(join_run(settings, store, name, run, log()), file)
+
+def _join(pipeline: StoredPipeline, run_id: str) -> Run:
+    """Work on the run until it has ended or this process is asked to stop.
+
+    Raises `UsageError` if it has ended, `Refused` if this file's parsing is not the run's.
+    """
+    from holdfast.runs import backfill, execution, redrive, rewind
+    from holdfast.runs.letter_selection import KIND as REDRIVE
+    from holdfast.runs.next_generation import check_digest
+
+    run_pipelines = {
+        rewind.KIND: rewind.run_pipeline,
+        backfill.KIND: backfill.run_pipeline,
+        REDRIVE: redrive.run_pipeline,
+    }
+    configuration = execution.unfinished(pipeline.runs(), run_id).configuration
+    if not isinstance(configuration, dict) or configuration.get("kind") not in run_pipelines:
+        raise UsageError(f"run {run_id} is neither a rewind, nor a backfill, nor a redrive")
+    check_digest(pipeline, configuration["generation"])
+    kind = configuration["kind"]
+    run = execution.join(run_pipelines[kind](pipeline, configuration), run_id, log())
+    if kind == REDRIVE:
+        redrive.mark_sent(pipeline, run_id)
+    return run
 
 
 def _cells(run: Run) -> tuple[Any, ...]:
@@ -75,16 +96,12 @@ def _cells(run: Run) -> tuple[Any, ...]:
 
 @contextmanager
 def _runs(file: str, pipeline: str | None) -> Iterator[Runs]:
-    from holdfast import assemble
-
-    settings = assemble.load_settings(file)
-    name = chosen_pipeline(settings, pipeline)
-    with opened_store(settings) as store:
-        yield assemble.runs(settings, store, name)
+    with opened_pipeline(file, pipeline) as opened:
+        yield opened.runs()
 
 
 @contextmanager
-def _known(run: str) -> Iterator[None]:
+def _existing(run: str) -> Iterator[None]:
     try:
         yield
     except PartitionNotFound:

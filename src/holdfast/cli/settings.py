@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
 def validate(file: File, json: AsJson = False) -> None:
     """Check a file without connecting to anything; every problem is shown with its line and column."""
-    from holdfast import assemble
+    from holdfast.assemble import load_settings
 
     try:
-        settings = assemble.load_settings(file)
+        settings = load_settings(file)
     except ConfigError as error:
         if not json:
             raise

@@ -1,1 +1,1 @@
-"""Bounded jobs beside the live pipeline: rewind, backfill."""
+"""Runs beside the live pipeline: rewind, backfill, redrive, and rewind in place (replace)."""

@@ -1,14 +1,12 @@
-"""Backfill: the records of a backup pipeline's files once more through another pipeline's parsers."""
+"""Backfill: puts records from the files of a backup pipeline through another pipeline's processors again."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 
-from holdfast import assemble
-from holdfast.assemble import Emit
+from holdfast.assemble import Emit, StoredPipeline
 from holdfast.buckets.root import bucket_of
-from holdfast.config.models import Settings
 from holdfast.errors import UsageError
 from holdfast.flow.batch import Name
 from holdfast.flow.kafka_columns import KAFKA_COLUMNS, OFFSET
@@ -18,10 +16,9 @@ from holdfast.flow.run import Run
 from holdfast.flow.sink import Sink
 from holdfast.formats.choice import chosen_formats
 from holdfast.leases.lease import Json
-from holdfast.leases.store import Store
 from holdfast.registry import Registry
-from holdfast.runs.creation import FILES, check_roots_are_free, coming_generation, new_roots
-from holdfast.runs.execution import Job, NewRun, begin
+from holdfast.runs.execution import NewRun, RunPipeline, begin
+from holdfast.runs.next_generation import FILES, check_roots_are_free, new_roots, next_generation
 from holdfast.runs.selection import Between, OnlyNames, TimeSpan, parse_between
 from holdfast.sources.archive.source import ArchiveSource
 
@@ -30,72 +27,72 @@ KIND = "backfill"
 
 @dataclass(frozen=True)
 class Backfill:
-    """What to write again, and from where."""
+    """Which records of a backup pipeline to write again."""
 
-    pipeline: str
     backup: str
     between: str = ".."
-    """Offsets or times, as `parse_between` takes them."""
+    """Offsets or times, in the form that `parse_between` accepts."""
     topics: Sequence[str] = ()
     names: str | None = None
 
 
-def backfill(settings: Settings, store: Store, asked: Backfill, emit: Emit, *, root: str | None, by: str) -> Run:
-    """Write the records again, by this file's parsing. Blocks until the run has ended.
+def backfill(pipeline: StoredPipeline, request: Backfill, emit: Emit, *, root: str | None, by: str) -> Run:
+    """Write the records again with this file's parsing. Blocks until the run has ended.
 
     Raises `UsageError`, and `Refused` when the backup's format does not keep what the parsing needs.
     """
-    partitions = [one for one in _checked(settings, asked).source.discover({}) if one is not None]
-    if not any(one.spec["end"] > one.spec["start"] for one in partitions):
-        raise UsageError(f"the files of pipeline {asked.backup!r} hold nothing of that")
-    number = coming_generation(settings, store, asked.pipeline, by)
-    roots = new_roots(settings, asked.pipeline, root, number)
-    names = [Name(one.group, str(one.index)) for one in partitions]
-    check_roots_are_free(assemble.with_roots(settings, asked.pipeline, roots), asked.pipeline, names)
-    told = {"kind": KIND, **asdict(asked), "topics": list(asked.topics), "generation": number, "roots": roots}
-    return begin(store, job_of(settings, asked.pipeline, told), NewRun(partitions, told, by), emit)
+    partitions = [found for found in _checked(pipeline, request).source.discover({}) if found is not None]
+    if not any(partition.spec["end"] > partition.spec["start"] for partition in partitions):
+        raise UsageError(f"the files of pipeline {request.backup!r} hold no such records")
+    number = next_generation(pipeline, by)
+    roots = new_roots(pipeline, root, number)
+    check_roots_are_free(
+        pipeline.with_roots(roots), [Name(partition.group, str(partition.index)) for partition in partitions]
+    )
+    chosen = asdict(request) | {"pipeline": pipeline.name, "topics": list(request.topics)}
+    configuration = {"kind": KIND, **chosen, "generation": number, "roots": roots}
+    return begin(run_pipeline(pipeline, configuration), NewRun(partitions, configuration, by), emit)
 
 
-def job_of(settings: Settings, pipeline: str, told: Mapping[str, Json]) -> Job:
-    """The job of a run of this kind, as its row tells of it."""
-    changed = assemble.with_roots(settings, pipeline, told["roots"])
-    asked = Backfill(pipeline, told["backup"], told["between"], told["topics"], told["names"])
-    return Job(changed, pipeline, _checked(changed, asked), told["generation"])
+def run_pipeline(pipeline: StoredPipeline, configuration: Mapping[str, Json]) -> RunPipeline:
+    """Return the pipeline of a backfill from the configuration in the run's row."""
+    changed = pipeline.with_roots(configuration["roots"])
+    request = Backfill(*(configuration[field] for field in ("backup", "between", "topics", "names")))
+    return RunPipeline(changed, _checked(changed, request), configuration["generation"])
 
 
-def _checked(settings: Settings, asked: Backfill) -> Pipeline:
-    """The parts of the pipeline with the backup as their source, if that can give what they need."""
-    if asked.names and not settings.pipelines[asked.pipeline].processors:
-        raise UsageError(f"--partition-names needs a parser that gives names; pipeline {asked.pipeline!r} has none")
-    registry = Registry.installed()
-    between = parse_between(asked.between)
-    source = archive_of(settings, registry, asked, between)
-    built = assemble.build_pipeline(settings.pipelines[asked.pipeline], registry)
+def _checked(pipeline: StoredPipeline, request: Backfill) -> Pipeline:
+    """Return the pipeline with the backup as its source, if the backup has the columns that it needs."""
+    if request.names and not pipeline.configured.processors:
+        raise UsageError(f"--partition-names needs a parser that sets names; pipeline {pipeline.name!r} has none")
+    between = parse_between(request.between)
+    source = archive_of(pipeline, request, between)
+    built = pipeline.build()
     built.source.close()
-    processors = _choosing(asked, between, built.processors)
+    processors = _with_selection(request, between, built.processors)
     source.check(needed_columns(processors, list(built.sinks.values()), routed=bool(built.routes.by_sink)))
     return replace(built, source=source, processors=processors)
 
 
-def archive_of(settings: Settings, registry: Registry, asked: Backfill, between: Between) -> ArchiveSource:
-    """The backup pipeline's files as a source. Raises `UsageError` if it writes none."""
-    use = settings.pipelines[asked.pipeline].source
+def archive_of(pipeline: StoredPipeline, request: Backfill, between: Between) -> ArchiveSource:
+    """Return the backup pipeline's files as a source. Raises `UsageError` if it writes none."""
+    use = pipeline.configured.source
     policy = use.config.policy_of if use.name == "kafka" else None
-    for named in settings.pipelines[asked.backup].sinks:
+    for named in pipeline.settings.pipelines[request.backup].sinks:
         if named.use.name == FILES:
             config = named.use.config
-            formats = chosen_formats(config.format, config.topics, registry)
+            formats = chosen_formats(config.format, config.topics, Registry.installed())
             bucket = bucket_of(config.root, config.s3)
             start, end = between.offsets
-            return ArchiveSource(bucket, formats, topics=asked.topics, start=start, end=end, policy=policy)
-    raise UsageError(f"pipeline {asked.backup!r} has no sink `files` to backfill from")
+            return ArchiveSource(bucket, formats, topics=request.topics, start=start, end=end, policy=policy)
+    raise UsageError(f"pipeline {request.backup!r} has no sink `files` to backfill from")
 
 
 def needed_columns(processors: Sequence[Processor], sinks: Sequence[Sink], *, routed: bool = False) -> frozenset[str]:
-    """Kafka's columns that must be in the backup: for names, for the parser, for the formats. Routes may need any."""
+    """Return Kafka's columns that the processors, sinks and formats need; with routes, all of them."""
     from pyspark.sql import types as kinds
 
-    # Without an active session there is no way from a DDL string; a format looks at names, and at the kind of `value`.
+    # A DDL string would need an active session; a format looks at names, and at the type of `value`.
     everything = frozenset(KAFKA_COLUMNS)
     fields = kinds.StructType([kinds.StructField(name, kinds.BinaryType()) for name in sorted(everything)])
     chosen = frozenset(name for sink in sinks for name in sink.stager().columns(fields))
@@ -106,7 +103,7 @@ def needed_columns(processors: Sequence[Processor], sinks: Sequence[Sink], *, ro
     return (everything if needed is None else needed & everything) | {OFFSET}
 
 
-def _choosing(asked: Backfill, between: Between, processors: Sequence[Processor]) -> tuple[Processor, ...]:
+def _with_selection(request: Backfill, between: Between, processors: Sequence[Processor]) -> tuple[Processor, ...]:
     before = (TimeSpan(between),) if between.by_time else ()
-    behind = (OnlyNames(asked.names),) if asked.names else ()
+    behind = (OnlyNames(request.names),) if request.names else ()
     return (*before, *processors, *behind)

@@ -7,8 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from holdfast import assemble
-from holdfast.config.models import Settings
+from holdfast.assemble import StoredPipeline
 from holdfast.deadletters.source import PartitionLetters, redriven_name, sent_ids
 from holdfast.errors import Refused, TransitionRefused
 from holdfast.flow.letter import Letter, LetterBox, LetterId, Rebuilder
@@ -18,7 +17,6 @@ from holdfast.flow.source import Source
 from holdfast.leases import transitions
 from holdfast.leases.lease import FINISHED, Key, Lease, Partition
 from holdfast.leases.operator import Operator
-from holdfast.leases.store import Store
 
 KIND = "redrive"
 MOST_LETTERS = 5000
@@ -59,9 +57,7 @@ class Taken:
 class Waiting:
     """The letters of one sink that wait. Iterated, it gives the partitions of a run; the run's lock must be held."""
 
-    settings: Settings
-    store: Store
-    pipeline: str
+    pipeline: StoredPipeline
     choice: Choice
     box: LetterBox
     rebuilder: Rebuilder
@@ -93,8 +89,7 @@ class Waiting:
         return taken
 
     def _gather(self, taken: Taken, letters: dict[str, list[tuple[int, LetterId]]]) -> None:
-        pipeline = self.settings.identifier(self.pipeline)
-        rows = self.store.get([Key(pipeline, "", key) for key in letters])
+        rows = self.pipeline.store.get([Key(self.pipeline.identifier, "", key) for key in letters])
         for row, (key, some) in zip(rows, letters.items(), strict=True):
             if row is None or row.unreadable is not None or transitions.is_stripped(row):
                 taken.refused[f"the store does not know its partition {key} any more"] += len(some)
@@ -109,11 +104,10 @@ class Waiting:
     # --- former runs -------------------------------------------------------------------------------------------
 
     def _former(self) -> list[Run]:
-        known = assemble.runs(self.settings, self.store, self.pipeline).list()
-        return [run for run in known if of_sink(run, self.choice.sink)]
+        return [run for run in self.pipeline.runs().list() if of_sink(run, self.choice.sink)]
 
     def _rows(self, run: Run) -> Operator:
-        return assemble.operator(self.settings, self.store, self.pipeline, run.id)
+        return self.pipeline.operator(run.id)
 
     def _fence(self, run: Run) -> None:
         """No node may go on with this run, which has lost the lock; and what it has committed is published."""

@@ -1,4 +1,4 @@
-"""Which records of the past a job is about: by time, and by the partition names that they get."""
+"""Which past records a run takes: by offset, by time, and by the partition names that the parser sets."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from holdfast.flow.staging import StagedBatch
 
 @dataclass(frozen=True)
 class Between:
-    """A span of offsets or of times, `end` exclusive; None stands for no bound."""
+    """A range of offsets or times, `end` exclusive; None means no bound."""
 
     offsets: tuple[int, int | None] = (0, None)
     times: tuple[datetime | None, datetime | None] = (None, None)
@@ -26,17 +26,17 @@ class Between:
 
 
 def parse_between(text: str) -> Between:
-    """`100..200`, `100..`, or the same with times such as `2026-01-01..2026-01-02T12:00`. Raises `UsageError`."""
+    """Parse `100..200`, `100..`, or times such as `2026-01-01..2026-01-02T12:00`. Raises `UsageError`."""
     first, dots, last = text.partition("..")
     if not dots:
-        raise UsageError(f"--between {text!r} must be FROM..TO, two offsets or two times; one of them may be left out")
+        raise UsageError(f"--between {text!r} must be FROM..TO, two offsets or two times; either may be left out")
     if all(part == "" or part.isdigit() for part in (first, last)):
         return Between(offsets=(int(first or 0), int(last) if last else None))
     return Between(times=(parse_time(first) if first else None, parse_time(last) if last else None))
 
 
 def parse_time(text: str) -> datetime:
-    """A time as ISO 8601 writes it; UTC unless it says otherwise. Raises `UsageError`."""
+    """Parse a time in ISO 8601; UTC unless it names an offset. Raises `UsageError`."""
     try:
         moment = datetime.fromisoformat(text)
     except ValueError as error:
@@ -45,7 +45,7 @@ def parse_time(text: str) -> datetime:
 
 
 class TimeSpan(Processor):
-    """Leaves out records whose Kafka timestamp lies outside; those with a fault stay."""
+    """Leaves out records whose Kafka timestamp is outside the range; records with a fault stay."""
 
     name = "between"
     touches_faults = False
@@ -94,7 +94,7 @@ class _TimeStep(TaskStep):
 
 
 class OnlyNames(Processor):
-    """Leaves out records that get other partition names; those with a fault stay. Comes behind the parser."""
+    """Leaves out records with other partition names; records with a fault stay. Runs after the parser."""
 
     name = "partition_names"
     touches_faults = False
@@ -109,8 +109,8 @@ class OnlyNames(Processor):
     def apply(self, frame: Any) -> Any:
         from pyspark.sql import functions as sql
 
-        place = sql.col(OUTPUT_FOLDER_COLUMN)
-        chosen = (place == self._names) | place.startswith(f"{self._names}/")
+        output_folder = sql.col(OUTPUT_FOLDER_COLUMN)
+        chosen = (output_folder == self._names) | output_folder.startswith(f"{self._names}/")
         return frame.where(chosen | sql.col(FAULT_COLUMN).isNotNull())
 
     def in_task(self) -> TaskStep:
@@ -128,8 +128,8 @@ class _NamesStep(TaskStep):
         import pyarrow.compute as pc
 
         if OUTPUT_FOLDER_COLUMN not in rows.schema.names:
-            raise UsageError("--partition-names needs a parser that gives names; this pipeline has none")
-        place = rows.column(OUTPUT_FOLDER_COLUMN)
-        place = place.dictionary_decode() if hasattr(place, "dictionary_decode") else place
-        chosen = pc.or_(pc.equal(place, self.names), pc.starts_with(place, f"{self.names}/"))
+            raise UsageError("--partition-names needs a parser that sets names; this pipeline has none")
+        folders = rows.column(OUTPUT_FOLDER_COLUMN)
+        folders = folders.dictionary_decode() if hasattr(folders, "dictionary_decode") else folders
+        chosen = pc.or_(pc.equal(folders, self.names), pc.starts_with(folders, f"{self.names}/"))
         return rows.filter(pc.or_(pc.fill_null(chosen, False), rows.column(FAULT_COLUMN).is_valid()))

@@ -161,7 +161,9 @@ def test_a_store_that_only_its_own_process_sees_is_not_shown_as_empty(site: Site
 
     result = site.invoke(*command, file)
     assert result.exit_code == 2
-    assert result.stderr.startswith("error: the store in_memory can be seen by its own process only")
+    assert result.stderr.startswith(
+        "error: the store in_memory is visible only inside the process that runs the pipeline"
+    )
 
 
 # --- run -------------------------------------------------------------------------------------------------------------

@@ -28,7 +28,7 @@ def store(site: Site, file: str) -> Iterator[Store]:
 
 @pytest.fixture
 def runs(file: str, store: Store) -> Runs:
-    found = assemble.runs(assemble.load_settings(file), store, "orders")
+    found = assemble.StoredPipeline(assemble.load_settings(file), store, "orders").runs()
     told = {"kind": "backfill", "generation": 2, "roots": {"files": "out-g2"}}
     found.create("backfill-1", [Partition("orders|0", "orders")], configuration=told, created_by="ann")
     found.start("backfill-1")
@@ -56,7 +56,7 @@ def test_a_run_that_nobody_works_on_is_stopped_at_once(site: Site, file: str, ru
 
 
 def test_a_run_that_a_node_works_on_stops_when_that_has_let_go(site: Site, file: str, store: Store, runs: Runs) -> None:
-    worker = assemble.runs(assemble.load_settings(file), store, "orders")
+    worker = assemble.StoredPipeline(assemble.load_settings(file), store, "orders").runs()
     session = worker.coordinator("backfill-1").session
     session.join()
     (held,) = worker.coordinator("backfill-1").claim(1)

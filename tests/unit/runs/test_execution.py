@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from holdfast import assemble
+from holdfast.assemble import StoredPipeline
 from holdfast.config.models import Settings
 from holdfast.errors import Refused
 from holdfast.flow.engine import Report
@@ -20,7 +21,7 @@ from holdfast.leases.lease import Partition
 from holdfast.leases.store import Store
 from holdfast.leases.world import host_world
 from holdfast.runs import execution as running
-from holdfast.runs.execution import Job, NewRun, begin, join
+from holdfast.runs.execution import NewRun, RunPipeline, begin, join
 from holdfast.runs.lock import RunLock
 from holdfast.sinks.files.sink import FilesSink
 from holdfast.testing.flows import HandEngine, MemoryBucket, NumbersSource
@@ -36,7 +37,7 @@ pipelines:
 """
 SIZES = {"a": 200, "b": 100}
 PARTITIONS = [Partition(key, "numbers", {"size": size}) for key, size in SIZES.items()]
-TOLD = {"kind": "backfill"}
+CONFIGURATION = {"kind": "backfill"}
 
 
 class BusyEngine(HandEngine):
@@ -67,22 +68,26 @@ class Site:
         self.bucket = MemoryBucket()
         self.interfere: Callable[[], object] = _not_at_all
         self.held_up = False
-        patch.setattr(assemble, "engine_of", lambda *_: BusyEngine(self))
+        patch.setattr(running, "engine_of", lambda *_: BusyEngine(self))
 
     @property
-    def job(self) -> Job:
+    def stored(self) -> StoredPipeline:
+        return StoredPipeline(self.settings, self.store, "numbers")
+
+    @property
+    def pipeline(self) -> RunPipeline:
         sink: Any = FilesSink("files", self.bucket)
-        return Job(self.settings, "numbers", Pipeline(NumbersSource(SIZES), (), {"files": sink}), 2)
+        return RunPipeline(self.stored, Pipeline(NumbersSource(SIZES), (), {"files": sink}), 2)
 
     @property
     def runs(self) -> Runs:
-        return assemble.runs(self.settings, self.store, "numbers")
+        return self.stored.runs()
 
     def begin(self) -> Run:
-        return begin(self.store, self.job, NewRun(PARTITIONS, TOLD, "ann"), lambda _: None)
+        return begin(self.pipeline, NewRun(PARTITIONS, CONFIGURATION, "ann"), lambda _: None)
 
     def join(self, run_id: str) -> Run:
-        return join(self.store, self.job, run_id, lambda _: None)
+        return join(self.pipeline, run_id, lambda _: None)
 
     def the_run(self) -> Run:
         (run,) = self.runs.list()
@@ -106,7 +111,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
 def test_a_run_ends_when_all_of_it_is_written(site: Site) -> None:
     handler = signal.getsignal(signal.SIGTERM)
     run = site.begin()
-    assert (run.status.value, run.counts.processed, run.configuration) == ("COMPLETED", 300, TOLD)
+    assert (run.status.value, run.counts.processed, run.configuration) == ("COMPLETED", 300, CONFIGURATION)
     assert site.written() == ALL
     assert all("/2_" in key for key in site.bucket.data())
     assert signal.getsignal(signal.SIGTERM) is handler
@@ -124,14 +129,14 @@ def test_a_run_whose_process_is_asked_to_stop_goes_on_when_it_is_joined(site: Si
 
 
 def test_a_node_joins_beside_the_one_that_drives_and_takes_its_place_when_it_is_gone(site: Site) -> None:
-    driver = assemble.runs(site.settings, site.store, "numbers")
+    driver = site.stored.runs()
     coordinator = driver.coordinator("r1")
     coordinator.session.join()
     world = host_world(lambda _: None)
     live = assemble.coordinator_of(site.settings, site.store, world, coordinator.session, "numbers")
     lock = RunLock(live, driver)
     lock.acquire("r1")
-    driver.create("r1", PARTITIONS, configuration=TOLD, created_by="ann")
+    driver.create("r1", PARTITIONS, configuration=CONFIGURATION, created_by="ann")
     driver.start("r1")
     held = coordinator.claim(1)  # and then that node is never heard of again
     assert site.join("r1").status.value == "COMPLETED"
@@ -140,7 +145,7 @@ def test_a_node_joins_beside_the_one_that_drives_and_takes_its_place_when_it_is_
 
 
 def test_a_run_that_was_made_and_not_started_is_started_by_who_joins(site: Site) -> None:
-    made = site.runs.create("r1", PARTITIONS, configuration=TOLD, created_by="ann")
+    made = site.runs.create("r1", PARTITIONS, configuration=CONFIGURATION, created_by="ann")
     assert made.status.value == "READY"
     assert site.join("r1").status.value == "COMPLETED"
 
@@ -159,9 +164,9 @@ def test_one_run_goes_on_at_a_time(site: Site) -> None:
     refused: list[str] = []
 
     def another() -> None:
-        with pytest.raises(Refused, match="is going on") as told:
+        with pytest.raises(Refused, match="is going on") as error:
             site.begin()
-        refused.append(str(told.value))
+        refused.append(str(error.value))
 
     site.interfere = another
     assert site.begin().status.value == "COMPLETED"

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from holdfast import assemble
+from holdfast.assemble import StoredPipeline
 from holdfast.buckets.local import LocalBucket
 from holdfast.config.digest import digest_of
 from holdfast.config.models import Settings
@@ -28,7 +29,7 @@ from holdfast.leases.store import Store
 from holdfast.registry import Registry
 from holdfast.runs import letter_selection as limits
 from holdfast.runs.letter_selection import Choice, Waiting
-from holdfast.runs.redrive import _made, look, mark_sent, redrive
+from holdfast.runs.redrive import _prepared, look, mark_sent, redrive
 from holdfast.stores.memory import MemoryStore
 
 CONFIG = """
@@ -58,12 +59,12 @@ class Site:
         """Of a file whose parsing is the current one."""
         settings = self.written(source, processors, generation)
         mine = Generation(generation, digest_of(settings.pipelines["orders"]))
-        assemble.generations(settings, self.store, "orders").register(mine, switch=True)
+        self.stored(settings).generations().register(mine, switch=True)
         return settings
 
     def written(self, source: str = OBJECTS, processors: str = "[]", generation: int = 1) -> Settings:
-        told = {"source": source.replace("ROOT", str(self.folder)), "processors": processors, "root": self.folder}
-        (self.folder / "p.yaml").write_text(CONFIG.format(generation=generation, **told))
+        settings = {"source": source.replace("ROOT", str(self.folder)), "processors": processors, "root": self.folder}
+        (self.folder / "p.yaml").write_text(CONFIG.format(generation=generation, **settings))
         return assemble.load_settings(self.folder / "p.yaml")
 
     def read(self, settings: Settings, *names: str) -> None:
@@ -74,27 +75,30 @@ class Site:
         self.store.add([new_lease("orders", partition, "w", now=0.0) for partition in found])
 
     def bury(self, name: str, *records: bytes, sink: str = "out", reason: str = "bad") -> str:
-        """A file of letters; answers its key."""
+        """A file of letters; returns its key."""
         faults = [record_fault(reason, record) for record in records]
         lines = [dead_letter("orders", f"in|{name}", 10 * at, fault) for at, fault in enumerate(faults)]
         key = dead_letter_key(Name("in", name), 1, 0)
         LocalBucket(self.folder / sink).create(key, b"".join(lines))
         return key
 
+    def stored(self, settings: Settings) -> StoredPipeline:
+        return StoredPipeline(settings, self.store, "orders")
+
     def waiting(self, settings: Settings, **choice: Any) -> Waiting:
-        return _made(settings, self.store, "orders", Choice("files", **choice))[1]
+        return _prepared(self.stored(settings), Choice("files", **choice))[1]
 
     def begin(self, settings: Settings, run: str) -> list[Lease]:
-        """Make a run of all that waits, as with the lock; answers its rows."""
+        """Make a run of all that waits, as with the lock; returns its rows."""
         waiting = self.waiting(settings)
-        told = {"kind": "redrive", "sink": "files", "key": None, "reason": None, "generation": 1}
-        runs = assemble.runs(settings, self.store, "orders")
-        runs.create(run, waiting, configuration=told, created_by="ann")
-        return list(assemble.operator(settings, self.store, "orders", run).rows())
+        configuration = {"kind": "redrive", "sink": "files", "key": None, "reason": None, "generation": 1}
+        runs = self.stored(settings).runs()
+        runs.create(run, waiting, configuration=configuration, created_by="ann")
+        return list(self.stored(settings).operator(run).rows())
 
     def move(self, settings: Settings, row: Lease, to: int, **changes: Any) -> None:
         moved = Progress({"offset": to})
-        assemble.operator(settings, self.store, "orders", row.run).change(
+        self.stored(settings).operator(row.run).change(
             row.key, lambda now_there, _: replace(now_there, progress=moved, **changes)
         )
 
@@ -112,7 +116,7 @@ def test_all_letters_of_a_sink_that_hold_their_record_are_taken(site: Site) -> N
     site.read(settings, "a", "b")
     first, second = site.bury("a", b"one", b"x" * 70_000, b"two"), site.bury("b", b"three")
     site.bury("a", b"elsewhere", sink="other")
-    taken = look(settings, site.store, "orders", Choice("files"))
+    taken = look(site.stored(settings), Choice("files"))
     assert [(chosen.row.key, list(chosen.ids)) for chosen in taken.partitions] == [
         ("in|a", [LetterId(first, 0), LetterId(first, 2)]),
         ("in|b", [LetterId(second, 0)]),
@@ -137,7 +141,7 @@ def test_letters_are_chosen_by_partition_and_by_reason(site: Site) -> None:
 def test_a_partition_that_the_store_does_not_know_is_refused(site: Site) -> None:
     settings = site.settings()
     site.bury("gone", b"1", b"2")
-    taken = look(settings, site.store, "orders", Choice("files"))
+    taken = look(site.stored(settings), Choice("files"))
     assert (taken.number, taken.refused) == (0, {"the store does not know its partition in|gone any more": 2})
 
 
@@ -146,10 +150,10 @@ def test_letters_of_a_partition_that_is_being_replaced_are_left_alone(site: Site
     site.read(settings, "a", "b")
     site.bury("a", b"1")
     site.bury("b", b"2")
-    assemble.operator(settings, site.store, "orders").change(
+    site.stored(settings).operator().change(
         "in|a", lambda row, now: transitions.set_aside(row, {"plan": "p"}, "replaced", now)
     )
-    taken = look(settings, site.store, "orders", Choice("files"))
+    taken = look(site.stored(settings), Choice("files"))
     assert [chosen.row.key for chosen in taken.partitions] == ["in|b"]
     assert taken.refused == {"what was written of its partition in|a is being replaced": 1}
 
@@ -161,7 +165,7 @@ def test_names_of_letters_never_outgrow_the_row(site: Site, monkeypatch: pytest.
     for label in ("x" * 60, "y" * 60, "z" * 60):
         (line,) = [dead_letter("orders", "in|a", 0, record_fault("bad", b"1"))]
         LocalBucket(site.folder / "out").create(dead_letter_key(Name("in", label), 1, 0), line)
-    taken = look(settings, site.store, "orders", Choice("files"))
+    taken = look(site.stored(settings), Choice("files"))
     assert (taken.number, taken.left) == (2, 1)
 
 
@@ -170,7 +174,7 @@ def test_no_more_is_taken_than_a_row_can_name(site: Site, monkeypatch: pytest.Mo
     settings = site.settings()
     site.read(settings, "a")
     site.bury("a", *(b"%d" % number for number in range(5)))
-    taken = look(settings, site.store, "orders", Choice("files"))
+    taken = look(site.stored(settings), Choice("files"))
     assert (taken.number, taken.left) == (3, 2)
 
 
@@ -191,10 +195,10 @@ def test_marks_count_where_the_rows_of_a_run_are_gone(site: Site) -> None:
     key = site.bury("a", b"1", b"2")
     (row,) = site.begin(settings, "redrive-1")
     site.move(settings, row, 1)
-    assert mark_sent(settings, site.store, "orders", "redrive-1") == 1
+    assert mark_sent(site.stored(settings), "redrive-1") == 1
     box = FileLetters(LocalBucket(site.folder / "out"))
     assert [letter.redriven for letter in box.letters()] == ["redrive-1", None]
-    site.store.remove(list(assemble.operator(settings, site.store, "orders", "redrive-1").rows()))
+    site.store.remove(list(site.stored(settings).operator("redrive-1").rows()))
     assert [chosen.ids for chosen in site.waiting(settings).look().partitions] == [[LetterId(key, 1)]]
 
 
@@ -238,17 +242,17 @@ def test_what_a_former_run_has_committed_and_not_published_is_published_first(
 def test_only_the_current_parsing_sends_letters_again(site: Site) -> None:
     site.settings()
     settings = site.written(processors="[{filter: {where: 'true'}}]")
-    with pytest.raises(Refused, match="roll this file's parsing out first"):
-        redrive(settings, site.store, "orders", Choice("files"), lambda _: None, by="ann")
+    with pytest.raises(Refused, match="roll out this file's parsing first"):
+        redrive(site.stored(settings), Choice("files"), lambda _: None, by="ann")
 
 
 def test_a_pipeline_that_needs_more_of_a_message_than_a_letter_keeps_is_refused(site: Site) -> None:
     settings = site.settings(source=KAFKA, processors="[{filter: {where: 'true'}}]")
     with pytest.raises(Refused, match="dead letters do not keep headers, key, timestamp, timestamp_type"):
-        look(settings, site.store, "orders", Choice("files"))
-    assert look(site.settings(source=KAFKA, generation=2), site.store, "orders", Choice("files")).number == 0
+        look(site.stored(settings), Choice("files"))
+    assert look(site.stored(site.settings(source=KAFKA, generation=2)), Choice("files")).number == 0
 
 
-def test_an_unknown_sink_is_told(site: Site) -> None:
+def test_an_unknown_sink_is_refused(site: Site) -> None:
     with pytest.raises(UsageError, match="there is no sink 'x'; there are files, other"):
-        look(site.settings(), site.store, "orders", Choice("x"))
+        look(site.stored(site.settings()), Choice("x"))

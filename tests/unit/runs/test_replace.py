@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from holdfast import assemble
+from holdfast.assemble import StoredPipeline
 from holdfast.buckets.local import LocalBucket
 from holdfast.config.digest import digest_of
 from holdfast.config.models import Settings
@@ -22,7 +23,7 @@ from holdfast.leases import transitions
 from holdfast.leases.lease import Commit, Counts, History, Lease, Ownership, Progress, Status
 from holdfast.leases.store import Outcome, Swap
 from holdfast.runs import replace as replacing
-from holdfast.runs.replace import Replaced, Replacing, replacing_of
+from holdfast.runs.replace import Replaced, Replacement, replacement_of
 from holdfast.runs.rewind import Rewind
 from tests.unit.audit.archive import Archive
 
@@ -56,19 +57,20 @@ class Site:
         self.archive.commit(20, 30)
         self.file = folder / "pipeline.yaml"
         self.events: list[Event] = []
-        known = self.generations()
-        known.register(Generation(1, digest_of(self.settings().pipelines["archive"])), switch=False)
+        self.generations().register(Generation(1, digest_of(self.settings().pipelines["archive"])), switch=False)
 
     def settings(self, form: str = "raw") -> Settings:
         self.file.write_text(CONFIG.format(root=self.archive.root, format=form))
         return assemble.load_settings(self.file)
 
     def generations(self) -> Generations:
-        return assemble.generations(self.settings(), self.archive.store, "archive")
+        return self.stored().generations()
 
-    def replacing(self, to: int, form: str = "raw") -> Replacing:
-        asked = Rewind("archive", "orders", 0, str(to))
-        return replacing_of(self.settings(form), self.archive.store, asked, self.events.append, "ann")
+    def stored(self, form: str = "raw") -> StoredPipeline:
+        return StoredPipeline(self.settings(form), self.archive.store, "archive")
+
+    def replacement(self, to: int, form: str = "raw") -> Replacement:
+        return replacement_of(self.stored(form), Rewind("orders", 0, str(to)), self.events.append, "ann")
 
     def redrive(
         self, offsets: list[int], run: str = "redrive-0123456789ab", *, pending: bool = False, generation: int = 1
@@ -83,10 +85,10 @@ class Site:
             receipt = {"files": [{**file, "staged": place}], "from": {"offset": 0}, "to": {"offset": 1}, "token": 1}
             commit = replace(commit, receipts={"files": receipt})
         else:
-            told = archive.manifests["0"][-1]
+            last = archive.manifests["0"][-1]
             positions = {"start": {"offset": 0}, "end": {"offset": len(offsets)}}
             who = {"label": label, "sequence": 1, "commit_id": run, "generation": generation}
-            archive.rewrite({**told, **who, "files": [file], **positions})
+            archive.rewrite({**last, **who, "files": [file], **positions})
         status = Status.ASSIGNED if pending else Status.COMPLETED
         row = Lease(
             archive.pipeline,
@@ -104,13 +106,18 @@ class Site:
         return str(file["key"])
 
     def make_run(self, run: str, status: str) -> None:
-        told = {"id": run, "status": status, "configuration": {"kind": "redrive", "sink": "files"}, "created_by": "ann"}
-        state = {**told, "created_at": 1.0, "updated_at": 1.0, "groups": {}}
+        values = {
+            "id": run,
+            "status": status,
+            "configuration": {"kind": "redrive", "sink": "files"},
+            "created_by": "ann",
+        }
+        state = {**values, "created_at": 1.0, "updated_at": 1.0, "groups": {}}
         row = Lease(f"{self.archive.pipeline}/$runs", run, progress=Progress(state=state))
         self.archive.store.add([row])
 
     def carry_out(self, to: int) -> Replaced:
-        return self.replacing(to).carry_out()
+        return self.replacement(to).carry_out()
 
     def own(self, owner: str = "node") -> Lease:
         row = self.archive.row()
@@ -136,7 +143,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
 def test_whole_commits_are_moved_away_and_the_row_begins_again_under_a_new_generation(site: Site) -> None:
     owned = site.own()
     done = site.carry_out(15)
-    assert (done.start, done.end, done.asked, done.generation, len(done.moves)) == (10, 30, 15, 2, 4)
+    assert (done.start, done.end, done.requested, done.generation, len(done.moves)) == (10, 30, 15, 2, 4)
     assert site.visible() == ["orders/1_0_00000000000000000000.parquet"]
     row = site.archive.row()
     assert (row.status, row.owner, row.progress.position) == (Status.UNASSIGNED, None, {"offset": 10})
@@ -172,7 +179,7 @@ def test_what_was_replaced_can_be_replaced_again(site: Site) -> None:
 
 def test_a_dry_run_lists_and_changes_nothing(site: Site) -> None:
     before, row = site.visible(), site.archive.row()
-    would = site.replacing(15).preview()
+    would = site.replacement(15).preview()
     assert (would.start, len(would.moves)) == (10, 4)
     assert (site.visible(), site.archive.row(), site.plans()) == (before, row, [])
 
@@ -182,7 +189,7 @@ STEPS: list[tuple[type, str]] = [
     (LocalBucket, "create"),
     (LocalBucket, "move"),
     (Generations, "switch"),
-    (Replacing, "_finish"),
+    (Replacement, "_finish"),
 ]
 
 
@@ -197,7 +204,7 @@ def test_a_call_that_was_interrupted_is_finished_by_the_next_one(
             site.carry_out(15)
     assert site.archive.row().status is Status.FAILED
     with pytest.raises(TransitionRefused):
-        assemble.operator(site.settings(), site.archive.store, "archive").reopen("orders|0")
+        site.stored().operator().reopen("orders|0")
     assert site.archive.doubts() == []
     done = site.carry_out(29)  # what was begun is finished first, whatever is asked for now
     assert (done.start, len(done.moves), done.missing) == (10, 4, ())
@@ -262,12 +269,12 @@ def test_a_commit_that_waits_to_be_published_comes_first(site: Site) -> None:
     with pytest.raises(Refused, match="not published yet; nothing was changed"):
         site.carry_out(15)
     assert site.archive.row().status is Status.UNASSIGNED
-    assert site.replacing(35).preview().start == 30
+    assert site.replacement(35).preview().start == 30
 
 
 def test_nothing_is_replaced_before_its_parsing_is_the_current_one(site: Site) -> None:
-    with pytest.raises(Refused, match="Roll this file's parsing out first"):
-        site.replacing(15, form="text").carry_out()
+    with pytest.raises(Refused, match="Roll out this file's parsing first"):
+        site.replacement(15, form="text").carry_out()
     assert site.archive.row().status is Status.UNASSIGNED
 
 
@@ -281,13 +288,13 @@ def test_a_file_that_was_lost_before_is_told_and_does_not_stop_the_rest(site: Si
     done = site.carry_out(15)
     assert done.missing == ("orders/1_0_00000000000000000020.parquet",)
     assert site.archive.row().progress.position == {"offset": 10}
-    assert any("was not there to be moved" in str(event) for event in site.events)
+    assert any("does not exist and was not moved" in str(event) for event in site.events)
 
 
 def test_nothing_is_replaced_where_a_manifest_is_missing(site: Site) -> None:
     site.archive.manifest_path(2).unlink()
     before = site.visible()
-    with pytest.raises(Refused, match="do not follow one another"):
+    with pytest.raises(Refused, match="are not contiguous"):
         site.carry_out(15)
     assert (site.visible(), site.archive.row().status) == (before, Status.UNASSIGNED)
 
@@ -343,7 +350,7 @@ def test_what_was_redriven_before_the_range_stays(site: Site) -> None:
 
 def test_no_redriven_file_is_cut_in_two_the_replaced_range_begins_before_it(site: Site) -> None:
     redriven = site.redrive([5, 19])
-    assert site.replacing(15).preview().start == 0
+    assert site.replacement(15).preview().start == 0
     done = site.carry_out(15)
     assert (done.start, redriven in [key for _, key in done.moves]) == (0, True)
     assert site.archive.row().progress.position == {"offset": 0}
@@ -364,7 +371,7 @@ def test_what_a_redrive_has_committed_is_published_and_moved_and_its_node_lets_g
     redriven = site.redrive([19], pending=True)
     done = site.carry_out(15)
     assert (redriven in [key for _, key in done.moves], done.missing) == (True, ())
-    row = assemble.operator(site.settings(), site.archive.store, "archive", "redrive-0123456789ab").show("orders|0")
+    row = site.stored().operator("redrive-0123456789ab").show("orders|0")
     assert (row.status, row.owner, row.commit.receipts) == (Status.FAILED, None, None)
     assert list(LocalBucket(site.archive.root).staged_under("_holdfast/staging/")) == []
     assert site.visible() == ["orders/1_0_00000000000000000000.parquet"]
@@ -373,5 +380,5 @@ def test_what_a_redrive_has_committed_is_published_and_moved_and_its_node_lets_g
 def test_a_redrive_that_is_choosing_its_letters_is_ended(site: Site) -> None:
     site.make_run("redrive-0123456789ab", "INITIALIZING")
     site.carry_out(15)
-    run = assemble.runs(site.settings(), site.archive.store, "archive").show("redrive-0123456789ab")
+    run = site.stored().runs().show("redrive-0123456789ab")
     assert (run.status, "is replaced" in (run.error or "")) == (RunStatus.FAILED, True)

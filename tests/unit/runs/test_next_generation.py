@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from holdfast import assemble
+from holdfast.assemble import StoredPipeline
 from holdfast.config.digest import digest_of
 from holdfast.config.models import Settings
 from holdfast.errors import Refused, UsageError
@@ -15,7 +16,7 @@ from holdfast.flow.batch import Name
 from holdfast.flow.generations import Generation
 from holdfast.leases.store import Store
 from holdfast.runs.backfill import Backfill, backfill
-from holdfast.runs.creation import check_digest, check_roots_are_free, coming_generation, new_roots
+from holdfast.runs.next_generation import check_digest, check_roots_are_free, new_roots, next_generation
 from holdfast.stores.memory import MemoryStore
 from tests.unit.audit.archive import Archive
 
@@ -45,18 +46,19 @@ class Site:
     def settings(
         self, generation: int = 1, form: str = "text", backup: str = "raw", processors: str = "[]"
     ) -> Settings:
-        told = {"generation": generation, "format": form, "backup": backup, "processors": processors}
-        (self.folder / "p.yaml").write_text(CONFIG.format(root=self.folder, **told))
+        values = {"generation": generation, "format": form, "backup": backup, "processors": processors}
+        (self.folder / "p.yaml").write_text(CONFIG.format(root=self.folder, **values))
         return assemble.load_settings(self.folder / "p.yaml")
+
+    def stored(self, settings: Settings) -> StoredPipeline:
+        return StoredPipeline(settings, self.store, "daily")
 
     def run_live(self, settings: Settings) -> None:
         chosen = settings.pipelines["daily"]
-        assemble.generations(settings, self.store, "daily").register(
-            Generation(chosen.generation, digest_of(chosen)), switch=True
-        )
+        self.stored(settings).generations().register(Generation(chosen.generation, digest_of(chosen)), switch=True)
 
-    def coming(self, settings: Settings) -> int:
-        return coming_generation(settings, self.store, "daily", "ann")
+    def next(self, settings: Settings) -> int:
+        return next_generation(self.stored(settings), "ann")
 
 
 @pytest.fixture
@@ -70,57 +72,57 @@ def site(tmp_path: Path) -> Iterator[Site]:
 def test_the_files_own_generation_is_used_where_it_comes_next(site: Site) -> None:
     site.run_live(site.settings(1, "text"))
     fixed = site.settings(2, "jsonl")
-    assert [site.coming(fixed), site.coming(fixed)] == [2, 2]
-    assert assemble.generations(fixed, site.store, "daily").current()[0] == 1
+    assert [site.next(fixed), site.next(fixed)] == [2, 2]
+    assert site.stored(fixed).generations().current()[0] == 1
     site.run_live(fixed)
-    assert assemble.generations(fixed, site.store, "daily").current()[0] == 2
+    assert site.stored(fixed).generations().current()[0] == 2
 
 
 def test_what_is_current_or_taken_by_another_parsing_is_never_used_again(site: Site) -> None:
     current = site.settings(1, "text")
     site.run_live(current)
-    assert [site.coming(current), site.coming(current)] == [2, 2]
-    assert site.coming(site.settings(1, "jsonl")) == 3
-    assert site.coming(site.settings(2, "jsonl")) == 3
+    assert [site.next(current), site.next(current)] == [2, 2]
+    assert site.next(site.settings(1, "jsonl")) == 3
+    assert site.next(site.settings(2, "jsonl")) == 3
 
 
 def test_a_node_joins_a_run_only_with_the_parsing_that_it_was_begun_with(site: Site) -> None:
-    number = site.coming(site.settings(2, "jsonl"))
-    check_digest(site.settings(1, "jsonl"), site.store, "daily", number)
-    with pytest.raises(Refused, match="was begun"):
-        check_digest(site.settings(2, "text"), site.store, "daily", number)
+    number = site.next(site.settings(2, "jsonl"))
+    check_digest(site.stored(site.settings(1, "jsonl")), number)
+    with pytest.raises(Refused, match="was started"):
+        check_digest(site.stored(site.settings(2, "text")), number)
 
 
 def test_files_go_to_a_root_of_their_own_that_has_none_of_the_partition(site: Site) -> None:
-    settings = site.settings()
-    assert new_roots(settings, "daily", None, 2) == {"files": f"{site.folder}/daily-g2"}
-    changed = assemble.with_roots(settings, "daily", new_roots(settings, "daily", f"{site.folder}/daily", 2))
-    check_roots_are_free(changed, "daily", [Name("orders", "0")])
+    pipeline = site.stored(site.settings())
+    assert new_roots(pipeline, None, 2) == {"files": f"{site.folder}/daily-g2"}
+    changed = pipeline.with_roots(new_roots(pipeline, f"{site.folder}/daily", 2))
+    check_roots_are_free(changed, [Name("orders", "0")])
     Archive(site.folder / "daily").commit(0, 10)
-    check_roots_are_free(changed, "daily", [Name("orders", "1")])
-    with pytest.raises(UsageError, match="already, and they would be there twice"):
-        check_roots_are_free(changed, "daily", [Name("orders", "0")])
+    check_roots_are_free(changed, [Name("orders", "1")])
+    with pytest.raises(UsageError, match="and their records would be there twice"):
+        check_roots_are_free(changed, [Name("orders", "0")])
 
 
-def refused(site: Site, settings: Settings, asked: Backfill, error: type[Exception], match: str) -> None:
+def refused(site: Site, settings: Settings, request: Backfill, error: type[Exception], match: str) -> None:
     with pytest.raises(error, match=match):
-        backfill(settings, site.store, asked, lambda _: None, root=None, by="ann")
-    assert list(assemble.generations(settings, site.store, "daily").list()) == []
+        backfill(site.stored(settings), request, lambda _: None, root=None, by="ann")
+    assert list(site.stored(settings).generations().list()) == []
     assert not (site.folder / "daily-g1").exists()
 
 
-def test_a_backup_that_cannot_give_back_what_the_parser_needs_is_refused_up_front(site: Site) -> None:
+def test_a_backup_that_does_not_keep_what_the_parser_needs_is_refused_up_front(site: Site) -> None:
     Archive(site.folder / "backup", raw=False).commit(0, 10)
     settings = site.settings(backup="text", processors=PARSED)
-    refused(site, settings, Backfill("daily", "backup"), Refused, "does not keep timestamp")
-    by_time = Backfill("daily", "backup", between="2026-01-01..")
+    refused(site, settings, Backfill("backup"), Refused, "does not keep timestamp")
+    by_time = Backfill("backup", between="2026-01-01..")
     refused(site, site.settings(backup="text"), by_time, Refused, "does not keep timestamp")
 
 
 def test_there_must_be_something_to_write_again(site: Site) -> None:
     Archive(site.folder / "backup").commit(0, 10)
     settings = site.settings()
-    refused(site, settings, Backfill("daily", "backup", "10.."), UsageError, "hold nothing of that")
-    refused(site, settings, Backfill("daily", "backup", topics=["other"]), UsageError, "hold nothing of that")
-    refused(site, settings, Backfill("daily", "backup", names="dt=1"), UsageError, "needs a parser")
-    refused(site, settings, Backfill("daily", "daily"), UsageError, "hold nothing of that")
+    refused(site, settings, Backfill("backup", "10.."), UsageError, "hold no such records")
+    refused(site, settings, Backfill("backup", topics=["other"]), UsageError, "hold no such records")
+    refused(site, settings, Backfill("backup", names="dt=1"), UsageError, "needs a parser")
+    refused(site, settings, Backfill("daily"), UsageError, "hold no such records")

@@ -1,0 +1,79 @@
+"""The next generation of a pipeline, for files that a run writes again: its number, and the roots for its files."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from holdfast.assemble import StoredPipeline
+from holdfast.buckets.root import bucket_of
+from holdfast.config.digest import digest_of, parsing_of
+from holdfast.errors import Refused, UsageError
+from holdfast.flow.batch import Name
+from holdfast.flow.generations import Generation, Generations
+from holdfast.flow.names import OURS, folder
+
+FILES = "files"
+
+
+def next_generation(pipeline: StoredPipeline, created_by: str) -> int:
+    """Return a generation that is not current yet, for files that are written again with this file's parsing.
+
+    It is the file's own generation if that comes next, so that files of the run and files written after the roll-out
+    have the same number. The live pipeline keeps its generation.
+    """
+    chosen = pipeline.configured
+    mine = Generation(chosen.generation, digest_of(chosen), parsing_of(chosen), created_by)
+    return register_next(pipeline.generations(), mine)
+
+
+def register_next(generations: Generations, mine: Generation) -> int:
+    """Register this parsing under its own number if that comes next, else under the next one. Returns the number."""
+    number = _free_number(generations, mine.number, mine.digest)
+    generations.register(replace(mine, number=number), switch=False)
+    return number
+
+
+def _free_number(generations: Generations, wanted: int, digest: str) -> int:
+    digests = {generation.number: generation.digest for generation in generations.list()}
+    current = generations.current()[0] if digests else 0
+    if wanted > current and digests.get(wanted, digest) == digest:
+        return wanted
+    same = [number for number, other in digests.items() if number > current and other == digest]
+    return same[0] if same else max([wanted - 1, *digests]) + 1
+
+
+def check_digest(pipeline: StoredPipeline, generation: int) -> None:
+    """Raise `Refused` unless this file's parsing is that of the generation."""
+    digest = pipeline.generations().show(generation).digest
+    if digest != (mine := digest_of(pipeline.configured)):
+        raise Refused(
+            f"this file's parsing has digest {mine[:12]}, and generation {generation} has {digest[:12]}; "
+            "use the file and the code with which the run was started"
+        )
+
+
+def new_roots(pipeline: StoredPipeline, root: str | None, generation: int) -> dict[str, str]:
+    """Return roots for files that are written again, by sink: readers choose between these and the old ones."""
+    sinks = pipeline.configured.sinks
+    chosen = [named for named in sinks if named.use.name == FILES]
+    if not chosen:
+        raise UsageError(f"pipeline {pipeline.name!r} has no sink `files`; only files can be written again")
+    if len(chosen) < len(sinks):
+        raise UsageError(f"pipeline {pipeline.name!r} has sinks besides `files`, which would get all records twice")
+    if root is not None and len(chosen) > 1:
+        raise UsageError(f"--root needs a pipeline with one `files` sink; {pipeline.name!r} has {len(chosen)}")
+    return {named.name: root or f"{named.use.config.root.rstrip('/')}-g{generation}" for named in chosen}
+
+
+def check_roots_are_free(pipeline: StoredPipeline, names: Sequence[Name]) -> None:
+    """Raise `UsageError` if a sink's root already holds files of one of these partitions."""
+    for named in pipeline.configured.sinks:
+        config = named.use.config
+        bucket = bucket_of(config.root, config.s3)
+        for name in names:
+            if next(bucket.keys(f"{OURS}/commits/{folder(name)}/"), None) is not None:
+                raise UsageError(
+                    f"{config.root} already has files of {name.stream}|{name.label}, and their records "
+                    "would be there twice; choose another root with --root"
+                )
