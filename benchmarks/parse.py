@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from benchmarks.harness import Comparison, compare, interleaved
 from holdfast.processors.parse import PLUGIN
-from holdfast.processors.parse.finding import Materials
+from holdfast.processors.parse.rule import Schemas
 from holdfast.processors.parse.step import ParseStep
 
 MESSAGES = 50_000
@@ -57,7 +57,7 @@ class Case:
 def run() -> list[Comparison]:
     rows, found = _rows(), list[Comparison]()
     for case in _cases():
-        step = ParseStep(PLUGIN.config(**case.settings), Materials(schemas={DDL: SCHEMA}))
+        step = ParseStep(PLUGIN.config(**case.settings), Schemas(by_ddl={DDL: SCHEMA}))
         ours, peer = interleaved(
             [_timed(partial(step.of_topic, "t", rows)), _timed(partial(case.peer, rows))], REPEATED
         )

@@ -10,8 +10,89 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from holdfast.processors._grok_patterns import PATTERNS
 from holdfast.registry import did_you_mean
+
+NUMBERS = {
+    "INT": r"[+-]?[0-9]+",
+    "BASE10NUM": r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)",
+    "NUMBER": r"%{BASE10NUM}",
+    "BASE16NUM": r"[+-]?(?:0x)?[0-9A-Fa-f]+",
+    "POSINT": r"\b[1-9][0-9]*\b",
+    "NONNEGINT": r"\b[0-9]+\b",
+}
+WORDS = {
+    "WORD": r"\b\w+\b",
+    "NOTSPACE": r"\S+",
+    "SPACE": r"\s*",
+    "DATA": r".*?",
+    "GREEDYDATA": r".*",
+    "QUOTEDSTRING": r"""(?:"(?:\\.|[^\\"])*"|'(?:\\.|[^\\'])*'|`(?:\\.|[^\\`])*`)""",
+    "QS": r"%{QUOTEDSTRING}",
+    "UUID": r"[A-Fa-f0-9]{8}-(?:[A-Fa-f0-9]{4}-){3}[A-Fa-f0-9]{12}",
+    "USERNAME": r"[a-zA-Z0-9._-]+",
+    "USER": r"%{USERNAME}",
+    "EMAILADDRESS": r"[a-zA-Z0-9!#$%&'*+/=?^_`{|}~.-]+@%{HOSTNAME}",
+    "LOGLEVEL": (
+        r"(?i:alert|trace|debug|notice|info(?:rmation)?|warn(?:ing)?|err(?:or)?|crit(?:ical)?|fatal|severe"
+        r"|emerg(?:ency)?)"
+    ),
+}
+_BYTE = r"(?:25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])"
+_HEX = r"[0-9A-Fa-f]{1,4}"
+NETWORK = {
+    "MAC": r"(?:[A-Fa-f0-9]{2}[:-]){5}[A-Fa-f0-9]{2}",
+    "IPV4": rf"(?<![0-9])(?:{_BYTE}\.){{3}}{_BYTE}(?![0-9])",
+    "IPV6": (
+        rf"(?:(?:{_HEX}:){{7}}{_HEX}|(?:{_HEX}:){{1,7}}:|(?:{_HEX}:){{1,6}}:{_HEX}|(?:{_HEX}:){{1,5}}(?::{_HEX}){{1,2}}"
+        rf"|(?:{_HEX}:){{1,4}}(?::{_HEX}){{1,3}}|(?:{_HEX}:){{1,3}}(?::{_HEX}){{1,4}}"
+        rf"|(?:{_HEX}:){{1,2}}(?::{_HEX}){{1,5}}|{_HEX}:(?::{_HEX}){{1,6}}|:(?:(?::{_HEX}){{1,7}}|:))(?:%[0-9A-Za-z]+)?"
+    ),
+    "IP": r"(?:%{IPV4}|%{IPV6})",
+    "HOSTNAME": r"\b[0-9A-Za-z](?:[0-9A-Za-z-]{0,62})(?:\.[0-9A-Za-z](?:[0-9A-Za-z-]{0,62}))*\.?(?![0-9A-Za-z-])",
+    "IPORHOST": r"(?:%{IP}|%{HOSTNAME})",
+    "HOSTPORT": r"%{IPORHOST}:%{POSINT}",
+    "URIPROTO": r"[A-Za-z][A-Za-z0-9+.-]*",
+    "URIHOST": r"%{IPORHOST}(?::%{POSINT})?",
+    "URIPATH": r"(?:/[A-Za-z0-9$.+!*'(){},~:;=@#%&_\-]*)+",
+    "URIPARAM": r"\?[A-Za-z0-9$.+!*'|(){},~@#%&/=:;_?\-\[\]<>]*",
+    "URIPATHPARAM": r"%{URIPATH}(?:%{URIPARAM})?",
+    "URI": r"%{URIPROTO}://(?:%{USER}(?::[^@]*)?@)?(?:%{URIHOST})?(?:%{URIPATHPARAM})?",
+    "UNIXPATH": r"(?:/[\w%!$@:.,+~-]*)+",
+    "PATH": r"(?:%{UNIXPATH}|(?:[A-Za-z]+:|\\)(?:\\[^\\?*]*)+)",
+}
+TIMES = {
+    "MONTH": (
+        r"\b(?:Jan(?:uary)?|Feb(?:ruary)?|Mar(?:ch)?|Apr(?:il)?|May|June?|July?|Aug(?:ust)?|Sep(?:tember)?"
+        r"|Oct(?:ober)?|Nov(?:ember)?|Dec(?:ember)?)\b"
+    ),
+    "MONTHNUM": r"(?:0?[1-9]|1[0-2])",
+    "MONTHDAY": r"(?:0[1-9]|[12][0-9]|3[01]|[1-9])",
+    "DAY": r"(?:Mon(?:day)?|Tue(?:sday)?|Wed(?:nesday)?|Thu(?:rsday)?|Fri(?:day)?|Sat(?:urday)?|Sun(?:day)?)",
+    "YEAR": r"(?:\d\d){1,2}",
+    "HOUR": r"(?:2[0123]|[01]?[0-9])",
+    "MINUTE": r"[0-5][0-9]",
+    "SECOND": r"(?:[0-5]?[0-9]|60)(?:[:.,][0-9]+)?",
+    "TIME": r"(?<![0-9])%{HOUR}:%{MINUTE}(?::%{SECOND})(?![0-9])",
+    "ISO8601_TIMEZONE": r"(?:Z|[+-]%{HOUR}(?::?%{MINUTE}))",
+    "TIMESTAMP_ISO8601": r"%{YEAR}-%{MONTHNUM}-%{MONTHDAY}[T ]%{HOUR}:?%{MINUTE}(?::?%{SECOND})?%{ISO8601_TIMEZONE}?",
+    "DATE_US": r"%{MONTHNUM}[/-]%{MONTHDAY}[/-]%{YEAR}",
+    "DATE_EU": r"%{MONTHDAY}[./-]%{MONTHNUM}[./-]%{YEAR}",
+    "HTTPDATE": r"%{MONTHDAY}/%{MONTH}/%{YEAR}:%{TIME} %{INT}",
+    "SYSLOGTIMESTAMP": r"%{MONTH} +%{MONTHDAY} %{TIME}",
+}
+LINES = {
+    "PROG": r"[\x21-\x5a\x5c\x5e-\x7e]+",
+    "SYSLOGPROG": r"%{PROG:program}(?:\[%{POSINT:pid}\])?",
+    "SYSLOGBASE": r"%{SYSLOGTIMESTAMP:timestamp} (?:%{IPORHOST:logsource} )?%{SYSLOGPROG}:",
+    "HTTPDUSER": r"(?:%{EMAILADDRESS}|%{USER})",
+    "COMMONAPACHELOG": (
+        r"%{IPORHOST:clientip} %{HTTPDUSER:ident} %{HTTPDUSER:auth} \[%{HTTPDATE:timestamp}\] "
+        r'"(?:%{WORD:verb} %{NOTSPACE:request}(?: HTTP/%{NUMBER:httpversion})?|%{DATA:rawrequest})" '
+        r"%{NUMBER:response} (?:%{NUMBER:bytes}|-)"
+    ),
+    "COMBINEDAPACHELOG": r"%{COMMONAPACHELOG} %{QS:referrer} %{QS:agent}",
+}
+PATTERNS: dict[str, str] = NUMBERS | WORDS | NETWORK | TIMES | LINES
 
 TYPES = {
     "string": "string",

@@ -15,7 +15,7 @@ from holdfast.flow.batch import Name
 from holdfast.flow.staging import StagedBatch
 from holdfast.processors.parse import PLUGIN
 from holdfast.processors.parse.config import ParseConfig
-from holdfast.processors.parse.finding import Materials, read_files
+from holdfast.processors.parse.rule import Schemas, read_files
 from holdfast.processors.parse.step import ParseStep
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -45,7 +45,7 @@ def step(schema: dict[str, Any] | None = None, **settings: Any) -> ParseStep:
     config: ParseConfig = PLUGIN.config(**settings)
     rules = [rule for _, rule in config.rules()]
     schemas = {rule.columns.chosen.schema_: pa.schema(schema or COLUMNS) for rule in rules if rule.columns is not None}
-    made = ParseStep(config, Materials(read_files(rules), schemas))
+    made = ParseStep(config, Schemas(read_files(rules), schemas))
     sent: ParseStep = pickle.loads(pickle.dumps(made))  # noqa: S301 - our own bytes
     return sent
 

@@ -7,8 +7,7 @@ import re
 import pytest
 from pydantic import ValidationError
 
-from holdfast.processors._grok import GrokError, compiled
-from holdfast.processors._grok_patterns import PATTERNS
+from holdfast.processors._grok import PATTERNS, GrokError, compiled
 from holdfast.processors.grok import GrokConfig
 
 

@@ -12,8 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.errors import Refused
-from holdfast.processors.parse.columns import JsonMessages
-from holdfast.processors.parse.screening import Screen
+from holdfast.processors.parse.columns import JsonMessages, TypeCheck
 from tests.unit.processors.rig import as_json, message_rows, parsed, told
 
 BY_SCHEMA = {"json": {"schema": "id BIGINT, note STRING"}}
@@ -163,6 +162,6 @@ def test_what_is_screened_out_is_refused_by_the_parser_too(members: list[tuple[s
     # Members and not a mapping: a name may stand there twice.
     message = "{" + ", ".join(f"{json.dumps(name)}: {json.dumps(value)}" for name, value in members) + "}"
     schema = pa.schema(KINDS)
-    if Screen(schema).reason(message.encode()) is not None:
+    if TypeCheck(schema).reason(message.encode()) is not None:
         with pytest.raises(ValueError, match=r"."):
             JsonMessages(schema)._columns(pa.array([message.encode()], pa.binary()))

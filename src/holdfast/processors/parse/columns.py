@@ -8,17 +8,16 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from functools import cached_property
-from typing import Any
+from typing import Annotated, Any
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.json
 
 from holdfast.formats._json import parsed_schema
-from holdfast.processors.parse.cells import Bad, Unreadable
-from holdfast.processors.parse.lines import joined, look_like_objects
-from holdfast.processors.parse.reading import NO_VALUE
-from holdfast.processors.parse.screening import Screen
+from holdfast.processors.parse.json_fields import joined_lines, look_like_objects
+from holdfast.processors.parse.portion import NO_VALUE, Bad, Unreadable
 
 _NO_OBJECT = "the message is no JSON object"
 
@@ -99,8 +98,8 @@ class JsonMessages(MessageColumns):
         self._parsed = parsed_schema(schema)
 
     @cached_property
-    def _screen(self) -> Screen:
-        return Screen(self.schema)
+    def _type_check(self) -> TypeCheck:
+        return TypeCheck(self.schema)
 
     def _begun(self, values: Any, bad: Bad) -> tuple[Any, Any]:
         good = look_like_objects(values)
@@ -111,13 +110,13 @@ class JsonMessages(MessageColumns):
         return values.filter(pa.array(good)), np.flatnonzero(good)
 
     def _screened(self, items: Any, rows: Any, bad: Bad) -> tuple[Any, Any]:
-        reasons = [self._screen.reason(message) for message in items.to_pylist()]
+        reasons = [self._type_check.reason(message) for message in items.to_pylist()]
         stay = np.array([reason is None for reason in reasons], np.bool_)
         bad |= {int(row): reason for row, reason in zip(rows, reasons, strict=True) if reason is not None}
         return items.filter(pa.array(stay)), rows[stay]
 
     def _why(self, item: Any, error: ValueError) -> str:
-        return self._screen.reason(item.as_py()) or super()._why(item, error)
+        return self._type_check.reason(item.as_py()) or super()._why(item, error)
 
     def _columns(self, items: Any) -> list[Any]:
         try:
@@ -125,7 +124,7 @@ class JsonMessages(MessageColumns):
             items.cast(pa.string())
         except pa.ArrowInvalid:
             raise Unreadable("the message is no UTF-8") from None
-        text = joined(items)
+        text = joined_lines(items)
         table = pa.json.read_json(
             pa.BufferReader(text),
             read_options=pa.json.ReadOptions(use_threads=False, block_size=text.size + 1),
@@ -173,3 +172,45 @@ class DecodedMessages(MessageColumns):
         except (pa.ArrowTypeError, OverflowError, TypeError) as error:
             raise Unreadable(str(error)) from None
         return [whole.field(number) for number in range(len(self.schema))]
+
+
+class TypeCheck:
+    """Knows the kinds of values that columns take. Not picklable."""
+
+    def __init__(self, schema: pa.Schema) -> None:
+        self._decoder = msgspec.json.Decoder(_struct(schema))
+
+    def reason(self, message: bytes) -> str | None:
+        """Why the message does not fit; None if nothing is known against it."""
+        try:
+            self._decoder.decode(message)
+        except msgspec.ValidationError as wrong:
+            return f"the message does not fit the columns: {wrong}"
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            # Arrow's parser may be of another opinion about what is JSON.
+            return None
+        return None
+
+
+def _struct(fields: Any) -> Any:
+    names = {f"f{number}": field.name for number, field in enumerate(fields)}
+    made: list[Any] = [(own, _kind(field.type) | None, None) for own, field in zip(names, fields, strict=True)]
+    return msgspec.defstruct("Row", made, rename=names, gc=False)
+
+
+def _kind(kind: Any) -> Any:
+    types = pa.types
+    if types.is_integer(kind):
+        bound = 2 ** (kind.bit_width - 1)
+        return int if kind.bit_width == 64 else Annotated[int, msgspec.Meta(ge=-bound, lt=bound)]
+    if types.is_floating(kind):
+        return float
+    if types.is_boolean(kind):
+        return bool
+    if types.is_string(kind):
+        return str
+    if types.is_struct(kind):
+        return _struct(kind)
+    if types.is_list(kind):
+        return list[_kind(kind.value_type) | None]  # type: ignore[misc]
+    return Any

@@ -8,8 +8,8 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 from pydantic import BeforeValidator, Field, model_validator
 
 from holdfast.config import Options, PositiveCount
-from holdfast.processors.parse import origins
-from holdfast.processors.parse.origins import Expression, Function, NameTemplate, checked
+from holdfast.processors.parse import field_config
+from holdfast.processors.parse.field_config import Expression, Function, NameTemplate, checked
 
 Granularity = Literal["year", "month", "day", "hour", "minute"]
 HIVE: dict[Granularity, str] = {
@@ -77,22 +77,22 @@ class _OneOf(Options):
 class TimeFrom(_OneOf):
     """Where the time of a message is found."""
 
-    kafka: origins.KafkaTime | None = Field(None, description="The Kafka timestamp of the message.")
-    json_: origins.JsonTime | None = Field(None, alias="json", description="A field of a message in JSON.")
-    regex: origins.RegexTime | None = Field(None, description="A part that a regular expression finds.")
-    avro: origins.AvroTime | None = Field(None, description="A field of a message in Avro.")
-    protobuf: origins.ProtobufTime | None = Field(None, description="A field of a message in Protobuf.")
-    thrift: origins.ThriftTime | None = Field(None, description="A field of a message in Thrift.")
+    kafka: field_config.KafkaTime | None = Field(None, description="The Kafka timestamp of the message.")
+    json_: field_config.JsonTime | None = Field(None, alias="json", description="A field of a message in JSON.")
+    regex: field_config.RegexTime | None = Field(None, description="A part that a regular expression finds.")
+    avro: field_config.AvroTime | None = Field(None, description="A field of a message in Avro.")
+    protobuf: field_config.ProtobufTime | None = Field(None, description="A field of a message in Protobuf.")
+    thrift: field_config.ThriftTime | None = Field(None, description="A field of a message in Thrift.")
 
 
 class NameFrom(_OneOf):
     """Where a text or whole number for a partition name is found."""
 
-    json_: origins.JsonField | None = Field(None, alias="json", description="A field of a message in JSON.")
-    regex: origins.RegexGroup | None = Field(None, description="A part that a regular expression finds.")
-    avro: origins.AvroField | None = Field(None, description="A field of a message in Avro.")
-    protobuf: origins.ProtobufField | None = Field(None, description="A field of a message in Protobuf.")
-    thrift: origins.ThriftField | None = Field(None, description="A field of a message in Thrift.")
+    json_: field_config.JsonField | None = Field(None, alias="json", description="A field of a message in JSON.")
+    regex: field_config.RegexGroup | None = Field(None, description="A part that a regular expression finds.")
+    avro: field_config.AvroField | None = Field(None, description="A field of a message in Avro.")
+    protobuf: field_config.ProtobufField | None = Field(None, description="A field of a message in Protobuf.")
+    thrift: field_config.ThriftField | None = Field(None, description="A field of a message in Thrift.")
 
 
 class OffsetRanges(Options):
@@ -109,11 +109,11 @@ class JsonColumns(Options):
     )
 
 
-class AvroColumns(origins.AvroSchema, JsonColumns):
+class AvroColumns(field_config.AvroSchema, JsonColumns):
     """The message is in Avro."""
 
 
-class ProtobufColumns(origins.ProtobufMessage, JsonColumns):
+class ProtobufColumns(field_config.ProtobufMessage, JsonColumns):
     """The message is in Protobuf."""
 
 

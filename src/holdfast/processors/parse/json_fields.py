@@ -1,7 +1,11 @@
 """Fields of JSON messages, by msgspec: only what is asked for becomes a Python value.
 
 A portion of messages is decoded in one call. If that is refused, each message is decoded by itself, so that a message
-gives the same whatever company it comes in.
+gives the same result whatever other messages come with it.
+
+For the one call the messages become lines. A message that begins and ends with a brace, and is followed by a line
+break, cannot run on into the next: in JSON `}` and `{` follow each other only between two objects, and no line break is
+in a string. So there are as many objects as messages exactly if each message is one.
 """
 
 from __future__ import annotations
@@ -11,16 +15,23 @@ from operator import attrgetter
 from typing import Any, TypeAlias
 
 import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from holdfast.errors import UsageError
-from holdfast.processors.parse.cells import Cells, Unreadable
-from holdfast.processors.parse.lines import joined, look_like_objects
+from holdfast.processors.parse.portion import Cells, Unreadable
 
 Path: TypeAlias = tuple[str, ...]
 
 AT_A_TIME = 4096
 """Messages that are decoded in one call: so few that they stay near the processor, and that a bad one costs little."""
 
+TRIMMED = 16
+"""White space around an object that is looked for; a message with more is decoded by itself, or refused."""
+LARGEST = 1 << 30
+"""Arrow counts the bytes of a column by 32 bits."""
+_OPEN, _CLOSE = ord("{"), ord("}")
 _LEAF = int | float | str | None
 _ONLY = "it"
 _REFUSED = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
@@ -51,7 +62,7 @@ class JsonFields:
     def _portion(self, values: Any) -> dict[Path, Cells]:
         if look_like_objects(values).all():
             try:
-                objects = self._decoder.decode_lines(joined(values))
+                objects = self._decoder.decode_lines(joined_lines(values))
             except (*_REFUSED, Unreadable):
                 objects = []
             # Every message begins and ends with a brace and none crosses a line break: so there is one in each.
@@ -164,3 +175,33 @@ def _walked(found: Any, path: Path) -> Any:
 
 def _missing(path: Path) -> str:
     return f"the field {'.'.join(path)} is missing"
+
+
+def look_like_objects(values: Any) -> Any:
+    """For each message of a binary array, whether it begins and ends with a brace."""
+    if not len(values):
+        return np.zeros(0, np.bool_)
+    borders = np.frombuffer(values.buffers()[1], np.int32)[values.offset : values.offset + len(values) + 1]
+    starts, ends = borders[:-1], borders[1:] - 1
+    if borders[-1] == borders[0]:
+        return np.zeros(len(values), np.bool_)
+    data = np.frombuffer(values.buffers()[2], np.uint8)
+    last = len(data) - 1
+    for _ in range(TRIMMED):
+        before, behind = _is_space(data[np.minimum(starts, last)]), _is_space(data[ends])
+        if not before.any() and not behind.any():
+            break
+        starts, ends = starts + before, np.maximum(ends - behind, 0)
+    return (ends > starts) & (data[np.minimum(starts, last)] == _OPEN) & (data[ends] == _CLOSE)
+
+
+def joined_lines(values: Any) -> Any:
+    """All messages with line breaks between them, in one buffer. Raises `Unreadable` if that would be too large."""
+    if values.nbytes > LARGEST:
+        raise Unreadable(f"a message is larger than {LARGEST} bytes")
+    whole = pa.ListArray.from_arrays(pa.array([0, len(values)], pa.int32()), values)
+    return pc.binary_join(whole, b"\n")[0].as_buffer()
+
+
+def _is_space(numbers: Any) -> Any:
+    return (numbers == ord(" ")) | (numbers == ord("\n")) | (numbers == ord("\r")) | (numbers == ord("\t"))

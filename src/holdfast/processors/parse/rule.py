@@ -1,32 +1,57 @@
-"""One rule at work: rows in, rows with a place out, and with columns if it says so. Made where it is used."""
+"""One rule at work: rows in, rows with output folders out, and with columns if it says so. Made where it is used."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 from zoneinfo import ZoneInfo
 
 import numpy as np
 
+from holdfast.errors import UsageError
 from holdfast.flow.kafka_columns import TIMESTAMP, VALUE
 from holdfast.flow.source import FAULT_COLUMN, ITEM_COLUMN
-from holdfast.processors.parse.cells import Bad, Cells, Coded, Ticks
+from holdfast.processors.parse import field_config
 from holdfast.processors.parse.config import CONSTANT, OFFSETS, TIME, NameFrom, ParseRule, TimeFrom
-from holdfast.processors.parse.finding import Materials, Origins, message_columns
-from holdfast.processors.parse.naming import TimeNames, joined, named, numbered, placed, with_invalid
-from holdfast.processors.parse.own import MESSAGE_COLUMNS, OnBatches, OnMessages
-from holdfast.processors.parse.patterns import INVALID, NamePattern, TimePattern
-from holdfast.processors.parse.reading import Portion
-from holdfast.processors.parse.rows import faulty, with_data, with_place
+from holdfast.processors.parse.functions import MESSAGE_COLUMNS, ArrowFunction, MessageFunction
+from holdfast.processors.parse.names import (
+    TimeNames,
+    joined_names,
+    names_of_ranges,
+    names_of_values,
+    output_folders,
+    with_invalid,
+)
+from holdfast.processors.parse.portion import (
+    Bad,
+    Cells,
+    CodedTexts,
+    FieldReader,
+    JsonFieldReader,
+    KafkaTimestampReader,
+    Portion,
+    RegexReader,
+    Ticks,
+    with_data,
+    with_faults,
+    with_output_folders,
+)
+from holdfast.processors.parse.time_patterns import INVALID, NamePattern, TimePattern
 from holdfast.processors.parse.times import TimeReader, within_years
+
+if TYPE_CHECKING:
+    from holdfast.processors.parse.binary_fields import Decoder
+    from holdfast.processors.parse.columns import MessageColumns
+    from holdfast.processors.parse.json_fields import JsonFields
 
 
 @dataclass(frozen=True)
 class Part:
     """One of the things of which a place is made."""
 
-    coded: Callable[[Portion], Coded]
+    coded: Callable[[Portion], CodedTexts]
     invalid: str = ""
     """What stands there when a message has none of it."""
 
@@ -34,19 +59,19 @@ class Part:
 class Rule:
     """What one rule of the settings does. Raises `UsageError` when made of settings that cannot be."""
 
-    def __init__(self, rule: ParseRule, materials: Materials) -> None:
+    def __init__(self, rule: ParseRule, schemas: Schemas) -> None:
         self._rule = rule
-        self._origins = Origins(materials)
+        self._origins = FieldReaders(schemas)
         self._parts = [self._part(name) for name in (rule.order or rule.parts())]
         if rule.prefix is not None:
             self._parts.insert(0, Part(_constant(rule.prefix)))
         self._fields = self._origins.json_fields()
-        self._columns = message_columns(rule, materials)
-        self._own: OnMessages | OnBatches | None = None
+        self._columns = message_columns(rule, schemas)
+        self._own: MessageFunction | ArrowFunction | None = None
         if rule.python is not None:
-            self._own = OnMessages(rule.python, dead_letters=rule.on_error == "dead_letter")
+            self._own = MessageFunction(rule.python, dead_letters=rule.on_error == "dead_letter")
         elif rule.arrow is not None:
-            self._own = OnBatches(rule.arrow)
+            self._own = ArrowFunction(rule.arrow)
 
     def apply(self, topic: str, rows: Any) -> Any:
         """The rows with their places, and with columns. A row that came with a fault keeps it."""
@@ -56,22 +81,22 @@ class Rule:
         columns: list[Any] | None = None
         if self._parts and rows.num_rows:
             place = self._place(portion)
-            rows = with_place(rows, placed(place, rows.num_rows))
+            rows = with_output_folders(rows, output_folders(place, rows.num_rows))
             bad = place.bad
         if self._columns is not None:
             columns, refused = self._columns.read(portion.values)
             bad = bad | refused
         if bad:
-            rows = faulty(rows, bad)
+            rows = with_faults(rows, bad)
         if self._columns is not None and columns is not None:
             rows = with_data(rows, self._columns.schema, columns, self._rule.keep)
         return rows
 
-    def _place(self, portion: Portion) -> Coded:
+    def _place(self, portion: Portion) -> CodedTexts:
         found = [part.coded(portion) for part in self._parts]
         if self._rule.on_error == "invalid":
             found = [with_invalid(one, part.invalid) for one, part in zip(found, self._parts, strict=True)]
-        whole = joined(found)
+        whole = joined_names(found)
         faults = portion.rows.column(FAULT_COLUMN)
         if faults.null_count < len(faults):
             # Their places do not count either.
@@ -87,7 +112,7 @@ class Rule:
             return Part(_constant(rule.constant))
         if name == OFFSETS and rule.offsets is not None:
             key, every = "offset=" if rule.style == "hive" else "", rule.offsets.every
-            return Part(lambda portion: numbered(_items(portion), every, key))
+            return Part(lambda portion: names_of_ranges(_items(portion), every, key))
         return self._name_part(name, rule.names[name])
 
     def _time_part(self, time: TimeFrom) -> Part:
@@ -99,7 +124,7 @@ class Rule:
         origin, pattern = self._origins.of(chosen), NamePattern(rule.time_pattern())
         names = TimeNames(pattern, ZoneInfo(rule.zone))
 
-        def coded(portion: Portion) -> Coded:
+        def coded(portion: Portion) -> CodedTexts:
             found = origin.read(portion)
             ticks = found if isinstance(found, Ticks) else reader.read(found)
             return names.coded(within_years(ticks, rule.min_year, rule.max_year))
@@ -109,10 +134,10 @@ class Rule:
     def _name_part(self, name: str, source: NameFrom) -> Part:
         origin, key = self._origins.of(source.chosen), f"{name}=" if self._rule.style == "hive" else ""
 
-        def coded(portion: Portion) -> Coded:
+        def coded(portion: Portion) -> CodedTexts:
             found = origin.read(portion)
             assert isinstance(found, Cells)
-            return named(found, key)
+            return names_of_values(found, key)
 
         return Part(coded, key + INVALID)
 
@@ -133,9 +158,109 @@ def inputs_of(rule: ParseRule, wanted: frozenset[str] | None) -> frozenset[str] 
     return None if wanted is None else frozenset(reads | wanted)
 
 
-def _constant(text: str) -> Callable[[Portion], Coded]:
-    return lambda portion: Coded(np.zeros(portion.rows.num_rows, np.int64), [text])
+def _constant(text: str) -> Callable[[Portion], CodedTexts]:
+    return lambda portion: CodedTexts(np.zeros(portion.rows.num_rows, np.int64), [text])
 
 
 def _items(portion: Portion) -> Any:
     return portion.rows.column(ITEM_COLUMN).fill_null(0).to_numpy(zero_copy_only=False)
+
+
+@dataclass(frozen=True)
+class Schemas:
+    """What rules need that is not in the settings. Made on the node and sent to the tasks: files are only here."""
+
+    files: Mapping[Path, bytes] = field(default_factory=dict)
+    by_ddl: Mapping[str, Any] = field(default_factory=dict)
+    """Arrow's schema for each list of columns in Spark's words."""
+
+
+def files_of(rule: ParseRule) -> Iterable[Path]:
+    """The files that a rule names."""
+    chosen = [one.chosen for one in (rule.time, rule.columns, *rule.names.values()) if one is not None]
+    for one in chosen:
+        for name in ("schema_file", "descriptor_file"):
+            if (path := getattr(one, name, None)) is not None:
+                yield path
+
+
+def read_files(rules: Iterable[ParseRule]) -> dict[Path, bytes]:
+    """All files of the rules. Raises `UsageError` for one that cannot be read."""
+    found = {}
+    for path in {path for rule in rules for path in files_of(rule)}:
+        try:
+            found[path] = path.read_bytes()
+        except OSError as error:
+            raise UsageError(f"parse: cannot read {path}: {error.strerror}") from error
+    return found
+
+
+class FieldReaders:
+    """Makes field_config. Those of JSON fields share one decoder."""
+
+    def __init__(self, schemas: Schemas) -> None:
+        self._schemas = schemas
+        self._paths: list[tuple[str, ...]] = []
+        self._decoders: dict[Any, Decoder] = {}
+
+    def of(self, chosen: Any) -> FieldReader:
+        """The origin that these settings describe. Raises `UsageError` for what cannot be."""
+        if isinstance(chosen, field_config.KafkaTime):
+            return KafkaTimestampReader()
+        if isinstance(chosen, field_config.JsonField):
+            self._paths.append(chosen.field)
+            return JsonFieldReader(chosen.field)
+        if isinstance(chosen, field_config.RegexGroup):
+            return RegexReader(chosen.pattern, chosen.taken)
+        if isinstance(chosen, field_config.ThriftField):
+            from holdfast.processors.parse.binary_fields import ThriftFieldReader
+
+            return ThriftFieldReader(chosen.field, chosen.protocol)
+        from holdfast.processors.parse.binary_fields import DecodedFieldReader
+
+        key = decoder_key(chosen)
+        if key not in self._decoders:
+            self._decoders[key] = decoder_of(chosen, self._schemas)
+        return DecodedFieldReader(key, self._decoders[key].decode, chosen.field)
+
+    def json_fields(self) -> JsonFields | None:
+        """The decoder of all fields that were asked for so far; None if none was."""
+        if not self._paths:
+            return None
+        from holdfast.processors.parse.json_fields import JsonFields
+
+        return JsonFields(self._paths)
+
+
+def message_columns(rule: ParseRule, schemas: Schemas) -> MessageColumns | None:
+    """What makes columns of messages; None if they stay as they are."""
+    if rule.columns is None:
+        return None
+    from holdfast.processors.parse.columns import DecodedMessages, JsonMessages
+
+    chosen = rule.columns.chosen
+    schema = schemas.by_ddl[chosen.schema_]
+    if rule.columns.json_ is not None:
+        return JsonMessages(schema)
+    return DecodedMessages(schema, decoder_of(chosen, schemas).decode)
+
+
+def decoder_key(chosen: Any) -> Any:
+    """What tells decoders apart."""
+    if isinstance(chosen, field_config.AvroSchema):
+        return ("avro", chosen.schema_file, chosen.registry)
+    return ("protobuf", chosen.descriptor_file, chosen.message)
+
+
+def decoder_of(chosen: Any, schemas: Schemas) -> Decoder:
+    """The decoder that these settings describe."""
+    from holdfast.processors.parse.binary_fields import AvroDecoder, ConfluentDecoder, ProtobufDecoder
+
+    if isinstance(chosen, field_config.ProtobufMessage):
+        path = chosen.descriptor_file
+        return ProtobufDecoder(schemas.files[path], chosen.message, str(path))
+    if chosen.schema_file is not None:
+        return AvroDecoder(schemas.files[chosen.schema_file], str(chosen.schema_file))
+    from holdfast.processors.parse.schema_registry import registry_of
+
+    return ConfluentDecoder(registry_of(chosen.registry))

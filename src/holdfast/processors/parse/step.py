@@ -14,9 +14,8 @@ from holdfast.flow.processor import Processor, TaskStep
 from holdfast.flow.source import OUTPUT_FOLDER_COLUMN, SYSTEM_COLUMNS
 from holdfast.flow.staging import StagedBatch
 from holdfast.processors.parse.config import ParseConfig, ParseRule
-from holdfast.processors.parse.finding import Materials, decoder_of, read_files
-from holdfast.processors.parse.rows import is_ours
-from holdfast.processors.parse.rule import Rule, inputs_of
+from holdfast.processors.parse.portion import is_ours
+from holdfast.processors.parse.rule import Rule, Schemas, decoder_of, inputs_of, read_files
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -25,9 +24,9 @@ if TYPE_CHECKING:
 class ParseStep(TaskStep):
     """Parses the rows of each batch by the rule of its topic. Rules are made in the task, when they are needed."""
 
-    def __init__(self, config: ParseConfig, materials: Materials | None = None) -> None:
+    def __init__(self, config: ParseConfig, schemas: Schemas | None = None) -> None:
         self._rules = config.rules()
-        self._materials = materials or Materials()
+        self._schemas = schemas or Schemas()
         self._by_topic: dict[str, Rule] = {}
 
     def __getstate__(self) -> dict[str, Any]:
@@ -49,7 +48,7 @@ class ParseStep(TaskStep):
     def of_topic(self, topic: str, rows: Any) -> Any:
         """The rows of one topic, parsed."""
         if topic not in self._by_topic:
-            self._by_topic[topic] = Rule(rule_of(self._rules, topic), self._materials)
+            self._by_topic[topic] = Rule(rule_of(self._rules, topic), self._schemas)
         return self._by_topic[topic].apply(topic, rows)
 
 
@@ -80,7 +79,7 @@ class Parse(Processor):
     def _step(self) -> ParseStep:
         rules = [rule for _, rule in self._config.rules()]
         schemas = {ddl: _arrow(_fields(ddl)) for rule in rules for ddl in _columns(rule)[:1]}
-        return ParseStep(self._config, Materials(self._files, schemas))
+        return ParseStep(self._config, Schemas(self._files, schemas))
 
     def apply(self, frame: Any) -> Any:
         """As a step of the frame, whose rows all have the same columns. Raises `Refused` if they cannot."""
@@ -162,13 +161,13 @@ def built(config: ParseConfig) -> Parse:
     try:
         for rule in rules:
             # Whatever is wrong is told now and not in a task.
-            _tried(rule, Materials(files))
+            _tried(rule, Schemas(files))
     except ImportError as missing:
         raise UsageError(f"parse needs {missing.name}; install holdfast[archive]") from missing
     return Parse(config, files)
 
 
-def _tried(rule: ParseRule, materials: Materials) -> None:
-    Rule(rule.model_copy(update={"columns": None, "keep": ()}), materials)
+def _tried(rule: ParseRule, schemas: Schemas) -> None:
+    Rule(rule.model_copy(update={"columns": None, "keep": ()}), schemas)
     if rule.columns is not None and rule.columns.json_ is None:
-        decoder_of(rule.columns.chosen, materials)
+        decoder_of(rule.columns.chosen, schemas)

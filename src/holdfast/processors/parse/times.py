@@ -16,8 +16,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from holdfast.processors.parse.cells import Bad, Cells, Ticks, Unreadable
-from holdfast.processors.parse.patterns import TimePattern
+from holdfast.processors.parse.portion import Bad, Cells, Ticks, Unreadable
+from holdfast.processors.parse.time_patterns import TimePattern
 
 PER_SECOND = {"seconds": 1, "millis": 10**3, "micros": 10**6, "nanos": 10**9}
 _MICROS = 10**6

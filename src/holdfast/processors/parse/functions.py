@@ -11,11 +11,10 @@ import pyarrow as pa
 from holdfast.errors import BatchError, Unavailable, UsageError
 from holdfast.flow.kafka_columns import HEADERS, KEY, PARTITION, TIMESTAMP, VALUE
 from holdfast.flow.source import FAULT_COLUMN, ITEM_COLUMN, SYSTEM_COLUMNS
-from holdfast.processors.parse.cells import Bad, Unreadable
 from holdfast.processors.parse.messages import Message, Parsed
-from holdfast.processors.parse.naming import encoded, one_segment, placed, with_invalid
-from holdfast.processors.parse.patterns import INVALID
-from holdfast.processors.parse.rows import faulty, with_column, with_place
+from holdfast.processors.parse.names import coded_texts, escaped_segment, output_folders, with_invalid
+from holdfast.processors.parse.portion import Bad, Unreadable, with_column, with_faults, with_output_folders
+from holdfast.processors.parse.time_patterns import INVALID
 
 MESSAGE_COLUMNS = frozenset({PARTITION, TIMESTAMP, KEY, VALUE, HEADERS})
 
@@ -32,7 +31,7 @@ def imported(place: str) -> Callable[..., Any]:
     return function  # type: ignore[no-any-return]
 
 
-class OnMessages:
+class MessageFunction:
     """A function from `Message` to `Parsed`, or to names alone. What it raises is wrong with that message."""
 
     def __init__(self, place: str, *, dead_letters: bool) -> None:
@@ -45,15 +44,15 @@ class OnMessages:
         if not rows.num_rows:
             return rows
         names, payloads, bad = self._results(topic, rows)
-        coded = encoded(pa.array(names, pa.string()), bad)
+        coded = coded_texts(pa.array(names, pa.string()), bad)
         if not self._dead_letters:
             coded = with_invalid(coded, INVALID)
         if coded.bad:
-            rows = faulty(rows, coded.bad)
+            rows = with_faults(rows, coded.bad)
         if payloads:
             values = [payloads.get(row, value) for row, value in enumerate(rows.column(VALUE).to_pylist())]
             rows = with_column(rows, VALUE, pa.array(values, pa.binary()))
-        return with_place(rows, placed(coded, rows.num_rows)) if any(coded.texts) else rows
+        return with_output_folders(rows, output_folders(coded, rows.num_rows)) if any(coded.texts) else rows
 
     def _results(self, topic: str, rows: Any) -> tuple[list[str | None], dict[int, bytes], Bad]:
         names: list[str | None] = [None] * rows.num_rows
@@ -66,7 +65,7 @@ class OnMessages:
                 continue
             try:
                 parsed = _checked(self._function(message))
-                names[row] = "/".join(one_segment(name) for name in parsed.names)
+                names[row] = "/".join(escaped_segment(name) for name in parsed.names)
                 if parsed.payload is not None:
                     payloads[row] = parsed.payload
             except Unavailable:
@@ -76,7 +75,7 @@ class OnMessages:
         return names, payloads, bad
 
 
-class OnBatches:
+class ArrowFunction:
     """A function from topic and record batch to record batch. It keeps the system columns; what it raises fails all."""
 
     def __init__(self, place: str) -> None:

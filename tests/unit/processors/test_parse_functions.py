@@ -10,27 +10,27 @@ import pytest
 from holdfast.errors import BatchError, SourceUnavailable, UsageError
 from holdfast.processors.parse import PLUGIN
 from holdfast.processors.parse.messages import Message
-from tests.unit.processors import own_parsers
+from tests.unit.processors import user_functions
 from tests.unit.processors.rig import message_rows, parsed, places, told
 
-HERE = "tests.unit.processors.own_parsers"
+HERE = "tests.unit.processors.user_functions"
 
 
 def test_a_function_gets_messages_and_gives_names_and_payload() -> None:
-    own_parsers.SEEN.clear()
+    user_functions.SEEN.clear()
     result = parsed(message_rows([b"ab", None, b"c"], first=7), python=f"{HERE}:by_length")
     assert told(result) == ["topic=orders/len=2", f"<{HERE}:by_length: KeyError: 'value'>", "topic=orders/len=1"]
     assert result.column("value").to_pylist() == [b"AB", None, b"C"]
     noon = datetime(2026, 1, 1, 12, tzinfo=UTC)
-    assert own_parsers.SEEN[0] == Message("orders", 3, 7, noon, b"k", b"ab", ())
+    assert user_functions.SEEN[0] == Message("orders", 3, 7, noon, b"k", b"ab", ())
 
 
 def test_headers_come_along() -> None:
-    own_parsers.SEEN.clear()
+    user_functions.SEEN.clear()
     kind = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
     headers = pa.array([[{"key": "h", "value": b"1"}, {"key": "h", "value": None}], None], kind)
     parsed(message_rows([b"a", b"b"]).append_column("headers", headers), python=f"{HERE}:by_length")
-    assert [message.headers for message in own_parsers.SEEN] == [(("h", b"1"), ("h", None)), ()]
+    assert [message.headers for message in user_functions.SEEN] == [(("h", b"1"), ("h", None)), ()]
 
 
 def test_names_alone_leave_the_payload_and_cannot_make_folders_of_their_own() -> None:
@@ -50,11 +50,11 @@ def test_a_function_that_needs_something_that_is_away_makes_the_batch_wait() -> 
 
 
 def test_a_row_with_a_fault_is_not_shown_to_the_function() -> None:
-    own_parsers.SEEN.clear()
+    user_functions.SEEN.clear()
     rows = message_rows([b"a", b"b"])
     rows = rows.set_column(2, "_fault", pa.array(['{"kind": "record", "reason": "before"}', None], pa.string()))
     assert told(parsed(rows, python=f"{HERE}:by_length")) == ["<before>", "topic=orders/len=1"]
-    assert [message.value for message in own_parsers.SEEN] == [b"b"]
+    assert [message.value for message in user_functions.SEEN] == [b"b"]
 
 
 def test_a_function_on_arrow_batches() -> None:

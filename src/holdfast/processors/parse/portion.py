@@ -1,23 +1,82 @@
-"""Where values are found: one portion of messages, and what is read from it."""
+"""A portion of messages: what is read of each, and the rows that come out of it."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, ClassVar
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from holdfast.errors import BatchError, UsageError
+from holdfast.flow.fault import record_fault
 from holdfast.flow.kafka_columns import TIMESTAMP, VALUE
-from holdfast.processors.parse.cells import Cells, Ticks, Unreadable
+from holdfast.flow.source import FAULT_COLUMN, OPTIONAL_COLUMNS, OUTPUT_FOLDER_COLUMN, SYSTEM_COLUMNS
 
 if TYPE_CHECKING:
     from holdfast.processors.parse.json_fields import JsonFields, Path
 
 NO_VALUE = "the message has no value"
+Bad: TypeAlias = dict[int, str]
+"""Why there is nothing for a row, by the row's number in its portion."""
+Numbers: TypeAlias = "np.ndarray[Any, np.dtype[np.int64]]"
+
+
+class Unreadable(ValueError):
+    """One message has not what is asked for; the text says why."""
+
+
+@dataclass
+class Cells:
+    """One value per row: plain Python values in a list, or texts in an Arrow array. What is bad is None."""
+
+    values: Any
+    bad: Bad = field(default_factory=dict)
+
+
+@dataclass
+class Ticks:
+    """One time per row, counted from 1970 in UTC; what is bad has any number."""
+
+    values: Numbers
+    per_second: int
+    bad: Bad = field(default_factory=dict)
+
+
+@dataclass
+class CodedTexts:
+    """One text per row, as its number among the few that there are; what is bad has any number."""
+
+    codes: Numbers
+    texts: Sequence[str]
+    bad: Bad = field(default_factory=dict)
+
+
+def distinct(numbers: Numbers) -> tuple[Numbers, Numbers]:
+    """The distinct numbers in order, and for each row which of them it has."""
+    if not len(numbers):
+        return numbers, numbers
+    low, high = int(numbers.min()), int(numbers.max())
+    if high - low > 4 * len(numbers) + 1000:
+        found, which = np.unique(numbers, return_inverse=True)
+        return found, which
+    # Numbers that lie close together need no sorting.
+    places = numbers - low
+    table = np.zeros(high - low + 1, np.int64)
+    table[places] = 1
+    present = np.flatnonzero(table)
+    table[present] = np.arange(len(present))
+    return present + low, table[places]
+
+
+def without(bad: Bad, count: int) -> Any:
+    """A mask of the rows that are good."""
+    good = np.ones(count, np.bool_)
+    good[list(bad)] = False
+    return good
 
 
 class Portion:
@@ -65,7 +124,7 @@ def column_of(rows: Any, name: str) -> Any:
     return rows.column(place)
 
 
-class Origin(ABC):
+class FieldReader(ABC):
     """Reads one value of every message."""
 
     columns: ClassVar[frozenset[str]] = frozenset({VALUE})
@@ -76,7 +135,7 @@ class Origin(ABC):
         """The values, and why some have none."""
 
 
-class JsonOrigin(Origin):
+class JsonFieldReader(FieldReader):
     """A field of JSON."""
 
     def __init__(self, path: Path) -> None:
@@ -86,7 +145,7 @@ class JsonOrigin(Origin):
         return portion.field(self.path)
 
 
-class KafkaTimestamp(Origin):
+class KafkaTimestampReader(FieldReader):
     """The column `timestamp`."""
 
     columns = frozenset({TIMESTAMP})
@@ -103,7 +162,7 @@ class KafkaTimestamp(Origin):
         return ticks
 
 
-class RegexOrigin(Origin):
+class RegexReader(FieldReader):
     """What a group of a regular expression matches, by RE2. Raises `UsageError` for what RE2 does not know."""
 
     def __init__(self, pattern: str, group: str) -> None:
@@ -135,3 +194,37 @@ def _as_text(found: Any, bad: dict[int, str]) -> Cells:
                 values.append(None)
                 bad[row] = "what the regular expression finds is no UTF-8"
         return Cells(pa.array(values, pa.string()), bad)
+
+
+def with_faults(rows: Any, bad: Bad) -> Any:
+    """The rows with faults where something is bad and no fault was before."""
+    faults = rows.column(FAULT_COLUMN).to_pylist()
+    place = rows.schema.get_field_index(VALUE)
+    for row, reason in bad.items():
+        if faults[row] is None:
+            raw = rows.column(place)[row].as_py() if place >= 0 else None
+            faults[row] = record_fault(reason, raw.encode() if isinstance(raw, str) else raw or b"").encode()
+    return with_column(rows, FAULT_COLUMN, pa.array(faults, pa.string()))
+
+
+def with_output_folders(rows: Any, places: Any) -> Any:
+    """The rows with this column of places."""
+    return with_column(rows, OUTPUT_FOLDER_COLUMN, places)
+
+
+def with_column(rows: Any, name: str, column: Any) -> Any:
+    """The rows with this column instead of the one of the same name, or behind all others."""
+    place = rows.schema.get_field_index(name)
+    return rows.append_column(name, column) if place < 0 else rows.set_column(place, name, column)
+
+
+def with_data(rows: Any, schema: Any, columns: Sequence[Any], kept: Sequence[str]) -> Any:
+    """Our own columns of the rows, then those that are kept, then the new ones."""
+    stay = [name for name in rows.schema.names if is_ours(name)] + [name for name in kept if name in rows.schema.names]
+    fields = [*(rows.schema.field(name) for name in stay), *(field.with_nullable(True) for field in schema)]
+    return pa.RecordBatch.from_arrays([*(rows.column(name) for name in stay), *columns], schema=pa.schema(fields))
+
+
+def is_ours(name: str) -> bool:
+    """Whether a column is one of holdfast's."""
+    return name in SYSTEM_COLUMNS or name in OPTIONAL_COLUMNS

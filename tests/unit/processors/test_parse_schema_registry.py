@@ -16,7 +16,7 @@ import pytest
 from holdfast.errors import BatchError, SourceUnavailable
 from holdfast.flow.batch import Name
 from holdfast.flow.staging import StagedBatch, Stager, Staging
-from holdfast.processors.parse import registry
+from holdfast.processors.parse import schema_registry as registry
 from holdfast.spark.report import TaskReport
 from holdfast.spark.task import SinkTask, StageTask
 from tests.unit.processors.rig import message_rows, places, step

@@ -14,8 +14,8 @@ from functools import lru_cache
 from typing import Any
 
 from holdfast.errors import BatchError, SourceUnavailable
-from holdfast.processors.parse.cells import Unreadable
-from holdfast.processors.parse.origins import RegistryConfig
+from holdfast.processors.parse.field_config import RegistryConfig
+from holdfast.processors.parse.portion import Unreadable
 
 FIRST_WAIT = 0.2
 LONGEST_WAIT = 5.0
@@ -24,7 +24,7 @@ _NO_SUCH_SCHEMA = 40403
 
 
 @dataclass(frozen=True)
-class _Place:
+class _Endpoint:
     url: str
     user: str | None
     password: str | None
@@ -35,7 +35,7 @@ class _Place:
 class SchemaRegistry:
     """Asks the registry once for each number. A question blocks until it is answered or `tries` have failed."""
 
-    def __init__(self, place: _Place, sleep: Callable[[float], None] = time.sleep) -> None:
+    def __init__(self, place: _Endpoint, sleep: Callable[[float], None] = time.sleep) -> None:
         self._place = place
         self._sleep = sleep
         self._known: dict[int, str] = {}
@@ -88,14 +88,14 @@ class SchemaRegistry:
 
 
 @lru_cache(maxsize=16)
-def _registry(place: _Place) -> SchemaRegistry:
+def _registry(place: _Endpoint) -> SchemaRegistry:
     return SchemaRegistry(place)
 
 
 def registry_of(config: RegistryConfig) -> SchemaRegistry:
     """The client for these settings; one for each process, so that tasks share what is known."""
     password = None if config.password is None else config.password.reveal()
-    return _registry(_Place(config.url, config.user, password, config.timeout, config.tries))
+    return _registry(_Endpoint(config.url, config.user, password, config.timeout, config.tries))
 
 
 def _schema_in(answer: Any, number: int) -> str:

@@ -11,7 +11,7 @@ from pydantic_core import PydanticCustomError
 
 from holdfast.config import Duration, Options, Secret
 from holdfast.config.units import VALUE_ERROR
-from holdfast.processors.parse.patterns import NamePattern, TimePattern
+from holdfast.processors.parse.time_patterns import NamePattern, TimePattern
 
 _PLACE = r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*:[A-Za-z_]\w*"
 

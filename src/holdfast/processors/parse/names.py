@@ -11,8 +11,8 @@ from zoneinfo import ZoneInfo
 import numpy as np
 import pyarrow as pa
 
-from holdfast.processors.parse.cells import Bad, Cells, Coded, Numbers, Ticks, distinct, without
-from holdfast.processors.parse.patterns import DAY, NamePattern
+from holdfast.processors.parse.portion import Bad, Cells, CodedTexts, Numbers, Ticks, distinct, without
+from holdfast.processors.parse.time_patterns import DAY, NamePattern
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MOST_REMEMBERED = 100_000
@@ -28,10 +28,10 @@ class TimeNames:
         self._seconds = pattern.seconds if zone.key == "UTC" else min(pattern.seconds, 60)
         self._made: dict[int, str] = {}
 
-    def coded(self, ticks: Ticks) -> Coded:
+    def coded(self, ticks: Ticks) -> CodedTexts:
         """The names of these times."""
         if len(ticks.bad) == len(ticks.values):
-            return Coded(np.zeros(len(ticks.values), np.int64), [], ticks.bad)
+            return CodedTexts(np.zeros(len(ticks.values), np.int64), [], ticks.bad)
         slots = ticks.values // (self._seconds * ticks.per_second)
         if ticks.bad:
             good = without(ticks.bad, len(slots))
@@ -47,12 +47,12 @@ class TimeNames:
         return self._made[slot]
 
 
-def numbered(numbers: Numbers, every: int, key: str) -> Coded:
+def names_of_ranges(numbers: Numbers, every: int, key: str) -> CodedTexts:
     """Names of ranges: the first number of the range that each belongs to."""
     return _coded(numbers // every, lambda slot: f"{key}{slot * every:020d}", Ticks(numbers, 1))
 
 
-def named(cells: Cells, key: str) -> Coded:
+def names_of_values(cells: Cells, key: str) -> CodedTexts:
     """Texts and whole numbers as names."""
     values = cells.values
     if isinstance(values, list):
@@ -60,38 +60,38 @@ def named(cells: Cells, key: str) -> Coded:
             values = pa.array(values, pa.string())
         except (pa.ArrowInvalid, pa.ArrowTypeError, TypeError):
             values = pa.array([_text(value, row, cells) for row, value in enumerate(values)], pa.string())
-    coded = encoded(values, cells.bad)
+    coded = coded_texts(values, cells.bad)
     if "" in coded.texts:
         for row in np.flatnonzero(coded.codes == coded.texts.index("")).tolist():
             coded.bad.setdefault(row, "the text for a partition name is empty")
-    return Coded(coded.codes, [key + one_segment(text) for text in coded.texts], coded.bad)
+    return CodedTexts(coded.codes, [key + escaped_segment(text) for text in coded.texts], coded.bad)
 
 
-def encoded(texts: Any, bad: Bad) -> Coded:
+def coded_texts(texts: Any, bad: Bad) -> CodedTexts:
     """An Arrow array of texts, in which what is bad is null."""
     made = texts.dictionary_encode()
     codes = made.indices.fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
-    return Coded(codes, made.dictionary.to_pylist(), bad)
+    return CodedTexts(codes, made.dictionary.to_pylist(), bad)
 
 
-def one_segment(text: str) -> str:
+def escaped_segment(text: str) -> str:
     """The text without `/`. Different texts stay different."""
     if "/" not in text and "%" not in text:
         return text
     return re.sub("%(?=2F|25)", "%25", text).replace("/", "%2F")
 
 
-def with_invalid(coded: Coded, name: str) -> Coded:
+def with_invalid(coded: CodedTexts, name: str) -> CodedTexts:
     """The same, with this name where there was none."""
     if not coded.bad:
         return coded
     codes = coded.codes.copy()
     codes[list(coded.bad)] = len(coded.texts)
-    return Coded(codes, [*coded.texts, name])
+    return CodedTexts(codes, [*coded.texts, name])
 
 
-def joined(parts: Sequence[Coded]) -> Coded:
-    """The names of all parts, one behind the other, joined by `/`. Bad is what any part has bad, its first reason."""
+def joined_names(parts: Sequence[CodedTexts]) -> CodedTexts:
+    """The names of all parts, joined by `/`. A row is bad if one part of it is; the first reason counts."""
     whole = parts[0]
     for part in parts[1:]:
         bad = part.bad | whole.bad
@@ -101,11 +101,11 @@ def joined(parts: Sequence[Coded]) -> Coded:
         else:
             pairs, codes = distinct(whole.codes * max(len(part.texts), 1) + part.codes)
             texts = [_pair(whole, part, int(pair)) for pair in pairs]
-        whole = Coded(codes, texts, bad)
+        whole = CodedTexts(codes, texts, bad)
     return whole
 
 
-def placed(coded: Coded, count: int) -> pa.DictionaryArray:
+def output_folders(coded: CodedTexts, count: int) -> pa.DictionaryArray:
     """As the column of places. Bad rows have any place: nobody looks at it, and it must not count as one of its own."""
     texts = list(coded.texts) or [""]
     codes = coded.codes.copy()
@@ -116,20 +116,20 @@ def placed(coded: Coded, count: int) -> pa.DictionaryArray:
     return pa.DictionaryArray.from_arrays(pa.array(codes.astype(np.int32)), [texts[number] for number in used])
 
 
-def _pair(whole: Coded, part: Coded, pair: int) -> str:
+def _pair(whole: CodedTexts, part: CodedTexts, pair: int) -> str:
     left, right = divmod(pair, max(len(part.texts), 1))
     return f"{_at(whole, left)}/{_at(part, right)}"
 
 
-def _at(coded: Coded, number: int) -> str:
+def _at(coded: CodedTexts, number: int) -> str:
     return coded.texts[number] if coded.texts else ""
 
 
-def _coded(slots: Numbers, name: Callable[[int], str], ticks: Ticks) -> Coded:
+def _coded(slots: Numbers, name: Callable[[int], str], ticks: Ticks) -> CodedTexts:
     present, which = distinct(slots)
     numbers: dict[str, int] = {}
     codes = np.array([numbers.setdefault(name(slot), len(numbers)) for slot in present.tolist()], np.int64)
-    return Coded(codes[which], list(numbers), ticks.bad)
+    return CodedTexts(codes[which], list(numbers), ticks.bad)
 
 
 def _text(value: object, row: int, cells: Cells) -> str | None:
