@@ -14,7 +14,7 @@ from holdfast.flow.pipeline import Pipeline
 from holdfast.leases import transitions
 from holdfast.runs import letter_selection, redriven, replace
 from holdfast.runs.redriven import Redriven
-from holdfast.sinks.files.books import Books
+from holdfast.sinks.files.receipt_budget import ReceiptBudget
 from holdfast.spark import batch_limits, report
 from holdfast.spark.batch_limits import CommitLimit
 from tests.simulation.mutation import Put, mutant, mutant_of_test
@@ -56,13 +56,13 @@ def rows_that_are_not_in_order_are_cut(put: Put) -> None:
 
 @mutant_of_test(f"{BATCH_LIMITS}::test_files_that_were_closed_to_make_room_count", NO_ROWS)
 def places_are_counted_and_not_their_files(put: Put) -> None:
-    original = Books.opens
+    original = ReceiptBudget.reserve_file
 
-    def opens(self: Books, place: str) -> None:
-        if not any(entry.get("place") == place for entry in self.entries):
-            original(self, place)
+    def reserve(self: ReceiptBudget, output_folder: str) -> None:
+        if not any(entry.get("place") == output_folder for entry in self.entries):
+            original(self, output_folder)
 
-    put(Books, "opens", opens)
+    put(ReceiptBudget, "reserve_file", reserve)
 
 
 @mutant_of_test(f"{BATCH_LIMITS}::test_a_receipt_fits_into_its_row_however_long_names_are", NO_ROWS)

@@ -16,8 +16,8 @@ from holdfast.flow.source import KnowsExtents, Source
 from holdfast.flow.staging import staged_batch
 from holdfast.formats.jsonl import Jsonl
 from holdfast.leases.lease import Counts, Lease, Partition
-from holdfast.sinks.files.finalize_config import FinalizeConfig
-from holdfast.sinks.files.finishing import FilesFinalizing
+from holdfast.sinks.files.config import FinalizeConfig
+from holdfast.sinks.files.finalizing import FilesFinalizing
 from holdfast.sinks.files.layout import Layout
 from holdfast.sinks.files.sink import FilesSink
 from holdfast.sinks.files.staging import FilesStager

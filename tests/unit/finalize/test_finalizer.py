@@ -14,7 +14,7 @@ from holdfast.finalize.finalizer import Finalizer, finalizer_of
 from holdfast.flow.batch import Name
 from holdfast.flow.manifest import Manifest
 from holdfast.leases.lease import Lease, Status
-from holdfast.sinks.files.finishing import FilesFinalizing
+from holdfast.sinks.files.finalizing import FilesFinalizing
 from tests.unit.finalize.hours import HOUR, TOPIC, Archive, place
 from tests.unit.flow.rig import PIPELINE, TestNode
 

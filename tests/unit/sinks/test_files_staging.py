@@ -30,7 +30,7 @@ from holdfast.formats.orc import Orc
 from holdfast.formats.parquet import Parquet
 from holdfast.registry import Registry
 from holdfast.sinks.files import PLUGIN
-from holdfast.sinks.files.blocks import BLOCK_ROWS, Blocks, _text_bytes
+from holdfast.sinks.files.output_files import BLOCK_ROWS, Blocks, _text_bytes
 from holdfast.sinks.files.sink import FilesSink
 from holdfast.sinks.files.staging import FilesStager, FilesStaging
 from holdfast.testing.flows import MemoryBucket

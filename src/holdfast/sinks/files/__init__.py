@@ -15,7 +15,7 @@ def build(name: str, config: FilesConfig, formats: Registry) -> FilesSink:
     """The sink of that name; its format is looked up in the registry."""
     from holdfast.buckets.root import bucket_of
     from holdfast.formats.choice import chosen_formats
-    from holdfast.sinks.files.finishing import FilesFinalizing
+    from holdfast.sinks.files.finalizing import FilesFinalizing
     from holdfast.sinks.files.layout import Layout
     from holdfast.sinks.files.sink import FilesSink
     from holdfast.sinks.files.staging import FilesStager
@@ -24,10 +24,10 @@ def build(name: str, config: FilesConfig, formats: Registry) -> FilesSink:
     stager = FilesStager(
         bucket,
         chosen_formats(config.format, config.topics, formats),
-        config.max_open_files,
-        config.max_file_bytes,
-        layout,
-        config.max_files,
+        max_open_files=config.max_open_files,
+        max_file_bytes=config.max_file_bytes,
+        layout=layout,
+        max_files=config.max_files,
     )
     finalize = config.finalize
     finalizing = None if finalize is None else FilesFinalizing(name, bucket, config.root, layout, finalize)

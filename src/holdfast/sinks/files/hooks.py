@@ -1,27 +1,27 @@
-"""Hooks: commands and functions that are told of final places. They are the user's own, trusted code.
+"""Hooks: commands and functions that are called when an output folder is final. They are the user's trusted code.
 
-A hook is called at least once for each place, and again when a node died before it could note that it was called.
+A hook is called at least once for each output folder, and again if a node died before it recorded the call.
 """
 
 from __future__ import annotations
 
 import importlib
 import json
+import re
 import subprocess
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from holdfast.errors import UsageError
-from holdfast.sinks.files.finalize_config import Hook
-from holdfast.sinks.files.hive import statement
+from holdfast.sinks.files.config import Hook
 
 SHOWN = 500
 Fact = Mapping[str, Any]
-"""What a hook is told: pipeline, sink, topic, place, location, files, rows, bytes, late."""
+"""What a hook gets: pipeline, sink, topic, place, folder, location, files, rows, bytes, late."""
 
 
 class BuiltHook:
-    """One hook, ready to be called. Raises `UsageError` when made for a function that is not there."""
+    """A hook, ready to be called. Raises `UsageError` when it is made for a function that cannot be imported."""
 
     def __init__(self, hook: Hook) -> None:
         self._hook = hook
@@ -36,12 +36,12 @@ class BuiltHook:
         return self._hook.timeout
 
     def call(self, fact: Fact) -> None:
-        """Blocks until it is done. Raises whatever goes wrong."""
-        sentence = self._statement(fact)
+        """Call the hook. Blocks until it has ended. Raises whatever goes wrong."""
+        statement = self._statement(fact)
         if self._function is not None:
-            self._function(dict(fact) if sentence is None else sentence)
+            self._function(dict(fact) if statement is None else statement)
         else:
-            self._run(fact, sentence)
+            self._run(fact, statement)
 
     def _statement(self, fact: Fact) -> str | None:
         hive = self._hook.hive
@@ -50,20 +50,20 @@ class BuiltHook:
         location = fact["location"]
         if hive.location is not None:
             location = f"{hive.location.rstrip('/')}/{fact['folder']}"
-        return statement(hive.table, fact["topic"], fact["place"], location, hive.columns)
+        return add_partition_statement(hive.table, fact["topic"], fact["place"], location, hive.columns)
 
-    def _run(self, fact: Fact, sentence: str | None) -> None:
-        fields = {name: str(fact[name]) for name in ("topic", "place", "location")} | {"statement": sentence or ""}
-        told = json.dumps(dict(fact)) if sentence is None else sentence
+    def _run(self, fact: Fact, statement: str | None) -> None:
+        fields = {name: str(fact[name]) for name in ("topic", "place", "location")} | {"statement": statement or ""}
+        given = json.dumps(dict(fact)) if statement is None else statement
         program = [_filled(word, fields) for word in self._hook.command or ()]
-        done = subprocess.run(program, input=told.encode(), capture_output=True, timeout=self.timeout, check=False)
+        done = subprocess.run(program, input=given.encode(), capture_output=True, timeout=self.timeout, check=False)
         if done.returncode:
             said = (done.stderr or done.stdout).decode(errors="replace").strip()[-SHOWN:]
             raise RuntimeError(f"{program[0]} ended with {done.returncode}: {said}")
 
 
 def _filled(word: str, fields: Mapping[str, str]) -> str:
-    # One at a time would fill in again what a value brings.
+    # In one pass: a value may contain the name of another field in braces.
     pieces = word.split("{")
     filled = pieces[0]
     for piece in pieces[1:]:
@@ -72,12 +72,53 @@ def _filled(word: str, fields: Mapping[str, str]) -> str:
     return filled
 
 
-def _imported(place: str) -> Callable[[Any], Any]:
-    module, _, name = place.partition(":")
+def _imported(path: str) -> Callable[[Any], Any]:
+    module, _, name = path.partition(":")
     try:
         function = getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError) as error:
-        raise UsageError(f"the function {place} cannot be imported: {error}") from error
+        raise UsageError(f"the function {path} cannot be imported: {error}") from error
     if not callable(function):
-        raise UsageError(f"{place} is no function")
+        raise UsageError(f"{path} is not a function")
     return function  # type: ignore[no-any-return]
+
+
+# --- Hive ------------------------------------------------------------------------------------------------------------
+
+
+def add_partition_statement(
+    table: str, topic: str, output_folder: str, location: str, columns: Sequence[str] = ()
+) -> str:
+    """`ALTER TABLE … ADD IF NOT EXISTS PARTITION (…) LOCATION '…'` for a final output folder. Pure.
+
+    The partition columns are in the folder's names (`dt=2026-01-01`), or in `columns`, one for each name. Everything
+    that comes from data is quoted. Raises `ValueError` when a name has no column.
+    """
+    pairs = [_pair(name, output_folder, columns, number) for number, name in enumerate(output_folder.split("/"))]
+    spec = ", ".join(f"{_identifier(column)}={_text(value)}" for column, value in pairs)
+    return f"ALTER TABLE {_table(table, topic)} ADD IF NOT EXISTS PARTITION ({spec}) LOCATION {_text(location)}"
+
+
+def _pair(name: str, output_folder: str, columns: Sequence[str], number: int) -> tuple[str, str]:
+    if columns:
+        names = output_folder.count("/") + 1
+        if len(columns) != names:
+            raise ValueError(f"{output_folder} has {names} names, but there are {len(columns)} columns")
+        return columns[number], name.partition("=")[2] or name
+    column, equals, value = name.partition("=")
+    if not (column and equals):
+        raise ValueError(f"the name {name} of the output folder {output_folder} has no column; set `columns`")
+    return column, value
+
+
+def _table(table: str, topic: str) -> str:
+    filled = table.replace("{topic}", re.sub(r"[^A-Za-z0-9_]", "_", topic))
+    return ".".join(_identifier(part) for part in filled.split("."))
+
+
+def _identifier(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"
+
+
+def _text(value: str) -> str:
+    return "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"

@@ -1,4 +1,4 @@
-"""How files are called. Pure and picklable."""
+"""Final keys of files. Pure and picklable."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ _REQUIRED = {"topic", "place", "generation", "partition", "offset", "ext"}
 
 @dataclass(frozen=True)
 class Layout:
-    """Final keys of files, made from a template. What comes from data is escaped, so that no two keys become one."""
+    """Makes final keys from a template. What comes from data is escaped, so that different files get different keys."""
 
     template: str = DEFAULT_LAYOUT
 
-    def key(self, name: Name, generation: int, first_item: int, extension: str, place: str = "") -> str:
-        """The key of a file; `first_item` is the first item in that very file."""
+    def key(self, name: Name, generation: int, first_item: int, extension: str, output_folder: str = "") -> str:
+        """The key of a file whose first item is `first_item`."""
         filled = self.template.format(
             topic=segment(name.stream),
-            place=_escaped(place),
+            place=_escaped(output_folder),
             generation=generation,
             partition=segment(name.label),
             offset=first_item,
@@ -32,8 +32,8 @@ class Layout:
         )
         return re.sub("/{2,}", "/", filled).strip("/")
 
-    def folder(self, topic: str, place: str) -> str:
-        """The folder that has all files of a place, and of no other. Raises `ValueError` if there is none."""
+    def folder(self, topic: str, output_folder: str) -> str:
+        """The path of an output folder below the root. Raises `ValueError` if its files are not in one folder."""
         above: list[str] = []
         for part in self.template.split("/"):
             fields = {field for _, field, _, _ in string.Formatter().parse(part) if field is not None}
@@ -43,15 +43,15 @@ class Layout:
         joined = "/".join(above)
         if not {"{topic}", "{place}"} <= set(re.findall(r"\{[a-z]+\}", joined)):
             raise ValueError("finalize needs a layout that begins with folders of {topic} and {place}")
-        return joined.format(topic=segment(topic), place=_escaped(place))
+        return joined.format(topic=segment(topic), place=_escaped(output_folder))
 
 
-def _escaped(place: str) -> str:
-    return "/".join(segment(part) for part in place.split("/")) if place else ""
+def _escaped(output_folder: str) -> str:
+    return "/".join(segment(part) for part in output_folder.split("/")) if output_folder else ""
 
 
 def check_layout(text: str) -> str:
-    """The template that the text is or names. Raises `ValueError` where two files could get the same name."""
+    """The text as a template, or the preset of that name. Raises `ValueError` if two files could get the same key."""
     template = PRESETS.get(text, text)
     used = [field for _, field, _, _ in string.Formatter().parse(template) if field is not None]
     unknown = [field for field in used if field not in _REQUIRED]

@@ -1,7 +1,7 @@
-"""From places back to times. Pure and picklable.
+"""The period of time that an output folder covers. Pure and picklable.
 
-A place tells a time where some of its names, one behind the other, look like a template such as `dt=%Y-%m-%d/hr=%H`.
-Other names may stand around them.
+An output folder has a period if some of its names, one after the other, match a template such as `dt=%Y-%m-%d/hr=%H`.
+There may be other names before and after them.
 """
 
 from __future__ import annotations
@@ -43,45 +43,45 @@ _REMEMBERED = 10_000
 
 @dataclass(frozen=True)
 class Periods:
-    """Which period a place holds. Made of templates that `check_template` has let pass."""
+    """The periods of output folders, by templates that `check_template` accepts."""
 
     templates: tuple[str, ...] = USUAL
     zone: str = "UTC"
 
-    def of(self, place: str) -> Period | None:
-        """Begin and end; None if the place tells no time. Remembers what it has found."""
-        return _period(self, place)
+    def of(self, output_folder: str) -> Period | None:
+        """Begin and end; None if the output folder has no period. Results are cached."""
+        return _period(self, output_folder)
 
     @cached_property
     def expressions(self) -> list[re.Pattern[str]]:
-        """One for each template, over a whole place."""
+        """A regular expression for each template, which matches whole output folders."""
         return [re.compile(f"(?:.*/)?{_expression(text)}(?:/.*)?", re.ASCII | re.DOTALL) for text in self.templates]
 
 
 @lru_cache(maxsize=_REMEMBERED)
-def _period(periods: Periods, place: str) -> Period | None:
+def _period(periods: Periods, output_folder: str) -> Period | None:
     for expression in periods.expressions:
-        match = expression.fullmatch(place)
+        match = expression.fullmatch(output_folder)
         if match is not None:
             try:
                 return _between(*_span(match.groupdict()), ZoneInfo(periods.zone))
             except (ValueError, OverflowError):
-                continue  # digits that are no date
+                continue  # the digits are not a date
     return None
 
 
 def check_template(text: str) -> None:
-    """Raises `ValueError` for a template from which no period follows."""
+    """Raise `ValueError` for a template that does not define a period."""
     used = _DIRECTIVE.findall(text)
-    if unknown := [one for one in used if one not in _PARTS]:
-        raise ValueError(f"has the unknown %{unknown[0]}; there are {', '.join(f'%{one}' for one in _PARTS)}")
+    if unknown := [directive for directive in used if directive not in _PARTS]:
+        raise ValueError(f"has the unknown %{unknown[0]}; there are {', '.join(f'%{name}' for name in _PARTS)}")
     if text.count("%") != len(used) or not all(text.split("/")):
         raise ValueError("must be names with '/' between them, as in dt=%Y-%m-%d/hr=%H")
     if "Y" not in used or len(set(used)) < len(used):
         raise ValueError("must have %Y, and no directive twice")
-    for one in used:
-        if any(coarser not in used for coarser in _COARSER[one]):
-            raise ValueError(f"has %{one} without what it is a part of")
+    for directive in used:
+        if any(coarser not in used for coarser in _COARSER[directive]):
+            raise ValueError(f"has %{directive} without the larger unit that it is part of")
     if "H" in used and not {"d", "j"} & set(used):
         raise ValueError("has %H without a day")
 
@@ -92,10 +92,10 @@ def _expression(template: str) -> str:
     return "".join(_PARTS[piece] if number % 2 else re.escape(piece) for number, piece in enumerate(pieces))
 
 
-def _span(told: Mapping[str, str]) -> tuple[datetime, datetime]:
+def _span(parts: Mapping[str, str]) -> tuple[datetime, datetime]:
     """Begin and end on the wall clock."""
-    number = {name: int(digits) for name, digits in told.items()}
-    begin = datetime(  # noqa: DTZ001 - the zone is put to it by the caller
+    number = {name: int(digits) for name, digits in parts.items()}
+    begin = datetime(  # noqa: DTZ001 - the caller adds the time zone
         number["Y"], number.get("m", 1), number.get("d", 1), number.get("H", 0), number.get("M", 0)
     )
     if "j" in number:

@@ -35,7 +35,7 @@ from holdfast.flow.staging import Stager
 from holdfast.leases.lease import Json, Lease
 
 if TYPE_CHECKING:
-    from holdfast.sinks.files.finishing import FilesFinalizing
+    from holdfast.sinks.files.finalizing import FilesFinalizing
     from holdfast.sinks.files.staging import FilesStager
 
 
@@ -75,7 +75,7 @@ class FilesSink(Sink, StagesByBatch, Witness, KeepsStaged, PublishesFiles, Resta
     def stager_for(self, batches: Sequence[Batch]) -> Stager:
         if self._finalizing is None:
             return self.stager()
-        from holdfast.sinks.files.late import LateStager
+        from holdfast.sinks.files.late_records import LateStager
 
         return LateStager(self.stager(), self._finalizing.rule(batches))
 

@@ -18,7 +18,7 @@ def build(name: str, config: OpenSearchConfig, formats: Registry) -> OpenSearchS
         import opensearchpy  # noqa: F401 - told now, not in a task
     except ImportError as error:
         raise UsageError(f"the opensearch sink needs opensearch-py; install holdfast[opensearch] ({error})") from error
-    from holdfast.sinks.opensearch.building import sink_of
+    from holdfast.sinks.opensearch.sink import sink_of
 
     return sink_of(name, config)
 

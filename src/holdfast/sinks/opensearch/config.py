@@ -12,8 +12,7 @@ from holdfast.buckets.root import Root, S3Options, check_together, root_identity
 from holdfast.config import ByteSize, Duration, Options, PositiveCount, Secret
 from holdfast.config.plugins import PLAIN_ERROR
 from holdfast.config.units import VALUE_ERROR
-from holdfast.sinks.opensearch.indexes import IndexName, is_index_name
-from holdfast.sinks.opensearch.templates import Template
+from holdfast.sinks.opensearch.templates import IndexName, Template, is_index_name
 
 ACTIONS = ("index", "create", "update", "upsert", "delete")
 WORDS = ("origin", "server")

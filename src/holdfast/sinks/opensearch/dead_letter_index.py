@@ -23,7 +23,7 @@ from holdfast.flow.staging import StagedBatch
 from holdfast.leases.lease import Json
 from holdfast.sinks.opensearch.access import Access
 from holdfast.sinks.opensearch.bulk_body import Body, Entries
-from holdfast.sinks.opensearch.indexes import index_name_of
+from holdfast.sinks.opensearch.templates import index_name_of
 
 SENT_TOGETHER = 500
 AT_ONCE = 1000

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -18,20 +19,20 @@ import pyarrow.compute as pc
 
 from holdfast.flow.fault import Fault, record_fault
 from holdfast.flow.staging import StagedBatch
-from holdfast.formats._arrays import beside, binary, content, has_byte
+from holdfast.formats._arrays import beside, binary, content, has_byte, is_bytes
 from holdfast.formats._json_objects import json_objects
 from holdfast.sinks.opensearch.bulk_body import Entries
 from holdfast.sinks.opensearch.document_ids import Numbers, origin_of
-from holdfast.sinks.opensearch.few import few_entries
 from holdfast.sinks.opensearch.fields import VALUE, Fields, are_objects, document_column
-from holdfast.sinks.opensearch.indexes import IndexName
-from holdfast.sinks.opensearch.templates import Template
+from holdfast.sinks.opensearch.templates import IndexName, Template
 
 ORIGIN, SERVER = "origin", "server"
 ACTIONS = ("index", "create", "update", "upsert", "delete")
 LARGEST_PORTION = 1 << 29
 """Arrow counts the bytes of a column by 32 bits, and an action comes to each document."""
 RETRY_ON_CONFLICT = 3
+SMALL_PORTION = 8
+"""Rows up to which plain Python is faster than Arrow."""
 NO_OBJECT = "it is no JSON object"
 _LINE = b"\n"
 
@@ -64,8 +65,8 @@ class Form:
 
     def entries(self, batch: StagedBatch, numbers: Numbers, items: Any, rows: Any) -> Iterator[tuple[Entries, Faults]]:
         """The rows as entries, in portions, and those that cannot be any."""
-        if self._plain and (few := few_entries(self._plain, batch, numbers, items, rows)) is not None:
-            yield few, []
+        if self._plain and (small := _small_entries(self._plain, batch, numbers, items, rows)) is not None:
+            yield small, []
         elif rows.nbytes > LARGEST_PORTION and rows.num_rows > 1:
             half = rows.num_rows // 2
             yield from self.entries(batch, numbers, items.slice(0, half), rows.slice(0, half))
@@ -231,6 +232,25 @@ class _Portion:
     def _refuse(self, wrong: Any, reason: str) -> None:
         for place in np.flatnonzero(wrong).tolist():
             self._reasons.setdefault(place, reason)
+
+
+def _small_entries(action: str, batch: StagedBatch, numbers: Numbers, items: Any, rows: Any) -> Entries | None:
+    """The rows with ids by origin, each under this action; None if the rows or documents are not that plain.
+
+    For an object with one record, Arrow's calls alone take a third of a millisecond; this takes a twentieth of that.
+    """
+    if not 0 < rows.num_rows <= SMALL_PORTION or rows.schema.names != [VALUE] or not is_bytes(rows.schema.types[0]):
+        return None
+    documents, wanted = binary(rows.column(0)), items.to_pylist()
+    values = documents.to_pylist()
+    if not all(value is not None and value[:1] == b"{" and b"\n" not in value for value in values):
+        return None
+    if not numbers.go_up(wanted):
+        return None
+    head = f'{{"{action}":{{"_id":"{origin_of(batch)}'
+    lines = [f'{head}{item}"}}}}\n'.encode() + value + b"\n" for item, value in zip(wanted, values, strict=True)]
+    borders = np.array([0, *accumulate(map(len, lines))], np.int64)
+    return Entries(batch, b"".join(lines), borders, np.array(wanted), documents, batch.raw_form(is_value=True))
 
 
 def _documents(rows: Any) -> Any:

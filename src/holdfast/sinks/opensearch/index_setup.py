@@ -11,7 +11,7 @@ from urllib.parse import quote
 
 from holdfast.errors import Refused
 from holdfast.sinks.opensearch.access import Access, is_answer, short
-from holdfast.sinks.opensearch.indexes import IndexName
+from holdfast.sinks.opensearch.templates import IndexName
 
 GC_DELETES = "index.gc_deletes"
 DELETES_KEPT = "1d"

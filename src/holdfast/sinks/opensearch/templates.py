@@ -1,4 +1,4 @@
-"""Texts made from a record's fields: `logs-{tenant}-{@timestamp:%Y.%m.%d}`.
+"""Texts made from a record's fields: `logs-{tenant}-{@timestamp:%Y.%m.%d}`, and the names of indexes among them.
 
 `{name}` is a field, with dots for fields within fields; `{name:%Y.%m.%d}` is a field that holds a time, in UTC. A time
 is the record's own and never the clock's: a batch that is written twice must give the same text twice.
@@ -7,6 +7,8 @@ is the record's own and never the clock's: a batch that is written twice must gi
 from __future__ import annotations
 
 import datetime as dt
+import fnmatch
+import re
 import string
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,6 +19,9 @@ OWN = ("_item", "_key")
 """What a template may name beside the record's fields: its number in its partition, and the partition's key."""
 
 
+MAX_INDEX_NAME = 255
+_INDEX_NAME = re.compile(r"[a-z0-9][a-z0-9._-]*")
+_INDEX_PATTERN = re.compile(r"[a-z0-9][a-z0-9._*-]*")
 _NO_TEMPLATE = "{!r} is no template: write {{field}} or {{field:%Y.%m.%d}}, and {{{{ for a brace"
 
 
@@ -115,3 +120,51 @@ def _time(text: str) -> dt.datetime:
         return dt.datetime.fromtimestamp(number / 1000 if abs(number) > 1e11 else number, dt.UTC)
     moment = dt.datetime.fromisoformat(plain)
     return moment.replace(tzinfo=dt.UTC) if moment.tzinfo is None else moment.astimezone(dt.UTC)
+
+
+# --- names of indexes -----------------------------------------------------------------------------------------------
+
+
+def is_index_name(name: str) -> bool:
+    """Whether an index may have that name. Names that begin with a dot are the server's own."""
+    return bool(_INDEX_NAME.fullmatch(name)) and len(name) <= MAX_INDEX_NAME
+
+
+def index_name_of(text: str) -> str:
+    """The text as the name of an index."""
+    name = re.sub(r"[^a-z0-9._-]+", "-", text.lower()).lstrip("._-+")
+    return name[:MAX_INDEX_NAME] or "holdfast"
+
+
+@dataclass(frozen=True)
+class IndexName:
+    """The template of a name. Raises `ValueError` where records could name any index whatever. Picklable."""
+
+    template: Template
+    allowed: tuple[str, ...] = ()
+    """Patterns with `*`. Without any, names must begin as the template does."""
+
+    def __post_init__(self) -> None:
+        for pattern in self.allowed:
+            if not _INDEX_PATTERN.fullmatch(pattern):
+                raise ValueError(f"{pattern!r} is no pattern of index names: lower case, with * for anything")
+        name = self.template.constant
+        if name is not None and not is_index_name(name):
+            raise ValueError(f"{name!r} is no index name: lower case letters, digits, '.', '_' and '-'")
+        if name is None and not self.allowed and not is_index_name(self.template.beginning):
+            raise ValueError("begins with a field, so that records could name any index; give allowed_indexes")
+
+    @property
+    def constant(self) -> str | None:
+        return self.template.constant
+
+    @property
+    def patterns(self) -> tuple[str, ...]:
+        """Patterns of all indexes that may be written to."""
+        if self.constant is not None:
+            return (self.constant,)
+        return self.allowed or (f"{self.template.beginning}*",)
+
+    def allows(self, name: str) -> bool:
+        """Whether a record may name this index."""
+        return is_index_name(name) and any(fnmatch.fnmatchcase(name, pattern) for pattern in self.patterns)

@@ -20,8 +20,7 @@ from holdfast.errors import Refused, SinkUnavailable
 from holdfast.sinks.opensearch.access import Access, AwsAccess, Tls
 from holdfast.sinks.opensearch.dead_letter_index import IndexLetters
 from holdfast.sinks.opensearch.index_setup import Setup
-from holdfast.sinks.opensearch.indexes import IndexName
-from holdfast.sinks.opensearch.templates import Template
+from holdfast.sinks.opensearch.templates import IndexName, Template
 from tests.unit.sinks.opensearch.door import Doors
 
 

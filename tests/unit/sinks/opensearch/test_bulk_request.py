@@ -18,8 +18,7 @@ from holdfast.sinks.opensearch.bulk_request import Answer, Away, Busy, Poster, T
 from holdfast.sinks.opensearch.bulk_response import Verdicts
 from holdfast.sinks.opensearch.document_ids import Numbers
 from holdfast.sinks.opensearch.documents import Form
-from holdfast.sinks.opensearch.indexes import IndexName
-from holdfast.sinks.opensearch.templates import Template
+from holdfast.sinks.opensearch.templates import IndexName, Template
 from tests.unit.sinks.opensearch.door import Door, Doors
 
 BATCH = StagedBatch("b1", "orders", "in|a", Name("in", "a"), 3, 1)

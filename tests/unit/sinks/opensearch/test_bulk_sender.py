@@ -20,8 +20,7 @@ from holdfast.sinks.opensearch.bulk_sender import Sender
 from holdfast.sinks.opensearch.concurrency import AdaptiveLimit
 from holdfast.sinks.opensearch.document_ids import Numbers
 from holdfast.sinks.opensearch.documents import Form
-from holdfast.sinks.opensearch.indexes import IndexName
-from holdfast.sinks.opensearch.templates import Template
+from holdfast.sinks.opensearch.templates import IndexName, Template
 
 BATCH = StagedBatch("b1", "orders", "in|a", Name("in", "a"), 3, 1)
 OTHER = StagedBatch("b2", "orders", "in|b", Name("in", "b"), 3, 1)

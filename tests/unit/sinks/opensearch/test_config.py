@@ -12,9 +12,9 @@ from holdfast.config import Secret
 from holdfast.errors import UsageError
 from holdfast.registry import Registry
 from holdfast.sinks.opensearch import PLUGIN
-from holdfast.sinks.opensearch.building import access_of, form_of
 from holdfast.sinks.opensearch.config import OpenSearchConfig
 from holdfast.sinks.opensearch.dead_letter_index import LettersToIndex, letters_index
+from holdfast.sinks.opensearch.sink import access_of, form_of
 from holdfast.sinks.opensearch.templates import Template
 
 

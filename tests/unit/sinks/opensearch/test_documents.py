@@ -17,8 +17,7 @@ from holdfast.flow.staging import StagedBatch
 from holdfast.sinks.opensearch import documents
 from holdfast.sinks.opensearch.document_ids import Numbers, origin_of
 from holdfast.sinks.opensearch.documents import Form
-from holdfast.sinks.opensearch.indexes import IndexName
-from holdfast.sinks.opensearch.templates import Template
+from holdfast.sinks.opensearch.templates import IndexName, Template
 
 BATCH = StagedBatch("b1", "orders", "in|a", Name("in", "a"), 3, 1)
 ORDERS = IndexName(Template("orders"))
@@ -199,7 +198,7 @@ def entries_of(form: Form, rows: list[Any], items: list[int]) -> list[tuple[Any,
 def test_a_handful_of_rows_becomes_what_many_rows_would(rows: list[Any], action: str, data: st.DataObject) -> None:
     numbers = st.lists(st.integers(0, 20), min_size=len(rows), max_size=len(rows))
     items, form = data.draw(numbers), Form(ORDERS, action=Template(action))
-    with mock.patch.object(documents, "few_entries", return_value=None):
+    with mock.patch.object(documents, "_small_entries", return_value=None):
         expected = entries_of(form, rows, items)
     assert entries_of(form, rows, items) == expected
 

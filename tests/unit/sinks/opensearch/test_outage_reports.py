@@ -11,9 +11,9 @@ from dataclasses import replace
 import pytest
 
 from holdfast.events import Unreachable
-from holdfast.sinks.opensearch.building import sink_of
 from holdfast.sinks.opensearch.config import OpenSearchConfig
 from holdfast.sinks.opensearch.outage_reports import TroubleAddress, TroubleListener
+from holdfast.sinks.opensearch.sink import sink_of
 
 
 @pytest.fixture

@@ -22,11 +22,10 @@ from holdfast.flow.sink import Publication
 from holdfast.flow.staging import StagedBatch
 from holdfast.leases.lease import Lease, Ownership, Status
 from holdfast.sinks.files.sink import FilesSink
-from holdfast.sinks.opensearch.building import sink_of
 from holdfast.sinks.opensearch.bulk_body import Body
 from holdfast.sinks.opensearch.config import OpenSearchConfig
 from holdfast.sinks.opensearch.dead_letter_index import LettersToIndex, letter_id
-from holdfast.sinks.opensearch.sink import OpenSearchSink
+from holdfast.sinks.opensearch.sink import OpenSearchSink, sink_of
 from holdfast.testing.flows import MemoryBucket
 from tests.unit.sinks.opensearch.door import Doors
 

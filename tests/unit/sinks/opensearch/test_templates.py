@@ -7,8 +7,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from holdfast.sinks.opensearch.indexes import IndexName, index_name_of
-from holdfast.sinks.opensearch.templates import Template, named_time
+from holdfast.sinks.opensearch.templates import IndexName, Template, index_name_of, named_time
 
 
 def texts(template: str, **fields: list[Any]) -> list[Any]:

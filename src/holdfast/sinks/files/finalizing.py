@@ -1,4 +1,4 @@
-"""Final places of the files sink: `_SUCCESS`, hooks, and what the stager must know of them."""
+"""Final output folders of the files sink: `_SUCCESS`, hooks, and which records are late for the stager."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from holdfast.finalize.rules import Period, Rules
 from holdfast.flow.batch import Batch, Name
 from holdfast.flow.manifest import Manifest, decode_manifest
 from holdfast.flow.names import manifest_key
-from holdfast.sinks.files.finalize_config import FinalizeConfig
+from holdfast.sinks.files.config import FinalizeConfig
 from holdfast.sinks.files.hooks import BuiltHook
-from holdfast.sinks.files.late import LateRule
+from holdfast.sinks.files.late_records import LateRule
 from holdfast.sinks.files.layout import Layout
 from holdfast.sinks.files.periods import Periods
 
@@ -24,7 +24,7 @@ LEAST_PATIENCE = 600.0
 
 
 class FilesFinalizing(Finalizing):
-    """Places of one root. `know` and `final_for` may be called by different threads."""
+    """Output folders of one root. `know` and `rule` may be called by different threads."""
 
     def __init__(self, sink: str, bucket: Bucket, root: str, layout: Layout, config: FinalizeConfig) -> None:
         self._sink = sink
@@ -39,8 +39,8 @@ class FilesFinalizing(Finalizing):
         self.interval = config.interval
         self.patience = LEAST_PATIENCE + sum(hook.timeout for hook in self._hooks)
 
-    def period(self, place: str) -> Period | None:
-        return self._periods.of(place)
+    def period(self, output_folder: str) -> Period | None:
+        return self._periods.of(output_folder)
 
     def manifest(self, name: Name, sequence: int) -> Manifest | None:
         data = self._bucket.read(manifest_key(name, sequence))
@@ -49,15 +49,15 @@ class FilesFinalizing(Finalizing):
     def finish(self, final: FinalPlace) -> str | None:
         fact, only_late = self._fact(final), final.told.late == final.told.rows
         if self._config.success:
-            told = json.dumps({**fact, "ends": dict(final.ends)}, sort_keys=True).encode()
-            is_new = self._bucket.create(f"{fact['folder']}/{SUCCESS}", told)
+            content = json.dumps({**fact, "ends": dict(final.ends)}, sort_keys=True).encode()
+            is_new = self._bucket.create(f"{fact['folder']}/{SUCCESS}", content)
             only_late = only_late and not is_new
         for hook in self._hooks:
             if only_late and not hook.on_late:
                 continue
             try:
                 hook.call(fact)
-            except Exception as error:  # noqa: BLE001 - a hook is foreign code; it is called again later
+            except Exception as error:  # noqa: BLE001 - a hook is the user's code; it is called again later
                 return f"{type(error).__name__}: {error}"
         return None
 
@@ -82,16 +82,16 @@ class FilesFinalizing(Finalizing):
         self._known = dict(topics)
 
     def rule(self, batches: Sequence[Batch]) -> LateRule:
-        """What is late in these batches."""
+        """Which rows of these batches are late."""
         known = self._known
         found = {batch.id: final for batch in batches if (final := self._final_for(batch, known)) is not None}
         return LateRule(self._periods, self._config.late, self._config.late_place, found)
 
     def _final_for(self, batch: Batch, known: Mapping[str, Known]) -> float | None:
-        """Places that end by then are final to this batch; None if it has no late records."""
+        """Output folders that end by this time are final for the batch; None if it has no late records."""
         if batch.restages is not None:
-            told = (batch.lease.commit.receipts or {}).get(self._sink) or {}
-            return told.get("final")
+            receipt = (batch.lease.commit.receipts or {}).get(self._sink) or {}
+            return receipt.get("final")
         topic, start = known.get(batch.name.stream), batch.cut.start
         if topic is None:
             return None

@@ -1,7 +1,7 @@
-"""Late records in a task: rows whose place was final when the round was planned go where a setting says.
+"""Late records in a task: rows whose output folder was final when the round was planned go where a setting says.
 
-What is final is decided once for each batch and kept in its receipt, so that a batch that is made again comes out the
-same. Files tell in their manifest how many late records are in them.
+What is final is decided once for each batch and kept in its receipt, so that a batch that is staged again gives the
+same files. The manifest says of each file how many late records are in it.
 """
 
 from __future__ import annotations
@@ -27,23 +27,24 @@ DEAD_LETTER, ASIDE = "dead_letter", "place"
 
 @dataclass(frozen=True)
 class LateRule:
-    """What is late, and where it goes. Picklable."""
+    """Which rows are late, and where they go. Picklable."""
 
     periods: Periods
     treatment: str = "same"
     folder: str = "_late"
     final: Mapping[str, float] = field(default_factory=dict)
-    """By batch: places that end at or before this time are final. A batch that is not here has no late rows."""
+    """By batch: output folders that end at or before this time are final. Other batches have no late rows."""
 
-    def is_late(self, batch: StagedBatch, place: str) -> bool:
+    def is_late(self, batch: StagedBatch, output_folder: str) -> bool:
+        """Whether rows that the batch has for that output folder are late."""
         final = self.final.get(batch.id)
-        period = None if final is None or not place else self.periods.of(place)
+        period = None if final is None or not output_folder else self.periods.of(output_folder)
         return period is not None and final is not None and period[1] <= final
 
 
 @dataclass(frozen=True)
 class LateStager(Stager):
-    """Stages like the one it is made of, but for what is late."""
+    """Stages as the given stager does, except for late rows."""
 
     bounded = True
     stager: FilesStager
@@ -57,7 +58,7 @@ class LateStager(Stager):
 
 
 class LateStaging(Staging):
-    """Stages what is in time as ever, and what is late by the rule."""
+    """Stages late rows as the rule says, and the others as usual."""
 
     def __init__(self, stager: FilesStager, rule: LateRule) -> None:
         self._rule = rule
@@ -66,14 +67,15 @@ class LateStaging(Staging):
         self._aside = _Aside(stager, rule.folder, self._main)
         self._late: defaultdict[str, Counter[str]] = defaultdict(Counter)
 
-    def write(self, batch: StagedBatch, items: Any, rows: Any, place: str = "") -> int:
-        if not self._rule.is_late(batch, place):
-            return self._main.write(batch, items, rows, place)
-        self._late[batch.id][place] += rows.num_rows
+    def write(self, batch: StagedBatch, items: Any, rows: Any, output_folder: str = "") -> int:
+        if not self._rule.is_late(batch, output_folder):
+            return self._main.write(batch, items, rows, output_folder)
+        self._late[batch.id][output_folder] += rows.num_rows
         if self._rule.treatment == DEAD_LETTER:
-            self._main.bury(batch, _faults(batch, items, rows, place))
+            self._main.bury(batch, _faults(batch, items, rows, output_folder))
             return int(rows.num_rows)
-        return (self._aside if self._rule.treatment == ASIDE else self._main).write(batch, items, rows, place)
+        staging = self._aside if self._rule.treatment == ASIDE else self._main
+        return staging.write(batch, items, rows, output_folder)
 
     def bury(self, batch: StagedBatch, faults: Sequence[tuple[int, Fault]]) -> None:
         self._main.bury(batch, faults)
@@ -84,17 +86,17 @@ class LateStaging(Staging):
         if size is not None and aside.size is not None and most is not None:
             size -= most - aside.size
         files = main.files - (self._max_files - aside.files)
-        return Room(files, size, lambda place: main.is_open(place) or aside.is_open(place), aside.entry_size)
+        return Room(files, size, lambda folder: main.is_open(folder) or aside.is_open(folder), aside.entry_size)
 
-    def expect(self, batch: StagedBatch, places: Collection[str]) -> None:
-        self._main.expect(batch, places)
-        self._aside.expect(batch, places)
+    def expect(self, batch: StagedBatch, output_folders: Collection[str]) -> None:
+        self._main.expect(batch, output_folders)
+        self._aside.expect(batch, output_folders)
 
     def finish(self, batch: StagedBatch) -> Json:
         files = [*self._main.finish(batch)["files"], *self._aside.finish(batch)["files"]]
         self._mark(files, self._late.pop(batch.id, Counter()))
-        told: dict[str, Json] = {"files": files}
-        return told | ({"final": self._rule.final[batch.id]} if batch.id in self._rule.final else {})
+        part: dict[str, Json] = {"files": files}
+        return part | ({"final": self._rule.final[batch.id]} if batch.id in self._rule.final else {})
 
     def abandon(self, batch: StagedBatch) -> None:
         self._late.pop(batch.id, None)
@@ -108,17 +110,17 @@ class LateStaging(Staging):
                 letters["late"] = dict(late)
             return
         for file in files:
-            if (place := file.get("place")) in late:
-                file["late"] = {place: file["rows"]}
+            if (output_folder := file.get("place")) in late:
+                file["late"] = {output_folder: file["rows"]}
 
 
 class _Aside(FilesStaging):
-    """Files of late records, in a folder of their own; dead letters are kept with those of the others."""
+    """Files of late records, in a separate folder of the root; dead letters are kept with those of other records."""
 
     def __init__(self, stager: FilesStager, folder: str, main: FilesStaging) -> None:
-        own = copy.copy(stager)
-        own.layout = _Below(stager.layout.template, folder)
-        super().__init__(own)
+        stager_aside = copy.copy(stager)
+        stager_aside.layout = _LayoutBelow(stager.layout.template, folder)
+        super().__init__(stager_aside)
         self._main = main
 
     def bury(self, batch: StagedBatch, faults: Sequence[tuple[int, Fault]]) -> None:
@@ -126,15 +128,15 @@ class _Aside(FilesStaging):
 
 
 @dataclass(frozen=True)
-class _Below(Layout):
-    above: str = "_late"
+class _LayoutBelow(Layout):
+    folder_above: str = "_late"
 
-    def key(self, name: Name, generation: int, first_item: int, extension: str, place: str = "") -> str:
-        return f"{self.above}/{super().key(name, generation, first_item, extension, place)}"
+    def key(self, name: Name, generation: int, first_item: int, extension: str, output_folder: str = "") -> str:
+        return f"{self.folder_above}/{super().key(name, generation, first_item, extension, output_folder)}"
 
 
-def _faults(batch: StagedBatch, items: Any, rows: Any, place: str) -> list[tuple[int, Fault]]:
-    reason = f"it came late: {place} was final already"
+def _faults(batch: StagedBatch, items: Any, rows: Any, output_folder: str) -> list[tuple[int, Fault]]:
+    reason = f"it came late: {output_folder} was final already"
     texts, whole = raw_records(rows)
     form = batch.raw_form(is_value=whole)
     found = [replace(record_fault(reason, text), form=form) for text in texts]

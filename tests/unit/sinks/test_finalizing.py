@@ -14,14 +14,13 @@ from holdfast.finalize.output import FinalPlace, Known
 from holdfast.finalize.rules import PlaceView
 from holdfast.flow.batch import Batch, Cut, Name
 from holdfast.leases.lease import Lease
-from holdfast.sinks.files.config import FilesConfig
-from holdfast.sinks.files.finalize_config import FinalizeConfig
-from holdfast.sinks.files.finishing import FilesFinalizing
-from holdfast.sinks.files.hive import statement
+from holdfast.sinks.files.config import FilesConfig, FinalizeConfig
+from holdfast.sinks.files.finalizing import FilesFinalizing
+from holdfast.sinks.files.hooks import add_partition_statement
 from holdfast.sinks.files.layout import Layout
 from holdfast.testing.flows import MemoryBucket
 
-HERE = "tests.unit.sinks.test_finishing"
+HERE = "tests.unit.sinks.test_finalizing"
 CALLS: list[Any] = []
 
 
@@ -137,16 +136,16 @@ def test_hive_gets_a_statement(tmp_path: Path) -> None:
 
 
 def test_what_comes_from_data_cannot_leave_its_quotes() -> None:
-    made = statement("t.{topic}", "a`b.c", "x`=it's\\", "/l'", ())
+    made = add_partition_statement("t.{topic}", "a`b.c", "x`=it's\\", "/l'", ())
     assert made == ("ALTER TABLE `t`.`a_b_c` ADD IF NOT EXISTS PARTITION (`x```='it\\'s\\\\') LOCATION '/l\\''")
 
 
 def test_plain_places_need_columns() -> None:
-    assert "(`dt`='2026-01-01', `hr`='05')" in statement("t", "a", "2026-01-01/05", "/l", ("dt", "hr"))
-    with pytest.raises(ValueError, match="tells no column"):
-        statement("t", "a", "2026-01-01/05", "/l")
-    with pytest.raises(ValueError, match="2 names, and there are 1 columns"):
-        statement("t", "a", "2026-01-01/05", "/l", ("dt",))
+    assert "(`dt`='2026-01-01', `hr`='05')" in add_partition_statement("t", "a", "2026-01-01/05", "/l", ("dt", "hr"))
+    with pytest.raises(ValueError, match="has no column"):
+        add_partition_statement("t", "a", "2026-01-01/05", "/l")
+    with pytest.raises(ValueError, match="2 names, but there are 1 columns"):
+        add_partition_statement("t", "a", "2026-01-01/05", "/l", ("dt",))
 
 
 @pytest.mark.parametrize(
@@ -156,8 +155,8 @@ def test_plain_places_need_columns() -> None:
         ({"hooks": [{"command": ["x"], "python": "a:b"}]}, "exactly one of"),
         ({"hooks": [{"python": "nothing"}]}, "module:name"),
         ({"late_place": "late"}, "begins with '_'"),
-        ({"late_place": "_holdfast"}, "not _holdfast"),
-        ({"zone": "Nowhere"}, "no time zone"),
+        ({"late_place": "_holdfast"}, "_holdfast is taken"),
+        ({"zone": "Nowhere"}, "not a time zone"),
         ({"template": "dt=%d"}, "must have %Y"),
         ({"interval": "0s"}, "greater than 0"),
     ],
