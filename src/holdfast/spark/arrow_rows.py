@@ -43,7 +43,7 @@ def by_batch(rows: Any, batch_ids: Sequence[str]) -> Iterator[tuple[str, Any]]:
     indices = np.asarray(encoded.indices)
     borders = [0, *(np.flatnonzero(np.diff(indices)) + 1).tolist(), len(indices)]
     if len(borders) <= len(ids) + 1 and len(set(indices[borders[:-1]].tolist())) == len(borders) - 1:
-        # The rows of each batch lie together.
+        # The rows of each batch are next to each other.
         for start, end in pairwise(borders):
             yield ids[indices[start]], rows.slice(start, end - start)
         return
@@ -54,7 +54,7 @@ def by_batch(rows: Any, batch_ids: Sequence[str]) -> Iterator[tuple[str, Any]]:
 
 
 def with_faults(rows: Any) -> Any:
-    """The rows with a column of faults: a source whose rows never have one need not send it."""
+    """The rows with a column of faults, which a source without faults may leave out."""
     if FAULT_COLUMN in rows.schema.names:
         return rows
     return rows.append_column(FAULT_COLUMN, pa.nulls(rows.num_rows, pa.string()))
@@ -110,7 +110,7 @@ def output_folders_of(rows: Any) -> set[str]:
 
 
 def rows_within(rows: Any, room: Room, route: str | None = None) -> int:
-    """How many rows there are before the first that needs a file for which there is no room.
+    """How many rows come before the first row that needs a file for which there is no room.
 
     `route` is the column that is true for the rows that count; None: all do.
     """
@@ -141,7 +141,7 @@ def rows_within(rows: Any, room: Room, route: str | None = None) -> int:
 
 
 def items_of(rows: Any) -> Any:
-    """The items as numbers. A row without one, which can only be a fault, gets that of the row before it."""
+    """The items as numbers. A row without one, which can only be a fault, gets the item of the row before it."""
     column = rows.column(ITEM_COLUMN)
     return np.asarray(pc.fill_null_forward(column).fill_null(0) if column.null_count else column)
 
@@ -159,14 +159,14 @@ def first_record(items: Any) -> int:
 
 
 def joined(portions: Sequence[Any]) -> Any:
-    """The rows of several portions in one."""
+    """One portion with the rows of several."""
     if len(portions) == 1:
         return portions[0]
     return pa.Table.from_batches(portions).unify_dictionaries().combine_chunks().to_batches()[0]
 
 
 def rows_of_size(sizes: Any, room: int) -> int:
-    """How many of the first rows have at most `room` bytes together."""
+    """How many rows, from the first on, fit into `room` bytes."""
     ends = np.cumsum(np.asarray(sizes.fill_null(0)))
     return int(np.searchsorted(ends, room, side="right"))
 
@@ -184,5 +184,5 @@ def _dictionary(folders: Any) -> Any:
 def _encoded(folders: Any) -> Any:
     encoded = _dictionary(folders)
     if encoded.null_count:
-        raise BatchError(f"a row without a fault has no {OUTPUT_FOLDER_COLUMN}, and others have one")
+        raise BatchError(f"a row without a fault has no {OUTPUT_FOLDER_COLUMN}, but other rows have one")
     return encoded

@@ -4,7 +4,7 @@ Sizes are planned from means and known only when records are read. A source that
 and in one task, so that everything from the first row that does not fit belongs to the next batch.
 
 The files of a commit are known only when rows are staged. There a batch is cut between two records: a processor may
-make several rows of a record, so the rows of the last record are kept back until the next one begins, and a record is
+make several rows of a record, so the rows of the last record are kept back until the next record begins. A record is
 staged whole or not at all.
 """
 
@@ -88,7 +88,7 @@ class _ByTask(AccumulatorParam[dict[str, tuple[int, int | None]]]):
 
 
 class SizeLimitStep:
-    """The size limit as a step of its own, for frames that are processed before they are staged. Picklable."""
+    """The size limit as a separate step, for frames that are processed before they are staged. Picklable."""
 
     def __init__(self, spark: SparkSession, batches: Sequence[StagedBatch]) -> None:
         self._batches = {batch.id: batch for batch in batches}
@@ -113,7 +113,7 @@ class CommitLimit:
     """Admits the rows of batches in whole records, as long as their commit has room for the files."""
 
     def __init__(self, size_limit: SizeLimit, rooms: Rooms, *, is_bounded: bool) -> None:
-        """`size_limit` is told where a batch was cut. `is_bounded`: whether any sink has a bound."""
+        """A cut is recorded in `size_limit`. `is_bounded`: whether any sink has a bound."""
         self._size_limit = size_limit
         self._rooms = rooms
         self._is_bounded = is_bounded

@@ -1,7 +1,7 @@
-"""The record of a row as it was read, kept beside the row while processors change it, and faults that tell of it.
+"""holdfast's columns in frames that processors change: the record as it was read, and faults that contain it.
 
-A dead letter can be sent through the pipeline again only if it holds what the source gave, not what a processor had
-made of it by the time another one failed.
+A dead letter can be redriven only if it holds the record as the source read it, not as earlier processors had changed
+it when a later one failed.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 
 RECORD_COLUMN = "_record"
 REASON_COLUMN = "_reason"
-"""While a processor works on a frame: why a row has failed."""
+"""Why a row has failed; only inside one processor."""
 OUR_COLUMNS = (*SYSTEM_COLUMNS, *OPTIONAL_COLUMNS, RECORD_COLUMN, REASON_COLUMN)
 VALUE = "value"
 
 
 def quoted(name: str) -> str:
-    """A column's name as Spark's expressions take it, whatever is in it."""
+    """A column's name, quoted for Spark's expressions; it may contain any character."""
     return "`" + name.replace("`", "``") + "`"
 
 
@@ -32,12 +32,12 @@ def data_columns(frame: DataFrame) -> list[str]:
 
 
 def with_record(frame: DataFrame) -> DataFrame:
-    """The frame of a source with the record of each row: its `value` if there is one, else all its columns."""
+    """The frame of a source with the record of each row: its `value` if that is text or bytes, else all columns."""
     return frame.withColumn(RECORD_COLUMN, _record(frame))
 
 
 def with_faults(frame: DataFrame, reason: Column) -> DataFrame:
-    """The frame with a fault where there is a reason and was no fault before."""
+    """The frame with a fault in every row that has a reason and had no fault before."""
     from pyspark.sql import functions as sql
 
     fault = sql.col(FAULT_COLUMN)
@@ -56,7 +56,7 @@ def _record(frame: DataFrame) -> Column:
 
 
 def _fault(frame: DataFrame, reason: Column) -> Column:
-    """JSON, as `holdfast.flow.fault` reads it; what is null is left out."""
+    """The fault as JSON, as `holdfast.flow.fault` decodes it, without nulls."""
     from pyspark.sql import functions as sql
 
     kept = RECORD_COLUMN in frame.columns
@@ -76,7 +76,7 @@ def _fault(frame: DataFrame, reason: Column) -> Column:
 
 
 def _written(record: Column, kind: str, *, as_read: bool) -> tuple[Column, Column, Column]:
-    """A record as text, how it is encoded, and what form the text has."""
+    """A record as text, the encoding of the text, and its form."""
     from pyspark.sql import functions as sql
 
     nothing = sql.lit(None).cast("string")

@@ -1,7 +1,7 @@
-"""The engine on Spark: one job per round, reading, processing and staging in one go.
+"""The engine on Spark: one job per round reads, processes and stages its batches.
 
-Where Spark itself fails a job, because a Python worker died or a processor raised, what the source says is gone is left
-out, and the round is cut in halves until the culprit is alone; the others are staged and reported.
+Where Spark itself fails a job, because a Python worker died or a processor raised, batches that the source doubts are
+left out. Otherwise the round is cut in halves until the failing batch is alone; the others are staged and reported.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ if TYPE_CHECKING:
 CLOSE_PATIENCE = 2.0
 CANCELLED = "the round was cancelled"
 WATCH_EVERY = 5.0
-"""Seconds between two questions to the source; most jobs are done before the first."""
+"""Seconds between two calls of the source's `doubts` while a job runs; most jobs are done before the first."""
 
 
 @dataclass
 class Round:
-    """Batches that were submitted together. `wanted` and `cancelled` belong to the engine's caller."""
+    """The batches of one call of `submit`. `wanted` and `cancelled` are used by the caller's thread only."""
 
     group: str
     pipeline: Pipeline
@@ -44,9 +44,9 @@ class Round:
 
 
 class SparkEngine(Engine):
-    """Carries the rounds of all pipelines of a node. The session is the caller's and stays open.
+    """Carries the rounds of all pipelines of a node. The caller owns the session, which stays open.
 
-    Up to `rounds` run at the same time; Spark gives the cores to the first and what it leaves to the next.
+    Up to `rounds` run at the same time; Spark gives free cores to the older one first.
     """
 
     def __init__(self, spark: SparkSession, pipelines: Mapping[str, Pipeline], *, rounds: int = 2) -> None:
@@ -55,12 +55,12 @@ class SparkEngine(Engine):
         self._pipelines = dict(pipelines)
         self._limit = rounds
         self._todo: queue.SimpleQueue[Round | None] = queue.SimpleQueue()
-        self._told: queue.SimpleQueue[Report | Round] = queue.SimpleQueue()
+        self._outcomes: queue.SimpleQueue[Report | Round] = queue.SimpleQueue()
         self._rounds: list[Round] = []
         self._submitted = 0
         self._gone: str | None = None
         self._closed = False
-        # They live as long as the engine: Spark keeps a thread of its own for each that ever called it.
+        # They live as long as the engine: the JVM keeps a thread for each Python thread that ever called it.
         self._threads = [threading.Thread(target=self._work, daemon=True) for _ in range(rounds)]
         for thread in self._threads:
             thread.start()
@@ -84,7 +84,7 @@ class SparkEngine(Engine):
         if not reports and self._gone:
             gone, self._gone, self._limit = self._gone, None, 0
             raise Unavailable(gone)
-        self._cancel_again()
+        self._repeat_cancels()
         return reports
 
     def cancel(self, batch_ids: Sequence[str]) -> None:
@@ -109,21 +109,21 @@ class SparkEngine(Engine):
     # --- on the caller's thread --------------------------------------------------------------------------------
 
     def _collect(self, timeout: float) -> list[Report]:
-        """What is there, after the first came or the time was over; without what nobody waits for any more."""
+        """The reports that have come in, without those of cancelled batches; waits up to `timeout` for the first."""
         reports: list[Report] = []
         try:
-            told = self._told.get(timeout=timeout) if timeout else self._told.get_nowait()
+            outcome = self._outcomes.get(timeout=timeout) if timeout else self._outcomes.get_nowait()
             while True:
-                if isinstance(told, Round):
-                    self._rounds.remove(told)
-                elif self._is_wanted(told.batch_id):
-                    reports.append(told)
-                told = self._told.get_nowait()
+                if isinstance(outcome, Round):
+                    self._rounds.remove(outcome)
+                elif self._is_wanted(outcome.batch_id):
+                    reports.append(outcome)
+                outcome = self._outcomes.get_nowait()
         except queue.Empty:
             return reports
 
     def _is_wanted(self, batch_id: str) -> bool:
-        """Whether a report is the first for its batch, and somebody waits for it."""
+        """Whether a report is the first one of its batch, and the batch was not cancelled."""
         for carried in self._rounds:
             if batch_id in carried.wanted:
                 carried.wanted.remove(batch_id)
@@ -139,8 +139,8 @@ class SparkEngine(Engine):
         with suppress(Exception):
             self._spark.sparkContext.cancelJobGroup(carried.group)
 
-    def _cancel_again(self) -> None:
-        # A job that began just when it was cancelled has not heard of it.
+    def _repeat_cancels(self) -> None:
+        # Spark does not cancel a job that starts after the call.
         for carried in self._rounds:
             if carried.cancelled.is_set():
                 self._stop(carried)
@@ -154,19 +154,19 @@ class SparkEngine(Engine):
             try:
                 for report in self._reports_of(carried):
                     left.discard(report.batch_id)
-                    self._told.put(report)
+                    self._outcomes.put(report)
             except Exception as error:  # noqa: BLE001 - this thread must live, and every batch must be reported
                 reason = readable(error)
                 if self._is_gone(error):
-                    # Nothing is reported: what was out may have killed it, and must not be passed on as innocent.
+                    # Nothing is reported: one of these batches may have killed it, and must not count as innocent.
                     self._gone = f"the Spark session is gone: {reason}"
                     left.clear()
             for batch_id in left:
-                self._told.put(Failed(batch_id, reason, unavailable=True))
-            self._told.put(carried)
+                self._outcomes.put(Failed(batch_id, reason, unavailable=True))
+            self._outcomes.put(carried)
 
     def _is_gone(self, error: BaseException) -> bool:
-        """Whether no job will ever run in this session again. An error of a job's own never says so."""
+        """Whether the session can run no more jobs. The error of a single job never means that."""
         return session_is_gone(self._spark, error)
 
     def _reports_of(self, carried: Round) -> Iterator[Report]:
@@ -183,15 +183,15 @@ class SparkEngine(Engine):
             except Exception as error:
                 if carried.cancelled.is_set() or self._is_gone(error):
                     raise
-                reports, again = _after_failure(carried.pipeline.source, batches, error)
+                reports, retries = _after_failure(carried.pipeline.source, batches, error)
                 yield from reports
-                todo += again
+                todo += retries
 
 
 def _after_failure(
     source: Source, batches: Sequence[Batch], error: Exception
 ) -> tuple[list[Report], list[Sequence[Batch]]]:
-    """What is known of the batches of a job that Spark has failed, and the jobs that are to be tried in its place."""
+    """After Spark has failed a job: reports of batches that are decided, and the batches of the jobs to try next."""
     try:
         doubts = doubts_of(source, batches)
     except Unavailable as away:
@@ -211,7 +211,10 @@ def _after_failure(
 
 @contextmanager
 def watched(source: Source, batches: Sequence[Batch], cancel: Callable[[], None]) -> Iterator[None]:
-    """Call `cancel`, once at most, when the source has come to doubt one of the batches; never after the end."""
+    """Call `cancel`, at most once and never after the block, when the source doubts one of the batches.
+
+    A task may wait long for records that are gone, and all others of the job with it.
+    """
     if not isinstance(source, MayChange):
         yield
         return
@@ -220,7 +223,7 @@ def watched(source: Source, batches: Sequence[Batch], cancel: Callable[[], None]
     def watch() -> None:
         while not over.wait(WATCH_EVERY):
             doubts = {}
-            with suppress(Exception):  # one that does not answer is no reason to cancel
+            with suppress(Exception):  # a source that does not respond is not a reason to cancel
                 doubts = dict(source.doubts(batches))
             if doubts:
                 with lock:

@@ -1,4 +1,4 @@
-"""What to tell a person when Spark has failed a job: one line, not eighty of a Java trace."""
+"""Spark's errors in one readable line, instead of the eighty lines of a Java trace."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ _LOST_TASK = re.compile(r"[Ll]ost task [\d.]+ in stage [\d.]+ \(TID \d+\)(?: \([
 _CAUSE = re.compile(r"^Caused by: (?P<error>[^\n]+: [^\n]+)", re.MULTILINE)
 _PACKAGE = re.compile(r"^(?:[a-z][\w$]*\.)+(?=[A-Z]\w*(?::|$))")
 _WRAPPERS = re.compile(r"^(?:SparkException|Py4JException): ")
-"""Names of errors that say nothing beside their message."""
+"""Error names that add nothing to their message."""
 _HOST_FAULT = re.compile(
     "|".join(
         re.escape(os.strerror(code))
         for code in (errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.EIO, errno.ESTALE)
     )
 )
-"""Java passes on what the operating system says, and nothing else of it."""
+"""Java keeps only the text of an operating system's error, not its number."""
 
 
 def readable(error: BaseException) -> str:
-    """One line that says what happened, with the cause behind it where Java tells one."""
+    """One line that says what happened, followed by the cause if Java names one."""
     text = str(error)
     line = _raised_in_worker(text) or _raised_in_java(text)
     if not line:
@@ -40,37 +40,37 @@ def readable(error: BaseException) -> str:
 
 
 def is_of_the_host(error: BaseException) -> bool:
-    """Whether Spark failed the job because a host of its cluster could not do its part: a full disk, and the like."""
+    """Whether Spark failed the job because of a host of its cluster, such as a full disk."""
     return _HOST_FAULT.search(readable(error)) is not None
 
 
 def session_is_gone(spark: SparkSession, error: BaseException) -> bool:
-    """Whether no job will ever run in this session again: asked of Spark itself, whatever the error says."""
+    """Whether the session can run no more jobs. Spark itself is asked; the text of the error does not decide."""
     from py4j.protocol import Py4JNetworkError
 
     if isinstance(error, Py4JNetworkError):
         return True
     try:
         return bool(spark.sparkContext._jsc.sc().isStopped())  # noqa: SLF001 - Python has no public way to ask
-    except Exception:  # noqa: BLE001 - whatever it is, the JVM does not answer
+    except Exception:  # noqa: BLE001 - whatever it is, the JVM does not respond
         return True
 
 
 def quieten() -> None:
-    """Keep pyspark from writing what it raises to stderr as well, all eighty lines of it."""
+    """Keep pyspark from writing the errors that it raises to stderr as well."""
     from pyspark.logger import PySparkLogger
 
     PySparkLogger.getLogger("DataFrameQueryContextLogger").disabled = True
 
 
 def _raised_in_worker(text: str) -> str:
-    """The error at the end of the last Python traceback in there."""
+    """The error at the end of the last Python traceback in the text."""
     _, traceback, rest = text.rpartition(_TRACEBACK)
     return next((line for line in rest.splitlines() if line[:1].strip()), "") if traceback else ""
 
 
 def _raised_in_java(text: str) -> str:
-    """The error of the lost task, else of the whole job, and what caused it in the end."""
+    """The error of the lost task, else of the whole job, and its innermost cause."""
     lost = _LOST_TASK.search(text)
     line = _plain(lost["error"] if lost else _first_line(_CALL.sub("", text, count=1)))
     causes = _CAUSE.findall(text)

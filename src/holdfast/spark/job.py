@@ -107,8 +107,8 @@ class Job:
 class Planner:
     """Plans one job.
 
-    The last processors run inside the staging task where they can. If there are no others, no routes, and no sink wants
-    an expression, rows that tasks read themselves never pass through Spark.
+    The last processors run inside the staging task where they can. Without other processors, without routes, and
+    if no sink wants an expression, rows that tasks read themselves never pass through the JVM.
     """
 
     def __init__(self, spark: SparkSession, pipeline: Pipeline, batches: Sequence[Batch]) -> None:
@@ -166,7 +166,7 @@ class Planner:
         return self._stage_task(names)
 
     def _staged(self, frame: DataFrame) -> DataFrame:
-        """The frame with staging as its last step. Sinks share columns; each expression gets a name of its own."""
+        """The frame with staging as its last step. Sinks share columns, but not expressions."""
         from pyspark.sql import functions as sql
 
         fields = _data_fields(frame.schema)
@@ -235,7 +235,7 @@ def _divided(pipeline: Pipeline) -> tuple[dict[str, Processor], dict[str, TaskSt
 
 
 def processed(counts: ProcessorCounts, frame: DataFrame) -> DataFrame:
-    """The frame after all processors; beside each row the record is kept as it was read if one of them needs it."""
+    """The frame after all processors. If one of them may fail rows, each row carries its record as it was read."""
     if not counts.may_fault:
         return counts.processed(frame)
     return counts.processed(with_record(frame)).drop(RECORD_COLUMN)

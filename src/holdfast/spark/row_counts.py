@@ -1,10 +1,10 @@
 """Counts rows and faults before and after processors, inside the job that carries them.
 
 A function as harmless as `orders.where("amount > 0")` drops every row with a fault, because its other columns are null.
-The dead letter would be lost, or worse: an object that could not be read would pass for one that was read.
+The dead letter would be lost, or worse: an object that could not be read would count as read.
 
-What is read and what is staged is counted by tasks of our own. Only between two processors of which one may drop rows
-does Spark count as well, in the same job.
+The tasks that read and stage count their rows. Between two processors of which one may drop rows Spark counts, in the
+same job.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def numbered_names(processors: Sequence[Processor]) -> list[str]:
 
 
 def dropped_rows(name: str, before: RowCount, after: RowCount) -> int:
-    """How many good rows did not come out of a processor. Raises `BatchError` if one with a fault did not."""
+    """How many good rows a processor has dropped. Raises `BatchError` if it has dropped a row with a fault."""
     if after.faults < before.faults:
         raise BatchError(
             f"{before.faults - after.faults} of {before.faults} rows with a fault are lost in processor {name}: "
@@ -127,7 +127,7 @@ class ProcessorCounts:
 
     @property
     def may_fault(self) -> bool:
-        """Whether a processor needs each record as it was read."""
+        """Whether a processor may give rows faults, for which it needs each record as it was read."""
         return any(processor.may_fault for processor in self._processors.values())
 
     def processed(self, frame: DataFrame) -> DataFrame:
@@ -158,7 +158,7 @@ class ProcessorCounts:
 
 
 def _last_of_same(changes: Sequence[bool]) -> list[int]:
-    """For each border the last one that has the same count; `changes`: whether a processor may change it."""
+    """For each border, the last border that has the same count. `changes`: whether each processor may change it."""
     borders = [len(changes)]
     for border in range(len(changes) - 1, -1, -1):
         borders.insert(0, border if changes[border] else borders[0])
@@ -174,7 +174,7 @@ def _observing(frame: DataFrame, border: int) -> DataFrame:
 
 def _observed(job: DataFrame, border: int) -> RowCount:
     # An `Observation` would take the first query that has it, which may be a query that a user's function runs.
-    metrics = job._jdf.queryExecution().observedMetrics()  # noqa: SLF001 - Python has no public way to ask
+    metrics = job._jdf.queryExecution().observedMetrics()  # noqa: SLF001 - pyspark has no public way
     found = metrics.get(f"{OBSERVED}{border}")
     if found.isEmpty():
         raise BatchError(f"Spark has not counted the rows after processor {border}; lost rows would go unnoticed")

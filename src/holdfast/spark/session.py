@@ -1,8 +1,8 @@
 """Starting and stopping the Spark session of a node.
 
-One session per process. Its JVM lives in a process group of its own, so that Ctrl-C in a terminal or a
-signal to our group reaches Python only, which then lets running batches finish; and it ends by itself when
-Python dies, because it reads a pipe that only this process holds open.
+A process has one session. Its JVM is in a separate process group, so that Ctrl-C in a terminal or a signal to the
+node's group reaches Python only, which then lets running batches finish. The JVM ends by itself when Python dies,
+because it reads a pipe that only this process holds open.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ _DEFAULTS = {
     "spark.sql.session.timeZone": "UTC",
     "spark.python.worker.reuse": "true",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
-    # A silent fall-back to pickled rows would be several times dearer; an error is better.
+    # A silent fall-back to pickled rows would be several times slower; an error is better.
     "spark.sql.execution.arrow.pyspark.fallback.enabled": "false",
-    # Without kafka, whose first version turns every row into a Java object and back: a fifth of the JVM's time.
+    # Without kafka: its V1 source turns every row into a Java object and back, which takes a fifth of the JVM's time.
     "spark.sql.sources.useV1SourceList": "avro,csv,json,orc,parquet,text",
 }
 
@@ -54,12 +54,12 @@ _LOCAL_DEFAULTS = {
     "spark.driver.bindAddress": "127.0.0.1",
     # Saves about 40 ms per Python task against TCP. On a cluster a folder's name may be too long for a socket.
     "spark.python.unix.domain.socket.enabled": "true",
-    # An executor starts it before it has been sent any module, and so could not find ours.
+    # Not on a cluster: an executor starts the daemon before it has been sent holdfast, and would not find it.
     "spark.python.daemon.module": "holdfast.spark.worker_daemon",
 }
 
 _PATIENCE = 3.0
-"""Seconds in which a JVM that was asked to end does so by itself; then it is asked more firmly."""
+"""Seconds that a JVM gets to end by itself after each request, before it is terminated, and then killed."""
 
 
 def start_session(
@@ -69,20 +69,20 @@ def start_session(
     jars: Sequence[Path] = (),
     py_files: Sequence[Path] = (),
 ) -> SparkSession:
-    """The process's Spark session, started now; takes seconds and sets Spark's environment variables.
+    """Start the Spark session of this process. Takes seconds, and sets Spark's environment variables.
 
-    `settings` are Spark's own names and win over every default of ours; `jars` are added to their `spark.jars`. Tasks
-    find the modules of `py_files`, and on a cluster holdfast itself. Under `spark-submit` the JVM runs already, and
-    jars have to be given there. The caller's signal handlers stay, and may raise: no JVM is left behind then. Raises
-    `UsageError` when this process has a session already, when there is no Java, when a file of `py_files` cannot be
-    sent, or when Spark refuses a setting.
+    `settings` have Spark's names and override every default; `jars` are added to their `spark.jars`. Tasks find the
+    modules of `py_files`, and on a cluster holdfast itself. Under `spark-submit` the JVM runs already, and jars have to
+    be given there. The caller's signal handlers stay; if one raises, the JVM is ended first. Raises `UsageError` when
+    this process has a session already, when there is no Java, when a file of `py_files` cannot be sent, or when Spark
+    refuses a setting.
     """
     from pyspark import SparkConf, SparkContext
     from pyspark.java_gateway import launch_gateway
     from pyspark.sql import SparkSession
 
     if SparkContext._active_spark_context is not None:
-        raise UsageError("this process has a Spark session already; a node has one")
+        raise UsageError("this process has a Spark session already; there can be only one")
     check_modules(py_files)
     master = settings.get("spark.master", master)
     _prepare_environment(settings, master)
@@ -96,7 +96,7 @@ def start_session(
                 SparkConf(loadDefaults=False).setAll(public), {"process_group": 0}
             )
             SparkContext._gateway, SparkContext._jvm = gateway, gateway.jvm
-            with _own_interrupt_handler():
+            with _kept_interrupt_handler():
                 conf = SparkConf(_jvm=gateway.jvm).setAll(list(everything.items()))
                 context = SparkContext(conf=conf)
             _ship(context, master, py_files)
@@ -110,7 +110,7 @@ def start_session(
 
 
 def _ship(context: SparkContext, master: str, py_files: Sequence[Path]) -> None:
-    # Spark's own folder of this session: it goes with the JVM, also when Python is killed.
+    # Spark deletes this folder with the JVM, also when Python is killed.
     folder = Path(str(context._temp_dir))
     ship_modules(context, py_files, folder)
     if not _is_local(master):
@@ -120,6 +120,7 @@ def _ship(context: SparkContext, master: str, py_files: Sequence[Path]) -> None:
 def warm_up(spark: SparkSession, stagers: Sequence[Stager]) -> None:
     """Run a task on every core that loads what these stagers need; blocks until all are done.
 
+    The first job of a JVM takes seconds, in which a node that has joined would hold leases and do nothing for them.
     Raises `UsageError` when Spark cannot run a task at all, for example because executors have another Python.
     """
     from holdfast.spark.failures import readable
@@ -138,7 +139,7 @@ def _prepared(stagers: Sequence[Stager], _task: int) -> Iterator[Any]:
 
 
 def is_unprotected(session: SparkSession) -> bool:
-    """Whether whoever reaches the ports of this session may read its tasks, or send it some of his own."""
+    """Whether anybody who reaches the ports of this session may read its tasks or send it other ones."""
     conf = session.sparkContext.getConf()
     encrypted = _is_true(conf, "spark.network.crypto.enabled") or _is_true(conf, "spark.ssl.rpc.enabled")
     protected = _is_true(conf, "spark.authenticate") and encrypted
@@ -150,14 +151,14 @@ def _is_true(conf: SparkConf, name: str) -> bool:
 
 
 def _refusal(error: BaseException) -> str | None:
-    """What Spark itself has said, asked while its JVM can still tell; None if it has said nothing."""
+    """Spark's message, read while its JVM is still there; None if the error is not Spark's."""
     from py4j.protocol import Py4JJavaError
 
     return str(error.java_exception.getMessage()) if isinstance(error, Py4JJavaError) else None
 
 
 def stop_session(session: SparkSession) -> None:
-    """Stop the session and its JVM, cancelling what still runs; returns when the JVM is gone."""
+    """Stop the session and its JVM, and cancel what still runs; returns when the JVM has ended."""
     try:
         session.stop()
     finally:
@@ -183,8 +184,8 @@ def _prepare_environment(settings: Mapping[str, str], master: str) -> None:
 
 
 def _python(settings: Mapping[str, str], master: str) -> str:
-    """The Python of the executors. Spark itself looks at its setting only under `spark-submit`."""
-    # On other machines our Python may live elsewhere: whoever set the variable knows where.
+    """The Python of the executors. Spark reads its own setting for it only under `spark-submit`."""
+    # On other machines Python may be elsewhere; the variable says where.
     elsewhere = None if _is_local(master) else os.environ.get("PYSPARK_PYTHON")
     return settings.get("spark.pyspark.python") or elsewhere or sys.executable
 
@@ -195,7 +196,7 @@ def _is_local(master: str) -> bool:
 
 @contextmanager
 def _recorded_processes() -> Iterator[list[subprocess.Popen[bytes]]]:
-    """The processes that Spark launches in the block. It returns its JVM only when that has started, if ever."""
+    """The processes that Spark launches in the block, also those of a JVM that never starts."""
     from pyspark import java_gateway
 
     launched: list[subprocess.Popen[bytes]] = []
@@ -235,8 +236,8 @@ def _signals_deferred() -> Iterator[None]:
 
 
 @contextmanager
-def _own_interrupt_handler() -> Iterator[None]:
-    """Keep the handler of SIGINT: Spark's cancels all jobs, ours lets the running batches finish."""
+def _kept_interrupt_handler() -> Iterator[None]:
+    """Keep the handler of SIGINT: Spark's would cancel all jobs, the node's lets running batches finish."""
     before = signal.getsignal(signal.SIGINT)
     yield
     if threading.current_thread() is threading.main_thread():
@@ -244,7 +245,7 @@ def _own_interrupt_handler() -> Iterator[None]:
 
 
 def _end_jvm(launched: Sequence[subprocess.Popen[bytes]] = ()) -> None:
-    """End the JVM that this process started. One that `spark-submit` gave us is not ours to end.
+    """End the JVM that this process started; a JVM of `spark-submit` is left alone.
 
     `launched`: the processes of a start that failed, whose JVM may not listen yet.
     """

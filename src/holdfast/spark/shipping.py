@@ -1,7 +1,7 @@
 """What Spark is given by the node: holdfast itself, modules of the user's, and the jars of its Kafka connector.
 
-Executors on other machines need Python with the packages that holdfast depends on, but not holdfast. They run the code
-of the node that sent the work, so that nodes of two versions can share a cluster.
+Executors on other machines need Python with the packages that holdfast depends on, but not holdfast itself. They run
+the code of the node that sent the work, so that nodes of two versions can share a cluster.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ ARTIFACTS = (
     "org.apache.kafka:kafka-clients:3.9.2",
     "org.apache.commons:commons-pool2:2.13.1",
 )
-"""What the connector needs beside Spark's own jars, as Maven's coordinates, without dependencies of their own."""
+"""The jars that the connector needs besides those of Spark, as Maven coordinates."""
 _SAME_TIME = (1980, 1, 1, 0, 0, 0)
 
 
 def check_modules(paths: Sequence[Path]) -> None:
-    """Raise `UsageError` for a path that is no module, no package and no zip of these. Looks at the disk only."""
+    """Raise `UsageError` for a path that is not a module, a package or a zip of these. Reads the disk only."""
     for path in paths:
         if not path.exists():
-            raise UsageError(f"there is no {path}, which spark.py_files names")
+            raise UsageError(f"{path} of spark.py_files does not exist")
         is_package = path.is_dir() and (path / "__init__.py").is_file()
         if not is_package and not (path.is_file() and path.suffix in (".py", *PACKED)):
             raise UsageError(
@@ -43,16 +43,16 @@ def check_modules(paths: Sequence[Path]) -> None:
 
 
 def ship_holdfast(context: SparkContext, folder: Path) -> None:
-    """Let every task find this very holdfast, before any other that the executor may have.
+    """Let every task import the node's holdfast, in preference to any other on the executor.
 
-    `folder` is where it is packed; it must stay as long as the context, because executors that come later fetch it.
+    It is packed into `folder`, which must exist as long as the context, because executors that start later fetch it.
     """
     package = Path(holdfast.__file__).parent
     context.addPyFile(str(packed(package, folder / f"holdfast-{holdfast.__version__}.zip")))
 
 
 def ship_modules(context: SparkContext, paths: Sequence[Path], folder: Path) -> None:
-    """Let every task find these modules; a package is packed into `folder`, which must stay as long as the context."""
+    """Let every task import these modules. Packages are packed into `folder`, which must outlive the context."""
     for path in paths:
         sent = packed(path.resolve(), folder / f"{path.resolve().name}.zip") if path.is_dir() else path.resolve()
         context.addPyFile(str(sent))
@@ -69,22 +69,22 @@ def packed(package: Path, target: Path) -> Path:
 
 
 def connector_jars() -> list[Path]:
-    """The connector's jars, to be given to `start_session`. Looks at the disk only.
+    """The connector's jars, to be given to `start_session`. Reads the disk only.
 
-    They are in `share/holdfast/jars` of the Python environment. Raises `UsageError` when one is missing.
+    They are in `share/holdfast/jars` of the Python environment. Raises `UsageError` when a jar is missing.
     """
     folder = jar_folder()
     missing = [artifact for artifact in ARTIFACTS if not (folder / _file_name(artifact)).is_file()]
     if missing:
         raise UsageError(
-            f"Spark's Kafka connector is not complete in {folder}: run `make setup`, "
+            f"Spark's Kafka connector is incomplete in {folder}: run `make setup`, "
             f"or put these jars of a Maven repository there: {', '.join(missing)}"
         )
     return [folder / _file_name(artifact) for artifact in ARTIFACTS]
 
 
 def jar_folder() -> Path:
-    """Where the jars are kept; the folder need not be there."""
+    """Where the jars are kept; the folder may be missing."""
     return Path(sys.prefix, "share", "holdfast", "jars")
 
 

@@ -1,10 +1,12 @@
 """pyspark's daemon of Python workers, with two differences. Spark runs this module with `python -m`.
 
-When a session stops, the JVM closes the socket of an idle worker and sends it a signal; a worker that sees the socket
-first prints a traceback about a broken pipe, although nothing was lost. That one is not printed; every other is.
+When a session stops, the JVM closes the socket of an idle worker and sends it a signal. A worker that notices the
+socket first would print a traceback about a broken pipe, although nothing was lost. This traceback is not printed;
+every other is.
 
-The daemon collects garbage after every task and would look at all modules each time, for a tenth of a second. Whenever
-a task leaves that much behind, what has outlived a collection is left out from then on.
+The daemon collects garbage after every task, and would traverse the objects of all loaded modules each time, for a
+tenth of a second. When a task has left that many objects, those that outlive a collection are frozen: later collections
+skip them.
 """
 
 from __future__ import annotations
@@ -18,13 +20,13 @@ from typing import Any
 from pyspark import daemon
 
 MANY = 10_000
-"""Objects that take the collector a millisecond or two."""
+"""So many objects take the collector a millisecond or two."""
 FREEZES = 8
-"""More would keep what later tasks have put in a place of their own and thrown away."""
+"""At most so many times: each freeze also keeps objects that later tasks no longer need."""
 
 
 def quiet_on_hangup(print_traceback: Callable[..., None]) -> Callable[..., None]:
-    """That printer, without the broken pipes that the daemon itself ran into."""
+    """`print_traceback`, except for broken pipes of the daemon itself."""
 
     def print_unless_hung_up(*args: Any, **kwargs: Any) -> None:
         error = sys.exception()
@@ -40,7 +42,7 @@ def _raised_in(error: BaseException, file: str) -> bool:
 
 
 def freezing_what_stays(work: Callable[..., Any]) -> Callable[..., Any]:
-    """That worker, whose modules are out of the collector's sight once a task has loaded them."""
+    """`work`, followed by a freeze of what it has loaded, so that later collections skip it."""
     left = FREEZES
 
     def work_and_freeze(*args: Any, **kwargs: Any) -> Any:

@@ -80,7 +80,7 @@ def test_what_cannot_be_sent_is_told_before_spark_starts(package: Path, tmp_path
     (tmp_path / "wheel.whl").touch()
     (tmp_path / "data").mkdir()
     check_modules([package])
-    with pytest.raises(UsageError, match=r"there is no .*gone\.py, which spark\.py_files names"):
+    with pytest.raises(UsageError, match=r"gone\.py of spark\.py_files does not exist"):
         check_modules([package, tmp_path / "gone.py"])
     for wrong in ("wheel.whl", "data"):
         with pytest.raises(UsageError, match=rf"{wrong} of spark\.py_files cannot be sent"):
