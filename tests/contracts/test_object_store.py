@@ -23,7 +23,6 @@ from holdfast.leases.lease import Key, Status
 from holdfast.leases.query import Query
 from holdfast.leases.store import Outcome, Store, Swap
 from holdfast.stores.object import PLUGIN, ObjectConfig
-from holdfast.stores.object.clock import WINDOW, ServerClock
 from holdfast.stores.object.folder import FolderObjects
 from holdfast.stores.object.objects import Found
 from holdfast.stores.object.rows import name_of
@@ -384,25 +383,3 @@ def test_a_root_that_is_not_there_is_named_and_not_made(tmp_path: Path) -> None:
 def test_wrong_settings_are_refused(wrong: dict[str, object]) -> None:
     with pytest.raises(ValidationError):
         ObjectConfig.model_validate(wrong)
-
-
-# --- the server's clock ----------------------------------------------------------------------------------------------
-
-
-def test_stamps_in_whole_seconds_add_up_to_the_servers_time() -> None:
-    ours, ahead = TurnableClock(0.0), 1_000.7
-    clock = ServerClock(ours.monotonic)
-    for _ in range(20):
-        ours.turn(0.13)
-        clock.hear(float(int(ours.monotonic() + ahead)))
-    assert ours.monotonic() + ahead - 0.13 <= clock.now() <= ours.monotonic() + ahead
-
-
-def test_a_server_that_was_set_back_is_believed_after_a_while() -> None:
-    ours = TurnableClock(0.0)
-    clock = ServerClock(ours.monotonic)
-    clock.hear(5_000.0)
-    for _ in range(3):
-        ours.turn(WINDOW)
-        clock.hear(1_000.0 + ours.monotonic())
-    assert clock.now() == 1_000.0 + ours.monotonic()

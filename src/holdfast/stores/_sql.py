@@ -15,15 +15,11 @@ from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 from holdfast.errors import SchemaMismatch
 from holdfast.leases.codec import Columns, columns, decode, encode_within
-from holdfast.leases.lease import FINISHED, Key, Lease, Status
-from holdfast.leases.query import Query
-from holdfast.leases.store import ClaimRequest
+from holdfast.leases.lease import UNFINISHED, Key, Lease, Status
+from holdfast.leases.query import CLAIM_COLUMNS, Query, Rank, claim_rank
 
 C = TypeVar("C")
 Row: TypeAlias = tuple[Any, ...]
-
-UNFINISHED = tuple(status for status in Status if status not in FINISHED)
-CLAIM_ORDER = ClaimRequest("", "", "").order + FINISHED
 
 _NAMES = tuple(f'"{name}"' for name in (*Columns._fields, "body"))
 _KEY_NAMES = _NAMES[:3]
@@ -66,9 +62,9 @@ def searches(query: Query, now: float) -> list[Statement]:
 
     In order of claim their answers follow each other; otherwise each is ordered by key and they are to be merged.
     """
-    if not query.statuses:
-        return [_search(query, status, now) for status in CLAIM_ORDER] if query.due else [_search(query, None, now)]
-    return [_search(query, status, now) for status in dict.fromkeys(query.statuses)]
+    if not query.statuses and not query.due:
+        return [_search(query, None, now)]
+    return [_search(query, status, now) for status in query.claim_statuses]
 
 
 def _search(query: Query, status: Status | None, now: float) -> Statement:
@@ -76,7 +72,7 @@ def _search(query: Query, status: Status | None, now: float) -> Statement:
     texts = [text for text, _ in conditions]
     if status is not None:
         texts.append(has(status))
-    order = claim_order(status) if query.due else '"key", "run"'
+    order = claim_order(status) if query.due and status is not None else '"key", "run"'
     text = f"{SELECT} WHERE {' AND '.join(texts)} ORDER BY {order}"
     parameters = [value for _, values in conditions for value in values]
     if query.limit is None:
@@ -89,11 +85,9 @@ def has(status: Status) -> str:
     return f"\"status\" = '{status.value}'"
 
 
-def claim_order(status: Status | None) -> str:
-    """In which order rows of this status are claimed; the indexes have it too."""
-    if status is Status.UNASSIGNED:
-        return '"priority" DESC, "ordinal", "key", "run"'
-    return '"due_at", "key", "run"'
+def claim_order(status: Status) -> str:
+    """`ORDER BY` for rows of this status in the order of claim; the indexes have it too."""
+    return ", ".join(f'"{column.name}"{" DESC" * column.descending}' for column in CLAIM_COLUMNS[status])
 
 
 def _conditions(query: Query, now: float) -> list[tuple[str, Sequence[Any]]]:
@@ -142,8 +136,8 @@ def in_order(rows: Iterable[Row], query: Query) -> list[Row]:
     """The rows as the query wants them, whatever the order in which the server put their parts together."""
     if not query.due:
         return sorted(rows, key=lambda row: (row[2], row[1]))[: query.limit]
-    places = {status.value: place for place, status in enumerate(dict.fromkeys(query.statuses or CLAIM_ORDER))}
-    return sorted(rows, key=lambda row: (places[row[4]], claim_place(row), row[1]))[: query.limit]
+    index = {status.value: at for at, status in enumerate(query.claim_statuses)}
+    return sorted(rows, key=lambda row: (index[row[4]], _rank(row), row[1]))[: query.limit]
 
 
 def parts_of_snapshot(pipeline: str, sessions: str, run: str) -> Statement:
@@ -161,10 +155,9 @@ def snapshot_of(rows: Iterable[Row], pipeline: str, sessions: str, run: str) -> 
     return [row for row in ordered if row[0] == sessions], leases
 
 
-def claim_place(row: Row) -> tuple[Any, ...]:
-    """What sorts rows of one status in order of claim."""
+def _rank(row: Row) -> Rank:
     _, _, key, _, status, _, _, _, due_at, priority, ordinal = row[:11]
-    return (-priority, ordinal, key) if status == Status.UNASSIGNED else (due_at, key)
+    return claim_rank(status, due_at, priority, ordinal, key)
 
 
 def rounds(keys: Sequence[Key]) -> list[list[int]]:

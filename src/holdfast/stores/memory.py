@@ -12,17 +12,16 @@ import json
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
 from holdfast.leases.codec import encode_within
-from holdfast.leases.lease import FINISHED, Commit, Json, Key, Lease, Progress, Status
-from holdfast.leases.query import Query
+from holdfast.leases.lease import FINISHED, UNFINISHED, Commit, Json, Key, Lease, Progress, Status
+from holdfast.leases.query import Query, Rank, by_claim, by_key, claim_rank
 from holdfast.leases.store import ClaimingStore, ClaimRequest, Outcome, Snapshot, Swap
 from holdfast.registry import Plugin
 
-UNFINISHED = tuple(status for status in Status if status not in FINISHED)
-CLAIM_ORDER = ClaimRequest("", "", "").order
 BYTES_PER_CHARACTER = 6
 """JSON writes a character that `repr` shows in one as up to six bytes; see `_fits_surely`."""
 BOOKKEEPING_BYTES = 4096
@@ -135,7 +134,7 @@ class MemoryStore(ClaimingStore):
         strangers = None if query.without_owners is None else frozenset(query.without_owners)
         candidates = itertools.chain.from_iterable(table.having(query.statuses) for table in self._tables_of(query))
         rows = (row for row in candidates if _matches(row, query, strangers, now))
-        order = _by_claim(query.statuses or CLAIM_ORDER + FINISHED) if query.due else _by_key
+        order: Callable[[Lease], Any] = by_claim(query.claim_statuses) if query.due else by_key
         return sorted(rows, key=order) if query.limit is None else heapq.nsmallest(query.limit, rows, key=order)
 
     def _tables_of(self, query: Query) -> Iterable[_Table]:
@@ -185,7 +184,7 @@ class _Queue:
 
     def __init__(self, rows: dict[str, Lease]) -> None:
         self._rows = rows
-        self._entries: list[tuple[tuple[float | int | str, ...], int, Lease]] = []
+        self._entries: list[tuple[Rank, int, Lease]] = []
         self._serial = itertools.count()
 
     def push(self, row: Lease) -> None:
@@ -217,20 +216,9 @@ class _Queue:
         return self._rows.get(row.key) is row
 
 
-def _rank(row: Lease) -> tuple[float | int | str, ...]:
-    own = row.ownership
-    if own.status is Status.UNASSIGNED:
-        return (-row.order.priority, row.order.ordinal, row.key)
-    return (own.due_at or 0.0, row.key)
-
-
-def _by_key(row: Lease) -> tuple[str, str]:
-    return (row.key, row.run)
-
-
-def _by_claim(statuses: tuple[Status, ...]) -> Callable[[Lease], tuple[int, tuple[float | int | str, ...], str]]:
-    places = {status: place for place, status in reversed(list(enumerate(statuses)))}
-    return lambda row: (places[row.ownership.status], _rank(row), row.run)
+def _rank(row: Lease) -> Rank:
+    owned, order = row.ownership, row.order
+    return claim_rank(owned.status, owned.due_at, order.priority, order.ordinal, row.key)
 
 
 def _matches(row: Lease, query: Query, strangers: frozenset[str] | None, now: float) -> bool:

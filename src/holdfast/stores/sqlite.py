@@ -23,12 +23,12 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from holdfast.errors import AnswerLost, SchemaMismatch, StoreError, StoreUnavailable
 from holdfast.leases.codec import Columns, take_stored
-from holdfast.leases.lease import Key, Lease, Status
+from holdfast.leases.lease import UNFINISHED, Key, Lease, Status
 from holdfast.leases.query import Query
 from holdfast.leases.store import ClaimingStore, ClaimRequest, Outcome, Snapshot, Swap
 from holdfast.registry import Plugin
 from holdfast.stores import _sql
-from holdfast.stores._stopped_holder import WATCH
+from holdfast.stores._lock_watchdog import WATCHDOG
 
 T = TypeVar("T")
 
@@ -94,11 +94,11 @@ class SqliteStore(ClaimingStore):
 
     def open(self) -> None:
         """Open the file; make its tables, or bring them up to date, unless told not to."""
-        with self._lock, WATCH.holding(self._busy_timeout):
+        with self._lock, WATCHDOG.holding(self._busy_timeout):
             self._connected()
 
     def close(self) -> None:
-        with self._lock, WATCH.holding(self._busy_timeout):
+        with self._lock, WATCHDOG.holding(self._busy_timeout):
             self._disconnect()
 
     def now(self) -> float:
@@ -120,7 +120,7 @@ class SqliteStore(ClaimingStore):
         nodes, leases = self._read(
             lambda db: (
                 _found(db, Query(sessions, run=None), 0.0),
-                _found(db, Query(pipeline, run, _sql.UNFINISHED), 0.0),
+                _found(db, Query(pipeline, run, UNFINISHED), 0.0),
             )
         )
         return Snapshot(tuple(map(_sql.lease_of, nodes)), tuple(map(_sql.lease_of, leases)), consistent=True)
@@ -186,7 +186,7 @@ class SqliteStore(ClaimingStore):
 
     def _write(self, work: Callable[[sqlite3.Connection], T]) -> T:
         """Run `work` while nobody else writes, and commit. Raises `AnswerLost` if the commit itself fails."""
-        with self._lock, WATCH.holding(self._busy_timeout):
+        with self._lock, WATCHDOG.holding(self._busy_timeout):
             db = self._connected()
             try:
                 db.execute("BEGIN IMMEDIATE")

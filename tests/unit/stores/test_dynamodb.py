@@ -1,10 +1,9 @@
-"""What of the DynamoDB store can be told without a server: settings, keys, time, and who we are."""
+"""What of the DynamoDB store can be told without a server: settings, keys, and who we are."""
 
 from __future__ import annotations
 
 import itertools
 import threading
-from email.utils import formatdate
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Any
 from urllib.parse import parse_qs
@@ -16,9 +15,8 @@ from pydantic import ValidationError
 
 from holdfast.errors import RowTooLarge
 from holdfast.leases.lease import Key, Status
-from holdfast.stores.dynamodb import DynamodbConfig, clock, items
+from holdfast.stores.dynamodb import DynamodbConfig, items
 from holdfast.stores.dynamodb.access import connect
-from holdfast.stores.dynamodb.clock import ServerClock
 from holdfast.testing.rows import ODD_TEXTS, make_row
 
 TABLE = {"table_name": "leases", "region": "eu-central-1"}
@@ -132,46 +130,6 @@ def test_an_item_beyond_the_limit_of_dynamodb_is_refused_before_it_is_sent() -> 
     row = make_row("k" * 50_000, state="x" * (items.BODY_BYTES - 200))
     with pytest.raises(RowTooLarge, match="409600"):
         items.item_of(row, None)
-
-
-# --- time ------------------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def monotonic(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    now = [1000.0]
-    monkeypatch.setattr("holdfast.stores.dynamodb.clock.time.monotonic", lambda: now[0])
-    return now
-
-
-def test_the_servers_time_is_told_better_with_each_answer(monotonic: list[float]) -> None:
-    heard, truth = ServerClock(), 1_763_220_000.6
-    assert heard.now() is None
-    errors = []
-    for _ in range(12):
-        monotonic[0] += 0.3
-        heard.heard(formatdate(int(truth + monotonic[0]), usegmt=True))
-        now = heard.now()
-        assert now is not None
-        errors.append(truth + monotonic[0] - now)
-    assert errors == sorted(errors, reverse=True)
-    assert 0.0 <= errors[-1] <= 0.3 < errors[0] < 1.0
-
-
-def test_time_is_not_carried_on_for_ever(monotonic: list[float]) -> None:
-    heard = ServerClock()
-    heard.heard(formatdate(1_763_220_000, usegmt=True))
-    monotonic[0] += clock.WINDOW - 1
-    assert heard.now() == 1_763_220_000 + clock.WINDOW - 1
-    monotonic[0] += 2
-    assert heard.now() is None
-
-
-@pytest.mark.parametrize("date", [None, "", "yesterday"])
-def test_an_answer_without_a_date_teaches_nothing(date: str | None) -> None:
-    heard = ServerClock()
-    heard.heard(date)
-    assert heard.now() is None
 
 
 # --- who we are ------------------------------------------------------------------------------------------------------

@@ -23,9 +23,9 @@ from botocore.exceptions import (
 )
 
 from holdfast.errors import AnswerLost, SchemaMismatch, StoreError, StoreUnavailable
+from holdfast.stores._server_clock import ServerClock
 from holdfast.stores.dynamodb import DynamodbConfig
 from holdfast.stores.dynamodb.access import connect
-from holdfast.stores.dynamodb.clock import ServerClock
 
 THREADS = 8
 PATIENCE = 3.0
@@ -83,12 +83,12 @@ class DynamodbClient:
                     TableName=self._config.table_name, **arguments
                 )
             except (BotoCoreError, ClientError) as error:
-                self._listen(_answer(error))
+                self.clock.hear_response(_answer(error))
                 if not self._again(verb, error, tries, give_up_at):
                     raise self._told(verb, error) from error
                 continue
             self._pace.faster()
-            self._listen(answer)
+            self.clock.hear_response(answer)
             return answer
 
     def pages(self, **arguments: Any) -> Iterator[Mapping[str, Any]]:
@@ -132,9 +132,6 @@ class DynamodbClient:
             if self._pool is None:
                 self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="holdfast-dynamodb")
             return self._pool
-
-    def _listen(self, answer: Mapping[str, Any]) -> None:
-        self.clock.heard(answer.get("ResponseMetadata", {}).get("HTTPHeaders", {}).get("date"))
 
     def _again(self, verb: str, error: Exception, tries: int, give_up_at: float) -> bool:
         if _code(error) in _THROTTLED:

@@ -14,9 +14,9 @@ from holdfast.leases.lease import Status
 from holdfast.leases.query import Query
 from holdfast.stores.dynamodb.client import DynamodbClient
 from holdfast.stores.dynamodb.items import (
-    CLOSED,
     DUE_ASSIGNED,
     INDEX,
+    LETTERS,
     RANK,
     REST_OF_THEM,
     SHARD,
@@ -29,7 +29,6 @@ from holdfast.stores.dynamodb.items import (
 )
 
 SMALLEST_PAGE, LARGEST_PAGE = 32, 500
-_LETTERS = {Status.ASSIGNED: DUE_ASSIGNED, Status.CLOSED: CLOSED, Status.UNASSIGNED: UNASSIGNED}
 
 
 def due(client: DynamodbClient, query: Query, now: float) -> Iterator[Hint]:
@@ -37,8 +36,8 @@ def due(client: DynamodbClient, query: Query, now: float) -> Iterator[Hint]:
     page = min(LARGEST_PAGE, max(SMALLEST_PAGE, 2 * (query.limit or LARGEST_PAGE) // SHARDS))
     keys = shard_keys(query.pipeline, query.run or "")
     shards = client.each(lambda key: _look(client, query.pipeline, key, page), keys)
-    for status in dict.fromkeys(query.statuses):
-        letter = _LETTERS[status]
+    for status in query.claim_statuses:
+        letter = LETTERS[status]
         end = _next(letter) if status is Status.UNASSIGNED else letter + just_above(now)
         hints = heapq.merge(*(shard.part(letter, end) for shard in shards), key=lambda hint: hint.rank)
         yield from (hint for hint in hints if hint.due_at is not None and hint.due_at <= now)

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, TypeAlias
 from holdfast.errors import RowTooLarge, RowUnreadable
 from holdfast.leases.codec import Columns, columns, decode, encode_within
 from holdfast.leases.lease import FINISHED, Key, Lease, Status
+from holdfast.leases.query import claim_rank
 
 Item: TypeAlias = dict[str, Any]
 
@@ -37,6 +38,7 @@ _MIDDLE = 1 << 63
 
 DUE_ASSIGNED, CLOSED, UNASSIGNED, REST_OF_THEM = "A", "C", "U", "X"
 """How ranks begin: rows with a deadline, sleeping ones, free ones, and those that no time makes claimable."""
+LETTERS = {Status.ASSIGNED: DUE_ASSIGNED, Status.CLOSED: CLOSED, Status.UNASSIGNED: UNASSIGNED}
 
 
 # --- keys ------------------------------------------------------------------------------------------------------------
@@ -96,22 +98,21 @@ def rank(lease: Lease) -> str:
     own, tail = lease.ownership, lease.key[:HEAD]
     if own.due_at is None:
         return f"{REST_OF_THEM}{own.status.value}{tail}"
-    if own.status is Status.UNASSIGNED:
-        return f"{UNASSIGNED}{_MIDDLE - lease.order.priority:017x}{_MIDDLE + lease.order.ordinal:017x}{tail}"
-    return f"{CLOSED if own.status is Status.CLOSED else DUE_ASSIGNED}{sortable(own.due_at)}{tail}"
+    *numbers, _ = claim_rank(own.status, float(own.due_at), lease.order.priority, lease.order.ordinal, lease.key)
+    return LETTERS[own.status] + "".join(map(sortable, numbers)) + tail
 
 
-def sortable(number: float) -> str:
-    """Text that sorts as the number does."""
-    return f"{_place_of(number):016x}"
+def sortable(number: float | str) -> str:
+    """Text that sorts as the number does, among numbers of its type."""
+    return f"{_MIDDLE + number:017x}" if isinstance(number, int) else f"{_ordered_bits(float(number)):016x}"
 
 
 def just_above(number: float) -> str:
     """Text that sorts behind that of the number and of whatever it begins."""
-    return f"{_place_of(number) + 1:016x}"
+    return f"{_ordered_bits(number) + 1:016x}"
 
 
-def _place_of(number: float) -> int:
+def _ordered_bits(number: float) -> int:
     bits: int = struct.unpack(">Q", struct.pack(">d", number))[0]
     return bits ^ (0xFFFF_FFFF_FFFF_FFFF if bits >> 63 else 1 << 63)
 

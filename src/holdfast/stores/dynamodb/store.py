@@ -12,7 +12,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 
 from holdfast.errors import AnswerLost, RowTooLarge, StoreUnavailable
-from holdfast.leases.lease import FINISHED, Key, Lease, Status
+from holdfast.leases.lease import FINISHED, UNFINISHED, Key, Lease, Status
 from holdfast.leases.query import Query, select
 from holdfast.leases.store import Outcome, Snapshot, Store, Swap
 from holdfast.stores.dynamodb import DynamodbConfig, hints
@@ -31,7 +31,6 @@ from holdfast.stores.dynamodb.receipts import LARGEST, Outgoing, Receipts
 from holdfast.stores.dynamodb.rows import get_rows, search, statuses
 from holdfast.stores.dynamodb.tables import prepare_table
 
-UNFINISHED = tuple(status for status in Status if status not in FINISHED)
 REMEMBERED = 20_000
 """Rows of which the owner is remembered; far more than a node ever holds."""
 _NO_ROW = "attribute_not_exists(#name)"

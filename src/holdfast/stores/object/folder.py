@@ -20,8 +20,8 @@ from pathlib import Path
 
 from holdfast.buckets.folders import Folders
 from holdfast.errors import AnswerLost, StoreError, StoreUnavailable
-from holdfast.stores._stopped_holder import WATCH
-from holdfast.stores.object.clock import ServerClock
+from holdfast.stores._lock_watchdog import WATCHDOG
+from holdfast.stores._server_clock import ServerClock
 from holdfast.stores.object.objects import Changed, Found, Input, Objects, Result
 
 THREADS = 8
@@ -119,7 +119,7 @@ class FolderObjects(Objects):
         """Alone among all threads and processes that write this object. Lock files stay: a new one would be another."""
         path = self._lock_path(name)
         path.parent.mkdir(parents=True, exist_ok=True)
-        with WATCH.holding(self._patience):
+        with WATCHDOG.holding(self._patience):
             number = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
             try:
                 self._lock(number, name)
@@ -159,14 +159,18 @@ class FolderObjects(Objects):
         return [future.result() for future in futures]
 
     def now(self) -> float:
-        if not self._clock.heard:
+        now = self._clock.now()
+        if now is None:
             draft = self._root / "drafts" / uuid.uuid4().hex
             with self._told(f"write {draft}"):
                 try:
                     self._write_draft(draft, b"")
                 finally:
                     _drop(draft)
-        return self._clock.now()
+            now = self._clock.now()
+        if now is None:
+            raise StoreUnavailable(f"{self._root} does not tell the time")
+        return now
 
     def close(self) -> None:
         pool, self._pool = self._pool, None

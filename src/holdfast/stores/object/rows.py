@@ -13,17 +13,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from holdfast.leases.codec import Columns, columns, decode, encode_within
-from holdfast.leases.lease import FINISHED, Key, Lease, Status
-from holdfast.leases.query import Query
-from holdfast.leases.store import ClaimRequest
+from holdfast.leases.lease import Key, Lease, Status
+from holdfast.leases.query import Query, Rank, claim_rank
 from holdfast.stores.object.objects import Found
 
 LEASES = "leases/"
 FORMAT = 1
-UNFINISHED = tuple(status for status in Status if status not in FINISHED)
 _SHOWN = 40
 _GONE = "GONE"
-_ALL = (*ClaimRequest("", "", "").order, *FINISHED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,11 +95,10 @@ def _part(text: str) -> str:
 
 def matching(rows: list[Stored], query: Query, now: float) -> list[Stored]:
     """The rows that the query asks for, in its order."""
-    statuses = query.statuses or _ALL
-    wanted = {status.value for status in statuses}
+    wanted = {status.value for status in query.statuses}
     matches = _condition(query, now)
-    found = [one for one in rows if (not query.statuses or one.row.status in wanted) and matches(one.row)]
-    found.sort(key=_claim_order(statuses) if query.due else lambda one: (one.row.key, one.row.run))
+    found = [row for row in rows if (not wanted or row.row.status in wanted) and matches(row.row)]
+    found.sort(key=_claim_order(query) if query.due else lambda stored: (stored.row.key, stored.row.run))
     return found if query.limit is None else found[: query.limit]
 
 
@@ -123,14 +119,12 @@ def _condition(query: Query, now: float) -> Callable[[Columns], bool]:
     return matches
 
 
-def _claim_order(statuses: tuple[Status, ...]) -> Callable[[Stored], tuple[int, float, int, str, str]]:
-    places = {status.value: place for place, status in reversed(list(enumerate(statuses)))}
+def _claim_order(query: Query) -> Callable[[Stored], tuple[int, Rank, str]]:
+    index = {status.value: at for at, status in enumerate(query.claim_statuses)}
 
-    def rank(one: Stored) -> tuple[int, float, int, str, str]:
-        row = one.row
-        place = places.get(row.status, len(places))
-        if row.status == Status.UNASSIGNED.value:
-            return (place, -row.priority, row.ordinal, row.key, row.run)
-        return (place, row.due_at or 0.0, 0, row.key, row.run)
+    def rank(stored: Stored) -> tuple[int, Rank, str]:
+        row = stored.row
+        within = claim_rank(row.status, row.due_at, row.priority, row.ordinal, row.key)
+        return (index.get(row.status, len(index)), within, row.run)
 
     return rank

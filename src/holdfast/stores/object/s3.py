@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from email.utils import parsedate_to_datetime
 from functools import cached_property
 from typing import Any
 from uuid import uuid4
@@ -12,7 +11,7 @@ from uuid import uuid4
 from holdfast.errors import AnswerLost, StoreUnavailable, Unavailable
 from holdfast.s3.access import SCHEME, S3Access
 from holdfast.s3.client import Denied, Exists, Missing, S3Client, Unable, client_of
-from holdfast.stores.object.clock import ServerClock
+from holdfast.stores._server_clock import ServerClock
 from holdfast.stores.object.objects import Changed, Found, Input, Objects, Result
 
 PROBES = "probes/"
@@ -85,16 +84,20 @@ class S3Objects(Objects):
         return [do(one) for one in given] if len(given) < 2 else self._client.each(do, given)
 
     def now(self) -> float:
-        if not self._clock.heard:
+        now = self._clock.now()
+        if now is None:
             self._call("list_objects_v2", Prefix=self._prefix, MaxKeys=1)
-        return self._clock.now()
+            now = self._clock.now()
+        if now is None:
+            raise StoreUnavailable(f"{self.place}: its responses do not tell the time")
+        return now
 
     def close(self) -> None:
         """The client belongs to the process."""
 
     def _call(self, verb: str, take: Callable[[Any], Any] | None = None, /, **arguments: Any) -> Any:
         def heard(answer: Any) -> Any:
-            self._hear(answer)
+            self._clock.hear_response(answer)
             return answer if take is None else take(answer)
 
         try:
@@ -104,11 +107,6 @@ class S3Objects(Objects):
         except Unavailable as away:
             kind = AnswerLost if verb == "put_object" else StoreUnavailable
             raise kind(str(away)) from away
-
-    def _hear(self, answer: Mapping[str, Any]) -> None:
-        date = answer.get("ResponseMetadata", {}).get("HTTPHeaders", {}).get("date")
-        if date:
-            self._clock.hear(parsedate_to_datetime(date).timestamp())
 
 
 def _found(answer: Mapping[str, Any]) -> Found:

@@ -13,12 +13,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TypeAlias
 
 from holdfast.errors import AnswerLost, StoreUnavailable
-from holdfast.leases.lease import Key, Lease, Status
+from holdfast.leases.lease import UNFINISHED, Key, Lease, Status
 from holdfast.leases.query import Query
 from holdfast.leases.store import Outcome, Snapshot, Store, Swap
 from holdfast.stores.object import opening
 from holdfast.stores.object.objects import Changed, Objects
-from holdfast.stores.object.rows import UNFINISHED, Stored, folder_of, matching, name_of, stored, tombstone
+from holdfast.stores.object.rows import Stored, folder_of, matching, name_of, stored, tombstone
 from holdfast.stores.object.table import Table
 
 TRIES = 4

@@ -10,10 +10,11 @@ not in this statement's view; the next claim finds it.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from holdfast.leases.codec import Columns
 from holdfast.leases.lease import Lease, Status
+from holdfast.leases.query import Rank, claim_rank
 from holdfast.leases.store import ClaimRequest
 from holdfast.stores import _sql
 from holdfast.stores.postgresql.connection import PatientConnection
@@ -85,7 +86,7 @@ def claim(db: PatientConnection, text: str, request: ClaimRequest, after: Place 
         parameters += (b"%d" % after.priority, b"%d" % after.ordinal, after.key.encode())
     rows = db.run_prepared(text, parameters)
     if len(rows) > 1:
-        rows.sort(key=lambda row: _place_before(row, request.order))
+        rows.sort(key=lambda row: _rank(row, request.order))
     return Claimed([_lease(row, request) for row in rows], _head(rows))
 
 
@@ -97,9 +98,9 @@ def _lease(row: _sql.Row, request: ClaimRequest) -> Lease:
     return lease_after_claim(columns, body, request.write_id, *claimed)
 
 
-def _place_before(row: _sql.Row, order: Sequence[Status]) -> tuple[Any, ...]:
+def _rank(row: _sql.Row, order: Sequence[Status]) -> tuple[int, Rank]:
     status, due_at, key, _, _, _, _, priority, ordinal, *_ = row
-    return (order.index(status), *((-priority, ordinal, key) if status == _UNASSIGNED else (due_at, key)))
+    return (order.index(status), claim_rank(status, due_at, priority, ordinal, key))
 
 
 def _head(rows: Sequence[_sql.Row]) -> Place | None:

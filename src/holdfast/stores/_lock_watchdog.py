@@ -47,7 +47,7 @@ while os.getppid() == pid and not ended.poll(250):
 """
 
 
-class HolderWatch:
+class LockWatchdog:
     """Looks after this process while it holds locks. Safe to use from several threads, and after a fork."""
 
     def __init__(self) -> None:
@@ -120,5 +120,5 @@ def _start_beside(pid: int, number: int, size: int) -> subprocess.Popen[bytes]:
     )
 
 
-WATCH = HolderWatch()
+WATCHDOG = LockWatchdog()
 """One for the process, whatever stores it has."""
