@@ -14,19 +14,19 @@ from holdfast.leases.lease import Lease, Partition
 from holdfast.leases.session import NodeInfo, Session, SessionTiming
 from holdfast.leases.sharing import FairShare
 from holdfast.leases.world import Task, World
-from holdfast.stores.object.objects import Changed, Found, Input, Objects, Result
+from holdfast.stores.object.objects import Changed, Found, Input, Result, TaggedObjects
+from holdfast.stores.object.row_cache import RowCache
 from holdfast.stores.object.store import ObjectStore
-from holdfast.stores.object.table import Table
 
 PIPELINE = "topics"
 PAGE = 1_000
 TIMING = SessionTiming()
 
 
-class CountedBucket(Objects):
+class CountedBucket(TaggedObjects):
     """A bucket in memory that counts what it is asked, as S3 would: a listing has pages of a thousand."""
 
-    place = "memory"
+    location = "memory"
 
     def __init__(self, monotonic: Callable[[], float]) -> None:
         self.asked: Counter[str] = Counter()
@@ -98,7 +98,7 @@ class ObjectFleet:
 
     def join(self) -> None:
         world = World(self.clock, lambda: next(self._ids), self._dice, _no_threads, lambda _: None)
-        store = ObjectStore(self.bucket, table=Table(self.bucket, self.clock.monotonic))
+        store = ObjectStore(self.bucket, rows=RowCache(self.bucket, self.clock.monotonic))
         session = Session(store, world, "$nodes", NodeInfo("node", f"n{len(self.nodes)}", (PIPELINE,)), TIMING)
         session.join()
         coordinator = Coordinator(store, world, session, PIPELINE, policy=ClaimPolicy())

@@ -38,7 +38,7 @@ from holdfast.stores.dynamodb.store import DynamodbStore
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.object.folder import FolderObjects
 from holdfast.stores.object.objects import Found
-from holdfast.stores.object.s3 import S3Objects
+from holdfast.stores.object.s3 import S3TaggedObjects
 from holdfast.stores.object.store import ObjectStore
 from holdfast.stores.sqlite import SqliteStore
 from holdfast.testing.faults import PlainStore
@@ -156,14 +156,14 @@ def _noted_dynamodb(config: DynamodbConfig, asked: Counter[str]) -> Store:
 
 
 def _on_s3(port: int) -> Store:
-    return ObjectStore(S3Objects(replace(access(port), patience=10.0), "bench/"))
+    return ObjectStore(S3TaggedObjects(replace(access(port), patience=10.0), "bench/"))
 
 
 def _noted_s3(port: int, asked: Counter[str]) -> Store:
     # Another patience is another client: nobody else's requests are noted.
     far = replace(access(port), patience=11.0)
     _note_requests(client_of(far)._client, asked)  # noqa: SLF001 - as above
-    return ObjectStore(S3Objects(far, "bench/"))
+    return ObjectStore(S3TaggedObjects(far, "bench/"))
 
 
 def _note_requests(client: Any, asked: Counter[str]) -> None:

@@ -25,9 +25,9 @@ from holdfast.leases.store import Outcome, Store, Swap
 from holdfast.stores.object import PLUGIN, ObjectConfig
 from holdfast.stores.object.folder import FolderObjects
 from holdfast.stores.object.objects import Found
+from holdfast.stores.object.row_cache import RowCache
 from holdfast.stores.object.rows import name_of
 from holdfast.stores.object.store import ObjectStore
-from holdfast.stores.object.table import Table
 from holdfast.testing.rows import PIPELINE, make_row, touched
 from holdfast.testing.stores import StoreBehaviour, StoreMachine
 from holdfast.testing.worlds import TurnableClock
@@ -212,7 +212,7 @@ def test_only_what_has_changed_is_read(watched: Watched, store: ObjectStore) -> 
 
 def test_recent_reads_are_served_by_one_listing_and_our_own_writes(watched: Watched, store: ObjectStore) -> None:
     clock = TurnableClock()
-    ours = ObjectStore(watched, table=Table(watched, clock.monotonic))
+    ours = ObjectStore(watched, rows=RowCache(watched, clock.monotonic))
     recent = ours.recent(5.0)
     assert recent.find(Query(PIPELINE)) == []
     ours.add([make_row("mine")])
@@ -256,7 +256,7 @@ def test_a_read_that_is_overtaken_by_our_own_write_does_not_cover_it(watched: Wa
     assert ours.get([row.id]) == [row]
     watched.read = read  # type: ignore[method-assign]
     assert [found.version for found in ours.recent(5.0).find(Query(PIPELINE))] == [1]
-    known = ours._table.known(name_of(row.id))
+    known = ours._rows.cached(name_of(row.id))
     assert known is not None
     assert known.row.version == 1
 
@@ -316,7 +316,7 @@ class Forgetful(FolderObjects):
 
 @pytest.mark.parametrize("kind", [Unlocked, Forgetful])
 def test_a_place_that_does_not_hold_conditional_writes_is_refused(root: Path, kind: type[FolderObjects]) -> None:
-    with pytest.raises(Refused, match="does not hold conditional writes"):
+    with pytest.raises(Refused, match="does not honour conditional writes"):
         ObjectStore(kind(root)).open()
 
 

@@ -24,7 +24,7 @@ from holdfast.leases.sharing import FairShare
 from holdfast.leases.store import Outcome, Store, Swap
 from holdfast.leases.transitions import Advance
 from holdfast.stores.object.rows import name_of
-from holdfast.stores.object.s3 import S3Objects
+from holdfast.stores.object.s3 import S3TaggedObjects
 from holdfast.stores.object.store import ObjectStore
 from holdfast.testing.rows import PIPELINE, make_row, touched
 from holdfast.testing.stores import StoreBehaviour
@@ -55,7 +55,7 @@ def proxy(s3_server: S3Server) -> Iterator[HttpProxy]:
 
 
 def s3_store(prefix: str, port: int) -> ObjectStore:
-    return ObjectStore(S3Objects(replace(access(port), patience=5.0), prefix))
+    return ObjectStore(S3TaggedObjects(replace(access(port), patience=5.0), prefix))
 
 
 class TestObjectStoreOnS3(StoreBehaviour):
@@ -67,7 +67,7 @@ class TestObjectStoreOnS3(StoreBehaviour):
         self.clock = TurnableClock()
 
     def make_store(self) -> Store:
-        objects = S3Objects(access(self.root.server.port), self.root.prefix)
+        objects = S3TaggedObjects(access(self.root.server.port), self.root.prefix)
         return ObjectStore(objects, now=self.clock.monotonic)
 
     def child_factory(self) -> Callable[[], Store]:
@@ -125,7 +125,7 @@ def test_an_idle_fleet_costs_one_put_and_one_list_for_each_node_and_heartbeat(ro
     nodes = []
     for number, clock in enumerate(clocks):
         store = s3_store(root.prefix, proxy.port)
-        store._table._monotonic = clock.monotonic
+        store._rows._monotonic = clock.monotonic
         store.open()
         nodes.append(Node(f"node {number}", store))
     requests = Requests(proxy)
@@ -235,7 +235,7 @@ def test_the_clock_is_the_servers(root: S3Root) -> None:
 
 
 def test_a_store_is_made_once_and_not_made_if_that_is_forbidden(root: S3Root) -> None:
-    objects = S3Objects(access(root.server.port), root.prefix)
+    objects = S3TaggedObjects(access(root.server.port), root.prefix)
     with pytest.raises(SchemaMismatch, match="there is no store in s3://lake/"):
         ObjectStore(objects, skip_table_creation=True).open()
     assert root.objects() == []
@@ -248,7 +248,7 @@ def test_a_store_is_made_once_and_not_made_if_that_is_forbidden(root: S3Root) ->
 def test_a_bucket_that_is_not_there_and_wrong_keys_are_refused(root: S3Root) -> None:
     for wrong in (access(root.server.port, bucket="nowhere"), access(root.server.port, secret="wrong")):
         with pytest.raises(Refused, match="list, get and put"):
-            ObjectStore(S3Objects(wrong, root.prefix)).open()
+            ObjectStore(S3TaggedObjects(wrong, root.prefix)).open()
 
 
 class Careless(BaseHTTPRequestHandler):
@@ -281,6 +281,6 @@ class Careless(BaseHTTPRequestHandler):
 def test_a_server_that_does_not_hold_conditional_writes_is_refused() -> None:
     with ThreadingHTTPServer(("127.0.0.1", 0), Careless) as server:
         Thread(target=server.serve_forever, daemon=True).start()
-        with pytest.raises(Refused, match="does not hold conditional writes"):
+        with pytest.raises(Refused, match="does not honour conditional writes"):
             s3_store("x/", server.server_address[1]).open()
         server.shutdown()

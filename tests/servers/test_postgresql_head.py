@@ -1,4 +1,4 @@
-"""The remembered head of the queue: cheap for those who claim much, and never a place where leases are forgotten."""
+"""The remembered head of the queue: cheap for those who claim much, and never a position where leases are forgotten."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from holdfast.leases import transitions
 from holdfast.leases.lease import Lease, Status
 from holdfast.leases.query import Query
 from holdfast.leases.store import Outcome, Swap
-from holdfast.stores.postgresql import head as head_module
-from holdfast.stores.postgresql.head import Head, Place
+from holdfast.stores.postgresql import claims
+from holdfast.stores.postgresql.claims import Head, QueuePosition
 from holdfast.stores.postgresql.store import PostgresqlStore
 from holdfast.testing.rows import PIPELINE, assigned_row, make_row
 from tests.servers.databases import Postgresql, request
@@ -44,8 +44,8 @@ def handle(database: Postgresql) -> Iterator[Callable[[], PostgresqlStore]]:
 
 @pytest.fixture(autouse=True)
 def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(head_module, "WORTH_REMEMBERING", FEW)
-    monkeypatch.setattr(head_module, "LOOK_EVERY", SOON)
+    monkeypatch.setattr(claims, "WORTH_REMEMBERING", FEW)
+    monkeypatch.setattr(claims, "LOOK_EVERY", SOON)
 
 
 @pytest.fixture
@@ -151,18 +151,18 @@ def test_a_claim_from_the_head_does_not_walk_over_what_was_claimed_before(
     database.run(f"ALTER TABLE {database.table} SET (autovacuum_enabled = off)")
     for _ in range(20):
         assert len(busy.claim(request(100))) == 100
-    place = busy._heads[PIPELINE, ""]._place
-    assert place is not None
-    assert place.key == "2009"
+    position = busy._heads[PIPELINE, ""]._last
+    assert position is not None
+    assert position.key == "2009"
     look, head = busy._look(request().order), busy._claims.head
-    assert pages(busy, head, place) < pages(busy, look, None) / 3
+    assert pages(busy, head, position) < pages(busy, look, None) / 3
 
 
-def pages(store: PostgresqlStore, text: str, place: Place | None) -> int:
+def pages(store: PostgresqlStore, text: str, position: QueuePosition | None) -> int:
     """How many pages a claim looks at."""
     values = [PIPELINE.encode(), b"", b"1", b"o", None, b'"w"']
-    if place is not None:
-        values += [b"%d" % place.priority, b"%d" % place.ordinal, place.key.encode()]
+    if position is not None:
+        values += [b"%d" % position.priority, b"%d" % position.ordinal, position.key.encode()]
     with store._connections.lent() as db:
         ((plan,),) = db.run_prepared(f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {text}", values)
     plan = plan if isinstance(plan, list) else json.loads(plan)
@@ -174,30 +174,30 @@ def pages(store: PostgresqlStore, text: str, place: Place | None) -> int:
 
 def used(**claims: Any) -> Head:
     head = Head()
-    head.looked(**{"number": FEW, "last": Place(0, 5, "k"), "started": 10.0, "now": 10.0, **claims})
+    head.looked(**{"number": FEW, "last": QueuePosition(0, 5, "k"), "started": 10.0, "now": 10.0, **claims})
     return head
 
 
 def test_few_claims_are_not_worth_it() -> None:
-    assert used(number=FEW - 1).place(10.1) is None
-    assert used().place(10.1) == Place(0, 5, "k")
+    assert used(number=FEW - 1).position(10.1) is None
+    assert used().position(10.1) == QueuePosition(0, 5, "k")
 
 
 def test_a_look_is_due_after_a_while() -> None:
-    assert used().place(10.0 + SOON) is None
+    assert used().position(10.0 + SOON) is None
 
 
 def test_a_look_that_takes_long_is_done_less_often_but_often_enough() -> None:
-    assert used(now=10.1).place(12.0) == Place(0, 5, "k")
-    assert used(now=10.1).place(12.2) is None
-    assert used(now=19.0).place(23.9) == Place(0, 5, "k")
-    assert used(now=19.0).place(24.1) is None
+    assert used(now=10.1).position(12.0) == QueuePosition(0, 5, "k")
+    assert used(now=10.1).position(12.2) is None
+    assert used(now=19.0).position(23.9) == QueuePosition(0, 5, "k")
+    assert used(now=19.0).position(24.1) is None
 
 
 def test_a_claim_that_found_no_unassigned_lease_makes_the_next_one_look() -> None:
     head = used()
     head.went_on(0, None)
-    assert head.place(10.1) is None
+    assert head.position(10.1) is None
 
 
 @pytest.mark.parametrize(
@@ -218,4 +218,4 @@ def test_a_claim_that_found_no_unassigned_lease_makes_the_next_one_look() -> Non
 def test_own_writes_before_the_place_make_the_next_claim_look(row: Lease, forgotten: bool) -> None:
     head = used()
     head.written(row)
-    assert (head.place(10.1) is None) == forgotten
+    assert (head.position(10.1) is None) == forgotten

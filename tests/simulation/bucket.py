@@ -37,7 +37,7 @@ class Watcher(Protocol):
 
     def became_visible(self, sink: str, key: str, file: DataFile) -> None: ...
 
-    def discarded(self, sink: str, place: str) -> None: ...
+    def discarded(self, sink: str, staged_key: str) -> None: ...
 
     def moved(self, sink: str, key: str, file: DataFile) -> None: ...
 
@@ -64,15 +64,15 @@ class BucketServer:
         self._watcher = watcher
         self._copies = copies
 
-    def stage(self, place: str, key: str, file: DataFile) -> None:
+    def stage(self, staged_key: str, key: str, file: DataFile) -> None:
         """What an executor does: a hidden object that is meant for that key."""
-        self.staged[place] = file
-        self._targets[place] = key
+        self.staged[staged_key] = file
+        self._targets[staged_key] = key
         dice, faults = self.kernel.dice, self._all_faults
         if faults.happens(dice, "staged_expired", 0.4):
-            self.kernel.after(self._ttl * 0.3 * self.kernel.random(), self._expire, place)
+            self.kernel.after(self._ttl * 0.3 * self.kernel.random(), self._expire, staged_key)
         if faults.happens(dice, "foreign_object", 0.2):
-            self.kernel.after(self._ttl * 0.3 * self.kernel.random(), self._put_foreign, place)
+            self.kernel.after(self._ttl * 0.3 * self.kernel.random(), self._put_foreign, staged_key)
 
     def create(self, key: str, data: bytes) -> bool:
         if key in self.objects:
@@ -108,21 +108,21 @@ class BucketServer:
         return to in self.replaced
 
     def discard(self, handles: Sequence[Json]) -> None:
-        for place in handles:
-            if self.staged.pop(place, None) is not None:
-                self._watcher.discarded(self.sink, place)
+        for staged_key in handles:
+            if self.staged.pop(staged_key, None) is not None:
+                self._watcher.discarded(self.sink, staged_key)
 
-    def _expire(self, place: str) -> None:
+    def _expire(self, staged_key: str) -> None:
         """The bucket's own rules delete a staged object."""
-        if self.staged.pop(place, None) is not None:
-            self.expired.add(place)
+        if self.staged.pop(staged_key, None) is not None:
+            self.expired.add(staged_key)
             # Data made again may differ then, and a manifest may say so.
             self._watcher.halts_allowed |= self._all_faults.enables("parser_varies")
-            self.kernel.note("bucket", f"{self.sink}: expired", place)
+            self.kernel.note("bucket", f"{self.sink}: expired", staged_key)
 
-    def _put_foreign(self, place: str) -> None:
+    def _put_foreign(self, staged_key: str) -> None:
         """Somebody else writes to the key for which that object was staged, if nothing is there yet."""
-        key = self._targets[place]
+        key = self._targets[staged_key]
         if key not in self.visible:
             self.visible[key] = DataFile("", (), "foreign")
             self._watcher.halts_allowed = True
@@ -152,7 +152,7 @@ class BucketClient(Bucket):
         found = sorted(key for key in present if key.startswith(prefix))
         return iter(self._call("keys", prefix, lambda: found, writes=False))
 
-    def stage(self, place: str, key: str) -> StagedWriter:
+    def stage(self, staged_key: str, key: str) -> StagedWriter:
         raise NotImplementedError("simulated executors stage without a connection")
 
     def has_staged(self, files: Sequence[StagedFile]) -> list[bool]:
@@ -176,7 +176,9 @@ class BucketClient(Bucket):
 
     def staged_under(self, prefix: str) -> Iterator[tuple[str, Json]]:
         def listed() -> list[tuple[str, Json]]:
-            return [(place, place) for place in sorted(self._server.staged) if place.startswith(prefix)]
+            return [
+                (staged_key, staged_key) for staged_key in sorted(self._server.staged) if staged_key.startswith(prefix)
+            ]
 
         return iter(self._call("staged_under", "", listed, writes=False))
 

@@ -14,7 +14,7 @@ from holdfast.leases.lease import Key
 from holdfast.leases.store import Outcome, Swap
 from holdfast.stores.dynamodb import DynamodbConfig
 from holdfast.stores.dynamodb.client import ConditionFailed
-from holdfast.stores.dynamodb.items import PIPELINE, PLACE, RANK, SHARD, STATUS, Item, item_of, lease_of, table_key
+from holdfast.stores.dynamodb.items import PIPELINE, RANK, SHARD, SORT_KEY, STATUS, Item, item_of, lease_of, table_key
 from holdfast.stores.dynamodb.store import DynamodbStore
 from tests.simulation.host import Host
 from tests.simulation.store import ProductStoreClient, one_after_the_other
@@ -66,10 +66,10 @@ class IndexedStoreClient(ProductStoreClient):
         items = [item_of(row, None) for row in rows]
         meant = [item for item in items if item[PIPELINE]["S"] == values[":pipeline"]]
         if ":first" in values:
-            meant = [item for item in meant if values[":first"] <= item[PLACE]["S"] <= values[":last"]]
+            meant = [item for item in meant if values[":first"] <= item[SORT_KEY]["S"] <= values[":last"]]
         if statuses:
             meant = [item for item in meant if item[STATUS]["S"] in statuses]
-        return {"Items": sorted(meant, key=lambda item: item[PLACE]["S"])}
+        return {"Items": sorted(meant, key=lambda item: item[SORT_KEY]["S"])}
 
     def query_index(self, values: Mapping[str, str]) -> dict[str, Any]:
         rows = self._read("query_index", self._rows)
@@ -95,7 +95,7 @@ def _key_of(key: Key) -> Item:
 class _Line:
     """What the store takes for its client."""
 
-    place = "simulated table"
+    location = "simulated table"
 
     def __init__(self, client: IndexedStoreClient) -> None:
         self._client = client

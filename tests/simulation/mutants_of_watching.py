@@ -43,7 +43,7 @@ def an_object_is_written_whatever_its_version(put: Put) -> None:
 
     def swapping(self: ObjectStore, version: int, row: Stored) -> Callable[[str], Outcome]:
         def swap(name: str) -> Outcome:
-            (present,) = self._table.read([name])
+            (present,) = self._rows.read([name])
             return original(self, version if present is None else present.row.version, row)(name)
 
         return swap

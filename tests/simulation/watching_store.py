@@ -13,10 +13,10 @@ from holdfast.errors import AnswerLost
 from holdfast.leases.codec import columns, encode_body
 from holdfast.leases.lease import Key, Lease
 from holdfast.leases.store import Outcome, Store, Swap
-from holdfast.stores.object.objects import Changed, Found, Input, Objects, Result
+from holdfast.stores.object.objects import Changed, Found, Input, Result, TaggedObjects
+from holdfast.stores.object.row_cache import RowCache
 from holdfast.stores.object.rows import Stored, name_of, parsed
 from holdfast.stores.object.store import ObjectStore
-from holdfast.stores.object.table import Table
 from tests.simulation.host import Host
 from tests.simulation.store import ProductStoreClient, one_after_the_other
 from tests.simulation.store_server import StoreServer
@@ -33,7 +33,7 @@ class WatchingStoreClient(ProductStoreClient):
     def __init__(self, server: StoreServer, host: Host, latency: float, ttl: float) -> None:
         super().__init__(server, host, latency, ttl)
         bucket = _Bucket(self)
-        self._store = ObjectStore(bucket, table=Table(bucket, lambda: self._kernel.now))
+        self._store = ObjectStore(bucket, rows=RowCache(bucket, lambda: self._kernel.now))
         self._listed: dict[str, str] = {}
         self.nonces = _NONCES.setdefault(server, {})
 
@@ -73,10 +73,10 @@ class WatchingStoreClient(ProductStoreClient):
         return next((row for row in self._rows() if _name_of(row.id) == name), None)
 
 
-class _Bucket(Objects):
+class _Bucket(TaggedObjects):
     """What the store takes for its objects."""
 
-    place = "simulated bucket"
+    location = "simulated bucket"
 
     def __init__(self, client: WatchingStoreClient) -> None:
         self._client = client

@@ -110,8 +110,8 @@ class Bucket(ABC):
         """
 
     @abstractmethod
-    def stage(self, place: str, key: str) -> StagedWriter:
-        """Open a staged object that will get the final key `key`. `place` is unique to this try."""
+    def stage(self, staged_key: str, key: str) -> StagedWriter:
+        """Open a staged object that will get the final key `key`. `staged_key` is unique to this try."""
 
     def close_all(self, writers: Sequence[StagedWriter]) -> list[tuple[Json, int, str]]:
         """What closing each answers, in order; a bucket that is far away closes several at a time.
@@ -132,13 +132,13 @@ class Bucket(ABC):
     def discard(self, handles: Sequence[Json]) -> None:
         """Delete staged objects; those that are gone already are passed over."""
 
-    def handle_size(self, place: str, key: str) -> int:
+    def handle_size(self, staged_key: str, key: str) -> int:
         """Bytes that the handle of an object staged there takes in a receipt, at most."""
-        return len(place) + len(key) + 320
+        return len(staged_key) + len(key) + 320
 
     @abstractmethod
     def staged_under(self, prefix: str) -> Iterator[tuple[str, Json]]:
-        """Place and handle of every staged object whose place begins with the prefix."""
+        """Key and handle of every staged object whose key begins with the prefix."""
 
     def together(self, tasks: Sequence[Callable[[], _Result]]) -> list[_Result]:
         """What each task answers, in order; with a bucket that is far away several are done at a time.

@@ -37,7 +37,7 @@ _REASONS = {
     errno.EROFS: "the file system is read-only",
     errno.EXDEV: "it lies on another file system than the staging folder",
     errno.EMFILE: "this process has too many files open",
-    errno.ELOOP: "a symbolic link is in its place",
+    errno.ELOOP: "a symbolic link is there",
 }
 
 
@@ -88,11 +88,11 @@ class LocalBucket(Bucket):
                 if not key.startswith(STAGING) and key != LOCK:
                     yield key
 
-    def stage(self, place: str, key: str) -> LocalWriter:  # noqa: ARG002 - a link needs no key before
-        path = self._staged(place)
+    def stage(self, staged_key: str, key: str) -> LocalWriter:  # noqa: ARG002 - a link needs no key before
+        path = self._staged(staged_key)
         with _told(f"write {path}"):
             folders = Folders()
-            return LocalWriter(place, path, folders.creating(path), folders)
+            return LocalWriter(staged_key, path, folders.creating(path), folders)
 
     def has_staged(self, files: Sequence[StagedFile]) -> list[bool]:
         with _told(f"look for staged files under {self._root}"):
@@ -126,14 +126,14 @@ class LocalBucket(Bucket):
                 path.unlink()
             _remove_empty(path.parent, staging)
 
-    def handle_size(self, place: str, key: str) -> int:  # noqa: ARG002 - the handle is the place
-        return len(place) + 2
+    def handle_size(self, staged_key: str, key: str) -> int:  # noqa: ARG002 - the handle is the staged key
+        return len(staged_key) + 2
 
     def staged_under(self, prefix: str) -> Iterator[tuple[str, Json]]:
         with _told(f"list {self._root / STAGING}"):
-            for place in self._walk(prefix):
-                if place.startswith(STAGING) and not place.startswith(f"{STAGING}."):
-                    yield place, place
+            for key in self._walk(prefix):
+                if key.startswith(STAGING) and not key.startswith(f"{STAGING}."):
+                    yield key, key
 
     def move(self, key: str, to: str) -> bool:
         old, new = self._path(key), self._path(to)
@@ -199,8 +199,8 @@ class LocalWriter:
     One that is not closed in order is deleted: on a full disk, what each attempt leaves would keep the next one out.
     """
 
-    def __init__(self, place: str, path: Path, file: BinaryIO, folders: Folders) -> None:
-        self._place = place
+    def __init__(self, staged_key: str, path: Path, file: BinaryIO, folders: Folders) -> None:
+        self._staged_key = staged_key
         self._path = path
         self._file = file
         self._folders = folders
@@ -228,7 +228,7 @@ class LocalWriter:
             os.fsync(self._file.fileno())
             self._folders.sync()
         self._drop.detach()
-        return self._place, self._size, self._digest.hexdigest()
+        return self._staged_key, self._size, self._digest.hexdigest()
 
     @contextmanager
     def _dropping(self) -> Iterator[None]:

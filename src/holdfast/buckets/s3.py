@@ -71,10 +71,10 @@ class S3Bucket(Bucket):
     def keys(self, prefix: str) -> Iterator[str]:
         return (key for key in self._objects.keys(prefix) if not key.startswith(STAGING))
 
-    def stage(self, place: str, key: str) -> S3Writer:
-        if not place.startswith(STAGING) or place.endswith(REGISTERED):
-            raise ValueError(f"{place!r} is no place for a staged object")
-        return S3Writer(self._objects, place, key, self._known().staging, self._part_size)
+    def stage(self, staged_key: str, key: str) -> S3Writer:
+        if not staged_key.startswith(STAGING) or staged_key.endswith(REGISTERED):
+            raise ValueError(f"{staged_key!r} is not a key of a staged object")
+        return S3Writer(self._objects, staged_key, key, staging=self._known().staging, part_size=self._part_size)
 
     def close_all(self, writers: Sequence[StagedWriter]) -> list[tuple[Json, int, str]]:
         return client_of(self._access).each(lambda writer: writer.close(), writers)

@@ -2,7 +2,7 @@
 
 A handle is `{"place"}` for a hidden object, which is published by copying it, and `{"place", "key", "upload"}` for an
 upload that is not completed, which is published by completing it. The same handles come from a listing, so that a sweep
-can tell what a receipt names. Whoever finds an object at the final key looks whether it was made from this very place.
+can tell what a receipt names. Whoever finds an object at the final key looks whether it was made from this staged key.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from holdfast.flow.names import OURS
 from holdfast.leases.lease import Json
 from holdfast.s3.access import Traits
 from holdfast.s3.client import Exists, Missing
-from holdfast.s3.objects import PLACE, S3Objects
+from holdfast.s3.objects import STAGED_KEY, S3Objects
 
 STAGING = f"{OURS}/staging/"
 HIDDEN = f"{STAGING}."
@@ -126,9 +126,9 @@ class S3Staged:
         metadata = self._objects.metadata(file.key)
         if metadata is None:
             return None
-        if metadata.get(PLACE) == file.handle["place"]:
+        if metadata.get(STAGED_KEY) == file.handle["place"]:
             return Published.DONE
-        # Made from another place: the same bytes, staged by another try, are as good.
+        # Made from another staged key: the same bytes, staged by another try, are as good.
         return Published.DONE if self._objects.sha256(file.key) == file.sha256 else Published.FOREIGN
 
     def discard(self, handles: list[Json]) -> None:

@@ -12,10 +12,10 @@ from typing import Literal
 from holdfast.errors import BatchError, Unavailable
 from holdfast.leases.lease import Json
 from holdfast.s3.client import Missing
-from holdfast.s3.objects import PLACE, S3Objects
+from holdfast.s3.objects import STAGED_KEY, S3Objects
 
 REGISTERED = ".upload"
-"""What the name of an upload's registry object ends with; the rest of the name is the place."""
+"""What the name of an upload's registry object ends with; the rest of the name is the staged key."""
 IN_FLIGHT = 2
 MOST_PARTS = 10_000
 LARGEST_COPY = 5 << 30
@@ -25,12 +25,18 @@ class S3Writer:
     """Less than one part is kept in memory until it is closed. Never aborts anything: a higher token sweeps."""
 
     def __init__(
-        self, objects: S3Objects, place: str, key: str, staging: Literal["multipart", "copy", "mixed"], part_size: int
+        self,
+        objects: S3Objects,
+        staged_key: str,
+        key: str,
+        *,
+        staging: Literal["multipart", "copy", "mixed"],
+        part_size: int,
     ) -> None:
         self._objects = objects
-        self._place = place
+        self._staged_key = staged_key
         # Copying needs an object of its own; an upload of the final key needs none.
-        self._target = place if staging == "copy" else key
+        self._target = staged_key if staging == "copy" else key
         self._staging = staging
         self._part_size = part_size
         self._part = bytearray()
@@ -66,10 +72,10 @@ class S3Writer:
 
     def close(self) -> tuple[Json, int, str]:
         if not self._whole:
-            raise Unavailable(f"cannot write {self._place}: an earlier write has failed")
+            raise Unavailable(f"cannot write {self._staged_key}: an earlier write has failed")
         if self._upload is None and self._staging != "multipart":
-            self._objects.put(self._place, self._part, {PLACE: self._place})
-            handle: Json = {"place": self._place}
+            self._objects.put(self._staged_key, self._part, {STAGED_KEY: self._staged_key})
+            handle: Json = {"place": self._staged_key}
         else:
             handle = self._finish_upload()
         return handle, self._size, self._digest.hexdigest()
@@ -82,10 +88,10 @@ class S3Writer:
         if self._registering is not None:
             self._registering.result()
         if self._staging != "copy":
-            return {"place": self._place, "key": self._target, "upload": self._upload}
+            return {"place": self._staged_key, "key": self._target, "upload": self._upload}
         self._complete()
-        self._objects.delete([self._place + REGISTERED])
-        return {"place": self._place}
+        self._objects.delete([self._staged_key + REGISTERED])
+        return {"place": self._staged_key}
 
     def _send(self) -> None:
         """Begin to send what is in memory; waits while too many parts are on their way."""
@@ -110,10 +116,10 @@ class S3Writer:
 
         The first part need not wait for that: whoever closes the writer does.
         """
-        objects, target, place = self._objects, self._objects.full(self._target), {PLACE: self._place}
-        upload = str(objects.client.call("create_multipart_upload", Key=target, Metadata=place)["UploadId"])
-        registered = json.dumps({"place": self._place, "key": self._target, "upload": upload}).encode()
-        self._registering = objects.client.soon(partial(objects.put, self._place + REGISTERED, registered, {}))
+        objects, target, metadata = self._objects, self._objects.full(self._target), {STAGED_KEY: self._staged_key}
+        upload = str(objects.client.call("create_multipart_upload", Key=target, Metadata=metadata)["UploadId"])
+        registered = json.dumps({"place": self._staged_key, "key": self._target, "upload": upload}).encode()
+        self._registering = objects.client.soon(partial(objects.put, self._staged_key + REGISTERED, registered, {}))
         return upload
 
     def _upload_part(self, number: int, part: bytearray) -> str:
@@ -124,15 +130,17 @@ class S3Writer:
             raise self._swept() from gone
 
     def _complete(self) -> None:
-        """Make the hidden object of this place out of its parts."""
+        """Make the hidden object of this staged key out of its parts."""
         parts = [{"ETag": etag, "PartNumber": number} for number, etag in enumerate(self._etags, 1)]
         named = {"Key": self._objects.full(self._target), "UploadId": self._upload}
         try:
             self._objects.client.call("complete_multipart_upload", MultipartUpload={"Parts": parts}, **named)
         except Missing as gone:
             # An answer may have been lost: then the object is there, and nobody else can have made it.
-            if self._objects.metadata(self._place) is None:
+            if self._objects.metadata(self._staged_key) is None:
                 raise self._swept() from gone
 
     def _swept(self) -> Unavailable:
-        return Unavailable(f"cannot write {self._place}: its upload was aborted, as a later owner of the lease does")
+        return Unavailable(
+            f"cannot write {self._staged_key}: its upload was aborted, as a later owner of the lease does"
+        )

@@ -98,11 +98,15 @@ class S3Client:
         """`do` in another thread. It must not wait for others."""
         return self._senders.submit(do)
 
-    def pages(self, verb: str, items: str, **arguments: Any) -> Iterator[dict[str, Any]]:
-        """Everything that a listing of objects holds, page by page."""
+    def pages(
+        self, verb: str, items: str, observe: Callable[[Any], None] | None = None, /, **arguments: Any
+    ) -> Iterator[dict[str, Any]]:
+        """Everything that a listing of objects holds, page by page; `observe` is given each response."""
         more: dict[str, Any] = {}
         while True:
             page = self.call(verb, **arguments, **more)
+            if observe is not None:
+                observe(page)
             yield from page.get(items, ())
             if not page.get("IsTruncated"):
                 return

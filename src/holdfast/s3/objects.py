@@ -1,27 +1,41 @@
-"""Objects below one prefix of an S3 bucket: create once, read, list, delete. Names are relative to the prefix."""
+"""Objects below one prefix of an S3 bucket: create once, replace by ETag, read, list, delete.
+
+Keys are relative to the prefix.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from holdfast.errors import Refused, Unavailable
 from holdfast.s3.client import Exists, Missing, S3Client
 
 WRITE_ID = "holdfast-write"
-PLACE = "holdfast-place"
+STAGED_KEY = "holdfast-place"
 _DELETED_AT_ONCE = 1000
 _CHUNK = 1 << 20
 
 
-class S3Objects:
-    """The verbs on whole objects. All block; all raise `Unavailable` when the server cannot be made to answer."""
+class ObjectVersion(NamedTuple):
+    """An object as it was at one moment."""
 
-    def __init__(self, client: S3Client, prefix: str) -> None:
+    data: bytes
+    etag: str
+
+
+class S3Objects:
+    """The verbs on whole objects. All block; all raise `Unavailable` when the server does not respond."""
+
+    def __init__(
+        self, client: S3Client, prefix: str, observe: Callable[[Mapping[str, Any]], None] | None = None
+    ) -> None:
+        """`observe` is given every response, its headers included."""
         self.client = client
         self.prefix = prefix
+        self._observe = observe
 
     def full(self, key: str) -> str:
         """The key in the bucket. `ValueError` for what is no key of ours."""
@@ -40,16 +54,30 @@ class S3Objects:
             return there.perhaps_ours and (self.metadata(key) or {}).get(WRITE_ID) == write_id
         return True
 
+    def replace(self, key: str, data: bytes, etag: str | None) -> str:
+        """Write the object if it still has this ETag, or if there is none where the ETag is None; returns the new ETag.
+
+        Raises `Exists` or `Missing` if that is not so. What is there may still be an earlier try of the same call.
+        """
+        condition = {"IfNoneMatch": "*"} if etag is None else {"IfMatch": etag}
+        return str(self._call("put_object", Key=self.full(key), Body=data, **condition)["ETag"])
+
     def put(self, key: str, data: bytes | bytearray, metadata: Mapping[str, str]) -> None:
         """Write an object under a key that nobody else uses."""
         self.client.call("put_object", Key=self.full(key), Body=data, Metadata=dict(metadata))
 
     def read(self, key: str) -> bytes | None:
         """Its bytes; None if there is none."""
+        found = self.version(key)
+        return None if found is None else found.data
+
+    def version(self, key: str) -> ObjectVersion | None:
+        """Its bytes and their ETag; None if there is none."""
         try:
-            return bytes(self.client.call("get_object", _whole, Key=self.full(key)))
+            found: ObjectVersion = self._call("get_object", _version, Key=self.full(key))
         except Missing:
             return None
+        return found
 
     def metadata(self, key: str) -> dict[str, str] | None:
         """What was written with it; None if there is none."""
@@ -81,8 +109,22 @@ class S3Objects:
 
     def keys(self, prefix: str) -> Iterator[str]:
         """Keys that begin with the prefix, sorted, page by page."""
-        for entry in self.client.pages("list_objects_v2", "Contents", Prefix=self.prefix + prefix):
-            yield entry["Key"].removeprefix(self.prefix)
+        return (entry["Key"].removeprefix(self.prefix) for entry in self._entries(prefix))
+
+    def etags(self, prefix: str) -> Iterator[tuple[str, str]]:
+        """Keys that begin with the prefix and their ETags, sorted by key, page by page."""
+        return ((entry["Key"].removeprefix(self.prefix), entry["ETag"]) for entry in self._entries(prefix))
+
+    def _entries(self, prefix: str) -> Iterator[dict[str, Any]]:
+        observers = () if self._observe is None else (self._observe,)
+        return self.client.pages("list_objects_v2", "Contents", *observers, Prefix=self.prefix + prefix)
+
+    def delete_version(self, key: str, etag: str) -> None:
+        """Delete the object if it still has this ETag, on servers that heed the condition; others delete it anyway.
+
+        Raises `Exists` or `Missing` if it has not.
+        """
+        self._call("delete_object", Key=self.full(key), IfMatch=etag)
 
     def delete(self, keys: Sequence[str]) -> None:
         """Delete these; what is gone already is passed over."""
@@ -109,9 +151,17 @@ class S3Objects:
         self.delete([key])
         return True
 
+    def _call(self, verb: str, take: Callable[[Any], Any] | None = None, /, **arguments: Any) -> Any:
+        def observed(response: Any) -> Any:
+            if self._observe is not None:
+                self._observe(response)
+            return response if take is None else take(response)
 
-def _whole(answer: Mapping[str, Any]) -> bytes:
-    return bytes(answer["Body"].read())
+        return self.client.call(verb, observed, **arguments)
+
+
+def _version(response: Mapping[str, Any]) -> ObjectVersion:
+    return ObjectVersion(bytes(response["Body"].read()), str(response["ETag"]))
 
 
 def _digest(answer: Mapping[str, Any]) -> str:

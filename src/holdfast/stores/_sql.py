@@ -240,10 +240,10 @@ class Tables(NamedTuple):
 NO_TABLES = Tables(0, 0)
 
 
-def is_behind(place: str, found: Tables, known: int, *, may_change: bool) -> bool:
+def is_behind(location: str, found: Tables, known: int, *, may_change: bool) -> bool:
     """Whether the tables must be brought up to the known version. Raises `SchemaMismatch` if they cannot be used."""
     there = f"tables of version {found.version}" if found.version else "no lease tables"
-    needs = f"{place} has {there}, and this holdfast needs version {known}"
+    needs = f"{location} has {there}, and this holdfast needs version {known}"
     if found.oldest > known:
         raise SchemaMismatch(f"{needs}: they belong to a newer holdfast; upgrade this one")
     if found.version < known and not may_change:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Self
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from holdfast.config.plugins import PLAIN_ERROR
@@ -13,18 +13,36 @@ from holdfast.config.units import Duration
 
 Timeout = Annotated[Duration, Field(gt=0)]
 
-TablePrefix = Annotated[
-    str,
-    Field(pattern=r"^([A-Za-z_][A-Za-z0-9_]{0,31})?$", description="What the names of our tables begin with."),
-]
-
-SkipTableCreation = Annotated[
-    bool, Field(description="Never create or migrate tables; refuse to start if they are not as needed.")
-]
+_PARTS_OF_URL = {"host", "port", "database", "user", "password"}
 
 
-def check_url(settings: BaseModel, url: Secret | None) -> None:
-    """Raise unless there is one way to name the server: the whole of it in `url`, or its parts."""
-    parts = settings.model_fields_set & {"host", "port", "database", "user", "password"}
-    if url is not None and parts:
-        raise PydanticCustomError(PLAIN_ERROR, f"url already says what {', '.join(sorted(parts))} would say")
+class SqlServerOptions(BaseModel):
+    """How to log in to an SQL server, which tables are ours, and how long to wait. The server is named in one way only:
+    the whole of it in `url`, or its parts.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    url: Secret | None = None
+    host: str = Field(default="localhost", description="Name or address of the server.")
+    port: int
+    database: str = Field(default="holdfast", description="Name of the database.")
+    user: str = Field(default="holdfast", description="User to log in as.")
+    password: Secret | None = Field(default=None, description="Password of that user.")
+    table_prefix: str = Field(
+        default="holdfast_",
+        pattern=r"^([A-Za-z_][A-Za-z0-9_]{0,31})?$",
+        description="What the names of our tables begin with.",
+    )
+    skip_table_creation: bool = Field(
+        default=False, description="Never create or migrate tables; refuse to start if they are not as needed."
+    )
+    connect_timeout: Timeout = Field("5s", validate_default=True, description="How long to wait for a connection.")
+    statement_timeout: Timeout = Field("10s", validate_default=True)
+
+    @model_validator(mode="after")
+    def _server_is_named_once(self) -> Self:
+        parts = self.model_fields_set & _PARTS_OF_URL
+        if self.url is not None and parts:
+            raise PydanticCustomError(PLAIN_ERROR, f"url already says what {', '.join(sorted(parts))} would say")
+        return self

@@ -102,10 +102,10 @@ class MemoryStore(ClaimingStore):
         return None if table is None else table.rows.get(key.key)
 
     def _add(self, row: Lease) -> Outcome:
-        place = (row.pipeline, row.run)
-        table = self._tables.get(place)
+        table_key = (row.pipeline, row.run)
+        table = self._tables.get(table_key)
         if table is None:
-            table = self._tables[place] = _Table()
+            table = self._tables[table_key] = _Table()
         if row.key in table.rows:
             return Outcome.CONFLICT
         table.put(row)

@@ -142,9 +142,9 @@ class SqliteStore(ClaimingStore):
 
     def _claimed(self, db: sqlite3.Connection, request: ClaimRequest) -> list[Lease]:
         now = self._now()
-        place = (request.pipeline, request.run, now, max(request.limit, 0))
+        parameters = (request.pipeline, request.run, now, max(request.limit, 0))
         claimed, changes = [], []
-        for rowid, *columns, body in db.execute(_claim_search(request.order), place).fetchall():
+        for rowid, *columns, body in db.execute(_claim_search(request.order), parameters).fetchall():
             taken = take_stored(Columns(*columns), body, request, now)
             claimed.append(taken.lease)
             if taken.lease.unreadable is None:
@@ -224,7 +224,7 @@ class SqliteStore(ClaimingStore):
 
     def _connected(self) -> sqlite3.Connection:
         if self._connection is None:
-            self._require_place()
+            self._require_file()
             try:
                 db = sqlite3.connect(
                     self._path, timeout=self._busy_timeout, isolation_level=None, check_same_thread=False
@@ -248,7 +248,7 @@ class SqliteStore(ClaimingStore):
                 self._connection.close()
             self._connection = None
 
-    def _require_place(self) -> None:
+    def _require_file(self) -> None:
         try:
             there, made, folder = self._path.parent.is_dir(), self._path.exists(), self._path.is_dir()
         except OSError as error:

@@ -125,9 +125,9 @@ class MemoryBucket(Bucket):
         self._answer()
         return iter(sorted(key for key in self.visible if key.startswith(prefix)))
 
-    def stage(self, place: str, key: str) -> _MemoryWriter:
+    def stage(self, staged_key: str, key: str) -> _MemoryWriter:
         self._answer()
-        return _MemoryWriter(self, place)
+        return _MemoryWriter(self, staged_key)
 
     def has_staged(self, files: Sequence[StagedFile]) -> list[bool]:
         self._answer()
@@ -173,9 +173,9 @@ class MemoryBucket(Bucket):
 
 
 class _MemoryWriter:
-    def __init__(self, bucket: MemoryBucket, place: str) -> None:
+    def __init__(self, bucket: MemoryBucket, staged_key: str) -> None:
         self._bucket = bucket
-        self._place = place
+        self._staged_key = staged_key
         self._data = bytearray()
 
     def write(self, data: bytes | memoryview) -> int:
@@ -184,5 +184,5 @@ class _MemoryWriter:
 
     def close(self) -> tuple[Json, int, str]:
         data = bytes(self._data)
-        self._bucket.staged[self._place] = data
-        return self._place, len(data), hashlib.sha256(data).hexdigest()
+        self._bucket.staged[self._staged_key] = data
+        return self._staged_key, len(data), hashlib.sha256(data).hexdigest()

@@ -76,7 +76,8 @@ class FakeS3:
         self.objects[Key] = (bytes(Body), Metadata)
 
     def get_object(self, Key: str) -> dict[str, Any]:  # noqa: N803
-        return {"Body": _Body(self._there(Key)[0])}
+        data = self._there(Key)[0]
+        return {"Body": _Body(data), "ETag": _etag(data)}
 
     def head_object(self, Key: str) -> dict[str, Any]:  # noqa: N803
         data, metadata = self._there(Key)

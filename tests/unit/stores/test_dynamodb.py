@@ -16,7 +16,7 @@ from pydantic import ValidationError
 from holdfast.errors import RowTooLarge
 from holdfast.leases.lease import Key, Status
 from holdfast.stores.dynamodb import DynamodbConfig, items
-from holdfast.stores.dynamodb.access import connect
+from holdfast.stores.dynamodb.client import connect
 from holdfast.testing.rows import ODD_TEXTS, make_row
 
 TABLE = {"table_name": "leases", "region": "eu-central-1"}
@@ -65,9 +65,9 @@ def test_rows_share_a_key_only_if_they_are_the_same(one: tuple[str, str, str], o
 def test_rows_are_in_order_of_key_and_within_their_run(run: str, one: str, other: str) -> None:
     first, second = sorted((one, other))
     if first[: items.HEAD] != second[: items.HEAD]:
-        assert items.place(run, first) < items.place(run, second)
+        assert items.sort_key(run, first) < items.sort_key(run, second)
     prefix = items.run_prefix(run)
-    assert prefix <= items.place(run, one) < prefix[:-1] + chr(ord(prefix[-1]) + 1)
+    assert prefix <= items.sort_key(run, one) < prefix[:-1] + chr(ord(prefix[-1]) + 1)
 
 
 def test_runs_never_reach_into_each_other() -> None:

@@ -16,7 +16,7 @@ from holdfast.leases.lease import Commit, Key, Lease
 from holdfast.stores.dynamodb import DynamodbConfig, SpillConfig, receipts
 from holdfast.stores.dynamodb.items import Item, item_of
 from holdfast.stores.dynamodb.receipts import MARK, SPILL_FROM, Outgoing, Receipts, reference_in
-from holdfast.stores.dynamodb.spilling import FolderPlace, check_place
+from holdfast.stores.dynamodb.spill_storage import SpillFolder, check_storage
 from holdfast.testing.rows import assigned_row
 
 CONFIG = SpillConfig(root="/spill")
@@ -299,7 +299,7 @@ def test_settings_of_the_place() -> None:
 
 
 def test_a_folder_keeps_objects_and_leaves_nothing_behind(tmp_path: Path) -> None:
-    place = FolderPlace(str(tmp_path))
+    place = SpillFolder(str(tmp_path))
     assert place.create("a/1", b"one")
     assert not place.create("a/1", b"two")
     assert (place.read("a/1"), place.read("a/2")) == (b"one", None)
@@ -310,12 +310,12 @@ def test_a_folder_keeps_objects_and_leaves_nothing_behind(tmp_path: Path) -> Non
 
 
 def test_a_folder_that_is_not_mounted_is_away_and_not_empty(tmp_path: Path) -> None:
-    place = FolderPlace(str(tmp_path / "mount"))
+    place = SpillFolder(str(tmp_path / "mount"))
     for call in (lambda: place.read("a/1"), lambda: place.create("a/1", b""), lambda: list(place.keys(""))):
         with pytest.raises(Unavailable, match="no folder"):
             call()
     with pytest.raises(StoreUnavailable, match="no folder"):
-        check_place(place, str(tmp_path / "mount"))
+        check_storage(place, str(tmp_path / "mount"))
 
 
 def test_a_place_that_does_not_let_us_in_is_refused() -> None:

@@ -6,6 +6,7 @@ throttled was surely not done and is repeated here; a write without an answer is
 
 from __future__ import annotations
 
+import functools
 import random
 import threading
 import time
@@ -25,8 +26,9 @@ from botocore.exceptions import (
 from holdfast.errors import AnswerLost, SchemaMismatch, StoreError, StoreUnavailable
 from holdfast.stores._server_clock import ServerClock
 from holdfast.stores.dynamodb import DynamodbConfig
-from holdfast.stores.dynamodb.access import connect
 
+CONNECT_TIMEOUT = 5.0
+READ_TIMEOUT = 10.0
 THREADS = 8
 PATIENCE = 3.0
 """Seconds for which a throttled request is repeated before the caller hears of it."""
@@ -57,9 +59,9 @@ class DynamodbClient:
     """A client of one table, and a few threads."""
 
     def __init__(self, config: DynamodbConfig) -> None:
-        self.place = f"dynamodb table {config.table_name} in {config.region}"
+        self.location = f"dynamodb table {config.table_name} in {config.region}"
         if config.endpoint_url:
-            self.place += f" at {config.endpoint_url}"
+            self.location += f" at {config.endpoint_url}"
         self.clock = ServerClock()
         self._config = config
         self._pace = _Pace()
@@ -144,7 +146,7 @@ class DynamodbClient:
         code, status = _code(error), _status(error)
         if code == "ConditionalCheckFailedException":
             return ConditionFailed()
-        message = f"{self.place}: {verb} failed: {_reason(error)}"
+        message = f"{self.location}: {verb} failed: {_reason(error)}"
         if code in _THROTTLED:
             return StoreUnavailable(f"{message}; it throttles, so we wait. More capacity helps, or billing: on_demand")
         if isinstance(error, _NEVER_SENT) or code in _EXPIRED or "Credential" in type(error).__name__:
@@ -202,3 +204,53 @@ def _code(error: Exception) -> str:
 def _reason(error: Exception) -> str:
     told = _answer(error).get("Error", {})
     return f"{told.get('Code', '')} {told.get('Message', '')}".strip() or str(error)
+
+
+# --- who we are ------------------------------------------------------------------------------------------------------
+
+
+def connect(config: DynamodbConfig, connections: int) -> Any:
+    """A client. Sends nothing to DynamoDB yet. Raises what botocore raises where there are no credentials."""
+    import boto3
+    from botocore.config import Config
+
+    session = _session_of_role(config) if config.sts_role_arn else boto3.Session()
+    return session.client(
+        "dynamodb",
+        region_name=config.region,
+        endpoint_url=config.endpoint_url,
+        config=Config(
+            retries={"total_max_attempts": 1, "mode": "standard"},
+            connect_timeout=CONNECT_TIMEOUT,
+            read_timeout=READ_TIMEOUT,
+            max_pool_connections=connections,
+            tcp_keepalive=True,
+        ),
+    )
+
+
+def _session_of_role(config: DynamodbConfig) -> Any:
+    """A session whose credentials are those of the role, taken anew before they expire."""
+    import boto3
+    from botocore.credentials import AssumeRoleCredentialFetcher, DeferredRefreshableCredentials
+    from botocore.exceptions import NoCredentialsError
+    from botocore.session import get_session
+
+    own = get_session()
+    ours = own.get_credentials()
+    if ours is None:
+        raise NoCredentialsError
+    named = {"RoleSessionName": "holdfast"}
+    if config.sts_external_id is not None:
+        named["ExternalId"] = config.sts_external_id
+    fetcher = AssumeRoleCredentialFetcher(
+        client_creator=functools.partial(own.create_client, region_name=config.region),
+        source_credentials=ours,
+        role_arn=str(config.sts_role_arn),
+        extra_args=named,
+    )
+    assumed = get_session()
+    credentials = DeferredRefreshableCredentials(method="assume-role", refresh_using=fetcher.fetch_credentials)
+    # botocore has no other way to hand in credentials that renew themselves.
+    vars(assumed)["_credentials"] = credentials
+    return boto3.Session(botocore_session=assumed)

@@ -20,7 +20,7 @@ from holdfast.leases.query import claim_rank
 
 Item: TypeAlias = dict[str, Any]
 
-PIPELINE, PLACE = "sourceIdentifier", "sourcePartitionKey"
+PIPELINE, SORT_KEY = "sourceIdentifier", "sourcePartitionKey"
 INDEX, SHARD, RANK = "source-status", "sourceStatusCombinationKey", "partitionPriority"
 STATUS, OWNER, VERSION, EXPIRES = "sourcePartitionStatus", "partitionOwner", "version", "expirationTime"
 PROJECTED = ("run", "key", STATUS, OWNER, VERSION, "due_at", "group")
@@ -33,7 +33,7 @@ BODY_BYTES = 360_000
 """The rest of an item is for keys and for the row's own book-keeping."""
 HEAD = 200
 """Characters of a long key that are kept; rows are in order of key up to there."""
-_PLACE_BYTES, _PIPELINE_BYTES, _RUN_BYTES = 1024, 1000, 64
+_SORT_KEY_BYTES, _PIPELINE_BYTES, _RUN_BYTES = 1024, 1000, 64
 _MIDDLE = 1 << 63
 
 DUE_ASSIGNED, CLOSED, UNASSIGNED, REST_OF_THEM = "A", "C", "U", "X"
@@ -54,14 +54,14 @@ def run_prefix(run: str) -> str:
     return _short(_escaped(run), _RUN_BYTES) + "|"
 
 
-def place(run: str, key: str) -> str:
+def sort_key(run: str, key: str) -> str:
     """The table's second key."""
     whole = run_prefix(run) + key
-    return whole if len(whole.encode()) <= _PLACE_BYTES else f"{run_prefix(run)}{key[:HEAD]}\0{_digest(key)}"
+    return whole if len(whole.encode()) <= _SORT_KEY_BYTES else f"{run_prefix(run)}{key[:HEAD]}\0{_digest(key)}"
 
 
 def table_key(key: Key) -> Item:
-    return {PIPELINE: {"S": pipeline_key(key.pipeline)}, PLACE: {"S": place(key.run, key.key)}}
+    return {PIPELINE: {"S": pipeline_key(key.pipeline)}, SORT_KEY: {"S": sort_key(key.run, key.key)}}
 
 
 def shard_keys(pipeline: str, run: str) -> list[str]:
@@ -160,7 +160,7 @@ def lease_of(item: Mapping[str, Any]) -> Lease:
     try:
         return decode(_columns_of(item), _text(item, "body") if "body" in item else "")
     except (KeyError, ValueError) as error:
-        named = {name: item.get(name) for name in (PIPELINE, PLACE)}
+        named = {name: item.get(name) for name in (PIPELINE, SORT_KEY)}
         raise RowUnreadable(f"the item {named} was not written by holdfast: {error!r}") from error
 
 

@@ -24,7 +24,7 @@ from holdfast.leases.codec import encode_within
 from holdfast.leases.lease import Commit, Key, Lease
 from holdfast.stores.dynamodb import SpillConfig
 from holdfast.stores.dynamodb.items import BODY_BYTES, Item, lease_of
-from holdfast.stores.dynamodb.spilling import Place, as_store, check_place, place_of
+from holdfast.stores.dynamodb.spill_storage import SpillStorage, check_storage, storage_of, store_errors
 
 SPILL_FROM = 100_000
 LARGEST = 64 << 20
@@ -56,10 +56,10 @@ class Outgoing:
 class Receipts:
     """Receipts of the rows of one table. May be used by several threads."""
 
-    def __init__(self, config: SpillConfig | None, place: Place | None = None) -> None:
+    def __init__(self, config: SpillConfig | None, storage: SpillStorage | None = None) -> None:
         """Without settings nothing is spilled, and rows whose receipts were are refused."""
         self._root = "" if config is None else config.root
-        self._made = place
+        self._made = storage
         self._config = config
         self._lock = threading.Lock()
         self._usable: dict[Key, tuple[int | None, Reference]] = {}
@@ -74,7 +74,7 @@ class Receipts:
     def open(self) -> None:
         """Look whether the place lets us in. Raises `Refused`, `StoreUnavailable`."""
         if self._config is not None:
-            check_place(self._place, self._root)
+            check_storage(self._storage, self._root)
 
     # --- writing -----------------------------------------------------------------------------------------------
 
@@ -101,8 +101,8 @@ class Receipts:
         """Make the object. Raises `StoreUnavailable`; the row must not be written then."""
         if one.made is None:
             return
-        with as_store(self._root):
-            is_ours = self._place.create(one.made.name, one.data)
+        with store_errors(self._root):
+            is_ours = self._storage.create(one.made.name, one.data)
         if not is_ours:
             raise StoreUnavailable(f"spill {self._root}: somebody else has made {one.made.name}")
         # A write that is tried again and again makes one object.
@@ -127,9 +127,9 @@ class Receipts:
     def _tidy(self, lease: Lease, gone: Reference) -> None:
         # What the row names now, if anything, was made for this write, under this token.
         folder = _folder(lease.id)
-        names = [name for name in self._place.keys(folder) if _NAME.fullmatch(name)]
+        names = [name for name in self._storage.keys(folder) if _NAME.fullmatch(name)]
         fenced = [name for name in names if int(name.removeprefix(folder)[:20]) < lease.token]
-        self._place.delete(sorted({*fenced, gone.name}))
+        self._storage.delete(sorted({*fenced, gone.name}))
 
     # --- reading -----------------------------------------------------------------------------------------------
 
@@ -164,8 +164,8 @@ class Receipts:
         text = self._texts.get(reference.sha256)
         if text is not None:
             return text
-        with as_store(self._root):
-            text = self._place.read(reference.name)
+        with store_errors(self._root):
+            text = self._storage.read(reference.name)
         if text is None and reference.root != self._root:
             raise RowUnreadable(
                 f"partition {lease.key[:200]!r}: its receipts are in {reference.root}, and `spill` of this node is "
@@ -190,11 +190,11 @@ class Receipts:
                 self._texts.pop(next(iter(self._texts)))
 
     @property
-    def _place(self) -> Place:
+    def _storage(self) -> SpillStorage:
         with self._lock:
             if self._made is None:
                 assert self._config is not None
-                self._made = place_of(self._config)
+                self._made = storage_of(self._config)
             return self._made
 
 

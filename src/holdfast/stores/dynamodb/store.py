@@ -15,7 +15,7 @@ from holdfast.errors import AnswerLost, RowTooLarge, StoreUnavailable
 from holdfast.leases.lease import FINISHED, UNFINISHED, Key, Lease, Status
 from holdfast.leases.query import Query, select
 from holdfast.leases.store import Outcome, Snapshot, Store, Swap
-from holdfast.stores.dynamodb import DynamodbConfig, hints
+from holdfast.stores.dynamodb import DynamodbConfig
 from holdfast.stores.dynamodb.client import ConditionFailed, DynamodbClient
 from holdfast.stores.dynamodb.expiry import Floors, may_expire
 from holdfast.stores.dynamodb.items import (
@@ -28,7 +28,7 @@ from holdfast.stores.dynamodb.items import (
     table_key,
 )
 from holdfast.stores.dynamodb.receipts import LARGEST, Outgoing, Receipts
-from holdfast.stores.dynamodb.rows import get_rows, search, statuses
+from holdfast.stores.dynamodb.search import due_hints, get_rows, owned_hints, search, statuses
 from holdfast.stores.dynamodb.tables import prepare_table
 
 REMEMBERED = 20_000
@@ -79,7 +79,7 @@ class DynamodbStore(Store):
             self.get([Key("$clock", "", "")])
             now = self._client.clock.now()
         if now is None:
-            raise StoreUnavailable(f"{self._client.place}: its answers do not tell the time")
+            raise StoreUnavailable(f"{self._client.location}: its answers do not tell the time")
         return now
 
     # --- reads -------------------------------------------------------------------------------------------------
@@ -111,7 +111,7 @@ class DynamodbStore(Store):
 
     def _find_due(self, query: Query, now: float) -> list[Lease]:
         found: list[Lease] = []
-        seemed = hints.due(self._client, query, now)
+        seemed = due_hints(self._client, query, now)
         while query.limit is None or len(found) < query.limit:
             missing = None if query.limit is None else query.limit - len(found)
             keys = [hint.key for hint in itertools.islice(seemed, missing)]
@@ -121,7 +121,7 @@ class DynamodbStore(Store):
         return found
 
     def _find_owned(self, query: Query, now: float) -> list[Lease]:
-        keys = {hint.key for hint in hints.owned(self._client, query)}
+        keys = {hint.key for hint in owned_hints(self._client, query)}
         if query.owner is not None:
             of_run = (query.pipeline, query.run)
             keys |= {key for key, owner in list(self._owners.items()) if owner == query.owner and key[:2] == of_run}

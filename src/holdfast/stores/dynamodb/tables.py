@@ -9,12 +9,12 @@ from typing import Any
 from holdfast.errors import SchemaMismatch, StoreError, StoreUnavailable
 from holdfast.stores.dynamodb import DynamodbConfig
 from holdfast.stores.dynamodb.client import DynamodbClient
-from holdfast.stores.dynamodb.items import EXPIRES, INDEX, PIPELINE, PLACE, PROJECTED, RANK, SHARD
+from holdfast.stores.dynamodb.items import EXPIRES, INDEX, PIPELINE, PROJECTED, RANK, SHARD, SORT_KEY
 
 READY_WITHIN = 120.0
 POLL_EVERY = 0.5
 
-_TABLE_KEYS = {"HASH": PIPELINE, "RANGE": PLACE}
+_TABLE_KEYS = {"HASH": PIPELINE, "RANGE": SORT_KEY}
 _INDEX_KEYS = {"HASH": SHARD, "RANGE": RANK}
 
 
@@ -26,7 +26,7 @@ def prepare_table(client: DynamodbClient, config: DynamodbConfig) -> None:
     found = _described(client)
     if found is None:
         if config.skip_table_creation:
-            raise SchemaMismatch(f"{client.place}: there is no such table, and nothing is created here")
+            raise SchemaMismatch(f"{client.location}: there is no such table, and nothing is created here")
         _create(client, config)
     _until_active(client)
     if config.ttl is not None:
@@ -77,7 +77,7 @@ def _until_active(client: DynamodbClient) -> None:
     give_up_at = time.monotonic() + READY_WITHIN
     while not _is_active(client):
         if time.monotonic() > give_up_at:
-            raise StoreUnavailable(f"{client.place}: the table is still being made")
+            raise StoreUnavailable(f"{client.location}: the table is still being made")
         time.sleep(POLL_EVERY)
 
 
@@ -90,7 +90,7 @@ def _is_active(client: DynamodbClient) -> bool:
     indexes = {index["IndexName"]: index for index in table.get("GlobalSecondaryIndexes", ())}
     _require_keys(client, "the table", table, _TABLE_KEYS)
     if INDEX not in indexes:
-        raise SchemaMismatch(f"{client.place}: it has no index {INDEX}")
+        raise SchemaMismatch(f"{client.location}: it has no index {INDEX}")
     _require_keys(client, f"index {INDEX}", indexes[INDEX], _INDEX_KEYS)
     _require_projection(client, indexes[INDEX]["Projection"])
     return indexes[INDEX]["IndexStatus"] in {"ACTIVE", "UPDATING"}
@@ -99,13 +99,13 @@ def _is_active(client: DynamodbClient) -> bool:
 def _require_keys(client: DynamodbClient, what: str, found: Mapping[str, Any], wanted: Mapping[str, str]) -> None:
     keys = {key["KeyType"]: key["AttributeName"] for key in found["KeySchema"]}
     if keys != wanted:
-        raise SchemaMismatch(f"{client.place}: the keys of {what} are {keys}, and must be {dict(wanted)}")
+        raise SchemaMismatch(f"{client.location}: the keys of {what} are {keys}, and must be {dict(wanted)}")
 
 
 def _require_projection(client: DynamodbClient, found: Mapping[str, Any]) -> None:
     missing = set(PROJECTED) - set(found.get("NonKeyAttributes", ()))
     if found["ProjectionType"] != "ALL" and missing:
-        raise SchemaMismatch(f"{client.place}: index {INDEX} must hold ALL, or also {', '.join(sorted(missing))}")
+        raise SchemaMismatch(f"{client.location}: index {INDEX} must hold ALL, or also {', '.join(sorted(missing))}")
 
 
 # --- TTL -------------------------------------------------------------------------------------------------------------
@@ -115,7 +115,7 @@ def _require_ttl(client: DynamodbClient, config: DynamodbConfig) -> None:
     if _has_ttl(client):
         return
     if config.skip_table_creation:
-        raise SchemaMismatch(f"{client.place}: TTL on {EXPIRES} is not enabled, and nothing is changed here")
+        raise SchemaMismatch(f"{client.location}: TTL on {EXPIRES} is not enabled, and nothing is changed here")
     wanted = {"Enabled": True, "AttributeName": EXPIRES}
     try:
         client.call("update_time_to_live", TimeToLiveSpecification=wanted)
@@ -130,5 +130,5 @@ def _has_ttl(client: DynamodbClient) -> bool:
     if told["TimeToLiveStatus"] not in {"ENABLED", "ENABLING"}:
         return False
     if told.get("AttributeName") != EXPIRES:
-        raise SchemaMismatch(f"{client.place}: TTL goes by {told.get('AttributeName')}, and must go by {EXPIRES}")
+        raise SchemaMismatch(f"{client.location}: TTL goes by {told.get('AttributeName')}, and must go by {EXPIRES}")
     return True

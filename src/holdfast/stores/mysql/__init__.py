@@ -16,7 +16,7 @@ from holdfast.config.plugins import PLAIN_ERROR
 from holdfast.config.secrets import Secret
 from holdfast.config.units import Port
 from holdfast.registry import Plugin, needing
-from holdfast.stores._sql_settings import SkipTableCreation, TablePrefix, Timeout, check_url
+from holdfast.stores._sql_settings import SqlServerOptions, Timeout
 
 if TYPE_CHECKING:
     from holdfast.stores.mysql.store import MysqlStore
@@ -39,33 +39,19 @@ class MysqlTls(BaseModel):
         return self
 
 
-class MysqlConfig(BaseModel):
+class MysqlConfig(SqlServerOptions):
     """Where the server is, who we are there, and how patient we are with it."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     url: Secret | None = Field(
         default=None, description="mysql://user:password@host:port/database, in place of the next five settings."
     )
-    host: str = Field(default="localhost", description="Name or address of the server.")
     port: Port = Field(default=3306, description="TCP port of the server.")
-    database: str = Field(default="holdfast", description="Name of the database.")
-    user: str = Field(default="holdfast", description="User to log in as.")
-    password: Secret | None = Field(default=None, description="Password of that user.")
     tls: MysqlTls = Field(default=MysqlTls(), description="How the connection is encrypted.")
-    table_prefix: TablePrefix = "holdfast_"
-    skip_table_creation: SkipTableCreation = False
-    connect_timeout: Timeout = Field("5s", validate_default=True, description="How long to wait for a connection.")
     statement_timeout: Timeout = Field(
         "10s",
         validate_default=True,
         description="How long to wait for an answer, and in all for rows that others have locked.",
     )
-
-    @model_validator(mode="after")
-    def _one_way_to_name_the_server(self) -> Self:
-        check_url(self, self.url)
-        return self
 
 
 def build(config: MysqlConfig) -> MysqlStore:

@@ -56,7 +56,7 @@ class MysqlStore(ClaimingStore):
     def __init__(self, config: MysqlConfig, clock: str = CLOCK) -> None:
         """`clock` is SQL for the time in seconds; a test may turn it."""
         self._config = config
-        self._place = server_name(config)
+        self._location = server_name(config)
         self._clock = clock
         self._table = lease_table(config)
         self._connections = connections(config)
@@ -199,7 +199,7 @@ class MysqlStore(ClaimingStore):
                 self._prepare(db)
                 return work(db.cursor())
             except pymysql.Error as error:
-                raise in_words(self._place, error) from error
+                raise in_words(self._location, error) from error
 
     def _write(self, work: Callable[[Cursor], T]) -> T:
         """Run `work` in a transaction, again if others were in the way. Raises `AnswerLost` if the commit fails."""
@@ -210,7 +210,7 @@ class MysqlStore(ClaimingStore):
                     return self._transaction(db, work)
                 except pymysql.Error as error:
                     if code_of(error) not in (*CLASHES, DUPLICATE) or not tries_left:
-                        raise in_words(self._place, error) from error
+                        raise in_words(self._location, error) from error
         raise AssertionError("unreachable")
 
     def _transaction(self, db: Connection[Any], work: Callable[[Cursor], T]) -> T:
@@ -228,13 +228,13 @@ class MysqlStore(ClaimingStore):
             close(db)
             if isinstance(error, pymysql.Error) and code_of(error) in CLASHES:
                 raise
-            raise AnswerLost(f"{self._place}: no answer to a commit: {error}") from error
+            raise AnswerLost(f"{self._location}: no answer to a commit: {error}") from error
         return result
 
     def _prepare(self, db: Connection[Any]) -> None:
         if not self._prepared:
             prepare_tables(db, self._config)
-            self.max_body_bytes = min(ClaimingStore.max_body_bytes, largest_body(db, self._place))
+            self.max_body_bytes = min(ClaimingStore.max_body_bytes, largest_body(db, self._location))
             self._prepared = True
 
 

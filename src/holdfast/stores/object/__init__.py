@@ -13,7 +13,7 @@ from holdfast.registry import Plugin
 from holdfast.s3.access import SCHEME
 
 if TYPE_CHECKING:
-    from holdfast.stores.object.objects import Objects
+    from holdfast.stores.object.objects import TaggedObjects
     from holdfast.stores.object.store import ObjectStore
 
 HIDDEN = "_holdfast/store/"
@@ -48,16 +48,16 @@ def build(config: ObjectConfig) -> ObjectStore:
     return ObjectStore(objects_of(config), skip_table_creation=config.skip_table_creation)
 
 
-def objects_of(config: ObjectConfig) -> Objects:
+def objects_of(config: ObjectConfig) -> TaggedObjects:
     """The place for the objects, not yet reached."""
     if not config.root.startswith(SCHEME):
         from holdfast.stores.object.folder import FolderObjects
 
         return FolderObjects(Path(config.root) / HIDDEN, config.request_timeout, config.root)
-    from holdfast.stores.object.s3 import S3Objects
+    from holdfast.stores.object.s3 import S3TaggedObjects
 
     access, prefix = access_of(config.root, config.s3 or S3Reach(), config.request_timeout)
-    return S3Objects(access, prefix + HIDDEN)
+    return S3TaggedObjects(access, prefix + HIDDEN)
 
 
 PLUGIN = Plugin(

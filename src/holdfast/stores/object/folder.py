@@ -1,4 +1,4 @@
-"""Objects as files of a folder that all nodes reach. Needs a file system whose locks (flock) hold between all of them.
+"""Objects as files of a folder that all nodes reach, on a file system whose locks (flock) hold between all of them.
 
 A write holds the lock of its object while it compares, writes a draft and renames it: readers see one state or the
 next, and a process that dies leaves the lock free. What a call has answered survives a power cut. The tag is the
@@ -22,7 +22,7 @@ from holdfast.buckets.folders import Folders
 from holdfast.errors import AnswerLost, StoreError, StoreUnavailable
 from holdfast.stores._lock_watchdog import WATCHDOG
 from holdfast.stores._server_clock import ServerClock
-from holdfast.stores.object.objects import Changed, Found, Input, Objects, Result
+from holdfast.stores.object.objects import Changed, Found, Input, Result, TaggedObjects
 
 THREADS = 8
 FIRST_PAUSE, LONGEST_PAUSE = 0.001, 0.1
@@ -30,7 +30,7 @@ STEP = 1_000
 """Nanoseconds by which a file's time moves on at least: every file system of today tells microseconds apart."""
 
 
-class FolderObjects(Objects):
+class FolderObjects(TaggedObjects):
     """Files below a folder, which is made when the first object is; one above it must be there."""
 
     def __init__(
@@ -44,7 +44,7 @@ class FolderObjects(Objects):
         self._pool: ThreadPoolExecutor | None = None
 
     @property
-    def place(self) -> str:
+    def location(self) -> str:
         return str(self._root)
 
     def check(self) -> None:

@@ -25,7 +25,7 @@ class Changed(Exception):
     """The object is not as the condition says. What is there may still be an earlier try of the same write."""
 
 
-class Objects(ABC):
+class TaggedObjects(ABC):
     """A place for objects. All calls block and may be made by several threads at once.
 
     Reads and `list` raise `StoreUnavailable` when there is no answer, never an empty one.
@@ -33,7 +33,7 @@ class Objects(ABC):
 
     @property
     @abstractmethod
-    def place(self) -> str:
+    def location(self) -> str:
         """Where it is, for messages."""
 
     def check(self) -> None:

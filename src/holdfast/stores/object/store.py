@@ -16,10 +16,10 @@ from holdfast.errors import AnswerLost, StoreUnavailable
 from holdfast.leases.lease import UNFINISHED, Key, Lease, Status
 from holdfast.leases.query import Query
 from holdfast.leases.store import Outcome, Snapshot, Store, Swap
-from holdfast.stores.object import opening
-from holdfast.stores.object.objects import Changed, Objects
+from holdfast.stores.object.marker import open_store
+from holdfast.stores.object.objects import Changed, TaggedObjects
+from holdfast.stores.object.row_cache import RowCache
 from holdfast.stores.object.rows import Stored, folder_of, matching, name_of, stored, tombstone
-from holdfast.stores.object.table import Table
 
 TRIES = 4
 Answer: TypeAlias = Outcome | StoreUnavailable
@@ -32,11 +32,11 @@ class ObjectStore(Store):
 
     def __init__(
         self,
-        objects: Objects,
+        objects: TaggedObjects,
         *,
         skip_table_creation: bool = False,
         now: Callable[[], float] | None = None,
-        table: Table | None = None,
+        rows: RowCache | None = None,
         max_age: float = 0.0,
     ) -> None:
         """`now` takes the place of the objects' own clock."""
@@ -44,18 +44,18 @@ class ObjectStore(Store):
         self._skip_table_creation = skip_table_creation
         self._clock = now or objects.now
         self._now = now
-        self._table = table or Table(objects)
+        self._rows = rows or RowCache(objects)
         self._max_age = max_age
 
     def recent(self, max_age: float) -> ObjectStore:
-        return ObjectStore(self._objects, now=self._now, table=self._table, max_age=max_age)
+        return ObjectStore(self._objects, now=self._now, rows=self._rows, max_age=max_age)
 
     def open(self) -> None:
         """Make the store if it is not there, unless told not to, and see that conditional writes hold.
 
         Raises `Refused` where they do not, `SchemaMismatch`, or `StoreUnavailable`.
         """
-        opening.open_place(self._objects, may_create=not self._skip_table_creation)
+        open_store(self._objects, may_create=not self._skip_table_creation)
 
     def close(self) -> None:
         self._objects.close()
@@ -68,10 +68,10 @@ class ObjectStore(Store):
     def get(self, keys: Sequence[Key]) -> list[Lease | None]:
         names = [name_of(key) for key in keys]
         if self._max_age > 0:
-            rows = self._table.recently(names, self._max_age)
+            rows = self._rows.recently(names, self._max_age)
         else:
             different = list(dict.fromkeys(names))
-            read = dict(zip(different, self._table.read(different), strict=True))
+            read = dict(zip(different, self._rows.read(different), strict=True))
             rows = [read[name] for name in names]
         return [None if row is None or row.gone else row.lease() for row in rows]
 
@@ -86,7 +86,7 @@ class ObjectStore(Store):
         return Counter(lease.status for lease in self.find(Query(pipeline, run)))
 
     def _found(self, query: Query) -> list[Stored]:
-        rows = self._table.below(folder_of(query.pipeline, query.run), self._max_age)
+        rows = self._rows.below(folder_of(query.pipeline, query.run), self._max_age)
         return matching(rows, query, self._clock() if query.due or query.not_due else 0.0)
 
     # --- writing -----------------------------------------------------------------------------------------------
@@ -114,7 +114,7 @@ class ObjectStore(Store):
             try:
                 return do(name)
             except AnswerLost:
-                self._table.doubt(name)
+                self._rows.doubt(name)
                 return Outcome.UNKNOWN
             except StoreUnavailable as away:
                 return away
@@ -129,10 +129,10 @@ class ObjectStore(Store):
             for _ in range(TRIES):
                 if self._wrote(name, row, present):
                     return Outcome.OK
-                present = self._table.known(name)
+                present = self._rows.cached(name)
                 if present is not None and not present.gone:
                     return Outcome.OK if present.nonce == row.nonce else Outcome.CONFLICT
-            raise StoreUnavailable(f"{self._objects.place}{name} changes all the time")
+            raise StoreUnavailable(f"{self._objects.location}{name} changes all the time")
 
         return add
 
@@ -144,10 +144,10 @@ class ObjectStore(Store):
                     return Outcome.CONFLICT
                 if self._wrote(name, row, present):
                     return Outcome.OK
-                present = self._table.known(name)
+                present = self._rows.cached(name)
                 if present is not None and present.nonce == row.nonce:
                     return Outcome.OK
-            raise StoreUnavailable(f"{self._objects.place}{name} changes all the time")
+            raise StoreUnavailable(f"{self._objects.location}{name} changes all the time")
 
         return swap
 
@@ -158,7 +158,7 @@ class ObjectStore(Store):
                 return Outcome.OK
             # A delete alone could come late and hit a row that was made anew.
             outcome = self._swapping(lease.version, tombstone(lease, uuid.uuid4().hex))(name)
-            left = self._table.known(name)
+            left = self._rows.cached(name)
             if outcome is Outcome.OK and left is not None:
                 self._objects.delete(name, left.tag)
             return outcome
@@ -167,10 +167,10 @@ class ObjectStore(Store):
 
     def _of_version(self, name: str, version: int) -> Stored | None:
         """The row as it is known, if it has that version; else as it is now."""
-        known = self._table.known(name)
+        known = self._rows.cached(name)
         if known is not None and known.row.version == version and not known.gone:
             return known
-        return self._table.read([name])[0]
+        return self._rows.read([name])[0]
 
     def _wrote(self, name: str, row: Stored, present: Stored | None) -> bool:
         """Whether the row was put in the place of the present one; if not, what is there now has been read."""
@@ -179,12 +179,12 @@ class ObjectStore(Store):
         except Changed:
             self._read_back(name)
             return False
-        self._table.wrote(name, Stored(row.row, row.body, row.nonce, tag))
+        self._rows.wrote(name, Stored(row.row, row.body, row.nonce, tag))
         return True
 
     def _read_back(self, name: str) -> None:
         try:
-            self._table.read([name])
+            self._rows.read([name])
         except StoreUnavailable as away:
             # What refused the write may have been an own earlier try of it.
             raise AnswerLost(str(away)) from away

@@ -7,14 +7,14 @@ session mode: statements are prepared once per connection.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, Self
+from typing import TYPE_CHECKING, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field
 
 from holdfast.config.secrets import Secret
 from holdfast.config.units import Port
 from holdfast.registry import Plugin, needing
-from holdfast.stores._sql_settings import SkipTableCreation, TablePrefix, Timeout, check_url
+from holdfast.stores._sql_settings import SqlServerOptions, Timeout
 
 if TYPE_CHECKING:
     from holdfast.stores.postgresql.store import PostgresqlStore
@@ -33,10 +33,8 @@ class PostgresqlTls(BaseModel):
     key: Path | None = Field(default=None, description="The key of that certificate.")
 
 
-class PostgresqlConfig(BaseModel):
+class PostgresqlConfig(SqlServerOptions):
     """Where the server is, who we are there, and how patient we are with it."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     url: Secret | None = Field(
         default=None,
@@ -45,22 +43,12 @@ class PostgresqlConfig(BaseModel):
     host: str = Field(default="localhost", description="Name or address; several, separated by commas, are tried.")
     port: Port = Field(default=5432, description="TCP port of the server.")
     database: str = Field(default="holdfast", description="Name of the database. Its encoding must be UTF8.")
-    user: str = Field(default="holdfast", description="Role to log in as.")
-    password: Secret | None = Field(default=None, description="Password of that role.")
     tls: PostgresqlTls = Field(default=PostgresqlTls(), description="How the connection is encrypted.")
-    table_prefix: TablePrefix = "holdfast_"
-    skip_table_creation: SkipTableCreation = False
-    connect_timeout: Timeout = Field("5s", validate_default=True, description="How long to wait for a connection.")
     statement_timeout: Timeout = Field(
         "10s",
         validate_default=True,
         description="How long the server may take for one statement, waiting for locks included.",
     )
-
-    @model_validator(mode="after")
-    def _one_way_to_name_the_server(self) -> Self:
-        check_url(self, self.url)
-        return self
 
 
 def build(config: PostgresqlConfig) -> PostgresqlStore:

@@ -13,12 +13,11 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from holdfast.leases.codec import Columns
-from holdfast.leases.lease import Lease, Status
+from holdfast.leases.lease import FINISHED, Lease, Status
 from holdfast.leases.query import Rank, claim_rank
 from holdfast.leases.store import ClaimRequest
 from holdfast.stores import _sql
 from holdfast.stores.postgresql.connection import PatientConnection
-from holdfast.stores.postgresql.head import Place
 from holdfast.stores.postgresql.statements import claim_id_of, lease_after_claim
 from holdfast.stores.postgresql.tables import seal_of
 
@@ -68,10 +67,10 @@ class Claimed(NamedTuple):
     """What one statement took, in order of claim, and where the queue of unassigned leases goes on."""
 
     leases: list[Lease]
-    head: Place | None
+    head: QueuePosition | None
 
 
-def claim(db: PatientConnection, text: str, request: ClaimRequest, after: Place | None) -> Claimed:
+def claim(db: PatientConnection, text: str, request: ClaimRequest, after: QueuePosition | None) -> Claimed:
     """Run a text of `ClaimTexts`."""
     timeout = request.ownership_timeout
     parameters = [
@@ -103,8 +102,67 @@ def _rank(row: _sql.Row, order: Sequence[Status]) -> tuple[int, Rank]:
     return (order.index(status), claim_rank(status, due_at, priority, ordinal, key))
 
 
-def _head(rows: Sequence[_sql.Row]) -> Place | None:
+def _head(rows: Sequence[_sql.Row]) -> QueuePosition | None:
     if not rows or rows[-1][0] != _UNASSIGNED:
         return None
     _, _, key, _, _, _, _, priority, ordinal, *_ = rows[-1]
-    return Place(priority, ordinal, key)
+    return QueuePosition(priority, ordinal, key)
+
+
+# --- the head of the queue -------------------------------------------------------------------------------------------
+# A claimed lease leaves a dead entry in the index, which stays there until the server vacuums the table. All of them
+# are at the head of the queue, and a claim that begins at the beginning walks over each of them: within a minute of
+# busy claiming it takes several times as long. So a process that has claimed many goes on behind the last one. A lease
+# that comes to lie before that position (handed back, due by now, its owner gone) is found when the whole queue is
+# searched: about once a second, and whenever nothing more is found.
+
+WORTH_REMEMBERING = 100
+"""So many claims leave enough behind to be worth avoiding. Below that, every claim looks at everything."""
+LOOK_EVERY, LOOK_EVERY_AT_LEAST = 1.0, 5.0
+TIME_FOR_LOOKING = 0.05
+"""Part of the time that a process may spend on looking at the whole queue."""
+
+
+class QueuePosition(NamedTuple):
+    """The position of a lease in the queue of unassigned ones."""
+
+    priority: int
+    ordinal: int
+    key: str
+
+    @property
+    def rank(self) -> Rank:
+        return claim_rank(_UNASSIGNED, None, *self)
+
+
+class Head:
+    """The head of the queue of one pipeline and run. Threads may share it: a wrong guess costs one search."""
+
+    def __init__(self) -> None:
+        self._last: QueuePosition | None = None
+        self._claimed = 0
+        self._look_at = 0.0
+
+    def position(self, now: float) -> QueuePosition | None:
+        """The position behind which to go on; None if the whole queue is to be searched."""
+        return self._last if now < self._look_at and self._claimed >= WORTH_REMEMBERING else None
+
+    def looked(self, number: int, last: QueuePosition | None, started: float, now: float) -> None:
+        """A search of the whole queue, begun at `started`, has taken so many leases; `last` is the last position."""
+        wait = min(max(LOOK_EVERY, (now - started) / TIME_FOR_LOOKING), LOOK_EVERY_AT_LEAST)
+        self._look_at = now + wait
+        self.went_on(number, last)
+
+    def went_on(self, number: int, last: QueuePosition | None) -> None:
+        """So many leases were taken behind the remembered position. Without `last` the next claim searches all."""
+        self._claimed += number
+        self._last = last
+
+    def written(self, lease: Lease) -> None:
+        """This process has written the row; if it can be claimed before the remembered position, search all next."""
+        if self._last is None or lease.status in FINISHED or lease.ownership.due_at is None:
+            return
+        order = lease.order
+        position = QueuePosition(order.priority, order.ordinal, lease.key)
+        if lease.status is not Status.UNASSIGNED or position.rank <= self._last.rank:
+            self._last = None

@@ -87,10 +87,10 @@ class Texts:
     @property
     def count(self) -> str:
         # In two halves, one for each index.
-        place = '"pipeline" = %(pipeline)s AND "run" = %(run)s'
+        of_run = '"pipeline" = %(pipeline)s AND "run" = %(run)s'
         return (
-            f'SELECT "status", count(*) FROM {self.table} WHERE {place} AND "status" <> \'UNASSIGNED\' GROUP BY 1 '
-            f"UNION ALL SELECT 'UNASSIGNED', count(*) FROM {self.table} WHERE {place} AND \"status\" = 'UNASSIGNED'"
+            f'SELECT "status", count(*) FROM {self.table} WHERE {of_run} AND "status" <> \'UNASSIGNED\' GROUP BY 1 '
+            f"UNION ALL SELECT 'UNASSIGNED', count(*) FROM {self.table} WHERE {of_run} AND \"status\" = 'UNASSIGNED'"
         )
 
 

@@ -22,7 +22,7 @@ from holdfast.leases.query import Query
 from holdfast.leases.store import ClaimingStore, ClaimRequest, Outcome, Snapshot, Swap
 from holdfast.stores import _sql
 from holdfast.stores.postgresql import PostgresqlConfig
-from holdfast.stores.postgresql.claims import ClaimTexts, claim
+from holdfast.stores.postgresql.claims import ClaimTexts, Head, claim
 from holdfast.stores.postgresql.connection import (
     CLASHES,
     READ_ONLY,
@@ -31,7 +31,6 @@ from holdfast.stores.postgresql.connection import (
     connections,
     server_name,
 )
-from holdfast.stores.postgresql.head import Head
 from holdfast.stores.postgresql.statements import Texts, arrays, lease_of, written
 from holdfast.stores.postgresql.tables import lease_table, prepare_tables, require_unicode, seal_of
 
@@ -49,7 +48,7 @@ class PostgresqlStore(ClaimingStore):
     def __init__(self, config: PostgresqlConfig, clock: str | None = None) -> None:
         """`clock` is SQL for the time in seconds, if it is not to be the server's."""
         self._config = config
-        self._place = server_name(config)
+        self._location = server_name(config)
         self._clock = clock or CLOCK
         self._texts = Texts(lease_table(config))
         self._claims = ClaimTexts(self._texts.table, self._clock, clock or STATEMENT_CLOCK)
@@ -122,7 +121,7 @@ class PostgresqlStore(ClaimingStore):
             return []
         head = self._heads[request.pipeline, request.run]
         started = time.monotonic()
-        after = head.place(started)
+        after = head.position(started)
         if after is not None:
             leases, last = self._run(lambda db: claim(db, self._claims.head, request, after), writing=True)
             head.went_on(len(leases), last)
@@ -149,7 +148,7 @@ class PostgresqlStore(ClaimingStore):
                 return []  # the next claim finds them
             raise
         if Outcome.UNKNOWN in outcomes:
-            raise AnswerLost(f"{self._place}: no answer to a claim")
+            raise AnswerLost(f"{self._location}: no answer to a claim")
         won = {lease.key: lease for lease, outcome in zip(taken, outcomes, strict=True) if outcome is Outcome.OK}
         return [won.get(row.key, row) for row in rows if row.unreadable is not None or row.key in won]
 
@@ -197,7 +196,7 @@ class PostgresqlStore(ClaimingStore):
                 if error.sqlstate == READ_ONLY:
                     db.close()  # the next connection finds the server that writes now
                 if error.sqlstate not in CLASHES or tries == TRIES:
-                    raise answered(self._place, error, writing=writing) from error
+                    raise answered(self._location, error, writing=writing) from error
             finally:
                 self._connections.give_back(db)
 
@@ -208,5 +207,5 @@ class PostgresqlStore(ClaimingStore):
             require_unicode(db, self._config)
             prepare_tables(db, self._config)
         except psycopg.Error as error:
-            raise answered(self._place, error, writing=False) from error
+            raise answered(self._location, error, writing=False) from error
         self._prepared = True

@@ -11,14 +11,14 @@ from collections.abc import Callable
 
 from holdfast.errors import Refused, SchemaMismatch, StoreUnavailable
 from holdfast.s3.client import Denied, Unable
-from holdfast.stores.object.objects import Changed, Objects
+from holdfast.stores.object.objects import Changed, TaggedObjects
 
 MARK = "store.json"
 VERSION = 1
 RACES, RACERS = 4, 4
 
 
-def open_place(objects: Objects, *, may_create: bool) -> None:
+def open_store(objects: TaggedObjects, *, may_create: bool) -> None:
     """See that the place holds a store of ours, or make one. Only who may create it also probes.
 
     Raises `Refused`, `SchemaMismatch`, `StoreError`, `StoreUnavailable`.
@@ -34,7 +34,7 @@ def open_place(objects: Objects, *, may_create: bool) -> None:
         raise
 
 
-def probe(objects: Objects) -> None:
+def probe(objects: TaggedObjects) -> None:
     """Raise `Refused` unless a write happens on its condition only, one after the other and side by side."""
     folder = f"probes/{uuid.uuid4().hex}"
     names = [f"{folder}-{number}" for number in range(RACES + 1)]
@@ -44,12 +44,12 @@ def probe(objects: Objects) -> None:
         objects.each(objects.discard, names)
     if not holds:
         raise Refused(
-            f"{objects.place} does not hold conditional writes (`If-Match` and `If-None-Match` on PUT, or locks of the "
-            "file system): two nodes could take one lease. Use a place that does, or a database as the store"
+            f"{objects.location} does not honour conditional writes (`If-Match` and `If-None-Match` on PUT, or file "
+            "locks): two nodes could take the same lease. Use storage that does, or a database, as the store"
         )
 
 
-def _holds_in_order(objects: Objects, name: str) -> bool:
+def _holds_in_order(objects: TaggedObjects, name: str) -> bool:
     if _wins(objects, name, b"too early", '"0123456789abcdef0123456789abcdef"'):
         return False
     first = _written(objects, name, b"first", None)
@@ -62,7 +62,7 @@ def _holds_in_order(objects: Objects, name: str) -> bool:
     return objects.read(name) == (b"second", second) and listed == second
 
 
-def _holds_in_races(objects: Objects, name: str) -> bool:
+def _holds_in_races(objects: TaggedObjects, name: str) -> bool:
     """Of several who make an object, and then of several who change it, one wins."""
     tag: str | None = None
     for lap in range(2):
@@ -76,15 +76,15 @@ def _holds_in_races(objects: Objects, name: str) -> bool:
     return True
 
 
-def _racer(objects: Objects, name: str, tag: str | None) -> Callable[[bytes], bool]:
+def _racer(objects: TaggedObjects, name: str, tag: str | None) -> Callable[[bytes], bool]:
     return lambda data: _wins(objects, name, data, tag)
 
 
-def _wins(objects: Objects, name: str, data: bytes, tag: str | None) -> bool:
+def _wins(objects: TaggedObjects, name: str, data: bytes, tag: str | None) -> bool:
     return _written(objects, name, data, tag) is not None
 
 
-def _written(objects: Objects, name: str, data: bytes, tag: str | None) -> str | None:
+def _written(objects: TaggedObjects, name: str, data: bytes, tag: str | None) -> str | None:
     """The tag of what was written; None if the condition did not hold. Raises `StoreUnavailable`."""
     try:
         return objects.write(name, data, tag)
@@ -94,19 +94,19 @@ def _written(objects: Objects, name: str, data: bytes, tag: str | None) -> str |
         return found.tag if found is not None and found.data == data else None
 
 
-def _check_mark(objects: Objects, *, may_create: bool) -> None:
+def _check_mark(objects: TaggedObjects, *, may_create: bool) -> None:
     found = objects.read(MARK)
     if found is None:
         if not may_create:
-            raise SchemaMismatch(f"there is no store in {objects.place}, and nothing is created here")
+            raise SchemaMismatch(f"there is no store in {objects.location}, and nothing is created here")
         mark = {"holdfast": "leases", "version": VERSION, "oldest": VERSION}
         _written(objects, MARK, json.dumps(mark).encode(), None)
         found = objects.read(MARK)
     oldest = _oldest(b"" if found is None else found.data)
     if oldest is None:
-        raise SchemaMismatch(f"{MARK} in {objects.place} is not that of a holdfast store")
+        raise SchemaMismatch(f"{MARK} in {objects.location} is not that of a holdfast store")
     if oldest > VERSION:
-        raise SchemaMismatch(f"the store in {objects.place} was made by a newer holdfast; update this one")
+        raise SchemaMismatch(f"the store in {objects.location} was made by a newer holdfast; update this one")
 
 
 def _oldest(data: bytes) -> int | None:

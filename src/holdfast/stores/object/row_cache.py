@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 
-from holdfast.stores.object.objects import Objects
+from holdfast.stores.object.objects import TaggedObjects
 from holdfast.stores.object.rows import LEASES, Stored, parsed
 
 READ_ANEW = ""
@@ -34,10 +34,10 @@ class _Listing:
         return {name: tag for name, tag in tags.items() if name.startswith(prefix)}
 
 
-class Table:
+class RowCache:
     """Shared by all threads of a process. Blocks on the objects, never on another thread's request."""
 
-    def __init__(self, objects: Objects, monotonic: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, objects: TaggedObjects, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._objects = objects
         self._monotonic = monotonic
         self._lock = threading.Lock()
@@ -46,7 +46,7 @@ class Table:
         self._listing: _Listing | None = None
         self._noted: dict[str, tuple[int, str]] = {}
 
-    def known(self, name: str) -> Stored | None:
+    def cached(self, name: str) -> Stored | None:
         """The row as it was when it was last read or written here; perhaps not as it is now. Does not block."""
         found = self._rows.get(name)
         return None if found is None else found[1]
@@ -55,7 +55,7 @@ class Table:
         """The rows below a folder; with `max_age`, as a listing of at most that age and our own writes tell."""
         tags = self._recent(max_age).below(prefix) if max_age > 0 else self._objects.tags(prefix)
         self.read([name for name, tag in tags.items() if self._tag_of(name) != tag])
-        rows = [self.known(name) for name in tags]
+        rows = [self.cached(name) for name in tags]
         return [row for row in rows if row is not None and not row.gone]
 
     def recently(self, names: Sequence[str], max_age: float) -> list[Stored | None]:
@@ -63,7 +63,7 @@ class Table:
         listing = self._recent(max_age)
         tags = {name: listing.folders.get(_folder(name), {}).get(name) for name in names}
         self.read([name for name, tag in tags.items() if tag is not None and self._tag_of(name) != tag])
-        rows = [None if tags[name] is None else self.known(name) for name in names]
+        rows = [None if tags[name] is None else self.cached(name) for name in names]
         return [None if row is None or row.gone else row for row in rows]
 
     def read(self, names: Sequence[str]) -> list[Stored | None]:
@@ -81,7 +81,7 @@ class Table:
             self._note_tag(name, next(self._moments), READ_ANEW)
 
     def _tag_of(self, name: str) -> str | None:
-        row = self.known(name)
+        row = self.cached(name)
         return None if row is None else row.tag
 
     def _read(self, name: str) -> Stored | None:

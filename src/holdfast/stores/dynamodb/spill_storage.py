@@ -23,7 +23,7 @@ HIDDEN = "_holdfast/receipts/"
 PATIENCE = 10.0
 
 
-class Place(Protocol):
+class SpillStorage(Protocol):
     """Objects by name. All calls block, may be repeated, and raise `Unavailable` when there is no answer."""
 
     def create(self, key: str, data: bytes) -> bool:
@@ -39,7 +39,7 @@ class Place(Protocol):
         ...
 
 
-class FolderPlace:
+class SpillFolder:
     """Files below a folder that all nodes reach, which must be there."""
 
     def __init__(self, root: str) -> None:
@@ -74,18 +74,18 @@ class FolderPlace:
             raise Unavailable(f"there is no folder {self._root}; make it, or mount it")
 
 
-def place_of(config: SpillConfig) -> Place:
+def storage_of(config: SpillConfig) -> SpillStorage:
     """The place that the settings name, not yet reached."""
     if not config.root.startswith(SCHEME):
-        return FolderPlace(config.root)
+        return SpillFolder(config.root)
     access, prefix = access_of(config.root, config.s3 or S3Reach(), PATIENCE)
     return S3Objects(client_of(access), prefix + HIDDEN)
 
 
-def check_place(place: Place, root: str) -> None:
+def check_storage(storage: SpillStorage, root: str) -> None:
     """Look once whether it lets us in. Raises `Refused`, or `StoreUnavailable` if it is away."""
     try:
-        next(iter(place.keys("")), None)
+        next(iter(storage.keys("")), None)
     except (Denied, Unable) as refused:
         raise Refused(f"spill {root}: {refused}; the store needs to list, get, put and delete objects there") from None
     except Unavailable as away:
@@ -93,7 +93,7 @@ def check_place(place: Place, root: str) -> None:
 
 
 @contextmanager
-def as_store(root: str) -> Iterator[None]:
+def store_errors(root: str) -> Iterator[None]:
     """Errors of the place in the words of a store: nothing was sent to the table."""
     try:
         yield
