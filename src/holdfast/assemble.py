@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from holdfast.audit.subject import Subject, subjects
+from holdfast.audit.sink import AuditedSink, audited_sinks
 from holdfast.config.digest import digest_of, parsing_of
 from holdfast.config.load import load
 from holdfast.config.models import PipelineSettings, Settings
@@ -118,17 +118,17 @@ def _with_root(named: NamedSink, root: str | None) -> NamedSink:
     return replace(named, use=replace(named.use, config=named.use.config.model_copy(update={"root": root})))
 
 
-def audited(settings: Settings, pipeline: str, registry: Registry | None = None) -> list[Subject]:
+def audited(settings: Settings, pipeline: str, registry: Registry | None = None) -> list[AuditedSink]:
     """Return the `files` sinks of a pipeline, for `holdfast.audit`. Raises `UsageError` if it has none."""
     found = list(
-        subjects(settings.pipelines[pipeline], settings.identifier(pipeline), registry or Registry.installed())
+        audited_sinks(settings.pipelines[pipeline], settings.identifier(pipeline), registry or Registry.installed())
     )
     if not found:
         raise UsageError(f"pipeline {pipeline!r} has no sink `files`, and no other kind can be audited")
     return found
 
 
-def with_redrives(pipeline: StoredPipeline, found: Sequence[Subject]) -> list[Subject]:
+def with_redrives(pipeline: StoredPipeline, found: Sequence[AuditedSink]) -> list[AuditedSink]:
     """Return the same sinks with the ids of the runs that redrove their dead letters."""
     configurations = {run.id: run.configuration for run in pipeline.runs().list()}
     redrives = {
@@ -137,12 +137,12 @@ def with_redrives(pipeline: StoredPipeline, found: Sequence[Subject]) -> list[Su
         if isinstance(configuration, dict) and configuration.get("kind") == "redrive"
     }
     return [
-        replace(subject, redrives=tuple(run for run, sink in redrives.items() if sink == subject.sink))
-        for subject in found
+        replace(audited, redrives=tuple(run for run, sink in redrives.items() if sink == audited.sink))
+        for audited in found
     ]
 
 
-def audited_run(pipeline: StoredPipeline, run_id: str) -> list[Subject]:
+def audited_run(pipeline: StoredPipeline, run_id: str) -> list[AuditedSink]:
     """Return the roots that a rewind or backfill has written; several such runs may share them."""
     configurations = {run.id: run.configuration or {} for run in pipeline.runs().list()}
     configuration = configurations.get(run_id, {})
@@ -152,7 +152,7 @@ def audited_run(pipeline: StoredPipeline, run_id: str) -> list[Subject]:
         )
     sharing = tuple(run for run, other in configurations.items() if other.get("roots") == configuration["roots"])
     found = audited(pipeline.with_roots(configuration["roots"]).settings, pipeline.name)
-    return [replace(subject, runs=sharing, generation=configuration["generation"]) for subject in found]
+    return [replace(audited, runs=sharing, generation=configuration["generation"]) for audited in found]
 
 
 def source_coordinator(

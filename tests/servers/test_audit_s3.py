@@ -9,8 +9,8 @@ import pytest
 
 from holdfast.audit.locate import locate_offset
 from holdfast.audit.proof import PartitionProof
-from holdfast.audit.s3 import S3Prefix
-from holdfast.audit.subject import Subject
+from holdfast.audit.roots import S3Root
+from holdfast.audit.sink import AuditedSink
 from holdfast.audit.verify import verify
 from holdfast.buckets.root import S3Options
 from holdfast.config.secrets import Secret
@@ -42,7 +42,7 @@ class OnS3:
     def delete(self, key: str) -> None:
         self._client.delete_object(Bucket=BUCKET, Key=f"{self.prefix}/{key}")
 
-    def subject(self, bucket: str = BUCKET, secret: str = SECRET_KEY) -> Subject:
+    def audited(self, bucket: str = BUCKET, secret: str = SECRET_KEY) -> AuditedSink:
         options = S3Options(
             endpoint_url=self._server.endpoint,
             region=REGION,
@@ -50,13 +50,13 @@ class OnS3:
             secret_access_key=Secret(secret),
             path_style=True,
         )
-        by_hand = self.archive.subject()
-        return Subject(
-            by_hand.pipeline, by_hand.sink, S3Prefix(f"s3://{bucket}/{self.prefix}", options), by_hand.format_of
+        by_hand = self.archive.audited()
+        return AuditedSink(
+            by_hand.pipeline, by_hand.sink, S3Root(f"s3://{bucket}/{self.prefix}", options), by_hand.format_of
         )
 
     def doubts(self, *, deep: bool = False) -> list[str]:
-        proofs = verify(self.subject(), self.archive.store, deep=deep)
+        proofs = verify(self.audited(), self.archive.store, deep=deep)
         return [sentence for proof in proofs for sentence in proof.doubts.sentences()]
 
 
@@ -77,7 +77,7 @@ def on_s3(bucket: S3Server, tmp_path: Path) -> OnS3:
 
 
 def test_a_root_on_s3_is_proven_by_the_offsets_in_its_files(on_s3: OnS3) -> None:
-    proof, root = verify(on_s3.subject(), on_s3.archive.store, deep=True)
+    proof, root = verify(on_s3.audited(), on_s3.archive.store, deep=True)
     assert isinstance(proof, PartitionProof)
     assert (proof.verdict, proof.exact, root.verdict) == ("proven", True, "proven")
     assert (proof.files, proof.rows, proof.dead_letters, proof.absent) == (7, 52, 1, 7)
@@ -100,11 +100,11 @@ def test_what_is_missing_or_changed_is_a_doubt(on_s3: OnS3) -> None:
 
 
 def test_a_message_is_found(on_s3: OnS3) -> None:
-    (found,) = locate_offset(on_s3.subject(), on_s3.archive.store, "orders", "0", 34)
+    (found,) = locate_offset(on_s3.audited(), on_s3.archive.store, "orders", "0", 34)
     assert found.file == "orders/1_0_00000000000000000030.parquet"
 
 
 def test_a_bucket_that_is_not_there_or_lets_nobody_in_cannot_be_reached(on_s3: OnS3) -> None:
-    for subject in (on_s3.subject(bucket="missing"), on_s3.subject(secret="wrong-secret")):
+    for audited in (on_s3.audited(bucket="missing"), on_s3.audited(secret="wrong-secret")):
         with pytest.raises(Unavailable, match="cannot read s3://"):
-            list(verify(subject, on_s3.archive.store))
+            list(verify(audited, on_s3.archive.store))

@@ -1,5 +1,5 @@
-"""Proof that what is visible is what was committed: reads store, manifests and files, and changes nothing.
+"""Proves that the visible files are what was committed: reads store, manifests and files, and changes nothing.
 
-Written anew from what the documents say of names and manifests. It shares no code with the writer but the format
-readers, so that a mistake of the writer is not repeated here; an import contract checks that.
+It is written from the documentation of names and manifests and shares no code with the writer except the format
+readers, so that it does not repeat a mistake of the writer. An import contract checks that.
 """

@@ -1,6 +1,6 @@
-"""The chain of a partition's manifests: whether they follow one another, and what they cover together. Pure.
+"""The chain of a partition's manifests: whether they are contiguous, and what they cover. Pure.
 
-Positions are compared as they are; where they are offsets, the numbers are used to say what is missing or doubled.
+Positions are compared for equality; if they are offsets, the numbers show what is missing or duplicated.
 """
 
 from __future__ import annotations
@@ -9,13 +9,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from holdfast.audit.documents import Manifest, Plan, Share, offset_of
 from holdfast.audit.proof import PartitionProof
-from holdfast.audit.witness import Plan, Share, Told, offset_of
 
 
 @dataclass(slots=True)
 class Span:
-    """What one commit contributes."""
+    """What one commit contributes to the proof."""
 
     sequence: int
     start: Any
@@ -27,10 +27,10 @@ class Span:
     share: Share | None = None
     absent: int | None = None
     moved: int = 0
-    """Files of it that a plan has moved away."""
+    """Files of the commit that a plan has moved away."""
     moved_rows: int = 0
     moved_letters: int = 0
-    """What those hold."""
+    """Rows and dead letters in the moved files."""
     exact: bool = True
 
     @property
@@ -39,7 +39,7 @@ class Span:
 
     @property
     def records(self) -> int:
-        """Rows and dead letters of the batch, also those that were not for this sink."""
+        """Rows and dead letters of the batch, including those routed to other sinks only."""
         return self.rows + self.dead_letters if self.share is None else self.share.of
 
     @property
@@ -49,7 +49,7 @@ class Span:
 
 
 class Chain:
-    """Takes the commits of one partition in order, and adds to its proof."""
+    """Checks the commits of one partition in order, and adds to its proof."""
 
     def __init__(self, proof: PartitionProof, plans: Sequence[Plan] = ()) -> None:
         self._proof = proof
@@ -57,42 +57,47 @@ class Chain:
         self._waiting = list(plans)
         self._spans: list[Span] = []
         self._exact: bool | None = None
-        self.last: Told | None = None
+        self.last: Manifest | None = None
         self.records = 0
-        """Rows and dead letters of all commits that ever were, also those that were not for this sink."""
+        """Rows and dead letters of all commits, including replaced ones and those routed to other sinks only."""
 
     def missing(self, sequence: int) -> None:
-        """There is no manifest of that number, and later ones may follow."""
+        """Note that this manifest is missing; later ones may follow."""
         self._proof.doubts.add(f"manifest {sequence} is missing")
 
-    def add(self, told: Told, span: Span) -> None:
-        """The next commit; `span` is what its files were found to hold."""
+    def add(self, manifest: Manifest, span: Span) -> None:
+        """Add the next commit; `span` is what its files were found to hold."""
         if self.last is None:
-            self._proof.start = told.start
+            self._proof.start = manifest.start
         else:
-            self._follows(self.last, told)
+            self._follows(self.last, manifest)
         width = span.width
         if width is not None and width < 0:
-            self._proof.doubts.add(f"manifest {told.sequence} ends before it begins: {told.start} to {told.end}")
-        self._proof.end = told.end
+            self._proof.doubts.add(
+                f"manifest {manifest.sequence} ends before it begins: {manifest.start} to {manifest.end}"
+            )
+        self._proof.end = manifest.end
         self._spans.append(span)
         self.records += span.records
-        self.last = told
+        self.last = manifest
         if not self._plans:
             self._proof.replaced += span.moved
             self._settle()
 
-    def _follows(self, before: Told, told: Told) -> None:
+    def _follows(self, before: Manifest, manifest: Manifest) -> None:
         doubts = self._proof.doubts
-        if told.generation < before.generation:
-            doubts.add(f"manifest {told.sequence} is of generation {told.generation}, after {before.generation}")
-        if told.incarnation != before.incarnation:
-            doubts.add(f"manifest {told.sequence} is of another incarnation of the source: {told.incarnation!r}")
-        if told.start != before.end and not self.step_back(told.start):
-            doubts.add(_break(before, told))
+        if manifest.generation < before.generation:
+            doubts.add(
+                f"manifest {manifest.sequence} has generation {manifest.generation}, "
+                f"after generation {before.generation}"
+            )
+        if manifest.incarnation != before.incarnation:
+            doubts.add(f"manifest {manifest.sequence} has another incarnation of the source: {manifest.incarnation!r}")
+        if manifest.start != before.end and not self.step_back(manifest.start):
+            doubts.add(_break(before, manifest))
 
     def step_back(self, start: Any) -> bool:
-        """Whether a plan explains that work began anew at `start`; then what it replaced counts no more."""
+        """Return whether plans explain that reading went back to `start`; replaced commits then no longer count."""
         path = self._path_back(offset_of(start))
         for plan in path:
             self._waiting.remove(plan)
@@ -103,11 +108,11 @@ class Chain:
         return bool(path)
 
     def _path_back(self, start: int | None) -> list[Plan]:
-        """Plans that lead from the end of the chain back to `start`, one after the other; none if they do not."""
+        """Return the plans that lead from the end of the chain back to `start` in steps; empty if they do not."""
         at, path = None if self.last is None else offset_of(self.last.end), list[Plan]()
         while at is not None and start is not None and at > start:
             left = (plan for plan in self._waiting if plan not in path)
-            plan = next((one for one in left if one.end == at and one.start >= start), None)
+            plan = next((candidate for candidate in left if candidate.end == at and candidate.start >= start), None)
             if plan is None:
                 return []
             path.append(plan)
@@ -120,14 +125,14 @@ class Chain:
             self._proof.doubts.add(f"plan {plan.id} begins at {plan.start}, in the middle of commit {span.sequence}")
         if span.files > span.moved:
             self._proof.doubts.add(
-                f"{span.files - span.moved} files of commit {span.sequence} are still in their place, although plan "
+                f"{span.files - span.moved} files of commit {span.sequence} were not moved, although plan "
                 f"{plan.id} replaces them"
             )
 
     def close(self, under_way: str | None = None) -> None:
-        """No more commits come: whatever was moved away must have been written again, or be told.
+        """Finish after the last commit: moved files that were not written again are reported.
 
-        `under_way` is the plan that is being carried out, as the store says.
+        `under_way` is the plan that is being carried out, according to the store.
         """
         for span in self._spans:
             if span.moved:
@@ -137,14 +142,14 @@ class Chain:
 
     def _moved(self, span: Span, under_way: str | None) -> None:
         self._proof.replaced += span.moved
-        sentence = f"{span.moved} files of commit {span.sequence} were moved away and are not written again yet"
+        sentence = f"{span.moved} files of commit {span.sequence} were moved away and have not been written again yet"
         if all(plan.done and plan.id != under_way for plan in self._plans):
             self._proof.doubts.add(sentence)
         else:
-            self._proof.notes.add(f"{sentence}: a plan is under way, and readers see a hole meanwhile")
+            self._proof.notes.add(f"{sentence}: a plan is under way, and readers see a gap meanwhile")
 
     def _settle(self) -> None:
-        """Count what is certain to stay."""
+        """Count the commits that no plan replaces."""
         proof = self._proof
         for span in self._spans:
             proof.commits += 1
@@ -161,12 +166,12 @@ class Chain:
         self._spans.clear()
 
 
-def _break(before: Told, told: Told) -> str:
-    """In words what is wrong between two commits."""
-    end, start = offset_of(before.end), offset_of(told.start)
-    between = f"between manifests {before.sequence} and {told.sequence}"
+def _break(before: Manifest, manifest: Manifest) -> str:
+    """Return what is wrong between two commits, as a message."""
+    end, start = offset_of(before.end), offset_of(manifest.start)
+    between = f"between manifests {before.sequence} and {manifest.sequence}"
     if end is None or start is None:
-        return f"positions do not meet {between}: {before.end} and {told.start}"
+        return f"positions do not meet {between}: {before.end} and {manifest.start}"
     if start > end:
         return f"offsets {end} to {start - 1} are in no manifest, {between}"
     return f"offsets {start} to {end - 1} are in two commits, {between}"

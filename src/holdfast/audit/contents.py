@@ -1,4 +1,4 @@
-"""What is in a file: its digest, its rows, and where the format keeps them the offsets of its records."""
+"""The contents of a file: its digest, its rows, and the offsets of its records if the format keeps them."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from holdfast.audit.place import Place
-from holdfast.audit.witness import ToldFile
+from holdfast.audit.documents import ManifestFile
+from holdfast.audit.roots import Root
 from holdfast.errors import HoldfastError
 
 if TYPE_CHECKING:
@@ -28,19 +28,21 @@ class Contents:
     rows: int | None = None
     """None if it was not decoded."""
     offsets: Any = None
-    """numpy array of int64, one for each row, in the order of the file; None if they cannot be told."""
+    """numpy array of int64, one for each row, in the order of the file; None if the format keeps no offsets."""
     trouble: str | None = None
     """Why it could not be decoded."""
     foreign: bool = False
-    """It is not in the format that the settings name today."""
+    """It is not in the format of the current settings."""
 
 
-def look_into(place: Place, file: ToldFile, at: str, chosen: Format, others: Sequence[Format] = ()) -> Contents | None:
-    """Read the file, which is at the key `at`; None if it is not there.
+def read_contents(
+    root: Root, file: ManifestFile, at: str, chosen: Format, others: Sequence[Format] = ()
+) -> Contents | None:
+    """Read the file at the key `at`; None if it does not exist.
 
-    `others` are tried if by the chosen format it does not have the rows that its manifest says.
+    `others` are tried if the file does not have the rows of its manifest in the chosen format.
     """
-    data = place.open(at)
+    data = root.open(at)
     if data is None:
         return None
     with data:
@@ -51,14 +53,14 @@ def look_into(place: Place, file: ToldFile, at: str, chosen: Format, others: Seq
         if is_named_for(file, chosen):
             found = _read(data, sha256, partial(_decoded, chosen))
         for other in others if found.rows != file.rows else ():
-            again = _read(data, sha256, partial(_decoded, other))
-            if again.rows == file.rows:
-                return again
+            decoded = _read(data, sha256, partial(_decoded, other))
+            if decoded.rows == file.rows:
+                return decoded
         return found
 
 
-def is_named_for(file: ToldFile, form: Format) -> bool:
-    """Whether the file's name ends as the format's files do."""
+def is_named_for(file: ManifestFile, form: Format) -> bool:
+    """Return whether the file's name has the format's extension."""
     return file.key.endswith(f".{form.extension}")
 
 
@@ -67,14 +69,14 @@ def _read(data: BinaryIO, sha256: str, decode: Callable[[BinaryIO, str], Content
     try:
         return decode(data, sha256)
     except (HoldfastError, OSError):
-        raise  # of the place, and not of the bytes
-    except Exception as wrong:  # noqa: BLE001 - whatever a reader makes of such bytes, it could not read them
+        raise  # the root failed, not the decoding
+    except Exception as wrong:  # noqa: BLE001 - a reader may fail in any way on such bytes
         return Contents(sha256, trouble=str(wrong) if isinstance(wrong, ValueError) else repr(wrong))
 
 
-def offsets_in(place: Place, file: ToldFile, at: str, chosen: Format) -> Any:
-    """The offsets of a file's rows as a numpy array; None if they cannot be told, or the file is not there."""
-    found = look_into(place, file, at, chosen)
+def offsets_in(root: Root, file: ManifestFile, at: str, chosen: Format) -> Any:
+    """Return the offsets of a file's rows as a numpy array; None if they are not kept or there is no file."""
+    found = read_contents(root, file, at, chosen)
     return None if found is None else found.offsets
 
 
@@ -96,24 +98,24 @@ def _origin(line: bytes) -> int:
     try:
         return int(json.loads(line)["origin"]["item"])
     except (KeyError, TypeError) as wrong:
-        raise ValueError(f"a dead letter does not tell its origin: {wrong!r}") from wrong
+        raise ValueError(f"a dead letter has no origin: {wrong!r}") from wrong
 
 
 def _decoded(chosen: Format, data: BinaryIO, sha256: str) -> Contents:
     import numpy as np
 
-    rows, parts, told = 0, [], True
+    rows, parts, has_offsets = 0, [], True
     for batch in chosen.read(data):
         rows += batch.num_rows
-        # A parsed column may be called offset, too: only with all that the format keeps it is Kafka's.
-        told = told and OFFSET in chosen.keeps and chosen.keeps <= set(batch.schema.names)
-        if told:
+        # A parsed column may be called offset too: it is Kafka's only if all columns of the format are there.
+        has_offsets = has_offsets and OFFSET in chosen.keeps and chosen.keeps <= set(batch.schema.names)
+        if has_offsets:
             parts.append(np.asarray(batch.column(OFFSET), np.int64))
-    return Contents(sha256, rows, np.concatenate(parts) if told and parts else None)
+    return Contents(sha256, rows, np.concatenate(parts) if has_offsets and parts else None)
 
 
-def doubled(offsets: Any) -> Iterator[int]:
-    """Values that an array has more than once."""
+def duplicates(offsets: Any) -> Iterator[int]:
+    """Yield the values that occur more than once in an array."""
     import numpy as np
 
     values, times = np.unique(offsets, return_counts=True)

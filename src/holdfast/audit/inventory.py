@@ -1,7 +1,7 @@
-"""What a listing has found, and which of it manifests have named. Kept on disk, so that millions of files fit.
+"""The listing of a root, and which files manifests have named. Kept on disk, so that millions of files fit.
 
-The listing is made before any row or manifest is read. A file becomes visible only after its manifest, so whatever it
-holds has a manifest by the time these are read, although the pipeline goes on meanwhile.
+The listing is made before any row or manifest is read. A file becomes visible only after its manifest, so every listed
+file has a manifest by the time manifests are read, even though the pipeline keeps running.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple, Self
 
-from holdfast.audit.place import OURS, Listed
+from holdfast.audit.roots import OURS, Listed
 
 COMMITS = f"{OURS}commits/"
 REPLACED = f"{OURS}replaced/"
@@ -22,20 +22,20 @@ _CHUNK = 10_000
 _DEPTH = 3
 """Parts of a manifest's key below `commits/`: stream, label, name."""
 _AFTER_SLASH = "0"
-"""The character behind `/`: ends a range of keys below a folder."""
+"""The character after `/`: it ends the range of keys below a folder."""
 
 
 class Claim(NamedTuple):
-    """What is known of a key that a manifest names."""
+    """A key that a manifest names."""
 
     size: int | None
-    """None if the listing does not have it."""
+    """None if the listing does not have the key."""
     times: int
-    """How often it was named, this time included."""
+    """How often the key was named, including this time."""
 
 
 class Inventory:
-    """Keys with size and how often they were named. For one thread; closing it forgets all."""
+    """Keys with their size and how often they were named. For one thread; closing deletes it."""
 
     def __init__(self) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="holdfast-audit-")
@@ -49,8 +49,8 @@ class Inventory:
         self.number = 0
 
     def fill(self, listing: Iterable[Listed]) -> None:
-        """Take over a whole listing. Raises what the listing raises."""
-        rows = ((_stored(one.key), one.size) for one in listing)
+        """Store a whole listing. Raises what the listing raises."""
+        rows = ((_stored(listed.key), listed.size) for listed in listing)
         while chunk := list(islice(rows, _CHUNK)):
             self._db.execute("BEGIN")
             self._db.executemany("INSERT OR REPLACE INTO listed VALUES (?, ?, 0)", chunk)
@@ -65,7 +65,7 @@ class Inventory:
         self._folder.cleanup()
 
     def size(self, key: str) -> int | None:
-        """Bytes of a listed object, without naming it."""
+        """Return the size of a listed object, without counting it as named."""
         found = self._db.execute("SELECT size FROM listed WHERE key = ?", (_stored(key),)).fetchone()
         return None if found is None else found[0]
 
@@ -79,19 +79,19 @@ class Inventory:
         return Claim(*row)
 
     def commit_folders(self) -> Iterator[tuple[str, int]]:
-        """Folders with manifests, in order, each with the highest sequence number in it."""
+        """Yield folders with manifests, in order, each with its highest sequence number."""
         after = COMMITS
         while (key := self._first(after, COMMITS[:-1] + _AFTER_SLASH)) is not None:
             parts = key.removeprefix(COMMITS).split("/")
             if len(parts) < _DEPTH:
-                after = key + "\0"  # no manifest; told at the end, because nothing names it
+                after = key + "\0"  # not a manifest; reported at the end, because nothing names it
                 continue
             folder = COMMITS + "/".join(parts[: _DEPTH - 1])
             yield folder, self._highest(folder)
             after = folder + _AFTER_SLASH
 
     def below(self, prefix: str) -> Iterator[str]:
-        """Listed keys below a folder, in order."""
+        """Yield listed keys below a folder, in order."""
         after, end = prefix, prefix[:-1] + _AFTER_SLASH
         while (key := self._first(after, end)) is not None:
             yield key
@@ -101,12 +101,12 @@ class Inventory:
         """Remember that this partition has manifests."""
         self._db.execute("INSERT OR IGNORE INTO partitions VALUES (?)", (key,))
 
-    def knows_partition(self, key: str) -> bool:
-        """Whether it was noted."""
+    def has_partition(self, key: str) -> bool:
+        """Return whether the partition was noted."""
         return self._db.execute("SELECT 1 FROM partitions WHERE key = ?", (key,)).fetchone() is not None
 
     def unnamed(self) -> Iterator[str]:
-        """Listed keys that nothing has named, in order."""
+        """Yield listed keys that nothing has named, in order."""
         for (key,) in self._db.execute("SELECT key FROM listed WHERE named = 0 ORDER BY key"):
             yield _shown(key)
 
@@ -118,7 +118,7 @@ class Inventory:
         return None if found is None else _shown(found[0])
 
     def _highest(self, folder: str) -> int:
-        """Manifests have 20 digits, so that the last in order is the highest."""
+        """Return the highest sequence: names have 20 digits, so the last in order is the highest."""
         keys = self._db.execute(
             "SELECT key FROM listed WHERE key >= ? AND key < ? AND size IS NOT NULL ORDER BY key DESC",
             (_stored(f"{folder}/"), _stored(folder + _AFTER_SLASH)),
@@ -128,7 +128,7 @@ class Inventory:
 
 
 def _sequence(name: str) -> int | None:
-    """The number in a manifest's name; None if it is no such name."""
+    """Return the number in a manifest's name; None for other names."""
     digits, _, extension = name.partition(".")
     return int(digits) if len(digits) == 20 and digits.isdecimal() and extension == "json" else None
 

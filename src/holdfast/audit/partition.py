@@ -1,4 +1,4 @@
-"""One partition: its row in the store against its manifests, one after the other."""
+"""Audits one partition: compares its row in the store with its manifests, one after the other."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor
 from typing import TYPE_CHECKING
 
-from holdfast.audit.ahead import ahead
 from holdfast.audit.chain import Chain
 from holdfast.audit.commits import CommitAudit
+from holdfast.audit.documents import Manifest, Plan, Receipt, Unreadable, offset_of, read_manifest, read_receipt
 from holdfast.audit.inventory import Inventory
 from holdfast.audit.proof import PartitionProof
-from holdfast.audit.subject import Subject
-from holdfast.audit.witness import Plan, Receipt, Told, Unreadable, offset_of, read_manifest, read_receipt
+from holdfast.audit.roots import read_ahead
+from holdfast.audit.sink import AuditedSink
 from holdfast.leases.transitions import set_aside_for
 
 if TYPE_CHECKING:
@@ -20,15 +20,15 @@ if TYPE_CHECKING:
 
 
 def manifest_at(folder: str, sequence: int) -> str:
-    """The key of a manifest."""
+    """Return the key of a manifest."""
     return f"{folder}/{sequence:020d}.json"
 
 
 class PartitionAudit:
-    """Proves one partition, or doubts it. `first` is what its first readable manifest says."""
+    """Proves one partition, or doubts it."""
 
-    def __init__(self, subject: Subject, inventory: Inventory, pool: Executor, *, deep: bool) -> None:
-        self._subject = subject
+    def __init__(self, audited: AuditedSink, inventory: Inventory, pool: Executor, *, deep: bool) -> None:
+        self._audited = audited
         self._inventory = inventory
         self._pool = pool
         self._deep = deep
@@ -36,43 +36,43 @@ class PartitionAudit:
     def prove(
         self, folder: str | None, listed: int, key: str, row: Lease | None, plans: Sequence[Plan]
     ) -> PartitionProof:
-        """The proof of the partition whose manifests are in the folder; the listing has them up to `listed`."""
-        proof = PartitionProof(self._subject.sink, key, status=None if row is None else row.status.value)
-        # Only the live pipeline writes a range again; its own chain tells whether it has.
-        chain = Chain(proof, plans if self._subject.offsets else ())
-        commits = CommitAudit(self._subject, self._inventory, proof, plans, self._pool if self._deep else None)
+        """Return the proof of the partition whose manifests are in the folder; the listing has them up to `listed`."""
+        proof = PartitionProof(self._audited.sink, key, status=None if row is None else row.status.value)
+        # Only the live pipeline writes a range again; its own chain shows whether it has.
+        chain = Chain(proof, plans if self._audited.offsets else ())
+        commits = CommitAudit(self._audited, self._inventory, proof, plans, self._pool if self._deep else None)
         last = listed if row is None or row.unreadable is not None else row.commit.sequence
         pending = row is not None and row.commit.receipts is not None
-        for sequence, told in self._manifests(folder, range(1, last + 1), proof):
+        for sequence, manifest in self._manifests(folder, range(1, last + 1), proof):
             publishing = pending and sequence == last
-            if told is None:
+            if manifest is None:
                 if not publishing:
                     chain.missing(sequence)
                 continue
-            self._belongs(proof, key, sequence, told)
-            chain.add(told, commits.check(told, publishing=publishing))
+            self._belongs(proof, key, sequence, manifest)
+            chain.add(manifest, commits.check(manifest, publishing=publishing))
         self._forgotten(folder, range(last + 1, listed + 1), proof, commits)
         self._against_row(proof, chain, row)
         chain.close(under_way=_plan_under_way(row))
         return proof
 
     def _forgotten(self, folder: str | None, sequences: range, proof: PartitionProof, commits: CommitAudit) -> None:
-        """Commits that the store has lost: their files are looked at and named, and count for nothing."""
-        known = sequences.start - 1
-        for sequence, told in self._manifests(folder, sequences, proof):
-            if told is not None:
-                proof.doubts.add(f"the store is behind: it knows {known} commits, and there is manifest {sequence}")
-                commits.check(told, publishing=False)
+        """Check commits that the store has lost: their files count as named, but not for the proof."""
+        last = sequences.start - 1
+        for sequence, manifest in self._manifests(folder, sequences, proof):
+            if manifest is not None:
+                proof.doubts.add(f"the store is behind: it has {last} commits, and there is manifest {sequence}")
+                commits.check(manifest, publishing=False)
 
     def _manifests(
         self, folder: str | None, sequences: range, proof: PartitionProof
-    ) -> Iterator[tuple[int, Told | None]]:
-        """Each by its number, None for one that is not there; without a folder none is."""
+    ) -> Iterator[tuple[int, Manifest | None]]:
+        """Yield each manifest with its number; None for one that does not exist, or without a folder."""
         if folder is None:
             yield from ((sequence, None) for sequence in sequences)
             return
         keys = (manifest_at(folder, sequence) for sequence in sequences)
-        for sequence, data in zip(sequences, ahead(self._pool, self._subject.place.read, keys), strict=True):
+        for sequence, data in zip(sequences, read_ahead(self._pool, self._audited.root.read, keys), strict=True):
             self._inventory.claim(manifest_at(folder, sequence))
             if data is None:
                 yield sequence, None
@@ -82,20 +82,20 @@ class PartitionAudit:
             except Unreadable as wrong:
                 proof.doubts.add(f"manifest {sequence} cannot be read: {wrong}")
 
-    def _belongs(self, proof: PartitionProof, key: str, sequence: int, told: Told) -> None:
-        proof.stream, proof.label = proof.stream or told.stream, proof.label or told.label
-        said = (told.sequence, told.pipeline, told.key, told.stream, told.label)
-        if said != (sequence, self._subject.pipeline, key, proof.stream, proof.label):
+    def _belongs(self, proof: PartitionProof, key: str, sequence: int, manifest: Manifest) -> None:
+        proof.stream, proof.label = proof.stream or manifest.stream, proof.label or manifest.label
+        stated = (manifest.sequence, manifest.pipeline, manifest.key, manifest.stream, manifest.label)
+        if stated != (sequence, self._audited.pipeline, key, proof.stream, proof.label):
             proof.doubts.add(
-                f"manifest {sequence} says that it is manifest {told.sequence} of {told.stream} {told.label}, "
-                f"partition {told.key!r} of pipeline {told.pipeline!r}"
+                f"manifest {sequence} says that it is manifest {manifest.sequence} of {manifest.stream} "
+                f"{manifest.label}, partition {manifest.key!r} of pipeline {manifest.pipeline!r}"
             )
 
     # --- against the row ---------------------------------------------------------------------------------------
 
     def _against_row(self, proof: PartitionProof, chain: Chain, row: Lease | None) -> None:
         if row is None:
-            proof.doubts.add("the store has no row of this partition")
+            proof.doubts.add("the store has no row for this partition")
         elif row.unreadable is not None:
             proof.doubts.add("the row in the store cannot be read")
         else:
@@ -131,15 +131,15 @@ class PartitionAudit:
         if row.commit.receipts is None:
             return None
         try:
-            return read_receipt(row.commit.receipts[self._subject.sink])
+            return read_receipt(row.commit.receipts[self._audited.sink])
         except KeyError:
-            proof.doubts.add(f"commit {row.commit.sequence} waits, and has no receipt of this sink")
+            proof.doubts.add(f"commit {row.commit.sequence} is not published, and has no receipt of this sink")
         except Unreadable as wrong:
             proof.doubts.add(f"the receipt of commit {row.commit.sequence} cannot be read: {wrong}")
         return None
 
     def _not_yet_visible(self, proof: PartitionProof, chain: Chain, row: Lease, receipt: Receipt) -> None:
-        """The last commit has no manifest yet: the receipt must explain the position."""
+        """Check a last commit without a manifest: its receipt must explain the position."""
         position = row.progress.position
         proof.start = receipt.start if chain.last is None else proof.start
         if receipt.end != position:
@@ -151,10 +151,10 @@ class PartitionAudit:
         proof.end = proof.start if chain.last is None else proof.end
         self._counts(proof, chain, row, waiting=receipt.rows)
 
-    def _same_end(self, proof: PartitionProof, chain: Chain, row: Lease, last: Told) -> None:
+    def _same_end(self, proof: PartitionProof, chain: Chain, row: Lease, last: Manifest) -> None:
         purged = row.status.value == "COMPLETED" and row.progress.position is None
         if purged:
-            proof.notes.add("its row was purged: the position is not known any more")
+            proof.notes.add("its row was purged: the position is no longer known")
         elif row.progress.position != last.end and not chain.step_back(row.progress.position):
             position, end = offset_of(row.progress.position), offset_of(last.end)
             where = "" if position is None or end is None else "ahead of " if position > end else "behind "
@@ -163,16 +163,16 @@ class PartitionAudit:
                 f"{_shown(last.end)}"
             )
         if row.commit.commit_id and row.commit.commit_id != last.commit_id:
-            proof.doubts.add(f"manifest {last.sequence} is of another commit than the store's: {last.commit_id}")
+            proof.doubts.add(f"manifest {last.sequence} belongs to another commit than the store's: {last.commit_id}")
 
     def _counts(self, proof: PartitionProof, chain: Chain, row: Lease, waiting: int = 0) -> None:
-        """The store counted rows as they were staged, apart from the files' own counts; also those of other sinks."""
+        """Compare with the rows that the store counted independently as they were staged, for all sinks."""
         counted = row.progress.counts.processed - waiting
-        known = row.history.created_at is not None
-        if known and not proof.doubts.number and counted != chain.records:
-            proof.doubts.add(f"the store has counted {counted} rows, and the manifests tell of {chain.records}")
+        has_counts = row.history.created_at is not None
+        if has_counts and not proof.doubts.number and counted != chain.records:
+            proof.doubts.add(f"the store has counted {counted} rows, and the manifests have {chain.records}")
 
-    def _origins(self, proof: PartitionProof, row: Lease, last: Told | None) -> None:
+    def _origins(self, proof: PartitionProof, row: Lease, last: Manifest | None) -> None:
         if last is None:
             return
         if row.commit.incarnation != last.incarnation:
@@ -182,7 +182,7 @@ class PartitionAudit:
 
 
 def _plan_under_way(row: Lease | None) -> str | None:
-    """Of a partition that was set aside until its files are moved away."""
+    """Return the id of the plan for which the partition was set aside."""
     why = None if row is None else set_aside_for(row)
     return why.get("plan") if isinstance(why, dict) else None
 

@@ -1,12 +1,12 @@
-"""What verify has found: for each partition what is where, what is doubtful, and what is worth telling."""
+"""The results of an audit: counts, doubts and notes of each partition and of the root."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import Any
 
-MOST_TOLD = 20
-"""Doubts of one partition that are told in words; the others are counted."""
+MOST_KEPT = 20
+"""Doubts of one partition that are kept as sentences; further ones are only counted."""
 
 
 @dataclass(slots=True)
@@ -14,22 +14,22 @@ class Findings:
     """Sentences, of which only the first are kept."""
 
     number: int = 0
-    told: list[str] = field(default_factory=list)
+    kept: list[str] = field(default_factory=list)
 
     def add(self, sentence: str) -> None:
         self.number += 1
-        if len(self.told) < MOST_TOLD:
-            self.told.append(sentence)
+        if len(self.kept) < MOST_KEPT:
+            self.kept.append(sentence)
 
     def sentences(self) -> list[str]:
-        """As much as is shown."""
-        more = self.number - len(self.told)
-        return [*self.told, f"and {more} more"] if more else list(self.told)
+        """Return the kept sentences, and how many more there were."""
+        more = self.number - len(self.kept)
+        return [*self.kept, f"and {more} more"] if more else list(self.kept)
 
 
 @dataclass(slots=True)
 class PartitionProof:
-    """One partition in one sink. Counts are of what readers see, without what was replaced."""
+    """One partition in one sink. Counts are those of visible files, without replaced ones."""
 
     sink: str
     key: str
@@ -37,7 +37,7 @@ class PartitionProof:
     label: str | None = None
     start: Any = None
     end: Any = None
-    """The positions from which and up to which (exclusive) the proof reaches."""
+    """The proof covers the positions from `start` up to `end` (exclusive)."""
     status: str | None = None
     commits: int = 0
     files: int = 0
@@ -46,15 +46,15 @@ class PartitionProof:
     """Offsets that are recorded as lost."""
     dead_letters: int = 0
     elsewhere: int | None = None
-    """Rows that by their routes were not for this sink; None for a sink that is given every row."""
+    """Rows that were routed to other sinks only; None for a sink without routes."""
     absent: int | None = None
-    """Offsets for which there was no record, such as compacted ones; None where offsets are not records."""
+    """Offsets without a record, such as compacted ones; None if items are not offsets."""
     replaced: int = 0
     """Files that were moved away to be written again."""
     unread: int = 0
-    """Files that are as they were committed, but whose rows could not be read."""
+    """Files with the committed bytes whose rows could not be read."""
     exact: bool = False
-    """Whether the very offsets in the files were compared, and not only their number."""
+    """Whether the offsets in the files were compared, not only their number."""
     doubts: Findings = field(default_factory=Findings)
     notes: Findings = field(default_factory=Findings)
 
@@ -63,15 +63,15 @@ class PartitionProof:
         return "doubt" if self.doubts.number else "not read" if self.unread else "proven"
 
     def row(self) -> dict[str, Any]:
-        """As JSON."""
-        told = {name: getattr(self, name) for name in PartitionProof.__slots__ if name not in {"doubts", "notes"}}
+        """Return the proof as JSON."""
+        fields = {name: getattr(self, name) for name in PartitionProof.__slots__ if name not in {"doubts", "notes"}}
         found = {"doubts": self.doubts.sentences(), "notes": self.notes.sentences()}
-        return {"kind": "partition", **told, "verdict": self.verdict, **found}
+        return {"kind": "partition", **fields, "verdict": self.verdict, **found}
 
 
 @dataclass(slots=True)
 class RootProof:
-    """One sink's root as a whole: what no partition accounts for."""
+    """One sink's root as a whole: files that belong to no partition."""
 
     sink: str
     root: str
@@ -95,7 +95,7 @@ class RootProof:
         self.rows += proof.rows
 
     def row(self) -> dict[str, Any]:
-        """As JSON."""
-        told = {name: getattr(self, name) for name in RootProof.__slots__ if name not in {"doubts", "notes"}}
+        """Return the proof as JSON."""
+        fields = {name: getattr(self, name) for name in RootProof.__slots__ if name not in {"doubts", "notes"}}
         found = {"doubts": self.doubts.sentences(), "notes": self.notes.sentences()}
-        return {"kind": "root", **told, "verdict": self.verdict, **found}
+        return {"kind": "root", **fields, "verdict": self.verdict, **found}

@@ -15,7 +15,7 @@ from holdfast.errors import UsageError
 if TYPE_CHECKING:
     from holdfast.audit.locate import Found
     from holdfast.audit.proof import PartitionProof, RootProof
-    from holdfast.audit.subject import Subject
+    from holdfast.audit.sink import AuditedSink
     from holdfast.leases.store import Store
 
 Deep = Annotated[
@@ -51,11 +51,11 @@ def verify(
 
     with opened_pipeline(file, pipeline) as opened:
         if run is None:
-            subjects = with_redrives(opened, audited(opened.settings, opened.name))
+            audited_sinks = with_redrives(opened, audited(opened.settings, opened.name))
         else:
-            subjects = audited_run(opened, run)
-        report = Report(deep=deep, offsets=all(subject.offsets for subject in subjects))
-        proofs = report.watched(_proofs(subjects, opened.store, deep=deep))
+            audited_sinks = audited_run(opened, run)
+        report = Report(deep=deep, offsets=all(audited.offsets for audited in audited_sinks))
+        proofs = report.watched(_proofs(audited_sinks, opened.store, deep=deep))
         if json:
             output.say_json_rows(proof.row() for proof in proofs)
         else:
@@ -66,11 +66,11 @@ def verify(
         raise typer.Exit(ExitCode.DOUBT)
 
 
-def _proofs(subjects: list[Subject], store: Store, *, deep: bool) -> Iterator[PartitionProof | RootProof]:
+def _proofs(audited_sinks: list[AuditedSink], store: Store, *, deep: bool) -> Iterator[PartitionProof | RootProof]:
     from holdfast.audit.verify import verify as proofs
 
-    for subject in subjects:
-        yield from proofs(subject, store, deep=deep)
+    for audited in audited_sinks:
+        yield from proofs(audited, store, deep=deep)
 
 
 def locate(  # noqa: PLR0913, PLR0917 - each is an option
@@ -92,31 +92,37 @@ def locate(  # noqa: PLR0913, PLR0917 - each is an option
 
     with opened_pipeline(file, pipeline) as opened:
         settings, store = opened.settings, opened.store
-        subjects = audited(settings, opened.name)
+        audited_sinks = audited(settings, opened.name)
         if files or backup:
             if not (files and backup) or topic or partition is not None or offset is not None:
                 raise UsageError("give --files together with --in, and neither --topic, --partition nor --offset")
-            found = _in_backup(subjects, audited(settings, chosen_pipeline(settings, backup)), store, files)
+            found = _in_backup(audited_sinks, audited(settings, chosen_pipeline(settings, backup)), store, files)
         elif topic is None or partition is None or offset is None:
             raise UsageError("give --topic, --partition and --offset of a message; or --files and --in")
         else:
-            found = _message(subjects, store, topic, partition, offset)
+            found = _message(audited_sinks, store, topic, partition, offset)
     if json:
-        output.say_json([one.row() for one in found])
+        output.say_json([message.row() for message in found])
     else:
-        output.say_table(LOCATED, [(one.offsets, one.place, one.file, one.told_by) for one in found])
-    nowhere = all(one.file is None for one in found)
-    if nowhere or any(one.file is None and not one.by_route for one in found):
+        output.say_table(
+            LOCATED, [(message.offsets, message.found_in, message.file, message.evidence) for message in found]
+        )
+    nowhere = all(message.file is None for message in found)
+    if nowhere or any(message.file is None and not message.by_route for message in found):
         raise typer.Exit(ExitCode.DOUBT)
 
 
-def _message(subjects: list[Subject], store: Store, topic: str, partition: int, offset: int) -> list[Found]:
+def _message(audited_sinks: list[AuditedSink], store: Store, topic: str, partition: int, offset: int) -> list[Found]:
     from holdfast.audit.locate import locate_offset
 
-    return [one for subject in subjects for one in locate_offset(subject, store, topic, str(partition), offset)]
+    return [
+        found for audited in audited_sinks for found in locate_offset(audited, store, topic, str(partition), offset)
+    ]
 
 
-def _in_backup(subjects: list[Subject], backups: list[Subject], store: Store, files: list[str]) -> list[Found]:
-    from holdfast.audit.raw_records import locate_files
+def _in_backup(
+    audited_sinks: list[AuditedSink], backups: list[AuditedSink], store: Store, files: list[str]
+) -> list[Found]:
+    from holdfast.audit.locate import locate_files
 
-    return [one for backup in backups for one in locate_files(subjects, backup, store, files)]
+    return [found for backup in backups for found in locate_files(audited_sinks, backup, store, files)]

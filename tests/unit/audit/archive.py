@@ -12,9 +12,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from holdfast.audit.folder import Folder
 from holdfast.audit.proof import PartitionProof, RootProof
-from holdfast.audit.subject import Subject
+from holdfast.audit.roots import FolderRoot
+from holdfast.audit.sink import AuditedSink
 from holdfast.audit.verify import verify
 from holdfast.formats.raw import Raw
 from holdfast.formats.text import Text
@@ -66,11 +66,11 @@ class Archive:
         return self.root / f"_holdfast/commits/{TOPIC}/{label}/{sequence:020d}.json"
 
     def data_file(
-        self, offsets: Sequence[int], *, place: str = "", label: str = "0", generation: int = 1
+        self, offsets: Sequence[int], *, output_folder: str = "", label: str = "0", generation: int = 1
     ) -> dict[str, Any]:
         """Write a data file; answers what a manifest says of it."""
         extension = "parquet" if self.raw else "txt"
-        folder = f"{TOPIC}/{place}/" if place else f"{TOPIC}/"
+        folder = f"{TOPIC}/{output_folder}/" if output_folder else f"{TOPIC}/"
         key = f"{folder}{generation}_{label}_{offsets[0]:020d}.{extension}"
         return self.raw_file(key, _raw(offsets) if self.raw else _text(offsets), offsets)
 
@@ -90,12 +90,12 @@ class Archive:
     # --- commits -----------------------------------------------------------------------------------------------
 
     def commit(
-        self, start: int, end: int, files: Iterable[dict[str, Any]] | None = None, **told: Any
+        self, start: int, end: int, files: Iterable[dict[str, Any]] | None = None, **fields: Any
     ) -> dict[str, Any]:
         """Write a manifest and, unless files are given, one file with every offset of the range; then move the row."""
-        label = told.pop("label", "0")
+        label = fields.pop("label", "0")
         before = self.manifests.setdefault(label, [])
-        generation = told.get("generation", 1)
+        generation = fields.get("generation", 1)
         if files is None:
             files = [self.data_file(range(start, end), label=label, generation=generation)]
         sequence = len(before) + 1
@@ -113,7 +113,7 @@ class Archive:
             "end": {"offset": end},
             "files": list(files),
             "gaps": [],
-            **told,
+            **fields,
         }
         before.append(manifest)
         self.rewrite(manifest)
@@ -122,8 +122,8 @@ class Archive:
 
     def rewrite(self, manifest: Mapping[str, Any]) -> None:
         """Write a manifest as it is."""
-        place = f"_holdfast/commits/{TOPIC}/{manifest['label']}/{manifest['sequence']:020d}.json"
-        self.write(place, json.dumps(manifest).encode())
+        key = f"_holdfast/commits/{TOPIC}/{manifest['label']}/{manifest['sequence']:020d}.json"
+        self.write(key, json.dumps(manifest).encode())
 
     def pend(self, start: int, end: int) -> dict[str, Any]:
         """Commit a range in the store only, as before its publication; answers the receipt."""
@@ -148,9 +148,9 @@ class Archive:
 
     def set_row(self, label: str = "0", *, position: int | None = None, sequence: int | None = None) -> None:
         """The row as the manifests have it, but for what is given."""
-        told = self.manifests.get(label, [])
-        last: dict[str, Any] = told[-1] if told else {"generation": 1, "commit_id": "", "end": None}
-        rows = sum(file["rows"] for manifest in told for file in manifest["files"])
+        manifests = self.manifests.get(label, [])
+        last: dict[str, Any] = manifests[-1] if manifests else {"generation": 1, "commit_id": "", "end": None}
+        rows = sum(file["rows"] for manifest in manifests for file in manifest["files"])
         self.put(
             Lease(
                 self.pipeline,
@@ -162,7 +162,7 @@ class Archive:
                     last["end"] if position is None else {"offset": position}, counts=Counts(processed=rows)
                 ),
                 commit=Commit(
-                    len(told) if sequence is None else sequence, last["generation"], "topic-id", last["commit_id"]
+                    len(manifests) if sequence is None else sequence, last["generation"], "topic-id", last["commit_id"]
                 ),
                 history=History(created_at=1.0),
             )
@@ -182,16 +182,16 @@ class Archive:
 
     # --- audit -------------------------------------------------------------------------------------------------
 
-    def subject(self, **told: Any) -> Subject:
+    def audited(self, **options: Any) -> AuditedSink:
         chosen = Raw() if self.raw else Text()
-        return Subject(self.pipeline, SINK, Folder(str(self.root)), lambda _: chosen, **told)
+        return AuditedSink(self.pipeline, SINK, FolderRoot(str(self.root)), lambda _: chosen, **options)
 
-    def proofs(self, *, deep: bool = False, **told: Any) -> list[PartitionProof | RootProof]:
-        return list(verify(self.subject(**told), self.store, deep=deep))
+    def proofs(self, *, deep: bool = False, **options: Any) -> list[PartitionProof | RootProof]:
+        return list(verify(self.audited(**options), self.store, deep=deep))
 
-    def proof(self, *, deep: bool = False, **told: Any) -> PartitionProof:
+    def proof(self, *, deep: bool = False, **options: Any) -> PartitionProof:
         """Of the only partition."""
-        proof, _ = self.proofs(deep=deep, **told)
+        proof, _ = self.proofs(deep=deep, **options)
         assert isinstance(proof, PartitionProof)
         return proof
 
@@ -200,9 +200,9 @@ class Archive:
         assert isinstance(proof, RootProof)
         return proof
 
-    def doubts(self, *, deep: bool = False, **told: Any) -> list[str]:
+    def doubts(self, *, deep: bool = False, **options: Any) -> list[str]:
         """All of them, of partitions and of the root."""
-        return [sentence for proof in self.proofs(deep=deep, **told) for sentence in proof.doubts.sentences()]
+        return [sentence for proof in self.proofs(deep=deep, **options) for sentence in proof.doubts.sentences()]
 
 
 def _text(offsets: Sequence[int]) -> bytes:

@@ -23,16 +23,16 @@ from holdfast.testing.formats import kafka_extremes
 from tests.unit.audit.archive import Archive
 
 
-def changed(manifest: dict[str, Any], **told: Any) -> dict[str, Any]:
+def changed(manifest: dict[str, Any], **fields: Any) -> dict[str, Any]:
     """The manifest with other words about its first file."""
     first, *others = manifest["files"]
-    return {**manifest, "files": [{**first, **told}, *others]}
+    return {**manifest, "files": [{**first, **fields}, *others]}
 
 
 @pytest.mark.parametrize("raw", [True, False])
 def test_a_whole_archive_is_proven_by_offsets_where_they_are_kept(tmp_path: Path, raw: bool) -> None:
     archive = Archive(tmp_path, raw=raw)
-    files = [archive.data_file([0, 3, 4], place="dt=1"), archive.data_file([1, 5], place="dt=2")]
+    files = [archive.data_file([0, 3, 4], output_folder="dt=1"), archive.data_file([1, 5], output_folder="dt=2")]
     archive.commit(0, 8, files=[*files, archive.dead_letters([2])])
     proof = archive.proof(deep=True)
     assert (proof.verdict, proof.exact) == ("proven", raw)
@@ -46,7 +46,9 @@ def test_a_changed_byte_is_found_by_reading_only(tmp_path: Path) -> None:
     path.write_bytes(path.read_bytes().replace(b"message 3", b"massage 3"))
     assert archive.doubts() == []
     digest = hashlib.sha256(path.read_bytes()).hexdigest()
-    assert archive.doubts(deep=True) == [f"{file['key']} has other bytes than were committed: its SHA-256 is {digest}"]
+    assert archive.doubts(deep=True) == [
+        f"{file['key']} has other bytes than the committed ones: its SHA-256 is {digest}"
+    ]
 
 
 def test_a_manifest_that_counts_wrong_is_found(tmp_path: Path) -> None:
@@ -58,22 +60,22 @@ def test_a_manifest_that_counts_wrong_is_found(tmp_path: Path) -> None:
 
 def test_an_offset_in_two_files_is_found_although_the_counts_fit(tmp_path: Path) -> None:
     archive = Archive(tmp_path)
-    archive.commit(0, 6, files=[archive.data_file([0, 1, 2]), archive.data_file([2, 4, 5], place="dt=2")])
+    archive.commit(0, 6, files=[archive.data_file([0, 1, 2]), archive.data_file([2, 4, 5], output_folder="dt=2")])
     assert archive.doubts() == []
-    assert archive.doubts(deep=True) == ["offset 2 is there twice in commit 1"]
+    assert archive.doubts(deep=True) == ["offset 2 occurs twice in commit 1"]
     assert archive.doubts(deep=True, multiplies=True) == []
 
 
 def test_an_offset_in_a_file_and_in_the_dead_letters_is_found(tmp_path: Path) -> None:
     archive = Archive(tmp_path)
     archive.commit(0, 6, files=[archive.data_file([0, 1, 2]), archive.dead_letters([2])])
-    assert archive.doubts(deep=True) == ["offset 2 is there twice in commit 1"]
+    assert archive.doubts(deep=True) == ["offset 2 occurs twice in commit 1"]
 
 
 def test_an_offset_that_is_recorded_as_lost_is_found(tmp_path: Path) -> None:
     archive = Archive(tmp_path)
     archive.commit(0, 10, files=[archive.data_file([0, 6, 7])], gaps=[[0, 5]])
-    assert archive.doubts(deep=True) == ["1 offsets are there that manifest 1 records as lost"]
+    assert archive.doubts(deep=True) == ["1 offsets exist that manifest 1 records as lost"]
 
 
 def test_a_manifest_that_tells_other_offsets_is_found(tmp_path: Path) -> None:
@@ -105,16 +107,16 @@ def test_a_file_that_could_not_be_read_is_not_proven(tmp_path: Path) -> None:
     proof = archive.proof(deep=True, generation=2)
     assert (proof.verdict, proof.unread, proof.doubts.number) == ("not read", 1, 0)
     (note,) = proof.notes.sentences()
-    assert note.startswith(f"{key} cannot be read by today's settings")
-    assert note.endswith("; its digest is right")
+    assert note.startswith(f"{key} cannot be read with the current settings")
+    assert note.endswith("; its digest is correct")
     assert archive.proof(generation=2).verdict == "proven"
 
 
 def test_rows_of_another_generation_that_do_not_fit_are_not_proven(tmp_path: Path) -> None:
     archive = Archive(tmp_path, raw=False)
     archive.commit(0, 10)
-    subject = replace(archive.subject(generation=2), format_of=lambda _: Text(delimiter=b"ssage"))
-    proof, _ = verify(subject, archive.store, deep=True)
+    audited = replace(archive.audited(generation=2), format_of=lambda _: Text(delimiter=b"ssage"))
+    proof, _ = verify(audited, archive.store, deep=True)
     assert isinstance(proof, PartitionProof)
     assert (proof.verdict, proof.doubts.number) == ("not read", 0)
 
@@ -127,7 +129,7 @@ def test_a_reader_that_fails_in_any_way_gives_a_doubt(tmp_path: Path, trouble: E
 
     archive = Archive(tmp_path)
     key = archive.commit(0, 10)["files"][0]["key"]
-    proof, _ = verify(replace(archive.subject(), format_of=lambda _: Failing()), archive.store, deep=True)
+    proof, _ = verify(replace(archive.audited(), format_of=lambda _: Failing()), archive.store, deep=True)
     assert proof.doubts.sentences() == [f"{key} cannot be read: {trouble!r}"]
 
 
@@ -138,8 +140,10 @@ def test_a_file_of_another_format_than_todays_is_read_by_the_format_of_its_name(
     archive.commit(10, 20)
     proof = archive.proof(deep=True)
     assert (proof.verdict, proof.exact, proof.unread) == ("not read", False, 1)
-    assert proof.notes.sentences() == [f"{file['key']} is not in the format of today's settings; its digest is right"]
-    by_name = replace(archive.subject(), other_formats=lambda _: [Text()])
+    assert proof.notes.sentences() == [
+        f"{file['key']} is not in the format of the current settings; its digest is correct"
+    ]
+    by_name = replace(archive.audited(), other_formats=lambda _: [Text()])
     proven, _ = verify(by_name, archive.store, deep=True)
     assert isinstance(proven, PartitionProof)
     assert (proven.verdict, proven.exact, proven.notes.number) == ("proven", False, 0)
@@ -154,7 +158,7 @@ def test_avro_with_a_time_beyond_pythons_is_read(tmp_path: Path) -> None:
     offsets = rows.column("offset").to_pylist()
     file = archive.raw_file(f"orders/1_0_{offsets[0]:020d}.avro", data.getvalue(), offsets)
     archive.commit(offsets[0], offsets[-1] + 1, files=[file])
-    proof, _ = verify(replace(archive.subject(), format_of=lambda _: Avro()), archive.store, deep=True)
+    proof, _ = verify(replace(archive.audited(), format_of=lambda _: Avro()), archive.store, deep=True)
     assert isinstance(proof, PartitionProof)
     assert (proof.verdict, proof.exact) == ("proven", True)
 
@@ -164,10 +168,10 @@ def test_a_dead_letter_without_origin_is_found(tmp_path: Path) -> None:
     letters = archive.dead_letters([2])
     data = b'{"reason": "?"}\n'
     archive.write(letters["key"], data)
-    told = {**letters, "size": len(data), "sha256": hashlib.sha256(data).hexdigest()}
-    archive.commit(0, 3, files=[archive.data_file([0, 1]), told])
+    changed_letters = {**letters, "size": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+    archive.commit(0, 3, files=[archive.data_file([0, 1]), changed_letters])
     (doubt,) = archive.doubts(deep=True)
-    assert doubt == f"{letters['key']} cannot be read: a dead letter does not tell its origin: KeyError('origin')"
+    assert doubt == f"{letters['key']} cannot be read: a dead letter has no origin: KeyError('origin')"
 
 
 def test_a_parsed_column_that_is_called_offset_is_not_taken_for_kafkas(tmp_path: Path) -> None:
@@ -178,7 +182,7 @@ def test_a_parsed_column_that_is_called_offset_is_not_taken_for_kafkas(tmp_path:
     file = archive.data_file([0, 1])
     archive.write(file["key"], data)
     archive.commit(0, 2, files=[{**file, "size": len(data), "sha256": hashlib.sha256(data).hexdigest()}])
-    subject = replace(archive.subject(), format_of=lambda _: Parquet())
-    proof, _ = verify(subject, archive.store, deep=True)
+    audited = replace(archive.audited(), format_of=lambda _: Parquet())
+    proof, _ = verify(audited, archive.store, deep=True)
     assert isinstance(proof, PartitionProof)
     assert (proof.doubts.sentences(), proof.exact, proof.absent) == ([], False, 0)

@@ -7,21 +7,20 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.audit.locate import BY_OFFSET, BY_RANGE, Found, locate_offset
-from holdfast.audit.raw_records import locate_files
+from holdfast.audit.locate import BY_OFFSET, BY_RANGE, Found, locate_files, locate_offset
 from holdfast.errors import UsageError
 from tests.unit.audit.archive import Archive
 
 
 def where(archive: Archive, offset: int, partition: str = "0") -> list[Found]:
-    return locate_offset(archive.subject(), archive.store, "orders", partition, offset)
+    return locate_offset(archive.audited(), archive.store, "orders", partition, offset)
 
 
-def place(archive: Archive, offset: int) -> str:
+def found_in(archive: Archive, offset: int) -> str:
     """Why a message is in no file."""
     (found,) = where(archive, offset)
     assert found.file is None
-    return found.place
+    return found.found_in
 
 
 @pytest.fixture
@@ -35,7 +34,7 @@ def archive(tmp_path: Path) -> Archive:
 @pytest.mark.parametrize(("offset", "first"), [(5, 5), (14, 5), (15, 15), (44, 35), (74, 65)])
 def test_the_file_of_an_offset_is_found_in_any_commit(archive: Archive, offset: int, first: int) -> None:
     (found,) = where(archive, offset)
-    assert (found.place, found.told_by) == ("file", BY_OFFSET)
+    assert (found.found_in, found.evidence) == ("file", BY_OFFSET)
     assert found.file == f"orders/1_0_{first:020d}.parquet"
 
 
@@ -43,44 +42,48 @@ def test_few_manifests_are_read(archive: Archive, monkeypatch: pytest.MonkeyPatc
     for start in range(75, 2075, 10):
         archive.commit(start, start + 10)
     read: list[str] = []
-    subject = archive.subject()
-    plain = subject.place.read
+    audited = archive.audited()
+    plain = audited.root.read
 
     def counted(key: str) -> bytes | None:
         read.append(key)
         return plain(key)
 
-    monkeypatch.setattr(subject.place, "read", counted)
-    locate_offset(subject, archive.store, "orders", "0", 1234)
+    monkeypatch.setattr(audited.root, "read", counted)
+    locate_offset(audited, archive.store, "orders", "0", 1234)
     assert len(read) <= 15
 
 
 def test_what_lies_before_or_behind_is_told(archive: Archive) -> None:
-    assert place(archive, 4) == "before the first offset that was read, 5"
-    assert place(archive, 75) == "not yet committed"
+    assert found_in(archive, 4) == "before the first offset that was read, 5"
+    assert found_in(archive, 75) == "not yet committed"
     archive.pend(75, 80)
-    assert place(archive, 76) == "being published"
-    assert place(archive, 80) == "not yet committed"
+    assert found_in(archive, 76) == "being published"
+    assert found_in(archive, 80) == "not yet committed"
 
 
 def test_gaps_dead_letters_and_holes_are_told(tmp_path: Path) -> None:
     archive = Archive(tmp_path)
     archive.commit(0, 10, files=[archive.data_file([4, 6, 9]), archive.dead_letters([5])], gaps=[[0, 4]])
-    assert place(archive, 2) == "gap: lost by the source, recorded in commit 1"
-    assert place(archive, 7).startswith("no record at this offset in commit 1: compacted")
+    assert found_in(archive, 2) == "gap: lost by the source, recorded in commit 1"
+    assert found_in(archive, 7).startswith("no record at this offset in commit 1: compacted")
     (found,) = where(archive, 5)
-    assert (found.place, found.told_by) == ("dead letter", BY_OFFSET)
+    assert (found.found_in, found.evidence) == ("dead letter", BY_OFFSET)
 
 
 @pytest.mark.parametrize("raw", [True, False])
 def test_of_several_places_the_right_one_is_found_by_reading(tmp_path: Path, raw: bool) -> None:
     archive = Archive(tmp_path, raw=raw)
-    archive.commit(0, 8, files=[archive.data_file([0, 2, 7], place="dt=1"), archive.data_file([1, 5, 6], place="dt=2")])
-    found = where(archive, 5)
+    archive.commit(
+        0,
+        8,
+        files=[archive.data_file([0, 2, 7], output_folder="dt=1"), archive.data_file([1, 5, 6], output_folder="dt=2")],
+    )
+    results = where(archive, 5)
     if raw:
-        assert [one.file for one in found] == ["orders/dt=2/1_0_00000000000000000001.parquet"]
+        assert [found.file for found in results] == ["orders/dt=2/1_0_00000000000000000001.parquet"]
     else:
-        assert [(one.place, one.told_by) for one in found] == [("one of 2 files", BY_RANGE)] * 2
+        assert [(found.found_in, found.evidence) for found in results] == [("one of 2 files", BY_RANGE)] * 2
 
 
 def test_after_a_replacement_the_new_file_is_named(tmp_path: Path) -> None:
@@ -92,20 +95,20 @@ def test_after_a_replacement_the_new_file_is_named(tmp_path: Path) -> None:
     archive.write("_holdfast/replaced/p/plan.json", json.dumps({**plan, "moves": moves}).encode())
     archive.move(old["key"], moved)
     (found,) = where(archive, 3)
-    assert (found.place, found.file) == ("file, replaced", moved)
+    assert (found.found_in, found.file) == ("file, replaced", moved)
     archive.commit(0, 5, generation=2)
     (found,) = where(archive, 3)
-    assert (found.place, found.file) == ("file", "orders/2_0_00000000000000000000.parquet")
+    assert (found.found_in, found.file) == ("file", "orders/2_0_00000000000000000000.parquet")
 
 
 def test_a_partition_that_is_not_known_is_an_error(archive: Archive) -> None:
-    with pytest.raises(UsageError, match="no row of partition 7 of 'orders'"):
+    with pytest.raises(UsageError, match="no readable row for partition 7 of 'orders'"):
         where(archive, 5, "7")
 
 
 def test_a_broken_chain_is_an_error_that_points_to_verify(archive: Archive) -> None:
     archive.manifest_path(4).unlink()
-    with pytest.raises(UsageError, match="`holdfast verify` tells more"):
+    with pytest.raises(UsageError, match="run `holdfast verify`"):
         where(archive, 44)
 
 
@@ -122,8 +125,8 @@ def backup(tmp_path: Path, archive: Archive) -> Archive:
 
 
 def in_backup(archive: Archive, backup: Archive, *files: str) -> list[tuple[str, str | None]]:
-    found = locate_files([archive.subject()], backup.subject(), archive.store, files)
-    return [(one.offsets, one.file or one.place) for one in found]
+    results = locate_files([archive.audited()], backup.audited(), archive.store, files)
+    return [(found.offsets, found.file or found.found_in) for found in results]
 
 
 FIRST, SECOND = "orders/1_0_00000000000000000010.parquet", "orders/1_0_00000000000000000030.parquet"
@@ -155,7 +158,7 @@ def test_what_the_backup_has_not_is_told(archive: Archive, backup: Archive) -> N
 def test_a_backup_file_without_any_of_the_offsets_is_left_out_only_if_offsets_tell(tmp_path: Path) -> None:
     archive, backup = Archive(tmp_path / "a"), Archive(tmp_path / "b", pipeline="prod|backup")
     backup.store = archive.store
-    archive.commit(0, 40, files=[archive.data_file([0, 35], place="dt=1")])
+    archive.commit(0, 40, files=[archive.data_file([0, 35], output_folder="dt=1")])
     for start in (0, 10, 20, 30):
         backup.commit(start, start + 10)
     name = "orders/dt=1/1_0_00000000000000000000.parquet"

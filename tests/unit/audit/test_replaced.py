@@ -1,4 +1,4 @@
-"""Files that a plan has moved away, to be written again, are no doubt as long as all is where the plan says."""
+"""Files that a plan has moved away, to be written again, cause no doubt as long as all is where the plan says."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ class Rewound:
         self.archive.commit(0, 10)
         self.old = [self.archive.commit(start, start + 10)["files"][0]["key"] for start in (10, 20)]
 
-    def plan(self, *, done: bool, moved: int = 2, **told: Any) -> None:
+    def plan(self, *, done: bool, moved: int = 2, **fields: Any) -> None:
         """Write the plan, and carry out the first moves."""
         moves = [{"from": key, "to": f"_holdfast/replaced/p1/{key}"} for key in self.old]
         plan = {"pipeline": "prod|archive", "topic": "orders", "partition": 0, "from": 10, "to": 30, "generation": 2}
-        self.archive.write(PLAN, json.dumps({**plan, "moves": moves, "state": "moving", **told}).encode())
+        self.archive.write(PLAN, json.dumps({**plan, "moves": moves, "state": "moving", **fields}).encode())
         if done:
             self.archive.write(PLAN.replace("plan.json", "done.json"), b"{}")
         for move in moves[:moved]:
@@ -62,13 +62,15 @@ def test_a_plan_under_way_is_told(rewound: Rewound) -> None:
     proof = rewound.archive.proof()
     assert proof.verdict == "proven"
     (note,) = proof.notes.sentences()
-    assert note.startswith("1 files of commit 2 were moved away and are not written again yet: a plan is under way")
+    assert note.startswith(
+        "1 files of commit 2 were moved away and have not been written again yet: a plan is under way"
+    )
 
 
 def test_moved_files_that_nothing_replaces_are_a_doubt_when_the_plan_is_done(rewound: Rewound) -> None:
     rewound.plan(done=True)
     assert rewound.archive.doubts() == [
-        f"1 files of commit {sequence} were moved away and are not written again yet" for sequence in (2, 3)
+        f"1 files of commit {sequence} were moved away and have not been written again yet" for sequence in (2, 3)
     ]
 
 
@@ -76,14 +78,14 @@ def test_an_old_file_that_readers_still_see_is_a_doubt(rewound: Rewound) -> None
     rewound.plan(done=True, moved=1)
     rewound.archive.commit(10, 30, generation=2)
     doubts = rewound.archive.doubts()
-    assert f"{rewound.old[1]} is still there; plan p1 says that it was moved away" in doubts
-    assert "1 files of commit 3 are still in their place, although plan p1 replaces them" in doubts
+    assert f"{rewound.old[1]} still exists; plan p1 says that it was moved away" in doubts
+    assert "1 files of commit 3 were not moved, although plan p1 replaces them" in doubts
 
 
 def test_an_old_file_that_the_plan_forgot_is_a_doubt(rewound: Rewound) -> None:
     rewound.plan(done=True, moved=2)
-    known = {"from": rewound.old[0], "to": f"_holdfast/replaced/p1/{rewound.old[0]}"}
-    rewound.plan(done=True, moved=0, moves=[known])
+    move = {"from": rewound.old[0], "to": f"_holdfast/replaced/p1/{rewound.old[0]}"}
+    rewound.plan(done=True, moved=0, moves=[move])
     rewound.archive.commit(10, 30, generation=2)
     doubts = rewound.archive.doubts()
     assert f"{rewound.old[1]} is missing; manifest 3 names it" in doubts

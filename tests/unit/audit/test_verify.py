@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.audit.proof import MOST_TOLD, Findings, PartitionProof
+from holdfast.audit.proof import MOST_KEPT, Findings, PartitionProof
 from holdfast.errors import Unavailable
 from holdfast.leases import transitions
 from holdfast.leases.lease import Counts, Lease, Status
@@ -77,7 +77,7 @@ def test_hidden_files_are_passed_over_and_what_is_staged_is_not_looked_at(archiv
     archive.write("_holdfast/staging/orders/0/00000000000000000001/b/x", b"staged")
     root = archive.root_proof()
     assert root.verdict == "proven"
-    assert root.notes.sentences() == ["1 hidden objects, which readers pass over, were not looked at"]
+    assert root.notes.sentences() == ["1 hidden objects, which readers ignore, were not checked"]
 
 
 @pytest.mark.parametrize("key", ["_holdfast/deadletters/orders/1_0_5.jsonl", "_holdfast/commits/stray.json"])
@@ -109,8 +109,8 @@ def test_offsets_in_no_commit_are_a_doubt(archive: Archive) -> None:
 
 def test_more_rows_than_offsets_are_a_doubt_unless_a_processor_multiplies(tmp_path: Path) -> None:
     archive = Archive(tmp_path, raw=False)
-    archive.commit(0, 10, files=[archive.data_file(range(10)), archive.data_file([5, 6], place="dt=1")])
-    assert archive.doubts() == ["commit 1 has 12 rows for 10 offsets: some are doubled"]
+    archive.commit(0, 10, files=[archive.data_file(range(10)), archive.data_file([5, 6], output_folder="dt=1")])
+    assert archive.doubts() == ["commit 1 has 12 rows for 10 offsets: some are duplicates"]
     assert archive.doubts(multiplies=True) == []
 
 
@@ -133,7 +133,7 @@ def test_recorded_gaps_and_dead_letters_complete_the_proof(tmp_path: Path) -> No
 def test_a_gap_outside_of_its_commit_is_a_doubt(tmp_path: Path) -> None:
     archive = Archive(tmp_path)
     archive.commit(0, 10, files=[], gaps=[[5, 12]])
-    assert archive.doubts() == ["manifest 1 records a gap 5 to 11 that cannot be"]
+    assert archive.doubts() == ["manifest 1 records an impossible gap, 5 to 11"]
 
 
 def test_items_outside_of_the_commit_are_a_doubt(archive: Archive) -> None:
@@ -145,8 +145,8 @@ def test_a_generation_that_goes_back_and_another_incarnation_are_doubts(archive:
     archive.commit(30, 40, generation=2)
     archive.commit(40, 50, generation=1, incarnation="other")
     assert archive.doubts() == [
-        "manifest 5 is of generation 1, after 2",
-        "manifest 5 is of another incarnation of the source: 'other'",
+        "manifest 5 has generation 1, after generation 2",
+        "manifest 5 has another incarnation of the source: 'other'",
         "the store is at another incarnation of the source: 'topic-id'",
     ]
 
@@ -163,7 +163,7 @@ def test_a_store_that_has_forgotten_commits_is_a_doubt(archive: Archive) -> None
     before = archive.row()
     archive.commit(30, 40)
     archive.put(before)
-    assert archive.doubts(deep=True) == ["the store is behind: it knows 3 commits, and there is manifest 4"]
+    assert archive.doubts(deep=True) == ["the store is behind: it has 3 commits, and there is manifest 4"]
 
 
 def test_files_of_a_forgotten_commit_that_are_missing_or_changed_are_still_told(archive: Archive) -> None:
@@ -174,8 +174,8 @@ def test_files_of_a_forgotten_commit_that_are_missing_or_changed_are_still_told(
     archive.write("orders/1_0_00000000000000000099.parquet", b"foreign")
     doubts = archive.doubts()
     assert "orders/1_0_00000000000000000020.parquet is missing; manifest 3 names it" in doubts
-    assert any(told.startswith("orders/1_0_00000000000000000030.parquet has 5 bytes") for told in doubts)
-    assert [told for told in doubts if "named by no manifest" in told] == [
+    assert any(doubt.startswith("orders/1_0_00000000000000000030.parquet has 5 bytes") for doubt in doubts)
+    assert [doubt for doubt in doubts if "named by no manifest" in doubt] == [
         "orders/1_0_00000000000000000099.parquet is named by no manifest"
     ]
 
@@ -183,18 +183,18 @@ def test_files_of_a_forgotten_commit_that_are_missing_or_changed_are_still_told(
 def test_a_commit_of_another_id_is_a_doubt(archive: Archive) -> None:
     row = archive.row()
     archive.put(replace(row, commit=replace(row.commit, commit_id="other")))
-    assert archive.doubts() == ["manifest 3 is of another commit than the store's: commit-0-3"]
+    assert archive.doubts() == ["manifest 3 belongs to another commit than the store's: commit-0-3"]
 
 
 def test_a_store_without_the_row_is_a_doubt(archive: Archive) -> None:
     archive.store = Archive(archive.root).store
-    assert archive.doubts() == ["the store has no row of this partition"]
+    assert archive.doubts() == ["the store has no row for this partition"]
 
 
 def test_rows_that_were_counted_and_are_in_no_file_are_a_doubt(archive: Archive) -> None:
     row = archive.row()
     archive.put(replace(row, progress=replace(row.progress, counts=Counts(processed=31))))
-    assert archive.doubts() == ["the store has counted 31 rows, and the manifests tell of 30"]
+    assert archive.doubts() == ["the store has counted 31 rows, and the manifests have 30"]
 
 
 # --- pending commits -------------------------------------------------------------------------------------------------
@@ -247,7 +247,7 @@ def test_a_pending_commit_without_a_receipt_of_this_sink_is_a_doubt(archive: Arc
     archive.pend(30, 40)
     row = archive.row()
     archive.put(replace(row, commit=replace(row.commit, receipts={"other": {}})))
-    assert archive.doubts() == ["commit 4 waits, and has no receipt of this sink"]
+    assert archive.doubts() == ["commit 4 is not published, and has no receipt of this sink"]
 
 
 def test_a_halted_partition_is_told_and_doubtful_only_while_a_commit_waits(archive: Archive) -> None:
@@ -276,11 +276,11 @@ def test_a_partition_that_is_halted_because_its_source_lost_records_is_doubted(a
 
 
 def test_commits_that_come_while_it_looks_are_no_doubt(archive: Archive, monkeypatch: pytest.MonkeyPatch) -> None:
-    subject = archive.subject()
-    listing = list(subject.place.listing())
+    audited = archive.audited()
+    listing = list(audited.root.listing())
     archive.commit(30, 40)
     archive.commit(0, 5, label="1")
-    monkeypatch.setattr("holdfast.audit.folder.Folder.listing", lambda _: iter(listing))
+    monkeypatch.setattr("holdfast.audit.roots.FolderRoot.listing", lambda _: iter(listing))
     first, second, root = archive.proofs()
     assert [proof.doubts.sentences() for proof in (first, second, root)] == [[], [], []]
     assert isinstance(first, PartitionProof)
@@ -298,7 +298,7 @@ def test_a_root_of_another_pipeline_is_a_doubt(archive: Archive) -> None:
 
 def test_a_root_without_owner_is_a_doubt(archive: Archive) -> None:
     archive.path("_holdfast/owner.json").unlink()
-    assert archive.doubts() == ["_holdfast/owner.json is missing: nobody can tell whose root this is"]
+    assert archive.doubts() == ["_holdfast/owner.json is missing: the owner of this root is unknown"]
 
 
 @pytest.mark.parametrize(
@@ -321,16 +321,16 @@ def test_a_manifest_that_cannot_be_read_is_a_doubt(archive: Archive, data: bytes
 
 
 def test_a_manifest_that_points_out_of_the_root_is_a_doubt(archive: Archive) -> None:
-    told = archive.manifests["0"][1]
-    file = {**told["files"][0], "key": "../secret"}
-    archive.rewrite({**told, "files": [file]})
-    assert archive.doubts()[0] == "manifest 2 cannot be read: ValueError: '../secret' is no key"
+    manifest = archive.manifests["0"][1]
+    file = {**manifest["files"][0], "key": "../secret"}
+    archive.rewrite({**manifest, "files": [file]})
+    assert archive.doubts()[0] == "manifest 2 cannot be read: ValueError: '../secret' is not a key"
 
 
 def test_a_root_that_is_not_there_cannot_be_reached(tmp_path: Path) -> None:
     archive = Archive(tmp_path / "a")
     archive.root = tmp_path / "b"
-    with pytest.raises(Unavailable, match="is not there"):
+    with pytest.raises(Unavailable, match="does not exist"):
         archive.proofs()
 
 
@@ -374,12 +374,12 @@ def test_a_purged_row_has_no_position_to_compare(archive: Archive) -> None:
     archive.put(done)
     proof = archive.proof()
     assert proof.verdict == "proven"
-    assert proof.notes.sentences() == ["its row was purged: the position is not known any more"]
+    assert proof.notes.sentences() == ["its row was purged: the position is no longer known"]
 
 
 def test_of_many_doubts_the_first_are_told_and_all_are_counted() -> None:
     found = Findings()
-    for number in range(MOST_TOLD + 5):
+    for number in range(MOST_KEPT + 5):
         found.add(f"doubt {number}")
-    assert found.number == MOST_TOLD + 5
+    assert found.number == MOST_KEPT + 5
     assert found.sentences()[-1] == "and 5 more"

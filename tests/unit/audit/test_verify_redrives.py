@@ -1,4 +1,4 @@
-"""What `verify` says of dead letters that were sent again: partitions of the same key, with commits of their own."""
+"""What `verify` says of redriven dead letters: partitions of the same key, with commits of their own."""
 
 from __future__ import annotations
 
@@ -54,8 +54,8 @@ def proofs(archive: Archive, *, deep: bool = False) -> list[PartitionProof]:
 
 @pytest.mark.parametrize("deep", [False, True])
 def test_both_are_proven_each_by_its_own_row(archive: Archive, deep: bool) -> None:
-    told = {proof.key: (proof.verdict, proof.rows, proof.dead_letters) for proof in proofs(archive, deep=deep)}
-    assert told == {"orders|0": ("proven", 8, 2), f"orders|0 ({RUN})": ("proven", 1, 1)}
+    verdicts = {proof.key: (proof.verdict, proof.rows, proof.dead_letters) for proof in proofs(archive, deep=deep)}
+    assert verdicts == {"orders|0": ("proven", 8, 2), f"orders|0 ({RUN})": ("proven", 1, 1)}
 
 
 def test_rows_that_were_sent_again_and_are_gone_are_a_doubt(archive: Archive) -> None:
@@ -74,7 +74,7 @@ def test_a_redrive_that_was_committed_and_has_no_manifest_is_a_doubt(archive: Ar
 def test_what_the_store_has_counted_otherwise_is_a_doubt(archive: Archive) -> None:
     archive.put(row(3))
     (doubt,) = [sentence for proof in proofs(archive) for sentence in proof.doubts.sentences()]
-    assert doubt == "the store has counted 3 rows, and the manifests tell of 2"
+    assert doubt == "the store has counted 3 rows, and the manifests have 2"
 
 
 def test_a_run_that_the_store_does_not_know_is_a_doubt(archive: Archive) -> None:

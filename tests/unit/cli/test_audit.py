@@ -97,7 +97,7 @@ def test_files_that_cannot_be_read_are_not_proven_and_end_with_1(archives: Archi
     assert result.exit_code == 1
     row, note, conclusion = result.stdout.splitlines()[1:]
     assert row.endswith("not read")
-    assert note.endswith("is not in the format of today's settings; its digest is right")
+    assert note.endswith("is not in the format of the current settings; its digest is correct")
     assert conclusion == (
         "not proven: the rows of 1 file could not be read, although the digests are right; see the notes"
     )
@@ -117,7 +117,7 @@ def test_a_root_that_cannot_be_reached_ends_with_3(archives: Archives) -> None:
     archives.daily.root.rename(archives.daily.root.with_name("elsewhere"))
     result = archives.verify()
     assert result.exit_code == 3
-    assert "is not there" in result.stderr
+    assert "does not exist" in result.stderr
 
 
 def test_a_pipeline_without_files_cannot_be_audited(site: Site) -> None:

@@ -49,8 +49,8 @@ class Site:
         self.archive = Archive(folder / "root")
         self.archive.commit(0, 10)
         second = [
-            self.archive.data_file([10, 12, 14, 16, 18], place="dt=2026-01-01"),
-            self.archive.data_file([11, 13, 15, 17], place="dt=2026-01-02"),
+            self.archive.data_file([10, 12, 14, 16, 18], output_folder="dt=2026-01-01"),
+            self.archive.data_file([11, 13, 15, 17], output_folder="dt=2026-01-02"),
             self.archive.dead_letters([19]),
         ]
         self.archive.commit(10, 20, second)

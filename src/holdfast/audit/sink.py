@@ -1,4 +1,4 @@
-"""What is audited: one `files` sink of a pipeline, as the settings tell of it."""
+"""The sink that is audited: a `files` sink of a pipeline, as configured."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, get_args
 
-from holdfast.audit.place import Place, place_of
+from holdfast.audit.roots import Root, root_of
 
 if TYPE_CHECKING:
     from holdfast.config.models import PipelineSettings
@@ -33,41 +33,41 @@ ONE_ROW_EACH = frozenset(
         "rename_keys",
     }
 )
-"""Processors that make at most one row of a record."""
+"""Processors that turn a record into at most one row."""
 
 
 @dataclass(frozen=True)
-class Subject:
-    """One sink. `format_of` answers the format of a stream's files as they are written today."""
+class AuditedSink:
+    """One `files` sink. `format_of` returns the format in which a stream's files are written now."""
 
     pipeline: str
     """Its name in the store."""
     sink: str
-    place: Place
+    root: Root
     format_of: Callable[[str], Format]
     other_formats: Callable[[str], Sequence[Format]] = lambda _: ()
-    """Formats that a file of this key may have been written in, by its name."""
+    """Formats that a file may have, by the extension in its key."""
     offsets: bool = True
-    """Items are offsets, each of at most one record."""
+    """Items are offsets, with at most one record at each."""
     multiplies: bool = False
-    """A processor may make several rows of one record."""
+    """A processor may turn one record into several rows."""
     generation: int = 1
-    """Whose format the settings tell of."""
+    """Generation of the configured format."""
     runs: tuple[str, ...] = ("",)
-    """Whose rows tell of this root; empty text stands for the live pipeline."""
+    """Runs whose rows describe this root; the empty string stands for the live pipeline."""
     redrives: tuple[str, ...] = ()
-    """Runs that have sent dead letters of this sink again; labels of what they wrote end with their id."""
+    """Runs that redrove dead letters of this sink; the labels of their files end with the run's id."""
 
 
-def subjects(pipeline: PipelineSettings, identifier: str, registry: Registry) -> Iterator[Subject]:
-    """The `files` sinks of a pipeline. Connects to nothing."""
+def audited_sinks(pipeline: PipelineSettings, identifier: str, registry: Registry) -> Iterator[AuditedSink]:
+    """Yield the `files` sinks of a pipeline. Connects to nothing."""
     for named in pipeline.sinks:
         if named.use.name == FILES:
             config = named.use.config
-            yield Subject(
+            yield AuditedSink(
                 pipeline=identifier,
                 sink=named.name,
-                place=place_of(config.root, config.s3),
+                root=root_of(config.root, config.s3),
                 format_of=_formats(config, registry),
                 other_formats=partial(_by_name, registry),
                 offsets=pipeline.source.name in OFFSET_SOURCES,
@@ -79,7 +79,7 @@ def subjects(pipeline: PipelineSettings, identifier: str, registry: Registry) ->
 def _may_multiply(use: PluginUse) -> bool:
     if use.name not in ONE_ROW_EACH:
         return True
-    # A function of the user's on whole record batches may make of them what it likes.
+    # A user function on whole record batches may return any number of rows.
     config = use.config
     return any(getattr(rule, "arrow", None) for rule in (config, *getattr(config, "topics", ())))
 
@@ -98,12 +98,12 @@ def _formats(config: Any, registry: Registry) -> Callable[[str], Format]:
 
 
 def _by_name(registry: Registry, key: str) -> list[Format]:
-    """Every installed format whose files have such names, with the settings that it has unless others are given."""
+    """Return every installed format with this file extension, with default settings."""
     found: list[Format] = []
     for name in registry.names("formats"):
         plugin = registry.get("formats", name)
         field = plugin.config.model_fields.get("compression")
-        ways = [{}] if field is None else [{"compression": one} for one in get_args(field.annotation)]
-        made = (plugin.build(plugin.config(**way)) for way in ways)
+        variants = [{}] if field is None else [{"compression": name} for name in get_args(field.annotation)]
+        made = (plugin.build(plugin.config(**variant)) for variant in variants)
         found += [form for form in made if key.endswith(f".{form.extension}")][:1]
     return found
