@@ -114,7 +114,7 @@ def test_a_corrupt_object_fails_alone(site: Site) -> None:
     site.put("whole.jsonl.gz", whole)
     site.reading(schema=SCHEMA)
     reports = site.run()
-    assert "cut.jsonl.gz: it is no valid gzip file: it ends too early" in failed(reports["cut.jsonl.gz"]).error
+    assert "cut.jsonl.gz: it is not a valid gzip file: it ends too early" in failed(reports["cut.jsonl.gz"]).error
     assert "gzip" in failed(reports["no.gz"]).error
     assert not failed(reports["no.gz"]).unavailable
     site.publish(reports)

@@ -1,156 +1,266 @@
-"""Undoes the compression of whole files and of pieces of them."""
+"""Decompression of whole files and of parts of them: gzip, zlib, zstd, bzip2, and snappy and lz4 in their framings.
+
+A file is decompressed in parts, and all parts before damage are yielded before the damage is raised as `ValueError`.
+"""
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterator
-from typing import BinaryIO
+from functools import cache
+from io import BytesIO
+from typing import Any, Literal
 
 from holdfast.formats._compression import GZIP_WINDOW, RAW_CODECS, ZLIB_WINDOW, Compression, LeftOpen, Pack
+from holdfast.formats._forward import ENDS_TOO_EARLY, READ_BYTES, ForwardReader, Readable
 
-READ_BYTES = 4 << 20
-CUT_OFF = "the file is cut off"
-MOST_EXPANSION = 64
-"""Snappy never packs better than about 21 to 1; who says more is damaged, and gets no memory for it."""
+FileCompression = Literal["none", "gzip", "zstd", "snappy", "bzip2"]
+"""Compressions of files that other programs wrote."""
+SNAPPY_MAGIC = b"\xff\x06\x00\x00sNaPpY"
+"""The first bytes of snappy's official framing. Hadoop's framing has none."""
+MAX_EXPANSION = 64
+"""Snappy never compresses better than about 21 to 1: a chunk that claims more is damaged, and gets no memory."""
+MAX_CHUNK = 256 << 20
+_SMALL_PART = 64 << 10
+"""Bytes of a part when damage is expected: a decompressor that meets damage gives nothing of the part it works on."""
+_SMALL_READ = 128 << 10
+_MAX_FRAME = 65536
+_COMPRESSED_FRAME, _PLAIN_FRAME, _PADDING_FRAME = 0x00, 0x01, 0xFE
 # Magic number, blocks that stand alone and hold up to 4 MiB, and the checksum of these two facts.
 _LZ4_FRAME = bytes.fromhex("04224d18607073")
 
 
-def decompressed(data: BinaryIO, compression: Compression) -> Iterator[bytes]:
-    """The pieces of an unpacked file. Raises `ValueError` when it is cut off or not so compressed."""
-    unpack = {"none": _read, "gzip": _gunzipped, "zstd": _unzstd}.get(compression)
-    yield from _unframed(data, compression) if unpack is None else unpack(data)
+def decompressed(data: Readable, compression: Compression) -> Iterator[bytes]:
+    """The parts of a file that `compressed` wrote. Raises `ValueError` when it is damaged or compressed otherwise."""
+    if compression == "none":
+        return iter(lambda: data.read(READ_BYTES), b"")
+    if compression == "gzip":
+        return _inflated(data, GZIP_WINDOW)
+    if compression == "zstd":
+        return _unzstd(data, READ_BYTES)
+    return _hadoop_blocks(ForwardReader(data), compression)
+
+
+def small_parts(data: Readable, compression: FileCompression) -> Iterator[bytes]:
+    """The parts of a file that any program wrote, in little memory. Raises `ValueError` as `decompressed`.
+
+    Zeros may follow each gzip member, as tapes and block devices leave them. Both framings of snappy are read.
+    """
+    if compression == "gzip":
+        return _inflated(data, GZIP_WINDOW, _SMALL_PART, padding=True)
+    if compression == "bzip2":
+        return _unbzip2(data, _SMALL_PART)
+    if compression == "zstd":
+        return _unzstd(data, _SMALL_PART)
+    if compression == "snappy":
+        return _snappy_file(ForwardReader(data))
+    return iter(lambda: data.read(_SMALL_READ), b"")
 
 
 def unpacker(codec: str) -> Pack:
-    """Undoes `packer`, and Hadoop's bzip2. Raises `ValueError` for what is not so packed."""
-    from io import BytesIO
-
+    """The inverse of `packer`, and of Hadoop's bzip2. Raises `ValueError` for anything else."""
     if codec == "bzip2":
         return lambda data: b"".join(_unbzip2(BytesIO(data)))
     if codec in RAW_CODECS:
-        return lambda data: b"".join(_unframed(BytesIO(data), codec))
-    return lambda data: b"".join(_inflated(BytesIO(data), GZIP_WINDOW if codec == "gzip" else ZLIB_WINDOW))
+        return lambda data: b"".join(_hadoop_blocks(ForwardReader(BytesIO(data)), codec))
+    window = GZIP_WINDOW if codec == "gzip" else ZLIB_WINDOW
+    return lambda data: b"".join(_inflated(BytesIO(data), window))
 
 
-def _read(data: BinaryIO) -> Iterator[bytes]:
-    while piece := data.read(READ_BYTES):
-        yield piece
-
-
-def _gunzipped(data: BinaryIO) -> Iterator[bytes]:
-    return _inflated(data, GZIP_WINDOW)
-
-
-def _inflated(data: BinaryIO, window: int) -> Iterator[bytes]:
+def _inflated(data: Readable, window: int, part_bytes: int = 0, *, padding: bool = False) -> Iterator[bytes]:
+    """One or more members, in parts of at most `part_bytes` (0: no limit). `padding`: zeros may follow each."""
     from isal import igzip_lib, isal_zlib
 
-    inflate, begun = isal_zlib.decompressobj(window), False
-    try:
-        for piece in _read(data):
-            rest = piece
-            while rest:
-                begun = True
-                yield inflate.decompress(rest)
-                rest = inflate.unused_data
-                if inflate.eof:
-                    inflate, begun = isal_zlib.decompressobj(window), False
-    except igzip_lib.IsalError as error:  # type: ignore[misc]  # its stub names an instance
-        raise ValueError(f"it cannot be decompressed: {error}") from error
-    if begun:
-        raise ValueError(CUT_OFF)
+    read_bytes = _SMALL_READ if part_bytes else READ_BYTES
+    member, packed, inside = isal_zlib.decompressobj(window), b"", False
+    while packed or (packed := data.read(read_bytes)):
+        if padding and not inside and not (packed := packed.lstrip(b"\0")):
+            continue
+        try:
+            part = member.decompress(packed, part_bytes)
+        except igzip_lib.IsalError as error:  # type: ignore[misc]  # its stub names an instance
+            raise _failed(error) from error
+        inside, packed = not member.eof, member.unconsumed_tail
+        if part:
+            yield part
+        if member.eof:
+            packed, member = member.unused_data, isal_zlib.decompressobj(window)
+    if inside:
+        raise ValueError(ENDS_TOO_EARLY)
 
 
-def _unbzip2(data: BinaryIO) -> Iterator[bytes]:
+def _unbzip2(data: Readable, part_bytes: int = -1) -> Iterator[bytes]:
+    """One or more streams, as tools that use several cores write them, in parts of at most `part_bytes`."""
     from bz2 import BZ2Decompressor
 
-    unpack, begun = BZ2Decompressor(), False
-    try:
-        for piece in _read(data):
-            rest = piece
-            while rest:
-                begun = True
-                yield unpack.decompress(rest)
-                rest = unpack.unused_data
-                if unpack.eof:
-                    unpack, begun = BZ2Decompressor(), False
-    except OSError as error:
-        raise ValueError(f"it cannot be decompressed: {error}") from error
-    if begun:
-        raise ValueError(CUT_OFF)
+    stream, packed, inside = BZ2Decompressor(), b"", False
+    while packed or (inside and not stream.needs_input) or (packed := data.read(_SMALL_READ)):
+        try:
+            part = stream.decompress(packed, part_bytes)
+        except (OSError, ValueError) as error:
+            raise _failed(error) from error
+        inside, packed = not stream.eof, b""
+        if part:
+            yield part
+        if stream.eof:
+            packed, stream = stream.unused_data, BZ2Decompressor()
+    if inside:
+        raise ValueError(ENDS_TOO_EARLY)
 
 
-def _unzstd(data: BinaryIO) -> Iterator[bytes]:
+def _unzstd(data: Readable, part_bytes: int) -> Iterator[bytes]:
+    """One or more frames."""
     import pyarrow as pa
 
     stream = pa.CompressedInputStream(pa.PythonFile(LeftOpen(data), mode="r"), "zstd")
     while True:
         try:
-            piece = stream.read(READ_BYTES)
+            part = stream.read(part_bytes)
         except OSError as error:
             if error.errno is not None:
                 raise
-            raise ValueError(f"it cannot be decompressed: {error}") from error
-        if not piece:
+            raise _failed(error) from error
+        if not part:
             return
-        yield piece
+        yield part
 
 
-def _unframed(data: BinaryIO, compression: str) -> Iterator[bytes]:
-    """A block says how much it holds, and has it in one chunk or several, each with its size when packed."""
+def _failed(error: Exception) -> ValueError:
+    return ValueError(f"it cannot be decompressed: {error}")
+
+
+# --- snappy and lz4 ------------------------------------------------------------------------------------------------
+
+
+def _hadoop_blocks(data: ForwardReader, compression: str) -> Iterator[bytes]:
+    """Hadoop's framing: a block has its size, and one or more chunks that each have their compressed size."""
     unpack = unsnappy if compression == "snappy" else _unlz4
-    while head := data.read(4):
-        missing = _number(head)
+    while not data.at_end():
+        missing = int.from_bytes(data.take(4), "big")
         while missing > 0:
-            piece = unpack(exactly(data, _number(data.read(4))))
-            missing -= len(piece)
-            yield piece
-        if missing < 0:
-            raise ValueError("a compressed block holds more than it says")
+            size = int.from_bytes(data.take(4), "big")
+            if size > MAX_CHUNK:
+                raise ValueError("a compressed chunk is too large")
+            part = unpack(data.take(size))
+            missing -= len(part)
+            if missing < 0:
+                raise ValueError("a compressed block holds more than it says")
+            yield part
+
+
+def _snappy_file(data: ForwardReader) -> Iterator[bytes]:
+    is_framed = data.peek(len(SNAPPY_MAGIC)) == SNAPPY_MAGIC
+    return _snappy_frames(data) if is_framed else _hadoop_blocks(data, "snappy")
+
+
+def _snappy_frames(data: ForwardReader) -> Iterator[bytes]:
+    """Snappy's official framing: chunks of up to 64 KiB with checksums."""
+    while not data.at_end():
+        head = data.take(4)
+        kind, body = head[0], data.take(int.from_bytes(head[1:], "little"))
+        if kind in {_COMPRESSED_FRAME, _PLAIN_FRAME}:
+            part = _unsnappy(body[4:]) if kind == _COMPRESSED_FRAME else body[4:]
+            if len(part) > _MAX_FRAME or _masked(crc32c(part)) != int.from_bytes(body[:4], "little"):
+                raise ValueError("a checksum is wrong")
+            if part:
+                yield part
+        elif kind != _PADDING_FRAME and head + body != SNAPPY_MAGIC:
+            # Nobody writes the other chunks that may be skipped; one flipped bit would turn a good chunk into one.
+            raise ValueError(f"there is a chunk of the kind {kind:#x}")
 
 
 def unsnappy(chunk: bytes) -> bytes:
-    """Undoes snappy without any framing. Raises `ValueError` for what is none."""
+    """The content of snappy data without any framing. Raises `ValueError` for anything else, and for no content."""
+    return _not_empty(_unsnappy(chunk))
+
+
+def _unsnappy(chunk: bytes) -> bytes:
     import pyarrow as pa
 
-    size, shift, place = 0, 0, 0
-    while place < len(chunk) and place < 5:
-        size |= (chunk[place] & 0x7F) << shift
-        if chunk[place] < 0x80:
+    size = 0
+    for index, byte in enumerate(chunk[:5]):
+        size |= (byte & 0x7F) << (7 * index)
+        if byte < 0x80:
             break
-        shift, place = shift + 7, place + 1
-    if size > MOST_EXPANSION * (len(chunk) + 1):
-        raise ValueError("a compressed block says that it holds too much")
-    return _sound(lambda: bytes(pa.Codec("snappy").decompress(chunk, size, asbytes=True)))
+    if size > MAX_EXPANSION * (len(chunk) + 1):
+        raise ValueError("a compressed chunk says that it holds too much")
+    return _decoded(lambda: pa.Codec("snappy").decompress(chunk, size, asbytes=True))
 
 
 def _unlz4(chunk: bytes) -> bytes:
-    """A block does not say how much it holds; a frame around it lets Arrow find out."""
+    """A chunk does not say how much it holds; a frame around it lets Arrow find out."""
     import pyarrow as pa
 
     frame = b"".join([_LZ4_FRAME, struct.pack("<I", len(chunk)), chunk, bytes(4)])
-    return _sound(lambda: bytes(pa.CompressedInputStream(pa.BufferReader(frame), "lz4").read()))
+    return _not_empty(_decoded(lambda: pa.CompressedInputStream(pa.BufferReader(frame), "lz4").read()))
 
 
-def _sound(unpack: Callable[[], bytes]) -> bytes:
+def _decoded(decode: Callable[[], Any]) -> bytes:
     try:
-        piece = unpack()
+        return bytes(decode())
     except OSError as error:
-        raise ValueError(f"it cannot be decompressed: {error}") from error
-    if not piece:
+        raise _failed(error) from error
+
+
+def _not_empty(part: bytes) -> bytes:
+    if not part:
         raise ValueError("a compressed block holds less than it says")
-    return piece
+    return part
 
 
-def _number(four: bytes) -> int:
-    if len(four) != 4:
-        raise ValueError(CUT_OFF)
-    return int.from_bytes(four, "big")
+# --- checksum ------------------------------------------------------------------------------------------------------
+
+_CRC_MASK = 0xA282EAD8
+_CRC_POLYNOMIAL = 0x82F63B78
+_LANE_BYTES = 64
+"""Bytes that one lane of a checksum goes over."""
 
 
-def exactly(data: BinaryIO, size: int) -> bytes:
-    """That many bytes. Raises `ValueError` if there are fewer."""
-    piece = data.read(size)
-    if len(piece) != size:
-        raise ValueError(CUT_OFF)
-    return piece
+def crc32c(data: bytes) -> int:
+    """Castagnoli's checksum in numpy: many lanes at once, combined at the end."""
+    import numpy as np
+
+    numbers = np.frombuffer(data, np.uint8)
+    if len(numbers) < 4:
+        register = 0xFFFFFFFF
+        for number in numbers.tolist():
+            register = int(_crc_table()[(register ^ number) & 0xFF]) ^ (register >> 8)
+        return register ^ 0xFFFFFFFF
+    lanes = np.zeros(-(-len(numbers) // _LANE_BYTES) * _LANE_BYTES, np.uint8)
+    lanes[-len(numbers) :] = numbers
+    # The register's initial value is the same as inverting the first bytes; zeros before them do not count.
+    begin = len(lanes) - len(numbers)
+    lanes[begin : begin + 4] ^= 0xFF
+    sums, table = np.zeros(len(lanes) // _LANE_BYTES, np.uint32), _crc_table()
+    for column in np.ascontiguousarray(lanes.reshape(-1, _LANE_BYTES).T):
+        sums = table.take(sums.astype(np.uint8) ^ column) ^ (sums >> 8)
+    whole, (first, second, third, fourth) = 0, _lane_shift()
+    for lane in sums.tolist():
+        whole = lane ^ first[whole & 0xFF] ^ second[whole >> 8 & 0xFF] ^ third[whole >> 16 & 0xFF] ^ fourth[whole >> 24]
+    return whole ^ 0xFFFFFFFF
+
+
+def _masked(checksum: int) -> int:
+    return ((checksum >> 15 | checksum << 17) + _CRC_MASK) & 0xFFFFFFFF
+
+
+@cache
+def _crc_table() -> Any:
+    import numpy as np
+
+    numbers = np.arange(256, dtype=np.uint32)
+    for _ in range(8):
+        numbers = np.where(numbers & 1, (numbers >> 1) ^ np.uint32(_CRC_POLYNOMIAL), numbers >> 1)
+    return numbers.astype(np.uint32)
+
+
+@cache
+def _lane_shift() -> list[list[int]]:
+    """What each byte of a register becomes when a lane of zeros goes by."""
+    import numpy as np
+
+    numbers = np.arange(256, dtype=np.uint32)[None, :] << (8 * np.arange(4, dtype=np.uint32))[:, None]
+    for _ in range(_LANE_BYTES):
+        numbers = _crc_table()[numbers & 0xFF] ^ (numbers >> 8)
+    shifted: list[list[int]] = numbers.tolist()
+    return shifted

@@ -15,7 +15,7 @@ from pydantic import ValidationError
 from holdfast.errors import BatchError
 from holdfast.flow.format import Format
 from holdfast.formats.avro import PLUGIN, Avro, AvroConfig, Compression
-from holdfast.formats.avro.encoding import number
+from holdfast.formats.avro.writer import number
 from holdfast.testing.formats import VALUES, FormatBehaviour, comparable, kafka_rows
 
 EVERY_KIND = pa.RecordBatch.from_pylist(
@@ -133,6 +133,14 @@ def test_a_damaged_block_is_refused() -> None:
     place = data.index(b"orders")
     with pytest.raises(ValueError, match=r"checksum|decompressed|mark"):
         list(Avro().read(io.BytesIO(data[:place] + b"0rders" + data[place + 6 :])))
+
+
+def test_a_file_without_a_schema_is_refused_and_one_without_a_codec_is_not_compressed() -> None:
+    data = written(Avro("none"), kafka_rows([b"abc"]))
+    with pytest.raises(ValueError, match="no schema"):
+        list(Avro().read(io.BytesIO(data.replace(b"avro.schema", b"some.schema"))))
+    without_codec = data.replace(b"avro.codec", b"some.codec")
+    assert [rows.column("value").to_pylist() for rows in Avro().read(io.BytesIO(without_codec))] == [[b"abc"]]
 
 
 def test_settings() -> None:

@@ -189,7 +189,7 @@ def test_files_of_codecs_that_only_hadoop_writes_are_read(codec: str, pack: Call
     (batch,) = SequenceFile().read(io.BytesIO(packed_file(codec, pack, b"abc" * 1000)))
     assert batch.to_pylist() == [{"offset": 7, "value": b"abc" * 1000}]
     for damaged in (lambda data: pack(data)[:-1], lambda data: pack(data) + b"rest", lambda data: b"x" + pack(data)):
-        with pytest.raises(ValueError, match=r"cut off|decompressed"):
+        with pytest.raises(ValueError, match=r"too early|decompressed"):
             list(SequenceFile().read(io.BytesIO(packed_file(codec, damaged, b"abc"))))
 
 

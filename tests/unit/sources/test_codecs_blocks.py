@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from holdfast.errors import BatchError, Unavailable
 from holdfast.flow.fault import COLUMNS, Fault
 from holdfast.formats.avro import Avro as AvroFormat
-from holdfast.formats.avro import encoding
+from holdfast.formats.avro.writer import number as avro_number
 from holdfast.formats.sequencefile import SequenceFile as SequenceFormat
 from holdfast.formats.sequencefile.layout import vint
 from holdfast.sources.objects.codecs.avro import Avro
@@ -312,7 +312,7 @@ def test_of_a_file_that_is_cut_off_the_blocks_before_are_good(kind: str) -> None
     whole = read(codec, data)[0]
     rows, _, damage = read(codec, data[: len(data) * 2 // 3])
     assert damage is not None
-    assert "no valid" in damage
+    assert "not a valid" in damage
     assert 0 < len(rows) < len(whole)
     assert rows == whole[: len(rows)]
 
@@ -342,7 +342,7 @@ def test_an_avro_block_that_is_damaged_is_told_and_those_before_it_are_good() ->
     whole = read(Avro(SCHEMA), bytes(data))[0]
     data[len(data) // 2] ^= 0xFF
     rows, _, damage = read(Avro(SCHEMA), bytes(data))
-    assert "no valid Avro file" in str(damage)
+    assert "not a valid Avro file" in str(damage)
     assert 0 < len(rows) < len(whole)
     assert rows == whole[: len(rows)]
 
@@ -352,7 +352,7 @@ def test_an_avro_block_with_an_impossible_number_of_rows_is_damaged(count: int) 
     data = avro(ROWS, 500)
     mark = data[-16:]
     last = data.rindex(mark, 0, len(data) - 16) + 16
-    block = encoding.number(count) + data[last + 1 :]  # the number of rows that it has takes one byte
+    block = avro_number(count) + data[last + 1 :]  # the number of rows that it has takes one byte
     rows, _, damage = read(Avro(SCHEMA), data[:last] + block)
     assert f"says that it has {count} rows" in str(damage)
     assert 0 < len(rows) < len(ROWS)
@@ -362,7 +362,7 @@ def test_an_avro_block_with_an_impossible_number_of_rows_is_damaged(count: int) 
 def test_a_parquet_file_without_its_footer_is_damaged(spoil: Any) -> None:
     rows, _, damage = read(Parquet(SCHEMA), spoil(parquet(ROWS)))
     assert rows == []
-    assert "no valid Parquet file" in str(damage)
+    assert "not a valid Parquet file" in str(damage)
 
 
 def test_a_row_group_that_is_damaged_is_told_and_those_before_it_are_good() -> None:
@@ -371,7 +371,7 @@ def test_a_row_group_that_is_damaged_is_told_and_those_before_it_are_good() -> N
     data[told.data_page_offset + told.total_compressed_size // 2] ^= 0xFF
     rows, _, damage = read(Parquet(SCHEMA), bytes(data))
     assert [item for item, _ in rows] == list(range(20))
-    assert "no valid Parquet file" in str(damage)
+    assert "not a valid Parquet file" in str(damage)
 
 
 @pytest.mark.parametrize("kind", makers)

@@ -14,16 +14,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from holdfast.formats._compression import compressed
-from holdfast.sources.objects.compression import (
-    SNAPPY_MAGIC,
-    Compression,
-    Peeked,
-    compression_by_name,
-    compression_of,
-    unpacked,
-)
+from holdfast.formats._decompression import SNAPPY_MAGIC, FileCompression, crc32c
+from holdfast.sources.objects.compression import Peeked, compression_by_name, compression_of, decompressed
 from holdfast.sources.objects.object_ref import Damaged
-from holdfast.sources.objects.snappy import crc32c
 
 
 def packed(data: bytes, kind: str) -> bytes:
@@ -57,8 +50,8 @@ KINDS = {"gzip": "gzip", "bzip2": "bzip2", "zstd": "zstd", "snappy": "snappy", "
 
 def read(data: bytes, kind: str, size: int = 1000) -> tuple[bytes, str | None]:
     """What comes out, and what is said of the damage."""
-    (compression,) = (one for one in get_args(Compression) if one == KINDS[kind])
-    stream, parts = unpacked(io.BytesIO(data), compression), list[bytes]()
+    (compression,) = (one for one in get_args(FileCompression) if one == KINDS[kind])
+    stream, parts = decompressed(io.BytesIO(data), compression), list[bytes]()
     try:
         while part := stream.read(size):
             parts.append(part)
@@ -205,6 +198,6 @@ def test_zeros_behind_a_gzip_member_are_padding_and_other_bytes_are_damage() -> 
 
 def test_little_that_unpacks_to_much_needs_little_memory() -> None:
     bomb = zlib.compress(bytes(64 << 20), 9, 31)
-    stream = unpacked(io.BytesIO(bomb), "gzip")
+    stream = decompressed(io.BytesIO(bomb), "gzip")
     assert len(stream.read(100)) == 100
     assert len(stream._rest) <= 64 << 10  # type: ignore[attr-defined]

@@ -11,7 +11,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from holdfast.errors import BatchError
-from holdfast.sources.objects import compression as compressions
+from holdfast.sources.objects.compression import decompressed
 from holdfast.sources.objects.lines import BYTE_ORDER_MARK, END_OF_STREAM, LongLine, split_lines
 
 LONGEST = 40
@@ -105,7 +105,7 @@ def test_little_is_read_beyond_the_end() -> None:
 
 
 def unpacked(packed: bytes, size: int = 1000) -> bytes:
-    stream = compressions.unpacked(io.BytesIO(packed), "gzip")
+    stream = decompressed(io.BytesIO(packed), "gzip")
     return b"".join(iter(lambda: stream.read(size), b""))
 
 

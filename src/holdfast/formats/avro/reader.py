@@ -1,84 +1,118 @@
-"""Reads object container files that `AvroFile` wrote."""
+"""Reads object container files: the header, the blocks, and the rows of files that `AvroFile` wrote."""
 
 from __future__ import annotations
 
 import json
+import sys
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from io import BytesIO
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 import pyarrow as pa
 
 from holdfast.errors import UsageError
-from holdfast.formats._decompression import CUT_OFF, decompressed, exactly, unsnappy
+from holdfast.formats._decompression import decompressed, unsnappy
+from holdfast.formats._forward import ENDS_TOO_EARLY, ForwardReader
 from holdfast.formats.avro.schemas import arrow_schema, without_times
 from holdfast.formats.avro.writer import CHECKSUM_BYTES, MAGIC, MARK_BYTES, RAW_DEFLATE
 
 
+class Header(NamedTuple):
+    """The beginning of a file."""
+
+    schema: Any
+    """Of the rows, as parsed JSON."""
+    codec: str
+    mark: bytes
+    """Stands behind every block."""
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Some rows of a file, still compressed."""
+
+    offset: int
+    """Where it begins in the file."""
+    count: int
+    """The number of rows."""
+    data: bytes
+
+
 def read(data: BinaryIO) -> Iterator[Any]:
-    """Record batches, one for each block. Raises `ValueError` for what no `AvroFile` wrote."""
+    """Record batches, one for each block. Raises `ValueError` for a file that `AvroFile` did not write."""
     try:
         import fastavro
     except ImportError as error:
         raise UsageError("reading Avro files needs fastavro: pip install 'holdfast[archive]'") from error
-    told, mark = _header(data)
-    written: Any = json.loads(told["avro.schema"])
+    forward = ForwardReader(data)
+    header = decode_header(forward.take)
     # Times stay numbers: Python has no dates beyond the year 9999, and files of earlier versions may have them.
-    parsed: Any = fastavro.parse_schema(without_times(written))
-    schema, codec = arrow_schema(written), told["avro.codec"].decode()
-    while (count := _number(data, first=True)) is not None:
-        block = unpacked_block(codec, exactly(data, _number(data) or 0))
-        if exactly(data, MARK_BYTES) != mark:
-            raise ValueError("a block does not end with the file's mark")
-        rows = BytesIO(block)
-        yield pa.RecordBatch.from_pylist([fastavro.schemaless_reader(rows, parsed, None) for _ in range(count)], schema)
+    parsed: Any = fastavro.parse_schema(without_times(header.schema))
+    schema = arrow_schema(header.schema)
+    for block in blocks(forward, header.mark):
+        rows = BytesIO(unpacked_block(header.codec, block.data))
+        values = [fastavro.schemaless_reader(rows, parsed, None) for _ in range(block.count)]
+        yield pa.RecordBatch.from_pylist(values, schema)
 
 
-def _header(data: BinaryIO) -> tuple[dict[str, bytes], bytes]:
-    if data.read(len(MAGIC)) != MAGIC:
-        raise ValueError("it is no Avro file")
-    told: dict[str, bytes] = {}
-    while count := _number(data):
-        for _ in range(count):
-            name = exactly(data, _number(data) or 0).decode()
-            told[name] = exactly(data, _number(data) or 0)
-    return told, exactly(data, MARK_BYTES)
+def decode_header(take: Callable[[int], bytes]) -> Header:
+    """The header of any file; `take` returns that many next bytes. Raises `ValueError`."""
+    if take(len(MAGIC)) != MAGIC:
+        raise ValueError("it does not begin like an Avro file")
+    entries: dict[str, bytes] = {}
+    while count := _number(take):
+        if count < 0:
+            _number(take)  # the size of the entries in bytes, for readers that skip them
+        for _ in range(abs(count)):
+            name = take(_number(take)).decode()
+            entries[name] = take(_number(take))
+    if "avro.schema" not in entries:
+        raise ValueError("it has no schema")
+    return Header(json.loads(entries["avro.schema"]), entries.get("avro.codec", b"null").decode(), take(MARK_BYTES))
 
 
-def unpacked_block(codec: str, block: bytes) -> bytes:
-    """What a block holds. Raises `ValueError` if it is damaged, or its codec is not known here."""
+def blocks(forward: ForwardReader, mark: bytes, end: int = sys.maxsize) -> Iterator[Block]:
+    """The blocks from here on that begin before `end`. Raises `ValueError` at the first one that is damaged."""
+    while (offset := forward.offset) < end and not forward.at_end():
+        count, data = _number(forward.take), forward.take(_number(forward.take))
+        if forward.take(MARK_BYTES) != mark:
+            raise ValueError(f"the block at {offset} does not end with the file's mark")
+        if count < 0:
+            raise ValueError(f"the block at {offset} says that it has {count} rows")
+        yield Block(offset, count, data)
+
+
+def unpacked_block(codec: str, data: bytes) -> bytes:
+    """The rows of a block. Raises `ValueError` if it is damaged, or its codec is not supported."""
     if codec == "null":
-        return block
+        return data
     if codec == "zstandard":
-        return b"".join(decompressed(BytesIO(block), "zstd"))
+        return b"".join(decompressed(BytesIO(data), "zstd"))
     if codec == "deflate":
-        return _inflated(block)
+        return _inflated(data)
     if codec != "snappy":
-        raise ValueError(f"the codec {codec} is not known here")
-    data = unsnappy(block[:-CHECKSUM_BYTES])
-    if zlib.crc32(data) != int.from_bytes(block[-CHECKSUM_BYTES:], "big"):
+        raise ValueError(f"the codec {codec} is not supported")
+    rows = unsnappy(data[:-CHECKSUM_BYTES])
+    if zlib.crc32(rows) != int.from_bytes(data[-CHECKSUM_BYTES:], "big"):
         raise ValueError("a block's checksum is wrong")
-    return data
+    return rows
 
 
-def _inflated(block: bytes) -> bytes:
+def _inflated(data: bytes) -> bytes:
     try:
-        return zlib.decompress(block, RAW_DEFLATE)
+        return zlib.decompress(data, RAW_DEFLATE)
     except zlib.error as error:
         raise ValueError(f"a block cannot be decompressed: {error}") from error
 
 
-def _number(data: BinaryIO, *, first: bool = False) -> int | None:
-    """Undoes `number`; None at the end of the file, if it may end there."""
-    value, shift = 0, 0
-    while True:
-        byte = data.read(1)
-        if not byte and first and not shift:
-            return None
-        if not byte or shift > 63:
-            raise ValueError(CUT_OFF)
-        value |= (byte[0] & 0x7F) << shift
-        if byte[0] < 0x80:
+def _number(take: Callable[[int], bytes]) -> int:
+    """A number in zigzag, seven bits to a byte, the lowest first."""
+    value = 0
+    for shift in range(0, 70, 7):
+        byte = take(1)[0]
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
             return (value >> 1) ^ -(value & 1)
-        shift += 7
+    raise ValueError(ENDS_TOO_EARLY)

@@ -1,8 +1,9 @@
-"""Reads SequenceFiles of messages, ours and those that Hadoop and Spark write with the same classes."""
+"""Reads SequenceFiles: records and blocks of any file, and messages of files that this package or Hadoop wrote."""
 
 from __future__ import annotations
 
 import struct
+import sys
 from collections.abc import Iterator
 from typing import Any, BinaryIO
 
@@ -12,93 +13,32 @@ import pyarrow as pa
 from holdfast.flow.kafka_columns import KEY, OFFSET, VALUE
 from holdfast.formats._arrays import content, cut_out, lengths
 from holdfast.formats._compression import Pack
-from holdfast.formats._decompression import CUT_OFF, READ_BYTES, unpacker
+from holdfast.formats._decompression import unpacker
+from holdfast.formats._forward import ENDS_TOO_EARLY, ForwardReader
 from holdfast.formats.sequencefile import keys as keys_
-from holdfast.formats.sequencefile.layout import (
-    ESCAPE,
-    SYNC_BYTES,
-    AnyHeader,
-    KeyKind,
-    decode_header,
-    taken_vint,
-    taken_vints,
-)
+from holdfast.formats.sequencefile.layout import ESCAPE, AnyHeader, KeyKind, decode_header, taken_vint, taken_vints
 
-_DAMAGED = "a record's length and what follows disagree"
+WRONG_LENGTH = "a record's length and what follows disagree"
 _LENGTH = struct.Struct(">i")
 
 
 def read(data: BinaryIO) -> Iterator[Any]:
     """Record batches with offset, value, and key if the file has it."""
-    pieces = _Pieces(data)
-    kind, header = decode_header(pieces.take)
-    for keys, values in _blocks(pieces, header) if header.compression == "block" else _records(pieces, header):
+    forward = ForwardReader(data)
+    kind, header = decode_header(forward.take)
+    for keys, values in _blocks(forward, header) if header.compression == "block" else _records(forward, header):
         yield _batch(kind, keys, payloads(values))
 
 
-def _records(pieces: _Pieces, header: AnyHeader) -> Iterator[tuple[Any, Any]]:
-    unpack = unpacker(header.codec) if header.compression == "record" else None
-    data = pieces.rest()
-    while True:
-        starts, used = _scanned(data, ESCAPE + header.sync)
-        if len(starts):
-            yield cut_records(data, starts, unpack)
-        piece = pieces.next()
-        if not piece:
-            break
-        data = data[used:] + piece
-    if used < len(data):
-        raise ValueError(CUT_OFF)
+def _records(forward: ForwardReader, header: AnyHeader) -> Iterator[tuple[Any, Any]]:
+    unpack = record_unpacker(header)
+    for _, data, starts in record_runs(forward, header):
+        yield cut_records(data, starts, unpack)
 
 
-def cut_records(data: bytes, starts: Any, unpack: Pack | None) -> tuple[Any, Any]:
-    """Keys and values of the records that begin at these places."""
-    numbers = np.frombuffer(data, np.uint8)
-    record, key = (_numbers_at(numbers, starts + place) for place in (0, 4))
-    if (key < 0).any() or (key > record).any():
-        raise ValueError(_DAMAGED)
-    values = cut_out(data, starts + 8 + key, starts + 8 + record)
-    if unpack is not None:
-        values = pa.array(map(unpack, values.to_pylist()), pa.binary())
-    return cut_out(data, starts + 8, starts + 8 + key), values
-
-
-def _scanned(data: bytes, mark: bytes) -> tuple[Any, int]:
-    """Where whole records begin, and where the first begins that is not whole."""
-    starts, place, end, number = [], 0, len(data), _LENGTH.unpack_from
-    while place + 8 <= end:
-        (size,) = number(data, place)
-        if size >= 0:
-            if place + 8 + size > end:
-                break
-            starts.append(place)
-            place += 8 + size
-        elif place + len(mark) > end:
-            break
-        elif data[place : place + len(mark)] == mark:
-            place += len(mark)
-        else:
-            raise ValueError(_DAMAGED)
-    return np.array(starts, np.int64), place
-
-
-def _blocks(pieces: _Pieces, header: AnyHeader) -> Iterator[tuple[Any, Any]]:
-    unpack = unpacker(header.codec)
-    while not pieces.at_end():
-        if pieces.take(4 + SYNC_BYTES) != ESCAPE + header.sync:
-            raise ValueError(_DAMAGED)
-        count = taken_vint(pieces.take)
-        parts = [unpack(pieces.take(taken_vint(pieces.take))) for _ in range(4)]
-        yield apart(parts[1], taken_vints(parts[0], count)), apart(parts[3], taken_vints(parts[2], count))
-
-
-def apart(data: bytes, sizes: Any) -> Any:
-    """Records of these sizes that lie one behind the other."""
-    borders = np.concatenate([[0], np.cumsum(sizes)])
-    if borders[-1] != len(data):
-        raise ValueError(_DAMAGED)
-    buffers = [None, pa.py_buffer(borders.astype(np.int32)), pa.py_buffer(data)]
-    return pa.BinaryArray.from_buffers(pa.binary(), len(sizes), buffers)
+def _blocks(forward: ForwardReader, header: AnyHeader) -> Iterator[tuple[Any, Any]]:
+    for _, keys, values in blocks(forward, header):
+        yield keys, values
 
 
 def _batch(kind: KeyKind, keys: Any, values: Any) -> Any:
@@ -107,47 +47,125 @@ def _batch(kind: KeyKind, keys: Any, values: Any) -> Any:
     return pa.record_batch([*keys_.messagepack_fields(payloads(keys)), values], names=[OFFSET, KEY, VALUE])
 
 
+# --- records -------------------------------------------------------------------------------------------------------
+
+
+def record_unpacker(header: AnyHeader) -> Pack | None:
+    """Decompresses one value; None if values are not compressed."""
+    return unpacker(header.codec) if header.compression == "record" else None
+
+
+def record_runs(forward: ForwardReader, header: AnyHeader, end: int = sys.maxsize) -> Iterator[tuple[int, bytes, Any]]:
+    """Records from here to the first mark that ends at `end` or later, in runs.
+
+    A run is the offset of its data in the file, the data, and the indices in the data where records begin. Raises
+    `ValueError` where the file is damaged; all whole records before the damage are yielded first.
+    """
+    offset, data = forward.offset, b""
+    while True:
+        starts, used, reason = _scan(data, offset, header, forward.size, end)
+        if len(starts):
+            yield offset, data, starts
+        if reason is not None:
+            if reason:
+                raise ValueError(reason)
+            return
+        offset, data = offset + used, data[used:]
+        portion = forward.portion()
+        if not portion:
+            if data:
+                raise ValueError(ENDS_TOO_EARLY)
+            return
+        data += portion
+
+
+def _scan(data: bytes, offset: int, header: AnyHeader, size: int | None, end: int) -> tuple[Any, int, str | None]:
+    """Where whole records begin, where the first begins that is not whole, and why the scan ends.
+
+    The reason is None if more data is needed, empty at the end of the range, and else names the damage.
+    """
+    starts, index, length, mark = [], 0, len(data), ESCAPE + header.sync
+    unpack, reason = _LENGTH.unpack_from, None
+    while index + 8 <= length and reason is None:
+        (record,) = unpack(data, index)
+        if record >= 0:
+            if index + 8 + record > length:
+                is_beyond = size is not None and offset + index + 8 + record > size
+                reason = ENDS_TOO_EARLY if is_beyond else None
+                break
+            starts.append(index)
+            index += 8 + record
+        elif index + len(mark) > length:
+            break
+        elif data[index : index + len(mark)] == mark:
+            index += len(mark)
+            reason = "" if offset + index >= end else None
+        else:
+            reason = WRONG_LENGTH
+    return np.array(starts, np.int64), index, reason
+
+
+def cut_records(data: bytes, starts: Any, unpack: Pack | None) -> tuple[Any, Any]:
+    """Keys and values of the records that begin at these indices."""
+    numbers = np.frombuffer(data, np.uint8)
+    record, key = (_numbers_at(numbers, starts + index) for index in (0, 4))
+    if (key < 0).any() or (key > record).any():
+        raise ValueError(WRONG_LENGTH)
+    values = cut_out(data, starts + 8 + key, starts + 8 + record)
+    if unpack is not None:
+        values = pa.array(map(unpack, values.to_pylist()), pa.binary())
+    return cut_out(data, starts + 8, starts + 8 + key), values
+
+
 def payloads(writables: Any) -> Any:
-    """What is in each `BytesWritable`, behind its length."""
+    """The content of each `BytesWritable`, which stands behind its length."""
     sizes = lengths(writables).astype(np.int64)
     ends = np.cumsum(sizes)
     data = content(writables)
     if (sizes < 4).any() or (_numbers_at(np.frombuffer(data, np.uint8), ends - sizes) != sizes - 4).any():
-        raise ValueError(_DAMAGED)
+        raise ValueError(WRONG_LENGTH)
     return cut_out(data, ends - sizes + 4, ends)
 
 
-def _numbers_at(data: Any, places: Any) -> Any:
-    return data[places[:, None] + np.arange(4)].reshape(-1).view(">i4").astype(np.int64)
+def _numbers_at(data: Any, indices: Any) -> Any:
+    return data[indices[:, None] + np.arange(4)].reshape(-1).view(">i4").astype(np.int64)
 
 
-class _Pieces:
-    """A file that is read forwards in large pieces."""
+# --- blocks --------------------------------------------------------------------------------------------------------
 
-    def __init__(self, data: BinaryIO) -> None:
-        self._data = data
-        self._waiting = b""
-        self._place = 0
 
-    def take(self, size: int) -> bytes:
-        """Exactly so many bytes. Raises `ValueError` if there are fewer."""
-        while len(self._waiting) - self._place < size:
-            piece = self._data.read(max(READ_BYTES, size))
-            if not piece:
-                raise ValueError(CUT_OFF)
-            self._waiting, self._place = self._waiting[self._place :] + piece, 0
-        self._place += size
-        return self._waiting[self._place - size : self._place]
+def blocks(
+    forward: ForwardReader,
+    header: AnyHeader,
+    end: int = sys.maxsize,
+    *,
+    behind_mark: bool = False,
+    max_records: int = sys.maxsize,
+) -> Iterator[tuple[int, Any, Any]]:
+    """Blocks from here on that begin before `end`: the offset in the file, keys and values.
 
-    def rest(self) -> bytes:
-        """What was read from the file and not taken. `next` goes on behind it."""
-        return self._waiting[self._place :]
+    The reader stands at a mark, or behind it already (`behind_mark`). Raises `ValueError` where the file is damaged,
+    or where a block has `max_records` or more.
+    """
+    unpack, mark = unpacker(header.codec), ESCAPE + header.sync
+    while behind_mark or not forward.at_end():
+        if not behind_mark and forward.take(len(mark)) != mark:
+            raise ValueError(WRONG_LENGTH)
+        behind_mark, offset = False, forward.offset
+        if offset >= end:
+            return
+        count = taken_vint(forward.take)
+        if count >= max_records:
+            raise ValueError(f"the block at {offset} says that it has {count} records; up to {max_records} are read")
+        parts = [unpack(forward.take(taken_vint(forward.take))) for _ in range(4)]
+        keys, values = _cut(parts[1], taken_vints(parts[0], count)), _cut(parts[3], taken_vints(parts[2], count))
+        yield offset, keys, values
 
-    def next(self) -> bytes:
-        """The next piece of the file; nothing at the end."""
-        return self._data.read(READ_BYTES)
 
-    def at_end(self) -> bool:
-        if self._place == len(self._waiting):
-            self._waiting, self._place = self._data.read(READ_BYTES), 0
-        return not self._waiting
+def _cut(data: bytes, sizes: Any) -> Any:
+    """Records of these sizes that lie one behind the other."""
+    borders = np.concatenate([[0], np.cumsum(sizes)])
+    if borders[-1] != len(data):
+        raise ValueError(WRONG_LENGTH)
+    buffers = [None, pa.py_buffer(borders.astype(np.int32)), pa.py_buffer(data)]
+    return pa.BinaryArray.from_buffers(pa.binary(), len(sizes), buffers)

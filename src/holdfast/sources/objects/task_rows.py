@@ -19,7 +19,7 @@ from holdfast.errors import BatchError, Unavailable, is_host_fault
 from holdfast.flow.fault import Fault, batch_fault, cut_fault, damage_fault, unavailable_fault
 from holdfast.flow.source import BATCH_COLUMN, FAULT_COLUMN, ITEM_COLUMN
 from holdfast.sources.objects.codecs.codec import BlockCodec, Codec, Portion, Range, StreamCodec
-from holdfast.sources.objects.compression import Peeked, compression_of, unpacked
+from holdfast.sources.objects.compression import Peeked, compression_of, decompressed
 from holdfast.sources.objects.lines import END_OF_STREAM
 from holdfast.sources.objects.object_ref import Damaged, RandomBytes
 from holdfast.sources.objects.read_ahead import read_ahead
@@ -106,7 +106,7 @@ class ObjectRows:
             return self.codec.read(data, start, end)
         if (start, end) != (0, split.ref.size):
             raise BatchError("it can only be read from its beginning to its end, but it was split")
-        return self.codec.read(unpacked(stream, compression), 0, END_OF_STREAM)
+        return self.codec.read(decompressed(stream, compression), 0, END_OF_STREAM)
 
 
 class _Frame:

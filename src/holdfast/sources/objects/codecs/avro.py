@@ -1,11 +1,10 @@
 """Avro's object container files: a block belongs to the range in which it begins, right behind a mark.
 
-An item is where the block begins, times `ROWS_OF_BLOCK`, plus the number of the row in it.
+An item is where the block begins, times `MAX_BLOCK_ROWS`, plus the index of the row in it.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from io import BytesIO
 from typing import Any
@@ -14,19 +13,18 @@ import numpy as np
 import pyarrow as pa
 
 from holdfast.errors import Refused
-from holdfast.formats.avro.reader import unpacked_block
-from holdfast.formats.avro.writer import MAGIC, MARK_BYTES
-from holdfast.sources.objects.codecs.blocks import ENDS_TOO_EARLY, Forward
+from holdfast.formats._forward import RangeReader
+from holdfast.formats.avro.reader import Block, Header, blocks, decode_header, unpacked_block
 from holdfast.sources.objects.codecs.codec import BlockCodec, Portion, Range
 from holdfast.sources.objects.codecs.typed import typed_rows
 from holdfast.sources.objects.object_ref import Damaged, RandomBytes
 
-ROWS_OF_BLOCK = 1 << 20
+MAX_BLOCK_ROWS = 1 << 20
 PORTION_ROWS = 8192
 
 
 class Avro(BlockCodec):
-    """Columns of the schema, by name. Rows that are no records are in the column `value`."""
+    """Columns of the schema, by name. Rows that are not records are in the column `value`."""
 
     def __init__(self, schema: pa.Schema) -> None:
         try:
@@ -37,72 +35,46 @@ class Avro(BlockCodec):
 
     def read(self, data: RandomBytes, extent: Range) -> Iterator[Portion]:
         try:
-            forward = Forward(data, extent.size)
-            told, mark = _header(forward)
-            if forward.at >= extent.start or forward.go_behind(mark, extent.start, extent.end):
-                yield from self._blocks(forward, _Rows(told), mark, extent)
-        except (Damaged, ValueError) as error:
-            raise Damaged(f"it is no valid Avro file: {error}") from error
+            reader = RangeReader(data, extent.size)
+            header = decode_header(reader.take)
+            if reader.offset >= extent.start or reader.skip_behind(header.mark, extent.start, extent.end):
+                decoder = _BlockDecoder(header)
+                for block in blocks(reader, header.mark, extent.end):
+                    yield from self._portions(block, decoder)
+        except ValueError as error:
+            raise Damaged(f"it is not a valid Avro file: {error}") from error
 
-    def _blocks(self, forward: Forward, rows: _Rows, mark: bytes, extent: Range) -> Iterator[Portion]:
-        while forward.left and (at := forward.at) < extent.end:
-            count, block = _number(forward), forward.take(_number(forward))
-            if forward.take(MARK_BYTES) != mark:
-                raise Damaged(f"the block at {at} does not end with the file's mark")
-            if not 0 <= count < ROWS_OF_BLOCK:
-                raise Damaged(f"the block at {at} says that it has {count} rows; up to {ROWS_OF_BLOCK} are read")
-            found = rows.of(block, count)
-            for first in range(0, count, PORTION_ROWS):
-                some = found[first : first + PORTION_ROWS]
-                yield typed_rows(some, at * ROWS_OF_BLOCK + np.arange(first, first + len(some)), self.schema)
+    def _portions(self, block: Block, decoder: _BlockDecoder) -> Iterator[Portion]:
+        if block.count >= MAX_BLOCK_ROWS:
+            raise ValueError(
+                f"the block at {block.offset} says that it has {block.count} rows; up to {MAX_BLOCK_ROWS} are read"
+            )
+        rows = decoder.rows(block)
+        for first in range(0, block.count, PORTION_ROWS):
+            some = rows[first : first + PORTION_ROWS]
+            yield typed_rows(some, block.offset * MAX_BLOCK_ROWS + np.arange(first, first + len(some)), self.schema)
 
 
-class _Rows:
-    """What is in the blocks of one file."""
+class _BlockDecoder:
+    """Decodes the blocks of one file. Raises `ValueError`."""
 
-    def __init__(self, told: dict[str, bytes]) -> None:
+    def __init__(self, header: Header) -> None:
         import fastavro
 
-        if "avro.schema" not in told:
-            raise Damaged("it has no schema")
-        self._codec = told.get("avro.codec", b"null").decode()
+        self._codec = header.codec
         try:
-            self._schema: Any = fastavro.parse_schema(json.loads(told["avro.schema"]))
-        except Exception as error:  # fastavro raises whatever it stumbles over
-            raise Damaged(f"its schema is none: {error!r}") from error
+            self._schema: Any = fastavro.parse_schema(header.schema)
+        except Exception as error:  # fastavro raises errors of many types
+            raise ValueError(f"its schema is not valid: {error!r}") from error
 
-    def of(self, block: bytes, count: int) -> list[Any]:
+    def rows(self, block: Block) -> list[Any]:
         import fastavro
 
-        data = BytesIO(unpacked_block(self._codec, block))
+        data = BytesIO(unpacked_block(self._codec, block.data))
         try:
-            rows = [fastavro.schemaless_reader(data, self._schema, None) for _ in range(count)]
+            rows = [fastavro.schemaless_reader(data, self._schema, None) for _ in range(block.count)]
         except Exception as error:
-            raise Damaged(f"a row cannot be decoded: {error!r}") from error
+            raise ValueError(f"a row cannot be decoded: {error!r}") from error
         if data.read(1):
-            raise Damaged("a block has more bytes than its rows")
+            raise ValueError("a block has more bytes than its rows")
         return [row if isinstance(row, dict) else {"value": row} for row in rows]
-
-
-def _header(forward: Forward) -> tuple[dict[str, bytes], bytes]:
-    if forward.left < len(MAGIC) or forward.take(len(MAGIC)) != MAGIC:
-        raise Damaged("it does not begin like one")
-    told: dict[str, bytes] = {}
-    while count := _number(forward):
-        if count < 0:
-            _number(forward)  # how many bytes they take; that is of use only to those who skip them
-        for _ in range(abs(count)):
-            name = forward.take(_number(forward)).decode()
-            told[name] = forward.take(_number(forward))
-    return told, forward.take(MARK_BYTES)
-
-
-def _number(forward: Forward) -> int:
-    """A number in zigzag, seven bits to a byte, the lowest first."""
-    value = 0
-    for shift in range(0, 70, 7):
-        byte = forward.take(1)[0]
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return (value >> 1) ^ -(value & 1)
-    raise Damaged(ENDS_TOO_EARLY)

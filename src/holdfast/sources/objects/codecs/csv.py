@@ -40,7 +40,7 @@ class Csv(StreamCodec):
         if first is None:
             return
         if isinstance(first, LongLine):
-            raise Damaged("it is no valid CSV file: its header is too long")
+            raise Damaged("it is not a valid CSV file: its header is too long")
         rows = _Rows(self.schema, self._longest, _header(first.line(0), self.schema.names), self._parsed)
         yield from rows.portions(itertools.chain([first.part(1, len(first))], found))
 
@@ -91,7 +91,7 @@ def _header(line: bytes, wanted: list[str]) -> list[str]:
     try:
         names = next(csv.reader([line.decode()]), [])
     except (UnicodeDecodeError, csv.Error) as error:
-        raise Damaged(f"it is no valid CSV file: its header is none: {error}") from error
+        raise Damaged(f"it is not a valid CSV file: its header is none: {error}") from error
     twice = [name for name in wanted if names.count(name) > 1]
     if twice:
         raise BatchError(f"the header has the column {twice[0]} more than once")

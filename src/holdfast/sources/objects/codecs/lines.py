@@ -159,7 +159,7 @@ def check_utf8(lines: Lines) -> None:
     try:
         pa.LargeStringArray.from_buffers(1, borders, text).validate(full=True)
     except pa.ArrowInvalid as error:
-        raise ValueError("it is no valid UTF-8") from error
+        raise ValueError("it is not valid UTF-8") from error
 
 
 def strings(lines: Lines) -> Any:

@@ -35,7 +35,7 @@ class Parquet(BlockCodec):
         except (OSError, ValueError) as error:
             if isinstance(error, OSError) and error.errno is not None:
                 raise
-            raise Damaged(f"it is no valid Parquet file: {error}") from error
+            raise Damaged(f"it is not a valid Parquet file: {error}") from error
 
     def _rows(self, file: Any, group: int, first: int) -> Iterator[Portion]:
         # A file without any of the columns still has its rows; the cheapest column counts them.

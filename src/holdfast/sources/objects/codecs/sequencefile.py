@@ -1,12 +1,11 @@
 """Hadoop's SequenceFile: what is between two marks belongs to the range in which it begins.
 
 Columns are `key` and `value`. An item is where the record begins; in a block, where the block begins times
-`RECORDS_OF_BLOCK`, plus the number of the record in it.
+`MAX_BLOCK_RECORDS`, plus the index of the record in it.
 """
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -14,19 +13,25 @@ import numpy as np
 import pyarrow as pa
 
 from holdfast.errors import BatchError
-from holdfast.formats._decompression import unpacker
-from holdfast.formats.sequencefile.layout import ESCAPE, AnyHeader, decode_any_header, taken_vint, taken_vints
-from holdfast.formats.sequencefile.reader import apart, cut_records
-from holdfast.sources.objects.codecs.blocks import ENDS_TOO_EARLY, Forward
+from holdfast.formats._arrays import content, cut_out, lengths
+from holdfast.formats._forward import RangeReader
+from holdfast.formats.sequencefile.layout import ESCAPE, AnyHeader, decode_any_header
+from holdfast.formats.sequencefile.reader import (
+    WRONG_LENGTH,
+    blocks,
+    cut_records,
+    payloads,
+    record_runs,
+    record_unpacker,
+)
 from holdfast.sources.objects.codecs.codec import BlockCodec, Portion, Range
 from holdfast.sources.objects.codecs.typed import cast_rows
-from holdfast.sources.objects.codecs.writables import decoder
 from holdfast.sources.objects.object_ref import Damaged, RandomBytes
 
 COLUMNS = pa.schema([("key", pa.binary()), ("value", pa.binary())])
-RECORDS_OF_BLOCK = 1 << 20
-_WRONG = "a record's length and what follows disagree"
-_LENGTH = struct.Struct(">i")
+MAX_BLOCK_RECORDS = 1 << 20
+PORTION_RECORDS = 8192
+_PACKAGE = "org.apache.hadoop.io."
 
 
 class SequenceFile(BlockCodec):
@@ -37,97 +42,95 @@ class SequenceFile(BlockCodec):
 
     def read(self, data: RandomBytes, extent: Range) -> Iterator[Portion]:
         try:
-            forward = Forward(data, extent.size)
-            header = decode_any_header(forward.take)
-            if forward.at >= extent.end:
+            reader = RangeReader(data, extent.size)
+            header = decode_any_header(reader.take)
+            if reader.offset >= extent.end:
                 return
-            columns, mark = _columns(header), ESCAPE + header.sync
-            behind = forward.at < extent.start
-            if behind and not forward.go_behind(mark, max(extent.start, forward.at + len(mark)), extent.end):
+            decode, mark = _decoder(header), ESCAPE + header.sync
+            skips = reader.offset < extent.start
+            if skips and not reader.skip_behind(mark, max(extent.start, reader.offset + len(mark)), extent.end):
                 return
-            in_blocks = header.compression == "block"
-            found = _blocks(forward, header, extent, behind=behind) if in_blocks else _records(forward, header, extent)
+            is_block = header.compression == "block"
+            found = _blocks(reader, header, extent, skips) if is_block else _records(reader, header, extent)
             for items, keys, values in found:
-                yield from self._sound(items, keys, values, columns)
-        except (Damaged, ValueError) as error:
-            raise Damaged(f"it is no valid SequenceFile: {error}") from error
+                yield from self._sound(items, keys, values, decode)
+        except ValueError as error:
+            raise Damaged(f"it is not a valid SequenceFile: {error}") from error
 
-    def _sound(self, items: Any, keys: Any, values: Any, columns: Callable[[Any, Any], Any]) -> Iterator[Portion]:
-        """The records as rows; those before one that is damaged come first."""
+    def _sound(self, items: Any, keys: Any, values: Any, decode: Callable[[Any, Any], Any]) -> Iterator[Portion]:
+        """The records as rows. Raises `ValueError` at the first damaged one, when all before it have been yielded."""
         try:
-            rows = columns(keys, values)
+            rows = decode(keys, values)
         except ValueError:
             half = len(items) // 2
             if not half:
                 raise
-            yield from self._sound(items[:half], keys[:half], values[:half], columns)
-            yield from self._sound(items[half:], keys[half:], values[half:], columns)
+            yield from self._sound(items[:half], keys[:half], values[:half], decode)
+            yield from self._sound(items[half:], keys[half:], values[half:], decode)
         else:
             yield cast_rows(rows, items, self.schema)
 
 
-def _columns(header: AnyHeader) -> Callable[[Any, Any], Any]:
-    key, value = decoder(header.key_class), decoder(header.value_class)
+def _records(reader: RangeReader, header: AnyHeader, extent: Range) -> Iterator[tuple[Any, Any, Any]]:
+    unpack = record_unpacker(header)
+    for offset, data, starts in record_runs(reader, header, extent.end):
+        for some in np.array_split(starts, -(-len(starts) // PORTION_RECORDS)):
+            yield some + offset, *cut_records(data, some, unpack)
+
+
+def _blocks(reader: RangeReader, header: AnyHeader, extent: Range, skips: bool) -> Iterator[tuple[Any, Any, Any]]:
+    found = blocks(reader, header, extent.end, behind_mark=skips, max_records=MAX_BLOCK_RECORDS)
+    for offset, keys, values in found:
+        yield offset * MAX_BLOCK_RECORDS + np.arange(len(keys)), keys, values
+
+
+# --- writables -----------------------------------------------------------------------------------------------------
+
+
+def _decoder(header: AnyHeader) -> Callable[[Any, Any], Any]:
+    """Decodes keys and values into a record batch. Raises `BatchError` for classes that are not supported."""
+    key, value = _writable_decoder(header.key_class), _writable_decoder(header.value_class)
     if key is None or value is None:
         raise BatchError(f"a SequenceFile of {header.key_class} and {header.value_class} cannot be read")
     return lambda keys, values: pa.record_batch([key(keys), value(values)], names=["key", "value"])
 
 
-def _records(forward: Forward, header: AnyHeader, extent: Range) -> Iterator[tuple[Any, Any, Any]]:
-    unpack = unpacker(header.codec) if header.compression == "record" else None
-    at, data = forward.at, b""
-    while True:
-        starts, used, ended = _scanned(data, at, ESCAPE + header.sync, extent)
-        for some in np.array_split(starts, -(-len(starts) // 8192) or 1):
-            if len(some):
-                yield some + at, *cut_records(data, some, unpack)
-        if ended is not None:
-            if ended:
-                raise Damaged(ended)
-            return
-        at, data = at + used, data[used:]
-        piece = forward.some()
-        if not piece:
-            if data:
-                raise Damaged(ENDS_TOO_EARLY)
-            return
-        data += piece
+def _writable_decoder(class_name: str) -> Callable[[Any], Any] | None:
+    """Decodes a binary array of writables into a column; None for a class that is not supported.
+
+    It raises `ValueError` if one of them is not such a writable.
+    """
+    decoders: dict[str, Callable[[Any], Any]] = {
+        "BytesWritable": payloads,
+        "Text": _texts,
+        "LongWritable": lambda values: _numbers(values, ">i8"),
+        "IntWritable": lambda values: _numbers(values, ">i4"),
+        "NullWritable": lambda values: pa.nulls(len(values), pa.binary()),
+    }
+    return decoders.get(class_name.removeprefix(_PACKAGE)) if class_name.startswith(_PACKAGE) else None
 
 
-def _scanned(data: bytes, at: int, mark: bytes, extent: Range) -> tuple[Any, int, str | None]:
-    """Where whole records begin, where the first begins that is not whole, and why none follows: damage, or nothing."""
-    starts, place, end, number = [], 0, len(data), _LENGTH.unpack_from
-    ended: str | None = None
-    while place + 8 <= end and ended is None:
-        (size,) = number(data, place)
-        if size >= 0:
-            if place + 8 + size > end:
-                ended = ENDS_TOO_EARLY if at + place + 8 + size > extent.size else None
-                break
-            starts.append(place)
-            place += 8 + size
-        elif place + len(mark) > end:
-            break
-        elif data[place : place + len(mark)] == mark:
-            place += len(mark)
-            ended = "" if at + place >= extent.end else None
-        else:
-            ended = _WRONG
-    return np.array(starts, np.int64), place, ended
+def _numbers(values: Any, dtype: str) -> Any:
+    if (lengths(values) != np.dtype(dtype).itemsize).any():
+        raise ValueError(WRONG_LENGTH)
+    return pa.array(np.frombuffer(content(values), dtype).astype(np.int64))
 
 
-def _blocks(forward: Forward, header: AnyHeader, extent: Range, *, behind: bool) -> Iterator[tuple[Any, Any, Any]]:
-    """The object stands at a mark, or behind it already."""
-    unpack, mark = unpacker(header.codec), ESCAPE + header.sync
-    while behind or forward.left:
-        if not behind and forward.take(len(mark)) != mark:
-            raise Damaged(_WRONG)
-        behind, at = False, forward.at
-        if at >= extent.end:
-            return
-        count = taken_vint(forward.take)
-        if count >= RECORDS_OF_BLOCK:
-            raise Damaged(f"the block at {at} says that it has {count} records; up to {RECORDS_OF_BLOCK} are read")
-        parts = [unpack(forward.take(taken_vint(forward.take))) for _ in range(4)]
-        keys, values = apart(parts[1], taken_vints(parts[0], count)), apart(parts[3], taken_vints(parts[2], count))
-        yield at * RECORDS_OF_BLOCK + np.arange(count), keys, values
+def _texts(values: Any) -> Any:
+    """Each text stands behind its length, which takes one byte up to 127; a larger one says how many bytes follow."""
+    data, sizes = np.frombuffer(content(values), np.uint8), lengths(values)
+    ends = np.cumsum(sizes, dtype=np.int64)
+    starts = ends - sizes
+    if (sizes < 1).any():
+        raise ValueError(WRONG_LENGTH)
+    first = data[starts].astype(np.int64)
+    digits = np.where(first <= 127, 0, 0x90 - first)
+    if (digits < 0).any() or (digits > 4).any() or (digits >= sizes).any():
+        raise ValueError(WRONG_LENGTH)
+    stated = np.where(digits == 0, first, 0)
+    for digit in range(1, 5):
+        some = digits >= digit
+        stated[some] = (stated[some] << 8) | data[starts[some] + digit]
+    if (stated != sizes - 1 - digits).any():
+        raise ValueError(WRONG_LENGTH)
+    return cut_out(content(values), starts + 1 + digits, ends)

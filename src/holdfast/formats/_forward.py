@@ -1,0 +1,98 @@
+"""A file or object that is read forwards in large portions and taken in exact counts of bytes."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+READ_BYTES = 4 << 20
+ENDS_TOO_EARLY = "it ends too early"
+
+
+class Readable(Protocol):
+    """Bytes in order."""
+
+    def read(self, size: int, /) -> bytes:
+        """Up to `size` bytes; none only at the end."""
+        ...
+
+
+class Seekable(Readable, Protocol):
+    """Bytes at any offset."""
+
+    def seek(self, offset: int, /) -> int:
+        """Go to that byte, counted from the beginning."""
+        ...
+
+
+class ForwardReader:
+    """Bytes from the beginning of a file on."""
+
+    def __init__(self, data: Readable, size: int | None = None) -> None:
+        """`data` must stand at its beginning. `size` is that of the whole file, if it is known."""
+        self.size = size
+        self._data = data
+        self._buffer = b""
+        self._index = 0
+        self._next = 0
+        """Offset in the file behind the buffer."""
+
+    @property
+    def offset(self) -> int:
+        """Where the next byte is in the file."""
+        return self._next - len(self._buffer) + self._index
+
+    def at_end(self) -> bool:
+        """Whether no more bytes follow. Reads only where the size is not known."""
+        if self.size is not None:
+            return self.offset >= self.size
+        return not self.peek(1)
+
+    def peek(self, size: int) -> bytes:
+        """The next bytes, which stay; fewer only at the end."""
+        self._fill(size)
+        return self._buffer[self._index : self._index + size]
+
+    def take(self, size: int) -> bytes:
+        """Exactly that many bytes. Raises `ValueError` if there are fewer; never requests more than the file has."""
+        if size < 0 or (self.size is not None and size > self.size - self.offset):
+            raise ValueError(ENDS_TOO_EARLY)
+        self._fill(size)
+        if len(self._buffer) - self._index < size:
+            raise ValueError(ENDS_TOO_EARLY)
+        self._index += size
+        return self._buffer[self._index - size : self._index]
+
+    def portion(self) -> bytes:
+        """The next bytes, however many; none at the end."""
+        taken, self._buffer, self._index = self._buffer[self._index :], b"", 0
+        return taken or self._read(READ_BYTES)
+
+    def _fill(self, size: int) -> None:
+        while len(self._buffer) - self._index < size and (part := self._read(max(READ_BYTES, size))):
+            self._buffer, self._index = self._buffer[self._index :] + part, 0
+
+    def _read(self, size: int) -> bytes:
+        part = self._data.read(size)
+        self._next += len(part)
+        return part
+
+
+class RangeReader(ForwardReader):
+    """Bytes from the beginning on, or from behind a mark between two blocks on."""
+
+    def __init__(self, data: Seekable, size: int) -> None:
+        super().__init__(data, size)
+        self._seekable = data
+
+    def skip_behind(self, mark: bytes, start: int, end: int) -> bool:
+        """Go behind the first mark that ends at `start` or later, and before `end`; False if there is none."""
+        begin = max(start - len(mark), 0)
+        self._buffer, self._index, self._next = b"", 0, self._seekable.seek(begin)
+        while True:
+            found = self._buffer.find(mark)
+            if found >= 0:
+                self._index = found + len(mark)
+                return self.offset < end
+            if self._next >= min(end, self.size or 0) or not (part := self._read(READ_BYTES)):
+                return False
+            self._buffer = self._buffer[1 - len(mark) :] + part
