@@ -8,9 +8,10 @@ from typing import Any
 
 from holdfast.errors import Interrupted, SessionExpired, StoreError
 from holdfast.events import SessionEnded
-from holdfast.flow import plan, rounds
+from holdfast.flow import plan
+from holdfast.flow.acquire import Acquirer
 from holdfast.flow.loop import PipelineLoop
-from holdfast.flow.rounds import Rounds
+from holdfast.flow.plan import Rounds
 from holdfast.leases import coordinator, transitions
 from holdfast.leases.keeper import Keeper
 from holdfast.leases.lease import Lease, Status
@@ -57,12 +58,12 @@ def a_node_that_was_asked_to_stop_counts_as_dead(put: Put) -> None:
 
 @mutant("months")
 def those_that_may_kill_the_node_have_company_on_it(put: Put) -> None:
-    put(Rounds, "_apart", lambda self, groups: groups)
+    put(Rounds, "_compatible", lambda self, groups: groups)
 
 
 @mutant("months")
 def suspects_are_never_parted(put: Put) -> None:
-    put(rounds, "_company", lambda past, most, limits: most)
+    put(plan, "_suspects_per_round", lambda past, most, limits: most)
 
 
 @mutant("months")
@@ -70,18 +71,18 @@ def an_error_of_one_plan_is_everybodys(put: Put) -> None:
     def call(ask: Callable[[Sequence[Any]], Sequence[Any]], items: Sequence[Any], *_: Any) -> list[Any]:
         return list(ask(items))
 
-    put(plan, "call_apart", call)
+    put(plan, "call_isolated", call)
 
 
 @mutant("barred")
 def a_node_that_may_not_claim_does_not_look_at_what_it_owns(put: Put) -> None:
-    original = PipelineLoop._reconcile
+    original = Acquirer._reconcile
 
-    def reconcile(self: PipelineLoop) -> None:
-        if self._allowed:
+    def reconcile(self: Acquirer) -> None:
+        if self._permission.granted:
             original(self)
 
-    put(PipelineLoop, "_reconcile", reconcile)
+    put(Acquirer, "_reconcile", reconcile)
 
 
 @mutant_of_test(

@@ -10,10 +10,10 @@ from typing import Any
 from holdfast.buckets.sink_root import SinkRoot, staged_files
 from holdfast.errors import LeaseLost, StagedDataGone, Unavailable
 from holdfast.flow import names
+from holdfast.flow.acquire import Acquirer
 from holdfast.flow.batch import Batch, Name
 from holdfast.flow.commit import Committer, _receipts
 from holdfast.flow.holdings import Held
-from holdfast.flow.loop import PipelineLoop
 from holdfast.flow.manifest import Manifest
 from holdfast.flow.publish import Publisher
 from holdfast.flow.sink import PublishesFiles
@@ -154,14 +154,14 @@ def missing_staged_data_counts_as_published(put: Put) -> None:
 
 @mutant()
 def a_found_commit_completes_the_partition(put: Put) -> None:
-    original = PipelineLoop._hold
+    original = Acquirer._hold
 
-    def hold(self: PipelineLoop, leases: Sequence[Lease]) -> None:
+    def hold(self: Acquirer, leases: Sequence[Lease]) -> None:
         original(self, leases)
         for held in self._holdings:
             held.complete_after_publish |= held.found_pending
 
-    put(PipelineLoop, "_hold", hold)
+    put(Acquirer, "_hold", hold)
 
 
 @mutant("wide", start=129)

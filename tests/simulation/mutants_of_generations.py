@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from holdfast.flow.generations import CURRENT, Generation, Generations, OwnGeneration
 from holdfast.flow.holdings import Held
@@ -28,15 +29,16 @@ def a_partition_changes_its_generation_in_the_middle_of_a_commit(put: Put) -> No
     def switch_generation(lease: Lease, generation: int, _now: float) -> Lease:
         return replace(lease, commit=replace(lease.commit, generation=generation))
 
-    def publish(self: PipelineLoop) -> None:
+    def turn(self: PipelineLoop, *args: Any) -> None:
+        current = self._permission.generation
         for held in self._holdings:
-            if held.pending and self._generation is not None and held.lease.commit.generation < self._generation:
-                self._planner.is_at(self._generation, held)
-        original(self)
+            if held.pending and current is not None and held.lease.commit.generation < current:
+                self._planner.is_at(current, held)
+        original(self, *args)
 
-    original = PipelineLoop._publish
+    original = PipelineLoop.turn
     put(transitions, "switch_generation", switch_generation)
-    put(PipelineLoop, "_publish", publish)
+    put(PipelineLoop, "turn", turn)
 
 
 @mutant("generations", start=447)

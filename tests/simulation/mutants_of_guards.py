@@ -8,9 +8,10 @@ from typing import Any
 
 from holdfast.errors import Halt, Unavailable
 from holdfast.flow import commit
+from holdfast.flow.acquire import Acquirer
 from holdfast.flow.commit import Committer
 from holdfast.flow.holdings import Held, Holdings
-from holdfast.flow.loop import PipelineLoop
+from holdfast.flow.plan import Rounds
 from holdfast.flow.publish import Publisher
 from holdfast.leases import keeper, observed, session, transitions, writes
 from holdfast.leases.coordinator import Coordinator
@@ -45,17 +46,17 @@ def a_write_is_fenced_by_its_owner_alone(put: Put) -> None:
 
 @mutant("streams", start=503)
 def a_lease_that_comes_again_does_not_cancel_its_batch(put: Put) -> None:
-    def hold(self: PipelineLoop, leases: Sequence[Lease]) -> None:
+    def hold(self: Acquirer, leases: Sequence[Lease]) -> None:
         for lease in leases:
             name = self._source.name(lease)
             self._holdings.add(Held(lease, name, found_pending=lease.commit.receipts is not None))
 
-    put(PipelineLoop, "_hold", hold)
+    put(Acquirer, "_hold", hold)
 
 
 @mutant("streams", start=503)
 def a_pass_leaves_the_batch_of_a_lost_lease_running(put: Put) -> None:
-    def reconcile(self: PipelineLoop) -> None:
+    def reconcile(self: Acquirer) -> None:
         rows = {row.key: row for row in self._coordinator.owned()}
         for held in self._holdings:
             row = rows.get(held.lease.key)
@@ -65,21 +66,21 @@ def a_pass_leaves_the_batch_of_a_lost_lease_running(put: Put) -> None:
                 del rows[row.key]
         self._hold(self._coordinator.adopt(rows.values()))
 
-    put(PipelineLoop, "_reconcile", reconcile)
+    put(Acquirer, "_reconcile", reconcile)
 
 
 @mutant("streams")
 def a_node_that_joins_anew_keeps_what_it_held(put: Put) -> None:
-    put(PipelineLoop, "abandon", lambda self: None)
+    put(Acquirer, "abandon", lambda self: None)
 
 
 @mutant()
 def what_is_handed_back_is_not_cancelled(put: Put) -> None:
-    def hand_back(self: PipelineLoop) -> None:
+    def hand_back(self: Acquirer) -> None:
         self._coordinator.release([held.lease for held in self._holdings])
         self._holdings.clear()
 
-    put(PipelineLoop, "hand_back", hand_back)
+    put(Acquirer, "hand_back", hand_back)
 
 
 @mutant()
@@ -89,18 +90,21 @@ def a_failed_attempt_leaves_the_lease_in_hand(put: Put) -> None:
 
 @mutant()
 def a_batch_that_hangs_is_never_cancelled(put: Put) -> None:
-    put(PipelineLoop, "_cancel_overdue", lambda self: None)
+    put(Rounds, "cancel_overdue", lambda self: None)
 
 
 @mutant()
 def a_batch_that_takes_too_long_is_not_cancelled(put: Put) -> None:
-    original = PipelineLoop._cancel
+    original = Rounds.cancel_overdue
 
-    def cancel(self: PipelineLoop, helds: Sequence[Held]) -> None:
-        if any(held.batch is not None and held.cancel_at > self._world.clock.monotonic() for held in helds):
-            original(self, helds)
+    def cancel_overdue(self: Rounds) -> None:
+        cancel, self._holdings.cancel = self._holdings.cancel, lambda helds: None  # type: ignore[method-assign]
+        try:
+            original(self)
+        finally:
+            self._holdings.cancel = cancel  # type: ignore[method-assign]
 
-    put(PipelineLoop, "_cancel", cancel)
+    put(Rounds, "cancel_overdue", cancel_overdue)
 
 
 @mutant()

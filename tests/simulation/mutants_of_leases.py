@@ -6,17 +6,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
+from holdfast.flow.acquire import Acquirer
 from holdfast.flow.batch import Batch
 from holdfast.flow.commit import Committer
 from holdfast.flow.engine import Advanced, Staged
 from holdfast.flow.holdings import Held
 from holdfast.flow.loop import PipelineLoop
-from holdfast.leases import balance, coordinator, session, sharing, transitions, writes
-from holdfast.leases.balance import Plan
+from holdfast.leases import coordinator, session, sharing, transitions, writes
 from holdfast.leases.coordinator import Coordinator
 from holdfast.leases.discovery import Discovery
 from holdfast.leases.lease import Lease
-from holdfast.leases.sharing import FairShare
+from holdfast.leases.sharing import FairShare, SharePlan
 from holdfast.leases.store import ClaimRequest, Outcome
 from holdfast.leases.writes import FencedWrites
 from tests.simulation.mutation import Put, mutant
@@ -159,9 +159,11 @@ def a_hand_off_keeps_the_token(put: Put) -> None:
 
 @mutant("meso")
 def the_odd_lease_is_in_nobodys_share(put: Put) -> None:
-    original = balance.share
+    original = sharing.share
 
-    def share(me: str, members: Sequence[str], owners: Sequence[str], free: Sequence[str], replicas: int = 0) -> Plan:
+    def share(
+        me: str, members: Sequence[str], owners: Sequence[str], free: Sequence[str], replicas: int = 0
+    ) -> SharePlan:
         plan = original(me, members, owners, free, replicas)
         return replace(plan, quota=(len(owners) + len(free)) // max(len(members), replicas))
 
@@ -199,7 +201,7 @@ def nobody_sweeps(put: Put) -> None:
 
 @mutant(start=247)
 def a_lost_claim_is_never_found(put: Put) -> None:
-    put(PipelineLoop, "_reconcile", lambda self: None)
+    put(Acquirer, "_reconcile", lambda self: None)
 
 
 @mutant()

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import ModuleType
 
-from holdfast.flow import commit, plan, publish
+from holdfast.flow import commit, publish
 from holdfast.leases import writes
 from holdfast.runs import execution as running
 from tests.simulation.barred import Barred
@@ -31,7 +31,6 @@ from tests.simulation.sourcing import SourcingSite
 from tests.simulation.visible import VisibleFleet
 
 SHORT_PAUSES: tuple[tuple[ModuleType, str, float], ...] = (
-    (plan, "SOURCE_PAUSE", 0.5),
     (commit, "OUTSIDE_PAUSE", 0.5),
     (publish, "LONGEST_WAIT", 3.0),
     (writes, "LONGEST_WAIT", 1.0),

@@ -134,9 +134,9 @@ def test_a_rebuild_leaves_alone_what_another_sink_has_published() -> None:
 
 def test_a_lease_that_came_back_is_not_dropped_with_the_earlier_one() -> None:
     fleet = Fleet({"p": 3})
-    TestNode(fleet).start()
+    node = TestNode(fleet).start()
     lease, name = fleet.row("p"), fleet.source.name(fleet.row("p"))
-    holdings, earlier, later = Holdings(), Held(lease, name), Held(lease, name)
+    holdings, earlier, later = Holdings(node.engine), Held(lease, name), Held(lease, name)
     holdings.add(earlier)
     holdings.add(later)
     holdings.drop(earlier)

@@ -16,7 +16,7 @@ from holdfast.errors import Interrupted, LeaseLost, Refused, StoreUnavailable, U
 from holdfast.events import FinalizingFailed, LateRecords, PlaceFinalized, Unreachable
 from holdfast.finalize.output import Finalizes, Finalizing, FinalPlace, Known
 from holdfast.finalize.rules import PartitionView, PlaceView, TopicView, decode, encode
-from holdfast.flow.apart import call_apart
+from holdfast.flow.plugin_calls import call_isolated
 from holdfast.flow.sink import Sink
 from holdfast.flow.source import KnowsExtents, Source
 from holdfast.leases import transitions
@@ -163,7 +163,7 @@ class FinalizerPass:
         if not isinstance(self._source, KnowsExtents):
             return [None] * len(rows)
         try:
-            told = call_apart(self._source.extents, rows, Unavailable)
+            told = call_isolated(self._source.extents, rows, Unavailable)
         except Unavailable:
             return [None] * len(rows)
         return [None if isinstance(one, Exception) else one for one in told]

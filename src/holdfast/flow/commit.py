@@ -16,14 +16,15 @@ from holdfast.events import (
     RowsDropped,
     Unreachable,
 )
-from holdfast.flow.apart import described, reported
 from holdfast.flow.batch import Batch, Close, Cut
-from holdfast.flow.engine import Advanced, Engine, Failed, Report, Staged
+from holdfast.flow.engine import Advanced, Failed, Report, Staged
 from holdfast.flow.generations import NodeGeneration
 from holdfast.flow.holdings import Held, Holdings
+from holdfast.flow.pipeline import Pipeline
+from holdfast.flow.plugin_calls import describe
 from holdfast.flow.publish import Publisher
 from holdfast.flow.sink import Publication, Restages, Sink, VisibleWhenStaged
-from holdfast.flow.source import AfterPublish, HearsOfPublishing, Source
+from holdfast.flow.source import AfterPublish
 from holdfast.leases import transitions
 from holdfast.leases.coordinator import Coordinator
 from holdfast.leases.lease import Counts, Json, Lease, Status
@@ -44,22 +45,19 @@ class Committer:
     def __init__(
         self,
         coordinator: Coordinator,
-        publisher: Publisher,
-        source: Source,
-        sinks: Mapping[str, Sink],
-        engine: Engine,
+        pipeline: Pipeline,
         holdings: Holdings,
+        publisher: Publisher,
         generation: NodeGeneration,
     ) -> None:
-        self._generation = generation
-        self._source = source
         self._coordinator = coordinator
-        self._publisher = publisher
-        self._sinks = sinks
-        self._engine = engine
+        self._completes_at_once = not isinstance(pipeline.source, AfterPublish)
+        self._sinks = pipeline.sinks
         self._holdings = holdings
+        self._publisher = publisher
+        self._generation = generation
 
-    def receive(self, reports: Sequence[Report]) -> None:
+    def commit(self, reports: Sequence[Report]) -> None:
         """Commit what is staged, count what failed. Reports of batches that are nobody's any more are passed over."""
         for wave in _one_of_each_batch(reports):
             self._receive(wave)
@@ -95,7 +93,7 @@ class Committer:
             try:
                 changes.append((held.lease, self._advance(held, batch, report, now)))
             except Exception as error:  # noqa: BLE001 - sinks are foreign code
-                self.count_attempt(held, f"its commit could not be made: {described(error)}")
+                self.count_attempt(held, f"its commit could not be made: {describe(error)}")
                 commits = [one for one in commits if one[0] is not held]
         try:
             results = self._coordinator.write_each(changes)
@@ -106,7 +104,7 @@ class Committer:
             self._committed(held, report, result) for (held, _, report), result in zip(commits, results, strict=True)
         ]
         if visible := [row for row in told if row is not None]:
-            self.tell_published(visible)
+            self._publisher.notify_source(visible)
 
     def _commit_apart(self, commits: Sequence[tuple[Held, Batch, Staged | Advanced]], refused: StoreError) -> None:
         # One row that the store refuses, such as receipts too large, must not hold up the others.
@@ -121,7 +119,7 @@ class Committer:
         if not isinstance(report, Staged):
             advance = Advance(commit_id, report.position, {}, report.counts, report.acked)
             return lambda row: transitions.commit(row, advance, planned, now)
-        held.complete_after_publish = report.last and not isinstance(self._source, AfterPublish)
+        held.complete_after_publish = report.last and self._completes_at_once
         receipts, state = self._to_publish(batch, report), batch.cut.state
         advance = Advance(commit_id, report.end, receipts, report.counts, report.acked, state)
         if advance.receipts or not held.complete_after_publish:
@@ -155,13 +153,6 @@ class Committer:
             return None
         self._publisher.published(held, result)
         return result
-
-    def tell_published(self, rows: Sequence[Lease]) -> None:
-        """Tell the source that everything before the positions of these rows is visible."""
-        if not isinstance(self._source, HearsOfPublishing):
-            return
-        with reported(self._coordinator.world.emit, f"{self._coordinator.pipeline}: `published` of the source"):
-            self._source.published(rows)
 
     # --- rebuild -----------------------------------------------------------------------------------------------
 
@@ -201,7 +192,7 @@ class Committer:
         except Unavailable as away:
             self._publisher.put_off(held, away)
         except Exception as error:  # noqa: BLE001 - sinks are foreign code
-            self.count_attempt(held, f"its commit could not be mended: {described(error)}")
+            self.count_attempt(held, f"its commit could not be mended: {describe(error)}")
         else:
             self._record_mended(held, mended)
 
@@ -275,8 +266,16 @@ class Committer:
     def _let_go(self, held: Held) -> None:
         """The lease is not ours any more: a long-lived batch under it must end."""
         if held.batch is not None:
-            self._engine.cancel([held.batch.id])
+            self._holdings.cancel([held])
         self._holdings.drop(held)
+
+    def put_off(self, helds: Sequence[Held], what: str, away: Exception) -> None:
+        """Source or sink do not respond: keep these leases and leave them alone for a while."""
+        world = self._coordinator.world
+        pause = world.jittered(OUTSIDE_PAUSE)
+        world.emit(Unreachable(what, str(away), pause, self._coordinator.pipeline))
+        for held in helds:
+            held.put_off(world.clock.monotonic() + pause)
 
     def _wait_for_outside(self, away: Sequence[tuple[Held, Failed]]) -> None:
         """Told once for all of these batches: hundreds of them may wait for the same thing."""

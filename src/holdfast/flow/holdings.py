@@ -1,14 +1,20 @@
-"""What a node holds: leases, and where each one is on its way through acquire, plan, stage, commit and publish."""
+"""Holdings: the leases of one pipeline on one node, where each one is on its way, and how many there may be."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from holdfast.flow.batch import Batch, Name
+from holdfast.flow.engine import Engine
+from holdfast.flow.source import Source, WeighsPartitions
 from holdfast.leases.lease import Lease
 
 SUSPECT_AFTER_TAKEOVERS = 2
+UNBOUNDED = 1_000_000
+GROWTH = 20
+"""How many times `max_batches` a node may hold while partitions are tiny."""
+ROUNDS = 2
 
 
 @dataclass
@@ -60,7 +66,8 @@ class Held:
 class Holdings:
     """All leases that one pipeline holds on this node, by key and by the batch that is out."""
 
-    def __init__(self) -> None:
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
         self._by_key: dict[str, Held] = {}
         self._by_batch: dict[str, Held] = {}
 
@@ -97,6 +104,16 @@ class Holdings:
             self._by_batch.pop(held.batch.id, None)
             held.batch = None
 
+    def cancel(self, helds: Sequence[Held]) -> None:
+        """Stop the batches of these leases without waiting."""
+        self._engine.cancel([held.batch.id for held in helds if held.batch is not None])
+        for held in helds:
+            self.recall(held)
+
+    def drain(self, helds: Sequence[Held]) -> None:
+        """Let long-lived batches of these leases finish what is out and take no more."""
+        self._engine.drain([held.batch.id for held in helds if held.batch is not None])
+
     def carrying(self, batch_id: str) -> Held | None:
         """Whose batch that is; None for one that was cancelled or abandoned."""
         return self._by_batch.get(batch_id)
@@ -104,6 +121,41 @@ class Holdings:
     def where(self, wanted: Callable[[Held], bool]) -> list[Held]:
         return [held for held in self._by_key.values() if wanted(held)]
 
+    def ready(self, now: float, wanted: Callable[[Held], bool]) -> list[Held]:
+        """As `where`, without those that wait; `now` is the node's own clock."""
+        return self.where(lambda held: held.wait_until <= now and wanted(held))
+
     def clear(self) -> None:
         self._by_key.clear()
         self._by_batch.clear()
+
+
+class Capacity:
+    """How many leases a node holds: its whole share where partitions live long, else as many as two rounds carry.
+
+    With two rounds the next partitions are read while the ones before are committed. While partitions are tiny a round
+    may carry more of them, or its fixed costs would be all there is. The number grows step by step, so that a node
+    never takes many large partitions away from others because the ones before them were small. Of larger partitions it
+    holds fewer: what a node holds when it dies waits until its session has ended.
+    """
+
+    def __init__(self, source: Source, batches: int) -> None:
+        """`batches` of ordinary size are held at a time, or are in one round where partitions live long."""
+        self._source = source
+        self._weighing = source if isinstance(source, WeighsPartitions) else None
+        self._ordinary = self._most = batches
+
+    @property
+    def round_size(self) -> int:
+        """Batches that one round carries now."""
+        return self._most if self._source.lives_long else max(1, self._most // ROUNDS)
+
+    def room(self, held: Sequence[Lease], idle: int) -> int:
+        """How many more leases may be taken, if nothing happens yet with `idle` of those that are held."""
+        if self._source.lives_long:
+            return UNBOUNDED - len(held)
+        if self._weighing is None or not self._weighing.is_light(held):
+            self._most = max(self._ordinary, self._most // 2)
+        elif len(held) >= self._most:
+            self._most = min(2 * self._most, GROWTH * self._ordinary)
+        return min(self._most - len(held), self.round_size - idle)

@@ -1,45 +1,99 @@
-"""Plan: ask the source where the next batch of each lease ends, and see to those that have none."""
+"""Plan: where the next batch of each lease ends, and which batches one job carries.
+
+Partitions that may have killed their node run apart from the others: in groups of half a round, and of half as many
+each time that the node of a group dies, so that the culprit is found in a few jobs and not in one for each suspect. One
+that has a single take-over left runs alone. While such a group is out, nothing else of the pipeline is out on its node,
+or a partition would be halted for what another did. One whose own batch has failed runs alone in its round.
+"""
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
+from typing import TypeAlias
 
 from holdfast.errors import BatchError, BeyondRepair, Halt, LeaseLost, Unavailable
-from holdfast.events import Unreachable
-from holdfast.flow.apart import call_apart, described
-from holdfast.flow.batch import Close, Cut, Done, Limits, Plan, Wait
+from holdfast.events import BatchCancelled, RoundSubmitted
+from holdfast.flow.batch import Batch, Close, Cut, Done, Limits, Plan, Wait
 from holdfast.flow.commit import Committer
-from holdfast.flow.holdings import Held, Holdings
+from holdfast.flow.engine import Advanced, Engine, Report, Staged
+from holdfast.flow.holdings import SUSPECT_AFTER_TAKEOVERS, Capacity, Held, Holdings
 from holdfast.flow.pipeline import ReportsEvents
-from holdfast.flow.source import AfterPublish, Source
+from holdfast.flow.plugin_calls import call_isolated, describe, reported
+from holdfast.flow.source import AfterPublish, HearsOfStaging, Source
 from holdfast.leases import transitions
 from holdfast.leases.coordinator import Coordinator
+from holdfast.leases.lease import History, Lease
+from holdfast.leases.transitions import RetryLimits
 
-SOURCE_PAUSE = 5.0
+Planned: TypeAlias = tuple[Held, Cut]
 
 
 class Planner:
-    """Plans the batches of one pipeline's holdings."""
+    """Plans the batches of one pipeline's holdings and sends them off in rounds."""
 
     def __init__(
-        self, coordinator: Coordinator, source: Source, committer: Committer, holdings: Holdings, limits: Limits
+        self,
+        coordinator: Coordinator,
+        source: Source,
+        holdings: Holdings,
+        *,
+        committer: Committer,
+        rounds: Rounds,
+        capacity: Capacity,
+        limits: Limits,
     ) -> None:
         self._coordinator = coordinator
         self._world = coordinator.world
         self._source = source
-        self._committer = committer
         self._holdings = holdings
+        self._committer = committer
+        self._rounds = rounds
+        self._capacity = capacity
         self._limits = limits
 
-    def plan(self, idle: Sequence[Held]) -> list[tuple[Held, Cut]]:
+    def learn(self, reports: Sequence[Report]) -> None:
+        """A sign of life puts off the deadline of its batch; the source learns from what was staged."""
+        source = self._source if isinstance(self._source, HearsOfStaging) else None
+        for report in reports:
+            held = self._holdings.carrying(report.batch_id)
+            if held is None or held.batch is None:
+                continue
+            if isinstance(report, Advanced):
+                held.cancel_at = self._rounds.deadline()
+            elif source is not None and isinstance(report, Staged):
+                with reported(self._world.emit, f"{self._coordinator.pipeline}: `staged` of the source"):
+                    source.staged(held.batch, report.end, report.counts.processed, report.size)
+
+    def plan_rounds(self, generation: int | None) -> None:
+        """Plan what is idle and send as many rounds as the engine has room for; the rest is planned again later."""
+        if not self._rounds.has_room:
+            return
+        clock, most = self._world.clock, self._capacity.round_size
+        gone = self._holdings.ready(
+            clock.monotonic(), lambda held: held.admitted and bool(held.gone) and held.batch is None
+        )
+        self._rebuild(gone, generation)
+        idle = self._holdings.ready(
+            clock.monotonic(), lambda held: held.admitted and held.at_rest and held.hand_to is None
+        )
+        idle = [held for held in idle if self.is_at(generation, held)]
+        self._rounds.send(self.plan(idle)[:most], most)
+
+    def _rebuild(self, gone: Sequence[Held], generation: int | None) -> None:
+        """Stage pending commits again whose staged data is gone."""
+        ranges = ((held, self._committer.range_to_rebuild(held, generation)) for held in gone)
+        self._rounds.send([(held, cut) for held, cut in ranges if cut is not None], self._capacity.round_size)
+
+    def plan(self, idle: Sequence[Held]) -> list[Planned]:
         """The next batch of each lease that has one; the others wait, sleep, are complete, or count an attempt.
 
         An error that the source raises for one partition is an attempt of that partition.
         """
         try:
-            plans = call_apart(self._ask, idle, Unavailable)
+            plans = call_isolated(self._ask, idle, Unavailable)
         except Unavailable as away:
-            self.put_off(idle, "source", away)
+            self._committer.put_off(idle, "source", away)
             return []
         self._complete([held for held, plan in zip(idle, plans, strict=True) if isinstance(plan, Done)])
         for event in self._source.noticed() if isinstance(self._source, ReportsEvents) else ():
@@ -70,13 +124,6 @@ class Planner:
         held.lease = result
         return True
 
-    def put_off(self, helds: Sequence[Held], what: str, away: Exception) -> None:
-        """Something outside does not answer: leave these alone for a while."""
-        pause = self._world.jittered(SOURCE_PAUSE)
-        self._world.emit(Unreachable(what, str(away), pause, self._coordinator.pipeline))
-        for held in helds:
-            held.put_off(self._world.clock.monotonic() + pause)
-
     def _worth_reading(self, held: Held, plan: Plan | Exception) -> bool:
         if isinstance(plan, Halt):
             self._coordinator.halt(held.lease, str(plan), plan.lost)
@@ -84,7 +131,7 @@ class Planner:
         elif isinstance(plan, BatchError):
             self._committer.count_attempt(held, str(plan), last=isinstance(plan, BeyondRepair))
         elif isinstance(plan, Exception):
-            self._committer.count_attempt(held, f"its batch could not be planned: {described(plan)}")
+            self._committer.count_attempt(held, f"its batch could not be planned: {describe(plan)}")
         elif isinstance(plan, Close):
             self._committer.close(held, plan)
         elif isinstance(plan, Wait):
@@ -92,11 +139,131 @@ class Planner:
         return isinstance(plan, Cut)
 
     def _complete(self, done: Sequence[Held]) -> None:
-        troubles: Sequence[Exception | None] = [None] * len(done)
+        errors: Sequence[Exception | None] = [None] * len(done)
         source = self._source
         if isinstance(source, AfterPublish):
-            troubles = call_apart(lambda some: source.after_publish([held.lease for held in some]), done)
-        for held, trouble in zip(done, troubles, strict=True):
-            if trouble is not None:
-                self.put_off([held], "source", trouble)
-        self._committer.complete(*(held for held, trouble in zip(done, troubles, strict=True) if trouble is None))
+            errors = call_isolated(lambda part: source.after_publish([held.lease for held in part]), done)
+        for held, error in zip(done, errors, strict=True):
+            if error is not None:
+                self._committer.put_off([held], "source", error)
+        self._committer.complete(*(held for held, error in zip(done, errors, strict=True) if error is None))
+
+
+class Rounds:
+    """Sends the batches of one pipeline's holdings to the engine, and cancels those that take too long."""
+
+    def __init__(
+        self,
+        coordinator: Coordinator,
+        engine: Engine,
+        holdings: Holdings,
+        committer: Committer,
+        *,
+        timeout: float,
+    ) -> None:
+        """`timeout`: seconds that a batch may be out before it is cancelled and counts an attempt."""
+        self._coordinator = coordinator
+        self._engine = engine
+        self._holdings = holdings
+        self._committer = committer
+        self._timeout = timeout
+
+    @property
+    def has_room(self) -> bool:
+        return self._engine.room() > 0
+
+    def send(self, planned: Sequence[Planned], most: int) -> None:
+        """Begin as many rounds of up to `most` batches as the engine has room for."""
+        groups = self._compatible(grouped(planned, most, self._coordinator.policy.limits))
+        for group in groups[: max(self._engine.room(), 0)]:
+            begun = self._begin(group)
+            if begun:
+                self._submit(begun)
+
+    def _compatible(self, groups: Sequence[list[Planned]]) -> Sequence[list[Planned]]:
+        """Of these rounds, those that may be out beside each other and beside what is out."""
+        if self._engine.endless:
+            return groups
+        out = self._holdings.where(lambda held: held.batch is not None)
+        if any(held.deadly for held in out):
+            return []
+        deadly = [group for group in groups if group[0][0].deadly]
+        if not deadly:
+            return groups
+        return [] if out else deadly[:1]
+
+    def _begin(self, group: Sequence[Planned]) -> list[Planned]:
+        """Record in the rows that need it that a batch is out; returns the batches whose leases are still held."""
+        doubtful = [held for held, _ in group if held.lease.history.begun is False]
+        results = self._coordinator.write([held.lease for held in doubtful], _begun) if doubtful else []
+        for held, result in zip(doubtful, results, strict=True):
+            if isinstance(result, LeaseLost):
+                self._holdings.drop(held)
+            else:
+                held.lease = result
+        return [(held, cut) for held, cut in group if self._holdings.get(held.lease.key) is held]
+
+    def _submit(self, group: Sequence[Planned]) -> None:
+        cancel_at = self._deadline_of_round()
+        batches = [self._batch(held, cut) for held, cut in group]
+        for (held, _), batch in zip(group, batches, strict=True):
+            self._holdings.send(held, batch, cancel_at)
+        self._engine.submit(self._coordinator.pipeline, batches)
+        self._coordinator.world.emit(RoundSubmitted(self._coordinator.pipeline, len(batches)))
+
+    def _batch(self, held: Held, cut: Cut) -> Batch:
+        restages = held.lease.commit.commit_id if held.pending else None
+        return Batch(self._coordinator.world.new_id(), held.lease, held.name, cut, restages)
+
+    # --- deadlines ---------------------------------------------------------------------------------------------
+
+    def deadline(self) -> float:
+        """When a batch that has just given a sign of life is cancelled."""
+        return self._coordinator.world.clock.monotonic() + self._timeout
+
+    def _deadline_of_round(self) -> float:
+        """Twice the timeout if another round is out: the engine gives the cores to that one first."""
+        is_second = any(held.batch is not None for held in self._holdings)
+        return self.deadline() + (self._timeout if is_second else 0.0)
+
+    def cancel_overdue(self) -> None:
+        """Cancel the batches whose deadline has passed; each counts an attempt."""
+        if not self._coordinator.session.usable:
+            return  # the node itself was held up: it cannot tell how long its batches took, and they are lost anyway
+        now = self._coordinator.world.clock.monotonic()
+        reason = f"the batch took longer than {self._timeout:g} s"
+        for held in self._holdings.where(lambda held: held.batch is not None and held.cancel_at <= now):
+            self._holdings.cancel([held])
+            self._coordinator.world.emit(BatchCancelled(self._coordinator.pipeline, held.lease.key, reason))
+            self._committer.count_attempt(held, reason)
+
+
+def grouped(planned: Sequence[Planned], most: int, limits: RetryLimits) -> list[list[Planned]]:
+    """The rounds in which these batches run, those of the least suspected first. Pure.
+
+    Batches of partitions that are not suspected come second, so that neither kind waits for ever where there is room
+    for few rounds.
+    """
+    innocent: list[Planned] = []
+    suspects: defaultdict[int, list[Planned]] = defaultdict(list)
+    for held, cut in planned:
+        kind = suspects[_suspects_per_round(held.lease.history, most, limits)] if held.suspect else innocent
+        kind.append((held, cut))
+    rounds = [part for size in sorted(suspects, reverse=True) for part in _parts(suspects[size], size)]
+    rounds[1:1] = _parts(innocent, most)
+    return rounds
+
+
+def _suspects_per_round(past: History, most: int, limits: RetryLimits) -> int:
+    """How many suspects may share a round with a partition that has this past, itself included."""
+    if past.attempts > 0 or past.takeovers >= limits.max_takeovers:
+        return 1
+    return max(1, most >> (past.takeovers - SUSPECT_AFTER_TAKEOVERS + 1))
+
+
+def _parts(group: Sequence[Planned], size: int) -> list[list[Planned]]:
+    return [list(group[at : at + size]) for at in range(0, len(group), size)]
+
+
+def _begun(row: Lease, _now: float) -> Lease:
+    return transitions.begin(row)

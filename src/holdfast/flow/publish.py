@@ -6,13 +6,15 @@ published before the row moves on. Nothing here needs the lease to be still ours
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from holdfast.errors import Halt, LeaseLost, StagedDataGone
 from holdfast.events import BatchPublished, PartitionCompleted, Unreachable
-from holdfast.flow.apart import call_apart, reported
 from holdfast.flow.holdings import Held, Holdings
-from holdfast.flow.sink import KeepsStaged, Publication, PublishesFiles, PublishResult, Sink
+from holdfast.flow.pipeline import Pipeline, ReportsEvents
+from holdfast.flow.plugin_calls import call_isolated, reported
+from holdfast.flow.sink import KeepsStaged, Publication, PublishesFiles, PublishResult
+from holdfast.flow.source import HearsOfPublishing
 from holdfast.leases import transitions
 from holdfast.leases.coordinator import Coordinator
 from holdfast.leases.lease import Json, Lease, Status
@@ -28,29 +30,48 @@ LONGEST_WAIT = 30.0
 class Publisher:
     """Publishes the pending commits among a pipeline's holdings."""
 
-    def __init__(self, coordinator: Coordinator, sinks: Mapping[str, Sink], holdings: Holdings) -> None:
+    def __init__(self, coordinator: Coordinator, pipeline: Pipeline, holdings: Holdings) -> None:
         self._coordinator = coordinator
-        self._sinks = sinks
+        self._source = pipeline.source
+        self._sinks = pipeline.sinks
         self._holdings = holdings
+
+    def publish_pending(self, begin_step: Callable[[], None]) -> None:
+        """Publish what waits, in order, as many commits at a time as are one step; `begin_step` is called before each.
+
+        Ends after a heartbeat's time: the rest waits for the next turn, after what else there is to do.
+        """
+        self._emit_noticed()
+        clock, until = self._coordinator.world.clock, None
+        waiting = self._holdings.ready(
+            clock.monotonic(), lambda held: held.admitted and held.pending and not held.gone and held.batch is None
+        )
+        for portion in self._portions(waiting):
+            if until is None:
+                until = clock.monotonic() + self._coordinator.session.timing.heartbeat
+            elif clock.monotonic() > until:
+                return
+            begin_step()
+            self.publish(portion)
 
     def publish(self, pending: Sequence[Held]) -> None:
         """Try each once. What cannot be published now is put off, halted, or marked to be rebuilt."""
         results = self._through_all_sinks(pending)
         done = [held for held in pending if self._settled(held, results[held.lease.key])]
         self._clear_receipts(done)
+        self.notify_source([held.lease for held in pending if not held.pending])
 
-    def portions_for_a_while(self, pending: Sequence[Held]) -> Iterator[list[Held]]:
-        """The pending commits, in order, as many at a time as are published in one step.
+    def notify_source(self, rows: Sequence[Lease]) -> None:
+        """Everything before the positions of these rows is visible: the source may pass it on."""
+        if not isinstance(self._source, HearsOfPublishing):
+            return
+        with reported(self._coordinator.world.emit, f"{self._coordinator.pipeline}: `published` of the source"):
+            self._source.published(rows)
 
-        No more are given after a heartbeat's time: the rest waits for the next turn, after what else there is to do.
-        """
-        clock, until = self._coordinator.world.clock, None
-        for portion in self._portions(pending):
-            if until is None:
-                until = clock.monotonic() + self._coordinator.session.timing.heartbeat
-            elif clock.monotonic() > until:
-                return
-            yield portion
+    def _emit_noticed(self) -> None:
+        for sink in self._sinks.values():
+            for event in sink.noticed() if isinstance(sink, ReportsEvents) else ():
+                self._coordinator.world.emit(event)
 
     def _portions(self, pending: Sequence[Held]) -> Iterator[list[Held]]:
         portion: list[Held] = []
@@ -79,7 +100,7 @@ class Publisher:
         results = {held.lease.key: self._unknown_sinks(held) for held in pending}
         for name, sink in self._sinks.items():
             asked = [(held, told) for held in pending if (told := self.publication(held, name))]
-            answers = call_apart(sink.publish, [told for _, told in asked])
+            answers = call_isolated(sink.publish, [told for _, told in asked])
             for (held, _), result in zip(asked, answers, strict=True):
                 results[held.lease.key][name] = result
         return results

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from holdfast.errors import StoreUnavailable
-from holdfast.leases.balance import share
 from holdfast.leases.coordinator import Coordinator
 from holdfast.leases.lease import Lease, Status
 from holdfast.leases.query import by_claim, claim_statuses
@@ -89,3 +90,45 @@ class FairShare:
         if list(able) == [self._coordinator.session.id]:
             return list(able)
         return [session for session, node in able.items() if node.counter > 0]
+
+
+def sharing_of(coordinator: Coordinator, replicas: int, *, lives_long: bool) -> Sharing:
+    """How a node gets its leases. Nodes of a run pull: it ends some day and shares nothing with the live pipeline."""
+    return FairShare(coordinator, replicas) if lives_long and not coordinator.run else Pull(coordinator)
+
+
+@dataclass(frozen=True, slots=True)
+class SharePlan:
+    """What one node has to do."""
+
+    quota: int
+    """How many leases it should hold."""
+    claims: tuple[str, ...] = ()
+    """Keys of free leases that are its to take."""
+    shed_to: tuple[str, ...] = ()
+    """Sessions that should each get one of its leases; which one is the owner's choice."""
+
+
+def share(me: str, members: Sequence[str], owners: Sequence[str], free: Sequence[str], replicas: int = 0) -> SharePlan:
+    """The part of `me` in the plan.
+
+    `members` are the sessions that take part, `owners` names the owner of each lease that is held, by a member or not,
+    and `free` has the keys of leases that can be taken now, in order of claim. With `replicas`, the share is that of
+    so many nodes even while fewer are there.
+    """
+    held = Counter(owners)
+    base, extra = divmod(len(owners) + len(free), max(len(members), replicas))
+    # Who holds most keeps the odd one, so that it need not move.
+    by_holding = sorted(members, key=lambda member: (-held[member], _lot(member)))
+    quota = {member: base + (place < extra) for place, member in enumerate(by_holding)}
+    in_turn = sorted(members, key=_lot)
+    wanting = [member for member in in_turn for _ in range(quota[member] - held[member])]
+    claims = tuple(key for key, member in zip(free, wanting, strict=False) if member == me)
+    surplus = [member for member in in_turn for _ in range(held[member] - quota[member])]
+    moves = zip(surplus, wanting[len(free) :], strict=False)
+    return SharePlan(quota.get(me, 0), claims, tuple(target for source, target in moves if source == me))
+
+
+def _lot(member: str) -> bytes:
+    """The same for every node, and in no order that anybody chose."""
+    return hashlib.blake2b(member.encode(), digest_size=8).digest()

@@ -103,7 +103,7 @@ class Archive:
 
     def staged(self, node: TestNode) -> list[Staged]:
         """The same, but for the report."""
-        sink: Any = node.loop._sinks["files"]
+        sink: Any = node.loop._publisher._sinks["files"]
         reports = []
         for batch in list(node.engine.out.values()):
             staging, told = sink.stager_for([batch]).begin(), staged_batch(batch)

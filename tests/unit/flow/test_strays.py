@@ -100,7 +100,7 @@ def test_what_is_handed_to_a_node_after_its_generation_has_passed_is_handed_back
 
     def passes(*chosen: TestNode) -> None:
         for node in chosen:
-            node.loop._next_look = node.loop._next_pass = 0.0
+            node.loop._acquirer._next_look = node.loop._acquirer._next_pass = 0.0
             node.turn()
 
     old, new, newer = nodes

@@ -9,8 +9,8 @@ import pytest
 
 from holdfast.errors import Interrupted, Unavailable
 from holdfast.events import AttemptFailed, DiscoveryFailed, Notice, PartitionFailed, Unreachable
-from holdfast.flow.apart import call_apart
 from holdfast.flow.batch import Batch
+from holdfast.flow.plugin_calls import call_isolated
 from holdfast.flow.sink import Publication, Sink, VisibleWhenStaged
 from holdfast.flow.source import AfterPublish, CountsScans, HearsOfPublishing, HearsOfStaging
 from holdfast.leases.lease import Json, Lease, Status
@@ -173,7 +173,7 @@ def test_a_discovery_whose_end_fails_is_reported_and_tried_again(monkeypatch: py
     assert node.engine.out, "what was found is worked on"
 
 
-# --- call_apart ---------------------------------------------------------------------------------------------------
+# --- call_isolated ---------------------------------------------------------------------------------------------------
 
 
 def test_the_culprits_alone_get_the_error_and_are_found_in_halves() -> None:
@@ -185,15 +185,15 @@ def test_the_culprits_alone_get_the_error_and_are_found_in_halves() -> None:
             raise KeyError(5)
         return [item * 2 for item in items]
 
-    results = call_apart(call, range(8))
+    results = call_isolated(call, range(8))
     assert [result for result in results if isinstance(result, int)] == [0, 2, 4, 6, 8, 12, 14]
     assert isinstance(results[5], KeyError)
     assert len(calls) == 7
-    assert call_apart(call, []) == []
+    assert call_isolated(call, []) == []
 
 
 def test_a_call_that_returns_too_little_is_an_error() -> None:
-    (result,) = call_apart(lambda items: [], ["a"])
+    (result,) = call_isolated(lambda items: [], ["a"])
     assert isinstance(result, ValueError)
 
 
@@ -203,4 +203,4 @@ def test_what_concerns_all_is_raised(error: Exception) -> None:
         raise error
 
     with pytest.raises(type(error)):
-        call_apart(call, ["a", "b"], Unavailable)
+        call_isolated(call, ["a", "b"], Unavailable)

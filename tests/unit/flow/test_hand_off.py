@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any, cast
 
+from holdfast.flow.acquire import HandOff
 from holdfast.flow.batch import Batch, Cut, Name
 from holdfast.flow.engine import Engine
-from holdfast.flow.handoff import HandingOff
 from holdfast.flow.holdings import Held, Holdings
 from holdfast.leases.coordinator import Coordinator
 from holdfast.leases.lease import Lease
@@ -21,11 +21,12 @@ class DrainedEngine:
         self.drained = batches
 
 
-class Hands:
+class Giving:
     """A node's leases: so many of each group, with a batch out where the group is busy."""
 
     def __init__(self, busy: str = "", **groups: int) -> None:
-        self.holdings, self.engine = Holdings(), DrainedEngine()
+        self.engine = DrainedEngine()
+        self.holdings = Holdings(cast("Engine", cast("Any", self.engine)))
         for group, count in groups.items():
             for number in range(count):
                 lease = Lease("archive", f"{group}|{number}", group=group)
@@ -33,34 +34,34 @@ class Hands:
                 self.holdings.add(held)
                 if group == busy:
                     self.holdings.send(held, Batch(lease.key, lease, held.name, Cut(0, 1)), 0.0)
-        self.handing = HandingOff(cast("Coordinator", None), cast("Engine", cast("Any", self.engine)), self.holdings)
+        self.hand_off = HandOff(cast("Coordinator", None), self.holdings)
 
     def given(self) -> Counter[str]:
         return Counter(held.lease.group for held in self.holdings if held.hand_to is not None)
 
 
 def test_a_busy_topic_is_shared_too_not_only_those_that_nobody_writes_to() -> None:
-    hands = Hands("hot", idle=4, hot=4, other=2)
-    hands.handing.shed_to(["b"] * 4)
-    assert hands.given() == {"idle": 2, "hot": 2}
-    assert len(hands.engine.drained) == 2
+    giving = Giving("hot", idle=4, hot=4, other=2)
+    giving.hand_off.choose(["b"] * 4)
+    assert giving.given() == {"idle": 2, "hot": 2}
+    assert len(giving.engine.drained) == 2
 
 
 def test_within_a_topic_those_at_rest_go_first() -> None:
-    hands = Hands(orders=3)
-    first, *_ = hands.holdings
-    hands.holdings.send(first, Batch("out", first.lease, first.name, Cut(0, 1)), 0.0)
-    hands.handing.shed_to(["b", "c"])
+    giving = Giving(orders=3)
+    first, *_ = giving.holdings
+    giving.holdings.send(first, Batch("out", first.lease, first.name, Cut(0, 1)), 0.0)
+    giving.hand_off.choose(["b", "c"])
     assert first.hand_to is None
-    assert hands.given() == {"orders": 2}
+    assert giving.given() == {"orders": 2}
 
 
 def test_what_was_chosen_before_stays_chosen() -> None:
-    hands = Hands(orders=2, clicks=2)
-    hands.handing.shed_to(["b"])
-    (chosen,) = [held for held in hands.holdings if held.hand_to]
-    hands.handing.shed_to(["b", "b"])
+    giving = Giving(orders=2, clicks=2)
+    giving.hand_off.choose(["b"])
+    (chosen,) = [held for held in giving.holdings if held.hand_to]
+    giving.hand_off.choose(["b", "b"])
     assert chosen.hand_to == "b"
-    assert hands.given() == {"orders": 1, "clicks": 1}
-    hands.handing.shed_to([])
-    assert not hands.given()
+    assert giving.given() == {"orders": 1, "clicks": 1}
+    giving.hand_off.choose([])
+    assert not giving.given()

@@ -8,7 +8,7 @@ from collections import Counter
 
 import pytest
 
-from holdfast.leases.balance import share
+from holdfast.leases.sharing import share
 
 Table = dict[str, str | None]
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from holdfast.events import BatchCancelled, PipelineFinished
 from holdfast.flow.batch import Limits
-from holdfast.flow.capacity import Reach
+from holdfast.flow.holdings import Capacity
 from holdfast.flow.source import WeighsPartitions
 from holdfast.leases.lease import Lease
 from holdfast.testing.flows import NumbersSource
@@ -27,7 +27,7 @@ def tiny(number: int) -> list[Lease]:
 
 
 def test_a_node_takes_more_tiny_partitions_step_by_step_up_to_twenty_times_as_many() -> None:
-    reach, held = Reach(Sized({}), 10), 0
+    reach, held = Capacity(Sized({}), 10), 0
     steps = []
     for _ in range(8):
         held += reach.room(tiny(held), 0)
@@ -37,14 +37,14 @@ def test_a_node_takes_more_tiny_partitions_step_by_step_up_to_twenty_times_as_ma
 
 
 def test_one_large_partition_ends_it() -> None:
-    reach = Reach(Sized({}), 10)
+    reach = Capacity(Sized({}), 10)
     assert reach.room(tiny(10), 0) == 10
     assert reach.room([*tiny(19), Lease("p", "large")], 0) == -10
     assert reach.round_size == 5
 
 
 def test_half_of_what_is_held_is_a_round_and_the_other_half_is_taken_when_that_is_out() -> None:
-    reach = Reach(NumbersSource({}), 10)
+    reach = Capacity(NumbersSource({}), 10)
     assert reach.room([], 0) == 5
     assert reach.room(tiny(5), 5) == 0
     assert reach.room(tiny(5), 0) == 5
@@ -53,7 +53,7 @@ def test_half_of_what_is_held_is_a_round_and_the_other_half_is_taken_when_that_i
 
 
 def test_one_at_a_time_is_one() -> None:
-    reach = Reach(NumbersSource({}), 1)
+    reach = Capacity(NumbersSource({}), 1)
     assert reach.round_size == 1
     assert reach.room([], 0) == 1
     assert reach.room(tiny(1), 0) == 0

@@ -1,4 +1,4 @@
-"""Calls of a plugin for many partitions at once: an error that one of them causes stays its own."""
+"""Calls of plugins: the error of one partition stays its own, and the error of a mere notification stops nothing."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 
-def call_apart(
+def call_isolated(
     call: Callable[[Sequence[T]], Sequence[R]], items: Sequence[T], *passes: type[Exception]
 ) -> list[R | Exception]:
     """What the call returns for each item, or the error that it raises for that item alone.
@@ -35,20 +35,20 @@ def call_apart(
     if len(items) == 1:
         return [error]
     middle = len(items) // 2
-    return call_apart(call, items[:middle], *passes) + call_apart(call, items[middle:], *passes)
+    return call_isolated(call, items[:middle], *passes) + call_isolated(call, items[middle:], *passes)
 
 
 @contextmanager
 def reported(emit: Callable[[Event], None], call: str) -> Iterator[None]:
-    """For a call that only tells a plugin something: its error is reported and stops nobody."""
+    """For a call that only notifies a plugin: its error is emitted as a notice and not raised."""
     try:
         yield
     except Interrupted:
         raise
     except Exception as error:  # noqa: BLE001 - plugins are foreign code
-        emit(Notice(f"{call} has failed, which changes nothing for the partitions: {described(error)}"))
+        emit(Notice(f"{call} has failed, which changes nothing for the partitions: {describe(error)}"))
 
 
-def described(error: Exception) -> str:
-    """The error for people, with its kind: the text of a `KeyError` alone says nothing."""
+def describe(error: Exception) -> str:
+    """The error for people, with its type: the text of a `KeyError` alone says nothing."""
     return f"{type(error).__name__}: {error}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from holdfast.flow.batch import Cut, Name
 from holdfast.flow.holdings import Held
-from holdfast.flow.rounds import grouped
+from holdfast.flow.plan import grouped
 from holdfast.leases.lease import Status
 from holdfast.leases.transitions import RetryLimits
 from holdfast.testing.rows import assigned_row
