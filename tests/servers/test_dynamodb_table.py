@@ -14,12 +14,12 @@ import pytest
 from holdfast.errors import RowUnreadable, SchemaMismatch, StoreError
 from holdfast.leases import transitions
 from holdfast.leases.coordinator import ClaimPolicy, Coordinator
-from holdfast.leases.floor import floor_of, read_floor
 from holdfast.leases.lease import Commit, Key, Lease, Partition, Status
 from holdfast.leases.operator import Operator
 from holdfast.leases.query import Query
 from holdfast.leases.session import KEEP_ENDED_SESSIONS, NodeInfo, Session, SessionTiming
 from holdfast.leases.store import Outcome, Swap
+from holdfast.leases.token_floor import floor_of, read_floor
 from holdfast.stores.dynamodb import DynamodbConfig
 from holdfast.stores.dynamodb.items import table_key
 from holdfast.testing.rows import PIPELINE, assigned_row, make_row, touched

@@ -2,7 +2,7 @@
 
 What must hold: a row made anew starts above every token and version that earlier rows of the key have had, nobody works
 under a token that an earlier row has had, and no request that was derived from an earlier row changes or removes a
-later one. Requests of every kind are late at will; only those that add rows keep to what `holdfast.leases.floor`
+later one. Requests of every kind are late at will; only those that add rows keep to what `holdfast.leases.token_floor`
 assumes, or there would be nothing to prove.
 """
 

@@ -225,7 +225,7 @@ def a_lease_is_handed_off_with_the_deadline_of_its_giver(put: Put) -> None:
 
 
 @mutant_of_test(
-    killed_by="tests/unit/leases/test_observed.py::test_time_in_which_nobody_looked_does_not_count",
+    killed_by="tests/unit/leases/test_session_watch.py::test_time_in_which_nobody_looked_does_not_count",
     because="a session that is ended too early costs a take-over and breaks no promise",
 )
 def time_in_which_nobody_looked_counts_in_full(put: Put) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from holdfast.leases import source_coordinator
-from holdfast.leases.hands import Hands
+from holdfast.leases.checkouts import Checkouts
 from holdfast.leases.lease import Lease
 from holdfast.leases.operator import Operator
 from tests.simulation.mutation import Put, mutant
@@ -14,25 +14,25 @@ from tests.simulation.mutation import Put, mutant
 
 @mutant("sourcing")
 def two_coordinators_of_one_session_take_the_same_partition(put: Put) -> None:
-    put(Hands, "_is_nobodys", lambda self, row: True)
+    put(Checkouts, "_is_left_over", lambda self, row: True)
 
 
 @mutant("sourcing")
 def what_another_thread_is_about_to_hear_of_is_taken_for_left_over(put: Put) -> None:
-    put(Hands, "_is_unclear", lambda self: False)
+    put(Checkouts, "_is_unclear", lambda self: False)
 
 
 @mutant("sourcing")
 def what_another_thread_has_just_let_go_is_taken_for_left_over(put: Put) -> None:
-    def let_go(self: Any, lease: Lease) -> None:
+    def check_in(self: Any, lease: Lease) -> None:
         self._held.discard((lease.key, lease.token))
 
-    put(Hands, "let_go", let_go)
+    put(Checkouts, "check_in", check_in)
 
 
 @mutant("sourcing")
 def what_a_lost_answer_left_with_the_session_is_not_found_again(put: Put) -> None:
-    put(Hands, "left_over", lambda self, owned: [])
+    put(Checkouts, "check_out_left_over", lambda self, owned: [])
 
 
 @mutant("sourcing")

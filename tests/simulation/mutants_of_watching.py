@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from holdfast.leases import session
 from holdfast.leases.lease import Lease
-from holdfast.leases.observed import ObservedSessions
+from holdfast.leases.session_watch import SessionWatch
 from holdfast.leases.store import Outcome
 from holdfast.stores.object.rows import Stored
 from holdfast.stores.object.store import ObjectStore
@@ -15,10 +15,10 @@ from tests.simulation.mutation import Put, mutant
 
 @mutant("objects")
 def a_silent_session_is_never_ended(put: Put) -> None:
-    def nobody(_self: ObservedSessions, _sessions: Sequence[Lease], _now: float) -> list[Lease]:
+    def nobody(_self: SessionWatch, _sessions: Sequence[Lease], _now: float) -> list[Lease]:
         return []
 
-    put(ObservedSessions, "silent", nobody)
+    put(SessionWatch, "silent", nobody)
 
 
 @mutant("objects")

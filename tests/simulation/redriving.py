@@ -240,7 +240,7 @@ class Command(_Driver):
         live = Coordinator(store, host.world, self._session, PIPELINE, policy=ClaimPolicy(limits=limits))
         self._runs = Runs(live)
         self._lock = RunLock(live, self._runs, timeout=LOCK_TTLS * knobs.ttl)
-        self._drives, self._look_at = False, 0.0
+        self._drives, self._check_at = False, 0.0
         self._client = BucketClient(site.bucket, host, knobs.latency, knobs.ttl)
 
     def stop(self) -> None:

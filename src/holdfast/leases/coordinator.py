@@ -21,19 +21,19 @@ from holdfast.events import (
     Unreachable,
 )
 from holdfast.leases import transitions
-from holdfast.leases.floor import read_floor
+from holdfast.leases.contention import Contention
 from holdfast.leases.lease import Key, Lease, Partition, Status, facts, new_lease
 from holdfast.leases.query import Query
 from holdfast.leases.session import Session, expire_silent_sessions, was_planned
-from holdfast.leases.spreading import Spread
 from holdfast.leases.store import ClaimingStore, ClaimRequest, Outcome, Store, Swap
+from holdfast.leases.token_floor import read_floor
 from holdfast.leases.transitions import RetryLimits, stamped
 from holdfast.leases.world import World
 from holdfast.leases.writes import FencedWrites, add_surely, until_answered
 
 CREATE_CHUNK = 500
 RECENT = 0.5
-"""Part of a heartbeat: looks at the table that decide nothing may be so old. One look serves a whole pass."""
+"""Part of a heartbeat: how old a read that decides nothing may be. One read serves a whole pass."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class ClaimPolicy:
 
 
 class Coordinator:
-    """Leases of one pipeline (and run) in the hands of one session. Blocks while the store does not answer.
+    """Leases of one pipeline (and run) for one session. Blocks while the store does not respond.
 
     Several threads may use one, and several may serve one session.
     """
@@ -69,8 +69,8 @@ class Coordinator:
         self.run = run
         self.policy = policy
         self._writes = FencedWrites(store, world)
-        self._spread = Spread(world.dice)
-        self._hands = session.hands(pipeline, run)
+        self._contention = Contention(world.dice)
+        self._checkouts = session.checkouts(pipeline, run)
 
     def now(self) -> float:
         """The store's time."""
@@ -84,10 +84,10 @@ class Coordinator:
     # --- taking ------------------------------------------------------------------------------------------------
 
     def claim(self, limit: int) -> list[Lease]:
-        """Take up to `limit` free leases. An answer that is lost is found again by `owned`, never guessed at.
+        """Take up to `limit` free leases. What a claim took whose response is lost, `owned` returns later.
 
-        A lease that was taken over too often since its last commit is halted instead of being answered. None are taken
-        while the store is away.
+        A lease that was taken over too often since its last commit is halted and not returned. None are taken while
+        the store does not respond.
         """
         try:
             return self.adopt(self._claim(limit) if limit > 0 else [])
@@ -95,32 +95,32 @@ class Coordinator:
             self._report_away(away)
             return []
 
-    def take_one(self) -> Lease | None:
-        """A free lease, or one that a lost answer left with the session, for one of the threads that share it.
+    def check_out(self) -> Lease | None:
+        """A free lease, or one that a lost answer has left with the session, for one of the session's threads.
 
-        It is in that thread's hands until `let_go`. Raises `StoreUnavailable` if the store was not asked.
+        The thread calls `check_in` when it has done with it. Raises `StoreUnavailable` if nothing was sent.
         """
-        hands = self._hands
+        checkouts = self._checkouts
         try:
-            taken = hands.claimed(lambda: self._claim(1))
+            taken = checkouts.check_out(lambda: self._claim(1))
         except AnswerLost:
-            taken = []  # the store tells by `owned`, now or later
-        for lease in taken or hands.left_over(self.owned):
+            taken = []  # `owned` returns what was taken, now or later
+        for lease in taken or checkouts.check_out_left_over(self.owned):
             if self._fit_for_work(lease):
                 return lease
-            hands.let_go(lease)
+            checkouts.check_in(lease)
         return None
 
-    def let_go(self, lease: Lease) -> None:
-        """No thread has this lease in hand any more; writes nothing."""
-        self._hands.let_go(lease)
+    def check_in(self, lease: Lease) -> None:
+        """No thread works on this lease any more; writes nothing."""
+        self._checkouts.check_in(lease)
 
     def adopt(self, found: Iterable[Lease]) -> list[Lease]:
-        """Of leases that `owned` answered and nobody here holds, those fit for work; the others as `claim` does."""
+        """Of leases that `owned` returned and nobody here holds, those that are fit for work; the others are halted."""
         return [lease for lease in found if self._fit_for_work(lease)]
 
     def claim_rows(self, rows: Sequence[Lease]) -> list[Lease]:
-        """Take these very leases, as a snapshot showed them; those that have changed since are passed over."""
+        """Take these leases, as a snapshot has them; those that have changed since are left out."""
         if not rows:
             return []
         try:
@@ -130,7 +130,7 @@ class Coordinator:
             return []
 
     def owned(self) -> list[Lease]:
-        """What the store says this session owns; more than `claim` returned if an answer was lost."""
+        """The leases that this session owns; more than `claim` returned if a response was lost."""
         query = Query(self.pipeline, self.run, (Status.ASSIGNED,), owner=self.session.id)
         return until_answered(self.world, "store", lambda: self.recent.find(query))
 
@@ -155,9 +155,9 @@ class Coordinator:
         self.world.emit(Unreachable("store", str(away), self.session.timing.heartbeat))
 
     def _find_and_swap(self, request: ClaimRequest) -> list[Lease]:
-        limit = request.limit * self._spread.width
+        limit = request.limit * self._contention.width
         found = self.recent.find(Query(self.pipeline, self.run, request.order, due=True, limit=limit))
-        return self._take(request, self._spread.choose(found, request.limit)) if found else []
+        return self._take(request, self._contention.choose(found, request.limit)) if found else []
 
     def _take(self, request: ClaimRequest, found: Sequence[Lease]) -> list[Lease]:
         now = self.store.now()
@@ -165,7 +165,7 @@ class Coordinator:
         taken = [request.take(row, now) for row in readable]
         outcomes = self.store.swap([Swap(row.version, lease) for row, lease in zip(readable, taken, strict=True)])
         won = [lease for lease, outcome in zip(taken, outcomes, strict=True) if outcome is Outcome.OK]
-        self._spread.learn(len(won), outcomes.count(Outcome.CONFLICT))
+        self._contention.learn(len(won), outcomes.count(Outcome.CONFLICT))
         return won + [row for row in found if row.unreadable is not None]
 
     def _fit_for_work(self, lease: Lease) -> bool:
@@ -188,7 +188,7 @@ class Coordinator:
     # --- changing what is held ---------------------------------------------------------------------------------
 
     def write(self, leases: Sequence[Lease], change: Callable[[Lease, float], Lease]) -> list[Lease | LeaseLost]:
-        """Apply one change, given the store's time, to each lease; answers as `FencedWrites.apply`."""
+        """Apply one change, given the store's time, to each lease; returns what `FencedWrites.apply` returns."""
         now = self.now()
         return self.write_each([(lease, lambda row: change(row, now)) for lease in leases])
 
@@ -203,18 +203,18 @@ class Coordinator:
         return results
 
     def release(self, leases: Sequence[Lease]) -> None:
-        """Hand back at once. Leases that are lost already are none of our business."""
+        """Hand back at once. Leases that are lost already are left out."""
         for result in self.write(leases, transitions.release) if leases else ():
             if isinstance(result, Lease):
                 self.world.emit(PartitionReleased(self.pipeline, result.key))
 
     def release_former(self, session: str) -> None:
-        """Hand back what an ended session of this same process still owns: the process lives, so no batch killed it."""
+        """Hand back what an ended session of this process still owns: the process lives, so no batch has killed it."""
         query = Query(self.pipeline, self.run, (Status.ASSIGNED,), owner=session)
         self.release(until_answered(self.world, "store", lambda: self.store.find(query)))
 
     def halt(self, lease: Lease, reason: str, lost: tuple[int, int] | None = None) -> None:
-        """FAILED with an alarm; only a person reopens it. `lost`: items that are gone before they were read."""
+        """Set it FAILED with an alarm; only a person reopens it. `lost`: items that were gone before they were read."""
         (result,) = self.write([lease], lambda row, now: transitions.halt(row, reason, now, lost))
         if isinstance(result, Lease):
             self.world.emit(PartitionHalted(self.pipeline, lease.key, reason))
@@ -224,16 +224,17 @@ class Coordinator:
     def sweep(self) -> None:
         """End silent sessions, then make leases of ended sessions claimable.
 
-        Runs on every pass, because a claim may land after its owner was ended. Does nothing if the store is away.
+        Runs on every pass, because a claim may land after its owner was ended. Does nothing if the store does not
+        respond.
         """
         session = self.session
-        expire_silent_sessions(self.recent, self.world, session.fleet, session.id, session.observed)
+        expire_silent_sessions(self.recent, self.world, session.fleet, session.id, session.watch)
         try:
-            self._orphan(self._rows_of_strangers())
+            self._orphan(self._rows_without_session())
         except StoreUnavailable:
             return
 
-    def _rows_of_strangers(self) -> list[Lease]:
+    def _rows_without_session(self) -> list[Lease]:
         live = self.recent.find(Query(self.session.fleet, statuses=(Status.ASSIGNED,)))
         query = Query(
             self.pipeline,
@@ -270,9 +271,9 @@ class Coordinator:
     # --- making partitions -------------------------------------------------------------------------------------
 
     def create(self, partitions: Iterable[Partition], added: Callable[[], None] = lambda: None) -> int:
-        """Add rows for the partitions that have none, in this order; answers how many were new.
+        """Add rows for the partitions that have none, in this order; returns how many were new.
 
-        Streams: holds a few hundred partitions at a time, and calls `added` when some are there and more follow. May be
+        Streams: holds some hundred partitions at a time, and calls `added` when some were added and more follow. May be
         repeated.
         """
         created = index = 0
@@ -309,6 +310,6 @@ class Coordinator:
 
 
 def _freed(row: Lease, session: Lease | None, now: float) -> Lease:
-    """A lease of an ended session, free to be taken; handed back where the session's end was planned."""
+    """A lease of an ended session, free to be taken; handed back if the session's end was planned."""
     planned = session is not None and was_planned(session)
     return transitions.release(row, now) if planned else transitions.orphan(row, now)

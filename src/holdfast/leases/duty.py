@@ -107,13 +107,13 @@ class Duty(ABC):
         The work ends the lease itself, by a write that says when the duty is due next.
         """
         self.lock.sweep()
-        lease = until_answered(self.world, "store", self.lock.take_one)
+        lease = until_answered(self.world, "store", self.lock.check_out)
         if lease is None:
             return False
         try:
             work(lease)
         finally:
-            self.lock.let_go(lease)
+            self.lock.check_in(lease)
         return True
 
     def renew(self, lease: Lease, state: Json = None) -> Lease | LeaseLost:

@@ -195,7 +195,7 @@ def new_lease(
 ) -> Lease:
     """A row for a partition that nobody has worked on. `now` is the store's, `index` the supplier's order.
 
-    Token and version start at the floor, see `holdfast.leases.floor`.
+    Token and version start at the floor, see `holdfast.leases.token_floor`.
     """
     order = Order(
         priority=partition.priority,

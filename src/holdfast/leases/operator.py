@@ -11,10 +11,10 @@ from dataclasses import dataclass, replace
 
 from holdfast.errors import PartitionNotFound, PartitionUpdateFailed, TransitionRefused
 from holdfast.leases import transitions
-from holdfast.leases.floor import REST, floor_of, height
 from holdfast.leases.lease import Key, Lease, Ownership, Status
 from holdfast.leases.query import Query
 from holdfast.leases.store import Outcome, Store, Swap
+from holdfast.leases.token_floor import REST, floor_of, height
 from holdfast.leases.transitions import stamped
 
 PAGE = 1000
@@ -30,7 +30,7 @@ class Operator:
     pipeline: str
     run: str = ""
     rest: float = REST
-    """Seconds from purging a row until it may be forgotten; what depends on it: `holdfast.leases.floor`."""
+    """Seconds from purging a row until it may be forgotten; what depends on it: `holdfast.leases.token_floor`."""
 
     def rows(self, statuses: tuple[Status, ...] = ()) -> Iterator[Lease]:
         """All rows in order of key, page by page."""
@@ -90,7 +90,7 @@ class Operator:
         """Delete rows for good, of which only those that were purged long enough ago. Answers how many.
 
         A partition that is found again later is read again: deduplication is then the source's task. Nobody ever works
-        under a token of a deleted row: `holdfast.leases.floor`.
+        under a token of a deleted row: `holdfast.leases.token_floor`.
         """
         limit = self.store.now() - self.rest
         rested = [row for row in rows if _purged_by(row, limit)]

@@ -1,9 +1,9 @@
-"""A node's session: its row in `$nodes`, and the one heartbeat that keeps all its leases.
+"""A node's session: its row in `$nodes`, and the heartbeat that keeps all its leases.
 
-A lease is live while its owner's session is. The session has ended when the store's clock has passed its `due_at`
-(where the store has none: when it was watched for so long and did not move) and somebody marked it so; from then on it
-can never heartbeat again. The node itself stops relying on it a margin earlier, by its own clock: that saves work, it
-is not what keeps data safe (the token is).
+A lease is live while its owner's session is. A session ends when the store's clock has passed its `due_at` (in a store
+without a clock: when its row has not changed for its timeout) and a node has marked it as ended; after that it can
+never send a heartbeat again. The node itself stops relying on it a margin earlier, by its own clock. That saves work;
+what keeps data safe is the token.
 """
 
 from __future__ import annotations
@@ -15,24 +15,24 @@ from typing import Any
 
 from holdfast.errors import LeaseLost, SessionExpired, StoreError, StoreUnavailable, TransitionRefused
 from holdfast.events import Heartbeat, NodeExpired, NodeJoined, NodeLeft, SessionEnded
-from holdfast.leases.hands import Hands
+from holdfast.leases.checkouts import Checkouts
 from holdfast.leases.lease import Json, Lease, Ownership, Progress, Status
-from holdfast.leases.observed import ObservedSessions
 from holdfast.leases.query import Query
+from holdfast.leases.session_watch import SessionWatch
 from holdfast.leases.store import Outcome, Store, Swap
 from holdfast.leases.transitions import stamped
 from holdfast.leases.world import World
 from holdfast.leases.writes import FencedWrites, add_surely, until_answered
 
 CLOCK_RATE_BOUND = 0.05
-"""How much faster than the store's a node's clock may run before it relies on its leases for too long."""
+"""How much faster than the store's clock a node's clock may run before it relies on its leases for too long."""
 KEEP_ENDED_SESSIONS = 24 * 3600.0
-"""For people who look at what happened last night."""
+"""Seconds for which ended sessions are kept, for people who look at what happened."""
 
 
 @dataclass(frozen=True, slots=True)
 class SessionTiming:
-    """How long a silent node is believed, how often it speaks, and how much earlier it stops by itself."""
+    """How long a silent node counts as alive, how often it sends a heartbeat, and how much earlier it stops itself."""
 
     timeout: float = 30.0
     heartbeat: float = 10.0
@@ -41,7 +41,7 @@ class SessionTiming:
 
 @dataclass(frozen=True, slots=True)
 class NodeInfo:
-    """What a node says of itself: kept in its row for people and for planning, never for safety."""
+    """A node as it describes itself, kept in its row for people and for planning; safety does not depend on it."""
 
     name: str
     session: str
@@ -54,26 +54,26 @@ class NodeInfo:
 
 
 def node_info(row: Lease) -> NodeInfo:
-    """What a row of `$nodes` says."""
-    said: Mapping[str, Any] = row.progress.state
-    # A node of a later version may say more.
-    known = {name: said[name] for name in NodeInfo.__dataclass_fields__ if name in said}
-    return NodeInfo(**{**known, "pipelines": tuple(said["pipelines"]), "generations": tuple(said["generations"])})
+    """The node of a row of `$nodes`."""
+    state: Mapping[str, Any] = row.progress.state
+    # A node of a later version may have more fields.
+    fields = {name: state[name] for name in NodeInfo.__dataclass_fields__ if name in state}
+    return NodeInfo(**{**fields, "pipelines": tuple(state["pipelines"]), "generations": tuple(state["generations"])})
 
 
 def was_planned(ended: Lease) -> bool:
-    """Whether the node of this ended session was asked to stop before, and had said so."""
-    said = ended.progress.state
-    return isinstance(said, dict) and said.get("draining") is True
+    """Whether the node of this ended session was asked to stop, and was draining."""
+    state = ended.progress.state
+    return isinstance(state, dict) and state.get("draining") is True
 
 
-def _said(info: NodeInfo) -> dict[str, Json]:
+def _state_of(info: NodeInfo) -> dict[str, Json]:
     # `asdict` copies deeply and takes ten times as long; this is written with every heartbeat.
     return {name: getattr(info, name) for name in NodeInfo.__slots__}
 
 
 def nodes_of(prefix: str) -> str:
-    """The name under which a fleet's node rows are kept; fleets with other prefixes never see them."""
+    """The pipeline name under which a fleet's node rows are kept; fleets with other prefixes never see them."""
     return f"{prefix}|$nodes" if prefix else "$nodes"
 
 
@@ -81,7 +81,7 @@ class Session:
     """One process's presence. `heartbeat` may run on another thread than the rest."""
 
     def __init__(self, store: Store, world: World, fleet: str, info: NodeInfo, timing: SessionTiming) -> None:
-        """`info.session` is the part of the session id that people recognise (host and process)."""
+        """`info.session` is the readable part of the session id: host and process."""
         self._store = store
         self._world = world
         self._fleet = fleet
@@ -91,11 +91,11 @@ class Session:
         self._row: Lease | None = None
         self._usable_until = 0.0
         self._store_ahead: float | None = None
-        self._untold: dict[str, bool] = {}
-        """Sessions of this node whose end nobody was told of."""
+        self._unreported: dict[str, bool] = {}
+        """Sessions of this node whose end was not reported yet."""
         self.timing = timing
-        self.observed = ObservedSessions()
-        self._hands: dict[tuple[str, str], Hands] = {}
+        self.watch = SessionWatch()
+        self._checkouts: dict[tuple[str, str], Checkouts] = {}
 
     @property
     def id(self) -> str:
@@ -110,13 +110,13 @@ class Session:
         """Whether this node may still start work under its leases, by its own clock. Does not block."""
         return self._world.clock.monotonic() < self._usable_until
 
-    def hands(self, pipeline: str, run: str) -> Hands:
-        """What the threads of this process have in hand of that pipeline and run. The same for all who ask."""
-        return self._hands.setdefault((pipeline, run), Hands(self._world))
+    def checkouts(self, pipeline: str, run: str) -> Checkouts:
+        """The leases of that pipeline and run that threads of this process work on. Always the same object."""
+        return self._checkouts.setdefault((pipeline, run), Checkouts(self._world))
 
     @property
     def store_time(self) -> float:
-        """The store's time when it was last asked, moved on by this node's own clock. Does not block.
+        """The store's time when it was last read, advanced by this node's own clock. Does not block.
 
         Raises `SessionExpired` before the node has joined.
         """
@@ -125,11 +125,11 @@ class Session:
         return self._world.clock.monotonic() + self._store_ahead
 
     def join(self) -> None:
-        """Begin a session with a new id and make it known. Blocks until the store has answered."""
+        """Begin a session with a new id and add its row. Blocks until the store has responded."""
         self._info = replace(self._info, session=self._new_session_id(), counter=0, draining=False)
-        self._untold[self.id] = True
+        self._unreported[self.id] = True
         started = self._world.clock.monotonic()
-        now = self._ask_time()
+        now = self._store_now()
         self._row = self._first_row(now)
         add_surely(self._store, self._world, lambda: [self._joined_row])
         self._forget_long_gone(now)
@@ -137,12 +137,12 @@ class Session:
         self._world.emit(NodeJoined(self._info.name, self.id))
 
     def heartbeat(self) -> None:
-        """Renew. Blocks while the store does not answer. Raises `SessionExpired` when it is too late.
+        """Renew. Blocks while the store does not respond. Raises `SessionExpired` when it is too late.
 
-        A heartbeat that began before the node joined anew is of the old session and says nothing of the new one.
+        A heartbeat that began before the node joined again belongs to the old session and does not renew the new one.
         """
         session, started = self._joined_row, self._world.clock.monotonic()
-        now = self._ask_time()
+        now = self._store_now()
         self._require_current(session)
         self._info = replace(self._info, counter=self._info.counter + 1, last_heartbeat=now)
         self._write(lambda row: self._renew(row, now))
@@ -150,40 +150,40 @@ class Session:
         self._world.emit(Heartbeat(self.id, self._info.counter, self._usable_until - started))
 
     def drain(self) -> None:
-        """Tell the others with the next heartbeat that this node takes no more work."""
+        """Announce with the next heartbeat that this node takes no more work."""
         self._info = replace(self._info, draining=True)
 
     def take_part(self, pipeline: str, *, taking: bool) -> None:
-        """Tell the others with the next heartbeat whether this node takes a share of that pipeline."""
+        """Announce with the next heartbeat whether this node takes a share of that pipeline."""
         if taking != (pipeline in self._info.pipelines):
             others = tuple(name for name in self._info.pipelines if name != pipeline)
             self._info = replace(self._info, pipelines=(*others, pipeline) if taking else others)
 
     def leave(self) -> None:
-        """End the session at once, so that nobody waits for its timeout. Does not raise if it has ended already."""
+        """End the session at once, so that no node waits for its timeout. Does not raise if it has ended already."""
         self._usable_until = 0.0
         try:
-            now = self._ask_time()
-            self._write(lambda row: replace(_ended(row, now), progress=Progress(state=_said(self._info))))
+            now = self._store_now()
+            self._write(lambda row: replace(_ended(row, now), progress=Progress(state=_state_of(self._info))))
         except SessionExpired as expired:
             self.tell_ended(self.id, str(expired))
             return
-        if self._untold.pop(self.id, False):
+        if self._unreported.pop(self.id, False):
             self._world.emit(NodeLeft(self._info.name, self.id))
 
     def tell_ended(self, session: str, reason: str) -> None:
-        """Report once that a session of this node has ended against its will. May be called by several threads.
+        """Report, once, that a session of this node has ended without `leave`. May be called by several threads.
 
         The session is never renewed after that.
         """
-        if self._untold.pop(session, False):
+        if self._unreported.pop(session, False):
             self._world.emit(SessionEnded(session, reason))
 
     def abandon(self) -> None:
-        """Stop relying on the session without telling anybody."""
+        """Stop relying on the session. Writes and reports nothing."""
         self._usable_until = 0.0
 
-    def _ask_time(self) -> float:
+    def _store_now(self) -> float:
         now = until_answered(self._world, "store", self._store.now)
         self._store_ahead = now - self._world.clock.monotonic()
         return now
@@ -195,7 +195,7 @@ class Session:
         return self._row
 
     def _new_session_id(self) -> str:
-        # A restarted process is somebody else, and so is one that joins again.
+        # A restarted process has another session, and so has one that joins again.
         return f"{self._process}:{self._world.new_id()}"
 
     def _write(self, change: Callable[[Lease], Lease]) -> None:
@@ -208,18 +208,18 @@ class Session:
         self._row = written
 
     def _forget_long_gone(self, now: float) -> None:
-        # A session id is never used again, so that no fence is lost with its row.
+        # A session id is never reused, so that no fence is lost with its row.
         ended = Query(self._fleet, statuses=(Status.COMPLETED,))
         rows = until_answered(self._world, "store", lambda: self._store.find(ended))
         old = [row for row in rows if (row.history.completed_at or 0.0) < now - KEEP_ENDED_SESSIONS]
         if old:
-            # A store in which we may not delete keeps them.
+            # A store in which this node may not delete keeps them.
             with suppress(StoreError):
                 until_answered(self._world, "store", lambda: self._store.remove(old))
 
     def _require_current(self, row: Lease) -> None:
-        if row.key != self.id or row.key not in self._untold:
-            raise SessionExpired(f"session {row.key} was left for a new one")
+        if row.key != self.id or row.key not in self._unreported:
+            raise SessionExpired(f"session {row.key} was replaced by a new one")
 
     def _renewed(self, started: float) -> None:
         timing = self.timing
@@ -230,12 +230,12 @@ class Session:
             Status.ASSIGNED, self.id, token=1, version=1, write_id=self.id, due_at=now + self.timing.timeout
         )
         info = replace(self._info, last_heartbeat=now)
-        return Lease(self._fleet, self.id, ownership=ownership, progress=Progress(state=_said(info)))
+        return Lease(self._fleet, self.id, ownership=ownership, progress=Progress(state=_state_of(info)))
 
     def _renew(self, row: Lease, now: float) -> Lease:
         _require_live(row)
         ownership = replace(row.ownership, due_at=now + self.timing.timeout)
-        return replace(row, ownership=ownership, progress=Progress(state=_said(self._info)))
+        return replace(row, ownership=ownership, progress=Progress(state=_state_of(self._info)))
 
 
 def _require_live(row: Lease) -> None:
@@ -251,15 +251,15 @@ def _ended(row: Lease, now: float) -> Lease:
 
 
 def expire_silent_sessions(
-    store: Store, world: World, fleet: str, seen_by: str, observed: ObservedSessions | None = None
+    store: Store, world: World, fleet: str, seen_by: str, watch: SessionWatch | None = None
 ) -> None:
-    """Mark every session whose time is over by the store's clock, or by what was observed where it has none.
+    """Mark every session as ended whose time is over by the store's clock, or by the watch where the store has none.
 
-    It can never heartbeat again. A session that renews at the same moment wins or loses by version. Does nothing if the
-    store is away.
+    It can never send a heartbeat again. A session that renews at the same moment wins or loses by version. Does nothing
+    if the store does not respond.
     """
     try:
-        silent = _silent_sessions(store, world, fleet, observed)
+        silent = _silent_sessions(store, world, fleet, watch)
         now = store.now() if silent else 0.0
         swaps = [Swap(row.version, stamped(row, _ended(row, now), world.new_id())) for row in silent]
         outcomes = store.swap(swaps) if swaps else []
@@ -270,8 +270,8 @@ def expire_silent_sessions(
             world.emit(NodeExpired(row.key, seen_by))
 
 
-def _silent_sessions(store: Store, world: World, fleet: str, observed: ObservedSessions | None) -> list[Lease]:
-    if store.has_clock or observed is None:
+def _silent_sessions(store: Store, world: World, fleet: str, watch: SessionWatch | None) -> list[Lease]:
+    if store.has_clock or watch is None:
         return store.find(Query(fleet, statuses=(Status.ASSIGNED,), due=True))
     live = store.find(Query(fleet, statuses=(Status.ASSIGNED,)))
-    return observed.silent(live, world.clock.monotonic())
+    return watch.silent(live, world.clock.monotonic())

@@ -1,8 +1,8 @@
-"""The API for source authors: all that a pull-based source needs to share its work among nodes.
+"""The API for source authors: what a pull-based source needs to share its work among nodes.
 
-It speaks of partitions by key, or by the lease that `acquire_next` returned, raises three errors (not found, not owned,
-update failed) and gives each lease a deadline of its own: set when the lease is acquired, renewed by `save_state`. When
-it passes, other nodes and threads may take the partition even while this one lives, and this one learns it by
+Its methods take a partition's key, or the lease that `acquire_next` returned, and raise one of three errors (not found,
+not owned, update failed). Each lease has a deadline: set when it is acquired, renewed by `save_state`. After the
+deadline other nodes and threads may take the partition even while this node lives; its next call then raises
 `PartitionNotOwned`.
 """
 
@@ -65,14 +65,14 @@ class SourceCoordinator:
     def acquire_next(self, supplier: Supplier | None = None, *, force_supplier: bool = False) -> Lease | None:
         """The next free partition: one whose owner is gone, else a closed one that is due, else an unassigned one.
 
-        If there is none, the supplier makes new partitions (one caller at a time, with the shared global state) and
-        all are looked at again; `force_supplier` runs it first, whatever is free. None if the store was asked and there
-        is nothing now; the caller should wait before it asks again. Raises `SupplierFailed` if there is nothing and the
-        supplier failed, here or lately on another node, `StoreUnavailable` if the store does not answer, and
+        If there is none, the supplier makes new partitions (one caller at a time, with the shared global state) and a
+        free partition is looked for once more; `force_supplier` runs it first, whatever is free. Returns None if there
+        is nothing now; the caller should wait before it calls again. Raises `SupplierFailed` if there is nothing and
+        the supplier failed, here or before on another node, `StoreUnavailable` if the store does not respond, and
         `SessionExpired` if the session has not joined or could not be renewed in time.
         """
         if not self._leases.session.usable:
-            raise SessionExpired("the session has not joined, or could not be renewed in time; join anew")
+            raise SessionExpired("the session has not joined, or could not be renewed in time; join again")
         lease = None if force_supplier else self._acquire()
         failure: SupplierFailed | None = None
         if lease is None and supplier is not None:
@@ -90,7 +90,7 @@ class SourceCoordinator:
     def supplied(self) -> bool:
         """Whether the supplier was ever run to its end, by any node: only then no partitions means that all are done.
 
-        Blocks while the store does not answer.
+        Blocks while the store does not respond.
         """
         return self._discovery(lambda _state: ()).has_run
 
@@ -114,8 +114,8 @@ class SourceCoordinator:
         )
 
     def close(self, partition: Acquired, reopen_after: float, max_closed_count: int) -> None:
-        """Let the partition sleep, with its state; it is COMPLETED when it has been closed that many times."""
-        lease = self._let_go(
+        """Let the partition sleep, with its state; it is COMPLETED when it has been closed `max_closed_count` times."""
+        lease = self._end(
             partition,
             "close",
             lambda row, now: transitions.close(row, now, now + reopen_after, max_closed_count),
@@ -127,15 +127,15 @@ class SourceCoordinator:
 
     def complete(self, partition: Acquired) -> None:
         """The partition is done and is never acquired again."""
-        self._emit_completed(self._let_go(partition, "complete", transitions.complete))
+        self._emit_completed(self._end(partition, "complete", transitions.complete))
 
     def delete(self, partition: Acquired) -> None:
-        """The partition is done, and nothing but its key and token is kept of it, below the token floor.
+        """The partition is done; only its key and token are kept, below the token floor.
 
-        `create_partitions` does not make it anew before its row is forgotten, see `Operator.forget`. If the store goes
-        away in the middle, it is COMPLETED, and purging does the rest.
+        `create_partitions` does not create it again before its row is forgotten, see `Operator.forget`. If the store
+        stops responding in the middle, the partition is COMPLETED, and purging does the rest.
         """
-        lease = self._let_go(partition, "delete", transitions.complete)
+        lease = self._end(partition, "delete", transitions.complete)
         self._emit_completed(lease)
         try:
             until_answered(self._leases.world, "store", lambda: self._operator.purge([lease]), self._patience)
@@ -145,22 +145,22 @@ class SourceCoordinator:
             raise error from failed
 
     def give_up(self, partition: Acquired, priority: int | None = None) -> None:
-        """Hand the partition back at once, with its state; with a priority, to be acquired by that from now on."""
-        self._let_go(partition, "giveUp", lambda row, now: transitions.release(row, now, priority=priority))
+        """Hand the partition back at once, with its state; `priority`, if given, replaces its priority."""
+        self._end(partition, "giveUp", lambda row, now: transitions.release(row, now, priority=priority))
 
     def give_up_all(self) -> None:
-        """Hand back everything this coordinator holds. Partitions that are lost already are passed over."""
+        """Hand back everything this coordinator holds. Partitions that are lost already are left out."""
         leases = self._held.take_all()
         self._leases.release(leases)
         for lease in leases:
-            self._leases.let_go(lease)
+            self._leases.check_in(lease)
 
     def _discovery(self, supplier: Supplier) -> Discovery:
         return Discovery(self._leases, supplier, again_after=0.0)
 
     def _acquire(self) -> Lease | None:
         self._leases.sweep()
-        lease = until_answered(self._leases.world, "store", self._leases.take_one, self._patience)
+        lease = until_answered(self._leases.world, "store", self._leases.check_out, self._patience)
         if lease is not None:
             self._held.put(lease)
         return lease
@@ -174,14 +174,14 @@ class SourceCoordinator:
         self._held.renew(written)
         return written
 
-    def _let_go(self, partition: Acquired, action: Action, change: Callable[[Lease, float], Lease]) -> Lease:
+    def _end(self, partition: Acquired, action: Action, change: Callable[[Lease, float], Lease]) -> Lease:
         written = self._update(partition, action, change)
         self._drop(written)
         return written
 
     def _drop(self, lease: Lease) -> None:
         self._held.drop(lease)
-        self._leases.let_go(lease)
+        self._leases.check_in(lease)
 
     def _write(self, partition: Acquired, change: Callable[[Lease, float], Lease]) -> Lease:
         lease = self._held.get(partition)
@@ -204,7 +204,7 @@ class SourceCoordinator:
 
 
 class _HeldLeases:
-    """The leases in the hands of one coordinator, by key, each as it was last written. Its threads share it."""
+    """The leases that one coordinator holds, by key, each as it was last written. Its threads share it."""
 
     def __init__(self, world: World) -> None:
         self._lock = world.lock()
@@ -222,28 +222,28 @@ class _HeldLeases:
         return lease
 
     def put(self, lease: Lease) -> None:
-        """Hold a lease that was acquired just now, unless another thread has acquired it since."""
+        """Hold a lease that was just acquired, unless another thread has acquired it since."""
         with self._lock:
             held = self._leases.get(lease.key)
             if held is None or held.token < lease.token:
                 self._leases[lease.key] = lease
 
     def renew(self, lease: Lease) -> None:
-        """Keep what was written, unless another thread has written since, let go or acquired it anew."""
+        """Hold the row as written, unless another thread has since written, dropped or acquired it."""
         with self._lock:
             held = self._leases.get(lease.key)
             if held is not None and held.token == lease.token and held.version < lease.version:
                 self._leases[lease.key] = lease
 
     def drop(self, lease: Lease) -> None:
-        """Let go of the lease under this token, and of none that was acquired later."""
+        """Drop the lease under this token, but not one that was acquired later."""
         with self._lock:
             held = self._leases.get(lease.key)
             if held is not None and held.token == lease.token:
                 del self._leases[lease.key]
 
     def take_all(self) -> list[Lease]:
-        """Let go of everything."""
+        """Drop everything and return it."""
         with self._lock:
             leases = list(self._leases.values())
             self._leases.clear()

@@ -85,7 +85,7 @@ class Store(ABC):
     """Seconds after which the store deletes rows of completed partitions by itself; None: never."""
     has_clock: bool = True
     """False if `now()` is good enough for times when rows are due, but not to tell that a session has ended; then nodes
-    watch each other, see `holdfast.leases.observed`."""
+    watch each other, see `holdfast.leases.session_watch`."""
     max_body_bytes: int = 1 << 20
     """Largest body of a row, at least `SMALLEST_BODY`. A larger one raises `RowTooLarge` before anything is written."""
 
@@ -146,7 +146,7 @@ class Store(ABC):
         """Delete each row if it still has that version. A missing row is OK.
 
         Callers know that the key is never used again, or that the row has rested below the token floor, see
-        `holdfast.leases.floor`. The same holds for a store that deletes rows by itself.
+        `holdfast.leases.token_floor`. The same holds for a store that deletes rows by itself.
         """
 
     @abstractmethod

@@ -2,7 +2,8 @@
 
 A stamp is never ahead of the server's clock when it arrives. The best bound of the last minutes is kept and carried on
 by this host's monotonic clock: it is behind by less than a second at first, and by a round trip soon after. That is
-good enough to tell when a row is due. Whether a node is dead is decided without it, see `holdfast.leases.observed`.
+good enough to tell when a row is due. Whether a node is dead is decided without it, see
+`holdfast.leases.session_watch`.
 """
 
 from __future__ import annotations

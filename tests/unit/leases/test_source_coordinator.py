@@ -22,10 +22,10 @@ from holdfast.events import (
     PartitionErrorRaised,
 )
 from holdfast.leases import transitions
-from holdfast.leases.floor import REST, read_floor
 from holdfast.leases.lease import Partition, Status
 from holdfast.leases.operator import Operator
 from holdfast.leases.source_coordinator import SourceCoordinator
+from holdfast.leases.token_floor import REST, read_floor
 from holdfast.testing.faults import Fault
 from holdfast.testing.rows import PIPELINE
 from tests.unit.leases.rig import Node, Rig

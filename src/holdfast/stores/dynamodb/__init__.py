@@ -15,7 +15,7 @@ from holdfast.buckets.root import Root, S3Reach, check_together
 from holdfast.config import Options
 from holdfast.config.plugins import PLAIN_ERROR
 from holdfast.config.units import Duration, PositiveCount
-from holdfast.leases.floor import REST
+from holdfast.leases.token_floor import REST
 from holdfast.registry import Plugin, needing
 
 if TYPE_CHECKING:

@@ -6,8 +6,8 @@ never used again.
 
 A row that is made anew after such a deletion must not begin with a token or version that was used before. Hence the
 pipeline's token floor is raised above a row *before* that row is written with a time to expire. Between the two and the
-deletion lies `ttl`, which is at least `holdfast.leases.floor.REST`; so the proof there holds, with this write in the
-place of the purge. The floor goes up in steps: of rows that were made together only the first to complete raises it.
+deletion lies `ttl`, which is at least `holdfast.leases.token_floor.REST`; so the proof there holds, with this write
+instead of the purge. The floor goes up in steps: of rows that were made together only the first to complete raises it.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ import uuid
 from collections.abc import Sequence
 from dataclasses import replace
 
-from holdfast.leases.floor import floor_of, height
 from holdfast.leases.lease import Key, Lease, Ownership, Status
 from holdfast.leases.store import Store, Swap
+from holdfast.leases.token_floor import floor_of, height
 from holdfast.leases.transitions import stamped
 from holdfast.stores.dynamodb.items import is_indexed
 

@@ -2,7 +2,7 @@
 
 Every write is one PutItem of the whole row on condition of its version. Reads that decide are consistent ones of the
 table; the index only says where to look. There is no transaction and no clock: sessions are watched, see
-`holdfast.leases.observed`, and `now()` is what the server's answers say.
+`holdfast.leases.session_watch`, and `now()` is what the server's answers say.
 """
 
 from __future__ import annotations

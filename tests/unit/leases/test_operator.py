@@ -6,10 +6,10 @@ import pytest
 
 from holdfast.errors import LeaseLost, PartitionNotFound, PartitionUpdateFailed, StoreUnavailable, TransitionRefused
 from holdfast.leases import transitions
-from holdfast.leases.floor import REST, read_floor
 from holdfast.leases.lease import Commit, Lease, Partition, Status
 from holdfast.leases.operator import Operator
 from holdfast.leases.store import Outcome, Swap
+from holdfast.leases.token_floor import REST, read_floor
 from holdfast.leases.transitions import RetryLimits
 from holdfast.testing.faults import Fault
 from holdfast.testing.rows import PIPELINE, make_row, touched

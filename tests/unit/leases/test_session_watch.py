@@ -9,8 +9,8 @@ import pytest
 from holdfast.errors import SessionExpired
 from holdfast.events import NodeExpired
 from holdfast.leases.lease import Lease, Partition, Status
-from holdfast.leases.observed import UNREADABLE_TIMEOUT, ObservedSessions
 from holdfast.leases.session import nodes_of
+from holdfast.leases.session_watch import UNREADABLE_TIMEOUT, SessionWatch
 from holdfast.testing.rows import assigned_row, touched
 from tests.unit.leases.rig import Node, Rig
 
@@ -26,7 +26,7 @@ def keys(rows: list[Lease]) -> list[str]:
 
 
 def test_a_session_has_ended_when_it_did_not_move_for_its_whole_timeout() -> None:
-    seen, rows = ObservedSessions(), [session("a"), session("b")]
+    seen, rows = SessionWatch(), [session("a"), session("b")]
     silent = []
     for now in range(0, 40, 10):
         rows = [rows[0], touched(rows[1])]
@@ -35,14 +35,14 @@ def test_a_session_has_ended_when_it_did_not_move_for_its_whole_timeout() -> Non
 
 
 def test_a_newcomer_watches_for_a_whole_timeout_before_it_ends_anybody() -> None:
-    seen, rows = ObservedSessions(), [session("a", heartbeat_at=-1e9)]
+    seen, rows = SessionWatch(), [session("a", heartbeat_at=-1e9)]
     assert seen.silent(rows, 1e9) == []
     assert seen.silent(rows, 1e9 + 10) == []
 
 
 @pytest.mark.parametrize("jump", [3600.0, -3600.0])
 def test_time_in_which_nobody_looked_does_not_count(jump: float) -> None:
-    seen, rows = ObservedSessions(), [session("a")]
+    seen, rows = SessionWatch(), [session("a")]
     seen.silent(rows, 0.0)
     assert seen.silent(rows, jump) == []
     assert seen.silent(rows, jump + 10.0) == []
@@ -51,7 +51,7 @@ def test_time_in_which_nobody_looked_does_not_count(jump: float) -> None:
 
 
 def test_a_session_that_comes_back_is_watched_from_the_start() -> None:
-    seen, rows = ObservedSessions(), [session("a")]
+    seen, rows = SessionWatch(), [session("a")]
     for now in (0.0, 10.0, 20.0):
         seen.silent(rows, now)
     assert seen.silent([], 25.0) == []
@@ -60,7 +60,7 @@ def test_a_session_that_comes_back_is_watched_from_the_start() -> None:
 
 @pytest.mark.parametrize("row", [assigned_row("a", "a", state=None), assigned_row("a", "a", state={}, due_at=None)])
 def test_a_row_that_does_not_say_its_timeout_is_not_ended_at_once(row: Lease) -> None:
-    seen = ObservedSessions()
+    seen = SessionWatch()
     silent = [seen.silent([row], now) for now in (0.0, UNREADABLE_TIMEOUT / 2, UNREADABLE_TIMEOUT)]
     assert [keys(rows) for rows in silent] == [[], [], ["a"]]
 
@@ -98,7 +98,7 @@ def test_a_dead_node_loses_its_leases_by_the_clock_of_the_one_who_looks() -> Non
 def test_a_node_that_moves_at_the_last_moment_wins_by_version(monkeypatch: pytest.MonkeyPatch) -> None:
     rig = Clockless()
     late, watcher = rig.node("late"), rig.node("watcher")
-    look, judged = watcher.session.observed.silent, list[str]()
+    look, judged = watcher.session.watch.silent, list[str]()
 
     def it_moves_before_it_is_ended(rows: Sequence[Lease], now: float) -> list[Lease]:
         silent = look(rows, now)
@@ -107,7 +107,7 @@ def test_a_node_that_moves_at_the_last_moment_wins_by_version(monkeypatch: pytes
             late.session.heartbeat()
         return silent
 
-    monkeypatch.setattr(watcher.session.observed, "silent", it_moves_before_it_is_ended)
+    monkeypatch.setattr(watcher.session.watch, "silent", it_moves_before_it_is_ended)
     rig.sweeps(1.2 * TIMEOUT, watcher)
     assert judged == [late.session.id]
     assert rig.row(late.session.id, nodes_of("")).status is Status.ASSIGNED
