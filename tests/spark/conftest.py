@@ -11,6 +11,7 @@ import pytest
 from holdfast.spark.session import start_session, stop_session
 from holdfast.spark.shipping import connector_jars
 from tests.servers.kafka import KafkaServer
+from tests.servers.opensearch import OpenSearchServer
 from tests.servers.processes import running
 from tests.servers.s3 import S3Server
 from tests.spark.rig import Site
@@ -44,4 +45,10 @@ def kafka_server() -> Iterator[KafkaServer]:
 @pytest.fixture(scope="session")
 def s3_server() -> Iterator[S3Server]:
     with running(S3Server) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def opensearch_server() -> Iterator[OpenSearchServer]:
+    with running(OpenSearchServer) as server:
         yield server

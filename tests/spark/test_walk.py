@@ -1,0 +1,152 @@
+"""A reader who follows one record through the code visits few modules: they are traced, printed and counted."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from holdfast import assemble
+from holdfast.config import load_text
+from holdfast.flow.loop import PipelineLoop
+from holdfast.leases.lease import Key, Lease, new_lease
+from holdfast.leases.world import host_world
+from holdfast.registry import Registry
+from holdfast.service import open_pipelines
+from holdfast.spark.engine import SparkEngine
+from tests.servers.kafka import KafkaServer
+from tests.servers.opensearch import OpenSearchServer
+from tests.servers.s3 import ACCESS_KEY, REGION, SECRET_KEY, S3Server
+from tests.spark.tracing import Walk
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.spark
+
+MOST_MODULES = 80
+PATIENCE = 120.0
+PIPELINE = "walk"
+
+
+class Node:
+    """One pipeline on one node, whose loop the test turns; the second record is followed, as the first one loads."""
+
+    def __init__(self, spark: SparkSession, pipeline: str, folder: Path) -> None:
+        store = (
+            f"allow_plaintext_secrets: true\nsource_coordination: {{store: {{sqlite: {{path: {folder}/leases.db}}}}}}\n"
+        )
+        self.settings = load_text(f"{store}pipelines:\n  {PIPELINE}:\n{pipeline}", "walk.yaml", Registry.installed())
+        self.world = host_world(lambda _event: None)
+        self.store = assemble.open_store(self.settings)
+        self.built = assemble.build_pipeline(self.settings.pipelines[PIPELINE], Registry.installed())
+        open_pipelines(self.settings, self.store, {PIPELINE: self.built}, self.world)
+        self.engine = SparkEngine(spark, {PIPELINE: self.built})
+        self.session = assemble.new_session(self.settings, self.store, self.world, [PIPELINE])
+        self.session.join()
+
+    def close(self) -> None:
+        self.engine.close()
+        self.session.leave()
+        self.built.close()
+        self.store.close()
+
+    def add_partitions(self) -> list[str]:
+        """What discovery would add, without the thread of its own. Returns the keys."""
+        partitions = [found for found in self.built.source.discover({}) if found is not None]
+        self.store.add([new_lease(PIPELINE, found, uuid.uuid4().hex, now=self.store.now()) for found in partitions])
+        return [found.key for found in partitions]
+
+    def row(self, key: str) -> Lease:
+        (row,) = self.store.get([Key(PIPELINE, "", key)])
+        assert row is not None
+        return row
+
+    def carry(self, key: str, sequence: int, walk: Walk | None = None) -> None:
+        """Acquire, plan, read, process, stage, commit and publish that commit of the partition; then hand it back."""
+        coordinator = assemble.coordinator_of(self.settings, self.store, self.world, self.session, PIPELINE)
+        loop = PipelineLoop(
+            coordinator, self.built, self.engine, settings=assemble.loop_settings_of(self.settings, PIPELINE)
+        )
+        give_up_at = time.monotonic() + PATIENCE
+        with nullcontext() if walk is None else walk.recorded():
+            while (commit := self.row(key).commit).sequence < sequence or commit.receipts is not None:
+                assert time.monotonic() < give_up_at, "the record was not published"
+                loop.turn(self.engine.poll(0.05), lambda _name, _limit: None)
+        loop.hand_back()
+
+
+@pytest.fixture
+def walk(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Walk]:
+    made = Walk(tmp_path / "walk")
+    frames: Any = type(spark.range(1))
+    original = frames.mapInArrow
+
+    def map_in_arrow(frame: Any, work: Any, *arguments: Any, **options: Any) -> Any:
+        return original(frame, made.in_the_task(work) if made.recording else work, *arguments, **options)
+
+    monkeypatch.setattr(frames, "mapInArrow", map_in_arrow)
+    with made.on_the_node():
+        yield made
+
+
+def check(walk: Walk, title: str) -> None:
+    modules = walk.modules()
+    lines = [f"{number:3d} {module} ({function})" for number, (module, function) in enumerate(modules.items(), 1)]
+    print(f"{title}: {len(modules)} modules", *lines, sep="\n")  # noqa: T201 - shown by `pytest -s`
+    assert len(modules) < MOST_MODULES, f"{title}: {len(modules)} modules\n" + "\n".join(lines)
+
+
+def test_a_record_from_kafka_to_files(
+    spark: SparkSession, kafka_server: KafkaServer, tmp_path: Path, walk: Walk
+) -> None:
+    topic = f"walk-{uuid.uuid4().hex[:8]}"
+    kafka_server.create_topic(topic)
+    kafka_server.produce(topic, [b"first"])
+    node = Node(
+        spark,
+        f"    source: {{kafka: {{bootstrap_servers: '{kafka_server.bootstrap}', topics: [{topic}], "
+        "upload: {max_age: 1ms}}}\n"
+        f"    sinks: [{{files: {{root: {tmp_path}/out, format: text}}}}]\n",
+        tmp_path,
+    )
+    try:
+        (key,) = node.add_partitions()
+        node.carry(key, 1)
+        kafka_server.produce(topic, [b"second"])
+        node.carry(key, 2, walk)
+    finally:
+        node.close()
+    lines = [line for file in (tmp_path / "out" / topic).rglob("*.txt*") for line in file.read_text().split()]
+    assert sorted(lines) == ["first", "second"]
+    check(walk, "from Kafka to files")
+
+
+def test_a_record_from_a_bucket_to_opensearch(
+    spark: SparkSession, s3_server: S3Server, opensearch_server: OpenSearchServer, tmp_path: Path, walk: Walk
+) -> None:
+    bucket = f"b{uuid.uuid4().hex}"
+    s3_server.create_bucket(bucket)
+    client = s3_server.client()
+    node = Node(
+        spark,
+        f"    source: {{objects: {{buckets: [{{bucket: {bucket}}}], codec: text, scan: once, s3: {{endpoint_url: "
+        f"'{s3_server.endpoint}', region: {REGION}, path_style: true, access_key_id: {ACCESS_KEY}, "
+        f"secret_access_key: {SECRET_KEY}}}}}}}\n"
+        f"    sinks: [{{opensearch: {{hosts: ['{opensearch_server.endpoint}'], index: {bucket}}}}}]\n",
+        tmp_path,
+    )
+    try:
+        for number in (1, 2):
+            client.put_object(Bucket=bucket, Key=f"{number}.txt", Body=b'{"n": %d}\n' % number)
+            key = node.add_partitions()[-1]
+            node.carry(key, 1, walk if number == 2 else None)
+    finally:
+        node.close()
+    assert sorted(document["n"] for document in opensearch_server.documents(bucket).values()) == [1, 2]
+    check(walk, "from a bucket to OpenSearch")
