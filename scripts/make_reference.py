@@ -18,6 +18,8 @@ from typing import Any
 import typer
 from pydantic import BaseModel
 
+import holdfast
+import holdfast.testing
 from holdfast import errors
 from holdfast.cli.exits import CODES, MEANINGS
 from holdfast.cli.root import app
@@ -39,6 +41,7 @@ from holdfast.observe.metric_table import (
 from holdfast.registry import KINDS, Registry, singular
 
 FOLDER = Path(__file__).parents[1] / "docs" / "reference"
+SOURCES = Path(__file__).parents[1] / "src"
 NOTE = "<!-- Made from the code by scripts/make_reference.py. Do not edit. -->\n\n"
 
 Schema = Mapping[str, Any]
@@ -312,12 +315,37 @@ def _docstring(kind: type[Any]) -> str:
     return "" if text.startswith(f"{kind.__name__}(") else " ".join(text.split())
 
 
+# --- Python -------------------------------------------------------------------------------------------------------
+
+
+def _python() -> Iterator[str]:
+    yield "# Python"
+    yield (
+        "What authors of plugins and users of notebooks import. These names change only with a note in the changelog; "
+        "every other module, name and attribute is private and may change at any time. Importing `holdfast` loads no "
+        "Spark: each name is loaded from its module when it is first used."
+    )
+    yield "```python\nfrom holdfast import Source, load_settings, run\nfrom holdfast.testing import SinkBehaviour\n```"
+    for package in (holdfast, holdfast.testing):
+        yield f"## `{package.__name__}`"
+        yield _table(["where the contract is written", "names"], _public_names(vars(package)["_MODULES"]))
+
+
+def _public_names(modules: Mapping[str, str]) -> Iterator[list[str]]:
+    for module in dict.fromkeys(modules.values()):
+        path = module.replace(".", "/")
+        file = f"{path}.py" if (SOURCES / f"{path}.py").exists() else f"{path}/__init__.py"
+        names = sorted((name for name, home in modules.items() if home == module), key=str.lower)
+        yield [f"[`{module}`](../../src/{file})", ", ".join(f"`{name}`" for name in names)]
+
+
 PAGES: dict[str, Callable[[], Iterator[str]]] = {
     "cli.md": _cli,
     "configuration.md": _configuration,
     "metrics.md": _metrics,
     "events.md": _events,
     "errors.md": _errors,
+    "python.md": _python,
 }
 
 

@@ -1,3 +1,59 @@
-"""holdfast: data pipelines on any number of Spark applications, every record exactly once."""
+"""holdfast: data pipelines on any number of Spark applications, every record exactly once.
+
+The names of `__all__` are public: authors of plugins and users of notebooks import them from here, and they change only
+with a note in the changelog. So are those of `holdfast.testing`. Every other module is private and may change.
+"""
+
+from importlib import import_module
+from typing import Any
 
 __version__ = "0.1.0"
+
+_PUBLIC = {
+    "holdfast.assemble": "load_settings",
+    "holdfast.buckets.bucket": "Bucket Published StagedFile StagedWriter Verdict",
+    "holdfast.config": "ByteSize Duration Options PositiveCount Secret Settings",
+    "holdfast.errors": (
+        "BatchError BeyondRepair ConfigError Halt HoldfastError LeaseLost PartitionError PartitionNotFound "
+        "PartitionNotOwned PartitionUpdateFailed Refused SessionExpired SinkUnavailable SourceUnavailable "
+        "StagedDataGone StoreError StoreUnavailable SupplierFailed Unavailable UsageError"
+    ),
+    "holdfast.events": "Event",
+    "holdfast.flow.batch": "Batch Close Cut Done Limits Name Plan Wait",
+    "holdfast.flow.fault": "Fault batch_fault damage_fault record_fault unavailable_fault",
+    "holdfast.flow.format": "Format FormatWriter RawWriter",
+    "holdfast.flow.letter": "Letter LetterBox LetterId Rebuilder",
+    "holdfast.flow.pipeline": "ReportsEvents",
+    "holdfast.flow.processor": "Processor TaskStep",
+    "holdfast.flow.sink": (
+        "KeepsLetters KeepsStaged Publication PublishResult PublishesFiles Restages Sink StagesByBatch "
+        "VisibleWhenStaged Witness"
+    ),
+    "holdfast.flow.source": (
+        "AfterPublish BATCH_COLUMN CountsScans CutsShort FAULT_COLUMN FixedColumns HearsOfPublishing "
+        "HearsOfStaging ITEM_COLUMN KnowsExtents MayChange OUTPUT_FOLDER_COLUMN OffsetPositions "
+        "ReadsByConnector Rebuilds SIZE_COLUMN SYSTEM_COLUMNS SalvagesDamage Source TaskRows "
+        "UsesSourceCoordination UsesStoreClock WeighsPartitions"
+    ),
+    "holdfast.flow.staging": "Room StagedBatch Stager Staging",
+    "holdfast.leases.lease": "Json Key Lease Partition Status",
+    "holdfast.leases.query": "Query",
+    "holdfast.leases.source_coordinator": "SourceCoordinator",
+    "holdfast.leases.store": "ClaimRequest ClaimingStore Outcome Snapshot Store Swap",
+    "holdfast.registry": "Plugin Registry",
+    "holdfast.service": "run",
+}
+"""Public names by module. Each is loaded when it is first used, so that importing this package loads nothing else."""
+_MODULES = {name: module for module, names in _PUBLIC.items() for name in names.split()}
+
+__all__ = list(_MODULES)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_MODULES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

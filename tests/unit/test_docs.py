@@ -16,6 +16,7 @@ from urllib.parse import unquote
 import pytest
 from typer.main import get_command
 
+from examples.own_sink.holdfast_own_sink import sqlite
 from examples.own_source.holdfast_own_source import ranges
 from holdfast.cli.root import app
 from holdfast.config import load_text
@@ -36,7 +37,9 @@ _FULL_FILE = re.compile(
 _RUNS = re.compile(r"<!-- run by tests/unit/test_docs.py -->\s*```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 _HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
-REGISTRY = Registry({"sources": [ranges.PLUGIN]}, lambda kind: entry_points(group=f"holdfast.{kind}"))
+REGISTRY = Registry(
+    {"sources": [ranges.PLUGIN], "sinks": [sqlite.PLUGIN]}, lambda kind: entry_points(group=f"holdfast.{kind}")
+)
 
 
 @pytest.fixture(autouse=True)

@@ -18,14 +18,28 @@ from typing import Any
 
 from pydantic import Field
 
-from holdfast.config import Options
-from holdfast.errors import Halt, SinkUnavailable, StagedDataGone, Unavailable
-from holdfast.flow.batch import Name
-from holdfast.flow.fault import Fault
-from holdfast.flow.sink import KeepsStaged, Publication, PublishResult, Restages, Sink, Witness
-from holdfast.flow.staging import StagedBatch, Stager, Staging
-from holdfast.leases.lease import Json, Lease
-from holdfast.registry import Plugin, Registry
+from holdfast import (
+    Fault,
+    Halt,
+    Json,
+    KeepsStaged,
+    Lease,
+    Name,
+    Options,
+    Plugin,
+    Publication,
+    PublishResult,
+    Registry,
+    Restages,
+    Sink,
+    SinkUnavailable,
+    StagedBatch,
+    StagedDataGone,
+    Stager,
+    Staging,
+    Unavailable,
+    Witness,
+)
 
 TABLES = """
 CREATE TABLE IF NOT EXISTS records (stream, label, item INTEGER, record TEXT, fault TEXT);

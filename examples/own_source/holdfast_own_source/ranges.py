@@ -12,12 +12,24 @@ from typing import Any
 
 from pydantic import Field
 
-from holdfast.config import Options, PositiveCount
-from holdfast.errors import BatchError
-from holdfast.flow.batch import Batch, Cut, Done, Limits, Name, Wait
-from holdfast.flow.source import BATCH_COLUMN, FAULT_COLUMN, ITEM_COLUMN, Source
-from holdfast.leases.lease import Lease, Partition
-from holdfast.registry import Plugin
+from holdfast import (
+    BATCH_COLUMN,
+    FAULT_COLUMN,
+    ITEM_COLUMN,
+    Batch,
+    BatchError,
+    Cut,
+    Done,
+    Lease,
+    Limits,
+    Name,
+    Options,
+    Partition,
+    Plugin,
+    PositiveCount,
+    Source,
+    Wait,
+)
 
 BYTES_PER_NUMBER = 8
 
@@ -72,7 +84,7 @@ class Ranges(Source):
                 sql.col("id").alias("number"),
             )
 
-        return reduce(lambda one, other: one.union(other), map(rows, batches))
+        return reduce(lambda frame, other: frame.union(other), map(rows, batches))
 
 
 PLUGIN = Plugin("ranges", RangesConfig, Ranges, "Numbers from 0 up to a limit.")

@@ -1,0 +1,22 @@
+from holdfast.testing.buckets import BucketBehaviour
+from holdfast.testing.flows import HandEngine, MemoryBucket, NumbersSource
+from holdfast.testing.formats import FormatBehaviour
+from holdfast.testing.processors import ProcessorBehaviour
+from holdfast.testing.sinks import SinkBehaviour
+from holdfast.testing.sources import SourceBehaviour
+from holdfast.testing.stores import StoreBehaviour, StoreMachine
+from holdfast.testing.worlds import TurnableClock
+
+__all__ = [
+    "BucketBehaviour",
+    "FormatBehaviour",
+    "HandEngine",
+    "MemoryBucket",
+    "NumbersSource",
+    "ProcessorBehaviour",
+    "SinkBehaviour",
+    "SourceBehaviour",
+    "StoreBehaviour",
+    "StoreMachine",
+    "TurnableClock",
+]
