@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from holdfast.leases import coordinator, floor, operator, writes
+from holdfast.leases import coordinator, operator, token_floor, writes
 from holdfast.leases import lease as lease_module
 from holdfast.leases.lease import Lease, Status
 from holdfast.leases.operator import Operator
@@ -43,7 +43,7 @@ def a_row_is_purged_before_the_floor_is_raised(put: Put) -> None:
     def purge_first(self: Operator, rows: list[Lease]) -> int:
         purged = purge(self, rows)
         if rows:
-            raise_floor(self, max(map(floor.height, rows)))
+            raise_floor(self, max(map(token_floor.height, rows)))
         return purged
 
     put(Operator, "purge", purge_first)

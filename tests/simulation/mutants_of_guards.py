@@ -13,7 +13,7 @@ from holdfast.flow.commit import Committer
 from holdfast.flow.holdings import Held, Holdings
 from holdfast.flow.plan import Rounds
 from holdfast.flow.publish import Publisher
-from holdfast.leases import keeper, observed, session, transitions, writes
+from holdfast.leases import keeper, session, session_watch, transitions, writes
 from holdfast.leases.coordinator import Coordinator
 from holdfast.leases.discovery import Discovery
 from holdfast.leases.keeper import Keeper
@@ -229,7 +229,7 @@ def a_lease_is_handed_off_with_the_deadline_of_its_giver(put: Put) -> None:
     because="a session that is ended too early costs a take-over and breaks no promise",
 )
 def time_in_which_nobody_looked_counts_in_full(put: Put) -> None:
-    put(observed, "LONGEST_GAP", 10.0)
+    put(session_watch, "LONGEST_GAP", 10.0)
 
 
 # --- discovery ----------------------------------------------------------------------------------------------------
