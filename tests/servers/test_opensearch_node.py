@@ -107,7 +107,7 @@ def test_while_the_cluster_is_away_the_node_waits_keeps_its_leases_and_says_so(
         server.stop()
         # The node hears of it from its tasks while these wait.
         told = node.wait_for("Unreachable")
-        assert "does not answer" in str(told["error"])
+        assert "does not respond" in str(told["error"])
         settings = assemble.load_settings(file)
         store = assemble.open_store(settings, create=False)
         rows = list(assemble.StoredPipeline(settings, store, "orders").operator().rows())

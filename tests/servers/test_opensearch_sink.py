@@ -363,9 +363,9 @@ def test_a_server_that_restarts_in_the_middle_loses_nothing(frail_server: OpenSe
 
 def test_a_server_that_stays_away_is_told_of_and_the_batch_can_be_written_later(frail_server: OpenSearchServer) -> None:
     desk = Desk(frail_server, max_bulk_documents=100, patience="1s")
-    with pytest.raises(SinkUnavailable, match="does not answer"):
+    with pytest.raises(SinkUnavailable, match="does not respond"):
         desk.write(numbered(1000), between=frail_server.stop)
-    with pytest.raises(SinkUnavailable, match="does not answer"):
+    with pytest.raises(SinkUnavailable, match="does not respond"):
         desk.sink.open(desk.pipeline, durable=True)
     frail_server.start()
     desk.write(numbered(1000))

@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 def build(name: str, config: OpenSearchConfig, formats: Registry) -> OpenSearchSink:  # noqa: ARG001 - has no formats
     """The sink of that name, not yet connected. Raises `UsageError` where the client is missing."""
     try:
-        import opensearchpy  # noqa: F401 - told now, not in a task
+        import opensearchpy  # noqa: F401 - a missing client fails here, not in a task
     except ImportError as error:
         raise UsageError(f"the opensearch sink needs opensearch-py; install holdfast[opensearch] ({error})") from error
-    from holdfast.sinks.opensearch.sink import sink_of
+    from holdfast.sinks.opensearch.sink import build_sink
 
-    return sink_of(name, config)
+    return build_sink(name, config)
 
 
 PLUGIN = Plugin(

@@ -1,4 +1,4 @@
-"""How to reach a cluster: picklable, and connected where it is used. Errors become holdfast's own."""
+"""How to reach a cluster. Picklable; the client connects where it is used. Its errors become holdfast's errors."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from urllib.parse import urlsplit
 
 from holdfast.config import Secret
 from holdfast.errors import Refused, SinkUnavailable
-from holdfast.sinks.opensearch.bulk_response import is_of_the_cluster, no_answer
+from holdfast.sinks.opensearch.bulk_response import is_cluster_error, not_a_response
 
 _Result = TypeVar("_Result")
 
 
 @dataclass(frozen=True)
 class AwsAccess:
-    """Requests are signed for a region. Without keys: environment, profile, role of the machine."""
+    """Requests are signed for a region. Without keys, those of the environment, the profile or the machine's role."""
 
     region: str
     service: str = "es"
@@ -30,7 +30,7 @@ class AwsAccess:
     session_token: Secret | None = None
 
     def signer(self) -> Any:
-        """Signs each request, with keys that are renewed when they expire."""
+        """Returns what signs each request. Keys that expire are renewed."""
         import boto3
         from opensearchpy import Urllib3AWSV4SignerAuth
 
@@ -47,10 +47,10 @@ class AwsAccess:
 
 @dataclass(frozen=True)
 class Tls:
-    """What a server's certificate is checked against, and what we show it of ourselves."""
+    """How the server's certificate is verified, and the certificate of the client."""
 
     ca: str | None = None
-    """Certificates of authorities, as PEM text; those of the system unless given."""
+    """Certificates of authorities as PEM text; those of the system unless given."""
     client_cert: str | None = None
     client_key: str | None = None
     verify: bool = True
@@ -67,6 +67,8 @@ class Tls:
 
 @dataclass(frozen=True)
 class Access:
+    """The addresses of a cluster, and how to log in."""
+
     hosts: tuple[str, ...]
     username: str | None = None
     password: Secret | None = None
@@ -77,21 +79,21 @@ class Access:
     gzip: bool = False
 
     @property
-    def place(self) -> str:
-        """For people."""
+    def label(self) -> str:
+        """The cluster, in messages."""
         return f"the cluster at {', '.join(self.hosts)}"
 
     def connect(self, connections: int = 1, *, verbatim: bool = False) -> Any:
-        """A client; nothing is sent yet. It repeats nothing by itself. `verbatim`: its answers are texts."""
+        """Returns a client that does not retry. Sends nothing. `verbatim`: the client returns responses as text."""
         from opensearchpy import OpenSearch
         from urllib3.exceptions import InsecureRequestWarning
 
-        # Whatever goes wrong is told by our own events.
+        # Errors are reported as events.
         logging.getLogger("opensearch").setLevel(logging.CRITICAL)
         if not self.tls.verify:
-            # The settings ask for it, and their reference says what it means.
+            # `tls.verify` is off in the settings.
             warnings.simplefilter("ignore", InsecureRequestWarning)
-        given: dict[str, Any] = {"serializers": {"application/json": _Verbatim()}} if verbatim else {}
+        options: dict[str, Any] = {"serializers": {"application/json": _Verbatim()}} if verbatim else {}
         return OpenSearch(
             hosts=list(self.hosts),
             http_auth=self._credentials(),
@@ -102,39 +104,39 @@ class Access:
             max_retries=0,
             retry_on_status=(),
             connection_class=_connection_class(),
-            **given,
+            **options,
         )
 
-    def call(self, ask: Callable[[], _Result]) -> _Result:
-        """What `ask` returns. Raises `SinkUnavailable` where waiting helps, `Refused` where it does not."""
+    def call(self, request: Callable[[], _Result]) -> _Result:
+        """Returns what `request` returns. Raises `SinkUnavailable` if waiting helps, `Refused` if it does not."""
         from opensearchpy.exceptions import ConnectionError as NoConnection
         from opensearchpy.exceptions import SerializationError, SSLError, TransportError
 
         try:
-            return ask()
+            return request()
         except SSLError as error:
-            raise Refused(f"{self.place} cannot be trusted: {error.error}") from error
+            raise Refused(f"{self.label} cannot be trusted: {error.error}") from error
         except NoConnection as error:
-            raise SinkUnavailable(f"{self.place} does not answer: {short(error)}") from error
+            raise SinkUnavailable(f"{self.label} does not respond: {summary(error)}") from error
         except SerializationError as error:
-            raise self.not_understood(error) from error
+            raise self.unexpected_response(error) from error
         except TransportError as error:
             raise self._refusal(error) from error
 
-    def not_understood(self, what: object) -> SinkUnavailable:
-        """Something else than a search cluster has answered: a proxy before it, or nobody knows what."""
-        return SinkUnavailable(f"{self.place}: {no_answer(what)}")
+    def unexpected_response(self, response: object) -> SinkUnavailable:
+        """The error for a response that does not come from a search cluster, but for example from a proxy."""
+        return SinkUnavailable(f"{self.label}: {not_a_response(response)}")
 
     def _refusal(self, error: Any) -> SinkUnavailable | Refused:
         if error.status_code in {408, 429, 500, 502, 503, 504}:
-            return SinkUnavailable(f"{self.place} cannot do it now: {short(error)}")
-        if not is_answer(error):
-            return self.not_understood(short(error))
-        if is_of_the_cluster(error.info.get("error") if isinstance(error.info, dict) else None):
-            return SinkUnavailable(f"{self.place} cannot do it now: {short(error)}")
+            return SinkUnavailable(f"{self.label} cannot serve the request now: {summary(error)}")
+        if not is_cluster_response(error):
+            return self.unexpected_response(summary(error))
+        if is_cluster_error(error.info.get("error") if isinstance(error.info, dict) else None):
+            return SinkUnavailable(f"{self.label} cannot serve the request now: {summary(error)}")
         if error.status_code in {401, 403}:
-            return Refused(f"{self.place} does not let us in: {short(error)}")
-        return Refused(f"{self.place} refuses: {short(error)}")
+            return Refused(f"{self.label} denies access: {summary(error)}")
+        return Refused(f"{self.label} refuses the request: {summary(error)}")
 
     def _is_encrypted(self) -> bool:
         return any(urlsplit(host).scheme == "https" for host in self.hosts)
@@ -151,7 +153,7 @@ class Access:
 
 
 class _Verbatim:
-    """Leaves an answer as the text that it is: most are not worth to be parsed."""
+    """Returns a response as text: most responses need not be parsed."""
 
     mimetype = "application/json"
 
@@ -164,23 +166,23 @@ def _connection_class() -> Any:
     from opensearchpy.exceptions import HTTP_EXCEPTIONS, TransportError
 
     class Connection(Urllib3HttpConnection):
-        """The client's own takes every JSON text for an object, and fails over one that is none."""
+        """The client's class assumes that every JSON response is an object, and fails on others."""
 
         def _raise_error(self, status_code: int, raw_data: str | bytes, content_type: str | None = None) -> None:
             if (content_type or "").partition(";")[0].strip().endswith("json"):
                 with suppress(ValueError):
-                    told = json.loads(raw_data)
-                    if isinstance(told, dict):
-                        raise HTTP_EXCEPTIONS.get(status_code, TransportError)(status_code, raw_data, told)
+                    info = json.loads(raw_data)
+                    if isinstance(info, dict):
+                        raise HTTP_EXCEPTIONS.get(status_code, TransportError)(status_code, raw_data, info)
             raise HTTP_EXCEPTIONS.get(status_code, TransportError)(status_code, raw_data, None)
 
     return Connection
 
 
-def is_answer(error: Any) -> bool:
-    """Whether a status that is an error comes from a search cluster: it tells of it in JSON, and never redirects.
+def is_cluster_response(error: Any) -> bool:
+    """Whether an error response comes from a search cluster: it is JSON and not a redirect.
 
-    Only that it does not know us may be plain text.
+    Only a 401 may be plain text.
     """
     if 300 <= error.status_code < 400:
         return False
@@ -192,8 +194,8 @@ def _revealed(secret: Secret | None) -> str | None:
     return None if secret is None else secret.reveal()
 
 
-def short(error: Any) -> str:
-    """What a client error says, in one line."""
+def summary(error: Any) -> str:
+    """The message of a client error, in one line."""
     info = getattr(error, "info", None)
     reason = info.get("error") if isinstance(info, dict) else None
     if isinstance(reason, dict):

@@ -1,4 +1,4 @@
-"""Entries of a bulk request: an action and, for most, a document, each on a line of its own, in one piece of memory."""
+"""The body of a bulk request: entries of an action and mostly a document, each on a line, in contiguous memory."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from holdfast.flow.staging import StagedBatch
 
 @dataclass(frozen=True)
 class Entries:
-    """Rows of one batch as they are sent. `borders` has one number more than there are rows."""
+    """Rows of one batch as they are sent. `borders` are the offsets of rows in `data`, and the end of the last."""
 
     batch: StagedBatch
     data: Any
@@ -23,7 +23,7 @@ class Entries:
     documents: Any
     """The documents alone, for dead letters: a binary Arrow array."""
     form: str | None = None
-    """What a document is if not the record as it was read, in the words of `holdfast.flow.fault`."""
+    """`form` of dead letters made from these documents, see `holdfast.flow.fault`."""
 
     def __len__(self) -> int:
         return len(self.items)
@@ -33,7 +33,7 @@ class Entries:
         return int(self.borders[-1] - self.borders[0])
 
     def bytes(self) -> Any:
-        """All of it, not copied."""
+        """All entries, not copied."""
         return memoryview(self.data)[int(self.borders[0]) : int(self.borders[-1])]
 
     def part(self, start: int, end: int) -> Entries:
@@ -43,20 +43,20 @@ class Entries:
         borders, items = self.borders[start : end + 1], self.items[start:end]
         return replace(self, borders=borders, items=items, documents=self.documents.slice(start, end - start))
 
-    def fault(self, place: int, reason: str) -> Fault:
-        """What a dead letter tells of the row at this place."""
-        return replace(record_fault(reason, self.documents[place].as_py() or b""), form=self.form)
+    def fault(self, index: int, reason: str) -> Fault:
+        """The fault of the row at this index, for a dead letter."""
+        return replace(record_fault(reason, self.documents[index].as_py() or b""), form=self.form)
 
-    def chosen(self, places: Any) -> Entries:
-        """The rows at these places, copied."""
+    def chosen(self, indexes: Any) -> Entries:
+        """The rows at these indexes, copied."""
         view = memoryview(self.data)
-        pieces = [view[self.borders[place] : self.borders[place + 1]] for place in places]
+        pieces = [view[self.borders[index] : self.borders[index + 1]] for index in indexes]
         borders = np.concatenate([[0], np.cumsum([len(piece) for piece in pieces])]).astype(np.int64)
-        documents = self.documents.take(places)
-        return replace(self, data=b"".join(pieces), borders=borders, items=self.items[places], documents=documents)
+        documents = self.documents.take(indexes)
+        return replace(self, data=b"".join(pieces), borders=borders, items=self.items[indexes], documents=documents)
 
     def fitting(self, size: int, count: int) -> int:
-        """How many of the first rows are within both bounds; at least one."""
+        """How many of the first rows are within both limits; at least one."""
         if self.size <= size and len(self) <= count:
             return len(self)
         within = int(np.searchsorted(self.borders[1:] - self.borders[0], size, side="right"))
@@ -65,11 +65,11 @@ class Entries:
 
 @dataclass(frozen=True)
 class Body:
-    """What is sent together, to the index of the sink or to that of the dead letters."""
+    """The entries of one request, for the index of the sink or for that of the dead letters."""
 
     parts: Sequence[Entries]
     letters: str | None = None
-    """The index of dead letters, if these are some."""
+    """The index of dead letters, if these entries are dead letters."""
 
     def __len__(self) -> int:
         return sum(map(len, self.parts))
@@ -82,26 +82,26 @@ class Body:
         return b"".join(part.bytes() for part in self.parts)
 
     def halves(self) -> tuple[Body, Body]:
-        """The same in two; each has at least one row if there are two."""
+        """The body in two halves; each has at least one row if there are two."""
         before, middle = [], len(self) // 2
-        behind: list[Entries] = []
+        after: list[Entries] = []
         for part in self.parts:
             cut = min(max(middle, 0), len(part))
             if cut:
                 before.append(part.part(0, cut))
             if cut < len(part):
-                behind.append(part.part(cut, len(part)))
+                after.append(part.part(cut, len(part)))
             middle -= len(part)
-        return Body(before, self.letters), Body(behind, self.letters)
+        return Body(before, self.letters), Body(after, self.letters)
 
-    def chosen(self, places: Any) -> Body:
-        """The rows at these places of all rows, in order."""
-        return Body([part.chosen(own) for part, own in self.apart(places) if len(own)], self.letters)
+    def chosen(self, indexes: Any) -> Body:
+        """The rows at these indexes, which are in ascending order."""
+        return Body([part.chosen(within) for part, within in self.by_part(indexes) if len(within)], self.letters)
 
-    def apart(self, places: Any) -> Iterator[tuple[Entries, Any]]:
-        """Each part, and those of the places that are in it, counted from its own beginning."""
+    def by_part(self, indexes: Any) -> Iterator[tuple[Entries, Any]]:
+        """Each part, and the indexes within it, counted from the beginning of the part."""
         first = 0
-        wanted = np.asarray(places, np.int64)
+        wanted = np.asarray(indexes, np.int64)
         for part in self.parts:
             start, end = np.searchsorted(wanted, [first, first + len(part)])
             yield part, wanted[start:end] - first
@@ -119,7 +119,7 @@ class OpenBody:
         self._count = 0
 
     def add(self, entries: Entries) -> Iterator[Body]:
-        """The requests that are full now; all must be taken before the next call."""
+        """Yields the bodies that are full now. All of them must be consumed before the next call."""
         while len(entries):
             room = max(0, self._max_bytes - self._size), self._max_count - self._count
             number = entries.fitting(*room)
@@ -132,13 +132,13 @@ class OpenBody:
                 yield from self.rest()
 
     def rest(self) -> Iterator[Body]:
-        """What has been collected so far, if anything."""
+        """Yields what has been collected so far, if anything."""
         if self._parts:
             parts, self._parts, self._size, self._count = self._parts, [], 0, 0
             yield Body(parts)
 
     def forget(self, batch_id: str) -> None:
-        """Nobody needs what is left of that batch."""
+        """Drop what was collected of that batch."""
         kept = [part for part in self._parts if part.batch.id != batch_id]
         self._parts, self._size, self._count = [], 0, 0
         for part in kept:

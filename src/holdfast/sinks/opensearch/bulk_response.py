@@ -1,6 +1,6 @@
-"""What the server answered to a bulk request, and what is to be done about each document.
+"""The response to a bulk request, and what is to be done about each document.
 
-Whatever is not an answer of a search cluster, such as the page of a proxy before it, decides nothing about a document.
+A response that does not come from a search cluster, such as the page of a proxy, decides nothing about a document.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ from typing import Any
 
 from holdfast.flow.fault import MAX_REASON
 
-ANSWERED_FIELDS = "errors,items.*.status,items.*.error"
-"""All that is asked of an answer; the rest is several times as long, and nobody reads it."""
+RESPONSE_FIELDS = "errors,items.*.status,items.*.error"
+"""The only fields that are requested: the others are several times as long and are not used."""
 
 _ERRORS = re.compile(r'"errors"\s*:\s*(true|false)')
 _STATUS = '"status":'
-_CLUSTER_LACKS = re.compile(
+_CLUSTER_REASONS = re.compile(
     r"pipeline with id \[.*\] does not exist"
     r"|\[\d+\]/\[\d+\] maximum (\w+ )?shards open"
     r"|no write index is defined for alias"
 )
-_WITHOUT_A_TYPE_OF_THEIR_OWN = {"validation_exception", "illegal_argument_exception"}
+_AMBIGUOUS_TYPES = {"validation_exception", "illegal_argument_exception"}
 _BUSY = {429, 502, 503, 504}
-_NOT_THE_DOCUMENT = {
+_CLUSTER_ERRORS = {
     "cluster_block_exception",
     "index_create_block_exception",
     "index_closed_exception",
@@ -48,102 +48,102 @@ _NOT_THE_DOCUMENT = {
     "rejected_execution_exception",
     "circuit_breaking_exception",
 }
-"""Errors of the cluster or of an index as a whole: waiting helps, or a person does, and no document is to blame."""
+"""Errors of the cluster or of a whole index: no document is at fault. They end by themselves or a person mends them."""
 
 
-class Fate(Enum):
+class Outcome(Enum):
     DONE = "done"
     CONFLICT = "conflict"
-    """Another write was first, and it was this very record or a later version of it: as good as done."""
-    AGAIN = "again"
+    """An earlier write has put the same record or a later version of it there: counts as done."""
+    RETRY = "retry"
     BROKEN = "broken"
-    """The server failed over it. A few tries tell whether the document is to blame."""
+    """The server failed on it. A few attempts show whether the document is at fault."""
     REFUSED = "refused"
 
 
 @dataclass
 class Verdicts:
-    """Places of documents within the request, by what became of them; those not named are done."""
+    """Indexes of documents within the request, by their outcome; documents that are not listed are done."""
 
     conflicts: list[int] = field(default_factory=list)
-    again: list[int] = field(default_factory=list)
+    retry: list[int] = field(default_factory=list)
     broken: list[tuple[int, str]] = field(default_factory=list)
     refused: list[tuple[int, str]] = field(default_factory=list)
     busy: int = 0
-    """How many were turned away because the server has too much to do."""
+    """How many were rejected because the server is overloaded."""
     reason: str = ""
-    """What the server said of the first that is to be sent again."""
+    """The server's reason for the first document that is to be sent again."""
 
 
-def no_answer(what: object) -> str:
-    """What people are told of an answer that no search cluster gives; `what` is the beginning of it."""
-    return f"this is not an answer of a search cluster: {' '.join(str(what).split())[:200] or 'nothing'}"
+def not_a_response(text: object) -> str:
+    """The message for a response that does not come from a search cluster, with the beginning of its text."""
+    return f"this is not a response of a search cluster: {' '.join(str(text).split())[:200] or 'it is empty'}"
 
 
-def verdicts(answer: str, *, sent: int, conflict_is_done: bool) -> Verdicts:
-    """What became of each of the documents that were sent. Raises `ValueError` for what does not tell of each."""
-    found = _ERRORS.search(answer, 0, 4096) or _ERRORS.search(answer)
+def parse_response(response: str, *, sent: int, conflict_is_done: bool) -> Verdicts:
+    """The outcome of each of the documents that were sent. Raises `ValueError` if the response does not name each."""
+    found = _ERRORS.search(response, 0, 4096) or _ERRORS.search(response)
     if found is None:
-        raise ValueError(no_answer(answer))
-    told = Verdicts()
-    if found[1] == "false" and answer.count(_STATUS) == sent:
-        return told
-    for place, (action, outcome) in enumerate(_items(answer, sent)):
-        fate = _fate(action, outcome, conflict_is_done=conflict_is_done)
-        if fate is Fate.CONFLICT:
-            told.conflicts.append(place)
-        elif fate is Fate.REFUSED:
-            told.refused.append((place, reason_of(outcome)))
-        elif fate is Fate.BROKEN:
-            told.broken.append((place, reason_of(outcome)))
-        elif fate is Fate.AGAIN:
-            told.again.append(place)
-            told.busy += outcome["status"] == 429
-            told.reason = told.reason or reason_of(outcome)
-    return told
+        raise ValueError(not_a_response(response))
+    verdicts = Verdicts()
+    if found[1] == "false" and response.count(_STATUS) == sent:
+        return verdicts
+    for index, (action, item) in enumerate(_items(response, sent)):
+        outcome = _outcome(action, item, conflict_is_done=conflict_is_done)
+        if outcome is Outcome.CONFLICT:
+            verdicts.conflicts.append(index)
+        elif outcome is Outcome.REFUSED:
+            verdicts.refused.append((index, reason_of(item)))
+        elif outcome is Outcome.BROKEN:
+            verdicts.broken.append((index, reason_of(item)))
+        elif outcome is Outcome.RETRY:
+            verdicts.retry.append(index)
+            verdicts.busy += item["status"] == 429
+            verdicts.reason = verdicts.reason or reason_of(item)
+    return verdicts
 
 
-def _items(answer: str, sent: int) -> list[tuple[str, Any]]:
+def _items(response: str, sent: int) -> list[tuple[str, Any]]:
     try:
-        items = [entry for item in json.loads(answer)["items"] for entry in item.items()]
-        if all(isinstance(outcome["status"], int) for _, outcome in items) and len(items) == sent:
+        items = [entry for item in json.loads(response)["items"] for entry in item.items()]
+        if all(isinstance(item["status"], int) for _, item in items) and len(items) == sent:
             return items
     except (ValueError, TypeError, KeyError, AttributeError):
-        raise ValueError(no_answer(answer)) from None
-    raise ValueError(no_answer(f"it tells of {len(items)} documents, and {sent} were sent"))
+        raise ValueError(not_a_response(response)) from None
+    raise ValueError(not_a_response(f"it has {len(items)} items, but {sent} documents were sent"))
 
 
-def _fate(action: str, outcome: Any, *, conflict_is_done: bool) -> Fate:
-    status = outcome["status"]
+def _outcome(action: str, item: Any, *, conflict_is_done: bool) -> Outcome:
+    status = item["status"]
     if status < 300 or (status == 404 and action == "delete"):
-        return Fate.DONE
-    # An update carries no version: that another write was first says nothing about the change it makes.
+        return Outcome.DONE
+    # An update has no version: a conflict does not show that its change was made.
     if status == 409 and (action == "create" or (conflict_is_done and action != "update")):
-        return Fate.CONFLICT
-    if status in _BUSY or status == 409 or is_of_the_cluster(outcome.get("error")):
-        return Fate.AGAIN
-    return Fate.BROKEN if status >= 500 else Fate.REFUSED
+        return Outcome.CONFLICT
+    if status in _BUSY or status == 409 or is_cluster_error(item.get("error")):
+        return Outcome.RETRY
+    return Outcome.BROKEN if status >= 500 else Outcome.REFUSED
 
 
-def is_of_the_cluster(error: Any) -> bool:
-    """Whether an error is the cluster's or an index's as a whole, so that no document is to blame."""
+def is_cluster_error(error: Any) -> bool:
+    """Whether an error concerns the cluster or a whole index, so that no document is at fault."""
     while isinstance(error, dict):
         kind = error.get("type")
-        if kind in _NOT_THE_DOCUMENT:
+        if kind in _CLUSTER_ERRORS:
             return True
-        if kind in _WITHOUT_A_TYPE_OF_THEIR_OWN and _CLUSTER_LACKS.search(str(error.get("reason"))):
+        if kind in _AMBIGUOUS_TYPES and _CLUSTER_REASONS.search(str(error.get("reason"))):
             return True
         error = error.get("caused_by")
     return False
 
 
-def reason_of(outcome: Any) -> str:
-    """The server's own words for one document, with the cause behind them."""
-    error = outcome.get("error")
+def reason_of(item: Any) -> str:
+    """The server's reason for one document, with its causes."""
+    error = item.get("error")
     if not isinstance(error, dict):
-        return f"{outcome.get('status')}: {error}"[:MAX_REASON]
-    told: list[str] = []
+        return f"{item.get('status')}: {error}"[:MAX_REASON]
+    reasons: list[str] = []
     while isinstance(error, dict):
-        told.append(f"{error.get('type')}: {error.get('reason')}")
+        reasons.append(f"{error.get('type')}: {error.get('reason')}")
         error = error.get("caused_by")
-    return f"{outcome.get('status')} {'; '.join(told)}"[:MAX_REASON]
+    return f"{item.get('status')} {'; '.join(reasons)}"[:MAX_REASON]

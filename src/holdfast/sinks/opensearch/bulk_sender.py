@@ -1,8 +1,8 @@
-"""Sends bodies on a few threads until each document is acknowledged or refused; only failed ones are sent again.
+"""Sends bodies on a few threads until each document is acknowledged or refused; only failed documents are retried.
 
-429 slows the sender down and fails nothing; 413 splits. A body that makes no headway for the time of `patience` is
-given up with `SinkUnavailable`, and what is behind it with it: the batch is read again when the cluster is back. That
-nothing succeeds is told long before that.
+A 429 slows the sender down and fails nothing; a 413 splits the body. If nothing of a body succeeds for `patience`
+seconds, the sender gives up with `SinkUnavailable`, and the batch is read again when the cluster is back. The outage is
+reported long before that.
 """
 
 from __future__ import annotations
@@ -20,262 +20,266 @@ import numpy as np
 from holdfast.errors import BatchError, SinkUnavailable
 from holdfast.flow.fault import Fault
 from holdfast.sinks.opensearch.bulk_body import Body
-from holdfast.sinks.opensearch.bulk_request import Away, Busy, Poster, TooMuch
+from holdfast.sinks.opensearch.bulk_request import BulkClient, BulkOutcome, Busy, ClusterAway, RequestRefused
 from holdfast.sinks.opensearch.bulk_response import Verdicts
-from holdfast.sinks.opensearch.concurrency import AdaptiveLimit
+from holdfast.sinks.opensearch.concurrency import AdaptiveConcurrency
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 5.0
 BUSY_TRIES = 3
-"""A body that is turned away so often in a row may be larger than the server ever takes: it is cut in halves."""
+"""A body that is rejected this often in a row may be larger than the server ever accepts: it is halved."""
 BROKEN_TRIES = 5
-"""A document over which the server fails once more than so often is to blame itself."""
-TELL_AFTER = 10.0
-"""Seconds without any headway after which people hear of it, and between two times that they do."""
+"""A document on which the server fails more often than this is refused."""
+REPORT_AFTER = 10.0
+"""Seconds without progress after which an outage is reported, and between two such reports."""
 
 
 @dataclass
 class Tally:
-    """What sending took, since it was last asked."""
+    """Counts of requests and documents since the last call of `BulkSender.tally`."""
 
     requests: int = 0
     size: int = 0
     documents: int = 0
     conflicts: int = 0
     retried: int = 0
-    """Documents that were sent once more."""
+    """Documents that were sent again."""
     rejected: int = 0
-    """Documents that were turned away because the server had too much to do."""
+    """Documents that were rejected because the server was overloaded."""
 
 
 @dataclass
-class Account:
-    """What became of one batch's documents so far."""
+class BatchState:
+    """The documents of one batch so far."""
 
-    out: int = 0
+    in_flight: int = 0
     refused: list[tuple[int, Fault]] = field(default_factory=list)
     error: Exception | None = None
 
 
-class Sender:
-    """One task's. `send`, `wait` and `account` are called by the task's own thread."""
+class BulkSender:
+    """The sender of one task. Only the thread of the task calls its public methods."""
 
     def __init__(
         self,
-        poster: Poster,
-        limit: AdaptiveLimit,
+        client: BulkClient,
+        concurrency: AdaptiveConcurrency,
+        *,
         threads: int,
         patience: float,
-        tell: Callable[[str], None] = lambda _reason: None,
+        report_outage: Callable[[str], None] = lambda _reason: None,
     ) -> None:
-        """`tell` hears, on the task's own thread, why nothing has succeeded for a while; it must not block."""
-        self._poster = poster
-        self._limit = limit
+        """`report_outage` is called with the reason if nothing succeeds for a while; it must not block."""
+        self._client = client
+        self._concurrency = concurrency
         self._patience = patience
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="holdfast-bulk")
-        self._accounts: defaultdict[str, Account] = defaultdict(Account)
+        self._states: defaultdict[str, BatchState] = defaultdict(BatchState)
         self._tally = Tally()
-        self._gone: SinkUnavailable | None = None
-        self._tell = tell
-        self._trouble = ""
-        self._under_way = 0
-        self._headway_at = 0.0
-        self._told = threading.Condition()
+        self._given_up: SinkUnavailable | None = None
+        self._report_outage = report_outage
+        self._last_error = ""
+        self._bodies_in_flight = 0
+        self._progress_at = 0.0
+        self._changed = threading.Condition()
         self._closed = threading.Event()
 
     def send(self, body: Body) -> None:
-        """Let the body go. Blocks while as many are under way as the server takes."""
-        with self._told:
+        """Send the body in the background. Blocks while as many bodies are in flight as the server accepts."""
+        with self._changed:
             for part in body.parts:
-                self._accounts[part.batch.id].out += len(part)
-            if not self._under_way:
-                self._has_headway()
-            self._under_way += 1
-        while not self._limit.take(TELL_AFTER / 10):
-            self._tell_of_trouble()
-        self._pool.submit(self._carry, body)
+                self._states[part.batch.id].in_flight += len(part)
+            if not self._bodies_in_flight:
+                self._note_progress()
+            self._bodies_in_flight += 1
+        while not self._concurrency.acquire(REPORT_AFTER / 10):
+            self._check_progress()
+        self._pool.submit(self._deliver_or_fail, body)
 
     def wait(self, batch_id: str) -> None:
-        """Block until nothing of the batch is under way. Raises what went wrong with it."""
-        with self._told:
-            account = self._accounts[batch_id]
-            while not self._told.wait_for(lambda: account.out == 0, TELL_AFTER / 10):
-                self._tell_of_trouble()
+        """Block until nothing of the batch is in flight. Raises what went wrong with it."""
+        with self._changed:
+            state = self._states[batch_id]
+            while not self._changed.wait_for(lambda: state.in_flight == 0, REPORT_AFTER / 10):
+                self._check_progress()
         self.check(batch_id)
 
     def check(self, batch_id: str) -> None:
         """Raise what has gone wrong with the batch so far."""
-        error = self._accounts[batch_id].error
+        error = self._states[batch_id].error
         if error is not None:
             raise error
 
     def refused(self, batch_id: str) -> list[tuple[int, Fault]]:
-        """Documents that were refused since this was last asked."""
-        with self._told:
-            account = self._accounts[batch_id]
-            refused, account.refused = account.refused, []
+        """Documents of the batch that were refused since the last call."""
+        with self._changed:
+            state = self._states[batch_id]
+            refused, state.refused = state.refused, []
         return refused
 
     def forget(self, batch_id: str) -> None:
-        """Nobody asks for the batch any more."""
-        with self._told:
-            self._accounts.pop(batch_id, None)
+        """Drop the state of the batch."""
+        with self._changed:
+            self._states.pop(batch_id, None)
 
     def tally(self) -> Tally:
-        """The sums since this was last asked."""
-        with self._told:
+        """The counts since the last call."""
+        with self._changed:
             tally, self._tally = self._tally, Tally()
         return tally
 
     def close(self) -> None:
-        """Send nothing more. Blocks for what is on the line."""
+        """Send nothing more. Blocks until the requests in flight have ended."""
         self._closed.set()
         self._pool.shutdown()
-        self._poster.close()
+        self._client.close()
 
-    def _tell_of_trouble(self) -> None:
-        with self._told:
-            idle = time.monotonic() - self._headway_at
-            if idle < TELL_AFTER:
+    def _check_progress(self) -> None:
+        """Report an outage if nothing has succeeded for a while."""
+        with self._changed:
+            idle = time.monotonic() - self._progress_at
+            if idle < REPORT_AFTER:
                 return
-            reason = self._trouble or f"no answer for {idle:.0f} seconds"
-            self._headway_at += idle
-        self._tell(reason)
+            reason = self._last_error or f"no response for {idle:.0f} seconds"
+            self._progress_at += idle
+        self._report_outage(reason)
 
-    def _has_headway(self) -> None:
-        self._headway_at, self._trouble = time.monotonic(), ""
+    def _note_progress(self) -> None:
+        self._progress_at, self._last_error = time.monotonic(), ""
 
     # --- on the sender's threads -------------------------------------------------------------------------------
 
-    def _carry(self, body: Body) -> None:
+    def _deliver_or_fail(self, body: Body) -> None:
         try:
             self._deliver(body)
-        except Exception as error:  # noqa: BLE001 - whatever it is, the batches must hear of it
+        except Exception as error:  # noqa: BLE001 - any error fails the batches of the body
             self._fail(body, error)
         finally:
-            self._limit.give_back()
-            with self._told:
-                self._under_way -= 1
+            self._concurrency.release()
+            with self._changed:
+                self._bodies_in_flight -= 1
                 for part in body.parts:
-                    self._accounts[part.batch.id].out -= len(part)
-                self._told.notify_all()
+                    self._states[part.batch.id].in_flight -= len(part)
+                self._changed.notify_all()
 
     def _deliver(self, body: Body) -> None:
-        """Send the body and what is left of it, until nothing is left."""
-        todo = [body]
-        while todo:
-            todo += reversed(_Delivery(self, todo.pop()).run())
+        """Send the body, or parts of it, until every document is decided."""
+        bodies = [body]
+        while bodies:
+            bodies += reversed(_Delivery(self, bodies.pop()).run())
 
     def _fail(self, body: Body, error: Exception) -> None:
-        with self._told:
+        with self._changed:
             for part in body.parts:
-                self._accounts[part.batch.id].error = error
+                self._states[part.batch.id].error = error
 
-    def post(self, body: Body) -> Verdicts | Away | Busy | TooMuch:
-        if self._gone is not None:
-            raise self._gone
+    def post(self, body: Body) -> BulkOutcome:
+        """Send the body once, and count it."""
+        if self._given_up is not None:
+            raise self._given_up
         if self._closed.is_set():
-            raise SinkUnavailable("the task was ended")
+            raise SinkUnavailable("the task has ended")
         began = time.monotonic()
-        answer = self._poster.post(body)
-        is_busy = isinstance(answer, Busy) or (isinstance(answer, Verdicts) and answer.busy > 0)
-        if is_busy or isinstance(answer, Away):
-            self._limit.rejected(began)
+        outcome = self._client.post(body)
+        is_busy = isinstance(outcome, Busy) or (isinstance(outcome, Verdicts) and outcome.busy > 0)
+        if is_busy or isinstance(outcome, ClusterAway):
+            self._concurrency.rejected(began)
         else:
-            self._limit.succeeded(began)
-        with self._told:
+            self._concurrency.succeeded(began)
+        with self._changed:
             self._tally.requests += 1
             self._tally.size += body.size
-            self._tally.rejected += len(body) if isinstance(answer, Busy) else getattr(answer, "busy", 0)
-        return answer
+            self._tally.rejected += len(body) if isinstance(outcome, Busy) else getattr(outcome, "busy", 0)
+        return outcome
 
-    def pause(self, tries: int) -> None:
-        """Wait a little, longer after each try; not at all when the task is over."""
-        longest = min(LONGEST_PAUSE, FIRST_PAUSE * 2.0 ** min(tries, 10))
+    def pause(self, attempts: int) -> None:
+        """Wait before the next attempt, longer after each; not at all when the task has ended."""
+        longest = min(LONGEST_PAUSE, FIRST_PAUSE * 2.0 ** min(attempts, 10))
         self._closed.wait(longest * random.uniform(0.5, 1.0))
 
     def give_up(self, reason: str) -> SinkUnavailable:
-        self._gone = SinkUnavailable(reason)
-        return self._gone
+        """Send nothing more in this task. Returns the error to raise."""
+        self._given_up = SinkUnavailable(reason)
+        return self._given_up
 
     @property
     def patience(self) -> float:
         return self._patience
 
-    def settle(self, body: Body, told: Verdicts) -> None:
-        """Note what is decided."""
-        decided = len(body) - len(told.again) - len(told.broken)
-        if body.letters and told.refused:
-            raise BatchError(f"the index of dead letters refuses one: {told.refused[0][1]}")
-        places = [place for place, _ in told.refused]
-        faults = dict(told.refused)
-        with self._told:
+    def record(self, body: Body, verdicts: Verdicts) -> None:
+        """Record the documents that are decided."""
+        decided = len(body) - len(verdicts.retry) - len(verdicts.broken)
+        if body.letters and verdicts.refused:
+            raise BatchError(f"the index of dead letters refuses a letter: {verdicts.refused[0][1]}")
+        refused = [index for index, _ in verdicts.refused]
+        reasons = dict(verdicts.refused)
+        with self._changed:
             if decided:
-                self._has_headway()
+                self._note_progress()
             if not body.letters:
-                self._tally.documents += decided - len(places)
-                self._tally.conflicts += len(told.conflicts)
+                self._tally.documents += decided - len(refused)
+                self._tally.conflicts += len(verdicts.conflicts)
             first = 0
-            for part, own in body.apart(places):
-                account = self._accounts[part.batch.id]
-                for place in own.tolist():
-                    account.refused.append((int(part.items[place]), part.fault(place, faults[first + place])))
+            for part, indexes in body.by_part(refused):
+                state = self._states[part.batch.id]
+                for index in indexes.tolist():
+                    state.refused.append((int(part.items[index]), part.fault(index, reasons[first + index])))
                 first += len(part)
 
-    def sends_again(self, number: int, reason: str) -> None:
-        """So many documents are sent once more, and why."""
-        with self._told:
-            self._tally.retried += number
-            self._trouble = reason
+    def record_retry(self, documents: int, reason: str) -> None:
+        """This many documents are sent again, for this reason."""
+        with self._changed:
+            self._tally.retried += documents
+            self._last_error = reason
 
 
 class _Delivery:
-    """One body on its way. It shrinks to what is to be sent again."""
+    """The attempts to deliver one body, which shrinks to the documents that are not decided."""
 
-    def __init__(self, sender: Sender, body: Body) -> None:
+    def __init__(self, sender: BulkSender, body: Body) -> None:
         self._sender = sender
         self._body = body
-        self._tries = 0
+        self._attempts = 0
         self._busy = 0
         self._failures = np.zeros(len(body), np.int64)
         self._give_up_at = time.monotonic() + sender.patience
 
     def run(self) -> Sequence[Body]:
-        """Returns when all is decided, or with smaller bodies that are to be sent instead."""
+        """Returns when every document is decided, or returns smaller bodies to be sent instead."""
         while len(self._body):
-            answer = self._sender.post(self._body)
-            if isinstance(answer, TooMuch):
-                return self._halves(answer.reason)
-            if isinstance(answer, Verdicts):
-                self._settle(answer)
+            outcome = self._sender.post(self._body)
+            if isinstance(outcome, RequestRefused):
+                return self._halves(outcome.reason)
+            if isinstance(outcome, Verdicts):
+                self._record(outcome)
                 continue
-            self._busy = self._busy + 1 if isinstance(answer, Busy) else 0
+            self._busy = self._busy + 1 if isinstance(outcome, Busy) else 0
             if self._busy >= BUSY_TRIES and len(self._body) > 1:
                 return self._body.halves()
-            self._wait(answer.reason)
+            self._wait(outcome.reason)
         return ()
 
-    def _settle(self, told: Verdicts) -> None:
-        self._failures[[place for place, _ in told.broken]] += 1
-        hopeless = [one for one in told.broken if self._failures[one[0]] > BROKEN_TRIES]
-        told.broken = [one for one in told.broken if one not in hopeless]
-        told.refused = sorted([*told.refused, *hopeless])
-        self._sender.settle(self._body, told)
-        again = sorted([*told.again, *(place for place, _ in told.broken)])
-        if len(again) < len(self._body):
+    def _record(self, verdicts: Verdicts) -> None:
+        self._failures[[index for index, _ in verdicts.broken]] += 1
+        hopeless = [broken for broken in verdicts.broken if self._failures[broken[0]] > BROKEN_TRIES]
+        verdicts.broken = [broken for broken in verdicts.broken if broken not in hopeless]
+        verdicts.refused = sorted([*verdicts.refused, *hopeless])
+        self._sender.record(self._body, verdicts)
+        retried = sorted([*verdicts.retry, *(index for index, _ in verdicts.broken)])
+        if len(retried) < len(self._body):
             self._give_up_at = time.monotonic() + self._sender.patience
-        self._body, self._busy, self._failures = self._body.chosen(again), 0, self._failures[again]
-        if again:
-            self._wait(told.reason or told.broken[0][1])
+        self._body, self._busy, self._failures = self._body.chosen(retried), 0, self._failures[retried]
+        if retried:
+            self._wait(verdicts.reason or verdicts.broken[0][1])
 
     def _wait(self, reason: str) -> None:
         if time.monotonic() >= self._give_up_at:
             raise self._sender.give_up(reason)
-        self._sender.sends_again(len(self._body), reason)
-        self._sender.pause(self._tries)
-        self._tries += 1
+        self._sender.record_retry(len(self._body), reason)
+        self._sender.pause(self._attempts)
+        self._attempts += 1
 
     def _halves(self, reason: str) -> Sequence[Body]:
         if len(self._body) > 1:
             return self._body.halves()
-        self._sender.settle(self._body, Verdicts(refused=[(0, reason)]))
+        self._sender.record(self._body, Verdicts(refused=[(0, reason)]))
         return ()

@@ -1,6 +1,6 @@
-"""How many requests of one task are under way: more when the server keeps up, fewer when it does not.
+"""How many requests a task has in flight: more when the server keeps up, fewer when it does not.
 
-Additive increase, multiplicative decrease: each round of good answers adds one, a rejection or a slow answer halves.
+Additive increase, multiplicative decrease: each round of successes adds one; a rejection or a slow response halves.
 """
 
 from __future__ import annotations
@@ -9,41 +9,41 @@ import threading
 import time
 from collections.abc import Callable
 
-BEGIN_WITH = 2.0
+INITIAL_LIMIT = 2.0
 
 
-class AdaptiveLimit:
-    """Used by the task's own thread, which takes, and by those that send, which tell how it went."""
+class AdaptiveConcurrency:
+    """The thread of the task acquires; the threads that send report the result and release."""
 
     def __init__(self, most: int, slow_after: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._most = float(most)
         self._slow_after = slow_after
         self._clock = clock
-        self._limit = min(BEGIN_WITH, self._most)
-        self._out = 0
+        self._limit = min(INITIAL_LIMIT, self._most)
+        self._in_flight = 0
         self._lowered_at = float("-inf")
         self._changed = threading.Condition()
 
     @property
-    def now(self) -> float:
-        """The limit as it is; whole requests only count."""
+    def limit(self) -> float:
+        """The current limit; only whole requests count."""
         return self._limit
 
-    def take(self, timeout: float | None = None) -> bool:
-        """Wait until one more request may be under way. False if none may after `timeout` seconds."""
+    def acquire(self, timeout: float | None = None) -> bool:
+        """Wait until another request may be sent. False if none may after `timeout` seconds."""
         with self._changed:
-            free = self._changed.wait_for(lambda: self._out < int(self._limit), timeout)
-            self._out += free
+            free = self._changed.wait_for(lambda: self._in_flight < int(self._limit), timeout)
+            self._in_flight += free
         return free
 
-    def give_back(self) -> None:
-        """A request is over, whatever came of it."""
+    def release(self) -> None:
+        """A request has ended, with whatever result."""
         with self._changed:
-            self._out -= 1
+            self._in_flight -= 1
             self._changed.notify_all()
 
     def succeeded(self, began: float) -> None:
-        """The server has taken a request that was sent at `began`."""
+        """The server has accepted a request that was sent at `began`."""
         if self._clock() - began > self._slow_after:
             self.rejected(began)
             return
@@ -52,7 +52,7 @@ class AdaptiveLimit:
             self._changed.notify_all()
 
     def rejected(self, began: float) -> None:
-        """The server has too much to do. Of requests that were under way together, one counts."""
+        """The server is overloaded. Of requests that were in flight at the same time, only one counts."""
         with self._changed:
             if began >= self._lowered_at:
                 self._limit = max(1.0, self._limit / 2.0)

@@ -1,8 +1,9 @@
-"""From rows to entries of a bulk request, in Arrow's own code: nothing runs per record where nothing must be looked up.
+"""Rows become entries of a bulk request in Arrow's native code; no Python code runs for each record unless a template
+needs a field of it.
 
-A record that is JSON text already is passed through as it is. Else Spark's `to_json` makes it where rows are in the JVM
-(2.2 µs a record on its way to Python, against 1.7 for the columns and 2.0 for JSON made there), and `holdfast.formats`
-where they are not: to send them through the JVM would cost more than that.
+A record that is JSON text already is not changed. Otherwise Spark's `to_json` makes the text if rows are in the JVM
+(2.2 µs for each record, against 1.7 for transferring the columns and 2.0 for making JSON in Python), and
+`holdfast.formats` makes it if they are not: sending them through the JVM would cost more.
 """
 
 from __future__ import annotations
@@ -22,26 +23,26 @@ from holdfast.flow.staging import StagedBatch
 from holdfast.formats._arrays import beside, binary, content, has_byte, is_bytes
 from holdfast.formats._json_objects import json_objects
 from holdfast.sinks.opensearch.bulk_body import Entries
-from holdfast.sinks.opensearch.document_ids import Numbers, origin_of
+from holdfast.sinks.opensearch.document_ids import RecordNumbers, origin_prefix
 from holdfast.sinks.opensearch.fields import VALUE, Fields, are_objects, document_column
 from holdfast.sinks.opensearch.templates import IndexName, Template
 
 ORIGIN, SERVER = "origin", "server"
 ACTIONS = ("index", "create", "update", "upsert", "delete")
 LARGEST_PORTION = 1 << 29
-"""Arrow counts the bytes of a column by 32 bits, and an action comes to each document."""
+"""Arrow addresses the bytes of a column with 32 bits, and an action is added to each document."""
 RETRY_ON_CONFLICT = 3
 SMALL_PORTION = 8
 """Rows up to which plain Python is faster than Arrow."""
-NO_OBJECT = "it is no JSON object"
+NOT_AN_OBJECT = "it is not a JSON object"
 _LINE = b"\n"
 
 Faults = list[tuple[int, Fault]]
 
 
 @dataclass(frozen=True)
-class Form:
-    """How a record becomes an entry. Picklable."""
+class EntryBuilder:
+    """Makes entries of records. Picklable."""
 
     index: IndexName
     action: Template = Template("index")
@@ -53,18 +54,20 @@ class Form:
 
     @cached_property
     def _plain(self) -> str | None:
-        """The action, if it is all that a row's first line says beside an id by origin."""
+        """The action, if the first line of every entry consists of it and an id by origin."""
         plain = self.document_id == ORIGIN and self.index.constant and not self.routing and not self.version
         return self.action.constant if plain and self.action.constant in {"index", "create"} else None
 
     @property
     def names(self) -> frozenset[str]:
-        """Fields that templates need."""
-        given = (self.index.template, self.action, self.document_id, self.routing, self.version)
-        return frozenset(name for one in given if isinstance(one, Template) for name in one.names)
+        """The fields that templates use."""
+        templates = (self.index.template, self.action, self.document_id, self.routing, self.version)
+        return frozenset(name for text in templates if isinstance(text, Template) for name in text.names)
 
-    def entries(self, batch: StagedBatch, numbers: Numbers, items: Any, rows: Any) -> Iterator[tuple[Entries, Faults]]:
-        """The rows as entries, in portions, and those that cannot be any."""
+    def entries(
+        self, batch: StagedBatch, numbers: RecordNumbers, items: Any, rows: Any
+    ) -> Iterator[tuple[Entries, Faults]]:
+        """Yields portions of the rows as entries, each with the faults of rows that cannot become entries."""
         if self._plain and (small := _small_entries(self._plain, batch, numbers, items, rows)) is not None:
             yield small, []
         elif rows.nbytes > LARGEST_PORTION and rows.num_rows > 1:
@@ -76,10 +79,10 @@ class Form:
 
 
 class _Portion:
-    """Rows on their way to entries. Reasons against a row are collected; one is enough."""
+    """Rows that become entries. The first reason against a row is kept."""
 
-    def __init__(self, form: Form, batch: StagedBatch, numbers: Any, items: Any, rows: Any) -> None:
-        self._form = form
+    def __init__(self, builder: EntryBuilder, batch: StagedBatch, numbers: Any, items: Any, rows: Any) -> None:
+        self._builder = builder
         self._batch = batch
         self._numbers = numbers
         self._items = items
@@ -89,83 +92,85 @@ class _Portion:
         self._is_text = document_column(rows.schema) == VALUE
         self._raw_form = batch.raw_form(is_value=self._is_text)
         self._documents = self._as_objects(self._raw) if document_column(rows.schema) else self._raw
-        own = {"_item": items.cast(pa.string()), "_key": pa.repeat(pa.scalar(batch.key, pa.string()), self._count)}
-        self._fields = Fields(rows, own, self._documents)
+        key = pa.repeat(pa.scalar(batch.key, pa.string()), self._count)
+        self._fields = Fields(rows, {"_item": items.cast(pa.string()), "_key": key}, self._documents)
 
     def made(self) -> tuple[Entries, Faults]:
         entries = self._entries()
         if not self._reasons:
-            return self._of(entries, np.asarray(self._items), self._documents), []
+            return self._bulk_entries(entries, np.asarray(self._items), self._documents), []
         good = np.ones(self._count, bool)
         good[list(self._reasons)] = False
         faults = [
             (
-                self._items[place].as_py(),
-                replace(record_fault(reason, self._raw[place].as_py() or b""), form=self._raw_form),
+                self._items[index].as_py(),
+                replace(record_fault(reason, self._raw[index].as_py() or b""), form=self._raw_form),
             )
-            for place, reason in sorted(self._reasons.items())
+            for index, reason in sorted(self._reasons.items())
         ]
         mask = pa.array(good)
-        kept = [one.filter(mask) for one in (entries, self._items, self._documents)]
-        return self._of(kept[0], np.asarray(kept[1]), kept[2]), faults
+        kept = [column.filter(mask) for column in (entries, self._items, self._documents)]
+        return self._bulk_entries(kept[0], np.asarray(kept[1]), kept[2]), faults
 
-    def _of(self, entries: Any, items: Any, documents: Any) -> Entries:
+    def _bulk_entries(self, entries: Any, items: Any, documents: Any) -> Entries:
         borders = np.concatenate([[0], np.cumsum(np.asarray(pc.binary_length(entries)))]).astype(np.int64)
         return Entries(self._batch, content(entries), borders, items, documents, self._raw_form)
 
     # --- documents ---------------------------------------------------------------------------------------------
 
     def _as_objects(self, values: Any) -> Any:
-        """The values, each on one line. One that is no object gets a field of its own, or is refused."""
+        """The values, each on one line. A value that is not an object becomes `text_field` of one, or is refused."""
         if values.null_count:
             values = values.fill_null(b"")
-        odd = np.flatnonzero(~_looks_like_object(values))
-        if len(odd):
-            values = self._mended(values, odd)
+        others = np.flatnonzero(~_looks_like_object(values))
+        if len(others):
+            values = self._wrapped(values, others)
         return pc.replace_substring(values, _LINE, b" ") if has_byte(values, _LINE) else values
 
-    def _mended(self, values: Any, odd: Any) -> Any:
-        named, mended = self._form.text_field, values.to_pylist()
-        for place in odd.tolist():
-            text = mended[place]
+    def _wrapped(self, values: Any, others: Any) -> Any:
+        text_field, wrapped = self._builder.text_field, values.to_pylist()
+        for index in others.tolist():
+            text = wrapped[index]
             if text.lstrip()[:1] == b"{":
                 continue
-            if named is None or not _is_text(text):
-                self._reasons[place] = NO_OBJECT
+            if text_field is None or not _is_text(text):
+                self._reasons[index] = NOT_AN_OBJECT
             else:
-                mended[place] = _object_of(named, text)
-        return pa.array(mended, pa.binary())
+                wrapped[index] = _object_of(text_field, text)
+        return pa.array(wrapped, pa.binary())
 
     # --- actions -----------------------------------------------------------------------------------------------
 
     def _entries(self) -> Any:
-        only = self._form.action.constant
+        only = self._builder.action.constant
         if only is not None:
             self._check_bodies(only, np.ones(self._count, bool))
-            return self._acting(only, self._facts(only))
-        asked = self._form.action.texts(self._fields, self._count)
-        self._refuse(~np.asarray(pc.is_in(asked, pa.array(ACTIONS))), f"its action is none of {', '.join(ACTIONS)}")
-        found = [action for action in ACTIONS if pc.any(pc.equal(asked, action)).as_py()]
+            return self._with_action(only, self._metadata(only))
+        actions = self._builder.action.texts(self._fields, self._count)
+        self._refuse(
+            ~np.asarray(pc.is_in(actions, pa.array(ACTIONS))), f"its action is not one of {', '.join(ACTIONS)}"
+        )
+        found = [action for action in ACTIONS if pc.any(pc.equal(actions, action)).as_py()]
         for action in found:
-            self._check_bodies(action, np.asarray(pc.equal(asked, action).fill_null(False)))
-        made = {action: self._acting(action, self._facts(action)) for action in found}
+            self._check_bodies(action, np.asarray(pc.equal(actions, action).fill_null(False)))
+        made = {action: self._with_action(action, self._metadata(action)) for action in found}
         chosen = pa.repeat(pa.scalar(b"", pa.binary()), self._count)
         for action, entries in made.items():
-            chosen = pc.if_else(pc.equal(asked, action).fill_null(False), entries, chosen)
+            chosen = pc.if_else(pc.equal(actions, action).fill_null(False), entries, chosen)
         return chosen
 
     def _check_bodies(self, action: str, rows: Any) -> None:
-        """A document within an update's body must be one object: a text with more in it would change the update."""
+        """Refuse documents of updates that are not exactly one object: other text could change the update itself."""
         if action in {"update", "upsert"} and self._is_text:
-            places = np.flatnonzero(rows)
+            indexes = np.flatnonzero(rows)
             wrong = np.zeros(self._count, bool)
-            wrong[places] = ~np.array(are_objects(self._documents.take(pa.array(places))), bool)
-            self._refuse(wrong, NO_OBJECT)
+            wrong[indexes] = ~np.array(are_objects(self._documents.take(pa.array(indexes))), bool)
+            self._refuse(wrong, NOT_AN_OBJECT)
 
-    def _acting(self, action: str, facts: Any) -> Any:
-        """`facts` are what the action says of each document: an array, or one text for all."""
+    def _with_action(self, action: str, metadata: Any) -> Any:
+        """The entries of this action. `metadata` of the documents is an array, or one text for all."""
         word = "update" if action == "upsert" else action
-        head = (f'{{"{word}":'.encode(), facts, b"}\n")
+        head = (f'{{"{word}":'.encode(), metadata, b"}\n")
         if action == "delete":
             return _beside(self._count, *head)
         if word != "update":
@@ -173,45 +178,45 @@ class _Portion:
         tail = b',"doc_as_upsert":true}\n' if action == "upsert" else b"}\n"
         return _beside(self._count, *head, b'{"doc":', self._documents, tail)
 
-    def _facts(self, action: str) -> Any:
-        form, facts = self._form, dict[str, Any]()
-        if form.document_id == ORIGIN and form.index.constant and not form.routing and not form.version:
+    def _metadata(self, action: str) -> Any:
+        builder, metadata = self._builder, dict[str, Any]()
+        if builder.document_id == ORIGIN and builder.index.constant and not builder.routing and not builder.version:
             if action in {"update", "upsert"}:
-                return self._origin_facts(f',"retry_on_conflict":{RETRY_ON_CONFLICT}}}')
-            return self._origin_facts("}")
-        if not form.index.constant:
-            facts["_index"] = self._indexes()
-        if form.document_id != SERVER:
-            facts["_id"] = self._ids()
-        if form.routing is not None:
-            facts["routing"] = self._needed("routing", form.routing)
+                return self._origin_metadata(f',"retry_on_conflict":{RETRY_ON_CONFLICT}}}')
+            return self._origin_metadata("}")
+        if not builder.index.constant:
+            metadata["_index"] = self._indexes()
+        if builder.document_id != SERVER:
+            metadata["_id"] = self._ids()
+        if builder.routing is not None:
+            metadata["routing"] = self._needed("routing", builder.routing)
         if action in {"update", "upsert"}:
-            facts["retry_on_conflict"] = pa.repeat(pa.scalar(RETRY_ON_CONFLICT), self._count)
-        elif form.version is not None:
-            facts["version"] = self._versions(form.version)
-            facts["version_type"] = pa.repeat(pa.scalar(form.version_type), self._count)
-        if not facts:
+            metadata["retry_on_conflict"] = pa.repeat(pa.scalar(RETRY_ON_CONFLICT), self._count)
+        elif builder.version is not None:
+            metadata["version"] = self._versions(builder.version)
+            metadata["version_type"] = pa.repeat(pa.scalar(builder.version_type), self._count)
+        if not metadata:
             return b"{}"
-        return json_objects(pa.RecordBatch.from_pydict(facts)).cast(pa.binary())
+        return json_objects(pa.RecordBatch.from_pydict(metadata)).cast(pa.binary())
 
-    def _origin_facts(self, end: str) -> Any:
-        begin = f'{{"_id":"{origin_of(self._batch)}'.encode()
+    def _origin_metadata(self, end: str) -> Any:
+        begin = f'{{"_id":"{origin_prefix(self._batch)}'.encode()
         return beside(pa.scalar(begin), self._numbers.cast(pa.binary()), pa.scalar(f'"{end}'.encode()))
 
     def _ids(self) -> Any:
-        if isinstance(self._form.document_id, Template):
-            ids = self._needed("document_id", self._form.document_id)
+        if isinstance(self._builder.document_id, Template):
+            ids = self._needed("document_id", self._builder.document_id)
             empty = np.asarray(pc.binary_length(ids).fill_null(1)) == 0
             too_long = np.asarray(pc.binary_length(ids).fill_null(0)) > 512
             self._refuse(empty | too_long, "its document id is empty or longer than 512 bytes")
             return ids
-        return pc.binary_join_element_wise(origin_of(self._batch), self._numbers, "")
+        return pc.binary_join_element_wise(origin_prefix(self._batch), self._numbers, "")
 
     def _indexes(self) -> Any:
-        names = self._needed("index", self._form.index.template)
+        names = self._needed("index", self._builder.index.template)
         encoded = pc.utf8_lower(names).dictionary_encode()
-        known = encoded.dictionary.to_pylist()
-        bad = [place for place, name in enumerate(known) if not self._form.index.allows(name)]
+        distinct = encoded.dictionary.to_pylist()
+        bad = [index for index, name in enumerate(distinct) if not self._builder.index.allows(name)]
         if bad:
             wrong = pc.is_in(encoded.indices, pa.array(bad, pa.int32()))
             self._refuse(np.asarray(wrong.fill_null(False)), "the index that its fields name is not allowed")
@@ -220,21 +225,21 @@ class _Portion:
     def _versions(self, template: Template) -> Any:
         texts = self._needed("version", template)
         whole = pc.match_substring_regex(texts, r"^[0-9]{1,18}$").fill_null(True)
-        self._refuse(~np.asarray(whole), "its version is no whole number")
+        self._refuse(~np.asarray(whole), "its version is not a whole number")
         return pc.if_else(whole, texts, "0").cast(pa.int64())
 
-    def _needed(self, what: str, template: Template) -> Any:
+    def _needed(self, setting: str, template: Template) -> Any:
         texts = template.texts(self._fields, self._count)
         if texts.null_count:
-            self._refuse(np.asarray(texts.is_null()), f"it lacks a field of which its {what} is made: {template.text}")
+            self._refuse(np.asarray(texts.is_null()), f"it lacks a field of the {setting} template: {template.text}")
         return texts
 
     def _refuse(self, wrong: Any, reason: str) -> None:
-        for place in np.flatnonzero(wrong).tolist():
-            self._reasons.setdefault(place, reason)
+        for index in np.flatnonzero(wrong).tolist():
+            self._reasons.setdefault(index, reason)
 
 
-def _small_entries(action: str, batch: StagedBatch, numbers: Numbers, items: Any, rows: Any) -> Entries | None:
+def _small_entries(action: str, batch: StagedBatch, numbers: RecordNumbers, items: Any, rows: Any) -> Entries | None:
     """The rows with ids by origin, each under this action; None if the rows or documents are not that plain.
 
     For an object with one record, Arrow's calls alone take a third of a millisecond; this takes a twentieth of that.
@@ -245,22 +250,22 @@ def _small_entries(action: str, batch: StagedBatch, numbers: Numbers, items: Any
     values = documents.to_pylist()
     if not all(value is not None and value[:1] == b"{" and b"\n" not in value for value in values):
         return None
-    if not numbers.go_up(wanted):
+    if not numbers.add_ascending(wanted):
         return None
-    head = f'{{"{action}":{{"_id":"{origin_of(batch)}'
+    head = f'{{"{action}":{{"_id":"{origin_prefix(batch)}'
     lines = [f'{head}{item}"}}}}\n'.encode() + value + b"\n" for item, value in zip(wanted, values, strict=True)]
     borders = np.array([0, *accumulate(map(len, lines))], np.int64)
     return Entries(batch, b"".join(lines), borders, np.array(wanted), documents, batch.raw_form(is_value=True))
 
 
 def _documents(rows: Any) -> Any:
-    """The rows as they came, for an index or for the dead letters."""
+    """The rows as documents, not yet checked."""
     column = document_column(rows.schema)
     return binary(json_objects(rows) if column is None else rows.column(column))
 
 
 def _looks_like_object(values: Any) -> Any:
-    """Whether the first byte of each is a brace; false for one that is empty."""
+    """Whether the first byte of each value is a brace; false for an empty value."""
     starts = np.frombuffer(values.buffers()[1], np.int32)[values.offset : values.offset + len(values) + 1]
     data = np.frombuffer(values.buffers()[2] or b"", np.uint8)
     if not len(data):
@@ -270,7 +275,7 @@ def _looks_like_object(values: Any) -> Any:
 
 
 def _beside(count: int, *pieces: Any) -> Any:
-    """Each row's pieces as one. A piece that is the same for all rows is not repeated in memory."""
+    """The pieces of each row joined. A piece that is the same for all rows is not repeated in memory."""
     made = beside(*(pa.scalar(piece, pa.binary()) if isinstance(piece, bytes) else piece for piece in pieces))
     return made if isinstance(made, pa.Array) else pa.repeat(made, count)
 
@@ -283,6 +288,6 @@ def _is_text(value: bytes) -> bool:
 
 
 def _object_of(name: str, text: bytes) -> bytes:
-    one = pa.RecordBatch.from_pydict({name: [text.decode()]})
-    made: bytes = json_objects(one)[0].as_py().encode()
-    return made
+    row = pa.RecordBatch.from_pydict({name: [text.decode()]})
+    document: bytes = json_objects(row)[0].as_py().encode()
+    return document

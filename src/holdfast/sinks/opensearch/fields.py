@@ -1,4 +1,4 @@
-"""Fields of records for templates: columns as they are, or members of the JSON text that a record is."""
+"""Fields of records for templates: columns, or members of the record's JSON text."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ import pyarrow.compute as pc
 from holdfast.formats._arrays import is_bytes
 
 VALUE = "value"
-MADE = "_document"
-"""The column in which Spark has put the document, made from all columns."""
+DOCUMENT = "_document"
+"""The column of the document that Spark has made from all columns."""
 
 
 def document_column(schema: Any) -> str | None:
-    """The column that is the document itself: one that Spark made, or a `value` of bytes, or of text if it is alone."""
-    if MADE in schema.names:
-        return MADE
+    """The column that is the document: one that Spark made, a `value` of bytes, or a `value` of text if it is alone."""
+    if DOCUMENT in schema.names:
+        return DOCUMENT
     if VALUE not in schema.names:
         return None
     kind = schema.field(VALUE).type
@@ -27,22 +27,22 @@ def document_column(schema: Any) -> str | None:
 
 
 class Fields:
-    """The fields of one portion of rows, each as texts; null where a record has none."""
+    """The fields of one portion of rows as text; null where a record has no such field."""
 
-    def __init__(self, rows: Any, own: dict[str, Any], documents: Any) -> None:
-        """`own` are ours, such as `_item`; `documents` are JSON texts, looked into for what is no column."""
+    def __init__(self, rows: Any, origin_fields: dict[str, Any], documents: Any) -> None:
+        """`origin_fields` are `_item` and `_key`; `documents` are JSON texts, for fields that are not columns."""
         self._rows = rows
-        self._own = own
+        self._origin_fields = origin_fields
         self._documents = documents
         self._parsed: list[Any] | None = None
 
     def __call__(self, name: str) -> Any:
-        if name in self._own:
-            return self._own[name]
+        if name in self._origin_fields:
+            return self._origin_fields[name]
         document = document_column(self._rows.schema)
-        if document in {None, MADE} or (name in self._rows.schema.names and name != document):
+        if document in {None, DOCUMENT} or (name in self._rows.schema.names and name != document):
             return _texts(_column(self._rows, name))
-        return pa.array([_told(_within(one, name)) for one in self._objects()], pa.string())
+        return pa.array([_text(_member(document, name)) for document in self._objects()], pa.string())
 
     def _objects(self) -> list[Any]:
         if self._parsed is None:
@@ -57,11 +57,11 @@ def _column(rows: Any, name: str) -> Any:
     if first not in rows.schema.names:
         return pa.nulls(rows.num_rows, pa.string())
     column = rows.column(first)
-    for one in inner:
+    for member in inner:
         kind = column.type
-        if not pa.types.is_struct(kind) or kind.get_field_index(one) < 0:
+        if not pa.types.is_struct(kind) or kind.get_field_index(member) < 0:
             return pa.nulls(rows.num_rows, pa.string())
-        column = pc.struct_field(column, one)
+        column = pc.struct_field(column, member)
     return column
 
 
@@ -74,11 +74,11 @@ def _texts(column: Any) -> Any:
     if types.is_timestamp(kind):
         return pc.strftime(column.cast(pa.timestamp("us", kind.tz and "UTC")), "%Y-%m-%dT%H:%M:%S")
     if types.is_binary(kind) or types.is_large_binary(kind):
-        return pa.array([None if one is None else one.decode("utf-8", "replace") for one in column.to_pylist()])
-    return pa.array([_told(one) for one in column.to_pylist()], pa.string())
+        return pa.array([None if data is None else data.decode("utf-8", "replace") for data in column.to_pylist()])
+    return pa.array([_text(value) for value in column.to_pylist()], pa.string())
 
 
-def _told(value: Any) -> str | None:
+def _text(value: Any) -> str | None:
     if value is None or isinstance(value, dict | list):
         return None
     if isinstance(value, bool):
@@ -86,12 +86,12 @@ def _told(value: Any) -> str | None:
     return str(value)
 
 
-def _within(found: Any, name: str) -> Any:
-    if isinstance(found, dict) and name in found:
-        return found[name]
-    for one in name.split("."):
-        found = found.get(one) if isinstance(found, dict) else None
-    return found
+def _member(document: Any, name: str) -> Any:
+    if isinstance(document, dict) and name in document:
+        return document[name]
+    for member in name.split("."):
+        document = document.get(member) if isinstance(document, dict) else None
+    return document
 
 
 def are_objects(texts: Any) -> list[bool]:
@@ -104,11 +104,11 @@ def _decoder() -> Any:
     try:
         import msgspec
     except ImportError:
-        return lambda text: json.loads(str(text, "utf-8"), parse_constant=_no_number)
+        return lambda text: json.loads(str(text, "utf-8"), parse_constant=_refuse_constant)
     return msgspec.json.Decoder().decode
 
 
-def _no_number(word: str) -> None:
+def _refuse_constant(word: str) -> None:
     raise ValueError(f"{word} is not JSON")
 
 
@@ -117,6 +117,6 @@ def _parsed_by(decode: Any) -> Any:
         try:
             return decode(text)
         except (ValueError, TypeError, RecursionError):
-            return None  # the index will say what is wrong with it
+            return None  # the index refuses it with a reason
 
     return parsed

@@ -1,4 +1,4 @@
-"""What is made in the cluster before the first document: an index template, mappings, a data stream."""
+"""What is created in the cluster before the first document: an index template, with mappings and data stream."""
 
 from __future__ import annotations
 
@@ -10,33 +10,36 @@ from typing import Any
 from urllib.parse import quote
 
 from holdfast.errors import Refused
-from holdfast.sinks.opensearch.access import Access, is_answer, short
+from holdfast.sinks.opensearch.access import Access, is_cluster_response, summary
 from holdfast.sinks.opensearch.templates import IndexName
 
 GC_DELETES = "index.gc_deletes"
-DELETES_KEPT = "1d"
-"""For so long new indexes remember a deleted version, against batches that are written again. It takes their memory."""
-MOST_NAMED = 5
+GC_DELETES_DEFAULT = "1d"
+"""How long new indexes remember deleted versions, for batches that are written again. It takes memory."""
+MAX_NAMED_INDEXES = 5
 
 
 @dataclass(frozen=True)
-class Setup:
-    """What indexes are to look like. Applying it again changes nothing."""
+class IndexSetup:
+    """The template of the sink's indexes, and checks of the cluster. Applying it again changes nothing."""
 
     access: Access
     index: IndexName
     template_name: str
     template: Mapping[str, Any] | None = None
-    """The body of an index template as the server knows it; ours are left out then."""
+    """The body of the user's index template; without it, one is made from `mappings` and `settings`."""
     mappings: Mapping[str, Any] = field(default_factory=dict)
     settings: Mapping[str, Any] = field(default_factory=dict)
     data_stream: bool = False
     pipeline: str | None = None
     keeps_deletes: bool = False
-    """Whether documents are deleted by version, which is as good as the index's memory of it."""
+    """Whether documents are deleted by version, so that indexes must remember deleted versions."""
 
     def apply(self) -> str:
-        """Blocks. Answers what was found, for people. Raises `SinkUnavailable` and `Refused`."""
+        """Check the cluster and put the template. Returns what was found, for people. Blocks.
+
+        Raises `SinkUnavailable` and `Refused`.
+        """
         client = self.access.connect()
         try:
             return self.access.call(lambda: self._applied(client))
@@ -47,12 +50,12 @@ class Setup:
         version = self._version(client)
         if self.pipeline is not None:
             self._check_pipeline(client, self.pipeline)
-        body = self.template or self._own_template()
+        body = self.template or self._made_template()
         if body is not None:
             path = f"/_index_template/{quote(self.template_name, safe='')}"
-            told = client.transport.perform_request("PUT", path, body=dict(body))
-            if not isinstance(told, dict) or not told.get("acknowledged"):
-                raise self.access.not_understood(told)
+            response = client.transport.perform_request("PUT", path, body=dict(body))
+            if not isinstance(response, dict) or not response.get("acknowledged"):
+                raise self.access.unexpected_response(response)
         found = f"{_kind(version)} at {', '.join(self.access.hosts)}"
         return f"{found}; {self._deletes(client)}" if self.keeps_deletes else found
 
@@ -60,24 +63,24 @@ class Setup:
         from opensearchpy.exceptions import TransportError
 
         try:
-            told = client.info()
+            info = client.info()
         except TransportError as error:
-            # Amazon's serverless collections do not say what they are.
-            if error.status_code in (404, 405) and (is_answer(error) or not error.error):
+            # Amazon's serverless collections do not return their version.
+            if error.status_code in (404, 405) and (is_cluster_response(error) or not error.error):
                 return None
             raise
-        if not isinstance(told, dict) or not isinstance(told.get("version"), dict):
-            raise self.access.not_understood(told)
-        return told["version"]
+        if not isinstance(info, dict) or not isinstance(info.get("version"), dict):
+            raise self.access.unexpected_response(info)
+        return info["version"]
 
-    def _own_template(self) -> dict[str, Any] | None:
+    def _made_template(self) -> dict[str, Any] | None:
         settings = self._settings()
         if not (self.mappings or settings or self.data_stream):
             return None
         made = {"settings": settings, "mappings": dict(self.mappings)}
         body: dict[str, Any] = {
             "index_patterns": list(self.index.patterns),
-            # Above those that somebody has for everything.
+            # Above the priority of catch-all templates.
             "priority": 200,
             "template": {name: given for name, given in made.items() if given},
         }
@@ -89,10 +92,10 @@ class Setup:
         names = {*given, *(f"index.{name}" for name in (nested if isinstance(nested, dict) else ()))}
         if not self.keeps_deletes or names & {"gc_deletes", GC_DELETES}:
             return given
-        return given | {GC_DELETES: DELETES_KEPT}
+        return given | {GC_DELETES: GC_DELETES_DEFAULT}
 
     def _deletes(self, client: Any) -> str:
-        """For people: how long the indexes that are there remember a deleted version."""
+        """How long the existing indexes remember a deleted version, for people."""
         from opensearchpy.exceptions import TransportError
 
         names = ",".join(self.index.patterns)
@@ -101,19 +104,21 @@ class Setup:
         try:
             found = client.transport.perform_request("GET", path, params=params)
         except TransportError as error:
-            if not isinstance(error.status_code, int) or error.status_code >= 500 or not is_answer(error):
+            if not isinstance(error.status_code, int) or error.status_code >= 500 or not is_cluster_response(error):
                 raise
-            return f"WARNING: how long a deleted version is remembered cannot be told: {short(error)}"
+            return f"WARNING: {GC_DELETES} of the indexes cannot be read: {summary(error)}"
         if not isinstance(found, dict):
-            raise self.access.not_understood(found)
-        kept = {name: _gc_deletes(told) for name, told in found.items()}
-        brief = sorted(f"{name} ({time})" for name, time in kept.items() if _seconds(time) < _seconds(DELETES_KEPT))
-        if not brief:
-            return f"a deleted version is remembered for at least {DELETES_KEPT}"
-        more = f" and {len(brief) - MOST_NAMED} more" if len(brief) > MOST_NAMED else ""
+            raise self.access.unexpected_response(found)
+        kept = {name: _gc_deletes(index) for name, index in found.items()}
+        short_lived = sorted(
+            f"{name} ({time})" for name, time in kept.items() if _seconds(time) < _seconds(GC_DELETES_DEFAULT)
+        )
+        if not short_lived:
+            return f"deleted versions are remembered for at least {GC_DELETES_DEFAULT}"
+        more = f" and {len(short_lived) - MAX_NAMED_INDEXES} more" if len(short_lived) > MAX_NAMED_INDEXES else ""
         return (
-            f"WARNING: an older version that is written after {GC_DELETES} of an index brings a deleted document back; "
-            f"it is short in {', '.join(brief[:MOST_NAMED])}{more}: set it to {DELETES_KEPT} there"
+            f"WARNING: an older version that is written after {GC_DELETES} restores a deleted document; the setting "
+            f"is short in {', '.join(short_lived[:MAX_NAMED_INDEXES])}{more}: set it to {GC_DELETES_DEFAULT}"
         )
 
     def _check_pipeline(self, client: Any, pipeline: str) -> None:
@@ -122,18 +127,18 @@ class Setup:
         try:
             client.transport.perform_request("GET", f"/_ingest/pipeline/{quote(pipeline, safe='')}")
         except NotFoundError as error:
-            if not is_answer(error):
+            if not is_cluster_response(error):
                 raise
-            raise Refused(f"{self.access.place} has no ingest pipeline {pipeline!r}") from None
+            raise Refused(f"{self.access.label} has no ingest pipeline {pipeline!r}") from None
 
 
-def _gc_deletes(told: Any) -> str:
-    settings = {**told.get("defaults", {}), **told.get("settings", {})} if isinstance(told, dict) else {}
+def _gc_deletes(index: Any) -> str:
+    settings = {**index.get("defaults", {}), **index.get("settings", {})} if isinstance(index, dict) else {}
     return str(settings.get(GC_DELETES, "60s"))
 
 
 def _seconds(time: str) -> float:
-    """A time as the server writes it; -1 is for ever."""
+    """Seconds of a time value of the server, such as `60s`; infinite for -1."""
     found = re.fullmatch(r"(-?[\d.]+)(nanos|micros|ms|s|m|h|d)?", time)
     if found is None:
         return 0.0

@@ -1,7 +1,7 @@
-"""The sink `opensearch` on the node: it checks and prepares the cluster; documents are written by the tasks.
+"""The sink `opensearch` on the node: it checks and prepares the cluster; tasks write the documents.
 
-Staging makes documents visible, so that publish has nothing to do but to publish the dead letters' files if there are
-any. That is exactly-once as far as ids are the records' own: what a batch writes twice is there once.
+Staging makes documents visible, so that only files of dead letters, if there are any, are left to be published. That is
+exactly-once as long as ids follow from records: a document that is written twice is there once.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ from holdfast.flow.sink import (
 from holdfast.leases.lease import Json, Lease
 from holdfast.observe.addresses import allowed, resolved
 from holdfast.sinks.opensearch.access import Access, AwsAccess, Tls
-from holdfast.sinks.opensearch.bulk_request import Target
+from holdfast.sinks.opensearch.bulk_request import BulkTarget
 from holdfast.sinks.opensearch.bulk_sender import LONGEST_PAUSE
-from holdfast.sinks.opensearch.config import WORDS, OpenSearchConfig
-from holdfast.sinks.opensearch.dead_letter_index import IndexLetters, LettersToIndex, letters_index
-from holdfast.sinks.opensearch.document_ids import check_apart
-from holdfast.sinks.opensearch.documents import Form
-from holdfast.sinks.opensearch.index_setup import Setup
-from holdfast.sinks.opensearch.outage_reports import TroubleListener
-from holdfast.sinks.opensearch.staging import OpenSearchStager, Pace
+from holdfast.sinks.opensearch.config import ID_KINDS, OpenSearchConfig
+from holdfast.sinks.opensearch.dead_letter_index import IndexLetters, LetterIndex, letters_index
+from holdfast.sinks.opensearch.document_ids import check_records_together
+from holdfast.sinks.opensearch.documents import EntryBuilder
+from holdfast.sinks.opensearch.index_setup import IndexSetup
+from holdfast.sinks.opensearch.outage_reports import OutageListener
+from holdfast.sinks.opensearch.staging import OpenSearchStager, SendLimits
 from holdfast.sinks.opensearch.templates import IndexName, Template, index_name_of
 
 SUMS = ("documents", "conflicts", "dead", "requests", "retried", "rejected", "size")
@@ -55,9 +55,9 @@ SUMS = ("documents", "conflicts", "dead", "requests", "retried", "rejected", "si
 class OpenSearchSink(
     Sink, StagesByBatch, KeepsStaged, VisibleWhenStaged, PublishesFiles, Restages, KeepsLetters, ReportsEvents
 ):
-    """Documents in a search index, and dead letters in a bucket or an index of their own."""
+    """Documents in a search index, and dead letters in a bucket or in an index of their own."""
 
-    def __init__(self, name: str, stager: OpenSearchStager, setup: Setup, bucket: Bucket | None = None) -> None:
+    def __init__(self, name: str, stager: OpenSearchStager, setup: IndexSetup, bucket: Bucket | None = None) -> None:
         """`bucket` is where dead letters go, if they go to files."""
         self.name = name
         self._stager = stager
@@ -65,9 +65,9 @@ class OpenSearchSink(
         self._bucket = bucket
         self._root = None if bucket is None else SinkRoot(bucket, name, self.progress, "root of the dead letters")
         self._pipeline = ""
-        self._heard: queue.SimpleQueue[Event] = queue.SimpleQueue()
+        self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self._listening = threading.Lock()
-        self._listener: TroubleListener | None = None
+        self._listener: OutageListener | None = None
 
     def open(self, pipeline: str, *, durable: bool) -> str:
         self._pipeline = pipeline
@@ -91,36 +91,36 @@ class OpenSearchSink(
 
     def _indexed_letters(self, pipeline: str) -> IndexLetters:
         letters = self._stager.letters
-        index = (letters.index if isinstance(letters, LettersToIndex) else None) or letters_index(pipeline)
+        index = (letters.index if isinstance(letters, LetterIndex) else None) or letters_index(pipeline)
         return IndexLetters(self._setup.access, index, pipeline, self.name)
 
     def stager(self) -> OpenSearchStager:
         return self._stager
 
     def stager_for(self, batches: Sequence[Batch]) -> OpenSearchStager:  # noqa: ARG002 - stages all batches alike
-        # Not before the first round: only then is there a Spark session that knows the node's address.
+        # Not before the first round: the Spark session, which has the node's address, is started after the sink.
         with self._listening, suppress(OSError):
-            self._listener = self._listener or TroubleListener()
-        return self._stager if self._listener is None else replace(self._stager, trouble=self._listener.address)
+            self._listener = self._listener or OutageListener()
+        return self._stager if self._listener is None else replace(self._stager, outages=self._listener.reporter)
 
     def receipt(self, parts: Sequence[Json]) -> Json:
-        check_apart([part["records"] for part in parts if part.get("records") is not None])
+        check_records_together([part["records"] for part in parts if part.get("records") is not None])
         sums = {name: sum(part[name] for part in parts) for name in SUMS}
         if parts:
             limit = min(part["limit"] for part in parts)
-            self._heard.put(DocumentsIndexed(self._pipeline, self.name, **sums, limit=limit))
+            self._events.put(DocumentsIndexed(self._pipeline, self.name, **sums, limit=limit))
         files = sorted((file for part in parts for file in part["files"]), key=lambda file: str(file["key"]))
         return {"documents": sums["documents"], "dead": sums["dead"], "files": files}
 
     def noticed(self) -> list[Event]:
-        heard: list[Event] = []
+        events: list[Event] = []
         with suppress(queue.Empty):
             while True:
-                heard.append(self._heard.get_nowait())
-        trouble = None if self._listener is None else self._listener.heard()
-        if trouble is not None:
-            heard.append(Unreachable("sink", trouble, LONGEST_PAUSE, self._pipeline))
-        return heard
+                events.append(self._events.get_nowait())
+        reason = None if self._listener is None else self._listener.last_reason()
+        if reason is not None:
+            events.append(Unreachable("sink", reason, LONGEST_PAUSE, self._pipeline))
+        return events
 
     def is_visible(self, receipt: Json) -> bool:
         return not receipt["files"]
@@ -141,7 +141,7 @@ class OpenSearchSink(
         return None
 
     def mend(self, publication: Publication, fresh: Json) -> Json:
-        """Documents were only written once more. Letters that are published already are never overwritten."""
+        """Documents were written again under the same ids. Letters that are published already are never overwritten."""
         return {**fresh, "token": publication.receipt["token"]}
 
     def discard_staged(self, publications: Sequence[Publication]) -> None:
@@ -154,33 +154,33 @@ class OpenSearchSink(
 
 
 def _check_addresses(hosts: Sequence[str]) -> None:
-    """Raise `Refused` for an address that gives away this host's credentials, and that no cluster can have."""
+    """Raise `Refused` for an address at which this host's credentials can be read, such as a metadata service."""
     for host in hosts:
         parts = urlsplit(host)
         try:
             found = resolved(parts.hostname or "", parts.port or 443)
         except socket.gaierror as error:
-            raise SinkUnavailable(f"{host} cannot be found: {error.strerror}") from error
+            raise SinkUnavailable(f"{host} cannot be resolved: {error.strerror}") from error
         for address in found:
             if not allowed(address, private=True):
-                raise Refused(f"{host} is at {address}, where no search cluster can be")
+                raise Refused(f"{host} resolves to {address}, which cannot be a search cluster")
 
 
 # --- settings become a sink ------------------------------------------------------------------------------------------
 
 
-def sink_of(name: str, config: OpenSearchConfig) -> OpenSearchSink:
+def build_sink(name: str, config: OpenSearchConfig) -> OpenSearchSink:
     """The sink of that name, not yet connected."""
-    access, letters = access_of(config), config.dead_letters
+    access, letters = cluster_access(config), config.dead_letters
     bucket = None if letters.file is None else bucket_of(letters.file, letters.s3)
-    target = Target(access, Template(config.index).constant, config.pipeline, config.version is not None)
-    kept = LettersToIndex(name, letters.index) if bucket is None else bucket
-    stager = OpenSearchStager(target, form_of(config), kept, _pace_of(config))
-    return OpenSearchSink(name, stager, _setup_of(name, config, access), bucket)
+    target = BulkTarget(access, Template(config.index).constant, config.pipeline, config.version is not None)
+    kept = LetterIndex(name, letters.index) if bucket is None else bucket
+    stager = OpenSearchStager(target, entry_builder(config), kept, _limits(config))
+    return OpenSearchSink(name, stager, _index_setup(name, config, access), bucket)
 
 
-def access_of(config: OpenSearchConfig) -> Access:
-    """How the cluster is reached. Raises `UsageError` for a file that cannot be read."""
+def cluster_access(config: OpenSearchConfig) -> Access:
+    """How to reach the cluster. Raises `UsageError` for a file that cannot be read."""
     tls, aws = config.tls, config.aws
     try:
         authority = None if tls.ca_file is None else Path(tls.ca_file).read_text()
@@ -201,13 +201,13 @@ def access_of(config: OpenSearchConfig) -> Access:
     )
 
 
-def form_of(config: OpenSearchConfig) -> Form:
-    """What a record becomes."""
+def entry_builder(config: OpenSearchConfig) -> EntryBuilder:
+    """How records become documents."""
     identity = config.document_id
-    return Form(
-        _index_of(config),
+    return EntryBuilder(
+        _index_name(config),
         Template(config.acts),
-        identity if identity in WORDS else Template(identity),
+        identity if identity in ID_KINDS else Template(identity),
         None if config.routing is None else Template(config.routing),
         None if config.version is None else Template(config.version),
         config.version_type,
@@ -215,23 +215,23 @@ def form_of(config: OpenSearchConfig) -> Form:
     )
 
 
-def _index_of(config: OpenSearchConfig) -> IndexName:
+def _index_name(config: OpenSearchConfig) -> IndexName:
     return IndexName(Template(config.index), config.allowed_indexes)
 
 
-def _pace_of(config: OpenSearchConfig) -> Pace:
-    return Pace(
+def _limits(config: OpenSearchConfig) -> SendLimits:
+    return SendLimits(
         config.max_bulk_bytes, config.max_bulk_documents, config.concurrency, config.slow_after, config.patience
     )
 
 
-def _setup_of(name: str, config: OpenSearchConfig, access: Access) -> Setup:
-    given = config.index_template
-    return Setup(
+def _index_setup(name: str, config: OpenSearchConfig, access: Access) -> IndexSetup:
+    template = config.index_template
+    return IndexSetup(
         access,
-        _index_of(config),
-        index_name_of(f"holdfast-{config.index}-{name}") if given is None else given.name,
-        None if given is None else given.body,
+        _index_name(config),
+        index_name_of(f"holdfast-{config.index}-{name}") if template is None else template.name,
+        None if template is None else template.body,
         config.mappings,
         config.settings,
         config.data_stream,

@@ -1,7 +1,7 @@
 """The sink in a task: rows become documents, which are visible as soon as the server has acknowledged them.
 
-A batch is finished when each of its documents is acknowledged or a dead letter. One that is written twice is there
-once, because ids are the records' own.
+A batch is finished when each of its documents is acknowledged or has become a dead letter. A document that is written
+twice is there once, because its id follows from the record.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from holdfast.flow.fault import Fault
 from holdfast.flow.staging import StagedBatch, Stager, Staging
 from holdfast.leases.lease import Json
 from holdfast.sinks.opensearch.bulk_body import OpenBody
-from holdfast.sinks.opensearch.bulk_request import Poster, Target
-from holdfast.sinks.opensearch.bulk_sender import Sender
-from holdfast.sinks.opensearch.concurrency import AdaptiveLimit
-from holdfast.sinks.opensearch.dead_letter_index import LettersToIndex
-from holdfast.sinks.opensearch.document_ids import Numbers
-from holdfast.sinks.opensearch.documents import ORIGIN, Form
-from holdfast.sinks.opensearch.fields import MADE, VALUE
-from holdfast.sinks.opensearch.outage_reports import TroubleAddress
+from holdfast.sinks.opensearch.bulk_request import BulkClient, BulkTarget
+from holdfast.sinks.opensearch.bulk_sender import BulkSender
+from holdfast.sinks.opensearch.concurrency import AdaptiveConcurrency
+from holdfast.sinks.opensearch.dead_letter_index import LetterIndex
+from holdfast.sinks.opensearch.document_ids import RecordNumbers
+from holdfast.sinks.opensearch.documents import ORIGIN, EntryBuilder
+from holdfast.sinks.opensearch.fields import DOCUMENT, VALUE
+from holdfast.sinks.opensearch.outage_reports import OutageReporter
 
 MAX_WAITING_LETTERS = 8 << 20
 """Bytes of a batch's dead letters that may wait in memory. Refusals come late and in any order: the more of them are
@@ -35,8 +35,8 @@ sorted at a time, the fewer files they become."""
 
 
 @dataclass(frozen=True)
-class Pace:
-    """How fast one task sends, and how long it waits."""
+class SendLimits:
+    """Sizes and number of a task's requests, and how long it waits."""
 
     max_bytes: int = 10_000_000
     max_count: int = 5000
@@ -47,29 +47,29 @@ class Pace:
 
 @dataclass(frozen=True)
 class OpenSearchStager(Stager):
-    target: Target
-    form: Form
-    letters: Bucket | LettersToIndex
+    target: BulkTarget
+    entries: EntryBuilder
+    letters: Bucket | LetterIndex
     """Where dead letters go: to files in a bucket, or to an index."""
-    pace: Pace = field(default_factory=Pace)
-    trouble: TroubleAddress | None = None
-    """Where the node listens while a task waits for the cluster."""
+    limits: SendLimits = field(default_factory=SendLimits)
+    outages: OutageReporter | None = None
+    """Tells the node that a task waits for the cluster."""
 
     def columns(self, fields: Any) -> Mapping[str, Any]:
-        """The document, and the columns that templates name."""
+        """The document, and the columns that templates use."""
         from pyspark.sql import functions as sql
 
         if _has_documents(fields):
-            return {VALUE: None, **self._named(fields)}
+            return {VALUE: None, **self._template_columns(fields)}
         whole = sql.struct(*(sql.col(f"`{name.replace('`', '``')}`") for name in fields.names))
-        return {MADE: sql.to_json(whole), **self._named(fields)}
+        return {DOCUMENT: sql.to_json(whole), **self._template_columns(fields)}
 
     def plain_columns(self, fields: Any) -> Mapping[str, Any] | None:
         return self.columns(fields) if _has_documents(fields) else dict.fromkeys(fields.names)
 
-    def _named(self, fields: Any) -> dict[str, None]:
-        named = self.form.names | {name.split(".")[0] for name in self.form.names}
-        return dict.fromkeys(name for name in fields.names if name in named)
+    def _template_columns(self, fields: Any) -> dict[str, None]:
+        used = self.entries.names | {name.split(".")[0] for name in self.entries.names}
+        return dict.fromkeys(name for name in fields.names if name in used)
 
     def begin(self) -> OpenSearchStaging:
         return OpenSearchStaging(self)
@@ -83,24 +83,28 @@ def _has_documents(fields: Any) -> bool:
 
 
 class OpenSearchStaging(Staging):
-    """One attempt of one task. Requests are under way on threads of its own."""
+    """One attempt of one task. Requests are sent on threads of their own."""
 
     def __init__(self, stager: OpenSearchStager) -> None:
-        pace = stager.pace
-        self._form = stager.form
-        self._open = OpenBody(pace.max_bytes, pace.max_count)
-        self._limit = AdaptiveLimit(pace.concurrency, pace.slow_after)
-        poster = Poster(stager.target, pace.concurrency)
-        tell = (lambda _reason: None) if stager.trouble is None else stager.trouble.tell
-        self._sender = Sender(poster, self._limit, pace.concurrency, pace.patience, tell)
+        limits = stager.limits
+        self._entries = stager.entries
+        self._open = OpenBody(limits.max_bytes, limits.max_count)
+        self._concurrency = AdaptiveConcurrency(limits.concurrency, limits.slow_after)
+        self._sender = BulkSender(
+            BulkClient(stager.target, limits.concurrency),
+            self._concurrency,
+            threads=limits.concurrency,
+            patience=limits.patience,
+            report_outage=(lambda _reason: None) if stager.outages is None else stager.outages.report,
+        )
         self._letters = _letter_staging(stager.letters, self._sender)
-        self._numbers: defaultdict[str, Numbers] = defaultdict(Numbers)
+        self._numbers: defaultdict[str, RecordNumbers] = defaultdict(RecordNumbers)
         self._refused: defaultdict[str, int] = defaultdict(int)
 
-    def write(self, batch: StagedBatch, items: Any, rows: Any, place: str = "") -> int:  # noqa: ARG002 - no places
+    def write(self, batch: StagedBatch, items: Any, rows: Any, output_folder: str = "") -> int:  # noqa: ARG002 - no folders
         self._sender.check(batch.id)
         unfit = 0
-        for entries, faults in self._form.entries(batch, self._numbers[batch.id], items, rows):
+        for entries, faults in self._entries.entries(batch, self._numbers[batch.id], items, rows):
             for body in self._open.add(entries):
                 self._sender.send(body)
             if faults:
@@ -121,14 +125,14 @@ class OpenSearchStaging(Staging):
         self._sender.wait(batch.id)
         if self._bury_refused(batch):
             self._sender.wait(batch.id)
-        told = {"files": self._letters.finish(batch), "dead": self._refused[batch.id]}
+        part = {"files": self._letters.finish(batch), "dead": self._refused[batch.id]}
         self._sender.forget(batch.id)
-        return {**told, **records, **vars(self._sender.tally()), "limit": round(self._limit.now, 2)}
+        return {**part, **records, **vars(self._sender.tally()), "limit": round(self._concurrency.limit, 2)}
 
     def _records(self, batch: StagedBatch) -> Json:
-        """For the receipt, where ids are made from them and processors may have moved rows to other tasks."""
-        numbers = self._numbers.pop(batch.id, Numbers())
-        if self._form.document_id != ORIGIN:
+        """The records of this task, for the receipt: needed for ids by origin if processors may have moved rows."""
+        numbers = self._numbers.pop(batch.id, RecordNumbers())
+        if self._entries.document_id != ORIGIN:
             return {}
         numbers.check()
         return {"records": numbers.packed()} if batch.changed else {}
@@ -155,7 +159,7 @@ class OpenSearchStaging(Staging):
         return bool(refused)
 
 
-def _letter_staging(letters: Bucket | LettersToIndex, sender: Sender) -> LetterStaging:
-    if isinstance(letters, LettersToIndex):
+def _letter_staging(letters: Bucket | LetterIndex, sender: BulkSender) -> LetterStaging:
+    if isinstance(letters, LetterIndex):
         return letters.begin(sender.send)
     return LetterFiles(StagingAttempt(letters), MAX_WAITING_LETTERS)

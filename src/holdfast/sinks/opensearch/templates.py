@@ -1,7 +1,7 @@
 """Texts made from a record's fields: `logs-{tenant}-{@timestamp:%Y.%m.%d}`, and the names of indexes among them.
 
-`{name}` is a field, with dots for fields within fields; `{name:%Y.%m.%d}` is a field that holds a time, in UTC. A time
-is the record's own and never the clock's: a batch that is written twice must give the same text twice.
+`{name}` is a field, with dots for nested fields; `{name:%Y.%m.%d}` is a field that holds a time, in UTC. The clock is
+never used: a batch that is written twice must give the same texts.
 """
 
 from __future__ import annotations
@@ -15,14 +15,12 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-OWN = ("_item", "_key")
-"""What a template may name beside the record's fields: its number in its partition, and the partition's key."""
-
-
+ORIGIN_FIELDS = ("_item", "_key")
+"""What a template may use beside the record's fields: its item, and the key of its partition."""
 MAX_INDEX_NAME = 255
 _INDEX_NAME = re.compile(r"[a-z0-9][a-z0-9._-]*")
 _INDEX_PATTERN = re.compile(r"[a-z0-9][a-z0-9._*-]*")
-_NO_TEMPLATE = "{!r} is no template: write {{field}} or {{field:%Y.%m.%d}}, and {{{{ for a brace"
+_NOT_A_TEMPLATE = "{!r} is not a template: write {{field}} or {{field:%Y.%m.%d}}, and {{{{ for a brace"
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +31,7 @@ class Field:
 
 @dataclass(frozen=True)
 class Template:
-    """Picklable. Raises `ValueError` for what is no template."""
+    """A text with fields. Picklable. Raises `ValueError` for a text that is not a template."""
 
     text: str
 
@@ -46,7 +44,7 @@ class Template:
 
     @property
     def names(self) -> frozenset[str]:
-        """The fields that are needed."""
+        """The fields that the template uses."""
         return frozenset(part.name for part in self.parts if isinstance(part, Field))
 
     @property
@@ -55,14 +53,14 @@ class Template:
         return None if self.names else "".join(map(str, self.parts))
 
     @property
-    def beginning(self) -> str:
-        """What every text begins with."""
+    def prefix(self) -> str:
+        """The beginning of every text, up to the first field."""
         return self.parts[0] if self.parts and isinstance(self.parts[0], str) else ""
 
     def texts(self, field: Callable[[str], Any], rows: int) -> Any:
-        """The text of each record as an Arrow array; null where a field is missing or is no time.
+        """The text of each record as an Arrow array; null where a field is missing or is not a time.
 
-        `field` gives a field of all records as texts.
+        `field` returns a field of all records as text.
         """
         import pyarrow as pa
         import pyarrow.compute as pc
@@ -82,7 +80,7 @@ def _parts(text: str) -> tuple[str | Field, ...]:
         if name is None:
             continue
         if not name or conversion or "{" in (time_format or ""):
-            raise ValueError(_NO_TEMPLATE.format(text))
+            raise ValueError(_NOT_A_TEMPLATE.format(text))
         found.append(Field(name, time_format or ""))
     return tuple(found)
 
@@ -91,7 +89,7 @@ def _parsed(text: str) -> list[tuple[str, str | None, str | None, str | None]]:
     try:
         return list(string.Formatter().parse(text))
     except ValueError:
-        raise ValueError(_NO_TEMPLATE.format(text)) from None
+        raise ValueError(_NOT_A_TEMPLATE.format(text)) from None
 
 
 def _piece(part: Field, texts: Any) -> Any:
@@ -100,12 +98,12 @@ def _piece(part: Field, texts: Any) -> Any:
     encoded = texts.dictionary_encode()
     import pyarrow as pa
 
-    named = [named_time(text, part.time_format) for text in encoded.dictionary.to_pylist()]
-    return pa.array(named, pa.string()).take(encoded.indices)
+    times = [formatted_time(text, part.time_format) for text in encoded.dictionary.to_pylist()]
+    return pa.array(times, pa.string()).take(encoded.indices)
 
 
-def named_time(text: str, time_format: str) -> str | None:
-    """The time that a text tells, in that format; None if it is none. Numbers are seconds or milliseconds."""
+def formatted_time(text: str, time_format: str) -> str | None:
+    """The time that a text holds, in that format; None if it is not a time. Numbers are seconds or milliseconds."""
     try:
         return _time(text).strftime(time_format)
     except (ValueError, OverflowError, OSError):
@@ -116,7 +114,7 @@ def _time(text: str) -> dt.datetime:
     plain = text.strip()
     if plain.lstrip("-").replace(".", "", 1).isdigit():
         number = float(plain)
-        # Seconds reach this number in the year 5138, and milliseconds did in 1973.
+        # As seconds this is in the year 5138, as milliseconds in 1973.
         return dt.datetime.fromtimestamp(number / 1000 if abs(number) > 1e11 else number, dt.UTC)
     moment = dt.datetime.fromisoformat(plain)
     return moment.replace(tzinfo=dt.UTC) if moment.tzinfo is None else moment.astimezone(dt.UTC)
@@ -126,33 +124,33 @@ def _time(text: str) -> dt.datetime:
 
 
 def is_index_name(name: str) -> bool:
-    """Whether an index may have that name. Names that begin with a dot are the server's own."""
+    """Whether an index may have that name. Names that begin with a dot are reserved for the server."""
     return bool(_INDEX_NAME.fullmatch(name)) and len(name) <= MAX_INDEX_NAME
 
 
 def index_name_of(text: str) -> str:
-    """The text as the name of an index."""
+    """An index name made from the text."""
     name = re.sub(r"[^a-z0-9._-]+", "-", text.lower()).lstrip("._-+")
     return name[:MAX_INDEX_NAME] or "holdfast"
 
 
 @dataclass(frozen=True)
 class IndexName:
-    """The template of a name. Raises `ValueError` where records could name any index whatever. Picklable."""
+    """The template of an index name. Picklable. Raises `ValueError` if records could name any index."""
 
     template: Template
     allowed: tuple[str, ...] = ()
-    """Patterns with `*`. Without any, names must begin as the template does."""
+    """Patterns with `*`. Without them, names must begin with the prefix of the template."""
 
     def __post_init__(self) -> None:
         for pattern in self.allowed:
             if not _INDEX_PATTERN.fullmatch(pattern):
-                raise ValueError(f"{pattern!r} is no pattern of index names: lower case, with * for anything")
+                raise ValueError(f"{pattern!r} is not a pattern of index names: lower case, with * for any characters")
         name = self.template.constant
         if name is not None and not is_index_name(name):
-            raise ValueError(f"{name!r} is no index name: lower case letters, digits, '.', '_' and '-'")
-        if name is None and not self.allowed and not is_index_name(self.template.beginning):
-            raise ValueError("begins with a field, so that records could name any index; give allowed_indexes")
+            raise ValueError(f"{name!r} is not an index name: lower case letters, digits, '.', '_' and '-'")
+        if name is None and not self.allowed and not is_index_name(self.template.prefix):
+            raise ValueError("begins with a field, so that records could name any index; set allowed_indexes")
 
     @property
     def constant(self) -> str | None:
@@ -160,10 +158,10 @@ class IndexName:
 
     @property
     def patterns(self) -> tuple[str, ...]:
-        """Patterns of all indexes that may be written to."""
+        """Patterns of all indexes that may be written."""
         if self.constant is not None:
             return (self.constant,)
-        return self.allowed or (f"{self.template.beginning}*",)
+        return self.allowed or (f"{self.template.prefix}*",)
 
     def allows(self, name: str) -> bool:
         """Whether a record may name this index."""

@@ -19,7 +19,7 @@ from holdfast.config import Secret
 from holdfast.errors import Refused, SinkUnavailable
 from holdfast.sinks.opensearch.access import Access, AwsAccess, Tls
 from holdfast.sinks.opensearch.dead_letter_index import IndexLetters
-from holdfast.sinks.opensearch.index_setup import Setup
+from holdfast.sinks.opensearch.index_setup import IndexSetup
 from holdfast.sinks.opensearch.templates import IndexName, Template
 from tests.unit.sinks.opensearch.door import Doors
 
@@ -82,16 +82,16 @@ def test_a_cluster_need_not_say_what_it_is(doors: Doors, status: int, found: str
     door = doors()
     door.status = status
     door.body = b'{"version":{"number":"8.0.0"}}' if status == 200 else b"{}"
-    setup = Setup(Access((door.url,)), IndexName(Template("orders")), "unused")
+    setup = IndexSetup(Access((door.url,)), IndexName(Template("orders")), "unused")
     assert setup.apply() == f"{found} at {door.url}"
 
 
 @pytest.mark.parametrize(
     ("status", "kind", "words"),
     [
-        (401, Refused, "does not let us in"),
-        (403, Refused, "does not let us in"),
-        (503, SinkUnavailable, "cannot do it now"),
+        (401, Refused, "denies access"),
+        (403, Refused, "denies access"),
+        (503, SinkUnavailable, "cannot serve the request now"),
         (400, Refused, "refuses"),
     ],
 )
@@ -128,15 +128,15 @@ def test_at_start_what_is_not_an_answer_of_a_search_cluster_means_unavailable(
 ) -> None:
     door = doors()
     door.status, door.body, door.content_type = status, body, content_type
-    setup = Setup(Access((door.url,)), IndexName(Template("orders")), "unused", mappings={"dynamic": False})
-    with pytest.raises(SinkUnavailable, match="not an answer of a search cluster"):
+    setup = IndexSetup(Access((door.url,)), IndexName(Template("orders")), "unused", mappings={"dynamic": False})
+    with pytest.raises(SinkUnavailable, match="not a response of a search cluster"):
         setup.apply()
 
 
 def test_a_cluster_that_does_not_know_us_says_so_in_plain_text(doors: Doors) -> None:
     door = doors()
     door.status, door.body, door.content_type = 401, b"Unauthorized", "text/plain"
-    with pytest.raises(Refused, match="does not let us in: 401 Unauthorized"):
+    with pytest.raises(Refused, match="denies access: 401 Unauthorized"):
         knock(Access((door.url,)))
 
 
@@ -153,10 +153,10 @@ def test_a_cluster_that_is_blocked_or_full_at_start_is_waited_for(
     door = doors()
     door.status = status
     door.body = json.dumps({"error": {"type": kind, "reason": reason}, "status": status}).encode()
-    with pytest.raises(SinkUnavailable, match="cannot do it now"):
+    with pytest.raises(SinkUnavailable, match="cannot serve the request now"):
         knock(Access((door.url,)))
     letters = IndexLetters(Access((door.url,)), "letters", "orders", "search")
-    with pytest.raises(SinkUnavailable, match="cannot do it now"):
+    with pytest.raises(SinkUnavailable, match="cannot serve the request now"):
         letters.prepare()
 
 
@@ -168,5 +168,5 @@ def test_who_may_not_look_at_settings_hears_that_nothing_can_be_told_of_deletes(
         "/_index_template/orders": (200, b'{"acknowledged":true}'),
         "/orders/_settings/index.gc_deletes": (403, json.dumps(denied).encode()),
     }
-    setup = Setup(Access((door.url,)), IndexName(Template("orders")), "orders", keeps_deletes=True)
-    assert "cannot be told: 403 security_exception: no permissions" in setup.apply()
+    setup = IndexSetup(Access((door.url,)), IndexName(Template("orders")), "orders", keeps_deletes=True)
+    assert "cannot be read: 403 security_exception: no permissions" in setup.apply()

@@ -14,10 +14,17 @@ from holdfast.flow.batch import Name
 from holdfast.flow.staging import StagedBatch
 from holdfast.sinks.opensearch.access import Access
 from holdfast.sinks.opensearch.bulk_body import Body
-from holdfast.sinks.opensearch.bulk_request import Answer, Away, Busy, Poster, Target, TooMuch
+from holdfast.sinks.opensearch.bulk_request import (
+    BulkClient,
+    BulkOutcome,
+    BulkTarget,
+    Busy,
+    ClusterAway,
+    RequestRefused,
+)
 from holdfast.sinks.opensearch.bulk_response import Verdicts
-from holdfast.sinks.opensearch.document_ids import Numbers
-from holdfast.sinks.opensearch.documents import Form
+from holdfast.sinks.opensearch.document_ids import RecordNumbers
+from holdfast.sinks.opensearch.documents import EntryBuilder
 from holdfast.sinks.opensearch.templates import IndexName, Template
 from tests.unit.sinks.opensearch.door import Door, Doors
 
@@ -25,12 +32,12 @@ BATCH = StagedBatch("b1", "orders", "in|a", Name("in", "a"), 3, 1)
 PAGE = b"<html><title>Log in</title></html>"
 
 
-def posted(door: Door, rows: int = 2) -> Answer:
+def posted(door: Door, rows: int = 2) -> BulkOutcome:
     values = pa.RecordBatch.from_pydict({"value": ["{}"] * rows})
-    ((entries, _),) = Form(IndexName(Template("orders"))).entries(
-        BATCH, Numbers(), pa.array(range(rows), pa.int64()), values
+    ((entries, _),) = EntryBuilder(IndexName(Template("orders"))).entries(
+        BATCH, RecordNumbers(), pa.array(range(rows), pa.int64()), values
     )
-    poster = Poster(Target(Access((door.url,)), "orders"), 1)
+    poster = BulkClient(BulkTarget(Access((door.url,)), "orders"), 1)
     try:
         return poster.post(Body([entries]))
     finally:
@@ -65,8 +72,8 @@ def test_what_is_not_an_answer_to_the_request_means_unavailable(
     door = doors()
     door.status, door.body, door.content_type = status, body, content_type
     answer = posted(door)
-    assert isinstance(answer, Away)
-    assert "not an answer of a search cluster" in answer.reason
+    assert isinstance(answer, ClusterAway)
+    assert "not a response of a search cluster" in answer.reason
 
 
 def test_an_answer_about_every_document_is_one(doors: Doors) -> None:
@@ -82,15 +89,15 @@ def refusal(kind: str, reason: str) -> bytes:
 def test_a_request_that_the_cluster_itself_refuses_is_cut(doors: Doors) -> None:
     door = doors()
     door.status, door.body = 400, refusal("illegal_argument_exception", "Malformed action/metadata line [1]")
-    assert isinstance(posted(door), TooMuch)
+    assert isinstance(posted(door), RequestRefused)
     door.body = refusal("validation_exception", "this cluster currently has [10]/[10] maximum shards open")
-    assert isinstance(posted(door), Away)
+    assert isinstance(posted(door), ClusterAway)
 
 
 @pytest.mark.parametrize("body", [b"", PAGE])
 def test_whoever_says_that_a_request_is_too_large_is_believed(doors: Doors, body: bytes) -> None:
     door = doors()
     door.status, door.body, door.content_type = 413, body, "text/html"
-    assert isinstance(posted(door), TooMuch)
+    assert isinstance(posted(door), RequestRefused)
     door.status = 429
     assert isinstance(posted(door), Busy)

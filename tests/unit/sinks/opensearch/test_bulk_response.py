@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.sinks.opensearch.bulk_response import Verdicts, verdicts
+from holdfast.sinks.opensearch.bulk_response import Verdicts, parse_response
 
 
 def answer(*outcomes: tuple[str, int, str | None]) -> str:
@@ -19,14 +19,14 @@ def answer(*outcomes: tuple[str, int, str | None]) -> str:
 
 
 def told(*outcomes: tuple[str, int, str | None], conflict_is_done: bool = False) -> Verdicts:
-    return verdicts(answer(*outcomes), sent=len(outcomes), conflict_is_done=conflict_is_done)
+    return parse_response(answer(*outcomes), sent=len(outcomes), conflict_is_done=conflict_is_done)
 
 
 def test_an_answer_without_errors_is_not_looked_into_if_it_tells_of_every_document() -> None:
     text = '{"took":3,"errors":false,"items":[{"index":{"status":201}},nonsense "status":'
-    assert verdicts(text, sent=2, conflict_is_done=False) == Verdicts()
+    assert parse_response(text, sent=2, conflict_is_done=False) == Verdicts()
     spaced = '{"errors": false, "items": [{"index": {"status" : 201}}, {"delete": {"status" : 404}}]}'
-    assert verdicts(spaced, sent=2, conflict_is_done=False) == Verdicts()
+    assert parse_response(spaced, sent=2, conflict_is_done=False) == Verdicts()
 
 
 @pytest.mark.parametrize(
@@ -43,14 +43,14 @@ def test_an_answer_without_errors_is_not_looked_into_if_it_tells_of_every_docume
     ],
 )
 def test_what_is_no_answer_about_every_document_is_an_error(text: str) -> None:
-    with pytest.raises(ValueError, match="not an answer of a search cluster"):
-        verdicts(text, sent=2, conflict_is_done=False)
+    with pytest.raises(ValueError, match="not a response of a search cluster"):
+        parse_response(text, sent=2, conflict_is_done=False)
 
 
 def test_a_document_to_blame_is_refused_with_the_reason() -> None:
     found = told(("index", 201, None), ("index", 400, "mapper_parsing_exception"))
     assert found.refused == [(1, "400 mapper_parsing_exception: why")]
-    assert not found.again
+    assert not found.retry
 
 
 @pytest.mark.parametrize(
@@ -71,14 +71,14 @@ def test_a_document_to_blame_is_refused_with_the_reason() -> None:
 )
 def test_errors_of_the_cluster_are_waited_for(status: int, kind: str) -> None:
     found = told(("index", status, kind))
-    assert (found.again, found.refused, found.busy) == ([0], [], int(status == 429))
+    assert (found.retry, found.refused, found.busy) == ([0], [], int(status == 429))
     assert kind in found.reason
 
 
 def test_a_pipeline_that_is_missing_is_not_the_documents_fault() -> None:
     missing = {"type": "illegal_argument_exception", "reason": "pipeline with id [a] does not exist"}
     text = json.dumps({"errors": True, "items": [{"index": {"status": 400, "error": missing}}]})
-    assert verdicts(text, sent=1, conflict_is_done=False).again == [0]
+    assert parse_response(text, sent=1, conflict_is_done=False).retry == [0]
 
 
 @pytest.mark.parametrize("kind", ["", "normal "])
@@ -87,13 +87,13 @@ def test_a_cluster_without_room_for_another_index_is_not_the_documents_fault(kin
     full = {"type": "validation_exception", "reason": reason}
     for error in (full, {"type": "exception", "reason": "wrapped", "caused_by": full}):
         text = json.dumps({"errors": True, "items": [{"index": {"status": 400, "error": error}}]})
-        assert verdicts(text, sent=1, conflict_is_done=False).again == [0]
+        assert parse_response(text, sent=1, conflict_is_done=False).retry == [0]
 
 
 def test_a_document_is_to_blame_whatever_caused_its_refusal() -> None:
     error = {"type": "mapper_parsing_exception", "reason": "maximum shards open", "caused_by": {"type": "x"}}
     text = json.dumps({"errors": True, "items": [{"index": {"status": 400, "error": error}}]})
-    assert [place for place, _ in verdicts(text, sent=1, conflict_is_done=False).refused] == [0]
+    assert [place for place, _ in parse_response(text, sent=1, conflict_is_done=False).refused] == [0]
 
 
 def test_conflicts_are_done_where_a_version_or_a_creation_says_so_and_else_tried_again() -> None:
@@ -101,8 +101,8 @@ def test_conflicts_are_done_where_a_version_or_a_creation_says_so_and_else_tried
     assert told(("create", 409, conflict)).conflicts == [0]
     assert told(("index", 409, conflict), conflict_is_done=True).conflicts == [0]
     assert told(("delete", 409, conflict), conflict_is_done=True).conflicts == [0]
-    assert told(("update", 409, conflict)).again == [0]
-    assert told(("update", 409, conflict), conflict_is_done=True).again == [0]
+    assert told(("update", 409, conflict)).retry == [0]
+    assert told(("update", 409, conflict), conflict_is_done=True).retry == [0]
 
 
 def test_deleting_what_is_not_there_is_done_and_updating_it_is_refused() -> None:

@@ -14,17 +14,17 @@ from holdfast.flow.batch import Name
 from holdfast.flow.staging import StagedBatch
 from holdfast.sinks.opensearch import bulk_sender as sending
 from holdfast.sinks.opensearch.bulk_body import Body, Entries
-from holdfast.sinks.opensearch.bulk_request import Answer, Away, Busy, TooMuch
+from holdfast.sinks.opensearch.bulk_request import BulkOutcome, Busy, ClusterAway, RequestRefused
 from holdfast.sinks.opensearch.bulk_response import Verdicts
-from holdfast.sinks.opensearch.bulk_sender import Sender
-from holdfast.sinks.opensearch.concurrency import AdaptiveLimit
-from holdfast.sinks.opensearch.document_ids import Numbers
-from holdfast.sinks.opensearch.documents import Form
+from holdfast.sinks.opensearch.bulk_sender import BulkSender
+from holdfast.sinks.opensearch.concurrency import AdaptiveConcurrency
+from holdfast.sinks.opensearch.document_ids import RecordNumbers
+from holdfast.sinks.opensearch.documents import EntryBuilder
 from holdfast.sinks.opensearch.templates import IndexName, Template
 
 BATCH = StagedBatch("b1", "orders", "in|a", Name("in", "a"), 3, 1)
 OTHER = StagedBatch("b2", "orders", "in|b", Name("in", "b"), 3, 1)
-FORM = Form(IndexName(Template("orders")))
+FORM = EntryBuilder(IndexName(Template("orders")))
 
 
 @pytest.fixture(autouse=True)
@@ -36,12 +36,12 @@ def no_long_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
 class Server:
     """Answers as it is told, request by request; then takes everything."""
 
-    def __init__(self, *answers: Answer | Callable[[Body], Answer]) -> None:
+    def __init__(self, *answers: BulkOutcome | Callable[[Body], BulkOutcome]) -> None:
         self._answers = list(answers)
         self.taken: list[list[int]] = []
         self._lock = threading.Lock()
 
-    def post(self, body: Body) -> Answer:
+    def post(self, body: Body) -> BulkOutcome:
         with self._lock:
             self.taken.append([int(item) for part in body.parts for item in part.items])
             answer = self._answers.pop(0) if self._answers else Verdicts()
@@ -53,16 +53,18 @@ class Server:
 
 def entries(*items: int, batch: StagedBatch = BATCH) -> Entries:
     rows = pa.RecordBatch.from_pydict({"value": [f'{{"item":{item}}}' for item in items]})
-    ((made, _),) = FORM.entries(batch, Numbers(), pa.array(items, pa.int64()), rows)
+    ((made, _),) = FORM.entries(batch, RecordNumbers(), pa.array(items, pa.int64()), rows)
     return made
 
 
 @pytest.fixture
-def senders() -> Iterator[Callable[..., Sender]]:
-    made: list[Sender] = []
+def senders() -> Iterator[Callable[..., BulkSender]]:
+    made: list[BulkSender] = []
 
-    def build(server: Any, patience: float = 60.0, tell: Callable[[str], None] = lambda _: None) -> Sender:
-        made.append(Sender(server, AdaptiveLimit(2, slow_after=60), 2, patience, tell))
+    def build(server: Any, patience: float = 60.0, tell: Callable[[str], None] = lambda _: None) -> BulkSender:
+        made.append(
+            BulkSender(server, AdaptiveConcurrency(2, slow_after=60), threads=2, patience=patience, report_outage=tell)
+        )
         return made[-1]
 
     yield build
@@ -70,11 +72,11 @@ def senders() -> Iterator[Callable[..., Sender]]:
         one.close()
 
 
-Build = Callable[..., Sender]
+Build = Callable[..., BulkSender]
 
 
 def test_only_what_failed_is_sent_again(senders: Build) -> None:
-    server = Server(Verdicts(again=[1, 3], reason="busy", busy=2))
+    server = Server(Verdicts(retry=[1, 3], reason="busy", busy=2))
     sender = senders(server)
     sender.send(Body([entries(10, 11), entries(20, 21, batch=OTHER)]))
     sender.wait("b1")
@@ -97,9 +99,9 @@ def test_what_is_refused_is_told_to_its_own_batch_with_the_document(senders: Bui
 
 
 def test_a_request_that_is_refused_as_a_whole_is_halved_down_to_the_culprit(senders: Build) -> None:
-    def picky(body: Body) -> Answer:
+    def picky(body: Body) -> BulkOutcome:
         items = [int(item) for part in body.parts for item in part.items]
-        return TooMuch("413 too large") if 5 in items else Verdicts()
+        return RequestRefused("413 too large") if 5 in items else Verdicts()
 
     server = Server(*[picky] * 20)
     sender = senders(server)
@@ -129,10 +131,10 @@ def test_a_document_over_which_the_server_fails_again_and_again_is_refused(sende
 
 
 def test_tries_of_a_document_count_only_answers_about_itself(senders: Build) -> None:
-    def broken(_body: Body) -> Answer:
+    def broken(_body: Body) -> BulkOutcome:
         return Verdicts(broken=[(0, "500 oops")])
 
-    before: list[Answer] = [Away("503"), Busy("429"), Verdicts(again=[0, 1], reason="429", busy=2)]
+    before: list[BulkOutcome] = [ClusterAway("503"), Busy("429"), Verdicts(retry=[0, 1], reason="429", busy=2)]
     server = Server(*before * sending.BROKEN_TRIES, broken)
     sender = senders(server)
     sender.send(Body([entries(1, 2)]))
@@ -150,16 +152,16 @@ def test_trouble_is_told_while_it_lasts_and_not_only_when_patience_is_over(
         heard.append(reason)
         over.set()
 
-    def hanging(_body: Body) -> Answer:
+    def hanging(_body: Body) -> BulkOutcome:
         assert over.wait(30)
         return Verdicts()
 
-    monkeypatch.setattr(sending, "TELL_AFTER", 0.05)
+    monkeypatch.setattr(sending, "REPORT_AFTER", 0.05)
 
-    def away(_body: Body) -> Answer:
-        return Verdicts() if over.is_set() else Away("the cluster does not answer")
+    def away(_body: Body) -> BulkOutcome:
+        return Verdicts() if over.is_set() else ClusterAway("the cluster does not respond")
 
-    for answer, reason in ((away, "the cluster does not answer"), (hanging, "no answer for")):
+    for answer, reason in ((away, "the cluster does not respond"), (hanging, "no response for")):
         over.clear()
         heard.clear()
         sender = senders(Server(*[answer] * 10_000), tell=tell)
@@ -169,26 +171,26 @@ def test_trouble_is_told_while_it_lasts_and_not_only_when_patience_is_over(
 
 
 def test_a_server_that_makes_headway_is_no_trouble(senders: Build, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sending, "TELL_AFTER", 60.0)
+    monkeypatch.setattr(sending, "REPORT_AFTER", 60.0)
     heard: list[str] = []
-    sender = senders(Server(*[Away("gone")] * 5), tell=heard.append)
+    sender = senders(Server(*[ClusterAway("gone")] * 5), tell=heard.append)
     sender.send(Body([entries(1, 2)]))
     sender.wait("b1")
     assert heard == []
 
 
 def test_a_server_that_comes_back_in_time_is_waited_for(senders: Build) -> None:
-    sender = senders(Server(*[Away("gone")] * 5))
+    sender = senders(Server(*[ClusterAway("gone")] * 5))
     sender.send(Body([entries(1, 2)]))
     sender.wait("b1")
     assert sender.tally().documents == 2
 
 
 def test_when_patience_is_over_all_that_is_on_its_way_is_given_up(senders: Build) -> None:
-    server = Server(*[Away("the cluster does not answer")] * 100)
+    server = Server(*[ClusterAway("the cluster does not respond")] * 100)
     sender = senders(server, patience=0.0)
     sender.send(Body([entries(1)]))
-    with pytest.raises(SinkUnavailable, match="does not answer"):
+    with pytest.raises(SinkUnavailable, match="does not respond"):
         sender.wait("b1")
     sender.send(Body([entries(2, batch=OTHER)]))
     with pytest.raises(SinkUnavailable):
@@ -200,9 +202,9 @@ def test_headway_renews_patience(senders: Build, monkeypatch: pytest.MonkeyPatch
     now = [0.0]
     monkeypatch.setattr("holdfast.sinks.opensearch.bulk_sender.time.monotonic", lambda: now[0])
 
-    def slowly(body: Body) -> Answer:
+    def slowly(body: Body) -> BulkOutcome:
         now[0] += 20
-        return Verdicts(again=list(range(1, len(body))), reason="busy")
+        return Verdicts(retry=list(range(1, len(body))), reason="busy")
 
     sender = senders(Server(*[slowly] * 9), patience=30.0)
     sender.send(Body([entries(*range(9))]))
@@ -213,12 +215,12 @@ def test_headway_renews_patience(senders: Build, monkeypatch: pytest.MonkeyPatch
 def test_a_letter_that_its_index_refuses_fails_the_batch(senders: Build) -> None:
     sender = senders(Server(Verdicts(refused=[(0, "no")])))
     sender.send(Body([entries(1)], letters="orders-deadletters"))
-    with pytest.raises(BatchError, match="the index of dead letters refuses one: no"):
+    with pytest.raises(BatchError, match="the index of dead letters refuses a letter: no"):
         sender.wait("b1")
 
 
 def test_an_error_of_our_own_is_heard_of_by_every_batch_in_the_request(senders: Build) -> None:
-    def broken(_body: Body) -> Answer:
+    def broken(_body: Body) -> BulkOutcome:
         raise RuntimeError("a bug")
 
     sender = senders(Server(broken))

@@ -13,8 +13,8 @@ from holdfast.errors import UsageError
 from holdfast.registry import Registry
 from holdfast.sinks.opensearch import PLUGIN
 from holdfast.sinks.opensearch.config import OpenSearchConfig
-from holdfast.sinks.opensearch.dead_letter_index import LettersToIndex, letters_index
-from holdfast.sinks.opensearch.sink import access_of, form_of
+from holdfast.sinks.opensearch.dead_letter_index import LetterIndex, letters_index
+from holdfast.sinks.opensearch.sink import cluster_access, entry_builder
 from holdfast.sinks.opensearch.templates import Template
 
 
@@ -26,30 +26,33 @@ def test_an_address_and_an_index_are_enough() -> None:
     chosen = config()
     assert (chosen.max_bulk_bytes, chosen.document_id, chosen.acts) == (10_000_000, "origin", "index")
     stager = PLUGIN.build("search", chosen, Registry.installed()).stager()
-    assert (stager.target.index, stager.form.names) == ("orders", frozenset())
-    assert stager.letters == LettersToIndex("search", None)
+    assert (stager.target.index, stager.entries.names) == ("orders", frozenset())
+    assert stager.letters == LetterIndex("search", None)
     assert letters_index("prod|Orders") == "prod-orders-deadletters"
 
 
 @pytest.mark.parametrize(
     ("settings", "reason"),
     [
-        ({"hosts": ["search:9200"]}, "no address of a cluster"),
-        ({"hosts": ["https://me:secret@search"]}, "no address of a cluster"),
+        ({"hosts": ["search:9200"]}, "not an address of a cluster"),
+        ({"hosts": ["https://me:secret@search"]}, "not an address of a cluster"),
         ({"hosts": []}, "at least 1"),
-        ({"index": "Orders"}, "no index name"),
+        ({"index": "Orders"}, "not an index name"),
         ({"index": "{tenant}"}, "allowed_indexes"),
-        ({"index": "a-{"}, "is no template"),
+        ({"index": "a-{"}, "is not a template"),
         ({"document_id": "id"}, "neither origin, server, nor a template"),
-        ({"action": "replace"}, "is no action"),
-        ({"data_stream": True, "action": "index"}, "a data stream takes the action create only"),
-        ({"version": "{v}", "action": "upsert"}, "versions are for the actions index and delete"),
+        ({"action": "replace"}, "is not an action"),
+        ({"data_stream": True, "action": "index"}, "a data stream accepts only the action create"),
+        ({"version": "{v}", "action": "upsert"}, "versions are possible only with the actions index and delete"),
         ({"document_id": "server", "action": "update"}, "ids by the server"),
-        ({"username": "me"}, "only good together"),
+        ({"username": "me"}, "needed together"),
         ({"username": "me", "password": Secret("x"), "api_key": Secret("y")}, "only one of username"),
         ({"dead_letters": {"file": "/a", "index": "b"}}, "not to both"),
         ({"dead_letters": {"file": "/a", "s3": {}}}, "begins with s3://"),
-        ({"mappings": {"a": 1}, "index_template": {"name": "a", "body": {}}}, "belong into index_template.body"),
+        (
+            {"mappings": {"a": 1}, "index_template": {"name": "a", "body": {}}},
+            "into its body",
+        ),
     ],
 )
 def test_what_cannot_be_is_refused(settings: dict[str, Any], reason: str) -> None:
@@ -58,7 +61,7 @@ def test_what_cannot_be_is_refused(settings: dict[str, Any], reason: str) -> Non
 
 
 def test_a_data_stream_creates() -> None:
-    assert form_of(config(data_stream=True)).action == Template("create")
+    assert entry_builder(config(data_stream=True)).action == Template("create")
 
 
 def test_letters_may_go_to_files(tmp_path: Any) -> None:
@@ -68,6 +71,6 @@ def test_letters_may_go_to_files(tmp_path: Any) -> None:
 
 def test_the_authority_is_read_by_the_node(tmp_path: Any) -> None:
     (tmp_path / "ca.pem").write_text("a certificate")
-    assert access_of(config(tls={"ca_file": str(tmp_path / "ca.pem")})).tls.ca == "a certificate"
+    assert cluster_access(config(tls={"ca_file": str(tmp_path / "ca.pem")})).tls.ca == "a certificate"
     with pytest.raises(UsageError, match=r"tls.ca_file: cannot read .* No such file"):
-        access_of(config(tls={"ca_file": str(tmp_path / "missing.pem")}))
+        cluster_access(config(tls={"ca_file": str(tmp_path / "missing.pem")}))

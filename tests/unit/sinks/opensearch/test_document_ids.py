@@ -13,21 +13,21 @@ from hypothesis import strategies as st
 from holdfast.errors import BatchError
 from holdfast.flow.batch import Name
 from holdfast.flow.staging import StagedBatch
-from holdfast.sinks.opensearch.document_ids import Numbers, check_apart, origin_of
+from holdfast.sinks.opensearch.document_ids import RecordNumbers, check_records_together, origin_prefix
 
 BATCH = StagedBatch("b1", "orders", "in|a", Name("in", "a"), 3, 1, incarnation="e1")
 
 
 def numbered(*portions: list[int]) -> list[str]:
-    numbers = Numbers()
+    numbers = RecordNumbers()
     return [text for some in portions for text in numbers.of(pa.array(some, pa.int64())).to_pylist()]
 
 
 def test_an_origin_is_the_key_and_the_incarnation_and_nothing_else() -> None:
-    assert origin_of(BATCH) == origin_of(replace(BATCH, id="b2", token=9, generation=4, pipeline="other"))
-    others = {origin_of(replace(BATCH, key=key, incarnation=of)) for key, of in [("in|b", "e1"), ("in|a", "e2")]}
-    assert len(others | {origin_of(BATCH)}) == 3
-    assert len(origin_of(BATCH)) == 21
+    assert origin_prefix(BATCH) == origin_prefix(replace(BATCH, id="b2", token=9, generation=4, pipeline="other"))
+    others = {origin_prefix(replace(BATCH, key=key, incarnation=of)) for key, of in [("in|b", "e1"), ("in|a", "e2")]}
+    assert len(others | {origin_prefix(BATCH)}) == 3
+    assert len(origin_prefix(BATCH)) == 21
 
 
 def test_records_have_their_numbers() -> None:
@@ -50,26 +50,26 @@ def test_numbers_are_unique_and_do_not_depend_on_portions(items: list[int], bord
 
 
 def test_rows_out_of_order_are_fine_unless_those_of_one_record_came_apart() -> None:
-    numbers = Numbers()
+    numbers = RecordNumbers()
     numbers.of(pa.array([5, 3, 9], pa.int64()))
     numbers.check()
     numbers.of(pa.array([3], pa.int64()))
-    with pytest.raises(BatchError, match="torn the rows of one record apart"):
+    with pytest.raises(BatchError, match="separated rows of the same record"):
         numbers.check()
 
 
 def packed(*items: int) -> str:
-    numbers = Numbers()
+    numbers = RecordNumbers()
     numbers.of(pa.array(items, pa.int64()))
     return numbers.packed()
 
 
 def test_rows_of_one_record_in_two_tasks_are_found() -> None:
-    check_apart([])
-    check_apart([packed(1, 1, 3)])
-    check_apart([packed(1, 1, 3), packed(), packed(2, 4), packed(9, 0)])
-    with pytest.raises(BatchError, match="torn the rows of one record apart"):
-        check_apart([packed(7, 1), packed(2, 4), packed(9, 9, 1)])
+    check_records_together([])
+    check_records_together([packed(1, 1, 3)])
+    check_records_together([packed(1, 1, 3), packed(), packed(2, 4), packed(9, 0)])
+    with pytest.raises(BatchError, match="separated rows of the same record"):
+        check_records_together([packed(7, 1), packed(2, 4), packed(9, 9, 1)])
 
 
 def test_records_that_follow_each_other_are_packed_small() -> None:

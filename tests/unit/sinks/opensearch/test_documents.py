@@ -15,22 +15,22 @@ from holdfast.flow.batch import Name
 from holdfast.flow.fault import Fault
 from holdfast.flow.staging import StagedBatch
 from holdfast.sinks.opensearch import documents
-from holdfast.sinks.opensearch.document_ids import Numbers, origin_of
-from holdfast.sinks.opensearch.documents import Form
+from holdfast.sinks.opensearch.document_ids import RecordNumbers, origin_prefix
+from holdfast.sinks.opensearch.documents import EntryBuilder
 from holdfast.sinks.opensearch.templates import IndexName, Template
 
 BATCH = StagedBatch("b1", "orders", "in|a", Name("in", "a"), 3, 1)
 ORDERS = IndexName(Template("orders"))
-ORIGIN = origin_of(BATCH)
+ORIGIN = origin_prefix(BATCH)
 
 
-def made(form: Form, rows: Any, items: list[int] | None = None) -> tuple[list[Any], dict[int, Fault]]:
+def made(form: EntryBuilder, rows: Any, items: list[int] | None = None) -> tuple[list[Any], dict[int, Fault]]:
     """The lines as JSON, and the faults by item."""
     columns = {"value": pa.array(rows)} if isinstance(rows, list) else rows
     batch = pa.RecordBatch.from_pydict(columns)
     numbers = pa.array(items or range(batch.num_rows), pa.int64())
     lines, faults = b"", dict[int, Fault]()
-    for entries, some in form.entries(BATCH, Numbers(), numbers, batch):
+    for entries, some in form.entries(BATCH, RecordNumbers(), numbers, batch):
         assert len(entries) == len(entries.items) == len(entries.documents)
         lines += bytes(entries.bytes())
         faults |= dict(some)
@@ -39,7 +39,7 @@ def made(form: Form, rows: Any, items: list[int] | None = None) -> tuple[list[An
 
 
 def test_a_text_that_is_json_is_passed_through_under_an_id_by_origin() -> None:
-    lines, faults = made(Form(ORDERS), ['{"a": 1}', ' {"b":"ü"}'], [0, 9])
+    lines, faults = made(EntryBuilder(ORDERS), ['{"a": 1}', ' {"b":"ü"}'], [0, 9])
     assert lines == [
         {"index": {"_id": f"{ORIGIN}0"}},
         {"a": 1},
@@ -51,14 +51,14 @@ def test_a_text_that_is_json_is_passed_through_under_an_id_by_origin() -> None:
 
 def test_bytes_are_the_document_whatever_other_columns_there_are() -> None:
     rows = {"topic": ["t", "t"], "value": pa.array([b'{"a":1}', b'{"a":2}']), "offset": [4, 5]}
-    lines, _ = made(Form(ORDERS, document_id=Template("{topic}-{offset}-{a}")), rows)
+    lines, _ = made(EntryBuilder(ORDERS, document_id=Template("{topic}-{offset}-{a}")), rows)
     assert [line["index"]["_id"] for line in lines[::2]] == ["t-4-1", "t-5-2"]
     assert lines[1::2] == [{"a": 1}, {"a": 2}]
 
 
 def test_columns_are_the_document_and_their_fields_can_be_named() -> None:
     rows = {"id": [1], "user": [{"name": 'O"Hara'}], "price": [2.0]}
-    form = Form(ORDERS, document_id=Template("{user.name}"), routing=Template("{id}"))
+    form = EntryBuilder(ORDERS, document_id=Template("{user.name}"), routing=Template("{id}"))
     lines, _ = made(form, rows)
     assert lines == [
         {"index": {"_id": 'O"Hara', "routing": "1"}},
@@ -68,34 +68,34 @@ def test_columns_are_the_document_and_their_fields_can_be_named() -> None:
 
 def test_a_document_that_spark_made_is_not_looked_into() -> None:
     rows = {"_document": ['{"id":1,"more":2}'], "id": [1]}
-    lines, _ = made(Form(ORDERS, document_id=Template("{id}")), rows)
+    lines, _ = made(EntryBuilder(ORDERS, document_id=Template("{id}")), rows)
     assert lines == [{"index": {"_id": "1"}}, {"id": 1, "more": 2}]
-    _, faults = made(Form(ORDERS, document_id=Template("{more}")), rows)
+    _, faults = made(EntryBuilder(ORDERS, document_id=Template("{more}")), rows)
     assert list(faults) == [0]
 
 
 def test_line_breaks_within_a_document_do_not_end_it() -> None:
-    lines, _ = made(Form(ORDERS), ['{"a":\n1}', '{"b":\r\n2}'])
+    lines, _ = made(EntryBuilder(ORDERS), ['{"a":\n1}', '{"b":\r\n2}'])
     assert lines[1::2] == [{"a": 1}, {"b": 2}]
 
 
 def test_what_is_no_object_is_a_dead_letter_or_becomes_a_field() -> None:
     values = ["text", "", None, "[1]", '{"a":1}', "  "]
-    lines, faults = made(Form(ORDERS), values)
+    lines, faults = made(EntryBuilder(ORDERS), values)
     assert (lines[1::2], sorted(faults)) == ([{"a": 1}], [0, 1, 2, 3, 5])
-    assert (faults[0].reason, faults[0].raw) == ("it is no JSON object", "text")
-    lines, faults = made(Form(ORDERS, text_field="message"), values)
+    assert (faults[0].reason, faults[0].raw) == ("it is not a JSON object", "text")
+    lines, faults = made(EntryBuilder(ORDERS, text_field="message"), values)
     assert lines[1::2] == [{"message": "text"}, {"message": "[1]"}, {"a": 1}]
     assert sorted(faults) == [1, 2, 5]
 
 
 def test_the_index_of_each_record_is_named_if_they_differ() -> None:
-    form = Form(IndexName(Template("logs-{kind}-{time:%Y.%m.%d}")))
+    form = EntryBuilder(IndexName(Template("logs-{kind}-{time:%Y.%m.%d}")))
     values = ['{"kind":"A","time":"2026-01-02"}', '{"kind":"a/b","time":"2026-01-02"}', '{"kind":"c","time":"x"}']
     lines, faults = made(form, values)
     assert lines[0] == {"index": {"_index": "logs-a-2026.01.02", "_id": f"{ORIGIN}0"}}
     assert faults[1].reason == "the index that its fields name is not allowed"
-    assert "lacks a field of which its index is made" in faults[2].reason
+    assert "lacks a field of the index template" in faults[2].reason
 
 
 @pytest.mark.parametrize(
@@ -105,14 +105,17 @@ def test_the_index_of_each_record_is_named_if_they_differ() -> None:
 def test_actions(action: str, line: dict[str, Any]) -> None:
     ((word, facts),) = line.items()
     bodies = {"create": [{"id": "x"}], "delete": [], "update": [{"doc": {"id": "x"}}]}
-    for form in (Form(ORDERS, Template(action)), Form(ORDERS, Template(action), document_id=Template("{id}"))):
+    for form in (
+        EntryBuilder(ORDERS, Template(action)),
+        EntryBuilder(ORDERS, Template(action), document_id=Template("{id}")),
+    ):
         lines, _ = made(form, ['{"id":"x"}'])
         assert set(lines[0][word]) - {"_id"} == set(facts)
         assert lines[1:] == bodies[action]
 
 
 def test_an_upsert_is_an_update_that_may_create() -> None:
-    lines, _ = made(Form(ORDERS, Template("upsert")), ['{"a":1}'])
+    lines, _ = made(EntryBuilder(ORDERS, Template("upsert")), ['{"a":1}'])
     assert lines[0]["update"]["_id"] == f"{ORIGIN}0"
     assert lines[1] == {"doc": {"a": 1}, "doc_as_upsert": True}
 
@@ -130,59 +133,63 @@ def test_an_upsert_is_an_update_that_may_create() -> None:
     ],
 )
 def test_the_body_of_an_update_holds_what_is_one_object_and_nothing_else(action: str, text: str) -> None:
-    lines, faults = made(Form(ORDERS, action=Template(action)), ['{"a":1}', text, '{"b": 2} '])
+    lines, faults = made(EntryBuilder(ORDERS, action=Template(action)), ['{"a":1}', text, '{"b": 2} '])
     assert [line["doc"] for line in lines[1::2]] == [{"a": 1}, {"b": 2}]
     assert all(line.keys() <= {"doc", "doc_as_upsert"} for line in lines[1::2])
-    assert [(item, fault.reason, fault.raw) for item, fault in faults.items()] == [(1, documents.NO_OBJECT, text)]
+    assert [(item, fault.reason, fault.raw) for item, fault in faults.items()] == [(1, documents.NOT_AN_OBJECT, text)]
 
 
 def test_only_rows_that_are_updates_must_be_one_object() -> None:
     rows = {"op": ["index", "update"], "value": pa.array([b'{"a":1}}', b'{"a":1}}'])}
     batch = pa.RecordBatch.from_pydict(rows)
-    form = Form(ORDERS, action=Template("{op}"))
-    ((entries, faults),) = form.entries(BATCH, Numbers(), pa.array([0, 1], pa.int64()), batch)
+    form = EntryBuilder(ORDERS, action=Template("{op}"))
+    ((entries, faults),) = form.entries(BATCH, RecordNumbers(), pa.array([0, 1], pa.int64()), batch)
     assert (entries.items.tolist(), [item for item, _ in faults]) == ([0], [1])
 
 
 def test_a_text_that_is_nested_too_deep_has_no_fields_and_fails_nothing_else() -> None:
     deep = '{"id":1,"x":' + "[" * 3000 + "]" * 3000 + "}"
-    lines, faults = made(Form(ORDERS, document_id=Template("{id}")), [deep, '{"id":2}'])
+    lines, faults = made(EntryBuilder(ORDERS, document_id=Template("{id}")), [deep, '{"id":2}'])
     assert [line["index"]["_id"] for line in lines[::2]] == ["2"]
     assert "lacks a field" in faults[0].reason
 
 
 def test_ids_by_the_server_are_left_out() -> None:
-    assert made(Form(ORDERS, document_id="server"), ['{"a":1}'])[0] == [{"index": {}}, {"a": 1}]
-    assert made(Form(ORDERS, Template("delete"), document_id="server"), ['{"a":1}'] * 2)[0] == [{"delete": {}}] * 2
+    assert made(EntryBuilder(ORDERS, document_id="server"), ['{"a":1}'])[0] == [{"index": {}}, {"a": 1}]
+    assert (
+        made(EntryBuilder(ORDERS, Template("delete"), document_id="server"), ['{"a":1}'] * 2)[0] == [{"delete": {}}] * 2
+    )
 
 
 def test_versions_are_whole_numbers_and_may_be_the_records_own() -> None:
-    form = Form(ORDERS, document_id=Template("{_key}"), version=Template("{v}"), version_type="external_gte")
+    form = EntryBuilder(ORDERS, document_id=Template("{_key}"), version=Template("{v}"), version_type="external_gte")
     lines, faults = made(form, ['{"v":7}', '{"v":"7a"}', '{"v":-1}', "{}"])
     assert lines[0] == {"index": {"_id": "in|a", "version": 7, "version_type": "external_gte"}}
-    assert [faults[item].reason for item in (1, 2)] == ["its version is no whole number"] * 2
+    assert [faults[item].reason for item in (1, 2)] == ["its version is not a whole number"] * 2
     assert "lacks a field" in faults[3].reason
-    lines, _ = made(Form(ORDERS, version=Template("{_item}")), ["{}"], [42])
+    lines, _ = made(EntryBuilder(ORDERS, version=Template("{_item}")), ["{}"], [42])
     assert lines[0]["index"]["version"] == 42
 
 
 def test_ids_that_no_index_takes_are_refused() -> None:
     long = "x" * 513
-    _, faults = made(Form(ORDERS, document_id=Template("{id}")), [f'{{"id":"{long}"}}', '{"id":""}', '{"id":"ok"}'])
+    _, faults = made(
+        EntryBuilder(ORDERS, document_id=Template("{id}")), [f'{{"id":"{long}"}}', '{"id":""}', '{"id":"ok"}']
+    )
     assert sorted(faults) == [0, 1]
 
 
 def test_large_portions_are_taken_apart(monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = made(Form(ORDERS), [f'{{"a":{number}}}' for number in range(100)])
+    whole = made(EntryBuilder(ORDERS), [f'{{"a":{number}}}' for number in range(100)])
     monkeypatch.setattr(documents, "LARGEST_PORTION", 100)
-    assert made(Form(ORDERS), [f'{{"a":{number}}}' for number in range(100)]) == whole
+    assert made(EntryBuilder(ORDERS), [f'{{"a":{number}}}' for number in range(100)]) == whole
 
 
-def entries_of(form: Form, rows: list[Any], items: list[int]) -> list[tuple[Any, ...]]:
+def entries_of(form: EntryBuilder, rows: list[Any], items: list[int]) -> list[tuple[Any, ...]]:
     """All that is known of the entries."""
     batch = pa.RecordBatch.from_pydict({"value": pa.array(rows, None if rows else pa.string())})
     numbers = pa.array(items, pa.int64())
-    told = form.entries(BATCH, Numbers(), numbers, batch)
+    told = form.entries(BATCH, RecordNumbers(), numbers, batch)
     return [
         (bytes(one.bytes()), one.borders.tolist(), one.items.tolist(), one.documents.to_pylist(), one.form, faults)
         for one, faults in told
@@ -197,7 +204,7 @@ def entries_of(form: Form, rows: list[Any], items: list[int]) -> list[tuple[Any,
 )
 def test_a_handful_of_rows_becomes_what_many_rows_would(rows: list[Any], action: str, data: st.DataObject) -> None:
     numbers = st.lists(st.integers(0, 20), min_size=len(rows), max_size=len(rows))
-    items, form = data.draw(numbers), Form(ORDERS, action=Template(action))
+    items, form = data.draw(numbers), EntryBuilder(ORDERS, action=Template(action))
     with mock.patch.object(documents, "_small_entries", return_value=None):
         expected = entries_of(form, rows, items)
     assert entries_of(form, rows, items) == expected
@@ -206,4 +213,4 @@ def test_a_handful_of_rows_becomes_what_many_rows_would(rows: list[Any], action:
 def test_one_plain_row_takes_the_short_way() -> None:
     with mock.patch.object(documents, "_Portion", side_effect=AssertionError("the long way")):
         for row in ('{"a":1}', b'{"a":1}'):
-            assert entries_of(Form(ORDERS), [row], [0])[0][2:4] == ([0], [b'{"a":1}'])
+            assert entries_of(EntryBuilder(ORDERS), [row], [0])[0][2:4] == ([0], [b'{"a":1}'])

@@ -24,8 +24,8 @@ from holdfast.leases.lease import Lease, Ownership, Status
 from holdfast.sinks.files.sink import FilesSink
 from holdfast.sinks.opensearch.bulk_body import Body
 from holdfast.sinks.opensearch.config import OpenSearchConfig
-from holdfast.sinks.opensearch.dead_letter_index import LettersToIndex, letter_id
-from holdfast.sinks.opensearch.sink import OpenSearchSink, sink_of
+from holdfast.sinks.opensearch.dead_letter_index import LetterIndex, letter_id
+from holdfast.sinks.opensearch.sink import OpenSearchSink, build_sink
 from holdfast.testing.flows import MemoryBucket
 from tests.unit.sinks.opensearch.door import Doors
 
@@ -33,7 +33,7 @@ BATCH = StagedBatch("b1", "orders", "in|a", Name("in", "a"), token=3, generation
 
 
 def sink_on(bucket: MemoryBucket | None = None) -> OpenSearchSink:
-    plain = sink_of("search", OpenSearchConfig(hosts=("http://search:9200",), index="orders"))
+    plain = build_sink("search", OpenSearchConfig(hosts=("http://search:9200",), index="orders"))
     return OpenSearchSink("search", plain.stager(), plain._setup, bucket)
 
 
@@ -72,10 +72,10 @@ def test_a_task_to_which_a_proxy_shows_a_page_finds_the_sink_unavailable(doors: 
     door = doors()
     door.status, door.body, door.content_type = 200, b"<html>Log in</html>", "text/html"
     config = OpenSearchConfig(hosts=(door.url,), index="orders", patience=0.001)
-    staging = sink_of("search", config).stager().begin()
+    staging = build_sink("search", config).stager().begin()
     rows = pa.RecordBatch.from_pydict({"value": ['{"n":1}', '{"n":2}']})
     staging.write(BATCH, pa.array([0, 1], pa.int64()), rows)
-    with pytest.raises(SinkUnavailable, match="not an answer of a search cluster"):
+    with pytest.raises(SinkUnavailable, match="not a response of a search cluster"):
         staging.finish(BATCH)
     staging.close()
 
@@ -85,7 +85,7 @@ def test_a_task_to_which_a_proxy_shows_a_page_finds_the_sink_unavailable(doors: 
 )
 def test_a_batch_whose_records_had_rows_in_two_tasks_fails(changed: bool, document_id: str, fails: bool) -> None:
     config = OpenSearchConfig(hosts=("http://127.0.0.1:9",), index="orders", document_id=document_id)
-    sink = sink_of("search", config)
+    sink = build_sink("search", config)
     batch = replace(BATCH, changed=changed)
     parts = []
     for _ in range(2):
@@ -94,7 +94,7 @@ def test_a_batch_whose_records_had_rows_in_two_tasks_fails(changed: bool, docume
         parts.append(staging.finish(batch))
         staging.close()
     if fails:
-        with pytest.raises(BatchError, match="torn the rows of one record apart"):
+        with pytest.raises(BatchError, match="separated rows of the same record"):
             sink.receipt(parts)
     else:
         sink.receipt(parts)
@@ -102,7 +102,7 @@ def test_a_batch_whose_records_had_rows_in_two_tasks_fails(changed: bool, docume
 
 def test_rows_that_came_apart_need_ids_of_their_own() -> None:
     config = OpenSearchConfig(hosts=("http://127.0.0.1:9",), index="orders", document_id="{n}")
-    staging = sink_of("search", config).stager().begin()
+    staging = build_sink("search", config).stager().begin()
     staging._numbers[BATCH.id].of(pa.array([5, 6, 5], pa.int64()))
     staging.finish(BATCH)
     staging.close()
@@ -155,7 +155,7 @@ def test_letters_of_a_lower_token_are_swept() -> None:
 
 def test_a_letter_in_an_index_has_the_same_id_whenever_it_is_written() -> None:
     sent: list[Body] = []
-    letters = LettersToIndex("search").begin(sent.append)
+    letters = LetterIndex("search").begin(sent.append)
     letters.write(BATCH, [(5, record_fault("why", b"\xff")), (6, record_fault("why", b"{}"))])
     (body,) = sent
     assert body.letters == "orders-deadletters"
@@ -184,7 +184,7 @@ def test_the_box_of_letters_is_where_they_are_kept() -> None:
 
 def opened(bucket: Any, name: str, monkeypatch: pytest.MonkeyPatch, *, durable: bool = True) -> OpenSearchSink:
     """A sink of that name, on a cluster that needs nothing."""
-    plain = sink_of(name, OpenSearchConfig(hosts=("http://127.0.0.1:9200",), index="orders"))
+    plain = build_sink(name, OpenSearchConfig(hosts=("http://127.0.0.1:9200",), index="orders"))
     monkeypatch.setattr(type(plain._setup), "apply", lambda _self: "ready")
     sink = OpenSearchSink(name, plain.stager(), plain._setup, bucket)
     sink.open("orders", durable=durable)

@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from holdfast.sinks.opensearch.templates import IndexName, Template, index_name_of, named_time
+from holdfast.sinks.opensearch.templates import IndexName, Template, formatted_time, index_name_of
 
 
 def texts(template: str, **fields: list[Any]) -> list[Any]:
@@ -41,12 +41,12 @@ def test_fields_and_times_are_put_in_and_what_lacks_one_has_no_text() -> None:
     ],
 )
 def test_times_are_iso_texts_or_seconds_or_milliseconds(told: str, day: str | None) -> None:
-    assert named_time(told, "%Y-%m-%d") == day
+    assert formatted_time(told, "%Y-%m-%d") == day
 
 
 @pytest.mark.parametrize("wrong", ["{", "a}", "{}", "{a!r}", "{a:{b}}"])
 def test_what_is_no_template_is_refused(wrong: str) -> None:
-    with pytest.raises(ValueError, match="is no template"):
+    with pytest.raises(ValueError, match="is not a template"):
         Template(wrong)
 
 
@@ -57,9 +57,9 @@ def test_records_may_only_name_indexes_that_begin_as_the_template_or_are_allowed
     assert (free.allows("team-a"), free.allows(".security"), free.allows("other")) == (True, False, False)
     with pytest.raises(ValueError, match="allowed_indexes"):
         IndexName(Template("{tenant}"))
-    with pytest.raises(ValueError, match="no index name"):
+    with pytest.raises(ValueError, match="not an index name"):
         IndexName(Template("Orders"))
-    with pytest.raises(ValueError, match="no pattern"):
+    with pytest.raises(ValueError, match="not a pattern"):
         IndexName(Template("{tenant}"), (".*",))
 
 
