@@ -21,15 +21,24 @@ from pydantic import BaseModel
 import holdfast
 import holdfast.testing
 from holdfast import errors
-from holdfast.cli.exits import CODES, MEANINGS
+from holdfast.cli.exit_codes import CODES, MEANINGS
 from holdfast.cli.root import app
 from holdfast.config.models import Settings
 from holdfast.config.plugins import SCHEMA_MARK
-from holdfast.events import Event, flow, nodes, outside, partitions
+from holdfast.events import Event, external, flow, nodes, partitions
 from holdfast.observe.alert_kinds import KINDS as ALERT_KINDS
-from holdfast.observe.alert_metrics import ALERT_ACTIVE, ALERT_ACTIVE_HELP, ALERTS, ALERTS_HELP
-from holdfast.observe.bulk_metrics import BULK_LIMIT, BULK_LIMIT_HELP
-from holdfast.observe.lag_metrics import LAG_RECORDS, LAG_RECORDS_HELP, LAG_SECONDS, LAG_SECONDS_HELP
+from holdfast.observe.gauges import (
+    ALERT_ACTIVE,
+    ALERT_ACTIVE_HELP,
+    ALERTS,
+    ALERTS_HELP,
+    BULK_LIMIT,
+    BULK_LIMIT_HELP,
+    LAG_RECORDS,
+    LAG_RECORDS_HELP,
+    LAG_SECONDS,
+    LAG_SECONDS_HELP,
+)
 from holdfast.observe.log import in_words
 from holdfast.observe.metric_table import (
     COUNTERS,
@@ -280,7 +289,7 @@ def _events() -> Iterator[str]:
         "events only with `--verbose`. As JSON, an event is one line with `ts`, `level`, `event` and its fields."
     )
     rows = []
-    sections = (nodes, partitions, flow, outside)
+    sections = (nodes, partitions, flow, external)
     for kind in (kind for section in sections for kind in _subclasses(Event, section)):
         told = ", ".join(_code(field.name) for field in fields(kind))
         meaning = _docstring(kind) or in_words(kind).capitalize() + "."

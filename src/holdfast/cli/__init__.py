@@ -2,7 +2,7 @@
 
 
 def main() -> None:
-    """Entry point of `holdfast`. Ends the process with one of the codes of `holdfast.cli.exits`."""
+    """Entry point of `holdfast`. Ends the process with one of the codes of `holdfast.cli.exit_codes`."""
     from holdfast.cli.root import app
 
     app(prog_name="holdfast")

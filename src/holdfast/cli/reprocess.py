@@ -127,7 +127,7 @@ def _replace(pipeline: StoredPipeline, request: Rewind, *, dry_run: bool) -> Non
 
 def log() -> Emit:
     """Return a consumer that logs events to stderr; stdout is for the result."""
-    from holdfast.observe.fanout import Reporter
+    from holdfast.observe.consumers import Reporter
     from holdfast.observe.log import Log
 
     return Reporter([Log(sys.stderr, form="text", level="info")])

@@ -9,12 +9,11 @@ import typer
 from holdfast import __version__
 from holdfast.cli import deadletters, generations, output, partitions, runs
 from holdfast.cli.audit import locate, verify
-from holdfast.cli.exits import VERBOSE, Commands
+from holdfast.cli.configuration import plugins, schema, validate
+from holdfast.cli.exit_codes import VERBOSE, Commands
 from holdfast.cli.nodes import nodes
-from holdfast.cli.plugins import plugins
 from holdfast.cli.reprocess import backfill, rewind
 from holdfast.cli.run import run
-from holdfast.cli.settings import schema, validate
 
 
 def _version(wanted: bool) -> None:

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from holdfast.cli.exits import VERBOSE
+from holdfast.cli.exit_codes import VERBOSE
 from holdfast.cli.options import File
 from holdfast.events import Level
 
@@ -40,8 +40,8 @@ def run(
     Any number of nodes may run the same file; they share the work through the store. The log goes to stderr.
     """
     from holdfast import assemble, service
-    from holdfast.observe.alerting import alerting
-    from holdfast.observe.fanout import Consumer, Reporter
+    from holdfast.observe.alerts import alerting
+    from holdfast.observe.consumers import Consumer, Reporter
     from holdfast.observe.log import Log
     from holdfast.observe.metrics import Metrics
 

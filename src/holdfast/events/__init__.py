@@ -1,12 +1,24 @@
 """Every fact that the system reports, as frozen dataclasses.
 
-Log, metrics and history consume them; nothing else is logged or counted. Lower layers get an `emit` function and know
-no consumer. `pipeline` is the identifier with its prefix. Rows travel as plain mappings; the consumer adds the time.
+Log, metrics and history consume them; nothing else is logged or counted. Lower layers are given an `emit` function and
+do not know the consumers. `pipeline` is the identifier with its prefix. Rows are mappings; consumers add the time.
 """
 
 from holdfast.events.event import (
     Event,
     Level,
+)
+from holdfast.events.external import (
+    AlertCleared,
+    AlertRaised,
+    AlertsNotSent,
+    LagMeasured,
+    Notice,
+    RecordsLost,
+    SinkOpened,
+    TopicDenied,
+    Unreachable,
+    WaitsBehindTransaction,
 )
 from holdfast.events.flow import (
     BatchCancelled,
@@ -28,18 +40,6 @@ from holdfast.events.nodes import (
     NodeJoined,
     NodeLeft,
     SessionEnded,
-)
-from holdfast.events.outside import (
-    AlertCleared,
-    AlertRaised,
-    AlertsNotSent,
-    LagMeasured,
-    Notice,
-    RecordsLost,
-    SinkOpened,
-    TopicDenied,
-    Unreachable,
-    WaitsBehindTransaction,
 )
 from holdfast.events.partitions import (
     Action,

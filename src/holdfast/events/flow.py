@@ -1,4 +1,4 @@
-"""Facts about batches and the places that they land in."""
+"""Events about batches and output folders."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ class BatchCommitted(Event):
 
 @dataclass(frozen=True, slots=True)
 class RowsDropped(Event):
-    """Good rows that came to a processor and not out of it, in a batch that was committed or in others of its job."""
+    """Rows without a fault that a processor left out, in a committed batch or in others of its Spark job."""
 
     level: ClassVar[Level] = "debug"
     pipeline: str
     processor: str
-    """Its place among the processors of the pipeline, and its name."""
+    """Its index among the processors of the pipeline, and its name."""
     rows: int
 
 
 @dataclass(frozen=True, slots=True)
 class DocumentsIndexed(Event):
-    """A batch's documents are in a search index: what became of them, and what it took."""
+    """A batch's documents were sent to a search index: outcomes and effort."""
 
     level: ClassVar[Level] = "debug"
     pipeline: str
@@ -48,18 +48,18 @@ class DocumentsIndexed(Event):
     documents: int
     """Acknowledged, conflicts included."""
     conflicts: int
-    """Those that were there already, in this version or a later one."""
+    """Documents that were already there, in this version or a later one."""
     dead: int
-    """Those that the index refused."""
+    """Documents that the index refused."""
     requests: int
     retried: int
     """Times that a document was sent again."""
     rejected: int
-    """Times that a document was turned away because the server had too much to do."""
+    """Times that a document was rejected because the server was overloaded."""
     size: int
     """Bytes that were sent, before compression."""
     limit: float
-    """How many requests a task has under way at most, as the server's answers have made it."""
+    """Requests that a task may have in flight, adapted to the server's responses."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ class BatchPublished(Event):
     key: str
     sequence: int
     rolled_forward: bool
-    """True when the commit was found in the row, made by an earlier owner or an earlier try."""
+    """True if the commit was found in the row, made by an earlier owner or attempt."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,7 @@ class BatchCancelled(Event):
 
 @dataclass(frozen=True, slots=True)
 class BatchRebuilt(Event):
-    """Staged data of a committed batch was gone; it was made again from the source."""
+    """Staged data of a committed batch was missing and was rebuilt from the source."""
 
     level: ClassVar[Level] = "warning"
     pipeline: str
@@ -101,7 +101,7 @@ class PipelineFinished(Event):
 
 @dataclass(frozen=True, slots=True)
 class PlaceFinalized(Event):
-    """A place is final, and everybody who wants to know was told. `late`: rows that came when it was final already."""
+    """An output folder (`place`) is final, and all hooks were called. `late`: rows that came after it was final."""
 
     pipeline: str
     topic: str
@@ -113,7 +113,7 @@ class PlaceFinalized(Event):
 
 @dataclass(frozen=True, slots=True)
 class LateRecords(Event):
-    """Records came for a place that was final already; what became of them is a setting."""
+    """Records came for an output folder (`place`) that was already final; a setting decides what happens to them."""
 
     level: ClassVar[Level] = "warning"
     pipeline: str
@@ -124,7 +124,7 @@ class LateRecords(Event):
 
 @dataclass(frozen=True, slots=True)
 class FinalizingFailed(Event):
-    """A hook failed, and is called again after a while. Topic and place are empty if it was not about one place."""
+    """A hook failed and will be called again. `topic` and `place`, the output folder, may be empty."""
 
     level: ClassVar[Level] = "error"
     pipeline: str

@@ -1,4 +1,4 @@
-"""Facts about nodes and their sessions."""
+"""Events about nodes and their sessions."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class HeartbeatWithheld(Event):
 
 @dataclass(frozen=True, slots=True)
 class SessionEnded(Event):
-    """This node was declared dead, or could not renew in time; its work is cancelled and it joins anew."""
+    """This node was declared dead, or could not renew in time; its work is cancelled and it joins again."""
 
     level: ClassVar[Level] = "warning"
     session: str

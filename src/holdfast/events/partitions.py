@@ -1,4 +1,4 @@
-"""Facts about partitions and how they are found."""
+"""Events about partitions and their discovery."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class PartitionReleased(Event):
 
 @dataclass(frozen=True, slots=True)
 class PartitionHandedOff(Event):
-    """Given to another node under the next token, so that all hold a fair share."""
+    """The partition was given to another node under the next token, so that all hold a fair share."""
 
     level: ClassVar[Level] = "debug"
     pipeline: str
@@ -75,7 +75,7 @@ class PartitionHandedOff(Event):
 
 @dataclass(frozen=True, slots=True)
 class PartitionOrphaned(Event):
-    """The owner's session is dead; anybody may take the partition now."""
+    """The owner's session is dead; any node may take the partition now."""
 
     pipeline: str
     key: str
@@ -93,7 +93,7 @@ class AttemptFailed(Event):
 
 @dataclass(frozen=True, slots=True)
 class PartitionFailed(Event):
-    """Retries are used up; only a person reopens it."""
+    """Retries are used up; only a person can reopen the partition."""
 
     level: ClassVar[Level] = "error"
     pipeline: str
@@ -103,7 +103,7 @@ class PartitionFailed(Event):
 
 @dataclass(frozen=True, slots=True)
 class PartitionHalted(Event):
-    """Evidence disagrees or the partition kills its owners; a person must look."""
+    """Evidence disagrees or the partition kills its owners; a person must check."""
 
     level: ClassVar[Level] = "error"
     pipeline: str
@@ -113,14 +113,14 @@ class PartitionHalted(Event):
 
 @dataclass(frozen=True, slots=True)
 class PartitionLost(Event):
-    """A write found another owner or token; this node let go."""
+    """A write found another owner or token; this node gave the partition up."""
 
     level: ClassVar[Level] = "warning"
     pipeline: str
     key: str
     reason: str
     missing: bool = False
-    """The row is gone altogether."""
+    """The row no longer exists."""
 
 
 Action: TypeAlias = Literal["saveState", "close", "complete", "giveUp", "delete"]
@@ -139,7 +139,7 @@ class PartitionErrorRaised(Event):
 
 @dataclass(frozen=True, slots=True)
 class DiscoveryFinished(Event):
-    """The supplier ran once on this node; `exhausted` means that there is nothing more to find."""
+    """Discovery ran on this node; `exhausted` means that there is nothing more to find."""
 
     pipeline: str
     found: int

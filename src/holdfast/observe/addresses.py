@@ -1,7 +1,7 @@
-"""Which network addresses a request to an address from a configuration file may go to.
+"""Which network addresses may be requested for a URL from a configuration file.
 
-Whoever may write that file must not thereby reach what only this host can: its own services, its network, and the
-metadata service from which a cloud gives away the host's credentials.
+Writing that file must not give access to what only this host can reach: its own services, its network, and the
+metadata service through which a cloud hands out the host's credentials.
 """
 
 from __future__ import annotations
@@ -11,26 +11,26 @@ from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address
 
 _Address = IPv4Address | IPv6Address
 
-# Public by its number, but answered by the host's own cloud.
+# A public address that belongs to the host's own cloud.
 _METADATA = {IPv4Address("168.63.129.16")}
-# All that was ever given out; the rest of IPv6 has no public meaning.
+# All public unicast addresses of IPv6.
 _GLOBAL_UNICAST = IPv6Network("2000::/3")
 _NAT64 = IPv6Network("64:ff9b::/96")
 
 
 def resolved(host: str, port: int) -> list[str]:
-    """The addresses of a host, in the order in which to try them. Blocks.
+    """Return the addresses of a host, in the order in which to try them. Blocks.
 
-    Raises `OSError` when they cannot be found, `ValueError` for what is no host's name.
+    Raises `OSError` when they cannot be resolved, `ValueError` for an invalid host name.
     """
     found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    return list(dict.fromkeys(str(place[0]) for *_, place in found))
+    return list(dict.fromkeys(str(sockaddr[0]) for *_, sockaddr in found))
 
 
 def allowed(address: str, *, private: bool) -> bool:
-    """Whether a request may go to this address; `private` allows those of this host and of private networks.
+    """Return whether this address may be requested; `private` allows those of this host and of private networks.
 
-    Link-local, multicast and metadata addresses never are, nor what such an address is hidden in.
+    Link-local, multicast and metadata addresses are never allowed, also not when embedded in an IPv6 address.
     """
     plain = _unwrapped(ip_address(address.partition("%")[0]))
     if plain.is_link_local or plain.is_multicast or plain.is_unspecified or plain in _METADATA:
@@ -39,7 +39,7 @@ def allowed(address: str, *, private: bool) -> bool:
 
 
 def _unwrapped(address: _Address) -> _Address:
-    """The IPv4 address that an IPv6 address stands for, if it does."""
+    """Return the IPv4 address embedded in an IPv6 address, if there is one."""
     if isinstance(address, IPv4Address):
         return address
     if address in _NAT64:

@@ -1,4 +1,4 @@
-"""Every kind of alert: what it means, which page says what to do, which events tell of it and which end it."""
+"""Every kind of alert: its meaning, its runbook, and the events that raise and end it."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ from holdfast.events import (
 )
 
 NEAR_RETENTION = 0.5
-"""Part of the time for which a source keeps records from which on lag is an alert: they may be lost soon."""
+"""Fraction of the source's retention above which lag raises an alert: records may be lost soon."""
 
 LONGEST_TRANSACTION = 900.0
-"""Seconds; `transaction.max.timeout.ms` of a broker unless it is set. Beyond it, whoever should end one is gone."""
+"""Seconds; a broker's default of `transaction.max.timeout.ms`. An older transaction has no living producer."""
 
 Subject: TypeAlias = tuple[str | None, str | None]
-"""The pipeline and the key that an alert or an event is about; None where it names none."""
+"""The pipeline and the key that an alert or an event concerns; None if it names none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,9 +56,9 @@ class AlertKind:
     runbook: str
     """Name of the page in docs/runbooks."""
     ended_by: tuple[type[Event], ...] = ()
-    """Events that prove that it is over, for the same pipeline and key as far as they name them."""
+    """Events that prove its end, for the same pipeline and key if they name them."""
     lasting: bool = False
-    """Raised only when it goes on for `unreachable_after`; the others are raised at once."""
+    """Raised only after `unreachable_after`; the others are raised at once."""
     of_pipeline: bool = True
 
 
@@ -102,9 +102,7 @@ RECORDS_LOST = AlertKind("records_lost", "The source has deleted records before 
 LEASE_LOST = AlertKind(
     "lease_lost", "A lease of this node was taken by another.", "node-expired.md", (PartitionAcquired,)
 )
-SESSION_LOST = AlertKind(
-    "session_lost", "The session of this node has ended against its will.", "node-expired.md", of_pipeline=False
-)
+SESSION_LOST = AlertKind("session_lost", "This node has lost its session.", "node-expired.md", of_pipeline=False)
 NODE_LOST = AlertKind(
     "node_lost", "Another node was silent for its whole session timeout.", "node-expired.md", of_pipeline=False
 )
@@ -120,13 +118,13 @@ DISCOVERY_FAILED = AlertKind(
 )
 FINALIZING_FAILED = AlertKind(
     "finalizing_failed",
-    "A hook that is told of final places has failed.",
+    "A hook that is called for final output folders has failed.",
     "finalizing-failed.md",
     (PlaceFinalized,),
 )
 STORE_UNREACHABLE = AlertKind(
     "store_unreachable",
-    "The store does not answer.",
+    "The store does not respond.",
     "store-unreachable.md",
     (Heartbeat, NodeJoined),
     lasting=True,
@@ -134,14 +132,14 @@ STORE_UNREACHABLE = AlertKind(
 )
 SOURCE_UNREACHABLE = AlertKind(
     "source_unreachable",
-    "A source, such as a broker, does not answer.",
+    "A source, such as a broker, does not respond.",
     "source-unreachable.md",
     (RoundSubmitted, DiscoveryFinished),
     lasting=True,
 )
 SINK_UNREACHABLE = AlertKind(
     "sink_unreachable",
-    "A sink, such as a bucket, does not answer.",
+    "A sink, such as a bucket, does not respond.",
     "sink-unreachable.md",
     (BatchPublished,),
     lasting=True,
@@ -170,13 +168,13 @@ KINDS: Mapping[str, AlertKind] = {
 
 
 def runbook(kind: str) -> str:
-    """The page, from the root of the repository, that says what to do."""
+    """Return the path of the runbook in the repository."""
     return f"docs/runbooks/{KINDS[kind].runbook if kind in KINDS else 'README.md'}"
 
 
 @dataclass(frozen=True, slots=True)
 class Sign:
-    """An event tells of trouble. `lasts` is for how long that is sure: until the next try is due."""
+    """A problem that an event reports. `lasts`: seconds for which it is certain, until the next attempt is due."""
 
     kind: AlertKind
     subject: Subject
@@ -185,18 +183,18 @@ class Sign:
 
 
 def subject_of(event: Event) -> Subject:
-    """What the event is about."""
+    """Return the pipeline and key that the event concerns."""
     return getattr(event, "pipeline", None), getattr(event, "key", None)
 
 
 def sign_of(event: Event, limits: AlertSettings) -> Sign | None:
-    """What trouble the event tells of, if any."""
-    told = _SIGNS.get(type(event))
-    return told(event, limits) if told is not None else None
+    """Return the problem that the event reports, if any."""
+    sign = _SIGNS.get(type(event))
+    return sign(event, limits) if sign is not None else None
 
 
 def within_limits(event: LagMeasured, limits: AlertSettings) -> bool:
-    """Whether the lag is known to be one that nobody needs to hear of."""
+    """Return whether the lag is known to be below all limits."""
     return all(lag is not None and lag <= limit for _, lag, limit in _limited(event, limits))
 
 
@@ -222,14 +220,14 @@ def _lagging(event: LagMeasured, limits: AlertSettings) -> Sign | None:
 def _behind_transaction(event: WaitsBehindTransaction, _: AlertSettings) -> Sign | None:
     if event.seconds < LONGEST_TRANSACTION:
         return None
-    message = f"waits behind an open transaction since {event.since}, at offset {event.offset}"
+    message = f"has waited behind an open transaction since {event.since}, at offset {event.offset}"
     return Sign(TRANSACTION_OPEN, subject_of(event), message)
 
 
 def _unreachable(event: Unreachable, _: AlertSettings) -> Sign:
     name = f"{event.what}_unreachable"
-    kind = KINDS.get(name) or AlertKind(name, f"The {event.what} does not answer.", "README.md", lasting=True)
-    message = f"the {event.what} does not answer: {event.error}"
+    kind = KINDS.get(name) or AlertKind(name, f"The {event.what} does not respond.", "README.md", lasting=True)
+    message = f"the {event.what} does not respond: {event.error}"
     return Sign(kind, (event.pipeline, None), message, event.retry_in)
 
 
@@ -240,10 +238,10 @@ def _at_once(kind: AlertKind, message: Callable[[Any], str]) -> Callable[[Any, A
 _SIGNS: Mapping[type[Event], Callable[[Any, AlertSettings], Sign | None]] = {
     PartitionFailed: _at_once(FAILED, lambda event: f"its retries are used up: {event.error}"),
     PartitionHalted: _at_once(HALTED, lambda event: event.reason),
-    TopicDenied: _at_once(TOPIC_DENIED, lambda event: f"the brokers do not let us read it: {event.error}"),
+    TopicDenied: _at_once(TOPIC_DENIED, lambda event: f"the brokers deny access to the topic: {event.error}"),
     RecordsLost: _at_once(
         RECORDS_LOST,
-        lambda event: f"the source has deleted {event.start} to {event.end} (exclusive) before it was read",
+        lambda event: f"the source has deleted {event.start} to {event.end} (exclusive) before they were read",
     ),
     PartitionLost: _at_once(LEASE_LOST, lambda event: event.reason),
     SessionEnded: _at_once(SESSION_LOST, lambda event: f"session {event.session} has ended: {event.reason}"),
@@ -255,8 +253,10 @@ _SIGNS: Mapping[type[Event], Callable[[Any, AlertSettings], Sign | None]] = {
         FINALIZING_FAILED,
         lambda event: f"{event.topic}/{event.place}: {event.error}" if event.place else event.error,
     ),
-    # Every session has an id of its own, so that each dead node is told of once.
-    NodeExpired: lambda event, _: Sign(NODE_LOST, (None, event.session), f"session {event.session} was silent"),
+    # Every session has its own id, so that each dead node raises one alert.
+    NodeExpired: lambda event, _: Sign(
+        NODE_LOST, (None, event.session), f"session {event.session} has sent no heartbeat"
+    ),
     LagMeasured: _lagging,
     WaitsBehindTransaction: _behind_transaction,
     Unreachable: _unreachable,

@@ -1,14 +1,15 @@
-"""Alerts: what of all that is reported needs a person, told once and not a thousand times.
+"""Alerts: events that need a person, raised once instead of a thousand times.
 
-Most kinds are raised at once. That something outside is away is raised when it goes on: a failed call says when the
-next one will be made, so that until then it is sure to be away, and after that nobody knows until an event tells.
+Most kinds are raised at once. An unreachable server raises an alert only after a while: a failed call says when it will
+be repeated; until then the server counts as unreachable, and after that its state is unknown until the next event.
 """
 
 from __future__ import annotations
 
 import threading
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
 from holdfast.config.models import AlertSettings
@@ -16,20 +17,22 @@ from holdfast.config.units import format_duration
 from holdfast.events import AlertCleared, AlertRaised, Event, LagMeasured
 from holdfast.leases.world import HostClock
 from holdfast.observe.alert_kinds import KINDS, LAGGING, AlertKind, Sign, Subject, sign_of, subject_of, within_limits
+from holdfast.observe.consumers import Consumer, Reporter
 from holdfast.observe.log import in_words
+from holdfast.observe.webhook import Webhook
 
-ANSWERED_IF_SILENT_FOR = 300.0
-"""Seconds without a failed call, after the next one was due, that pass for an answer where no event tells of one.
+ASSUMED_REACHABLE_AFTER = 300.0
+"""Seconds without a failed call, after the next one was due, after which a server counts as reachable again.
 
-As long as a round of Spark may take, because a sink that is away is noticed only when the round writes.
+As long as a round of Spark may take, because an unreachable sink is noticed only when the round writes.
 """
 MOST_OF_A_KIND = 1000
-"""Alerts of one kind that are followed at a time."""
+"""Alerts of one kind that are tracked at a time."""
 
 
 @dataclass(slots=True)
 class _Trouble:
-    """One thing that is wrong, from its first sign until it is over."""
+    """One problem, from its first sign until it is over."""
 
     since: float
     sure_until: float
@@ -38,12 +41,12 @@ class _Trouble:
 
 
 class Alerts:
-    """Raises and clears alerts through `emit`, which must not lead back here. May be called from several threads.
+    """Raises and clears alerts through `emit`, which must not call back into this object. Thread-safe.
 
-    There is one alert for each kind, pipeline and key until it is cleared; it is raised again when it is still told
-    of after `repeat_after`. It is cleared by an event that proves its end, or when it was not told of for
-    `repeat_after` (for something outside: not tried in vain for five minutes). `tick` must be called every second or
-    so, because some alerts are raised by nothing but time.
+    There is one alert for each kind, pipeline and key until it is cleared. It is raised again if its cause is still
+    reported after `repeat_after`. It is cleared by an event that proves its end, or when its cause was not reported for
+    `repeat_after` (for an unreachable server: no failed call for five minutes). `tick` must be called about every
+    second, because some alerts depend on time alone.
     """
 
     def __init__(
@@ -52,16 +55,16 @@ class Alerts:
         emit: Callable[[Event], None],
         clock: Callable[[], float] | None = None,
     ) -> None:
-        """`clock` shows seconds and also goes on while the host is suspended."""
+        """`clock` returns seconds and advances while the host is suspended."""
         self._settings = settings
         self._emit = emit
         self._clock = clock or HostClock().monotonic
         self._troubles: dict[AlertKind, dict[Subject, _Trouble]] = defaultdict(dict)
-        # Alerts go out under the lock, so that one is never cleared before it is raised.
+        # Alerts are emitted under the lock, so that none is cleared before it is raised.
         self._lock = threading.Lock()
 
     def __call__(self, event: Event) -> None:
-        """Raise or clear what follows from the event."""
+        """Raise or clear the alerts that the event concerns."""
         with self._lock:
             for kind in _ENDED_BY.get(type(event), ()):
                 self._end(kind, event)
@@ -72,7 +75,7 @@ class Alerts:
                 self._follow(sign, self._clock())
 
     def tick(self) -> None:
-        """Raise and clear what follows from the time alone."""
+        """Raise and clear the alerts that are due."""
         with self._lock:
             now = self._clock()
             for kind, troubles in self._troubles.items():
@@ -83,7 +86,7 @@ class Alerts:
     def _follow(self, sign: Sign, now: float) -> None:
         troubles = self._troubles[sign.kind]
         if sign.subject not in troubles and len(troubles) >= MOST_OF_A_KIND:
-            self._clear(sign.kind, next(iter(troubles)), "there are too many to follow")
+            self._clear(sign.kind, next(iter(troubles)), "there are too many alerts of this kind to track")
         trouble = troubles.setdefault(sign.subject, _Trouble(now, now, sign.message))
         trouble.sure_until = max(trouble.sure_until, now + sign.lasts)
         trouble.message = sign.message
@@ -99,7 +102,7 @@ class Alerts:
             self._emit(AlertRaised(kind.name, *subject, trouble.message))
 
     def _clear_if_silent(self, kind: AlertKind, subject: Subject, trouble: _Trouble, now: float) -> None:
-        patience = ANSWERED_IF_SILENT_FOR if kind.lasting else self._settings.repeat_after
+        patience = ASSUMED_REACHABLE_AFTER if kind.lasting else self._settings.repeat_after
         if now - trouble.sure_until >= patience:
             self._clear(kind, subject, f"not seen again for {format_duration(patience)}")
 
@@ -118,7 +121,7 @@ class Alerts:
 
 
 def _concerns(named: Subject, subject: Subject) -> bool:
-    """Whether both are about the same, as far as both say what they are about."""
+    """Return whether both name the same pipeline and key; None matches anything."""
     return all(None in pair or pair[0] == pair[1] for pair in zip(named, subject, strict=True))
 
 
@@ -131,3 +134,40 @@ def _by_event() -> dict[type[Event], list[AlertKind]]:
 
 
 _ENDED_BY = _by_event()
+
+
+TICK = 1.0
+
+
+@contextmanager
+def alerting(settings: AlertSettings, node: str, consumers: Sequence[Consumer]) -> Iterator[Alerts]:
+    """Yield a consumer of events whose alerts go to these consumers, and to the webhook if there is one.
+
+    When the block is left, the webhook sends what is still queued; that takes at most twice its timeout.
+    """
+    with ExitStack() as stack:
+        receivers = list(consumers)
+        if settings.webhook is not None:
+            webhook = Webhook(settings.webhook, node, Reporter(consumers))
+            stack.callback(webhook.stop)
+            receivers.append(webhook)
+        alerts = Alerts(settings, Reporter(receivers))
+        stack.enter_context(_called_every(TICK, alerts.tick))
+        yield alerts
+
+
+@contextmanager
+def _called_every(seconds: float, call: Callable[[], None]) -> Iterator[None]:
+    ended = threading.Event()
+
+    def run() -> None:
+        while not ended.wait(seconds):
+            call()
+
+    thread = threading.Thread(target=run, name="holdfast-alerts", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()

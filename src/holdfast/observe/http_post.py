@@ -1,8 +1,7 @@
-"""One POST to an address from a configuration file, with no more trust in it than that.
+"""One POST to a URL from a configuration file, which is not trusted further.
 
-The standard library's `http.client` does it, and neither `urllib.request` nor a package: it follows no redirect and
-uses no proxy by itself, and it lets the connection be made to the very address that was checked. Looking the name up
-a second time could give another address.
+It uses `http.client`, not `urllib.request` or a package: `http.client` follows no redirects, uses no proxy, and can
+connect to exactly the address that was checked. Resolving the name a second time could return another address.
 """
 
 from __future__ import annotations
@@ -25,30 +24,30 @@ _REFUSED = "its address is private, local or reserved; alerts.webhook.allow_priv
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of a request; `again` if the same one may succeed later. The reason never contains the address."""
+    """The result of a request; `retry` if the same one may succeed later. The reason never contains the URL."""
 
     done: bool
-    again: bool = False
+    retry: bool = False
     reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where to post to. `timeout` is for one request in all, from the connection to the last byte."""
+    """Where to post. `timeout` limits a whole request, from connecting to the last byte."""
 
     url: Secret
     timeout: float
     allow_private: bool = False
 
     def refusal(self) -> str | None:
-        """Why no request would ever be made there, if that can be told now. Blocks while the name is looked up."""
+        """Return why requests are refused, if that is certain now. Blocks while the name is resolved."""
         try:
             return None if self._addresses(urlsplit(self.url.reveal())) else _REFUSED
         except (OSError, ValueError):
             return None
 
     def post(self, body: bytes) -> Outcome:
-        """Post JSON. Blocks, and never raises for what the network or the other side does. Redirects are refused."""
+        """Post JSON. Blocks, and never raises for errors of the network or the server. Redirects are refused."""
         url = urlsplit(self.url.reveal())
         try:
             addresses = self._addresses(url)
@@ -56,7 +55,7 @@ class Target:
                 return Outcome(done=False, reason=_REFUSED)
             return _judged(self._status(url, addresses, body))
         except (OSError, HTTPException, ValueError) as error:
-            return Outcome(done=False, again=True, reason=_reason(error))
+            return Outcome(done=False, retry=True, reason=_reason(error))
 
     def _addresses(self, url: SplitResult) -> list[str]:
         found = resolved(url.hostname or "", _port(url))
@@ -64,7 +63,7 @@ class Target:
 
     def _status(self, url: SplitResult, addresses: Sequence[str], body: bytes) -> int:
         connection = _CheckedConnection(url, addresses, self.timeout)
-        # The socket's own timeout is for each read: a server that sends a byte now and then would hold it for ever.
+        # The socket timeout applies to each read: a server that sends a byte now and then would block for ever.
         watchdog = threading.Timer(self.timeout, connection.cut)
         watchdog.daemon = True
         watchdog.start()
@@ -79,7 +78,7 @@ class Target:
 
 
 class _CheckedConnection(HTTPConnection):
-    """Connects to one of the given addresses, whatever the name stands for by now."""
+    """Connects to one of the given addresses, whatever the name resolves to now."""
 
     def __init__(self, url: SplitResult, addresses: Sequence[str], timeout: float) -> None:
         super().__init__(url.hostname or "", _port(url), timeout=timeout)
@@ -91,17 +90,17 @@ class _CheckedConnection(HTTPConnection):
     def connect(self) -> None:
         self.sock = self._reached()
         if self._encrypted:
-            # The certificate is checked against the name, not against the address.
+            # The certificate is checked against the name, not the address.
             context = ssl.create_default_context()
             self.sock = context.wrap_socket(self.sock, server_hostname=self.host, do_handshake_on_connect=False)
             self.sock.do_handshake()
         self._left()
 
     def cut(self) -> None:
-        """End what goes on in another thread."""
+        """Abort a request that runs in another thread."""
         if self.sock is not None:
             try:
-                # Not the encrypted one's own `shutdown`, which must not run beside a read.
+                # Not `SSLSocket.shutdown`, which must not run during a read.
                 socket.socket.shutdown(self.sock, socket.SHUT_RDWR)
             except OSError:
                 return
@@ -127,10 +126,10 @@ def _port(url: SplitResult) -> int:
 
 def _judged(status: int) -> Outcome:
     later = status in _LATER or status >= 500
-    return Outcome(done=200 <= status < 300, again=later, reason=f"it answered with status {status}")
+    return Outcome(done=200 <= status < 300, retry=later, reason=f"it responded with status {status}")
 
 
 def _reason(error: Exception) -> str:
-    """What happened, without the error's own text: that may quote the address or what the other side sent."""
+    """Return the kind of error without its text, which may quote the URL or the response."""
     words = getattr(error, "reason", None) or getattr(error, "strerror", None)
     return f"{type(error).__name__}: {words}" if isinstance(words, str) else type(error).__name__

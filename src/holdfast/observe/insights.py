@@ -1,14 +1,14 @@
-"""The one read side: what the store says of nodes and partitions, as plain data for every display.
+"""The single read side: nodes and partitions in the store, as plain data for every display.
 
-Rows carry the names of the source coordination format where it has one, and ours for the rest. Times are text in UTC.
-Everything here raises `StoreUnavailable` when the store is away: that is never shown as nothing.
+Fields have the names of the source coordination format where it has one, and holdfast's names otherwise. Times are text
+in UTC. Everything here raises `StoreUnavailable` when the store does not respond, instead of showing nothing.
 """
 
 from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -16,8 +16,7 @@ from holdfast.leases.lease import Lease, Status
 from holdfast.leases.query import Query
 from holdfast.leases.session import NodeInfo, node_info
 from holdfast.leases.store import Store
-from holdfast.observe.plain import plain
-from holdfast.observe.shards import shards
+from holdfast.observe.json_values import plain
 from holdfast.observe.text import timestamp
 
 Row = dict[str, Any]
@@ -25,7 +24,7 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class NodeView:
-    """A session of a node. `alive` by the store's clock; `ended` when that is also recorded, once and for all."""
+    """A session of a node. `alive` is by the store's clock; `ended` means that the end is recorded and final."""
 
     name: str
     session: str
@@ -37,16 +36,16 @@ class NodeView:
     last_heartbeat: str | None
     leases: int
     shards: str
-    """Numbers of the partitions it holds, as ranges; empty if they have none."""
+    """Numbers of the partitions that it holds, as ranges; empty if they have no numbers."""
 
     def row(self) -> Row:
-        """As JSON: first what consumer groups tell of a member, by the names it has there, then the rest."""
+        """Return the session as JSON: first the fields that members of consumer groups have, then the rest."""
         member = {"member_id": self.name, "shards": self.shards, "last_heartbeat": self.last_heartbeat}
         return {**member, **asdict(self), "pipelines": list(self.pipelines)}
 
 
 def nodes(store: Store, fleet: str, pipelines: Iterable[str]) -> list[NodeView]:
-    """All sessions of a fleet that the store knows, by name and then age, with the leases of these pipelines."""
+    """Return all sessions of a fleet in the store, by name and then age, with the leases of these pipelines."""
     sessions = store.find(Query(fleet))
     held: dict[str | None, list[Lease]] = defaultdict(list)
     for pipeline in pipelines:
@@ -78,18 +77,18 @@ def _info(row: Lease) -> NodeInfo:
     try:
         return node_info(row)
     except (KeyError, TypeError):
-        # Unreadable, or written by a later version: it is still a session that holds leases.
+        # Unreadable, or written by a later version; it is still a session that holds leases.
         return NodeInfo("?", row.key)
 
 
 def counts(store: Store, pipeline: str, run: str = "") -> dict[str, int]:
-    """Number of partitions for every status, also for those that have none."""
+    """Return the number of partitions for every status, including 0."""
     found = store.count(pipeline, run)
     return {status.value: found.get(status, 0) for status in Status}
 
 
 def partition(lease: Lease) -> Row:
-    """All of a partition's row as JSON, in a stable order."""
+    """Return a partition's whole row as JSON, in a stable order."""
     return {**_source_coordination_item(lease), **_ownership(lease), **_progress(lease), **_history(lease)}
 
 
@@ -108,15 +107,15 @@ def _source_coordination_item(lease: Lease) -> Row:
 
 
 def _ownership(lease: Lease) -> Row:
-    own, order = lease.ownership, lease.order
-    waits = lease.status is Status.UNASSIGNED and own.due_at
+    ownership, order = lease.ownership, lease.order
+    waits = lease.status is Status.UNASSIGNED and ownership.due_at
     return {
         "run": lease.run,
         "group": lease.group,
         "spec": plain(lease.spec),
-        "token": own.token,
-        "version": own.version,
-        "not_before": _time(own.due_at) if waits else None,
+        "token": ownership.token,
+        "version": ownership.version,
+        "not_before": _time(ownership.due_at) if waits else None,
         "priority": order.priority,
         "ordinal": order.ordinal,
         "work_units": order.work_units,
@@ -159,3 +158,29 @@ def _history(lease: Lease) -> Row:
 
 def _time(seconds: float | None) -> str | None:
     return None if seconds is None else timestamp(seconds)
+
+
+def shards(leases: Iterable[Lease]) -> str:
+    """Return the numbers of partitions as ranges, with the group's name in front if there are several groups."""
+    groups: dict[str, set[int]] = defaultdict(set)
+    for lease in leases:
+        if lease.order.index is not None:
+            groups[lease.group].add(lease.order.index)
+    if len(groups) < 2:
+        return "".join(map(ranges, groups.values()))
+    return " ".join(f"{group}:{ranges(numbers)}" for group, numbers in sorted(groups.items()))
+
+
+def ranges(numbers: Iterable[int]) -> str:
+    """Return `0-3,7` for 0, 1, 2, 3 and 7."""
+    spans: list[list[int]] = []
+    for number in sorted(numbers):
+        if spans and number == spans[-1][-1] + 1:
+            spans[-1][1:] = [number]
+        else:
+            spans.append([number])
+    return ",".join(map(_span, spans))
+
+
+def _span(ends: Sequence[int]) -> str:
+    return "-".join(map(str, ends))

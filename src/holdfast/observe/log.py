@@ -1,4 +1,4 @@
-"""The log: one line per event, for people or for machines."""
+"""The log: one line per event, as text or as JSON."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dataclasses import fields
 from typing import Any, Literal, TextIO, get_args
 
 from holdfast.events import Event, Level, Notice
-from holdfast.observe.plain import plain, worded
+from holdfast.observe.json_values import plain, worded
 from holdfast.observe.text import printable, timestamp
 
 Form = Literal["text", "json"]
@@ -19,18 +19,18 @@ Form = Literal["text", "json"]
 LEVELS: tuple[Level, ...] = get_args(Level)
 
 REPEAT_AFTER = 10.0
-"""Seconds in which the same warning is written once."""
+"""Seconds in which the same warning is written only once."""
 _REMEMBERED = 1000
 
 
 class Log:
-    """Writes events at or above a level to a stream. May be called from several threads; lines never mix.
+    """Writes events at or above a level to a stream. Thread-safe; lines never mix.
 
-    Text is a sentence: `<time> <level> <event in words>: <field> <value>, …`, without fields that are None. JSON is one
+    Text has the form `<time> <level> <event in words>: <field> <value>, …`, without fields that are None. JSON is one
     object per line with `ts`, `level`, `event` (the class name) and the event's fields.
 
-    The same warning (one that differs in durations alone) is written once in `REPEAT_AFTER` seconds; the next one that
-    is written says how many were left out (`repeated` in JSON).
+    Warnings that differ only in durations are written once in `REPEAT_AFTER` seconds; the next one that is written
+    says how many were left out (`repeated` in JSON).
     """
 
     def __init__(
@@ -61,16 +61,16 @@ class Log:
 
 
 class _Repeats:
-    """Counts warnings that come again and again."""
+    """Counts repeated warnings."""
 
     def __init__(self) -> None:
         self._written: dict[tuple[Any, ...], tuple[float, int]] = {}
 
     def before(self, event: Event, now: float) -> int | None:
-        """How many like it were left out since the last one; None if this one is to be left out, too."""
+        """Return how many like it were left out since the last one; None if this one is to be left out too."""
         key = (type(event), *(repr(value) for value in event_fields(event).values() if not isinstance(value, float)))
         at, left_out = self._written.get(key, (-REPEAT_AFTER, 0))
-        # A clock that was set back must not silence anything.
+        # A clock that was set back must not suppress warnings.
         if at <= now < at + REPEAT_AFTER:
             self._written[key] = (at, left_out + 1)
             return None
@@ -81,12 +81,12 @@ class _Repeats:
 
 
 def event_fields(event: Event) -> dict[str, Any]:
-    """What the event tells, by name, in the order of its definition."""
+    """Return the event's fields by name, in the order of its definition."""
     return {field.name: getattr(event, field.name) for field in fields(event)}
 
 
 def in_words(event: type[Event]) -> str:
-    """`PartitionsCreated` as `partitions created`."""
+    """Return `partitions created` for `PartitionsCreated`."""
     return re.sub(r"(?<!^)(?=[A-Z])", " ", event.__name__).lower()
 
 
@@ -97,8 +97,8 @@ def _text_line(at: str, event: Event, left_out: int) -> str:
 def _sentence(event: Event) -> str:
     if isinstance(event, Notice):
         return printable(plain(event.message))
-    told = [f"{name} {worded(value)}" for name, value in event_fields(event).items() if value is not None]
-    return ": ".join([in_words(type(event)), *([", ".join(told)] if told else [])])
+    shown = [f"{name} {worded(value)}" for name, value in event_fields(event).items() if value is not None]
+    return ": ".join([in_words(type(event)), *([", ".join(shown)] if shown else [])])
 
 
 def _json_line(at: str, event: Event, left_out: int) -> str:

@@ -1,4 +1,4 @@
-"""Every metric, with its labels, its help text and the events that it counts. The reference page is made from this."""
+"""Every metric, with its labels, help text and the events it counts. The reference page is generated from it."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ from holdfast.events import (
 
 E = TypeVar("E", bound=Event)
 PIPELINE = "pipeline"
-"""The label that every metric of a pipeline has first; its value is taken from the event."""
+"""First label of every metric of a pipeline; its value comes from the event."""
 
 
 @dataclass(frozen=True, slots=True)
 class Counts(Generic[E]):
-    """How much one kind of event adds, and to which labels beyond the pipeline; fixed ones exist from the start."""
+    """How much one kind of event adds, and to which labels besides the pipeline; fixed labels exist from the start."""
 
     event: type[E]
     labels: tuple[str, ...] | Callable[[E], tuple[str, ...]] = ()
@@ -84,7 +84,7 @@ COUNTERS = (
     ),
     Metric(
         "holdfast_nothing_acquired_total",
-        "Looks at the store that found no free partition.",
+        "Times that this node looked for a free partition and found none.",
         (PIPELINE,),
         (Counts(NothingAcquired),),
     ),
@@ -120,7 +120,7 @@ COUNTERS = (
     ),
     Metric(
         "holdfast_batches_total",
-        "What became of batches; rolled_forward was published on behalf of an earlier owner or try.",
+        "Outcomes of batches; rolled_forward: published for an earlier owner or attempt.",
         (PIPELINE, "outcome"),
         (
             Counts(BatchCommitted, ("committed",)),
@@ -144,13 +144,13 @@ COUNTERS = (
     ),
     Metric(
         "holdfast_rows_dropped_total",
-        "Good rows that came to a processor and not out of it.",
+        "Rows without a fault that a processor left out.",
         (PIPELINE, "processor"),
         (Counts(RowsDropped, lambda event: (event.processor,), lambda event: event.rows),),
     ),
     Metric(
         "holdfast_documents_total",
-        "Documents for a search index: acknowledged, there already, or refused by the index.",
+        "Documents for a search index: acknowledged, already there, or refused by the index.",
         (PIPELINE, "sink", "outcome"),
         (
             Counts(DocumentsIndexed, lambda event: (event.sink, "indexed"), lambda event: event.documents),
@@ -160,7 +160,7 @@ COUNTERS = (
     ),
     Metric(
         "holdfast_documents_resent_total",
-        "Times that a document was sent again, and times that the server had too much to do to take it.",
+        "Times that a document was sent again, and times that the server rejected it because of overload.",
         (PIPELINE, "sink", "reason"),
         (
             Counts(DocumentsIndexed, lambda event: (event.sink, "any"), lambda event: event.retried),
@@ -181,19 +181,19 @@ COUNTERS = (
     ),
     Metric(
         "holdfast_late_records_total",
-        "Records that came for a place that was final already; counted by the node that finalizes.",
+        "Records for an output folder that was already final; counted by the node that finalizes.",
         (PIPELINE, "topic"),
         (Counts(LateRecords, lambda event: (event.topic,), lambda event: event.records),),
     ),
     Metric(
         "holdfast_final_places_total",
-        "Places that everybody was told of as final, again if late records came, and times that telling failed.",
+        "Output folders reported as final, again after late records, and failed reports.",
         (PIPELINE, "outcome"),
         (Counts(PlaceFinalized, ("told",)), Counts(FinalizingFailed, ("failed",))),
     ),
     Metric(
         "holdfast_sessions_total",
-        "Sessions of this node that began, were left in order, or ended against its will.",
+        "Sessions of this node that began, were left in order, or were lost.",
         ("event",),
         (Counts(NodeJoined, ("joined",)), Counts(NodeLeft, ("left",)), Counts(SessionEnded, ("ended",))),
     ),
@@ -211,14 +211,14 @@ COUNTERS = (
     ),
     Metric(
         "holdfast_unreachable_total",
-        "Calls to something outside that got no answer and are made again.",
+        "Calls to a server that got no response and are repeated.",
         ("what",),
         (Counts(Unreachable, lambda event: (event.what,)),),
     ),
 )
 
 SESSION_USABLE = "holdfast_session_usable_seconds"
-SESSION_USABLE_HELP = "For how long this node may still rely on its session, by its own clock; 0 without one."
+SESSION_USABLE_HELP = "For how long this node may still rely on its session, by its own clock; 0 without a session."
 
 
 def _of_source_coordinator(name: str, help: str, *counted: Counts[Any]) -> Metric:  # noqa: A002
@@ -267,7 +267,7 @@ SOURCE_COORDINATOR = (
     ),
     _of_source_coordinator(
         "partitionNotOwnedErrors",
-        "Partitions that this node worked on and did not own any more.",
+        "Partitions that this node worked on and no longer owned.",
         _errors("not_owned"),
         Counts(PartitionLost, (), lambda event: not event.missing),
     ),

@@ -1,8 +1,8 @@
 """Metrics for Prometheus, counted from events.
 
-Two sets tell the same story: idiomatic ones with labels, and those of the source coordinator under the names
-`<pipeline>_source_coordinator_<metric>`, which have no suffix and are therefore exposed as untyped: Prometheus'
-format for typed counters would add `_total`. All start at 0 for every configured pipeline.
+There are two sets: idiomatic metrics with labels, and those of the source coordinator, named
+`<pipeline>_source_coordinator_<metric>`. The latter have no suffix and are therefore exposed as untyped: typed counters
+would get the suffix `_total`. All start at 0 for every configured pipeline.
 """
 
 from __future__ import annotations
@@ -22,9 +22,7 @@ from prometheus_client.registry import Collector
 
 from holdfast.errors import UsageError
 from holdfast.events import Event, Heartbeat, NodeLeft, SessionEnded
-from holdfast.observe.alert_metrics import AlertMetrics
-from holdfast.observe.bulk_metrics import BulkMetrics
-from holdfast.observe.lag_metrics import LagMetrics
+from holdfast.observe.gauges import AlertMetrics, BulkMetrics, LagMetrics
 from holdfast.observe.metric_table import (
     COUNTERS,
     PIPELINE,
@@ -39,17 +37,17 @@ Labels = tuple[str, ...]
 
 
 def metric_names(pipelines: Iterable[str]) -> dict[str, str]:
-    """For each pipeline the beginning of its metrics' names: the pipeline's name with '_' for what is not allowed.
+    """Return the prefix of each pipeline's metric names: its name with '_' for characters that are not allowed.
 
-    Where two pipelines would get the same one, the pipeline of just that name has it, and every other one gets `_`
-    and 8 digits of its own name's SHA-256 behind it: what a pipeline's metrics are called then depends neither on
-    the order of pipelines nor on their number.
+    If two pipelines would get the same prefix, a pipeline with exactly that name keeps it, and every other one gets `_`
+    and 8 digits of the SHA-256 of its name appended. So metric names depend neither on the order nor on the number of
+    pipelines.
     """
-    beginnings = {name: re.sub(r"^(?=[0-9])|[^A-Za-z0-9_]", "_", name) for name in pipelines}
-    shared = list(beginnings.values())
+    prefixes = {name: re.sub(r"^(?=[0-9])|[^A-Za-z0-9_]", "_", name) for name in pipelines}
+    shared = list(prefixes.values())
     return {
-        name: begin if name == begin or shared.count(begin) == 1 else f"{begin}_{_digits(name)}"
-        for name, begin in beginnings.items()
+        name: prefix if name == prefix or shared.count(prefix) == 1 else f"{prefix}_{_digits(name)}"
+        for name, prefix in prefixes.items()
     }
 
 
@@ -58,21 +56,20 @@ def _digits(name: str) -> str:
 
 
 def _boot_time() -> float:
-    # Goes on while the host is suspended, as the clock does by which a node relies on its session.
+    # Advances while the host is suspended, like the clock by which a node relies on its session.
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 class Metrics(Collector):
-    """Counts events of one node. May be called and scraped from several threads.
+    """Counts events of one node. Thread-safe.
 
-    Events of pipelines that are not configured, such as the lease under which a pipeline's partitions are discovered,
-    are not counted.
+    Events of pipelines that are not configured are not counted, for example those of the lease for discovery.
     """
 
     def __init__(self, pipelines: Mapping[str, str], clock: Callable[[], float] = _boot_time) -> None:
-        """`pipelines` gives each pipeline's name by its identifier in the store."""
+        """`pipelines` maps identifiers in the store to pipeline names."""
         self._pipelines = dict(pipelines)
-        self._beginnings = metric_names(pipelines.values())
+        self._prefixes = metric_names(pipelines.values())
         self._clock = clock
         self._usable_until = 0.0
         self._alerts = AlertMetrics(pipelines)
@@ -82,7 +79,7 @@ class Metrics(Collector):
         self._values: dict[str, dict[Labels, float]] = {}
         self._counted: dict[type[Event], list[tuple[Metric, Counts[Any]]]] = defaultdict(list)
         for metric in (*COUNTERS, *SOURCE_COORDINATOR):
-            self._values[metric.name] = dict.fromkeys(_from_the_start(metric, pipelines.values()), 0.0)
+            self._values[metric.name] = dict.fromkeys(_initial_labels(metric, pipelines.values()), 0.0)
             for counts in metric.counted:
                 self._counted[counts.event].append((metric, counts))
 
@@ -100,7 +97,7 @@ class Metrics(Collector):
                 self._usable_until = 0.0
 
     def collect(self) -> Iterator[Family]:
-        """All metrics as they are now."""
+        """Yield the current value of all metrics."""
         with self._lock:
             values = {name: dict(by_labels) for name, by_labels in self._values.items()}
             usable = max(0.0, self._usable_until - self._clock())
@@ -112,13 +109,13 @@ class Metrics(Collector):
             yield family
         yield GaugeMetricFamily(SESSION_USABLE, SESSION_USABLE_HELP, usable)
         yield from more
-        for pipeline, beginning in self._beginnings.items():
+        for pipeline, prefix in self._prefixes.items():
             for metric in SOURCE_COORDINATOR:
-                name = f"{beginning}_source_coordinator_{metric.name}"
+                name = f"{prefix}_source_coordinator_{metric.name}"
                 yield UnknownMetricFamily(name, metric.help, values[metric.name][pipeline,])
 
     def serve(self, port: int, address: str = "127.0.0.1") -> Endpoint:
-        """Answer scrapes on a thread of its own until the endpoint is stopped. Raises `UsageError` for a taken port."""
+        """Serve scrapes on a separate thread until the endpoint is stopped. Raises `UsageError` for a taken port."""
         return Endpoint(self, port, address)
 
     def _count(self, metric: Metric, counts: Counts[Any], event: Event) -> None:
@@ -145,17 +142,17 @@ class Endpoint:
 
     @property
     def port(self) -> int:
-        """The port that is really served; another one than asked for if that was 0."""
+        """The port that is served; chosen by the system if the configured one was 0."""
         return self._server.server_port
 
     def stop(self) -> None:
-        """Answer no more and free the port. Blocks until the current scrapes are answered; may be called again."""
+        """Stop serving and free the port. Blocks until current scrapes are finished; may be called repeatedly."""
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
 
 
-def _from_the_start(metric: Metric, pipelines: Iterable[str]) -> Iterator[Labels]:
+def _initial_labels(metric: Metric, pipelines: Iterable[str]) -> Iterator[Labels]:
     fixed = [counts.labels for counts in metric.counted if not callable(counts.labels)]
     if PIPELINE in metric.labels:
         return ((pipeline, *labels) for pipeline in pipelines for labels in fixed)

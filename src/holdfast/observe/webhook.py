@@ -1,4 +1,4 @@
-"""Alerts to a webhook: JSON over HTTP, on a thread of its own, so that a slow receiver never holds up a pipeline."""
+"""Sends alerts to a webhook as JSON, on a separate thread, so that a slow receiver never holds up a pipeline."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from holdfast.config.models import WebhookSettings
 from holdfast.events import AlertCleared, AlertRaised, AlertsNotSent, Event, Notice, Unreachable
 from holdfast.observe.alert_kinds import runbook
 from holdfast.observe.http_post import Outcome, Target
+from holdfast.observe.json_values import plain
 from holdfast.observe.log import event_fields
-from holdfast.observe.plain import plain
 from holdfast.observe.text import timestamp
 
 MOST_WAITING = 1000
@@ -29,11 +29,11 @@ Alert = Mapping[str, Any]
 
 
 class Webhook:
-    """Posts alerts to one address, from construction to `stop`. Calling it does not block.
+    """Posts alerts to one URL, from construction to `stop`. Calling it does not block.
 
-    Up to 100 that wait together go out in one request. What does not answer, or answers that it cannot now, is tried
-    again with growing pauses; what refuses is not. At most 1000 wait: then the oldest are dropped. Whatever is not
-    sent is told through `emit`, and the number of dropped ones in the next request. The address is never told.
+    Up to 100 queued alerts go out in one request. A request that fails, or gets a temporary error, is repeated with
+    growing pauses; a refused one is not. At most 1000 alerts are queued; then the oldest are dropped. Alerts that are
+    not sent are reported through `emit`, and the next request has the number of dropped ones. The URL is never shown.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class Webhook:
         now: Callable[[], float] = time.time,
         pause: float = FIRST_PAUSE,
     ) -> None:
-        """`node` is the sender's name; `emit` must not lead back here; `pause` is the first one between two tries."""
+        """`node` is the sender's name; `emit` must not call back into this object; `pause` is the first retry pause."""
         self._target = Target(settings.url, settings.timeout, settings.allow_private)
         self._patience = settings.timeout
         self._node = node
@@ -63,7 +63,7 @@ class Webhook:
             self._outbox.add(_as_json(event, self._now()))
 
     def stop(self) -> None:
-        """Send what waits, trying once, and end. Blocks for a second at most; may be called again."""
+        """Send what is queued, trying once, and end. Blocks for at most a second; may be called repeatedly."""
         self._stopping.set()
         self._outbox.close()
         self._thread.join(1.0)
@@ -75,22 +75,22 @@ class Webhook:
         pause = self._first_pause
         while alerts := self._outbox.take():
             outcome = self._post(alerts)
-            if outcome.again and not self._stopping.is_set():
+            if outcome.retry and not self._stopping.is_set():
                 self._outbox.put_back(alerts)
                 self._wait(outcome.reason, pause)
                 pause = min(pause * 2, LONGEST_PAUSE)
             else:
                 self._settle(alerts, outcome)
                 pause = self._first_pause
-            self._tell_of_dropped()
+            self._report_dropped()
 
     def _post(self, alerts: list[Alert]) -> Outcome:
         dropped = self._outbox.dropped
         text = "\n".join(_sentence(alert) for alert in alerts)
-        told = {"node": self._node, "text": text, "alerts": alerts, "dropped": dropped}
-        outcome = self._target.post(json.dumps(told).encode())
+        body = {"node": self._node, "text": text, "alerts": alerts, "dropped": dropped}
+        outcome = self._target.post(json.dumps(body).encode())
         if outcome.done:
-            self._outbox.dropped_were_told(dropped)
+            self._outbox.forget_dropped(dropped)
         return outcome
 
     def _wait(self, reason: str, pause: float) -> None:
@@ -101,18 +101,18 @@ class Webhook:
     def _settle(self, alerts: list[Alert], outcome: Outcome) -> None:
         if outcome.done:
             return
-        # At the end the rest is given up with the first: it would only wait for the same silence.
-        rest = self._outbox.clear() if outcome.again else 0
+        # While stopping, the rest is dropped too: it would fail in the same way.
+        rest = self._outbox.clear() if outcome.retry else 0
         self._emit(AlertsNotSent(len(alerts) + rest, outcome.reason))
 
-    def _tell_of_dropped(self) -> None:
+    def _report_dropped(self) -> None:
         dropped = self._outbox.newly_dropped()
         if dropped:
-            self._emit(AlertsNotSent(dropped, f"{MOST_WAITING} others waited for the webhook"))
+            self._emit(AlertsNotSent(dropped, f"{MOST_WAITING} newer alerts were queued for the webhook"))
 
 
 class _Outbox:
-    """Alerts that wait to be sent, oldest first and not too many. Safe for several threads."""
+    """A bounded queue of alerts, oldest first. Thread-safe."""
 
     def __init__(self) -> None:
         self._alerts: deque[Alert] = deque()
@@ -120,7 +120,7 @@ class _Outbox:
         self._closed = False
         self._newly_dropped = 0
         self.dropped = 0
-        """Since somebody outside was told."""
+        """Alerts dropped since the receiver was last informed."""
 
     def add(self, alert: Alert) -> None:
         """Does not block."""
@@ -130,7 +130,7 @@ class _Outbox:
             self._changed.notify()
 
     def take(self) -> list[Alert]:
-        """The oldest ones. Blocks until there is one; empty when there is none and never will be."""
+        """Return the oldest alerts. Blocks until there is one; empty after `close` if none is left."""
         with self._changed:
             self._changed.wait_for(lambda: self._alerts or self._closed)
             return [self._alerts.popleft() for _ in range(min(len(self._alerts), MOST_IN_A_POST))]
@@ -142,26 +142,26 @@ class _Outbox:
             self._drop_oldest()
 
     def clear(self) -> int:
-        """Forget all; answers how many there were."""
+        """Drop all alerts, and return how many there were."""
         with self._changed:
             number = len(self._alerts)
             self._alerts.clear()
             return number
 
     def close(self) -> None:
-        """Nothing more is added."""
+        """Note that nothing more is added."""
         with self._changed:
             self._closed = True
             self._changed.notify()
 
     def newly_dropped(self) -> int:
-        """How many were dropped since this was asked the last time."""
+        """Return how many alerts were dropped since the last call."""
         with self._changed:
             number, self._newly_dropped = self._newly_dropped, 0
             return number
 
-    def dropped_were_told(self, number: int) -> None:
-        """So many of `dropped` are known outside."""
+    def forget_dropped(self, number: int) -> None:
+        """Subtract alerts that were reported to the receiver."""
         with self._changed:
             self.dropped -= number
 
@@ -173,15 +173,15 @@ class _Outbox:
 
 
 def _as_json(event: AlertRaised | AlertCleared, at: float) -> Alert:
-    told = {
+    fields = {
         name: value[:LONGEST_TEXT] if isinstance(value, str) else value
         for name, value in plain(event_fields(event)).items()
     }
     status = "raised" if isinstance(event, AlertRaised) else "cleared"
-    return {"status": status, "at": timestamp(at), **told, "runbook": runbook(event.kind)}
+    return {"status": status, "at": timestamp(at), **fields, "runbook": runbook(event.kind)}
 
 
 def _sentence(alert: Alert) -> str:
     about = " ".join(alert[name] for name in ("pipeline", "key") if alert[name])
-    said = alert.get("message") or alert.get("reason")
-    return f"{alert['status']} {alert['kind']}{about and f' ({about})'}: {said}"
+    message = alert.get("message") or alert.get("reason")
+    return f"{alert['status']} {alert['kind']}{about and f' ({about})'}: {message}"

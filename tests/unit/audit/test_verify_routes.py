@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.audit.locate import locate_offset
-from holdfast.cli.proofs import Report
+from holdfast.cli.audit import Report
 from holdfast.leases.lease import Counts
 from tests.unit.audit.archive import Archive
 

@@ -46,11 +46,10 @@ from holdfast.events import (
     WaitsBehindTransaction,
 )
 from holdfast.leases.writes import until_answered
-from holdfast.observe import alerting as putting_together
+from holdfast.observe import alerts as alerts_module
 from holdfast.observe.alert_kinds import KINDS, runbook
-from holdfast.observe.alerting import alerting
-from holdfast.observe.alerts import ANSWERED_IF_SILENT_FOR, MOST_OF_A_KIND, Alerts
-from holdfast.observe.fanout import Reporter
+from holdfast.observe.alerts import ASSUMED_REACHABLE_AFTER, MOST_OF_A_KIND, Alerts, alerting
+from holdfast.observe.consumers import Reporter
 from holdfast.observe.log import Log
 from holdfast.observe.metrics import Metrics
 from holdfast.testing.worlds import TurnableClock, make_world
@@ -170,12 +169,12 @@ def test_the_message_says_what_happened(watch: Watch) -> None:
         "its retries are used up: cannot parse",
         "store and bucket disagree",
         "1001 records behind, more than 1000",
-        "waits behind an open transaction since now, at offset 10",
-        "the brokers do not let us read it: not authorized",
-        "the source has deleted 10 to 25 (exclusive) before it was read",
+        "has waited behind an open transaction since now, at offset 10",
+        "the brokers deny access to the topic: not authorized",
+        "the source has deleted 10 to 25 (exclusive) before they were read",
         "another token",
         "session host:1:a has ended: it could not be renewed in time",
-        "session host:2:b was silent",
+        "session host:2:b has sent no heartbeat",
         "step plan is 12 s over its limit",
         "no such folder",
         "clicks/dt=1: no metastore",
@@ -261,7 +260,9 @@ def test_there_are_never_more_alerts_than_can_be_followed(watch: Watch) -> None:
         watch.see(PartitionFailed("orders", str(number), "cannot parse"))
 
     assert len(watch.raised) == MOST_OF_A_KIND + 1
-    assert watch.cleared == [AlertCleared("partition_failed", "orders", "0", "there are too many to follow")]
+    assert watch.cleared == [
+        AlertCleared("partition_failed", "orders", "0", "there are too many alerts of this kind to track")
+    ]
 
 
 # --- lag -------------------------------------------------------------------------------------------------------------
@@ -321,7 +322,7 @@ def test_something_outside_that_stays_away_is_raised_within_30_seconds_and_once(
     tell_again_and_again(watch, event, 60)
 
     ((at, alert),) = watch.told
-    assert alert == AlertRaised(kind, pipeline, None, f"the {event.what} does not answer: no answer")
+    assert alert == AlertRaised(kind, pipeline, None, f"the {event.what} does not respond: no answer")
     assert 20 <= at <= 30
 
 
@@ -356,13 +357,13 @@ def test_the_real_caller_of_a_store_that_is_away_is_heard() -> None:
         until_answered(world, "store", answer)
 
     ((at, alert),) = watch.told
-    assert alert == AlertRaised("store_unreachable", None, None, "the store does not answer: connection refused")
+    assert alert == AlertRaised("store_unreachable", None, None, "the store does not respond: connection refused")
     assert at <= 30
 
 
 def test_one_call_without_an_answer_is_no_alert(watch: Watch) -> None:
     watch.see(Unreachable("store", "no answer", 10.0))
-    watch.pass_time(2 * ANSWERED_IF_SILENT_FOR)
+    watch.pass_time(2 * ASSUMED_REACHABLE_AFTER)
 
     assert watch.told == []
 
@@ -394,7 +395,7 @@ def test_what_is_not_tried_in_vain_any_more_is_cleared(
     watch: Watch, event: Unreachable, kind: str, pipeline: str | None
 ) -> None:
     tell_again_and_again(watch, event, 30)
-    watch.pass_time(ANSWERED_IF_SILENT_FOR - 1)
+    watch.pass_time(ASSUMED_REACHABLE_AFTER - 1)
     assert watch.cleared == []
 
     watch.pass_time(2)
@@ -492,7 +493,7 @@ def test_every_kind_is_a_metric_from_the_start_and_goes_back_to_0() -> None:
 
 
 def test_a_running_node_raises_what_only_time_tells(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(putting_together, "TICK", 0.01)
+    monkeypatch.setattr(alerts_module, "TICK", 0.01)
     raised = threading.Event()
 
     def consumer(event: Event) -> None:

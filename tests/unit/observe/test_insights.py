@@ -14,7 +14,7 @@ from holdfast.leases.session import NodeInfo, Session, SessionTiming
 from holdfast.leases.store import Swap
 from holdfast.leases.world import host_world
 from holdfast.observe import insights
-from holdfast.observe.shards import ranges, shards
+from holdfast.observe.insights import ranges, shards
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing.rows import make_row
 

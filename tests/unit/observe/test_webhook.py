@@ -254,7 +254,7 @@ def test_what_may_work_later_is_tried_again_with_growing_pauses(
     send.stop()
 
     away = told.of(Unreachable)
-    assert [event.error for event in away] == 3 * [f"it answered with status {status}"]
+    assert [event.error for event in away] == 3 * [f"it responded with status {status}"]
     assert {event.what for event in away} == {"webhook"}
     assert all(later.retry_in > 1.3 * earlier.retry_in for earlier, later in pairwise(away))
     assert told.of(AlertsNotSent) == []
@@ -273,7 +273,7 @@ def test_what_is_refused_is_given_up_and_told_and_no_redirect_is_followed(
         send(alert("next"))
         send.stop()
 
-    assert told.events == [AlertsNotSent(1, f"it answered with status {status}")]
+    assert told.events == [AlertsNotSent(1, f"it responded with status {status}")]
     assert receiver.keys == ["refused", "next"]
     assert elsewhere.requests == []
 
@@ -349,7 +349,7 @@ def test_too_many_waiting_drop_the_oldest_and_that_is_told_here_and_there(
     assert [one["key"] for one in refused["alerts"]] == ["0"]
     assert [one["key"] for one in accepted["alerts"]] == ["3", "4", "5"]
     assert (accepted["dropped"], last["dropped"]) == (3, 0)
-    assert told.of(AlertsNotSent) == [AlertsNotSent(3, "3 others waited for the webhook")]
+    assert told.of(AlertsNotSent) == [AlertsNotSent(3, "3 newer alerts were queued for the webhook")]
 
 
 def test_stopping_sends_what_waits_and_does_not_wait_for_ever(
@@ -365,7 +365,7 @@ def test_stopping_sends_what_waits_and_does_not_wait_for_ever(
     send.stop()
 
     assert time.monotonic() - started < 5
-    assert told.of(AlertsNotSent) == [AlertsNotSent(2, "it answered with status 503")]
+    assert told.of(AlertsNotSent) == [AlertsNotSent(2, "it responded with status 503")]
 
 
 # --- trust -----------------------------------------------------------------------------------------------------------
@@ -415,7 +415,7 @@ def test_the_name_is_looked_up_once_and_the_address_that_was_checked_is_used(
     assert headers["Host"] == f"hooks.example:{receiver.port}"
 
     outcome = target.post(b'{"alerts": []}')
-    assert (outcome.done, outcome.again) == (False, False)
+    assert (outcome.done, outcome.retry) == (False, False)
 
 
 def test_only_addresses_that_are_allowed_are_tried(receiver: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -428,7 +428,7 @@ def test_only_addresses_that_are_allowed_are_tried(receiver: Receiver, monkeypat
     monkeypatch.setattr(http_post, "resolved", lambda host, port: ["10.0.0.1", "1.1.1.1", "::1", "2606:4700::1111"])
     monkeypatch.setattr(socket, "create_connection", connect)
 
-    assert Target(Secret("http://hooks.example/"), 5.0).post(b"{}").again
+    assert Target(Secret("http://hooks.example/"), 5.0).post(b"{}").retry
     assert tried == ["1.1.1.1", "2606:4700::1111"]
 
 
@@ -452,7 +452,7 @@ def test_a_name_that_nobody_knows_is_tried_again(monkeypatch: pytest.MonkeyPatch
     target = Target(Secret("https://hooks.example/"), 5.0)
 
     assert target.refusal() is None
-    assert target.post(b"{}") == http_post.Outcome(done=False, again=True, reason="gaierror: Name or service not known")
+    assert target.post(b"{}") == http_post.Outcome(done=False, retry=True, reason="gaierror: Name or service not known")
 
 
 PUBLIC = ["1.1.1.1", "93.184.216.34", "2606:4700:4700::1111", "::ffff:1.1.1.1", "64:ff9b::101:101", "2002:101:101::1"]

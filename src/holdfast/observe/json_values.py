@@ -1,4 +1,4 @@
-"""Values of events and rows as plain JSON, or as words of a sentence. Secrets stay hidden in both."""
+"""Values of events and rows as plain JSON, or as words in a log line. Secrets stay hidden in both."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from holdfast.observe.text import printable
 
 
 def plain(value: Any) -> Any:
-    """The value as JSON can carry it. A secret is hidden, a reference is shown as it is written in the file."""
+    """Return the value as plain JSON. Secrets are hidden; a reference is shown as written in the file."""
     if isinstance(value, Resolved):
         return value.written
     if isinstance(value, str):
@@ -29,10 +29,10 @@ def plain(value: Any) -> Any:
 
 
 def worded(value: Any) -> str:
-    """The value as a word of a sentence: text as it is, in quotes where its end would not be clear."""
+    """Return the value as a word of a log line: text as it is, in quotes if its end would be unclear."""
     simple = plain(value)
     if not isinstance(simple, str):
         return printable(json.dumps(simple, ensure_ascii=False))
     text = printable(simple)
-    clear = text and not any(one in text for one in ' ,"')
+    clear = text and not any(character in text for character in ' ,"')
     return text if clear else '"' + text.replace('"', '\\"') + '"'

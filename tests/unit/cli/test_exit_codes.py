@@ -5,7 +5,7 @@ import sqlite3
 import pytest
 
 from holdfast import assemble, errors
-from holdfast.cli.exits import CODES, MEANINGS, ExitCode, exit_code
+from holdfast.cli.exit_codes import CODES, MEANINGS, ExitCode, exit_code
 from holdfast.leases.lease import Partition
 from tests.unit.cli.conftest import Site
 

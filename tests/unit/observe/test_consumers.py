@@ -1,8 +1,7 @@
 from __future__ import annotations
 
 from holdfast.events import Event, Notice, PartitionChanged, PartitionsCreated
-from holdfast.observe.fanout import Reporter
-from holdfast.observe.history import RecentChanges
+from holdfast.observe.consumers import RecentChanges, Reporter
 
 EVENT = PartitionsCreated("orders", 1)
 
@@ -31,7 +30,7 @@ def test_a_consumer_that_fails_is_reported_once_until_it_works_again() -> None:
     told: list[Event] = []
     broken = Broken()
     emit = Reporter([broken, told.append])
-    notice = Notice("Broken could not take an event: RuntimeError: disk full")
+    notice = Notice("Broken could not handle an event: RuntimeError: disk full")
 
     emit(EVENT)
     emit(EVENT)

@@ -1,4 +1,4 @@
-"""`holdfast validate` and `holdfast schema`: the configuration file."""
+"""`holdfast validate`, `holdfast schema` and `holdfast plugins`: the configuration file and what it may name."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from holdfast.cli import output
-from holdfast.cli.exits import ExitCode
+from holdfast.cli.exit_codes import ExitCode
 from holdfast.cli.options import AsJson, File
-from holdfast.errors import ConfigError
+from holdfast.errors import ConfigError, UsageError
 
 if TYPE_CHECKING:
     from holdfast.config.models import Settings
+    from holdfast.registry import Kind, Registry
 
 
 def validate(file: File, json: AsJson = False) -> None:
@@ -57,3 +58,28 @@ def _wrong(file: str, error: ConfigError) -> dict[str, Any]:
         for mark, message in error.problems
     ]
     return {"file": file, "valid": False, "store": None, "pipelines": [], "problems": problems}
+
+
+def plugins(json: AsJson = False) -> None:
+    """List the stores, sources, processors, sinks and formats that can be used in a file."""
+    from holdfast.registry import KINDS, Registry
+
+    registry = Registry.installed()
+    rows = [_row(registry, kind, name) for kind in KINDS for name in registry.names(kind)]
+    if json:
+        output.say_json(rows)
+    else:
+        output.say_table(
+            ("KIND", "NAME", "SUMMARY"), [(row["kind"], row["name"], row["summary"] or row["problem"]) for row in rows]
+        )
+
+
+def _row(registry: Registry, kind: Kind, name: str) -> dict[str, Any]:
+    from holdfast.registry import singular
+
+    row: dict[str, Any] = {"kind": singular(kind), "name": name, "summary": None, "problem": None}
+    try:
+        return {**row, "summary": registry.get(kind, name).summary}
+    except UsageError as error:
+        # One plugin that cannot be loaded does not hide the others.
+        return {**row, "problem": str(error)}

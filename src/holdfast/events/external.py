@@ -1,4 +1,4 @@
-"""Facts about what is outside: stores, sources, sinks, and what people should hear."""
+"""Events about stores, sources and sinks, notices, and alerts."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from holdfast.events.event import Event, Level
 
 @dataclass(frozen=True, slots=True)
 class Unreachable(Event):
-    """Something outside does not answer; the same call is made again after a while, nothing is skipped."""
+    """A server does not respond; the same call is repeated after a while, nothing is skipped."""
 
     level: ClassVar[Level] = "warning"
     what: str
     error: str
     retry_in: float
     pipeline: str | None = None
-    """Whose source or sink it is; None where that is not known, and for the store."""
+    """The pipeline of the source or sink; None if it is unknown, and for the store."""
 
 
 @dataclass(frozen=True, slots=True)
 class SinkOpened(Event):
-    """A sink found its output fit for use; `verdict` says what it found there and how it will be used."""
+    """A sink has checked its output; `verdict` says what it found and how the output will be used."""
 
     pipeline: str
     sink: str
@@ -31,9 +31,9 @@ class SinkOpened(Event):
 
 @dataclass(frozen=True, slots=True)
 class LagMeasured(Event):
-    """How far a partition is behind what its source has: records not yet read, and the age of the oldest of them.
+    """How far a partition is behind its source: unread records, and the age of the oldest of them.
 
-    Told again and again while the partition is held, also when it is not behind. None: the source cannot tell.
+    Emitted repeatedly while the partition is held, also without lag. None: the source does not report it.
     """
 
     level: ClassVar[Level] = "debug"
@@ -42,12 +42,12 @@ class LagMeasured(Event):
     records: int | None
     seconds: float | None
     kept: float | None = None
-    """Seconds for which the source keeps records before it deletes them; None: for ever, or it cannot tell."""
+    """Retention of the source in seconds; None: for ever, or unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class RecordsLost(Event):
-    """The source has deleted records before they were read: from `start` up to `end`, which is the next one it has."""
+    """The source has deleted records before they were read, from `start` up to `end` (exclusive)."""
 
     level: ClassVar[Level] = "error"
     pipeline: str
@@ -58,7 +58,7 @@ class RecordsLost(Event):
 
 @dataclass(frozen=True, slots=True)
 class TopicDenied(Event):
-    """The brokers do not let this node read a partition's topic; others go on. Told every minute while it lasts."""
+    """The brokers deny access to a partition's topic; other topics are unaffected. Emitted every minute."""
 
     level: ClassVar[Level] = "error"
     pipeline: str
@@ -68,9 +68,9 @@ class TopicDenied(Event):
 
 @dataclass(frozen=True, slots=True)
 class WaitsBehindTransaction(Event):
-    """A partition waits behind an open transaction: nothing from `offset` on can be read before it ends.
+    """A partition waits behind an open transaction: records from `offset` on cannot be read before it ends.
 
-    Told when a minute has passed, and every minute from then on. `since`: the time in UTC; `seconds` ago.
+    Emitted after a minute, and then every minute. `since`: the time in UTC; `seconds` ago.
     """
 
     level: ClassVar[Level] = "warning"
@@ -83,7 +83,7 @@ class WaitsBehindTransaction(Event):
 
 @dataclass(frozen=True, slots=True)
 class Notice(Event):
-    """A sentence for people, such as what a store is good for."""
+    """A message for people, for example about the limits of a store."""
 
     level: ClassVar[Level] = "warning"
     message: str
@@ -91,9 +91,9 @@ class Notice(Event):
 
 @dataclass(frozen=True, slots=True)
 class AlertRaised(Event):
-    """Something needs a person. Told once, and again after a while if it goes on.
+    """Something needs a person. Emitted once, and again after a while if the cause persists.
 
-    `pipeline` and `key` are None where no single one is concerned.
+    `pipeline` and `key` are None if the alert concerns no single one.
     """
 
     level: ClassVar[Level] = "error"
@@ -105,7 +105,7 @@ class AlertRaised(Event):
 
 @dataclass(frozen=True, slots=True)
 class AlertCleared(Event):
-    """What was raised is over, as far as this node can tell; `reason` says from what it can."""
+    """The cause of an alert is gone, as far as this node can see; `reason` says why."""
 
     kind: str
     pipeline: str | None
@@ -115,7 +115,7 @@ class AlertCleared(Event):
 
 @dataclass(frozen=True, slots=True)
 class AlertsNotSent(Event):
-    """So many alerts will never reach the webhook; they are in the log."""
+    """`count` alerts will never reach the webhook; they are in the log."""
 
     level: ClassVar[Level] = "error"
     count: int
