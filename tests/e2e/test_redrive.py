@@ -64,7 +64,7 @@ def test_letters_are_sent_again_once_into_the_sinks_of_their_routes(tmp_path: Pa
     site.write(1, "yyyy-MM-dd")
     site.holdfast("run", str(site.file))
     assert (site.ids("bad"), site.ids("rest")) == ([2], [1])
-    no_time, no_json = "date: at is no time: 01.02.2026", "it is no JSON object"
+    no_time, no_json = "date: at is not a time: 01.02.2026", "it is no JSON object"
     assert site.letters() == {
         (sink, why): (n, 0) for sink in ("bad", "rest") for why, n in ((no_time, 2), (no_json, 1))
     }
@@ -78,7 +78,7 @@ def test_letters_are_sent_again_once_into_the_sinks_of_their_routes(tmp_path: Pa
     for sink in ("bad", "rest"):
         assert site.letters()[sink, no_time] == (0, 2)
         assert site.letters()[sink, no_json] == (1, 1), "it is another letter, and waits"
-    nothing = site.holdfast("deadletters", "redrive", str(site.file), "--reason", "no time")
+    nothing = site.holdfast("deadletters", "redrive", str(site.file), "--reason", "not a time")
     assert nothing.count("0 letters of 0 partitions wait") == 2
 
     proven = site.holdfast("verify", str(site.file), "--deep")

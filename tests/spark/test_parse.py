@@ -89,9 +89,9 @@ def test_columns_that_spark_does_not_understand_fail_the_batch_and_say_why(site:
 
 def test_different_columns_need_the_task(spark: SparkSession) -> None:
     rules = [{"match": "clicks", "columns": {"json": {"schema": "t BIGINT"}}}]
-    with pytest.raises(Refused, match="different columns of different topics"):
+    with pytest.raises(Refused, match="different columns for different topics"):
         PLUGIN.build(PLUGIN.config(time="kafka", topics=rules)).apply(kafka_frame(spark))
     with pytest.raises(Refused, match="no column topic"):
         PLUGIN.build(PLUGIN.config(**SETTINGS)).apply(kafka_frame(spark).drop("topic"))
-    with pytest.raises((Refused, PySparkException), match="holdfast's own"):
+    with pytest.raises((Refused, PySparkException), match="reserved for holdfast"):
         PLUGIN.build(PLUGIN.config(columns={"json": {"schema": "_place STRING"}})).in_task()

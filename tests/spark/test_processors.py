@@ -99,7 +99,7 @@ def test_what_is_no_json_object_is_a_fault_with_the_record(bench: Bench, setting
     (row,) = bench.rows(processor("parse_json", **settings), given=[text])
     assert json.loads(row["_fault"]) == {
         "kind": "record",
-        "reason": "parse_json: value is no JSON object" + " that fits the schema" * ("schema" in settings),
+        "reason": "parse_json: value is not a JSON object" + " that fits the schema" * ("schema" in settings),
         "raw": text,
     }
 
@@ -130,7 +130,7 @@ def test_a_condition_leaves_other_rows_as_they_are(bench: Bench) -> None:
     [
         ({"schema": "id INT", "source": "valu"}, "parse_json: there is no column 'valu'; did you mean 'value'?"),
         ({"schema": "id NONSENSE"}, "parse_json: schema 'id NONSENSE' cannot be read"),
-        ({"schema": "_fault STRING"}, "parse_json: the name _fault is holdfast's own"),
+        ({"schema": "_fault STRING"}, "parse_json: the name _fault is reserved for holdfast"),
     ],
 )
 def test_what_cannot_work_is_refused_before_anything_runs(bench: Bench, settings: Any, reason: str) -> None:
@@ -181,11 +181,11 @@ def test_a_text_without_a_match_or_with_another_type_is_a_fault(bench: Bench) ->
     grok = processor("grok", match={"value": "%{WORD:name} %{NUMBER:n:int}"})
     rows = bench.rows(grok, given=["a 1", "nothing", "a 1.5", None])
     reasons = [json.loads(row["_fault"])["reason"] if row["_fault"] else None for row in rows]
-    assert reasons == [None, "grok: no pattern matches value", "grok: n is no int: 1.5", None]
+    assert reasons == [None, "grok: no pattern matches value", "grok: n is not of type int: 1.5", None]
 
 
 def test_an_expression_that_java_does_not_take_is_refused(bench: Bench) -> None:
-    with pytest.raises(Refused, match="is no regular expression"):
+    with pytest.raises(Refused, match="is not a regular expression"):
         bench.rows(processor("grok", match={"value": "%{WORD:a} (["}), given=["x"])
 
 
@@ -228,7 +228,7 @@ def test_the_first_column_that_is_not_null_counts_and_no_time_is_a_fault(bench: 
     assert [json.loads(row["_fault"]) if row["_fault"] else None for row in rows] == [
         None,
         None,
-        {"kind": "record", "reason": "date: b is no time: x", "raw": '{"b":"x"}', "form": "columns"},
+        {"kind": "record", "reason": "date: b is not a time: x", "raw": '{"b":"x"}', "form": "columns"},
         None,
     ]
 
@@ -259,10 +259,10 @@ def test_columns_are_renamed_deleted_and_added(bench: Bench) -> None:
     [
         ("rename_keys", {"entries": [{"from_key": "x", "to_key": "y"}]}, "no column 'x'"),
         ("rename_keys", {"entries": [{"from_key": "a", "to_key": "b"}]}, "there is a column 'b' already"),
-        ("rename_keys", {"entries": [{"from_key": "a", "to_key": "_item"}]}, "_item is holdfast's own"),
+        ("rename_keys", {"entries": [{"from_key": "a", "to_key": "_item"}]}, "_item is reserved for holdfast"),
         ("delete_entries", {"with_keys": ["x"]}, "no column 'x'"),
-        ("delete_entries", {"with_keys": ["_fault"]}, "_fault is holdfast's own"),
-        ("add_entries", {"entries": [{"key": "_batch", "value": 1}]}, "_batch is holdfast's own"),
+        ("delete_entries", {"with_keys": ["_fault"]}, "_fault is reserved for holdfast"),
+        ("add_entries", {"entries": [{"key": "_batch", "value": 1}]}, "_batch is reserved for holdfast"),
         ("sql", {"query": "SELECT a FROM records"}, "the query dropped _batch, _item, _fault"),
     ],
 )

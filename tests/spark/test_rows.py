@@ -244,8 +244,8 @@ def test_a_function_that_drops_faults_is_found_out_and_the_other_batches_go_on(s
     site.reading(drops_faults, schema=SCHEMA)
     reports = site.run()
     assert staged(reports["a"]).counts == Counts(processed=3, succeeded=3)
-    assert "1 of 1 rows with a fault are gone" in failed(reports["b"]).error
-    assert "1 of 1 rows with a fault are gone" in failed(reports["c.gz"]).error
+    assert "1 of 1 rows with a fault are lost" in failed(reports["b"]).error
+    assert "1 of 1 rows with a fault are lost" in failed(reports["c.gz"]).error
 
 
 def test_a_function_may_change_columns_and_order(site: Site) -> None:

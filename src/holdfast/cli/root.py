@@ -80,7 +80,7 @@ app.add_typer(_letters, name="deadletters", epilog=_examples("holdfast deadlette
 _letters.command("list", epilog=_examples("holdfast deadletters list pipeline.yaml --pipeline orders --json"))(
     deadletters.list_letters
 )
-_letters.command(epilog=_examples("holdfast deadletters show pipeline.yaml --reason 'is no time' --limit 5"))(
+_letters.command(epilog=_examples("holdfast deadletters show pipeline.yaml --reason 'is not a time' --limit 5"))(
     deadletters.show
 )
 _letters.command(

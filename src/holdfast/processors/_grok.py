@@ -1,7 +1,7 @@
-"""From grok to a regular expression: `%{IP:client} %{NUMBER:bytes:int}` with the groups that its fields are in. Pure.
+"""Compiles grok, such as `%{IP:client} %{NUMBER:bytes:int}`, to a regular expression and its groups. Pure.
 
-Java numbers groups by their opening brackets. Names are not used: a field's name may have characters that a group's may
-not, and the same field may stand in two branches.
+Java numbers groups by their opening brackets. Groups have no names: a field's name may have characters that the name of
+a group may not, and the same field may be in two branches.
 """
 
 from __future__ import annotations
@@ -109,20 +109,20 @@ DEEPEST = 32
 
 
 class GrokError(ValueError):
-    """A pattern that is none."""
+    """An invalid pattern."""
 
 
 @dataclass
 class Compiled:
-    """A regular expression for Java, and for each field its type and the groups that it may be in."""
+    """A regular expression for Java, and for each field its type and its groups, of which one matches."""
 
     regex: str = ""
     fields: dict[str, tuple[str, tuple[int, ...]]] = field(default_factory=dict)
 
 
-def compiled(pattern: str, own: Mapping[str, str] | None = None) -> Compiled:
-    """The pattern with all names replaced; `own` come before the usual ones. Raises `GrokError`."""
-    compiler = _Compiler({**PATTERNS, **(own or {})})
+def compiled(pattern: str, definitions: Mapping[str, str] | None = None) -> Compiled:
+    """Compile a pattern; `definitions` take precedence over the predefined patterns. Raises `GrokError`."""
+    compiler = _Compiler({**PATTERNS, **(definitions or {})})
     return Compiled(compiler.expand(pattern, ()), compiler.fields)
 
 
@@ -133,26 +133,25 @@ class _Compiler:
         self.fields: dict[str, tuple[str, tuple[int, ...]]] = {}
 
     def expand(self, text: str, inside: tuple[str, ...]) -> str:
-        """The text with names replaced, from left to right: that is how groups are numbered."""
+        """The text with names replaced, from left to right, as groups are numbered."""
         made, at, in_class = [], 0, False
         while at < len(text):
             if use := None if in_class else _USE.match(text, at):
                 made.append(self._used(use, inside))
                 at = use.end()
                 continue
-            taken = 2 if text[at] == "\\" else 1
+            length = 2 if text[at] == "\\" else 1
             if text[at] in "[]":
                 in_class = text[at] == "["
             elif text[at] == "(" and not in_class:
-                taken = self._group(text, at, made)
-                at += taken
+                at += self._group(text, at, made)
                 continue
-            made.append(text[at : at + taken])
-            at += taken
+            made.append(text[at : at + length])
+            at += length
         return "".join(made)
 
     def _group(self, text: str, at: int, made: list[str]) -> int:
-        """Count a group, and take note of a field `(?<name>…)`. Answers how many characters were taken."""
+        """Count a group, and note a field `(?<name>…)`. Returns the number of characters consumed."""
         if named := _NAMED.match(text, at + 1):
             self._note(named["field"], "string")
             made.append("(")

@@ -1,4 +1,4 @@
-"""The processor `add_entries`: columns with a value or an expression."""
+"""The processor `add_entries`: adds columns with a value or an expression."""
 
 from __future__ import annotations
 
@@ -10,37 +10,39 @@ from pydantic_core import PydanticCustomError
 from holdfast.config import Options
 from holdfast.config.plugins import PLAIN_ERROR
 from holdfast.flow.processor import Processor
-from holdfast.processors._steps import refuse_ours
+from holdfast.processors._expressions import refuse_ours
 from holdfast.registry import Plugin
 
 NAME = "add_entries"
 
 
 class Addition(Options):
-    """One column."""
+    """A column to add."""
 
-    key: str = Field(min_length=1, description="The column.")
-    value: str | bool | int | float | None = Field(None, description="The same value for every row.")
+    key: str = Field(min_length=1, description="Name of the column.")
+    value: str | bool | int | float | None = Field(None, description="A value that is the same for every row.")
     value_expression: str | None = Field(
-        None, min_length=1, description="Expression in Spark SQL, such as `upper(name)`; instead of `value`."
+        None, min_length=1, description="Expression in Spark SQL, such as `upper(name)`, instead of `value`."
     )
-    add_when: str | None = Field(None, min_length=1, description="Condition in Spark SQL; all rows unless given.")
+    add_when: str | None = Field(
+        None, min_length=1, description="Condition in Spark SQL for the rows that get the value. Default: all rows."
+    )
     overwrite_if_key_exists: bool = Field(
         False,
-        description="Take the place of values that are there; else only nulls of a column that exists are filled.",
+        description="Replace the values of an existing column. By default only its nulls are replaced.",
     )
 
     @model_validator(mode="after")
-    def _one_of_both(self) -> Self:
+    def _has_value(self) -> Self:
         if (self.value is None) == (self.value_expression is None):
             raise PydanticCustomError(PLAIN_ERROR, "give either `value` or `value_expression`")
         return self
 
 
 class AddConfig(Options):
-    """What is added."""
+    """The columns to add."""
 
-    entries: tuple[Addition, ...] = Field(min_length=1, description="Columns, in order; each may use those before it.")
+    entries: tuple[Addition, ...] = Field(min_length=1, description="Columns in order; each may use those before it.")
 
 
 class AddEntries(Processor):
@@ -52,24 +54,24 @@ class AddEntries(Processor):
         self._entries = config.entries
 
     def apply(self, frame: Any) -> Any:
-        refuse_ours((one.key for one in self._entries), NAME)
-        for one in self._entries:
-            frame = frame.withColumn(one.key, _value(frame, one))
+        refuse_ours((entry.key for entry in self._entries), NAME)
+        for entry in self._entries:
+            frame = frame.withColumn(entry.key, _value(frame, entry))
         return frame
 
 
-def _value(frame: Any, one: Addition) -> Any:
+def _value(frame: Any, entry: Addition) -> Any:
     from pyspark.sql import functions as sql
 
     from holdfast.spark.columns import quoted
 
-    made = sql.lit(one.value) if one.value_expression is None else sql.expr(one.value_expression)
-    before = sql.col(quoted(one.key)) if one.key in frame.columns else None
-    if before is not None and not one.overwrite_if_key_exists:
-        made = sql.coalesce(before, made.cast(frame.schema[one.key].dataType))
-    if one.add_when is None:
+    made = sql.lit(entry.value) if entry.value_expression is None else sql.expr(entry.value_expression)
+    before = sql.col(quoted(entry.key)) if entry.key in frame.columns else None
+    if before is not None and not entry.overwrite_if_key_exists:
+        made = sql.coalesce(before, made.cast(frame.schema[entry.key].dataType))
+    if entry.add_when is None:
         return made
-    applies = sql.coalesce(sql.expr(one.add_when), sql.lit(False))
+    applies = sql.coalesce(sql.expr(entry.add_when), sql.lit(False))
     return sql.when(applies, made).otherwise(sql.lit(None) if before is None else before)
 
 

@@ -1,4 +1,4 @@
-"""The processor `date`: texts and numbers to timestamps."""
+"""The processor `date`: timestamps from texts and numbers."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from pydantic import AfterValidator, BeforeValidator, Field
 
 from holdfast.config import Options
 from holdfast.flow.processor import Processor
-from holdfast.processors._steps import FailingOptions, changed, refuse_ours, require, text_of
+from holdfast.processors._expressions import FailingOptions, changed, refuse_ours, require, text_of
 from holdfast.registry import Plugin
 
 NAME = "date"
 ISO = "iso8601"
 EPOCHS = {"epoch_second": 1_000_000, "epoch_milli": 1_000, "epoch_micro": 1}
-"""Microseconds of each."""
+"""Microseconds per unit."""
 EPOCH_NANO = "epoch_nano"
 _QUOTED = re.compile(r"'[^']*'")
 _ZONES = re.compile(r"[zZxXVO]")
@@ -35,30 +35,30 @@ def _listed(value: Any) -> Any:
 
 
 class DateMatch(Options):
-    """A column, and how its times are written."""
+    """A column with times, and their patterns."""
 
-    key: str = Field(min_length=1, description="The column.")
+    key: str = Field(min_length=1, description="Name of the column.")
     patterns: Annotated[tuple[str, ...], BeforeValidator(_listed)] = Field(
         min_length=1,
-        description="How times are written, the first that fits counts: a pattern of Spark such as "
+        description="Patterns of the times; the first that matches is used: a pattern of Spark such as "
         "`dd/MMM/yyyy:HH:mm:ss Z`, or `iso8601`, `epoch_second`, `epoch_milli`, `epoch_micro`, `epoch_nano`.",
     )
 
 
 class DateConfig(FailingOptions):
-    """Where times are found, and where they go."""
+    """Columns with times, and the column for the timestamp."""
 
     match: tuple[DateMatch, ...] = Field(
-        min_length=1, description="Columns with times; the first that is not null counts."
+        min_length=1, description="Columns with times; the first that is not null is used."
     )
     destination: str = Field("@timestamp", min_length=1, description="Column for the timestamp.")
     source_timezone: Annotated[str, AfterValidator(_check_zone)] = Field(
-        "UTC", description="Time zone of texts that name none."
+        "UTC", description="Time zone of texts without a time zone."
     )
 
 
 class Date(Processor):
-    """A row with a text that is no time by any pattern has failed. Null stays null."""
+    """Fails on a row whose text matches no pattern. Null stays null."""
 
     name = NAME
     may_fault = True
@@ -71,20 +71,20 @@ class Date(Processor):
         from pyspark.sql import functions as sql
 
         config = self._config
-        require(frame, [one.key for one in config.match], NAME)
+        require(frame, [entry.key for entry in config.match], NAME)
         refuse_ours([config.destination], NAME)
         time, reason = sql.lit(None).cast("timestamp"), sql.lit(None).cast("string")
-        for one in reversed(config.match):
-            text = text_of(one.key)
-            made = sql.coalesce(*(_time(text, pattern, config.source_timezone) for pattern in one.patterns))
-            complaint = sql.when(made.isNull(), sql.concat(sql.lit(f"{NAME}: {one.key} is no time: "), text))
+        for entry in reversed(config.match):
+            text = text_of(entry.key)
+            made = sql.coalesce(*(_time(text, pattern, config.source_timezone) for pattern in entry.patterns))
+            complaint = sql.when(made.isNull(), sql.concat(sql.lit(f"{NAME}: {entry.key} is not a time: "), text))
             time = sql.when(text.isNotNull(), made).otherwise(time)
             reason = sql.when(text.isNotNull(), complaint).otherwise(reason)
         return changed(frame, config, {config.destination: time}, reason)
 
 
 def _time(text: Any, pattern: str, zone: str) -> Any:
-    """The timestamp; null if the text is none by this pattern. The session's own zone is UTC."""
+    """The timestamp; null if the text does not match the pattern. The time zone of the session is UTC."""
     from pyspark.sql import functions as sql
 
     if pattern in EPOCHS:
@@ -93,9 +93,9 @@ def _time(text: Any, pattern: str, zone: str) -> Any:
         return sql.timestamp_micros(sql.floor(text.try_cast("decimal(38,0)") / 1000).try_cast("bigint"))
     if pattern == ISO:
         local = text.try_cast("timestamp_ntz")
-        named = sql.regexp_like(text, sql.lit(r"(?:[Zz]|[+-]\d{2}(?::?\d{2})?| [A-Za-z/_]+)$"))
+        has_zone = sql.regexp_like(text, sql.lit(r"(?:[Zz]|[+-]\d{2}(?::?\d{2})?| [A-Za-z/_]+)$"))
         made = text.try_cast("timestamp")
-        return made if zone == "UTC" else sql.when(named, made).otherwise(_in_zone(local, zone))
+        return made if zone == "UTC" else sql.when(has_zone, made).otherwise(_in_zone(local, zone))
     made = sql.try_to_timestamp(text, sql.lit(pattern))
     return made if _ZONES.search(_QUOTED.sub("", pattern)) else _in_zone(made, zone)
 

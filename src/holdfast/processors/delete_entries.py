@@ -1,4 +1,4 @@
-"""The processor `delete_entries`: without some columns."""
+"""The processor `delete_entries`: removes columns."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from pydantic import Field
 
 from holdfast.config import Options
 from holdfast.flow.processor import Processor
-from holdfast.processors._steps import refuse_ours, require
+from holdfast.processors._expressions import refuse_ours, require
 from holdfast.registry import Plugin
 
 NAME = "delete_entries"
 
 
 class DeleteConfig(Options):
-    """What goes."""
+    """The columns to remove."""
 
-    with_keys: tuple[str, ...] = Field(min_length=1, description="The columns. One that is not there is an error.")
+    with_keys: tuple[str, ...] = Field(min_length=1, description="Names of the columns; they must exist.")
 
 
 class DeleteEntries(Processor):
@@ -34,4 +34,4 @@ class DeleteEntries(Processor):
         return frame.drop(*self._keys)
 
 
-PLUGIN = Plugin(NAME, DeleteConfig, DeleteEntries, "Leave columns out.")
+PLUGIN = Plugin(NAME, DeleteConfig, DeleteEntries, "Remove columns.")

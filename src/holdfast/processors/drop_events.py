@@ -1,4 +1,4 @@
-"""The processor `drop_events`: leave out the rows for which a condition holds."""
+"""The processor `drop_events`: drops the rows for which a condition is true."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ NAME = "drop_events"
 
 
 class DropConfig(Options):
-    """What goes."""
+    """The rows to drop."""
 
-    drop_when: str = Field(min_length=1, description="Condition in Spark SQL; rows for which it is true go.")
+    drop_when: str = Field(min_length=1, description="Condition in Spark SQL; rows for which it is true are dropped.")
 
 
 class DropEvents(Processor):
-    """Rows with a fault stay."""
+    """Drops rows; rows with a fault stay."""
 
     name = NAME
     touches_faults = False
@@ -36,8 +36,8 @@ class DropEvents(Processor):
     def apply(self, frame: Any) -> Any:
         from pyspark.sql import functions as sql
 
-        goes = sql.coalesce(sql.expr(self._when), sql.lit(False))
-        return frame.where(sql.col(FAULT_COLUMN).isNotNull() | ~goes)
+        is_dropped = sql.coalesce(sql.expr(self._when), sql.lit(False))
+        return frame.where(sql.col(FAULT_COLUMN).isNotNull() | ~is_dropped)
 
 
-PLUGIN = Plugin(NAME, DropConfig, DropEvents, "Leave out rows for which a condition holds.")
+PLUGIN = Plugin(NAME, DropConfig, DropEvents, "Drop rows for which a condition is true.")

@@ -1,4 +1,4 @@
-"""The processor `filter`: keep the rows for which a condition holds."""
+"""The processor `filter`: keeps the rows for which a condition is true."""
 
 from __future__ import annotations
 
@@ -15,13 +15,15 @@ NAME = "filter"
 
 
 class FilterConfig(Options):
-    """What stays."""
+    """The rows to keep."""
 
-    where: str = Field(min_length=1, description="Condition in Spark SQL; rows for which it is false or null go.")
+    where: str = Field(
+        min_length=1, description="Condition in Spark SQL; rows for which it is false or null are dropped."
+    )
 
 
 class Filter(Processor):
-    """Rows for which the condition holds, and every row with a fault."""
+    """Keeps rows for which the condition is true, and every row with a fault."""
 
     name = NAME
     touches_faults = False
@@ -39,4 +41,4 @@ class Filter(Processor):
         return frame.where(sql.col(FAULT_COLUMN).isNotNull() | sql.expr(self._where))
 
 
-PLUGIN = Plugin(NAME, FilterConfig, lambda config: Filter(config.where), "Keep rows for which a condition holds.")
+PLUGIN = Plugin(NAME, FilterConfig, lambda config: Filter(config.where), "Keep rows for which a condition is true.")

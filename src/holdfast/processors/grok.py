@@ -1,4 +1,4 @@
-"""The processor `grok`: fields of a text by named patterns, such as `%{IP:client} %{NUMBER:bytes:int}`."""
+"""The processor `grok`: columns from text by named patterns, such as `%{IP:client} %{NUMBER:bytes:int}`."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from pydantic_core import PydanticCustomError
 from holdfast.config.plugins import PLAIN_ERROR
 from holdfast.errors import Refused
 from holdfast.flow.processor import Processor
+from holdfast.processors._expressions import FailingOptions, changed, refuse_ours, require, text_of
 from holdfast.processors._grok import Compiled, GrokError, compiled
-from holdfast.processors._steps import FailingOptions, changed, refuse_ours, require, text_of
 from holdfast.registry import Plugin
 
 NAME = "grok"
@@ -25,19 +25,19 @@ Patterns = Annotated[tuple[str, ...], BeforeValidator(_listed), Field(min_length
 
 
 class GrokConfig(FailingOptions):
-    """Which columns, and which patterns."""
+    """Columns and their patterns."""
 
     match: dict[str, Patterns] = Field(
         min_length=1,
-        description="By column one or more patterns; the first that matches somewhere in the text counts. A field that "
-        "is written `%{NUMBER:bytes:int}` becomes the column `bytes`; types are string, int, long, float, double and "
-        "boolean.",
+        description="One or more patterns for each column; the first that matches a part of the text is used. A field "
+        "that is written `%{NUMBER:bytes:int}` becomes the column `bytes`; types are string, int, long, float, "
+        "double and boolean.",
     )
     pattern_definitions: dict[str, str] = Field(
-        default_factory=dict, description="Patterns of your own by name, which may use others."
+        default_factory=dict, description="Additional patterns by name; they may use other patterns."
     )
     target_key: str | None = Field(
-        None, min_length=1, description="Column for all fields, as a struct; columns of their own unless given."
+        None, min_length=1, description="Column for all fields, as a struct. Default: a column for each field."
     )
 
     @model_validator(mode="after")
@@ -49,19 +49,20 @@ class GrokConfig(FailingOptions):
         return self
 
     def compiled(self) -> dict[str, list[Compiled]]:
-        """By column its patterns. Raises `GrokError`."""
+        """The patterns of each column. Raises `GrokError`."""
         found = {
             column: [compiled(text, self.pattern_definitions) for text in texts] for column, texts in self.match.items()
         }
         kinds: dict[str, str] = {}
-        for name, (kind, _) in (one for many in found.values() for each in many for one in each.fields.items()):
-            if kinds.setdefault(name, kind) != kind:
-                raise GrokError(f"the field {name!r} is both {kinds[name]} and {kind}")
+        for pattern in (pattern for patterns in found.values() for pattern in patterns):
+            for name, (kind, _) in pattern.fields.items():
+                if kinds.setdefault(name, kind) != kind:
+                    raise GrokError(f"the field {name!r} is both {kinds[name]} and {kind}")
         return found
 
 
 class Grok(Processor):
-    """A row of which no pattern of a column matches, or a field of which has not its type, has failed."""
+    """Fails on a row if no pattern of a column matches, or if a field cannot be converted to its type."""
 
     name = NAME
     may_fault = True
@@ -91,29 +92,30 @@ class Grok(Processor):
         return changed(frame, self._config, columns, sql.coalesce(*reasons))
 
     def _check_regexes(self, spark: Any) -> None:
-        """Once: an expression that Java does not take would fail every job in its tasks."""
+        """Once: an expression that Java does not accept would fail the tasks of every job."""
         from pyspark.errors import PySparkException
 
-        for one in () if self._checked else (each for many in self._patterns.values() for each in many):
+        every = (pattern for patterns in self._patterns.values() for pattern in patterns)
+        for pattern in () if self._checked else every:
             try:
-                spark.sql("SELECT '' RLIKE :regex", {"regex": one.regex}).collect()
+                spark.sql("SELECT '' RLIKE :regex", {"regex": pattern.regex}).collect()
             except PySparkException as wrong:
-                raise Refused(f"{NAME}: {one.regex!r} is no regular expression: {wrong}") from wrong
+                raise Refused(f"{NAME}: {pattern.regex!r} is not a regular expression: {wrong}") from wrong
         self._checked = True
 
 
 def _texts(text: Any, patterns: list[Compiled]) -> dict[str, tuple[str, Any]]:
-    """By field its type and its text; null where the pattern that matches has no such field or found nothing."""
+    """The type and text of each field; null if the pattern that matches does not have the field."""
     from pyspark.sql import functions as sql
 
     found: dict[str, tuple[str, list[Any]]] = {}
     earlier = sql.lit(False)
-    for one in patterns:
-        for name, (kind, groups) in one.fields.items():
-            texts = [sql.nullif(sql.regexp_extract(text, one.regex, group), sql.lit("")) for group in groups]
-            known = found.setdefault(name, (kind, []))[1]
-            known.append(sql.when(~earlier, sql.coalesce(*texts)))
-        earlier = earlier | text.rlike(one.regex)
+    for pattern in patterns:
+        for name, (kind, groups) in pattern.fields.items():
+            texts = [sql.nullif(sql.regexp_extract(text, pattern.regex, group), sql.lit("")) for group in groups]
+            alternatives = found.setdefault(name, (kind, []))[1]
+            alternatives.append(sql.when(~earlier, sql.coalesce(*texts)))
+        earlier = earlier | text.rlike(pattern.regex)
     return {name: (kind, sql.coalesce(*made)) for name, (kind, made) in found.items()}
 
 
@@ -121,16 +123,16 @@ def _unmatched(source: str, text: Any, patterns: list[Compiled]) -> Any:
     from pyspark.sql import functions as sql
 
     matches = sql.lit(False)
-    for one in patterns:
-        matches = matches | text.rlike(one.regex)
+    for pattern in patterns:
+        matches = matches | text.rlike(pattern.regex)
     return sql.when(text.isNotNull() & ~matches, sql.lit(f"{NAME}: no pattern matches {source}"))
 
 
 def _unfit(name: str, kind: str, made: Any) -> Any:
     from pyspark.sql import functions as sql
 
-    complaint = sql.concat(sql.lit(f"{NAME}: {name} is no {kind}: "), made)
+    complaint = sql.concat(sql.lit(f"{NAME}: {name} is not of type {kind}: "), made)
     return sql.when(made.isNotNull() & made.try_cast(kind).isNull(), complaint)
 
 
-PLUGIN = Plugin(NAME, GrokConfig, Grok, "Make columns of a text by named patterns.")
+PLUGIN = Plugin(NAME, GrokConfig, Grok, "Make columns of text by named patterns.")

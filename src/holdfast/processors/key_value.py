@@ -1,4 +1,4 @@
-"""The processor `key_value`: a text such as `a=1&b=2` to a map, or to columns."""
+"""The processor `key_value`: a map, or columns, from text such as `a=1&b=2`."""
 
 from __future__ import annotations
 
@@ -10,39 +10,37 @@ from pydantic_core import PydanticCustomError
 
 from holdfast.config.plugins import PLAIN_ERROR
 from holdfast.flow.processor import Processor
-from holdfast.processors._steps import FailingOptions, changed, refuse_ours, require, text_of
+from holdfast.processors._expressions import FailingOptions, changed, refuse_ours, require, text_of
 from holdfast.registry import Plugin
 
 NAME = "key_value"
 
 
 class KeyValueConfig(FailingOptions):
-    """How the text is taken apart."""
+    """How the text is split."""
 
-    source: str = Field("value", min_length=1, description="The column with the text.")
+    source: str = Field("value", min_length=1, description="Column with the text.")
     destination: str | None = Field(
         None,
         min_length=1,
-        description="Column for a map of texts. Without it each of `include_keys` becomes a column of its own.",
+        description="Column for a map of texts. Without it each of `include_keys` becomes a column.",
     )
-    field_split_characters: str = Field("&", min_length=1, description="Characters of which each ends a pair.")
+    field_split_characters: str = Field("&", min_length=1, description="Characters that separate pairs.")
     value_split_characters: str = Field(
-        "=", min_length=1, description="Characters of which the first in a pair ends the key."
+        "=", min_length=1, description="Characters that separate key and value; the first in a pair counts."
     )
-    include_keys: tuple[str, ...] = Field((), description="Only these keys; all unless given.")
-    trim: bool = Field(True, description="Leave out white space around keys and values.")
+    include_keys: tuple[str, ...] = Field((), description="The keys to keep. Default: all keys.")
+    trim: bool = Field(True, description="Remove white space around keys and values.")
 
     @model_validator(mode="after")
-    def _has_a_place(self) -> Self:
+    def _has_destination(self) -> Self:
         if self.destination is None and not self.include_keys:
-            raise PydanticCustomError(
-                PLAIN_ERROR, "give a destination, which gets a map; or include_keys, which become columns"
-            )
+            raise PydanticCustomError(PLAIN_ERROR, "give a destination for a map, or include_keys for columns")
         return self
 
 
 class KeyValue(Processor):
-    """A text without a single pair has failed. Of a key that comes twice the first value counts."""
+    """Fails on a text without any pair. If a key comes twice, its first value is used."""
 
     name = NAME
     may_fault = True
@@ -78,18 +76,18 @@ class KeyValue(Processor):
         def pair(piece: Any) -> Any:
             parts = sql.split(piece, between, 2)
             key, value = sql.element_at(parts, 1), sql.get(parts, sql.lit(1))
-            return sql.struct(self._cut(key).alias("key"), self._cut(value).alias("value"))
+            return sql.struct(self._trimmed(key).alias("key"), self._trimmed(value).alias("value"))
 
         pairs = sql.transform(sql.split(text, _any_of(config.field_split_characters)), pair)
-        pairs = sql.filter(pairs, lambda one: one["key"] != "")
+        pairs = sql.filter(pairs, lambda entry: entry["key"] != "")
         if config.include_keys:
-            pairs = sql.filter(pairs, lambda one: one["key"].isin(list(config.include_keys)))
-        keys = sql.transform(pairs, lambda one: one["key"])
-        # Spark refuses a map with a key twice, and would fail the whole job.
-        first = sql.filter(pairs, lambda one, at: sql.array_position(keys, one["key"]) == at + 1)
+            pairs = sql.filter(pairs, lambda entry: entry["key"].isin(list(config.include_keys)))
+        keys = sql.transform(pairs, lambda entry: entry["key"])
+        # Spark fails the whole job for a map that has a key twice.
+        first = sql.filter(pairs, lambda entry, index: sql.array_position(keys, entry["key"]) == index + 1)
         return sql.map_from_entries(first)
 
-    def _cut(self, text: Any) -> Any:
+    def _trimmed(self, text: Any) -> Any:
         from pyspark.sql import functions as sql
 
         return sql.trim(text) if self._config.trim else text
@@ -99,4 +97,4 @@ def _any_of(characters: str) -> str:
     return f"[{re.escape(characters)}]"
 
 
-PLUGIN = Plugin(NAME, KeyValueConfig, KeyValue, "Make a map or columns of a text of keys and values.")
+PLUGIN = Plugin(NAME, KeyValueConfig, KeyValue, "Make a map, or columns, of text with keys and values.")

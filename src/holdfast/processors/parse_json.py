@@ -1,4 +1,4 @@
-"""The processor `parse_json`: a column with JSON to columns, or to a map."""
+"""The processor `parse_json`: columns, or a map, from a column with JSON."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pydantic_core import PydanticCustomError
 from holdfast.config.plugins import PLAIN_ERROR
 from holdfast.errors import Refused
 from holdfast.flow.processor import Processor
-from holdfast.processors._steps import FailingOptions, changed, refuse_ours, require, text_of
+from holdfast.processors._expressions import FailingOptions, changed, refuse_ours, require, text_of
 from holdfast.registry import Plugin
 
 NAME = "parse_json"
@@ -18,34 +18,32 @@ _CORRUPT = "_corrupt"
 
 
 class ParseJsonConfig(FailingOptions):
-    """Which column, and what comes out."""
+    """The column with JSON, and the columns to make of it."""
 
-    source: str = Field("value", min_length=1, description="The column with JSON objects.")
+    source: str = Field("value", min_length=1, description="Column with JSON objects.")
     schema_: str | None = Field(
         None,
         alias="schema",
         min_length=1,
-        description='Columns to make, as Spark writes them: "id BIGINT, note STRING". Other keys are left out.',
+        description='Columns to make, in Spark DDL: "id BIGINT, note STRING". Other keys are ignored.',
     )
     destination: str | None = Field(
         None,
         min_length=1,
-        description="Column for the result: a struct, or without a schema a map of texts. Columns of their own if not "
-        "given, which needs a schema.",
+        description="Column for the result: a struct, or without a schema a map of texts. Without a destination each "
+        "field of the schema becomes a column.",
     )
-    delete_source: bool = Field(False, description="Leave the column with JSON out behind this step.")
+    delete_source: bool = Field(False, description="Remove the column with JSON after this step.")
 
     @model_validator(mode="after")
-    def _has_a_place(self) -> Self:
+    def _has_destination(self) -> Self:
         if self.schema_ is None and self.destination is None:
-            raise PydanticCustomError(
-                PLAIN_ERROR, "give a schema, whose columns are made; or a destination, which gets a map of texts"
-            )
+            raise PydanticCustomError(PLAIN_ERROR, "give a schema for columns, or a destination for a map of texts")
         return self
 
 
 class ParseJson(Processor):
-    """A row whose text is no JSON object, or does not fit the schema, has failed. Null stays null."""
+    """Fails on a row whose text is not a JSON object, or does not fit the schema. Null stays null."""
 
     name = NAME
     may_fault = True
@@ -64,16 +62,16 @@ class ParseJson(Processor):
         frame = frame.withColumn(parsed, self._parsed(text))
         columns, fits = self._columns(parsed)
         refuse_ours(columns, NAME)
-        # Spark takes the first object of a text and passes over what follows.
-        is_one = sql.json_array_length(sql.concat(sql.lit("["), text, sql.lit("]"))) == 1
-        wrong = text.isNotNull() & (~sql.coalesce(fits, sql.lit(False)) | ~sql.coalesce(is_one, sql.lit(False)))
+        # Spark parses the first object of a text and ignores what follows.
+        is_single = sql.json_array_length(sql.concat(sql.lit("["), text, sql.lit("]"))) == 1
+        wrong = text.isNotNull() & (~sql.coalesce(fits, sql.lit(False)) | ~sql.coalesce(is_single, sql.lit(False)))
         reason = sql.when(wrong, sql.lit(f"{NAME}: {config.source} {self._complaint}"))
         drop = [parsed, *([config.source] if config.delete_source else [])]
         return changed(frame, config, columns, reason, drop)
 
     @property
     def _complaint(self) -> str:
-        return "is no JSON object" if self._config.schema_ is None else "is no JSON object that fits the schema"
+        return "is not a JSON object" if self._config.schema_ is None else "is not a JSON object that fits the schema"
 
     def _parsed(self, text: Any) -> Any:
         from pyspark.sql import functions as sql
@@ -84,7 +82,7 @@ class ParseJson(Processor):
         return sql.from_json(text, fields, {"columnNameOfCorruptRecord": _CORRUPT})
 
     def _columns(self, parsed: str) -> tuple[dict[str, Any], Any]:
-        """The columns to make, and whether the text had what they need."""
+        """The columns to make, and whether the text fits them."""
         from pyspark.sql import functions as sql
 
         made, ddl, destination = sql.col(parsed), self._config.schema_, self._config.destination
@@ -105,7 +103,7 @@ def _fields(ddl: str) -> Any:
     except PySparkException as wrong:
         raise Refused(f"{NAME}: schema {ddl!r} cannot be read: {str(wrong).splitlines()[0]}") from wrong
     if not isinstance(fields, StructType):
-        raise Refused(f"{NAME}: schema {ddl!r} is a type and no list of columns")
+        raise Refused(f"{NAME}: schema {ddl!r} is a type, not a list of columns")
     return fields
 
 

@@ -1,4 +1,4 @@
-"""The processor `rename_keys`: columns under other names."""
+"""The processor `rename_keys`: renames columns."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ from pydantic import Field
 from holdfast.config import Options
 from holdfast.errors import Refused
 from holdfast.flow.processor import Processor
-from holdfast.processors._steps import refuse_ours, require
+from holdfast.processors._expressions import refuse_ours, require
 from holdfast.registry import Plugin
 
 NAME = "rename_keys"
 
 
 class Renaming(Options):
-    """One column."""
+    """A column and its new name."""
 
-    from_key: str = Field(min_length=1, description="The column.")
-    to_key: str = Field(min_length=1, description="Its new name.")
+    from_key: str = Field(min_length=1, description="Name of the column.")
+    to_key: str = Field(min_length=1, description="New name of the column.")
     overwrite_if_to_key_exists: bool = Field(
-        False, description="Take the place of a column that has the new name already; else that is an error."
+        False, description="Replace a column that has the new name already. By default that is an error."
     )
 
 
 class RenameConfig(Options):
-    """What gets which name."""
+    """The columns to rename."""
 
     entries: tuple[Renaming, ...] = Field(min_length=1, description="Columns and their new names, in order.")
 
@@ -40,20 +40,20 @@ class RenameKeys(Processor):
         self._entries = config.entries
 
     def apply(self, frame: Any) -> Any:
-        for one in self._entries:
-            require(frame, [one.from_key], NAME)
-            refuse_ours([one.from_key, one.to_key], NAME)
-            if one.to_key == one.from_key:
+        for entry in self._entries:
+            require(frame, [entry.from_key], NAME)
+            refuse_ours([entry.from_key, entry.to_key], NAME)
+            if entry.to_key == entry.from_key:
                 continue
-            if one.to_key in frame.columns:
-                if not one.overwrite_if_to_key_exists:
+            if entry.to_key in frame.columns:
+                if not entry.overwrite_if_to_key_exists:
                     raise Refused(
-                        f"{NAME}: there is a column {one.to_key!r} already; `overwrite_if_to_key_exists: true` "
-                        "takes its place"
+                        f"{NAME}: there is a column {entry.to_key!r} already; `overwrite_if_to_key_exists: true` "
+                        "replaces it"
                     )
-                frame = frame.drop(one.to_key)
-            frame = frame.withColumnRenamed(one.from_key, one.to_key)
+                frame = frame.drop(entry.to_key)
+            frame = frame.withColumnRenamed(entry.from_key, entry.to_key)
         return frame
 
 
-PLUGIN = Plugin(NAME, RenameConfig, RenameKeys, "Give columns other names.")
+PLUGIN = Plugin(NAME, RenameConfig, RenameKeys, "Rename columns.")

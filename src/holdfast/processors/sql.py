@@ -1,4 +1,4 @@
-"""The processor `sql`: rows by expressions of Spark SQL, or by a whole query."""
+"""The processor `sql`: expressions in Spark SQL, or a query."""
 
 from __future__ import annotations
 
@@ -17,37 +17,39 @@ from holdfast.registry import Plugin
 
 NAME = "sql"
 VIEW = "records"
-# Views are the session's, and rounds are planned by several threads.
+# Views belong to the session, and rounds are planned by several threads.
 _planning = threading.Lock()
 
 
 class SqlConfig(Options):
-    """Either expressions, or a query."""
+    """Expressions, or a query."""
 
     select: tuple[str, ...] = Field(
-        (), description="Columns that come out, as in SELECT: `*`, `id`, `upper(name) AS name`. holdfast's own stay."
+        (),
+        description="Columns of the result, as in SELECT: `*`, `id`, `upper(name) AS name`. holdfast's columns "
+        "are always kept.",
     )
     where: str | None = Field(
-        None, min_length=1, description="Condition that rows must meet, over the columns that come in; with `select`."
+        None, min_length=1, description="Condition for the rows that are kept, before `select` is applied."
     )
     query: str | None = Field(
         None,
         min_length=1,
-        description="A whole query on the view `records`. It must keep the columns _batch, _item and _fault, as "
+        description="A query on the view `records`. It must keep the columns _batch, _item and _fault, as "
         "SELECT * does, and the rows whose _fault is not null.",
     )
 
     @model_validator(mode="after")
-    def _one_of_both(self) -> Self:
+    def _select_or_query(self) -> Self:
         if bool(self.select) == (self.query is not None):
             raise PydanticCustomError(PLAIN_ERROR, "give either `select`, a list of expressions, or `query`")
         if self.where is not None and self.query is not None:
-            raise PydanticCustomError(PLAIN_ERROR, "`where` belongs to `select`; a query has a WHERE of its own")
+            raise PydanticCustomError(PLAIN_ERROR, "`where` belongs to `select`; write WHERE in the query instead")
         return self
 
 
 class Sql(Processor):
-    """Expressions keep rows with a fault; a query must."""
+    """Applies expressions, which keep rows with a fault, or a query, which must keep them."""
 
     name = NAME
 
@@ -67,8 +69,8 @@ def _selected(frame: Any, config: SqlConfig) -> Any:
     if config.where is not None:
         frame = frame.where(sql.col(FAULT_COLUMN).isNotNull() | sql.expr(config.where))
     ours = [name for name in OUR_COLUMNS if name in frame.columns]
-    own = [quoted(name) for name in data_columns(frame)]
-    chosen = [text for one in config.select for text in (own if one.strip() == "*" else [one])]
+    every = [quoted(name) for name in data_columns(frame)]
+    chosen = [text for item in config.select for text in (every if item.strip() == "*" else [item])]
     return frame.selectExpr(*ours, *chosen)
 
 
@@ -85,4 +87,4 @@ def _queried(frame: Any, query: str) -> Any:
     return result
 
 
-PLUGIN = Plugin(NAME, SqlConfig, Sql, "Make rows by expressions of Spark SQL, or by a query.")
+PLUGIN = Plugin(NAME, SqlConfig, Sql, "Apply expressions in Spark SQL, or a query.")

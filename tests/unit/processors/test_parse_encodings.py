@@ -75,7 +75,7 @@ def test_names_and_columns_of_avro(schema_file: Path) -> None:
         {"_place": "note=a", "id": 1, "note": "a"},
         {"_place": "note=__invalid__", "id": 1, "note": None},
     ]
-    assert "no such Avro" in json.loads(result.column("_fault").to_pylist()[2])["reason"]
+    assert "not Avro of this schema" in json.loads(result.column("_fault").to_pylist()[2])["reason"]
 
 
 def test_a_value_that_does_not_fit_the_columns_is_a_dead_letter(schema_file: Path) -> None:
@@ -88,7 +88,7 @@ def test_a_value_that_does_not_fit_the_columns_is_a_dead_letter(schema_file: Pat
 def test_files_that_are_no_schema_are_refused_before_anything_runs(tmp_path: Path) -> None:
     (tmp_path / "x").write_text("{}")
     for time, error in (
-        ({"avro": {"schema_file": tmp_path / "x", "field": "a"}}, "is no Avro schema"),
+        ({"avro": {"schema_file": tmp_path / "x", "field": "a"}}, "is not an Avro schema"),
         ({"avro": {"schema_file": tmp_path / "none", "field": "a"}}, "cannot read"),
         ({"protobuf": {"descriptor_file": tmp_path / "x", "message": "A", "field": "a"}}, "has no message type A"),
     ):
@@ -134,7 +134,7 @@ def test_a_time_of_protobuf(order_type: dict[str, Any], where: dict[str, str]) -
     messages = [protobuf(), b"\xff\xff", protobuf(at=None, meta=None), None, protobuf()]
     found = places(messages, time={"protobuf": {**order_type, **where}})
     assert found[0] == found[4] == DAY
-    assert found[1].startswith("<the message is no such Protobuf")
+    assert found[1].startswith("<the message is not Protobuf of this type")
     assert found[2:4] == [f"<the field {where['field']} is missing>", "<the message has no value>"]
 
 
@@ -189,8 +189,8 @@ def test_a_time_of_thrift(protocol: str, kind: Any, path: list[int]) -> None:
 def test_a_name_of_thrift_and_a_field_of_another_kind() -> None:
     messages = [thrift(TBinaryProtocol)]
     assert places(messages, names={"note": {"thrift": {"field": [1]}}}) == ["note=note"]
-    assert places(messages, names={"note": {"thrift": {"field": [2]}}}) == ["<the field 2 is no number or text>"]
-    assert places(messages, names={"note": {"thrift": {"field": [3, 1]}}}) == ["<the field 3 is no struct>"]
+    assert places(messages, names={"note": {"thrift": {"field": [2]}}}) == ["<the field 2 is not a number or text>"]
+    assert places(messages, names={"note": {"thrift": {"field": [3, 1]}}}) == ["<the field 3 is not a struct>"]
 
 
 @settings(deadline=None)

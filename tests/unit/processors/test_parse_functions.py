@@ -36,7 +36,7 @@ def test_headers_come_along() -> None:
 def test_names_alone_leave_the_payload_and_cannot_make_folders_of_their_own() -> None:
     assert places([b"a/b", b"x"], python=f"{HERE}:names_only") == ["a%2Fb", "x"]
     (empty,) = places([b""], python=f"{HERE}:names_only")
-    assert "it gave a partition name that is empty or no text" in empty
+    assert "it returned a partition name that is empty or not text" in empty
 
 
 def test_what_a_function_cannot_parse_can_go_to_the_invalid_place() -> None:

@@ -36,20 +36,20 @@ def test_a_field_whose_name_has_a_dot_is_written_as_a_list() -> None:
 @pytest.mark.parametrize(
     ("message", "reason"),
     [
-        (b"nonsense", "the message is no JSON: JSON is malformed"),
-        (b"", "the message is no JSON: Input data was truncated"),
+        (b"nonsense", "the message is not JSON: JSON is malformed"),
+        (b"", "the message is not JSON: Input data was truncated"),
         (None, "the message has no value"),
-        (b"[1]", "the message is no JSON object"),
-        (b"null", "the message is no JSON object"),
-        (b'{"ts":1}{"ts":1}', "the message is no JSON: JSON is malformed: trailing characters"),
+        (b"[1]", "the message is not a JSON object"),
+        (b"null", "the message is not a JSON object"),
+        (b'{"ts":1}{"ts":1}', "the message is not JSON: JSON is malformed: trailing characters"),
         (b"{}", "the field ts is missing"),
         (b'{"ts": null}', "the field ts is missing"),
         (b'{"ts": {}}', "the field ts is neither text nor number"),
-        (b'{"ts": true}', "the time 'true' is no number"),
-        (b'{"ts": "soon"}', "the time 'soon' is no number"),
-        (b'{"ts": 0}', "the time is outside of the years 1980 to 2200"),
-        (b'{"ts": -1}', "the time is outside of the years 1980 to 2200"),
-        (b'{"ts": 1767268800000000}', "the time is outside of the years 1980 to 2200"),
+        (b'{"ts": true}', "the time 'true' is not a number"),
+        (b'{"ts": "soon"}', "the time 'soon' is not a number"),
+        (b'{"ts": 0}', "the time is outside the years 1980 to 2200"),
+        (b'{"ts": -1}', "the time is outside the years 1980 to 2200"),
+        (b'{"ts": 1767268800000000}', "the time is outside the years 1980 to 2200"),
         (b'{"ts": 9223372036854775808}', "the time 9223372036854775808 is out of range"),
         (b'{"ts": 1e300}', "the time 1e+300 is out of range"),
     ],
@@ -105,9 +105,9 @@ def test_one_bad_field_leaves_the_others_alone() -> None:
 
 
 def test_a_field_and_one_below_it_cannot_both_be_asked_for() -> None:
-    with pytest.raises(UsageError, match="also asked for"):
+    with pytest.raises(UsageError, match="a field that contains it"):
         JsonFields([("a",), ("a", "b")])
-    with pytest.raises(UsageError, match="one below it"):
+    with pytest.raises(UsageError, match="a field inside it"):
         JsonFields([("a", "b"), ("a",)])
 
 

@@ -111,9 +111,9 @@ def test_a_message_without_the_header_or_of_an_unknown_schema_is_a_dead_letter(s
     unknown = b"\0" + (5).to_bytes(4, "big") + b"x"
     messages = [confluent(1), b"\1\0\0\0\1x", b"\0\0", unknown, confluent(1)[:-1], unknown]
     found = places(messages, time=by(server.url))
-    header = "<the message does not begin with byte 0 and the number of a schema>"
+    header = "<the message does not begin with byte 0 and the id of a schema>"
     assert found[:4] == [DAY, header, header, "<the schema registry has no schema 5>"]
-    assert found[4].startswith("<the message is no such Avro")
+    assert found[4].startswith("<the message is not Avro of this schema")
     assert found[5] == found[3]
     assert server.asked == ["/schemas/ids/1", "/schemas/ids/5"]
 
@@ -126,16 +126,16 @@ def test_trouble_that_passes_is_waited_for(server: Registry) -> None:
 
 def test_a_registry_that_stays_away_is_unavailable_and_no_fault_of_the_message(server: Registry) -> None:
     server.trouble = [500] * 9
-    with pytest.raises(SourceUnavailable, match="does not answer: 500"):
+    with pytest.raises(SourceUnavailable, match="does not respond: 500"):
         places([confluent(1)], time=by(server.url, tries=2))
     server.trouble = []
     assert places([confluent(1)], time=by(server.url, tries=2)) == [DAY]
-    with pytest.raises(SourceUnavailable, match="does not answer"):
+    with pytest.raises(SourceUnavailable, match="does not respond"):
         places([confluent(1)], time=by("http://127.0.0.1:9", tries=2))
 
 
 def test_a_server_that_is_no_registry_fails_the_batch(server: Registry) -> None:
-    with pytest.raises(BatchError, match="is no schema registry"):
+    with pytest.raises(BatchError, match="is not a schema registry"):
         places([confluent(1)], time=by(f"{server.url}/elsewhere"))
 
 

@@ -80,7 +80,7 @@ def test_a_time_is_the_same_in_any_company(found: list[Any], reader: dict[str, s
 def test_forms_of_iso_8601_among_others(text: str) -> None:
     others = {"t": "2026-01-01T00:00:00Z"}, {"t": "never"}, {"t": 5}
     found = places(as_json({"t": text}, *others), time=by_field(unit="iso8601"))
-    assert found == [DAY, DAY, "<the time 'never' is not in ISO 8601>", "<the time 5 is no text>"]
+    assert found == [DAY, DAY, "<the time 'never' is not in ISO 8601>", "<the time 5 is not text>"]
     assert places(as_json({"t": text}), time=by_field(unit="iso8601")) == [DAY]
 
 
@@ -140,7 +140,7 @@ def test_the_kafka_timestamp_needs_nothing_of_the_message() -> None:
     rows = message_rows([b"x", b"y", b"z"], stamps=stamps)
     assert told(parsed(rows, time="kafka", granularity="hour")) == [
         f"{DAY}/hr=23",
-        "<the time is outside of the years 1980 to 2200>",
+        "<the time is outside the years 1980 to 2200>",
         "<the message has no Kafka timestamp>",
     ]
 
@@ -150,10 +150,10 @@ def test_a_regular_expression_finds_a_time_in_any_text() -> None:
     time = {"regex": {"pattern": r"\[(?P<t>[^\]]+)\]", "unit": "seconds"}}
     assert places(messages, time=time) == [
         DAY,
-        "<the regular expression finds nothing>",
+        "<the regular expression does not match>",
         "<the message has no value>",
         DAY,
-        "<what the regular expression finds is no UTF-8>",
+        "<the match of the regular expression is not UTF-8>",
     ]
 
 

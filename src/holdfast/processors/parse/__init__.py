@@ -1,4 +1,4 @@
-"""The processor `parse`: partition names, and if wanted columns, from messages."""
+"""The processor `parse`: partition names, and optionally columns, from messages."""
 
 from __future__ import annotations
 
@@ -18,4 +18,4 @@ def build(config: ParseConfig) -> Parse:
     return built(config)
 
 
-PLUGIN = Plugin("parse", ParseConfig, build, "Partition names, and if wanted columns, from messages.")
+PLUGIN = Plugin("parse", ParseConfig, build, "Partition names, and optionally columns, from messages.")

@@ -1,4 +1,8 @@
-"""Messages in Avro and Protobuf, decoded one by one."""
+"""Fields of messages in Avro, Protobuf and Thrift.
+
+Messages in Avro and Protobuf are decoded one by one. In Thrift a field is found by its number and everything else is
+skipped, so that no generated code is needed.
+"""
 
 from __future__ import annotations
 
@@ -19,15 +23,15 @@ CONFLUENT_HEADER = 5
 
 
 class Decoder(ABC):
-    """Turns a message into a mapping of its fields. Not picklable."""
+    """Decodes a message into a mapping of its fields. Not picklable."""
 
     @abstractmethod
     def decode(self, message: bytes) -> Any:
-        """The fields. Raises `Unreadable`, and `Unavailable` if something that it needs cannot be reached."""
+        """The fields. Raises `Unreadable`, and `Unavailable` if the schema registry cannot be reached."""
 
 
 class AvroDecoder(Decoder):
-    """Bare Avro, of one schema. Raises `UsageError` if it is no schema."""
+    """Avro without a header, of one schema. The constructor raises `UsageError` for an invalid schema."""
 
     def __init__(self, schema: bytes, origin: str) -> None:
         self._schema = _parsed_schema(schema, origin)
@@ -37,7 +41,7 @@ class AvroDecoder(Decoder):
 
 
 class ConfluentDecoder(Decoder):
-    """Avro behind the number of its schema, which a registry has."""
+    """Avro with Confluent's header, which contains the id of the schema in a registry."""
 
     def __init__(self, registry: SchemaRegistry) -> None:
         self._registry = registry
@@ -45,17 +49,17 @@ class ConfluentDecoder(Decoder):
 
     def decode(self, message: bytes) -> Any:
         if len(message) < CONFLUENT_HEADER or message[0] != 0:
-            raise Unreadable("the message does not begin with byte 0 and the number of a schema")
+            raise Unreadable("the message does not begin with byte 0 and the id of a schema")
         number = int.from_bytes(message[1:CONFLUENT_HEADER], "big")
         if number not in self._schemas:
-            self._schemas[number] = self._asked(number)
+            self._schemas[number] = self._fetched(number)
         schema = self._schemas[number]
         if isinstance(schema, Unreadable):
             raise schema
         return _avro(message[CONFLUENT_HEADER:], schema)
 
-    def _asked(self, number: int) -> Any:
-        """The schema, or why there is none: a topic full of such messages must not ask for each."""
+    def _fetched(self, number: int) -> Any:
+        """The schema, or why there is none: a topic full of such messages must not cause a request for each."""
         try:
             return _parsed_schema(self._registry.schema(number).encode(), f"schema {number} of the registry")
         except (Unreadable, UsageError) as wrong:
@@ -63,7 +67,7 @@ class ConfluentDecoder(Decoder):
 
 
 class ProtobufDecoder(Decoder):
-    """Protobuf, of one type. Raises `UsageError` if the descriptors do not have it."""
+    """Protobuf, of one message type. The constructor raises `UsageError` if the descriptors do not have it."""
 
     def __init__(self, descriptors: bytes, type_name: str, origin: str) -> None:
         from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
@@ -80,11 +84,11 @@ class ProtobufDecoder(Decoder):
         try:
             return _fields(self._made.FromString(message))
         except Exception as error:  # noqa: BLE001 - whatever the bytes make it raise
-            raise Unreadable(f"the message is no such Protobuf: {error}") from None
+            raise Unreadable(f"the message is not Protobuf of this type: {error}") from None
 
 
 class DecodedFieldReader(FieldReader):
-    """A field of messages that a decoder reads. `key` tells decoders apart: a portion is decoded once by each."""
+    """Reads a field of messages that a decoder decodes. Readers with the same `key` share the decoded messages."""
 
     def __init__(self, key: Any, decode: Callable[[bytes], Any], path: tuple[str, ...]) -> None:
         self._key, self._decode, self._path = key, decode, path
@@ -118,7 +122,7 @@ def _parsed_schema(schema: bytes, origin: str) -> Any:
     try:
         return fastavro.parse_schema(json.loads(schema))
     except Exception as error:
-        raise UsageError(f"parse: {origin} is no Avro schema: {error}") from error
+        raise UsageError(f"parse: {origin} is not an Avro schema: {error}") from error
 
 
 def _avro(message: bytes, schema: Any) -> Any:
@@ -130,9 +134,9 @@ def _avro(message: bytes, schema: Any) -> Any:
     except Unavailable:
         raise
     except Exception as error:  # noqa: BLE001 - whatever the bytes make it raise
-        raise Unreadable(f"the message is no such Avro: {type(error).__name__}: {error}") from None
+        raise Unreadable(f"the message is not Avro of this schema: {type(error).__name__}: {error}") from None
     if stream.tell() != len(message):
-        raise Unreadable("the message is no such Avro: bytes are left over")
+        raise Unreadable("the message is not Avro of this schema: bytes are left over")
     return found
 
 
@@ -150,12 +154,12 @@ def _field(message: Any, field: Any) -> Any:
         below = field.message_type.fields_by_name["value"].message_type is not None
         return [(key, _fields(value[key]) if below else value[key]) for key in value]
     if field.is_repeated:
-        return [_fields(one) if of_messages else one for one in value]
+        return [_fields(element) if of_messages else element for element in value]
     return _fields(value) if of_messages else value
 
 
 class ThriftFieldReader(FieldReader):
-    """A field by the numbers on the way to it."""
+    """Reads a field by its path of field numbers."""
 
     def __init__(self, path: tuple[int, ...], protocol: str) -> None:
         self._path, self._protocol = path, protocol
@@ -177,7 +181,7 @@ class ThriftFieldReader(FieldReader):
         except Unreadable:
             raise
         except Exception as error:  # noqa: BLE001 - whatever the bytes make it raise
-            raise Unreadable(f"the message is no such Thrift: {type(error).__name__}: {error}") from None
+            raise Unreadable(f"the message is not Thrift of this protocol: {type(error).__name__}: {error}") from None
         if found is None:
             raise Unreadable(f"the field {'.'.join(map(str, self._path))} is missing")
         return found
@@ -187,14 +191,14 @@ class ThriftFieldReader(FieldReader):
         from thrift.protocol.TCompactProtocol import TCompactProtocol
         from thrift.transport.TTransport import TMemoryBuffer
 
-        # No text or list of a message can be longer than the message; a larger number is a lie.
+        # No text or list of a message can be longer than the message itself.
         limits = {"string_length_limit": len(message), "container_length_limit": len(message)}
         kind = TBinaryProtocol if self._protocol == "binary" else TCompactProtocol
         return kind(TMemoryBuffer(message), **limits)
 
 
 def _in_struct(reader: Any, path: tuple[int, ...]) -> Any:
-    """The field of the struct that begins here; None if it has none. Reads to the end of the struct."""
+    """The field of the struct that begins here; None if the struct does not have it. Reads to the end of the struct."""
     from thrift.Thrift import TType
 
     found = None
@@ -229,4 +233,4 @@ def _scalar(reader: Any, kind: int, number: int) -> Any:
 
 
 def _not_a(what: str, number: int) -> Any:
-    raise Unreadable(f"the field {number} is no {what}")
+    raise Unreadable(f"the field {number} is not a {what}")

@@ -1,6 +1,6 @@
-"""Columns from messages: JSON by Arrow's own parser, other encodings from the values that their decoder gives.
+"""Columns from messages: JSON by Arrow's parser, other encodings from the values that their decoder returns.
 
-A message that is no such, or does not fit the schema, is bad; the others are not touched by it.
+A message that cannot be decoded, or does not fit the schema, is bad; the others are not affected.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from holdfast.formats._json import parsed_schema
 from holdfast.processors.parse.json_fields import joined_lines, look_like_objects
 from holdfast.processors.parse.portion import NO_VALUE, Bad, Unreadable
 
-_NO_OBJECT = "the message is no JSON object"
+_NOT_AN_OBJECT = "the message is not a JSON object"
 
 
 class MessageColumns(ABC):
-    """Makes columns of messages. Decodes all or raises `ValueError`; what was refused is halved until it is alone."""
+    """Makes columns of messages. Messages that cannot be decoded at once are halved until the bad ones are alone."""
 
     def __init__(self, schema: pa.Schema) -> None:
         self.schema = schema
@@ -31,7 +31,7 @@ class MessageColumns(ABC):
     def read(self, values: Any) -> tuple[list[Any], Bad]:
         """The columns of all messages of a binary array, null where a message is bad."""
         bad: Bad = {}
-        items, rows = self._begun(values, bad)
+        items, rows = self._candidates(values, bad)
         chunks: list[tuple[Any, list[Any]]] = []
         self._sift(items, rows, chunks, bad)
         if not bad and len(chunks) == 1:
@@ -39,19 +39,19 @@ class MessageColumns(ABC):
         return self._laid_out(len(values), chunks), bad
 
     @abstractmethod
-    def _begun(self, values: Any, bad: Bad) -> tuple[Any, Any]:
-        """What is worth a try, and the numbers of its rows; the others are bad."""
+    def _candidates(self, values: Any, bad: Bad) -> tuple[Any, Any]:
+        """The items that may be decoded, and the numbers of their rows; the others are bad."""
 
     @abstractmethod
     def _columns(self, items: Any) -> list[Any]:
         """The columns. Raises `ValueError` if one of the items does not fit."""
 
-    def _screened(self, items: Any, rows: Any, bad: Bad) -> tuple[Any, Any]:  # noqa: ARG002 - not all can do that
-        """The same without those that surely do not fit, so that not each of them must be found by halving."""
+    def _screened(self, items: Any, rows: Any, bad: Bad) -> tuple[Any, Any]:  # noqa: ARG002 - not every encoding can
+        """The items without those that certainly do not fit, so that these need not be found by halving."""
         return items, rows
 
-    def _why(self, item: Any, error: ValueError) -> str:  # noqa: ARG002 - others look at the item
-        """What is wrong with it; must not depend on the company in which it came."""
+    def _reason(self, item: Any, error: ValueError) -> str:  # noqa: ARG002 - others look at the item
+        """What is wrong with the item; must not depend on the other items."""
         return str(error).removesuffix(" in row 0").removesuffix(".")
 
     def _sift(self, items: Any, rows: Any, chunks: list[Any], bad: Bad, *, screened: bool = False) -> None:
@@ -64,7 +64,7 @@ class MessageColumns(ABC):
             return
         except ValueError as error:
             if len(items) == 1:
-                bad[int(rows[0])] = self._why(items[0], error)
+                bad[int(rows[0])] = self._reason(items[0], error)
                 return
         if not screened:
             items, rows = self._screened(items, rows, bad)
@@ -80,18 +80,18 @@ class MessageColumns(ABC):
                 raise Unreadable(f"{field.name} is missing")
 
     def _laid_out(self, count: int, chunks: list[tuple[Any, list[Any]]]) -> list[Any]:
-        """All columns in the order of the rows, with nulls where there is nothing."""
+        """All columns in the order of the rows, with nulls for bad rows."""
         if not chunks:
             return [pa.nulls(count, field.type) for field in self.schema]
-        places = np.full(count, -1, np.int64)
+        indices = np.full(count, -1, np.int64)
         kept = np.concatenate([rows for rows, _ in chunks])
-        places[kept] = np.arange(len(kept))
-        which = pa.array(places, mask=places < 0)
+        indices[kept] = np.arange(len(kept))
+        which = pa.array(indices, mask=indices < 0)
         return [pa.concat_arrays(pieces).take(which) for pieces in zip(*(made for _, made in chunks), strict=True)]
 
 
 class JsonMessages(MessageColumns):
-    """Messages that are JSON objects. Fields that the schema does not have are left out."""
+    """Messages that are JSON objects. Fields that are not in the schema are ignored."""
 
     def __init__(self, schema: pa.Schema) -> None:
         super().__init__(schema)
@@ -101,12 +101,12 @@ class JsonMessages(MessageColumns):
     def _type_check(self) -> TypeCheck:
         return TypeCheck(self.schema)
 
-    def _begun(self, values: Any, bad: Bad) -> tuple[Any, Any]:
+    def _candidates(self, values: Any, bad: Bad) -> tuple[Any, Any]:
         good = look_like_objects(values)
         if good.all():
             return values, np.arange(len(values))
         for row in np.flatnonzero(~good).tolist():
-            bad[row] = _NO_OBJECT if values[row].is_valid else NO_VALUE
+            bad[row] = _NOT_AN_OBJECT if values[row].is_valid else NO_VALUE
         return values.filter(pa.array(good)), np.flatnonzero(good)
 
     def _screened(self, items: Any, rows: Any, bad: Bad) -> tuple[Any, Any]:
@@ -115,15 +115,15 @@ class JsonMessages(MessageColumns):
         bad |= {int(row): reason for row, reason in zip(rows, reasons, strict=True) if reason is not None}
         return items.filter(pa.array(stay)), rows[stay]
 
-    def _why(self, item: Any, error: ValueError) -> str:
-        return self._type_check.reason(item.as_py()) or super()._why(item, error)
+    def _reason(self, item: Any, error: ValueError) -> str:
+        return self._type_check.reason(item.as_py()) or super()._reason(item, error)
 
     def _columns(self, items: Any) -> list[Any]:
         try:
-            # Arrow's parser takes any bytes for text.
+            # Arrow's parser accepts any bytes as text.
             items.cast(pa.string())
         except pa.ArrowInvalid:
-            raise Unreadable("the message is no UTF-8") from None
+            raise Unreadable("the message is not UTF-8") from None
         text = joined_lines(items)
         table = pa.json.read_json(
             pa.BufferReader(text),
@@ -133,7 +133,7 @@ class JsonMessages(MessageColumns):
             ),
         )
         if table.num_rows != len(items):
-            raise Unreadable("there is more than one JSON object in the message")
+            raise Unreadable("the message has more than one JSON object")
         columns = [table.column(field.name).combine_chunks() for field in self.schema]
         return [
             column if column.type.equals(field.type) else column.cast(field.type)
@@ -142,13 +142,13 @@ class JsonMessages(MessageColumns):
 
 
 class DecodedMessages(MessageColumns):
-    """Messages that a decoder turns into mappings. Fields that the schema does not have are left out."""
+    """Messages that a decoder turns into mappings. Fields that are not in the schema are ignored."""
 
     def __init__(self, schema: pa.Schema, decode: Callable[[bytes], Any]) -> None:
         super().__init__(schema)
         self._decode = decode
 
-    def _begun(self, values: Any, bad: Bad) -> tuple[Any, Any]:
+    def _candidates(self, values: Any, bad: Bad) -> tuple[Any, Any]:
         records, rows = [], []
         for row, message in enumerate(values.to_pylist()):
             try:
@@ -163,7 +163,7 @@ class DecodedMessages(MessageColumns):
             raise Unreadable(NO_VALUE)
         record = self._decode(message)
         if not isinstance(record, dict):
-            raise Unreadable("the message is no record with fields")
+            raise Unreadable("the message is not a record with fields")
         return record
 
     def _columns(self, items: Any) -> list[Any]:
@@ -175,26 +175,30 @@ class DecodedMessages(MessageColumns):
 
 
 class TypeCheck:
-    """Knows the kinds of values that columns take. Not picklable."""
+    """Finds JSON messages with values of a wrong type, by msgspec. Not picklable.
+
+    Arrow's parser refuses a whole portion for one message and is slow to find out which. This check is fast, and every
+    message that it refuses is also refused by Arrow; Arrow may refuse more.
+    """
 
     def __init__(self, schema: pa.Schema) -> None:
         self._decoder = msgspec.json.Decoder(_struct(schema))
 
     def reason(self, message: bytes) -> str | None:
-        """Why the message does not fit; None if nothing is known against it."""
+        """Why the message does not fit; None if no wrong type was found."""
         try:
             self._decoder.decode(message)
         except msgspec.ValidationError as wrong:
             return f"the message does not fit the columns: {wrong}"
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-            # Arrow's parser may be of another opinion about what is JSON.
+            # Arrow's parser may accept what msgspec does not.
             return None
         return None
 
 
 def _struct(fields: Any) -> Any:
     names = {f"f{number}": field.name for number, field in enumerate(fields)}
-    made: list[Any] = [(own, _kind(field.type) | None, None) for own, field in zip(names, fields, strict=True)]
+    made: list[Any] = [(name, _kind(field.type) | None, None) for name, field in zip(names, fields, strict=True)]
     return msgspec.defstruct("Row", made, rename=names, gc=False)
 
 

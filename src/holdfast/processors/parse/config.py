@@ -8,8 +8,9 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 from pydantic import BeforeValidator, Field, model_validator
 
 from holdfast.config import Options, PositiveCount
+from holdfast.processors._functions import FunctionName
 from holdfast.processors.parse import field_config
-from holdfast.processors.parse.field_config import Expression, Function, NameTemplate, checked
+from holdfast.processors.parse.field_config import Expression, NameTemplate, checked
 
 Granularity = Literal["year", "month", "day", "hour", "minute"]
 HIVE: dict[Granularity, str] = {
@@ -33,12 +34,12 @@ def _zone(name: str) -> None:
     try:
         ZoneInfo(name)
     except (ZoneInfoNotFoundError, ValueError, OSError):
-        raise ValueError("is no time zone; write UTC or a name such as Europe/Berlin") from None
+        raise ValueError("is not a time zone; write UTC or a name such as Europe/Berlin") from None
 
 
 def _segments(text: str) -> None:
     if not all(text.split("/")):
-        raise ValueError("must have a name before and behind every '/'")
+        raise ValueError("must have a name before and after every '/'")
 
 
 def _bare_name(value: Any) -> Any:
@@ -58,38 +59,42 @@ Zone = Annotated[str, checked(_zone)]
 Segments = Annotated[str, checked(_segments)]
 
 
-class _OneOf(Options):
+class _ExactlyOne(Options):
     """Exactly one of its settings is given."""
 
     @model_validator(mode="after")
     def _exactly_one(self) -> Self:
-        known = list(type(self).model_fields)
-        if sum(getattr(self, name) is not None for name in known) != 1:
-            raise ValueError(f"needs exactly one of {', '.join(known)}")
+        names = list(type(self).model_fields)
+        if sum(getattr(self, name) is not None for name in names) != 1:
+            raise ValueError(f"needs exactly one of {', '.join(names)}")
         return self
 
     @property
     def chosen(self) -> Any:
-        """The one that is given."""
-        return next(one for name in type(self).model_fields if (one := getattr(self, name)) is not None)
+        """The setting that is given."""
+        return next(given for name in type(self).model_fields if (given := getattr(self, name)) is not None)
 
 
-class TimeFrom(_OneOf):
+class TimeFrom(_ExactlyOne):
     """Where the time of a message is found."""
 
     kafka: field_config.KafkaTime | None = Field(None, description="The Kafka timestamp of the message.")
     json_: field_config.JsonTime | None = Field(None, alias="json", description="A field of a message in JSON.")
-    regex: field_config.RegexTime | None = Field(None, description="A part that a regular expression finds.")
+    regex: field_config.RegexTime | None = Field(
+        None, description="A part of the message that a regular expression matches."
+    )
     avro: field_config.AvroTime | None = Field(None, description="A field of a message in Avro.")
     protobuf: field_config.ProtobufTime | None = Field(None, description="A field of a message in Protobuf.")
     thrift: field_config.ThriftTime | None = Field(None, description="A field of a message in Thrift.")
 
 
-class NameFrom(_OneOf):
-    """Where a text or whole number for a partition name is found."""
+class NameFrom(_ExactlyOne):
+    """Where the text or whole number for a partition name is found."""
 
     json_: field_config.JsonField | None = Field(None, alias="json", description="A field of a message in JSON.")
-    regex: field_config.RegexGroup | None = Field(None, description="A part that a regular expression finds.")
+    regex: field_config.RegexGroup | None = Field(
+        None, description="A part of the message that a regular expression matches."
+    )
     avro: field_config.AvroField | None = Field(None, description="A field of a message in Avro.")
     protobuf: field_config.ProtobufField | None = Field(None, description="A field of a message in Protobuf.")
     thrift: field_config.ThriftField | None = Field(None, description="A field of a message in Thrift.")
@@ -98,11 +103,11 @@ class NameFrom(_OneOf):
 class OffsetRanges(Options):
     """Names by ranges of offsets."""
 
-    every: PositiveCount = Field(description="How many offsets have one name.")
+    every: PositiveCount = Field(description="Number of offsets that share a name.")
 
 
 class JsonColumns(Options):
-    """The message is a JSON object."""
+    """Messages are JSON objects."""
 
     schema_: str = Field(
         alias="schema", min_length=1, description="Columns as in Spark's DDL, such as `id BIGINT, note STRING`."
@@ -110,15 +115,15 @@ class JsonColumns(Options):
 
 
 class AvroColumns(field_config.AvroSchema, JsonColumns):
-    """The message is in Avro."""
+    """Messages are in Avro."""
 
 
 class ProtobufColumns(field_config.ProtobufMessage, JsonColumns):
-    """The message is in Protobuf."""
+    """Messages are in Protobuf."""
 
 
-class ColumnsFrom(_OneOf):
-    """What the message is, whose fields become columns."""
+class ColumnsFrom(_ExactlyOne):
+    """The encoding of messages whose fields become columns."""
 
     json_: JsonColumns | None = Field(None, alias="json", description="A JSON object.")
     avro: AvroColumns | None = Field(None, description="A record in Avro.")
@@ -126,7 +131,7 @@ class ColumnsFrom(_OneOf):
 
 
 class ParseRule(Options):
-    """What is made of the messages of some topics."""
+    """How messages of some topics are parsed."""
 
     time: Annotated[TimeFrom, BeforeValidator(_bare_name)] | None = Field(
         None,
@@ -136,58 +141,62 @@ class ParseRule(Options):
     names: dict[Annotated[str, checked(_segments)], NameFrom] = Field(
         default_factory=dict, description="Other values that become partition names, by their keys in Hive style."
     )
-    offsets: OffsetRanges | None = Field(None, description="Names by ranges of offsets, such as offset=…0000100000.")
-    constant: Segments | None = Field(None, description="A name that is always the same.")
+    offsets: OffsetRanges | None = Field(
+        None, description="Partition names by ranges of offsets, such as offset=…0000100000."
+    )
+    constant: Segments | None = Field(None, description="A partition name that is the same for all messages.")
     order: tuple[str, ...] = Field(
-        (), description="Order of the names, if it is not constant, time, the keys of names as written, offsets."
+        (), description="Order of the names. Default: constant, time, the keys of `names` as written, offsets."
     )
-    prefix: Segments | None = Field(None, description="Put before all names.")
+    prefix: Segments | None = Field(None, description="Partition names that come before all others.")
     style: Literal["hive", "plain"] = Field("hive", description="dt=2026-01-01/hr=05 (hive), or 2026-01-01/05 (plain).")
-    granularity: Granularity = Field("day", description="The finest part of a time that names have.")
+    granularity: Granularity = Field("day", description="The smallest unit of time in partition names.")
     template: NameTemplate | None = Field(
-        None, description="Names of a time in other words, such as `y=%Y/m=%m`, instead of style and granularity."
+        None, description="Pattern for the names of times, such as `y=%Y/m=%m`, instead of style and granularity."
     )
-    zone: Zone = Field("UTC", description="Time zone in which names of times are made.")
-    text_zone: Zone = Field("UTC", description="Time zone of times in messages that are text and tell none.")
+    zone: Zone = Field("UTC", description="Time zone of the names of times.")
+    text_zone: Zone = Field("UTC", description="Time zone of times in messages that are text without a time zone.")
     min_year: int = Field(1980, ge=1972, le=2200, description="A time before this year is an error.")
     max_year: int = Field(2200, ge=1972, le=2200, description="A time after this year is an error.")
     on_error: Literal["dead_letter", "invalid"] = Field(
         "dead_letter",
-        description="A message without a readable value for a name goes to the dead letters, or to the place "
-        "dt=__invalid__ (in plain style __invalid__).",
+        description="Where a message without a readable value for a name goes: to the dead letters, or to the output "
+        "folder dt=__invalid__ (in plain style __invalid__).",
     )
     columns: ColumnsFrom | None = Field(
-        None, description="Make columns of the message's fields; it stays as it is unless given."
+        None, description="Makes columns of the message's fields. Without it messages stay as they are."
     )
-    keep: tuple[str, ...] = Field((), description="Columns of the source that are kept beside those of `columns`.")
-    python: Function | None = Field(
-        None, description="Your function as module:name, called for each message; it gives names, payload or both."
+    keep: tuple[str, ...] = Field(
+        (), description="Columns of the source that are kept in addition to those of `columns`."
     )
-    arrow: Function | None = Field(
+    python: FunctionName | None = Field(
+        None, description="Your function as module:name, called for each message; it returns names, a payload or both."
+    )
+    arrow: FunctionName | None = Field(
         None, description="Your function as module:name, called with Arrow record batches of messages."
     )
 
     def parts(self) -> list[str]:
-        """What gives names, in the order in which they stand unless `order` says otherwise."""
+        """The settings that give partition names, in their default order."""
         before = [name for name in (CONSTANT, TIME) if getattr(self, name) is not None]
         return [*before, *self.names, *([OFFSETS] if self.offsets is not None else [])]
 
     def time_pattern(self) -> str:
-        """How names of times are made."""
+        """The pattern for names of times."""
         return self.template or (HIVE if self.style == "hive" else PLAIN)[self.granularity]
 
 
 class TopicRule(ParseRule):
-    """What is made of the messages of some topics; settings that are not given are those above."""
+    """How messages of some topics are parsed; settings that are not given are taken from the level above."""
 
     match: Expression = Field(description="Regular expression that matches the whole name of a topic.")
 
 
 class ParseConfig(ParseRule):
-    """What is made of messages: partition names, and if wanted columns."""
+    """How messages are parsed: into partition names, and optionally columns."""
 
     topics: tuple[TopicRule, ...] = Field(
-        (), description="Topics that are parsed in another way; the first that matches counts."
+        (), description="Topics that are parsed differently; the first entry that matches is used."
     )
 
     @model_validator(mode="after")
@@ -200,19 +209,19 @@ class ParseConfig(ParseRule):
         return self
 
     def rules(self) -> list[tuple[str | None, ParseRule]]:
-        """Every rule with what it takes from the settings above it, in the order in which they are tried."""
-        return [*((one.match, _below(self, one)) for one in self.topics), (None, self)]
+        """Every rule, completed by the settings above it, in the order in which they are tried."""
+        return [*((topic.match, _completed(topic, self)) for topic in self.topics), (None, self)]
 
 
-_NAMING = {TIME, "names", OFFSETS, CONSTANT, "order", "python", "arrow"}
+_NAMES = {TIME, "names", OFFSETS, CONSTANT, "order", "python", "arrow"}
 _PAYLOAD = {"columns", "keep"}
-_LOOKS = {"style", "granularity", "template"}
+_TIME_STYLE = {"style", "granularity", "template"}
 
 
-def _below(above: ParseRule, rule: TopicRule) -> ParseRule:
-    """The rule, with settings of those above in place of what it does not give. Names are given all or none."""
+def _completed(rule: TopicRule, above: ParseRule) -> ParseRule:
+    """The rule, completed by the settings above it. A rule that gives one setting of a group gives all of the group."""
     given = set(rule.model_fields_set)
-    for group in (_NAMING, _PAYLOAD, _LOOKS):
+    for group in (_NAMES, _PAYLOAD, _TIME_STYLE):
         given |= group if given & group else set()
     if rule.python or rule.arrow:
         given |= _PAYLOAD
@@ -223,13 +232,13 @@ def _below(above: ParseRule, rule: TopicRule) -> ParseRule:
 def _check(rule: ParseRule) -> None:
     parts = rule.parts()
     for reserved in {TIME, OFFSETS, CONSTANT} & set(rule.names):
-        raise ValueError(f"names: {reserved} is a setting of its own; take another key")
+        raise ValueError(f"names: {reserved} is reserved for the setting of that name; use another key")
     if rule.order and sorted(rule.order) != sorted(parts):
         raise ValueError(f"order must name each of {', '.join(parts) or 'nothing'} once")
     if rule.min_year > rule.max_year:
         raise ValueError("min_year is after max_year")
-    own = [name for name in ("python", "arrow") if getattr(rule, name) is not None]
-    if own and (parts or rule.columns is not None or len(own) > 1):
-        raise ValueError(f"{own[0]} gives names and payload by itself; nothing else can give them too")
+    functions = [name for name in ("python", "arrow") if getattr(rule, name) is not None]
+    if functions and (parts or rule.columns is not None or len(functions) > 1):
+        raise ValueError(f"{functions[0]} returns names and payload itself; no other setting can give them too")
     if rule.keep and rule.columns is None:
-        raise ValueError("keep is for columns; without them every column stays")
+        raise ValueError("keep needs columns; without columns every column of the source stays")

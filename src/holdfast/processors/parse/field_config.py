@@ -1,4 +1,4 @@
-"""Settings of `parse`: where in a message a value is found."""
+"""Settings of `parse`: fields of messages."""
 
 from __future__ import annotations
 
@@ -13,11 +13,9 @@ from holdfast.config import Duration, Options, Secret
 from holdfast.config.units import VALUE_ERROR
 from holdfast.processors.parse.time_patterns import NamePattern, TimePattern
 
-_PLACE = r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*:[A-Za-z_]\w*"
-
 
 def checked(check: Any) -> AfterValidator:
-    """A validator that refuses what the check raises `ValueError` for, and keeps the text."""
+    """A validator that refuses text for which the check raises `ValueError`."""
 
     def validate(text: str) -> str:
         try:
@@ -33,12 +31,7 @@ def _check_expression(text: str) -> None:
     try:
         re.compile(text)
     except re.error as error:
-        raise ValueError(f"is no regular expression: {error}") from None
-
-
-def _check_function(text: str) -> None:
-    if not re.fullmatch(_PLACE, text):
-        raise ValueError("must be module:name, as in my_package.my_module:names")
+        raise ValueError(f"is not a regular expression: {error}") from None
 
 
 def _split_path(value: Any) -> Any:
@@ -52,7 +45,6 @@ def _check_path(path: tuple[str, ...]) -> tuple[str, ...]:
 
 
 Expression = Annotated[str, checked(_check_expression)]
-Function = Annotated[str, checked(_check_function), WithJsonSchema({"type": "string", "pattern": f"^{_PLACE}$"})]
 NameTemplate = Annotated[str, checked(NamePattern)]
 TimeFormat = Annotated[str, checked(TimePattern)]
 FieldPath = Annotated[
@@ -63,9 +55,9 @@ FieldPath = Annotated[
 ]
 Unit = Literal["seconds", "millis", "micros", "nanos", "iso8601"]
 
-_UNIT = "What the number counts since 1970, or iso8601 for text; a text without a zone is in `text_zone`."
-_FORMAT = "How the text looks, such as `%d/%b/%Y:%H:%M:%S %z`, instead of a unit; names of months are English."
-_FIELD = "The field; `a.b.c` is field c of b of a. A list of names if a name has a dot in it."
+_UNIT = "Unit of a number that counts from 1970, or iso8601 for text; text without a time zone is in `text_zone`."
+_FORMAT = "Pattern of the text, such as `%d/%b/%Y:%H:%M:%S %z`, instead of a unit; names of months are English."
+_FIELD = "Name of the field; `a.b.c` is the field c in b in a. Use a list of names if a name contains a dot."
 
 
 class JsonField(Options):
@@ -75,21 +67,23 @@ class JsonField(Options):
 
 
 class RegexGroup(Options):
-    """A part of the message that a regular expression finds."""
+    """A part of the message that a regular expression matches."""
 
-    pattern: Expression = Field(description="Regular expression (RE2) that is looked for in the bytes of the message.")
+    pattern: Expression = Field(
+        description="Regular expression (RE2) that is searched for in the bytes of the message."
+    )
     group: str | None = Field(
-        None, description="The group `(?P<name>…)` that has the value; not needed if there is only one."
+        None, description="The group `(?P<name>…)` that has the value; may be omitted if there is only one group."
     )
 
     @model_validator(mode="after")
     def _has_group(self) -> RegexGroup:
-        known = re.compile(self.pattern)
-        if len(known.groupindex) < known.groups:
-            raise ValueError("every group of pattern needs a name: (?P<name>…), or (?:…) if nothing is taken from it")
-        if self.group is None and known.groups != 1:
-            raise ValueError("pattern needs one group, as in (?P<time>[0-9]+); if there are more, name one by group")
-        if self.group is not None and self.group not in known.groupindex:
+        compiled = re.compile(self.pattern)
+        if len(compiled.groupindex) < compiled.groups:
+            raise ValueError("every group of pattern needs a name: (?P<name>…), or (?:…) if its text is not used")
+        if self.group is None and compiled.groups != 1:
+            raise ValueError("pattern needs one group, as in (?P<time>[0-9]+); with several groups, set group")
+        if self.group is not None and self.group not in compiled.groupindex:
             raise ValueError(f"pattern has no group {self.group!r}")
         return self
 
@@ -114,7 +108,7 @@ class JsonTime(JsonField, _Timed):
 
 
 class RegexTime(RegexGroup, _Timed):
-    """The time is found by a regular expression."""
+    """The time is a part of the message that a regular expression matches."""
 
 
 class KafkaTime(Options):
@@ -125,22 +119,22 @@ class RegistryConfig(Options):
     """A Confluent schema registry."""
 
     url: str = Field(pattern="^https?://[^@]+$", description="Address of the registry.")
-    user: str | None = Field(None, description="Name for basic authentication.")
+    user: str | None = Field(None, description="User name for basic authentication.")
     password: Secret | None = Field(None, description="Password for basic authentication.")
     timeout: Annotated[Duration, Field(gt=0)] = Field(
-        "10s", validate_default=True, description="How long one request may take."
+        "10s", validate_default=True, description="Time limit of a request."
     )
     tries: Annotated[int, Field(ge=1, le=20)] = Field(
-        4, description="Requests before the registry counts as unavailable; the batch then waits and is tried again."
+        4, description="Attempts before the registry counts as unavailable; the batch is then retried later."
     )
 
 
 class AvroSchema(Options):
-    """How messages in Avro are read."""
+    """The schema of messages in Avro."""
 
-    schema_file: Path | None = Field(None, description="File with the schema of bare messages, as JSON.")
+    schema_file: Path | None = Field(None, description="File with the schema, as JSON, of messages without a header.")
     registry: RegistryConfig | None = Field(
-        None, description="Schema registry for messages that begin with byte 0 and the number of their schema."
+        None, description="Schema registry for messages that begin with byte 0 and the id of their schema."
     )
 
     @model_validator(mode="after")
@@ -159,14 +153,14 @@ class AvroField(AvroSchema):
 class AvroTime(AvroField):
     """The time is a field of a message in Avro."""
 
-    unit: Unit | None = Field(None, description="What a number counts; not needed for Avro's own times.")
+    unit: Unit | None = Field(None, description="Unit of a number; not needed for Avro's logical types of times.")
 
 
 class ProtobufMessage(Options):
-    """How messages in Protobuf are read."""
+    """The type of messages in Protobuf."""
 
     descriptor_file: Path = Field(
-        description="File that `protoc --include_imports --descriptor_set_out` has written, with the message's type."
+        description="Descriptors with the message's type, written by `protoc --include_imports --descriptor_set_out`."
     )
     message: str = Field(min_length=1, description="Full name of the message's type, such as `shop.Order`.")
 
@@ -180,16 +174,16 @@ class ProtobufField(ProtobufMessage):
 class ProtobufTime(ProtobufField):
     """The time is a field of a message in Protobuf."""
 
-    unit: Unit | None = Field(None, description="What a number counts; not needed for google.protobuf.Timestamp.")
+    unit: Unit | None = Field(None, description="Unit of a number; not needed for google.protobuf.Timestamp.")
 
 
 class ThriftField(Options):
     """A field of a message in Thrift."""
 
     field: tuple[Annotated[int, Field(ge=-32768, le=32767)], ...] = Field(
-        min_length=1, description="Number of the field; of a field inside a struct, the numbers on the way to it."
+        min_length=1, description="Number of the field; for a field inside structs, the path of field numbers."
     )
-    protocol: Literal["binary", "compact"] = Field("binary", description="Thrift's protocol of the messages.")
+    protocol: Literal["binary", "compact"] = Field("binary", description="Thrift protocol of the messages.")
 
 
 class ThriftTime(ThriftField):

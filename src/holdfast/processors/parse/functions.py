@@ -1,16 +1,16 @@
-"""Functions of the user's: on one message, or on Arrow record batches. They are trusted code, imported by name."""
+"""The user's functions of messages, or of Arrow record batches."""
 
 from __future__ import annotations
 
-import importlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
 
-from holdfast.errors import BatchError, Unavailable, UsageError
+from holdfast.errors import BatchError, Unavailable
 from holdfast.flow.kafka_columns import HEADERS, KEY, PARTITION, TIMESTAMP, VALUE
 from holdfast.flow.source import FAULT_COLUMN, ITEM_COLUMN, SYSTEM_COLUMNS
+from holdfast.processors._functions import imported
 from holdfast.processors.parse.messages import Message, Parsed
 from holdfast.processors.parse.names import coded_texts, escaped_segment, output_folders, with_invalid
 from holdfast.processors.parse.portion import Bad, Unreadable, with_column, with_faults, with_output_folders
@@ -19,28 +19,16 @@ from holdfast.processors.parse.time_patterns import INVALID
 MESSAGE_COLUMNS = frozenset({PARTITION, TIMESTAMP, KEY, VALUE, HEADERS})
 
 
-def imported(place: str) -> Callable[..., Any]:
-    """The function that `module:name` names. Raises `UsageError` when there is none."""
-    module, _, name = place.partition(":")
-    try:
-        function = getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError) as error:
-        raise UsageError(f"the function {place} cannot be imported: {error}") from error
-    if not callable(function):
-        raise UsageError(f"{place} is no function")
-    return function  # type: ignore[no-any-return]
-
-
 class MessageFunction:
-    """A function from `Message` to `Parsed`, or to names alone. What it raises is wrong with that message."""
+    """A function that takes a `Message` and returns `Parsed`, or names alone. An error concerns that message only."""
 
-    def __init__(self, place: str, *, dead_letters: bool) -> None:
-        self._place = place
-        self._function = imported(place)
+    def __init__(self, function_name: str, *, dead_letters: bool) -> None:
+        self._name = function_name
+        self._function = imported(function_name)
         self._dead_letters = dead_letters
 
     def apply(self, topic: str, rows: Any) -> Any:
-        """The rows with places, and with other payloads where the function gave some."""
+        """The rows with output folders, and with other payloads where the function returned some."""
         if not rows.num_rows:
             return rows
         names, payloads, bad = self._results(topic, rows)
@@ -71,30 +59,32 @@ class MessageFunction:
             except Unavailable:
                 raise
             except Exception as error:  # noqa: BLE001 - whatever it is, it is about this message
-                bad[row] = f"{self._place}: {type(error).__name__}: {error}"
+                bad[row] = f"{self._name}: {type(error).__name__}: {error}"
         return names, payloads, bad
 
 
 class ArrowFunction:
-    """A function from topic and record batch to record batch. It keeps the system columns; what it raises fails all."""
+    """A function that takes a topic and a record batch and returns a record batch.
 
-    def __init__(self, place: str) -> None:
-        self._place = place
-        self._function = imported(place)
+    It must keep the system columns. An error fails the whole batch.
+    """
+
+    def __init__(self, function_name: str) -> None:
+        self._name = function_name
+        self._function = imported(function_name)
 
     def apply(self, topic: str, rows: Any) -> Any:
-        """What the function gives. Raises `BatchError` if it breaks a rule."""
+        """The result of the function. Raises `BatchError` if it drops what it must keep."""
         if not rows.num_rows:
             return rows
         result = self._function(topic, rows)
         if not isinstance(result, pa.RecordBatch):
-            raise BatchError(f"{self._place} returned {type(result).__name__}, not a RecordBatch")
+            raise BatchError(f"{self._name} returned {type(result).__name__}, not a RecordBatch")
         dropped = [name for name in SYSTEM_COLUMNS if name not in result.schema.names]
         if dropped:
-            raise BatchError(f"{self._place} dropped {', '.join(dropped)}; it must keep {', '.join(SYSTEM_COLUMNS)}")
-        before, behind = (_faults(one) for one in (rows, result))
-        if behind < before:
-            raise BatchError(f"{self._place} dropped rows with a fault; it must keep them")
+            raise BatchError(f"{self._name} dropped {', '.join(dropped)}; it must keep {', '.join(SYSTEM_COLUMNS)}")
+        if _faults(result) < _faults(rows):
+            raise BatchError(f"{self._name} dropped rows with a fault; it must keep them")
         return result
 
 
@@ -102,8 +92,8 @@ def messages_of(topic: str, rows: Any) -> Iterator[Message]:
     """Each row as a message."""
     columns = [_list(rows, name) for name in (PARTITION, ITEM_COLUMN, TIMESTAMP, KEY, VALUE, HEADERS)]
     for partition, offset, timestamp, key, value, headers in zip(*columns, strict=True):
-        told = tuple((one["key"], one["value"]) for one in headers or ())
-        yield Message(topic, partition, offset, timestamp, key, _bytes(value), told)
+        pairs = tuple((header["key"], header["value"]) for header in headers or ())
+        yield Message(topic, partition, offset, timestamp, key, _bytes(value), pairs)
 
 
 def _checked(result: Any) -> Parsed:
@@ -112,16 +102,16 @@ def _checked(result: Any) -> Parsed:
     parsed = result if isinstance(result, Parsed) else Parsed(tuple(result))
     names: Sequence[Any] = parsed.names
     if not all(isinstance(name, str) and name for name in names):
-        raise Unreadable("it gave a partition name that is empty or no text")
+        raise Unreadable("it returned a partition name that is empty or not text")
     payload: Any = parsed.payload
     if not isinstance(payload, bytes | None):
-        raise Unreadable("it gave a payload that is not bytes")
+        raise Unreadable("it returned a payload that is not bytes")
     return parsed
 
 
 def _list(rows: Any, name: str) -> list[Any]:
-    place = rows.schema.get_field_index(name)
-    return [None] * rows.num_rows if place < 0 else list(rows.column(place).to_pylist())
+    index = rows.schema.get_field_index(name)
+    return [None] * rows.num_rows if index < 0 else list(rows.column(index).to_pylist())
 
 
 def _bytes(value: Any) -> bytes | None:

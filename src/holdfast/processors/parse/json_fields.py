@@ -1,4 +1,4 @@
-"""Fields of JSON messages, by msgspec: only what is asked for becomes a Python value.
+"""Fields of JSON messages, by msgspec: only the wanted fields become Python values.
 
 A portion of messages is decoded in one call. If that is refused, each message is decoded by itself, so that a message
 gives the same result whatever other messages come with it.
@@ -25,12 +25,12 @@ from holdfast.processors.parse.portion import Cells, Unreadable
 Path: TypeAlias = tuple[str, ...]
 
 AT_A_TIME = 4096
-"""Messages that are decoded in one call: so few that they stay near the processor, and that a bad one costs little."""
+"""Messages that are decoded in one call: not more, so that they stay in the CPU's cache and a bad one costs little."""
 
 TRIMMED = 16
-"""White space around an object that is looked for; a message with more is decoded by itself, or refused."""
+"""White space that may surround an object; a message with more is decoded by itself, or refused."""
 LARGEST = 1 << 30
-"""Arrow counts the bytes of a column by 32 bits."""
+"""Arrow's offsets into a column have 32 bits."""
 _OPEN, _CLOSE = ord("{"), ord("}")
 _LEAF = int | float | str | None
 _ONLY = "it"
@@ -38,20 +38,20 @@ _REFUSED = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 
 class JsonFields:
-    """Reads some fields of every message. Not picklable; made where it is used."""
+    """Reads some fields of every message. Not picklable; built where it is used."""
 
     def __init__(self, paths: Sequence[Path]) -> None:
         self._paths = tuple(dict.fromkeys(paths))
         tree: dict[str, Any] = {}
         for path in self._paths:
             _plant(tree, path)
-        # With one field at every level the names are constants, and plucking a field is three times as fast.
+        # With one field at every level its attribute has a fixed name, which makes access three times as fast.
         self._only = len(self._paths) == 1
         self._decoder = msgspec.json.Decoder(_struct(tree, only=self._only))
-        self._getters = {path: attrgetter(".".join(_places(tree, path))) for path in self._paths}
+        self._getters = {path: attrgetter(".".join(_attributes(tree, path))) for path in self._paths}
 
     def read(self, values: Any) -> dict[Path, Cells]:
-        """The fields of all messages, which are a binary array. A message without one of them is bad there."""
+        """The fields of all messages of a binary array, by path. A message that lacks a field is bad for that field."""
         columns = {path: Cells([]) for path in self._paths}
         for start in range(0, len(values), AT_A_TIME):
             for path, cells in self._portion(values.slice(start, AT_A_TIME)).items():
@@ -65,41 +65,41 @@ class JsonFields:
                 objects = self._decoder.decode_lines(joined_lines(values))
             except (*_REFUSED, Unreadable):
                 objects = []
-            # Every message begins and ends with a brace and none crosses a line break: so there is one in each.
+            # Every message begins and ends with a brace, and no object crosses a line break: so each is one object.
             if len(objects) == len(values):
-                return {path: _present(self._plucked(objects, path), path) for path in self._paths}
-        return self._one_by_one(values.to_pylist())
+                return {path: _present(self._field_of_all(objects, path), path) for path in self._paths}
+        return self._decoded_separately(values.to_pylist())
 
-    def _plucked(self, objects: list[Any], path: Path) -> list[Any]:
+    def _field_of_all(self, objects: list[Any], path: Path) -> list[Any]:
         if not self._only:
             return list(map(self._getters[path], objects))
         for _ in path:
-            objects = [one.it for one in objects]
+            objects = [found.it for found in objects]
         return objects
 
-    def _one_by_one(self, messages: Sequence[bytes | None]) -> dict[Path, Cells]:
+    def _decoded_separately(self, messages: Sequence[bytes | None]) -> dict[Path, Cells]:
         columns = {path: Cells([None] * len(messages)) for path in self._paths}
         decode, getters = self._decoder.decode, self._getters
-        plucks = [self._pluck_one if self._only else getters[path] for path in self._paths]
+        field_getters = [self._only_field if self._only else getters[path] for path in self._paths]
         for row, message in enumerate(messages):
             try:
                 found = decode(message or b"")
             except _REFUSED:
-                self._explained(row, message, columns)
+                self._explain(row, message, columns)
                 continue
-            for pluck, cells, path in zip(plucks, columns.values(), self._paths, strict=True):
-                cells.values[row] = value = pluck(found)
+            for field_of, cells, path in zip(field_getters, columns.values(), self._paths, strict=True):
+                cells.values[row] = value = field_of(found)
                 if value is None:
                     cells.bad[row] = _missing(path)
         return columns
 
-    def _pluck_one(self, found: Any) -> Any:
+    def _only_field(self, found: Any) -> Any:
         for _ in self._paths[0]:
             found = found.it
         return found
 
-    def _explained(self, row: int, message: bytes | None, columns: dict[Path, Cells]) -> None:
-        """A message that was refused: what is wrong with it; other fields of it may be right."""
+    def _explain(self, row: int, message: bytes | None, columns: dict[Path, Cells]) -> None:
+        """Record what is wrong with a message that msgspec refused; some of its fields may be right."""
         try:
             whole = _object(message)
         except Unreadable as wrong:
@@ -117,9 +117,9 @@ def _plant(tree: dict[str, Any], path: Path) -> None:
     for step in path[:-1]:
         tree = tree.setdefault(step, {})
         if tree is None:
-            raise UsageError(f"the field {'.'.join(path)} lies below a field that is also asked for")
+            raise UsageError(f"the field {'.'.join(path)} and a field that contains it cannot both be used")
     if tree.setdefault(path[-1], None) is not None:
-        raise UsageError(f"the field {'.'.join(path)} is asked for, and so is one below it")
+        raise UsageError(f"the field {'.'.join(path)} and a field inside it cannot both be used")
 
 
 def _struct(tree: dict[str, Any], *, only: bool) -> Any:
@@ -134,12 +134,12 @@ def _struct(tree: dict[str, Any], *, only: bool) -> Any:
     return msgspec.defstruct("Message", fields, rename=names, gc=False)
 
 
-def _places(tree: dict[str, Any], path: Path) -> list[str]:
-    places = []
+def _attributes(tree: dict[str, Any], path: Path) -> list[str]:
+    attributes = []
     for step in path:
-        places.append(f"f{list(tree).index(step)}")
+        attributes.append(f"f{list(tree).index(step)}")
         tree = tree[step]
-    return places
+    return attributes
 
 
 def _present(values: list[Any], path: Path) -> Cells:
@@ -154,22 +154,22 @@ def _object(message: bytes | None) -> dict[str, Any]:
     try:
         whole = msgspec.json.decode(message)
     except _REFUSED as error:
-        raise Unreadable(f"the message is no JSON: {error}") from None
+        raise Unreadable(f"the message is not JSON: {error}") from None
     if not isinstance(whole, dict):
-        raise Unreadable("the message is no JSON object")
+        raise Unreadable("the message is not a JSON object")
     return whole
 
 
 def _walked(found: Any, path: Path) -> Any:
     for step in path:
         if found is not None and not isinstance(found, dict):
-            raise Unreadable(f"the field {'.'.join(path)} is not there: what should hold it is no object")
+            raise Unreadable(f"the field {'.'.join(path)} is missing: what should contain it is not an object")
         found = None if found is None else found.get(step)
     if found is None:
         raise Unreadable(_missing(path))
     if isinstance(found, dict | list):
         raise Unreadable(f"the field {'.'.join(path)} is neither text nor number")
-    # Python would count with it.
+    # A bool is an int in Python.
     return str(found).lower() if isinstance(found, bool) else found
 
 
@@ -188,15 +188,15 @@ def look_like_objects(values: Any) -> Any:
     data = np.frombuffer(values.buffers()[2], np.uint8)
     last = len(data) - 1
     for _ in range(TRIMMED):
-        before, behind = _is_space(data[np.minimum(starts, last)]), _is_space(data[ends])
-        if not before.any() and not behind.any():
+        before, after = _is_space(data[np.minimum(starts, last)]), _is_space(data[ends])
+        if not before.any() and not after.any():
             break
-        starts, ends = starts + before, np.maximum(ends - behind, 0)
+        starts, ends = starts + before, np.maximum(ends - after, 0)
     return (ends > starts) & (data[np.minimum(starts, last)] == _OPEN) & (data[ends] == _CLOSE)
 
 
 def joined_lines(values: Any) -> Any:
-    """All messages with line breaks between them, in one buffer. Raises `Unreadable` if that would be too large."""
+    """All messages, separated by line breaks, in one buffer. Raises `Unreadable` if that would be too large."""
     if values.nbytes > LARGEST:
         raise Unreadable(f"a message is larger than {LARGEST} bytes")
     whole = pa.ListArray.from_arrays(pa.array([0, len(values)], pa.int32()), values)

@@ -1,4 +1,4 @@
-"""For people who write a parser of their own: what a function gets for each message, and what it gives back."""
+"""For functions of `parse`: what a function is given for each message, and what it returns."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from datetime import datetime
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One message. What the source does not have is None."""
+    """One message. A field that the source does not have is None."""
 
     topic: str
     partition: int | None
@@ -22,9 +22,9 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class Parsed:
-    """What a function has made of a message."""
+    """What a function returns for a message."""
 
     names: Sequence[str] = ()
     """Partition names in order, such as ("dt=2026-01-01", "hr=05"); each becomes a folder."""
     payload: bytes | None = None
-    """What is kept instead of the message's value; None: the value stays."""
+    """Replaces the value of the message; None: the value stays."""

@@ -1,4 +1,4 @@
-"""From times, numbers and texts to partition names. Names are made once for each distinct value, not for each row."""
+"""Partition names from times, numbers and texts. A name is made once for each distinct value, not for each row."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from zoneinfo import ZoneInfo
 import numpy as np
 import pyarrow as pa
 
-from holdfast.processors.parse.portion import Bad, Cells, CodedTexts, Numbers, Ticks, distinct, without
+from holdfast.processors.parse.portion import Bad, Cells, CodedTexts, Numbers, Ticks, distinct, mask_without
 from holdfast.processors.parse.time_patterns import DAY, NamePattern
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_MOST_REMEMBERED = 100_000
+_MAX_CACHED = 100_000
 
 
 class TimeNames:
-    """Names of times in a time zone. Remembers those it has made."""
+    """Partition names of times in a time zone; names that were made are cached."""
 
     def __init__(self, pattern: NamePattern, zone: ZoneInfo) -> None:
         self._pattern = pattern
         self._zone = zone
-        # A day or an hour of another zone may begin at any minute of UTC.
+        # A day or an hour of another time zone may begin at any minute of UTC.
         self._seconds = pattern.seconds if zone.key == "UTC" else min(pattern.seconds, 60)
-        self._made: dict[int, str] = {}
+        self._cache: dict[int, str] = {}
 
     def coded(self, ticks: Ticks) -> CodedTexts:
         """The names of these times."""
@@ -34,26 +34,26 @@ class TimeNames:
             return CodedTexts(np.zeros(len(ticks.values), np.int64), [], ticks.bad)
         slots = ticks.values // (self._seconds * ticks.per_second)
         if ticks.bad:
-            good = without(ticks.bad, len(slots))
+            good = mask_without(ticks.bad, len(slots))
             slots = np.where(good, slots, slots[good][0])
         return _coded(slots, self._name, ticks)
 
     def _name(self, slot: int) -> str:
-        if slot not in self._made:
-            if len(self._made) >= _MOST_REMEMBERED:
-                self._made.clear()
+        if slot not in self._cache:
+            if len(self._cache) >= _MAX_CACHED:
+                self._cache.clear()
             moment = _EPOCH + timedelta(days=slot * self._seconds // DAY, seconds=slot * self._seconds % DAY)
-            self._made[slot] = self._pattern.names(moment.astimezone(self._zone))
-        return self._made[slot]
+            self._cache[slot] = self._pattern.names(moment.astimezone(self._zone))
+        return self._cache[slot]
 
 
 def names_of_ranges(numbers: Numbers, every: int, key: str) -> CodedTexts:
-    """Names of ranges: the first number of the range that each belongs to."""
+    """Partition names of ranges of `every` numbers: the first number of the range."""
     return _coded(numbers // every, lambda slot: f"{key}{slot * every:020d}", Ticks(numbers, 1))
 
 
 def names_of_values(cells: Cells, key: str) -> CodedTexts:
-    """Texts and whole numbers as names."""
+    """Partition names from texts and whole numbers."""
     values = cells.values
     if isinstance(values, list):
         try:
@@ -68,21 +68,21 @@ def names_of_values(cells: Cells, key: str) -> CodedTexts:
 
 
 def coded_texts(texts: Any, bad: Bad) -> CodedTexts:
-    """An Arrow array of texts, in which what is bad is null."""
+    """The texts of an Arrow array, in which bad rows are null."""
     made = texts.dictionary_encode()
     codes = made.indices.fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
     return CodedTexts(codes, made.dictionary.to_pylist(), bad)
 
 
 def escaped_segment(text: str) -> str:
-    """The text without `/`. Different texts stay different."""
+    """The text with `/` escaped. Different texts stay different."""
     if "/" not in text and "%" not in text:
         return text
     return re.sub("%(?=2F|25)", "%25", text).replace("/", "%2F")
 
 
 def with_invalid(coded: CodedTexts, name: str) -> CodedTexts:
-    """The same, with this name where there was none."""
+    """The same texts, with this name for bad rows."""
     if not coded.bad:
         return coded
     codes = coded.codes.copy()
@@ -106,11 +106,11 @@ def joined_names(parts: Sequence[CodedTexts]) -> CodedTexts:
 
 
 def output_folders(coded: CodedTexts, count: int) -> pa.DictionaryArray:
-    """As the column of places. Bad rows have any place: nobody looks at it, and it must not count as one of its own."""
+    """The column of output folders. A bad row gets the folder of a good one, so that it does not count as another."""
     texts = list(coded.texts) or [""]
     codes = coded.codes.copy()
     if coded.bad and len(coded.bad) < count:
-        good = without(coded.bad, count)
+        good = mask_without(coded.bad, count)
         codes[~good] = codes[good][0]
     used, codes = distinct(codes)
     return pa.DictionaryArray.from_arrays(pa.array(codes.astype(np.int32)), [texts[number] for number in used])
@@ -118,10 +118,10 @@ def output_folders(coded: CodedTexts, count: int) -> pa.DictionaryArray:
 
 def _pair(whole: CodedTexts, part: CodedTexts, pair: int) -> str:
     left, right = divmod(pair, max(len(part.texts), 1))
-    return f"{_at(whole, left)}/{_at(part, right)}"
+    return f"{_text_at(whole, left)}/{_text_at(part, right)}"
 
 
-def _at(coded: CodedTexts, number: int) -> str:
+def _text_at(coded: CodedTexts, number: int) -> str:
     return coded.texts[number] if coded.texts else ""
 
 

@@ -21,17 +21,17 @@ if TYPE_CHECKING:
 
 NO_VALUE = "the message has no value"
 Bad: TypeAlias = dict[int, str]
-"""Why there is nothing for a row, by the row's number in its portion."""
+"""By the number of a row in its portion, why there is no value for it."""
 Numbers: TypeAlias = "np.ndarray[Any, np.dtype[np.int64]]"
 
 
 class Unreadable(ValueError):
-    """One message has not what is asked for; the text says why."""
+    """A message does not have the wanted value; the text says why."""
 
 
 @dataclass
 class Cells:
-    """One value per row: plain Python values in a list, or texts in an Arrow array. What is bad is None."""
+    """One value per row: plain Python values in a list, or texts in an Arrow array; None where it is bad."""
 
     values: Any
     bad: Bad = field(default_factory=dict)
@@ -39,7 +39,7 @@ class Cells:
 
 @dataclass
 class Ticks:
-    """One time per row, counted from 1970 in UTC; what is bad has any number."""
+    """One time per row, counted from 1970 in UTC; any number where it is bad."""
 
     values: Numbers
     per_second: int
@@ -48,7 +48,7 @@ class Ticks:
 
 @dataclass
 class CodedTexts:
-    """One text per row, as its number among the few that there are; what is bad has any number."""
+    """One text per row, as an index into the distinct texts; any index where it is bad."""
 
     codes: Numbers
     texts: Sequence[str]
@@ -56,31 +56,31 @@ class CodedTexts:
 
 
 def distinct(numbers: Numbers) -> tuple[Numbers, Numbers]:
-    """The distinct numbers in order, and for each row which of them it has."""
+    """The distinct numbers in order, and for each row the index of its number."""
     if not len(numbers):
         return numbers, numbers
     low, high = int(numbers.min()), int(numbers.max())
     if high - low > 4 * len(numbers) + 1000:
         found, which = np.unique(numbers, return_inverse=True)
         return found, which
-    # Numbers that lie close together need no sorting.
-    places = numbers - low
+    # Numbers that are close to each other need no sorting.
+    indices = numbers - low
     table = np.zeros(high - low + 1, np.int64)
-    table[places] = 1
+    table[indices] = 1
     present = np.flatnonzero(table)
     table[present] = np.arange(len(present))
-    return present + low, table[places]
+    return present + low, table[indices]
 
 
-def without(bad: Bad, count: int) -> Any:
-    """A mask of the rows that are good."""
+def mask_without(bad: Bad, count: int) -> Any:
+    """A mask that is true for the good rows."""
     good = np.ones(count, np.bool_)
     good[list(bad)] = False
     return good
 
 
 class Portion:
-    """Rows of one topic. Fields of JSON are read once for all who ask."""
+    """Some rows of one topic. JSON fields are read once, and messages decoded once, for all readers."""
 
     def __init__(self, rows: Any, fields: JsonFields | None) -> None:
         self.rows = rows
@@ -98,14 +98,14 @@ class Portion:
         return self._values
 
     def field(self, path: Path) -> Cells:
-        """A field of every message; it must be among those that the rule has announced."""
+        """A field of every message; it must be one that the rule has declared."""
         if self._read is None:
             assert self._fields is not None
             self._read = self._fields.read(self.values)
         return self._read[path]
 
     def decoded(self, key: Any, decode: Callable[[bytes], Any]) -> list[Any]:
-        """What a decoder makes of each message, or the `Unreadable` that it raised; done once for each key."""
+        """The result of a decoder for each message, or the `Unreadable` that it raised; computed once for each key."""
         if key not in self._decoded:
             found = self._decoded[key] = list[Any]()
             for message in self.values.to_pylist():
@@ -117,26 +117,26 @@ class Portion:
 
 
 def column_of(rows: Any, name: str) -> Any:
-    """A column of the rows. Raises `BatchError` if the source has none."""
-    place = rows.schema.get_field_index(name)
-    if place < 0:
-        raise BatchError(f"parse needs the column {name}, and there is none among {', '.join(rows.schema.names)}")
-    return rows.column(place)
+    """A column of the rows. Raises `BatchError` if the rows do not have it."""
+    index = rows.schema.get_field_index(name)
+    if index < 0:
+        raise BatchError(f"parse needs the column {name}; the rows have only {', '.join(rows.schema.names)}")
+    return rows.column(index)
 
 
 class FieldReader(ABC):
-    """Reads one value of every message."""
+    """Reads a value of every message."""
 
     columns: ClassVar[frozenset[str]] = frozenset({VALUE})
     """What it reads."""
 
     @abstractmethod
     def read(self, portion: Portion) -> Cells | Ticks:
-        """The values, and why some have none."""
+        """The values, and why they are missing from some messages."""
 
 
 class JsonFieldReader(FieldReader):
-    """A field of JSON."""
+    """Reads a field of messages in JSON."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -146,14 +146,14 @@ class JsonFieldReader(FieldReader):
 
 
 class KafkaTimestampReader(FieldReader):
-    """The column `timestamp`."""
+    """Reads the column `timestamp`."""
 
     columns = frozenset({TIMESTAMP})
 
     def read(self, portion: Portion) -> Ticks:
         stamps = column_of(portion.rows, TIMESTAMP)
         if not pa.types.is_timestamp(stamps.type):
-            raise BatchError(f"the column {TIMESTAMP} is of type {stamps.type}, not of a time")
+            raise BatchError(f"the column {TIMESTAMP} is of type {stamps.type}, which is not a time")
         numbers = stamps.cast(pa.timestamp("us", stamps.type.tz)).cast(pa.int64())
         ticks = Ticks(numbers.fill_null(0).to_numpy(zero_copy_only=False), 10**6)
         if numbers.null_count:
@@ -163,14 +163,14 @@ class KafkaTimestampReader(FieldReader):
 
 
 class RegexReader(FieldReader):
-    """What a group of a regular expression matches, by RE2. Raises `UsageError` for what RE2 does not know."""
+    """Reads a group of a regular expression (RE2). Raises `UsageError` for a pattern that RE2 does not support."""
 
     def __init__(self, pattern: str, group: str) -> None:
         self._pattern, self._group = pattern, group
         try:
             pc.extract_regex(pa.array([b""]), pattern)
         except pa.ArrowInvalid as error:
-            raise UsageError(f"parse: the regular expression {pattern!r} is not understood: {error}") from None
+            raise UsageError(f"parse: the regular expression {pattern!r} is not supported: {error}") from None
 
     def read(self, portion: Portion) -> Cells:
         found = pc.extract_regex(portion.values, self._pattern)
@@ -178,7 +178,7 @@ class RegexReader(FieldReader):
         bad = {}
         if found.null_count:
             for row in np.flatnonzero(found.is_null().to_numpy(zero_copy_only=False)).tolist():
-                bad[row] = "the regular expression finds nothing" if portion.values[row].is_valid else NO_VALUE
+                bad[row] = "the regular expression does not match" if portion.values[row].is_valid else NO_VALUE
         return _as_text(texts, bad)
 
 
@@ -187,44 +187,44 @@ def _as_text(found: Any, bad: dict[int, str]) -> Cells:
         return Cells(found.cast(pa.string()), bad)
     except pa.ArrowInvalid:
         values: list[str | None] = []
-        for row, one in enumerate(found.to_pylist()):
+        for row, matched in enumerate(found.to_pylist()):
             try:
-                values.append(None if one is None else one.decode())
+                values.append(None if matched is None else matched.decode())
             except UnicodeDecodeError:
                 values.append(None)
-                bad[row] = "what the regular expression finds is no UTF-8"
+                bad[row] = "the match of the regular expression is not UTF-8"
         return Cells(pa.array(values, pa.string()), bad)
 
 
 def with_faults(rows: Any, bad: Bad) -> Any:
-    """The rows with faults where something is bad and no fault was before."""
+    """The rows with faults where a value is bad and there was no fault before."""
     faults = rows.column(FAULT_COLUMN).to_pylist()
-    place = rows.schema.get_field_index(VALUE)
+    index = rows.schema.get_field_index(VALUE)
     for row, reason in bad.items():
         if faults[row] is None:
-            raw = rows.column(place)[row].as_py() if place >= 0 else None
+            raw = rows.column(index)[row].as_py() if index >= 0 else None
             faults[row] = record_fault(reason, raw.encode() if isinstance(raw, str) else raw or b"").encode()
     return with_column(rows, FAULT_COLUMN, pa.array(faults, pa.string()))
 
 
-def with_output_folders(rows: Any, places: Any) -> Any:
-    """The rows with this column of places."""
-    return with_column(rows, OUTPUT_FOLDER_COLUMN, places)
+def with_output_folders(rows: Any, folders: Any) -> Any:
+    """The rows with this column of output folders."""
+    return with_column(rows, OUTPUT_FOLDER_COLUMN, folders)
 
 
 def with_column(rows: Any, name: str, column: Any) -> Any:
-    """The rows with this column instead of the one of the same name, or behind all others."""
-    place = rows.schema.get_field_index(name)
-    return rows.append_column(name, column) if place < 0 else rows.set_column(place, name, column)
+    """The rows with this column in place of that of the same name, else as the last one."""
+    index = rows.schema.get_field_index(name)
+    return rows.append_column(name, column) if index < 0 else rows.set_column(index, name, column)
 
 
 def with_data(rows: Any, schema: Any, columns: Sequence[Any], kept: Sequence[str]) -> Any:
-    """Our own columns of the rows, then those that are kept, then the new ones."""
+    """The rows' columns that are holdfast's or are kept, followed by the new ones."""
     stay = [name for name in rows.schema.names if is_ours(name)] + [name for name in kept if name in rows.schema.names]
     fields = [*(rows.schema.field(name) for name in stay), *(field.with_nullable(True) for field in schema)]
     return pa.RecordBatch.from_arrays([*(rows.column(name) for name in stay), *columns], schema=pa.schema(fields))
 
 
 def is_ours(name: str) -> bool:
-    """Whether a column is one of holdfast's."""
+    """Whether a column is holdfast's."""
     return name in SYSTEM_COLUMNS or name in OPTIONAL_COLUMNS

@@ -1,4 +1,4 @@
-"""One rule at work: rows in, rows with output folders out, and with columns if it says so. Made where it is used."""
+"""A rule of the settings, applied: it gives rows output folders, and columns if asked for. Built where it is used."""
 
 from __future__ import annotations
 
@@ -49,40 +49,40 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Part:
-    """One of the things of which a place is made."""
+    """One part of the path of an output folder."""
 
     coded: Callable[[Portion], CodedTexts]
     invalid: str = ""
-    """What stands there when a message has none of it."""
+    """What the part is for a message that has no value for it."""
 
 
 class Rule:
-    """What one rule of the settings does. Raises `UsageError` when made of settings that cannot be."""
+    """Applies one rule. The constructor raises `UsageError` for settings that cannot be used."""
 
     def __init__(self, rule: ParseRule, schemas: Schemas) -> None:
         self._rule = rule
-        self._origins = FieldReaders(schemas)
+        self._readers = FieldReaders(schemas)
         self._parts = [self._part(name) for name in (rule.order or rule.parts())]
         if rule.prefix is not None:
             self._parts.insert(0, Part(_constant(rule.prefix)))
-        self._fields = self._origins.json_fields()
+        self._fields = self._readers.json_fields()
         self._columns = message_columns(rule, schemas)
-        self._own: MessageFunction | ArrowFunction | None = None
+        self._function: MessageFunction | ArrowFunction | None = None
         if rule.python is not None:
-            self._own = MessageFunction(rule.python, dead_letters=rule.on_error == "dead_letter")
+            self._function = MessageFunction(rule.python, dead_letters=rule.on_error == "dead_letter")
         elif rule.arrow is not None:
-            self._own = ArrowFunction(rule.arrow)
+            self._function = ArrowFunction(rule.arrow)
 
     def apply(self, topic: str, rows: Any) -> Any:
-        """The rows with their places, and with columns. A row that came with a fault keeps it."""
-        if self._own is not None:
-            return self._own.apply(topic, rows)
+        """The rows with their output folders, and with columns. A row that came with a fault keeps it."""
+        if self._function is not None:
+            return self._function.apply(topic, rows)
         portion, bad = Portion(rows, self._fields), Bad()
         columns: list[Any] | None = None
         if self._parts and rows.num_rows:
-            place = self._place(portion)
-            rows = with_output_folders(rows, output_folders(place, rows.num_rows))
-            bad = place.bad
+            names = self._names(portion)
+            rows = with_output_folders(rows, output_folders(names, rows.num_rows))
+            bad = names.bad
         if self._columns is not None:
             columns, refused = self._columns.read(portion.values)
             bad = bad | refused
@@ -92,16 +92,16 @@ class Rule:
             rows = with_data(rows, self._columns.schema, columns, self._rule.keep)
         return rows
 
-    def _place(self, portion: Portion) -> CodedTexts:
+    def _names(self, portion: Portion) -> CodedTexts:
         found = [part.coded(portion) for part in self._parts]
         if self._rule.on_error == "invalid":
-            found = [with_invalid(one, part.invalid) for one, part in zip(found, self._parts, strict=True)]
+            found = [with_invalid(texts, part.invalid) for texts, part in zip(found, self._parts, strict=True)]
         whole = joined_names(found)
         faults = portion.rows.column(FAULT_COLUMN)
         if faults.null_count < len(faults):
-            # Their places do not count either.
-            known = np.flatnonzero(faults.is_valid().to_numpy(zero_copy_only=False))
-            whole.bad |= dict.fromkeys(known.tolist(), "it has a fault already")
+            # Their output folders do not count either.
+            faulty = np.flatnonzero(faults.is_valid().to_numpy(zero_copy_only=False))
+            whole.bad |= dict.fromkeys(faulty.tolist(), "it has a fault already")
         return whole
 
     def _part(self, name: str) -> Part:
@@ -121,21 +121,21 @@ class Rule:
         reader = TimeReader(
             getattr(chosen, "unit", None), TimePattern(written) if written else None, ZoneInfo(rule.text_zone)
         )
-        origin, pattern = self._origins.of(chosen), NamePattern(rule.time_pattern())
+        field, pattern = self._readers.of(chosen), NamePattern(rule.time_pattern())
         names = TimeNames(pattern, ZoneInfo(rule.zone))
 
         def coded(portion: Portion) -> CodedTexts:
-            found = origin.read(portion)
+            found = field.read(portion)
             ticks = found if isinstance(found, Ticks) else reader.read(found)
             return names.coded(within_years(ticks, rule.min_year, rule.max_year))
 
         return Part(coded, pattern.invalid())
 
     def _name_part(self, name: str, source: NameFrom) -> Part:
-        origin, key = self._origins.of(source.chosen), f"{name}=" if self._rule.style == "hive" else ""
+        field, key = self._readers.of(source.chosen), f"{name}=" if self._rule.style == "hive" else ""
 
         def coded(portion: Portion) -> CodedTexts:
-            found = origin.read(portion)
+            found = field.read(portion)
             assert isinstance(found, Cells)
             return names_of_values(found, key)
 
@@ -143,7 +143,7 @@ class Rule:
 
 
 def inputs_of(rule: ParseRule, wanted: frozenset[str] | None) -> frozenset[str] | None:
-    """The columns that the rule must be given so that the wanted ones come out; None: all."""
+    """The columns that the rule must be given so that the wanted columns come out; None: all."""
     if rule.arrow is not None:
         return None
     reads: set[str] = set()
@@ -168,24 +168,23 @@ def _items(portion: Portion) -> Any:
 
 @dataclass(frozen=True)
 class Schemas:
-    """What rules need that is not in the settings. Made on the node and sent to the tasks: files are only here."""
+    """Schemas that rules need besides the settings. Made on the node, where the files are, and sent to the tasks."""
 
     files: Mapping[Path, bytes] = field(default_factory=dict)
     by_ddl: Mapping[str, Any] = field(default_factory=dict)
-    """Arrow's schema for each list of columns in Spark's words."""
+    """Arrow's schema for each list of columns in Spark's DDL."""
 
 
 def files_of(rule: ParseRule) -> Iterable[Path]:
     """The files that a rule names."""
-    chosen = [one.chosen for one in (rule.time, rule.columns, *rule.names.values()) if one is not None]
-    for one in chosen:
+    for setting in (rule.time, rule.columns, *rule.names.values()):
         for name in ("schema_file", "descriptor_file"):
-            if (path := getattr(one, name, None)) is not None:
+            if setting is not None and (path := getattr(setting.chosen, name, None)) is not None:
                 yield path
 
 
 def read_files(rules: Iterable[ParseRule]) -> dict[Path, bytes]:
-    """All files of the rules. Raises `UsageError` for one that cannot be read."""
+    """All files of the rules. Raises `UsageError` for a file that cannot be read."""
     found = {}
     for path in {path for rule in rules for path in files_of(rule)}:
         try:
@@ -196,7 +195,7 @@ def read_files(rules: Iterable[ParseRule]) -> dict[Path, bytes]:
 
 
 class FieldReaders:
-    """Makes field_config. Those of JSON fields share one decoder."""
+    """Builds field readers. Those of JSON fields share one decoder."""
 
     def __init__(self, schemas: Schemas) -> None:
         self._schemas = schemas
@@ -204,7 +203,7 @@ class FieldReaders:
         self._decoders: dict[Any, Decoder] = {}
 
     def of(self, chosen: Any) -> FieldReader:
-        """The origin that these settings describe. Raises `UsageError` for what cannot be."""
+        """The reader for these settings. Raises `UsageError` if they cannot be used."""
         if isinstance(chosen, field_config.KafkaTime):
             return KafkaTimestampReader()
         if isinstance(chosen, field_config.JsonField):
@@ -224,7 +223,7 @@ class FieldReaders:
         return DecodedFieldReader(key, self._decoders[key].decode, chosen.field)
 
     def json_fields(self) -> JsonFields | None:
-        """The decoder of all fields that were asked for so far; None if none was."""
+        """The decoder of all JSON fields that have a reader; None if there are none."""
         if not self._paths:
             return None
         from holdfast.processors.parse.json_fields import JsonFields
@@ -233,7 +232,7 @@ class FieldReaders:
 
 
 def message_columns(rule: ParseRule, schemas: Schemas) -> MessageColumns | None:
-    """What makes columns of messages; None if they stay as they are."""
+    """Makes columns of messages; None if messages stay as they are."""
     if rule.columns is None:
         return None
     from holdfast.processors.parse.columns import DecodedMessages, JsonMessages
@@ -246,14 +245,14 @@ def message_columns(rule: ParseRule, schemas: Schemas) -> MessageColumns | None:
 
 
 def decoder_key(chosen: Any) -> Any:
-    """What tells decoders apart."""
+    """Readers with the same key share a decoder."""
     if isinstance(chosen, field_config.AvroSchema):
         return ("avro", chosen.schema_file, chosen.registry)
     return ("protobuf", chosen.descriptor_file, chosen.message)
 
 
 def decoder_of(chosen: Any, schemas: Schemas) -> Decoder:
-    """The decoder that these settings describe."""
+    """The decoder for these settings."""
     from holdfast.processors.parse.binary_fields import AvroDecoder, ConfluentDecoder, ProtobufDecoder
 
     if isinstance(chosen, field_config.ProtobufMessage):

@@ -1,4 +1,4 @@
-"""A client of Confluent's schema registry: the schema of a number. A schema never changes, so it is kept."""
+"""A client of Confluent's schema registry: the schema of an id. Schemas never change, so they are cached."""
 
 from __future__ import annotations
 
@@ -33,49 +33,49 @@ class _Endpoint:
 
 
 class SchemaRegistry:
-    """Asks the registry once for each number. A question blocks until it is answered or `tries` have failed."""
+    """Requests each schema once. A request blocks until it succeeds or `tries` attempts have failed."""
 
-    def __init__(self, place: _Endpoint, sleep: Callable[[float], None] = time.sleep) -> None:
-        self._place = place
+    def __init__(self, endpoint: _Endpoint, sleep: Callable[[float], None] = time.sleep) -> None:
+        self._endpoint = endpoint
         self._sleep = sleep
-        self._known: dict[int, str] = {}
+        self._schemas: dict[int, str] = {}
 
     def schema(self, number: int) -> str:
         """The schema, as JSON.
 
-        Raises `Unreadable` if the registry has no such number, `SourceUnavailable` if it cannot be reached or lets
-        nobody in, `BatchError` if its answer cannot be used.
+        Raises `Unreadable` if the registry has no such schema, `SourceUnavailable` if it cannot be reached or refuses
+        access, `BatchError` if its response cannot be used.
         """
-        if number not in self._known:
-            self._known[number] = _schema_in(self._asked(number), number)
-        return self._known[number]
+        if number not in self._schemas:
+            self._schemas[number] = _schema_in(self._response(number), number)
+        return self._schemas[number]
 
-    def _asked(self, number: int) -> Any:
+    def _response(self, number: int) -> Any:
         wait, reason = FIRST_WAIT, ""
-        for attempt in range(self._place.tries):
+        for attempt in range(self._endpoint.tries):
             if attempt:
                 self._sleep(wait)
                 wait = min(2 * wait, LONGEST_WAIT)
             try:
-                with urllib.request.urlopen(self._request(number), timeout=self._place.timeout) as answer:  # noqa: S310 - the settings allow http and https only
-                    return json.load(answer)
+                with urllib.request.urlopen(self._request(number), timeout=self._endpoint.timeout) as response:  # noqa: S310 - the settings allow http and https only
+                    return json.load(response)
             except urllib.error.HTTPError as refused:
                 with refused:
                     reason = self._refusal(refused, number)
             except (OSError, http.client.HTTPException, ValueError) as error:
                 reason = str(error) or type(error).__name__
-        raise SourceUnavailable(f"the schema registry {self._place.url} does not answer: {reason}")
+        raise SourceUnavailable(f"the schema registry {self._endpoint.url} does not respond: {reason}")
 
     def _request(self, number: int) -> urllib.request.Request:
-        place = self._place
-        request = urllib.request.Request(f"{place.url.rstrip('/')}/schemas/ids/{number}")  # noqa: S310 - as above
-        if place.user is not None:
-            told = base64.b64encode(f"{place.user}:{place.password or ''}".encode()).decode()
-            request.add_header("Authorization", f"Basic {told}")
+        endpoint = self._endpoint
+        request = urllib.request.Request(f"{endpoint.url.rstrip('/')}/schemas/ids/{number}")  # noqa: S310 - as above
+        if endpoint.user is not None:
+            credentials = base64.b64encode(f"{endpoint.user}:{endpoint.password or ''}".encode()).decode()
+            request.add_header("Authorization", f"Basic {credentials}")
         return request
 
     def _refusal(self, refused: urllib.error.HTTPError, number: int) -> str:
-        """Why it said no, if asking again may help. Raises if it cannot."""
+        """The reason, if another request may succeed; raises otherwise."""
         if refused.code != _NOT_FOUND:
             return f"{refused.code} {refused.reason}"
         try:
@@ -84,26 +84,28 @@ class SchemaRegistry:
             code = None
         if code == _NO_SUCH_SCHEMA:
             raise Unreadable(f"the schema registry has no schema {number}")
-        raise BatchError(f"{self._place.url} is no schema registry: it answers 404 for /schemas/ids/{number}")
+        raise BatchError(
+            f"{self._endpoint.url} is not a schema registry: it responds with 404 to /schemas/ids/{number}"
+        )
 
 
 @lru_cache(maxsize=16)
-def _registry(place: _Endpoint) -> SchemaRegistry:
-    return SchemaRegistry(place)
+def _registry(endpoint: _Endpoint) -> SchemaRegistry:
+    return SchemaRegistry(endpoint)
 
 
 def registry_of(config: RegistryConfig) -> SchemaRegistry:
-    """The client for these settings; one for each process, so that tasks share what is known."""
+    """The client for these settings; there is one per process, so that tasks share the cached schemas."""
     password = None if config.password is None else config.password.reveal()
     return _registry(_Endpoint(config.url, config.user, password, config.timeout, config.tries))
 
 
-def _schema_in(answer: Any, number: int) -> str:
-    schema = answer.get("schema") if isinstance(answer, dict) else None
+def _schema_in(response: Any, number: int) -> str:
+    schema = response.get("schema") if isinstance(response, dict) else None
     if not isinstance(schema, str):
-        raise BatchError(f"the schema registry's answer for schema {number} has no schema in it")
-    if answer.get("schemaType", "AVRO") != "AVRO":
-        raise Unreadable(f"schema {number} is of type {answer['schemaType']}, not Avro")
-    if answer.get("references"):
+        raise BatchError(f"the schema registry's response for schema {number} has no schema in it")
+    if response.get("schemaType", "AVRO") != "AVRO":
+        raise Unreadable(f"schema {number} is of type {response['schemaType']}, not Avro")
+    if response.get("references"):
         raise BatchError(f"schema {number} refers to other schemas, which is not supported")
     return schema

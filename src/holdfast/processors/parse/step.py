@@ -1,4 +1,4 @@
-"""The processor `parse`: inside the staging task, or as a step of the frame."""
+"""The processor `parse`, inside the staging task or as a step of the frame."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class ParseStep(TaskStep):
-    """Parses the rows of each batch by the rule of its topic. Rules are made in the task, when they are needed."""
+    """Parses the rows of each batch by the rule of its topic. Rules are built in the task, on first use."""
 
     def __init__(self, config: ParseConfig, schemas: Schemas | None = None) -> None:
         self._rules = config.rules()
@@ -53,12 +53,12 @@ class ParseStep(TaskStep):
 
 
 def rule_of(rules: list[tuple[str | None, ParseRule]], topic: str) -> ParseRule:
-    """The first rule whose pattern matches the whole name of the topic, else the one for all others."""
+    """The first rule whose pattern matches the whole name of the topic, else the rule for all other topics."""
     return next(rule for match, rule in rules if match is None or re.fullmatch(match, topic))
 
 
 class Parse(Processor):
-    """Gives messages their places, and columns if the settings say so."""
+    """Gives messages their output folders, and columns if the settings ask for them."""
 
     name = "parse"
     keeps_rows = True
@@ -72,7 +72,7 @@ class Parse(Processor):
         return any(rule.columns is not None or rule.arrow is not None for _, rule in self._config.rules())
 
     def in_task(self) -> TaskStep:
-        """Raises `Refused` for a list of columns that Spark does not understand. Needs a Spark session for one."""
+        """Raises `Refused` for columns that Spark cannot parse. Needs a Spark session if rules have `columns`."""
         return self._step
 
     @cached_property
@@ -82,7 +82,7 @@ class Parse(Processor):
         return ParseStep(self._config, Schemas(self._files, schemas))
 
     def apply(self, frame: Any) -> Any:
-        """As a step of the frame, whose rows all have the same columns. Raises `Refused` if they cannot."""
+        """A step of the frame. Raises `Refused` if its rules do not give all rows the same columns."""
         by_topic = len(self._config.rules()) > 1
         if by_topic and TOPIC not in frame.columns:
             raise Refused(f"parse has rules by topic, and the frame has no column {TOPIC}")
@@ -91,8 +91,8 @@ class Parse(Processor):
 
         def parsed(portions: Iterator[Any]) -> Iterator[Any]:
             for rows in portions:
-                for topic, own in _by_topic(rows) if by_topic else [("", rows)]:
-                    yield _fitted(step.of_topic(topic, own), schema)
+                for topic, topic_rows in _by_topic(rows) if by_topic else [("", rows)]:
+                    yield _fitted(step.of_topic(topic, topic_rows), schema)
 
         return frame.mapInArrow(parsed, result)
 
@@ -102,14 +102,15 @@ class Parse(Processor):
 
         rules = [rule for _, rule in self._config.rules()]
         if any(rule.arrow is not None for rule in rules):
-            raise Refused("parse: a function on Arrow batches must not be followed by a processor that needs a frame")
+            raise Refused("parse: a function of Arrow batches must not be followed by a processor that needs a frame")
         if len({(rule.columns is None, *_columns(rule)) for rule in rules}) > 1:
-            raise Refused("parse makes different columns of different topics; it must be the last of the processors")
-        own = [one for one in fields if not is_ours(one.name) or one.name in SYSTEM_COLUMNS]
+            raise Refused("parse makes different columns for different topics; it must be the last processor")
+        result = [field for field in fields if not is_ours(field.name) or field.name in SYSTEM_COLUMNS]
         if rules[0].columns is not None:
-            stay = [one for one in own if one.name in SYSTEM_COLUMNS or one.name in rules[0].keep]
-            own = stay + [StructField(one.name, one.dataType) for one in _fields(rules[0].columns.chosen.schema_)]
-        return StructType([*own, StructField(OUTPUT_FOLDER_COLUMN, StringType())])
+            result = [field for field in result if field.name in SYSTEM_COLUMNS or field.name in rules[0].keep]
+            made = _fields(rules[0].columns.chosen.schema_)
+            result += [StructField(field.name, field.dataType) for field in made]
+        return StructType([*result, StructField(OUTPUT_FOLDER_COLUMN, StringType())])
 
 
 def _columns(rule: ParseRule) -> tuple[Any, ...]:
@@ -125,14 +126,14 @@ def _by_topic(rows: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _fitted(rows: Any, schema: Any) -> Any:
-    """The rows as Spark was told: without dictionaries, and with a place where no rule gave one."""
+    """The rows in Spark's schema: without dictionaries, and with an output folder even if no rule gives one."""
     import pyarrow as pa
 
     columns = []
-    for one in schema:
-        place = rows.schema.get_field_index(one.name)
-        column = pa.array([""] * rows.num_rows, pa.string()) if place < 0 else rows.column(place)
-        columns.append(column if column.type.equals(one.type) else column.cast(one.type))
+    for field in schema:
+        index = rows.schema.get_field_index(field.name)
+        column = pa.array([""] * rows.num_rows, pa.string()) if index < 0 else rows.column(index)
+        columns.append(column if column.type.equals(field.type) else column.cast(field.type))
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
@@ -147,10 +148,10 @@ def _fields(ddl: str) -> StructType:
 
     fields = StructType.fromDDL(ddl)
     if not isinstance(fields, StructType):
-        raise Refused(f"schema: {ddl} is a type and no list of columns")
+        raise Refused(f"schema: {ddl} is a type, not a list of columns")
     reserved = [name for name in fields.names if is_ours(name)]
     if reserved:
-        raise Refused(f"schema: the name {reserved[0]} is holdfast's own")
+        raise Refused(f"schema: the name {reserved[0]} is reserved for holdfast")
     return fields
 
 
@@ -160,14 +161,14 @@ def built(config: ParseConfig) -> Parse:
     files = read_files(rules)
     try:
         for rule in rules:
-            # Whatever is wrong is told now and not in a task.
-            _tried(rule, Schemas(files))
+            # Errors show now and not in a task.
+            _try_out(rule, Schemas(files))
     except ImportError as missing:
         raise UsageError(f"parse needs {missing.name}; install holdfast[archive]") from missing
     return Parse(config, files)
 
 
-def _tried(rule: ParseRule, schemas: Schemas) -> None:
+def _try_out(rule: ParseRule, schemas: Schemas) -> None:
     Rule(rule.model_copy(update={"columns": None, "keep": ()}), schemas)
     if rule.columns is not None and rule.columns.json_ is None:
         decoder_of(rule.columns.chosen, schemas)

@@ -1,4 +1,4 @@
-"""Patterns of times, as strftime has them, both ways. They know no locale: names of months are English."""
+"""Patterns of times with strftime's directives, for reading and writing. Names of months are English."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ DAY = 86400
 
 @dataclass(frozen=True)
 class TimePattern:
-    """How a time is written in messages, as in `%d/%b/%Y:%H:%M:%S %z`. Raises `ValueError` if it tells no day."""
+    """How a time is written in messages, as in `%d/%b/%Y:%H:%M:%S %z`. Raises `ValueError` if it has no day."""
 
     text: str
 
@@ -51,54 +51,54 @@ class TimePattern:
         used = _directives(self.text, _READ)
         if "Y" not in used or not (("d" in used and used & {"m", "b"}) or "j" in used):
             raise ValueError("must have %Y, and %m (or %b) with %d, or %j")
-        if len(used) < len([one for one in _DIRECTIVE.findall(self.text) if one != "%"]):
-            raise ValueError("must have no directive twice")
+        if len(used) < len([directive for directive in _DIRECTIVE.findall(self.text) if directive != "%"]):
+            raise ValueError("must not have a directive twice")
 
     @cached_property
     def _expression(self) -> re.Pattern[str]:
         return re.compile(_filled(self.text, _READ.__getitem__, re.escape), re.ASCII)
 
     def moment(self, text: str) -> datetime:
-        """The time; without a zone unless the text tells one. Raises `ValueError`."""
+        """The time, with a time zone if the text has one. Raises `ValueError`."""
         match = self._expression.fullmatch(text)
         if match is None:
-            raise ValueError(f"the time {text[:60]!r} does not look like {self.text}")
+            raise ValueError(f"the time {text[:60]!r} does not match {self.text}")
         parts = match.groupdict()
         month = MONTHS.index(parts["b"]) + 1 if parts.get("b") else int(parts.get("m") or 1)
         try:
-            day, hour, minute, second = (int(parts.get(one) or 0) for one in "dHMS")
-            # A text without a zone gives a time without one.
+            day, hour, minute, second = (int(parts.get(directive) or 0) for directive in "dHMS")
+            # Without a time zone if the text has none.
             moment = datetime(int(parts["Y"]), month, day if "d" in parts else 1, hour, minute, second)  # noqa: DTZ001
             if parts.get("j"):
                 moment = _of_day(moment, int(parts["j"]))
         except ValueError as wrong:
-            raise ValueError(f"the time {text[:60]!r} is none: {wrong}") from None
+            raise ValueError(f"the time {text[:60]!r} is not valid: {wrong}") from None
         return moment.replace(microsecond=int((parts.get("f") or "0").ljust(6, "0")[:6]), tzinfo=_zone(parts.get("z")))
 
 
 @dataclass(frozen=True)
 class NamePattern:
-    """How partition names are made of a time, as in `dt=%Y-%m-%d/hr=%H`. Raises `ValueError` for what is no such."""
+    """How partition names are made of a time, as in `dt=%Y-%m-%d/hr=%H`. Raises `ValueError` for other text."""
 
     text: str
 
     def __post_init__(self) -> None:
         if not _directives(self.text, _WRITE):
-            raise ValueError("must have at least one of " + ", ".join(f"%{one}" for one in _WRITE))
+            raise ValueError("must have at least one of " + ", ".join(f"%{directive}" for directive in _WRITE))
         if not all(self.text.split("/")):
-            raise ValueError("must have a name before and behind every '/'")
+            raise ValueError("must have a name before and after every '/'")
 
     @property
     def seconds(self) -> int:
-        """How long a name stays the same at least, in UTC."""
-        return min(_SECONDS.get(one, DAY) for one in _directives(self.text, _WRITE))
+        """The least number of seconds for which names stay the same, in UTC."""
+        return min(_SECONDS.get(directive, DAY) for directive in _directives(self.text, _WRITE))
 
     def names(self, moment: datetime) -> str:
         """The names at that moment, joined by `/`."""
-        return _filled(self.text, lambda one: _WRITE[one](moment), str)
+        return _filled(self.text, lambda directive: _WRITE[directive](moment), str)
 
     def invalid(self) -> str:
-        """The names of what has no time: as many, none of which a time can give."""
+        """The names for a message without a time: as many names, which no time has."""
         return "/".join(map(_invalid, self.text.split("/")))
 
 
@@ -123,16 +123,18 @@ def _zone(text: str | None) -> timezone | None:
         return UTC
     minutes = int(text[1:3]) * 60 + int(text[-2:])
     if minutes >= 24 * 60:
-        raise ValueError(f"there is no zone {text}")
+        raise ValueError(f"there is no time zone {text}")
     return timezone(timedelta(minutes=-minutes if text[0] == "-" else minutes))
 
 
-def _directives(text: str, known: Mapping[str, object]) -> set[str]:
+def _directives(text: str, supported: Mapping[str, object]) -> set[str]:
     used = set(_DIRECTIVE.findall(text)) - {"%"}
     if text.replace("%%", "").endswith("%"):
-        raise ValueError("ends with a lone '%'; write %% for a percent sign")
-    if unknown := sorted(used - set(known)):
-        raise ValueError(f"has the unknown %{unknown[0]}; there are {', '.join(f'%{one}' for one in known)} and %%")
+        raise ValueError("ends with a single '%'; write %% for a percent sign")
+    if unknown := sorted(used - set(supported)):
+        raise ValueError(
+            f"has the unknown %{unknown[0]}; there are {', '.join(f'%{name}' for name in supported)} and %%"
+        )
     return used
 
 

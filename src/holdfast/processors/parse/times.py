@@ -1,4 +1,4 @@
-"""From values of messages to times: epochs, ISO 8601, patterns. Each follows from the value alone."""
+"""Times from values of messages: epochs, ISO 8601, patterns. Each time depends on its value alone."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ _NUMBER = re.compile(r"[+-]?[0-9]+(\.[0-9]+)?")
 
 @dataclass(frozen=True)
 class TimeReader:
-    """How values become times: epochs in a unit, or text, as ISO 8601 or by a pattern."""
+    """Reads times: epochs in a unit, or text in ISO 8601 or by a pattern."""
 
     unit: str | None
     pattern: TimePattern | None
     zone: ZoneInfo
-    """Where texts that tell no zone were written."""
+    """Time zone of texts that do not name one."""
 
     def read(self, cells: Cells) -> Ticks:
-        """The times of all rows. Dates and times that a decoder has made already are taken as they are."""
+        """The times of all rows. Dates and times that a decoder has made are taken as they are."""
         per_second = PER_SECOND.get(self.unit or "")
         if per_second is not None:
             return _epochs(cells, per_second)
@@ -56,7 +56,7 @@ class TimeReader:
             if ticks.bad:
                 raise Unreadable(ticks.bad[0])
             return int(ticks.values[0]) * _MICROS // ticks.per_second
-        raise Unreadable(f"the time {_shown(value)} is no text")
+        raise Unreadable(f"the time {_shown(value)} is not text")
 
     def _iso(self, texts: Any) -> Ticks:
         for convert in (_with_zone, self._without_zone):
@@ -64,12 +64,12 @@ class TimeReader:
                 return Ticks(_plain(convert(texts)), _NANOS)
             except pa.ArrowInvalid:
                 continue
-        return self._iso_of_few(texts)
+        return self._iso_by_distinct_text(texts)
 
-    def _iso_of_few(self, texts: Any) -> Ticks:
-        """Each distinct text by itself: some have a zone and some do not, or some are no times."""
+    def _iso_by_distinct_text(self, texts: Any) -> Ticks:
+        """The times of texts of which some have a time zone and some do not, or some are not times."""
 
-        def one(text: str) -> int:
+        def nanos(text: str) -> int:
             single = pa.array([text], pa.string())
             for convert in (_with_zone, self._without_zone):
                 try:
@@ -78,7 +78,7 @@ class TimeReader:
                     continue
             raise Unreadable(f"the time {_shown(text)} is not in ISO 8601")
 
-        return _each_distinct(texts, _NANOS, one)
+        return _each_distinct(texts, _NANOS, nanos)
 
     def _without_zone(self, texts: Any) -> Any:
         local = texts.cast(pa.timestamp("ns"))
@@ -91,12 +91,12 @@ class TimeReader:
 
 
 def within_years(ticks: Ticks, first: int, last: int) -> Ticks:
-    """The same times; those outside of these years are bad."""
+    """The same times; times outside these years are bad."""
     low, high = (_seconds_of(year) * ticks.per_second for year in (first, last + 1))
     outside = (ticks.values < low) | (ticks.values >= high)
     if outside.any():
         for row in np.flatnonzero(outside).tolist():
-            ticks.bad.setdefault(row, f"the time is outside of the years {first} to {last}")
+            ticks.bad.setdefault(row, f"the time is outside the years {first} to {last}")
     return ticks
 
 
@@ -108,14 +108,14 @@ def _epochs(cells: Cells, per_second: int) -> Ticks:
     values = cells.values
     if isinstance(values, pa.Array):
         try:
-            # Arrow would take 0x1F for a number.
+            # Arrow would accept 0x1F as a number.
             if not pc.any(pc.match_substring(values, "x", ignore_case=True)).as_py():
                 return Ticks(_plain(values.cast(pa.int64())), per_second, cells.bad)
         except pa.ArrowInvalid:
             pass
         return _each(Cells(values.to_pylist(), cells.bad), per_second, lambda value: _epoch(value, per_second))
     try:
-        # Takes whole numbers only, and is twice as fast as numpy.
+        # Accepts whole numbers only, and is twice as fast as numpy.
         return Ticks(np.frombuffer(array("q", values), np.int64), per_second, cells.bad)
     except (TypeError, OverflowError):
         return _each(cells, per_second, lambda value: _epoch(value, per_second))
@@ -130,7 +130,7 @@ def _epoch(value: Any, per_second: int) -> int:
         return _micros(value, ZoneInfo("UTC")) * per_second // _MICROS
     if isinstance(value, str) and len(value) <= _SHOWN and _NUMBER.fullmatch(value):
         return math.floor(Decimal(value))
-    raise Unreadable(f"the time {_shown(value)} is no number")
+    raise Unreadable(f"the time {_shown(value)} is not a number")
 
 
 def _each(cells: Cells, per_second: int, convert: Callable[[Any], int]) -> Ticks:
@@ -164,7 +164,7 @@ def _fitting(number: int, value: Any) -> int:
 
 
 def _texts(cells: Cells) -> tuple[Any, Bad]:
-    """The values as an Arrow array of texts; None if some are something else."""
+    """The values as an Arrow array of texts; None if some are not texts."""
     if isinstance(cells.values, pa.Array):
         return cells.values, cells.bad
     try:

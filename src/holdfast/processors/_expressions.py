@@ -1,4 +1,4 @@
-"""What processors of expressions have in common: where they apply, and what becomes of rows on which they fail."""
+"""Shared by processors that are Spark expressions: checks of columns, conditions, and rows on which they fail."""
 
 from __future__ import annotations
 
@@ -22,40 +22,42 @@ class FailingOptions(Options):
     """Settings of a processor that may fail on a row."""
 
     when: str | None = Field(
-        None, min_length=1, description="Condition in Spark SQL; other rows stay as they are. All rows unless given."
+        None,
+        min_length=1,
+        description="Condition in Spark SQL; rows for which it is not true stay as they are. Default: all rows.",
     )
     on_error: Literal["dead_letter", "keep", "tag"] = Field(
         "dead_letter",
-        description="What becomes of a row on which it fails: a dead letter; or it is kept with nulls for what was not "
-        "found, if wanted with a tag in the column `tags`.",
+        description="What happens to a row on which it fails: it becomes a dead letter (`dead_letter`), or is kept "
+        "with nulls for the missing values (`keep`), and with a mark in the column `tags` (`tag`).",
     )
     tags_on_failure: tuple[str, ...] = Field(
-        ("failed",), min_length=1, description="The tags that `on_error: tag` adds to the column `tags`."
+        ("failed",), min_length=1, description="Tags that `on_error: tag` adds to the column `tags`."
     )
 
 
 def require(frame: DataFrame, names: Iterable[str], who: str) -> None:
-    """Raise `Refused` if a column is not there."""
+    """Raise `Refused` if a column does not exist."""
     from holdfast.spark.columns import data_columns
 
-    there = data_columns(frame)
+    columns = data_columns(frame)
     for name in names:
-        if name not in there:
-            hint = did_you_mean(name, there) or f"; there are {', '.join(there) or 'none'}"
+        if name not in columns:
+            hint = did_you_mean(name, columns) or f"; there are {', '.join(columns) or 'none'}"
             raise Refused(f"{who}: there is no column {name!r}{hint}")
 
 
 def refuse_ours(names: Iterable[str], who: str) -> None:
-    """Raise `Refused` if a column that is made or taken away is one of holdfast's."""
+    """Raise `Refused` if a column that is made or removed is holdfast's."""
     from holdfast.spark.columns import OUR_COLUMNS
 
     for name in names:
         if name in OUR_COLUMNS:
-            raise Refused(f"{who}: the name {name} is holdfast's own")
+            raise Refused(f"{who}: the name {name} is reserved for holdfast")
 
 
 def text_of(name: str) -> Column:
-    """A column as text; bytes are taken for UTF-8."""
+    """A column as text; bytes are read as UTF-8."""
     from pyspark.sql import functions as sql
 
     from holdfast.spark.columns import quoted
@@ -66,10 +68,9 @@ def text_of(name: str) -> Column:
 def changed(
     frame: DataFrame, config: FailingOptions, columns: Mapping[str, Column], reason: Column, drop: Iterable[str] = ()
 ) -> DataFrame:
-    """The frame with these columns, and with rows treated by `on_error` where there is a reason.
+    """The frame with these columns, and with `on_error` applied to the rows that have a reason.
 
-    Where the condition does not hold, columns that were there keep their value. `drop`: columns that are not needed
-    any more.
+    Where the condition `when` is not true, existing columns keep their values. `drop`: columns that are removed.
     """
     from pyspark.sql import functions as sql
 
