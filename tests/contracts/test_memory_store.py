@@ -33,6 +33,10 @@ class TestMemoryStore(StoreBehaviour):
         table = self.table._tables[key.pipeline, key.run]
         table.put(replace(table.rows[key.key], unreadable="{not json"))
 
+    def corrupt_bytes(self, store: Store, key: Key, body: bytes) -> None:
+        table = self.table._tables[key.pipeline, key.run]
+        table.put(replace(table.rows[key.key], unreadable=body.decode("utf-8", "surrogateescape")))
+
 
 class SortingStore(MemoryStore):
     """Claims by sorting all rows, where the real one keeps queues."""

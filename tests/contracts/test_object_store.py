@@ -70,6 +70,10 @@ class TestObjectStore(StoreBehaviour):
         line, _, body = path.read_bytes().partition(b"\n")
         path.write_bytes(line + b"\n" + body[:20])
 
+    def corrupt_bytes(self, store: Store, key: Key, body: bytes) -> None:
+        path = self.root / name_of(key)
+        path.write_bytes(path.read_bytes().partition(b"\n")[0] + b"\n" + body)
+
 
 class ObjectMachine(StoreMachine):
     def make_store(self) -> Store:

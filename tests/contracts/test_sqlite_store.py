@@ -46,6 +46,11 @@ class TestSqliteStore(StoreBehaviour):
         with raw(self.path) as db:
             db.execute("UPDATE lease SET body = substr(body, 1, 20) WHERE pipeline = ? AND run = ? AND key = ?", key)
 
+    def corrupt_bytes(self, store: Store, key: Key, body: bytes) -> None:
+        with raw(self.path) as db:
+            changes = "UPDATE lease SET body = CAST(? AS TEXT) WHERE pipeline = ? AND run = ? AND key = ?"
+            db.execute(changes, (body, *key))
+
 
 class SqliteMachine(StoreMachine):
     def make_store(self) -> Store:

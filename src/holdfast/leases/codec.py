@@ -82,7 +82,7 @@ def encode_within(lease: Lease, max_bytes: int) -> str:
     claimed, released and failed. A body that could not be read is never refused.
     """
     body = encode_body(lease)
-    if _size(body) <= max_bytes or lease.unreadable is not None:
+    if lease.unreadable is not None or _size(body) <= max_bytes:
         return body
     size = _size(encode_body(_without_bookkeeping(lease)))
     if size > max_bytes:

@@ -8,7 +8,9 @@ Rules for every implementation, checked by `holdfast.testing.stores`:
   no answer; it may be applied now or later). UNKNOWN is never reported as CONFLICT.
 - `StoreUnavailable` means: for a read nothing is known, for a write nothing was sent. It is never an empty answer.
 - Keys, groups and owners are opaque text: any character but NUL and lone surrogates, compared byte by byte.
-- One row's trouble is its own: a row that cannot be decoded comes back with `unreadable` set.
+- One row's trouble is its own: a row that cannot be decoded comes back with `unreadable` set, and is written back as it
+  was. Bytes that are not UTF-8 are escaped in it (`surrogateescape`), so that none is lost.
+- Times are kept to the microsecond, and `now()` is the server's clock, never that of the process that asks.
 """
 
 from __future__ import annotations

@@ -105,16 +105,16 @@ class SqliteStore(ClaimingStore):
         return self._now()
 
     def add(self, leases: Sequence[Lease]) -> list[Outcome]:
-        rows = [_sql.row_of(lease, self.max_body_bytes) for lease in leases]
+        rows = [_row_of(lease, self.max_body_bytes) for lease in leases]
         return self._each([(_sql.INSERT, row) for row in rows])
 
     def get(self, keys: Sequence[Key]) -> list[Lease | None]:
         rows = self._read(lambda db: [db.execute(_sql.SELECT_ONE, key).fetchone() for key in keys])
-        return [None if row is None else _sql.lease_of(row) for row in rows]
+        return [None if row is None else _lease_of(row) for row in rows]
 
     def find(self, query: Query) -> list[Lease]:
         rows = self._read(lambda db: _found(db, query, self._now()))
-        return [_sql.lease_of(row) for row in rows]
+        return [_lease_of(row) for row in rows]
 
     def snapshot(self, pipeline: str, sessions: str, run: str = "") -> Snapshot:
         nodes, leases = self._read(
@@ -123,10 +123,10 @@ class SqliteStore(ClaimingStore):
                 _found(db, Query(pipeline, run, UNFINISHED), 0.0),
             )
         )
-        return Snapshot(tuple(map(_sql.lease_of, nodes)), tuple(map(_sql.lease_of, leases)), consistent=True)
+        return Snapshot(tuple(map(_lease_of, nodes)), tuple(map(_lease_of, leases)), consistent=True)
 
     def swap(self, swaps: Sequence[Swap]) -> list[Outcome]:
-        rows = [_sql.row_of(swap.lease, self.max_body_bytes) for swap in swaps]
+        rows = [_row_of(swap.lease, self.max_body_bytes) for swap in swaps]
         updates = [_sql.update_of(row, swap.version) for row, swap in zip(rows, swaps, strict=True)]
         return self._each([(_sql.UPDATE_ONE, update) for update in updates])
 
@@ -145,7 +145,7 @@ class SqliteStore(ClaimingStore):
         parameters = (request.pipeline, request.run, now, max(request.limit, 0))
         claimed, changes = [], []
         for rowid, *columns, body in db.execute(_claim_search(request.order), parameters).fetchall():
-            taken = take_stored(Columns(*columns), body, request, now)
+            taken = take_stored(Columns(*columns), _text(body) if isinstance(body, bytes) else body, request, now)
             claimed.append(taken.lease)
             if taken.lease.unreadable is None:
                 changes.append((*taken.row[4:9], taken.body, rowid))
@@ -176,7 +176,7 @@ class SqliteStore(ClaimingStore):
             db = self._connected()
             try:
                 db.execute("BEGIN")
-                result = work(db)
+                result = _decoding(work, db)
                 db.execute("COMMIT")
                 return result
             except sqlite3.Error as error:
@@ -190,7 +190,7 @@ class SqliteStore(ClaimingStore):
             db = self._connected()
             try:
                 db.execute("BEGIN IMMEDIATE")
-                result = work(db)
+                result = _decoding(work, db)
             except sqlite3.Error as error:
                 self._roll_back(db)
                 raise self._trouble(error) from error
@@ -281,6 +281,43 @@ class SqliteStore(ClaimingStore):
 
     def _is_behind(self, found: _sql.Tables) -> bool:
         return _sql.is_behind(str(self._path), found, SCHEMA_VERSION, may_change=not self._skip_table_creation)
+
+
+def _decoding(work: Callable[[sqlite3.Connection], T], db: sqlite3.Connection) -> T:
+    """The result of `work`, also where a row holds text that is not UTF-8: the driver refuses all rows for it.
+
+    `work` must fail by that before it changes anything. From then on text is decoded here, which takes longer.
+    """
+    try:
+        return work(db)
+    except sqlite3.OperationalError as error:
+        if not str(error).startswith("Could not decode"):
+            raise
+    db.text_factory = _text
+    return work(db)
+
+
+def _text(stored: bytes) -> str:
+    return stored.decode("utf-8", "surrogateescape")
+
+
+def _row_of(lease: Lease, max_body_bytes: int) -> _sql.Row:
+    """The row of a lease. A body that is not UTF-8 is written as the bytes that it was."""
+    *columns, body = _sql.row_of(lease, max_body_bytes)
+    return (*columns, body if lease.unreadable is None else _stored_body(body))
+
+
+def _stored_body(body: str) -> str | bytes:
+    try:
+        body.encode()
+    except UnicodeEncodeError:
+        return body.encode("utf-8", "surrogateescape")
+    return body
+
+
+def _lease_of(row: _sql.Row) -> Lease:
+    *columns, body = row
+    return _sql.lease_of((*columns, _text(body) if isinstance(body, bytes) else body))
 
 
 def _migrate(db: sqlite3.Connection, found: _sql.Tables) -> None:

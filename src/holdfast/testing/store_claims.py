@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import multiprocessing
-import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -20,7 +18,7 @@ from holdfast.leases.session import NodeInfo, Session, SessionTiming
 from holdfast.leases.store import ClaimingStore, ClaimRequest, Outcome, Store, Swap
 from holdfast.leases.transitions import complete, stamped, take
 from holdfast.testing.rows import ODD_TEXTS, PIPELINE, assigned_row, make_row, touched
-from holdfast.testing.store_setting import StoreSetting
+from holdfast.testing.store_setting import StoreSetting, restless_threads
 from holdfast.testing.worlds import make_world
 
 CLAIMERS = 8
@@ -199,17 +197,6 @@ class ClaimBehaviour(StoreSetting):
     def found_due(self) -> list[Lease]:
         """What could be claimed now."""
         return self.store.find(Query(PIPELINE, due=True))
-
-
-@contextmanager
-def restless_threads() -> Iterator[None]:
-    """Let Python switch between threads a thousand times more often than it does by itself."""
-    interval = sys.getswitchinterval()
-    sys.setswitchinterval(interval / 1000)
-    try:
-        yield
-    finally:
-        sys.setswitchinterval(interval)
 
 
 def claim_through(store: Store, request: ClaimRequest) -> list[Lease]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from dataclasses import replace
 from typing import Any
 
@@ -41,7 +40,7 @@ HISTORIES = st.builds(History, SMALL, SMALL, last_error=st.none() | st.text(max_
 
 
 class StoreMachine(RuleBasedStateMachine):
-    """A script of calls. Subclasses give `make_store` and, if its clock can be turned, `pass_time`."""
+    """A script of calls. Subclasses define `make_store` and `pass_time`."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -49,13 +48,18 @@ class StoreMachine(RuleBasedStateMachine):
         self.store.open()
         self.model = MemoryStore(now=self.store.now)
 
-    @abstractmethod
     def make_store(self) -> Store:
         """A store with an empty table. Its clock stands still but for `pass_time`."""
+        raise NotImplementedError(
+            f"{type(self).__name__} must define make_store(): it returns a store, not yet opened, with an empty table "
+            "and a clock that stands still until pass_time() turns it"
+        )
 
-    @abstractmethod
     def pass_time(self, seconds: float) -> None:
-        """Turn the store's clock."""
+        """Turn the store's clock, also backwards."""
+        raise NotImplementedError(
+            f"{type(self).__name__} must define pass_time(seconds): it turns the clock of the store, also backwards"
+        )
 
     def teardown(self) -> None:
         """Called by Hypothesis at the end of a script."""

@@ -23,6 +23,7 @@ from holdfast.testing.store_setting import StoreSetting
 from holdfast.testing.worlds import FakeWorld, TurnableClock, make_world
 
 HOUR = 3600.0
+NOT_UTF8 = b'{"v": 1, "spec": {"path": "caf\xe9\xff"}}'
 
 
 @dataclass(frozen=True)
@@ -261,6 +262,18 @@ class PolicyBehaviour(StoreSetting):
         assert failed.unreadable == found.unreadable
         assert [event.key for event in a.world.seen(PartitionHalted)] == ["bad"]
         assert a.keys() == []
+
+    def test_a_body_that_is_not_utf8_is_failed_and_kept_byte_by_byte(self) -> None:
+        a = self.member("a")
+        a.leases.create([Partition("bad"), Partition("good")])
+        self.corrupt_bytes(self.store, Key(PIPELINE, "", "bad"), NOT_UTF8)
+        found = self.row("bad")
+        assert found.unreadable is not None
+        assert found.unreadable.encode("utf-8", "surrogateescape") == NOT_UTF8
+        assert a.keys() == ["good"]
+        failed = self.another_store().get([found.id])[0]
+        assert failed is not None
+        assert (failed.status, failed.unreadable) == (Status.FAILED, found.unreadable)
 
     # --- purge and forget --------------------------------------------------------------------------------------
 

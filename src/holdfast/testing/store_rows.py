@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
@@ -9,13 +12,26 @@ import pytest
 
 from holdfast.errors import RowTooLarge
 from holdfast.leases.codec import encode_body
-from holdfast.leases.lease import Commit, Counts, History, Key, Lease, Order, Ownership, Progress, Status
+from holdfast.leases.lease import (
+    UNFINISHED,
+    Commit,
+    Counts,
+    History,
+    Key,
+    Lease,
+    Order,
+    Ownership,
+    Progress,
+    Status,
+)
 from holdfast.leases.query import Query
 from holdfast.leases.store import SMALLEST_BODY, Outcome, Swap
 from holdfast.testing.rows import ODD_TEXTS, PIPELINE, assigned_row, make_row, touched
-from holdfast.testing.store_setting import StoreSetting
+from holdfast.testing.store_setting import StoreSetting, restless_threads
 
 OK, CONFLICT = Outcome.OK, Outcome.CONFLICT
+SNAPSHOTS = 50
+"""Taken while two rows change."""
 
 FULL_ROW = Lease(
     "scan|über",
@@ -237,6 +253,21 @@ class RowBehaviour(StoreSetting):
         assert self.found(Query(PIPELINE, statuses=order[::-1], due=True)) == u + c + a
         assert self.found(Query(PIPELINE, statuses=order, due=True, limit=5)) == (a + c + u)[:5]
 
+    def test_due_rows_of_any_status_come_in_order_of_claim_finished_ones_last(self) -> None:
+        due_at = self.store.now() - 5
+        self.store.add([make_row(status.value, status=status, due_at=due_at) for status in Status])
+        query = Query(PIPELINE, due=True)
+        assert self.found(query) == ["ASSIGNED", "CLOSED", "UNASSIGNED", "COMPLETED", "FAILED"]
+        assert self.found(replace(query, limit=2)) == ["ASSIGNED", "CLOSED"]
+
+    def test_rows_of_all_runs_come_by_key_and_then_by_run(self) -> None:
+        due_at = self.store.now() - 5
+        self.store.add([make_row(key, run=run, due_at=due_at) for run in ("2", "", "1") for key in ("b", "a")])
+        wanted = [(key, run) for key in ("a", "b") for run in ("", "1", "2")]
+        for query in (Query(PIPELINE, None), Query(PIPELINE, None, due=True)):
+            assert [(row.key, row.run) for row in self.store.find(query)] == wanted
+            assert [(row.key, row.run) for row in self.store.find(replace(query, limit=4))] == wanted[:4]
+
     # --- swap and remove ---------------------------------------------------------------------------------------
 
     def test_swap_replaces_a_row_of_that_version(self) -> None:
@@ -315,6 +346,39 @@ class RowBehaviour(StoreSetting):
         assert [row.key for row in seen.sessions] == ["n1", "n2"]
         assert [row.key for row in seen.leases] == ["ASSIGNED", "CLOSED", "UNASSIGNED"]
         assert [row.key for row in self.store.snapshot(PIPELINE, "$nodes", "1").leases] == ["y"]
+
+    def test_snapshots_come_by_key_and_then_by_run(self) -> None:
+        self.store.add([assigned_row(key, key, pipeline="$nodes", run=run) for run in ("1", "") for key in ("n", "m")])
+        self.store.add([make_row(key, status=status) for key, status in zip("cab", UNFINISHED, strict=True)])
+        seen = self.store.snapshot(PIPELINE, "$nodes")
+        assert [(row.key, row.run) for row in seen.sessions] == [("m", ""), ("m", "1"), ("n", ""), ("n", "1")]
+        assert [row.key for row in seen.leases] == ["a", "b", "c"]
+
+    def test_a_snapshot_that_says_so_is_of_one_moment(self) -> None:
+        if not self.store.snapshot(PIPELINE, "$nodes").consistent:
+            return  # it does not say so
+        session, lease = assigned_row("n", "n", pipeline="$nodes"), make_row("k")
+        self.store.add([session, lease])
+        writer, stop = self.another_store(), threading.Event()
+
+        def write() -> None:
+            # At every moment the session is as old as the lease, or one write ahead.
+            for version in itertools.count():
+                for row in (session, lease):
+                    later = replace(row, ownership=replace(row.ownership, version=version + 1))
+                    assert writer.swap([Swap(version, later)]) == [OK]
+                if stop.is_set():
+                    return
+
+        with ThreadPoolExecutor(1) as pool, restless_threads():
+            writing = pool.submit(write)
+            try:
+                snapshots = [self.store.snapshot(PIPELINE, "$nodes") for _ in range(SNAPSHOTS)]
+            finally:
+                stop.set()
+            writing.result()
+        ahead = {seen.sessions[0].version - seen.leases[0].version for seen in snapshots}
+        assert ahead <= {0, 1}, f"sessions are {sorted(ahead)} writes ahead of leases: they are not of one moment"
 
     def found(self, query: Query) -> list[str]:
         """Keys of the rows that the store finds."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 import time
-from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import pytest
 
@@ -13,7 +14,7 @@ from holdfast.leases.store import Store
 from holdfast.testing.rows import PIPELINE
 
 
-class StoreSetting(ABC):
+class StoreSetting:
     """One table of leases per test, empty at first, reached through any number of handles."""
 
     tick: float = 0.25
@@ -21,9 +22,12 @@ class StoreSetting(ABC):
 
     _stores: list[Store]
 
-    @abstractmethod
     def make_store(self) -> Store:
         """A new handle on the table of this test, not yet opened."""
+        raise NotImplementedError(
+            f"{type(self).__name__} must define make_store(): it returns a new handle, not yet opened, on one table "
+            "that is empty when a test begins"
+        )
 
     def child_factory(self) -> Callable[[], Store] | None:
         """A picklable function that makes a handle in another process; None if only threads can share the table."""
@@ -36,6 +40,13 @@ class StoreSetting(ABC):
     def corrupt(self, store: Store, key: Key) -> None:
         """Make the stored body of that row unreadable, behind the back of the store."""
         pytest.skip("the subclass does not say how to corrupt a row")
+
+    def corrupt_bytes(self, store: Store, key: Key, body: bytes) -> None:
+        """Put these bytes, which are not UTF-8, in the stored body of that row, behind the back of the store.
+
+        A store whose server refuses such text has nothing to define.
+        """
+        pytest.skip("the subclass does not say how to store bytes that are not UTF-8")
 
     def setup_method(self) -> None:
         """Called by pytest before each test."""
@@ -63,3 +74,14 @@ class StoreSetting(ABC):
         (row,) = self.store.get([Key(pipeline, run, key)])
         assert row is not None, f"there is no row {key!r}"
         return row
+
+
+@contextmanager
+def restless_threads() -> Iterator[None]:
+    """Let Python switch between threads a thousand times more often than it does by itself."""
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(interval / 1000)
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(interval)

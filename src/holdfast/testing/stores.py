@@ -6,16 +6,18 @@
 
     class MyMachine(StoreMachine):
         def make_store(self) -> Store: ...
+        def pass_time(self, seconds: float) -> None: ...
 
     TestMyStoreAgainstTheModel = MyMachine.TestCase
 
-`StoreSetting` tells what else may be given: how to turn the store's clock, how to corrupt a row, how to make a handle
-in another process.
+`StoreSetting` lists what else may be defined: how to turn the store's clock, how to corrupt a row, how to make a handle
+in another process. `docs/how-to/write-a-store.md` leads through all of it.
 """
 
 from __future__ import annotations
 
 from holdfast.testing.store_claims import ClaimBehaviour
+from holdfast.testing.store_clock import ClockBehaviour
 from holdfast.testing.store_machine import StoreMachine
 from holdfast.testing.store_policies import PolicyBehaviour
 from holdfast.testing.store_rows import RowBehaviour
@@ -24,5 +26,5 @@ from holdfast.testing.store_setting import StoreSetting
 __all__ = ["StoreBehaviour", "StoreMachine", "StoreSetting"]
 
 
-class StoreBehaviour(RowBehaviour, ClaimBehaviour, PolicyBehaviour):
+class StoreBehaviour(RowBehaviour, ClockBehaviour, ClaimBehaviour, PolicyBehaviour):
     """All that a store promises, and what the policies above it make of that."""

@@ -24,6 +24,11 @@ def test_a_lease_survives_the_round_trip(lease: Lease) -> None:
     assert again(lease) == lease
 
 
+def test_a_body_that_is_not_utf8_is_never_refused() -> None:
+    body = b"caf\xe9".decode("utf-8", "surrogateescape")
+    assert encode_within(replace(make_row("k"), unreadable=body), 1) == body
+
+
 def test_values_as_in_a_new_row_take_no_room_but_what_fences_is_written_out() -> None:
     body = json.loads(encode_body(Lease("p", "k")))
     assert body == {

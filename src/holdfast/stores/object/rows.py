@@ -43,7 +43,7 @@ class Stored:
     def data(self) -> bytes:
         """The object's bytes."""
         line = json.dumps({"format": FORMAT, "nonce": self.nonce, "row": self.row}, ensure_ascii=False)
-        return f"{line}\n{self.body}".encode()
+        return f"{line}\n".encode() + self.body.encode("utf-8", "surrogateescape")
 
 
 def stored(lease: Lease, nonce: str, max_bytes: int) -> Stored:
@@ -58,7 +58,8 @@ def tombstone(lease: Lease, nonce: str) -> Stored:
 
 def parsed(name: str, found: Found) -> Stored:
     """The row of an object. One that is no row of ours is FAILED under the object's name: somebody must look at it."""
-    text = found.data.decode("utf-8", errors="replace")
+    # Bytes that are not UTF-8 are kept: what cannot be read is written back as it is.
+    text = found.data.decode("utf-8", "surrogateescape")
     line, _, body = text.partition("\n")
     try:
         told = json.loads(line)
