@@ -22,8 +22,9 @@ from holdfast.errors import Refused, SchemaMismatch, SessionExpired, StoreError,
 from holdfast.leases.lease import Key, Status
 from holdfast.leases.query import Query
 from holdfast.leases.store import Outcome, Store, Swap
-from holdfast.stores.object import PLUGIN, ObjectConfig
+from holdfast.stores.object import HIDDEN, PLUGIN, ObjectConfig
 from holdfast.stores.object.folder import FolderObjects
+from holdfast.stores.object.marker import MARK
 from holdfast.stores.object.objects import Found
 from holdfast.stores.object.row_cache import RowCache
 from holdfast.stores.object.rows import name_of
@@ -104,6 +105,57 @@ def root(tmp_path: Path) -> Path:
 @pytest.fixture
 def store(root: Path) -> ObjectStore:
     return folder_store(root)
+
+
+def mounted_store(mount: Path) -> ObjectStore:
+    store: ObjectStore = PLUGIN.build(ObjectConfig(root=str(mount)))
+    store.open()
+    return store
+
+
+def test_a_mount_that_vanishes_and_leaves_an_empty_folder_is_unavailable_and_not_empty(tmp_path: Path) -> None:
+    mount = tmp_path / "mount"
+    mount.mkdir()
+    store, rows = mounted_store(mount), [make_row("a"), make_row("b")]
+    store.add(rows)
+    mount.rename(tmp_path / "elsewhere")
+    mount.mkdir()
+    calls: list[Callable[[], object]] = [
+        lambda: store.get([rows[0].id]),
+        lambda: store.find(Query(PIPELINE)),
+        lambda: store.recent(0.001).find(Query(PIPELINE)),
+        lambda: store.snapshot(PIPELINE, "$nodes"),
+        lambda: store.count(PIPELINE),
+        lambda: store.add([make_row("c")]),
+        lambda: store.swap([Swap(0, touched(rows[0]))]),
+        lambda: store.remove([rows[1]]),
+    ]
+    for call in calls:
+        with pytest.raises(StoreUnavailable, match="still mounted"):
+            call()
+    assert list(mount.iterdir()) == []
+    mount.rmdir()
+    (tmp_path / "elsewhere").rename(mount)
+    assert store.find(Query(PIPELINE)) == rows
+
+
+def test_a_mount_that_vanishes_under_a_write_leaves_it_unknown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mount = tmp_path / "mount"
+    mount.mkdir()
+    store = mounted_store(mount)
+    marker = mount / HIDDEN / MARK
+    monkeypatch.setattr("holdfast.stores.object.folder.Folders.sync", lambda _: marker.unlink(missing_ok=True))
+    assert store.add([make_row("a")]) == [Outcome.UNKNOWN]
+
+
+def test_an_old_store_without_a_marker_is_read_and_gets_one(tmp_path: Path) -> None:
+    mount = tmp_path / "mount"
+    mount.mkdir()
+    row, marker = make_row("a"), mount / HIDDEN / MARK
+    mounted_store(mount).add([row])
+    marker.unlink()
+    assert mounted_store(mount).find(Query(PIPELINE)) == [row]
+    assert marker.exists()
 
 
 HOLD_A_LOCK = """

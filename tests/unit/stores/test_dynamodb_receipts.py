@@ -318,7 +318,13 @@ def test_a_folder_that_is_not_mounted_is_away_and_not_empty(tmp_path: Path) -> N
         check_storage(place, str(tmp_path / "mount"))
 
 
-def test_a_place_that_does_not_let_us_in_is_refused() -> None:
+def test_an_empty_folder_where_receipts_were_made_is_away_and_they_are_not_lost(tmp_path: Path) -> None:
+    storage = SpillFolder(str(tmp_path))
+    with pytest.raises(Unavailable, match="still mounted"):
+        storage.read("a/1")
+
+
+def test_a_storage_that_does_not_let_us_in_is_refused() -> None:
     from holdfast.s3.client import Denied
 
     class Closed(Memory):

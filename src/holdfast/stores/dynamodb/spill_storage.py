@@ -52,7 +52,11 @@ class SpillFolder:
 
     def read(self, key: str) -> bytes | None:
         self._require_folder()
-        return self._bucket.read(HIDDEN + key)
+        found = self._bucket.read(HIDDEN + key)
+        # Asked for an object that was made: without its folder this is a mount point, and nothing is mounted.
+        if found is None and not (self._root / HIDDEN).is_dir():
+            raise Unavailable(f"there is no folder {self._root / HIDDEN}; is {self._root} still mounted?")
+        return found
 
     def keys(self, prefix: str) -> Iterator[str]:
         self._require_folder()

@@ -41,6 +41,7 @@ class FolderObjects(TaggedObjects):
         self._above = Path(above).absolute()
         self._patience = patience
         self._clock = ServerClock()
+        self._marker: Path | None = None
         self._pool: ThreadPoolExecutor | None = None
 
     @property
@@ -54,9 +55,15 @@ class FolderObjects(TaggedObjects):
         if not there:
             raise StoreError(f"there is no folder {self._above}; make it, or mount it, before nodes start")
 
+    def require(self, marker: str) -> None:
+        self._marker = self._root / marker
+
     def tags(self, prefix: str) -> dict[str, str]:
         with self._told(f"list {self._root / prefix}"):
-            return dict(_walk(self._root / prefix, prefix))
+            found = dict(_walk(self._root / prefix, prefix))
+            # Looked for afterwards: a mount that vanishes meanwhile shows a part of its files, or none.
+            self._require_marker()
+            return found
 
     def read(self, name: str) -> Found | None:
         with self._told(f"read {self._root / name}"):
@@ -64,18 +71,25 @@ class FolderObjects(TaggedObjects):
                 with (self._root / name).open("rb") as file:
                     return Found(file.read(), _tag(os.fstat(file.fileno())))
             except FileNotFoundError:
+                self._require_marker()
                 return None
 
     def write(self, name: str, data: bytes, tag: str | None) -> str:
         path = self._root / name
         draft = self._root / "drafts" / uuid.uuid4().hex
         with self._told(f"write {path}"):
+            self._require_marker()
             try:
                 self._write_draft(draft, data)
                 with self._locked(name):
                     return self._replace(draft, path, tag)
             finally:
                 _drop(draft)
+
+    def _require_marker(self) -> None:
+        # A mount that is gone leaves an empty folder, which would read as an empty store.
+        if self._marker is not None and not self._marker.exists():
+            raise StoreUnavailable(f"{self._marker} was there and is gone; is {self._above} still mounted?")
 
     def _write_draft(self, draft: Path, data: bytes) -> None:
         with Folders().creating(draft) as file:
@@ -97,9 +111,10 @@ class FolderObjects(TaggedObjects):
         try:
             draft.rename(path)
             folders.sync()
-        except OSError as error:
+            self._require_marker()
+        except (OSError, StoreUnavailable) as error:
             # A server of files may have done what it did not answer for.
-            raise AnswerLost(f"cannot make sure that {path} stays: {_reason(error)}") from error
+            raise AnswerLost(f"cannot make sure that {path} stays: {error}") from error
         return _tag(made)
 
     def delete(self, name: str, tag: str) -> None:
@@ -163,6 +178,7 @@ class FolderObjects(TaggedObjects):
         if now is None:
             draft = self._root / "drafts" / uuid.uuid4().hex
             with self._told(f"write {draft}"):
+                self._require_marker()
                 try:
                     self._write_draft(draft, b"")
                 finally:

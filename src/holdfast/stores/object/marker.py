@@ -28,6 +28,7 @@ def open_store(objects: TaggedObjects, *, may_create: bool) -> None:
         if may_create:
             probe(objects)
         _check_mark(objects, may_create=may_create)
+        objects.require(MARK)
     except StoreUnavailable as away:
         if isinstance(away.__cause__, Denied | Unable):
             raise Refused(f"{away}; the store needs to list, get and put objects there, and to delete them") from away

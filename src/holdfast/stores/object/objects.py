@@ -40,6 +40,9 @@ class TaggedObjects(ABC):
         """Raise `StoreError` where nothing should be made: called before the first request."""
         return
 
+    def require(self, marker: str) -> None:
+        """From now on this object must be there; without it, reads and writes raise `StoreUnavailable`."""
+
     @abstractmethod
     def tags(self, prefix: str) -> dict[str, str]:
         """Tags of all objects whose names begin with the prefix, which ends with a slash or is empty."""
