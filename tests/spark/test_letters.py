@@ -63,7 +63,7 @@ def test_a_text_that_only_its_object_explains_is_refused(folder: Path, codec: st
 @pytest.mark.parametrize(
     ("raw", "reason"),
     [
-        ("nonsense", "no JSON object"),
+        ("nonsense", "not a JSON object"),
         ("", "the record is blank"),
         ('{"id": "x"}', "id"),
         ('{"id": 1}\n{"id": 2}', "the letter holds 2 records"),

@@ -67,7 +67,7 @@ def test_bad_lines_become_dead_letters_with_reason_and_origin(site: Site, functi
         assert first["origin"] == {"pipeline": "orders", "key": "in|a.jsonl", "item": len(good)}
         assert first["raw"] == '{"id":"x"}'
         assert "Column(/id)" in first["reason"]
-        assert "no JSON object" in second["reason"]
+        assert "not a JSON object" in second["reason"]
         assert third["encoding"] == "base64"
         letters, data = sorted(files, key=lambda file: str(file["key"]))
         assert (letters["first"], letters["rows"]) == (len(good), 3)

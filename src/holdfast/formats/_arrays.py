@@ -1,7 +1,7 @@
-"""Bytes of many records at once, in Arrow's and numpy's own code: no Python object per record.
+"""Operations on the bytes of many records at once, in Arrow and numpy: no Python object per record.
 
-A column of bytes lies in memory as one piece, record behind record. What is written to a file is mostly the same piece
-with something small before or behind each record.
+A column of bytes is one buffer in memory, record behind record. A file mostly has the same bytes, with something small
+before or behind each record.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def entries_of(maps: Any) -> Any:
 
 
 def content(array: Any) -> Any:
-    """All bytes of a binary array in one buffer, which is not copied."""
+    """All bytes of a binary array as one buffer, without a copy."""
     if not len(array):
         return pa.py_buffer(b"")
     borders = _borders(array)
@@ -42,7 +42,7 @@ def content(array: Any) -> Any:
 
 
 def lengths(array: Any) -> Any:
-    """The bytes of each record, as numbers that can be summed; 0 for null."""
+    """The length of each record in bytes, as 64-bit numbers; 0 for null."""
     borders = _borders(array).astype(np.int64)
     if array.null_count:
         return np.asarray(pc.binary_length(array).fill_null(0)).astype(np.int64)
@@ -50,18 +50,18 @@ def lengths(array: Any) -> Any:
 
 
 def has_byte(array: Any, byte: bytes) -> bool:
-    """Whether it occurs in any record. May also find it where a record is null."""
+    """Whether the byte occurs in any record. May also find it in the memory behind a null."""
     return bool((np.frombuffer(content(array), np.uint8) == ord(byte)).any())
 
 
-def joined(*pieces: Any) -> Any:
-    """One buffer: the pieces of the first record, then those of the second, and so on. Nulls are empty."""
-    return content(beside(*pieces))
+def joined(*parts: Any) -> Any:
+    """One buffer: all parts of the first record, then all of the second, and so on. Nulls are empty."""
+    return content(beside(*parts))
 
 
-def beside(*pieces: Any) -> Any:
-    """Each record's pieces, as one record."""
-    return pc.binary_join_element_wise(*pieces, b"", null_handling="replace", null_replacement=b"")
+def beside(*parts: Any) -> Any:
+    """The parts of each record, joined into one record."""
+    return pc.binary_join_element_wise(*parts, b"", null_handling="replace", null_replacement=b"")
 
 
 def rows_of(matrix: Any) -> Any:
@@ -73,12 +73,12 @@ def rows_of(matrix: Any) -> Any:
 
 
 def cut_out(data: Any, starts: Any, ends: Any) -> Any:
-    """The records that lie between these places of a buffer, one behind the other, whatever is between them."""
+    """The records of a buffer that lie between these offsets, in order; bytes between two records are skipped."""
     if not len(starts):
         return pa.array([], pa.binary())
     borders = np.empty(2 * len(starts), np.int32)
     borders[0::2], borders[1::2] = starts, ends
-    # Every second one is what lies between two records.
+    # Every second entry is the gap between two records.
     buffers = [None, pa.py_buffer(borders), pa.py_buffer(data)]
     whole = pa.BinaryArray.from_buffers(pa.binary(), len(borders) - 1, buffers)
     return whole.take(pa.array(np.arange(0, len(borders), 2)))

@@ -1,8 +1,8 @@
-"""Compression of whole files and of pieces of them.
+"""Compression of whole files and of parts of them.
 
-Compressors get their input in steps of a fixed size, so that bytes do not depend on the portions in which rows come.
-gzip, zstd, snappy and lz4 are each as Spark and Hadoop read them under the same file name: snappy and lz4 in Hadoop's
-own framing, which the commands of these names do not read.
+Compressors get their input in steps of a fixed size, so that the bytes do not depend on the portions of the rows. All
+compressions are written as Spark and Hadoop read them: snappy and lz4 in Hadoop's framing, which the command line tools
+of these names do not read.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from holdfast.config import Options
 from holdfast.flow.format import RawWriter
 
 STEP = 1 << 20
-"""What a compressor is given at a time; of zstd it makes a frame of its own."""
+"""Bytes that a compressor gets at a time. With zstd each step is a frame."""
 FRAMED_STEP = 128 << 10
-"""What one block of Hadoop's framing holds; its readers have 256 KiB of room."""
+"""Bytes of a block in Hadoop's framing; its readers have buffers of 256 KiB."""
 FASTEST_ZLIB = 4
-"""Levels from here on are zlib's; those below are ISA-L's, which are many times as fast."""
+"""From this level on zlib compresses; below it ISA-L, which is many times as fast."""
 
 Compression = Literal["none", "gzip", "zstd", "snappy", "lz4"]
 SUFFIXES: dict[Compression, str] = {"none": "", "gzip": ".gz", "zstd": ".zst", "snappy": ".snappy", "lz4": ".lz4"}
@@ -36,19 +36,19 @@ class CompressedOptions(Options):
     """Compression of whole files."""
 
     compression: Compression = Field(
-        "none", description="Compression of the files. snappy and lz4 are as Spark and Hadoop read them."
+        "none", description="Compression of the files. snappy and lz4 have the framing that Spark and Hadoop read."
     )
     level: Annotated[int, Field(ge=1, le=9)] | None = Field(
         None,
-        description="Level of gzip and zstd; a fast one unless given. gzip from 4 on is smaller and far slower.",
+        description="Level of gzip and zstd; a fast level by default. From 4 on gzip is smaller and much slower.",
     )
 
 
 class Stream:
-    """Bytes on their way to the file, as they are."""
+    """Writes bytes to the file without compression."""
 
     waiting = 0
-    """Bytes that are not yet handed over."""
+    """Bytes that are still buffered."""
 
     def __init__(self, raw: RawWriter) -> None:
         self._raw = raw
@@ -57,18 +57,18 @@ class Stream:
         self._raw.write(data)
 
     def close(self) -> None:
-        """Nothing follows."""
+        """Write the rest. Nothing may be written afterwards."""
 
 
 class PackedStream(Stream):
-    """Bytes that are packed in steps of one size; the last may be smaller."""
+    """Compresses bytes in steps of a fixed size; the last may be smaller."""
 
     def __init__(self, raw: RawWriter, step: int, pack: Pack, end: Callable[[], bytes] = bytes) -> None:
         super().__init__(raw)
         self._step = step
         self._pack = pack
         self._end = end
-        # One piece of memory for the whole file: fresh memory for each step is dear.
+        # One buffer for the whole file: allocating memory for each step is expensive.
         self._memory = memoryview(bytearray(step))
 
     def write(self, data: Any) -> None:
@@ -96,7 +96,7 @@ class PackedStream(Stream):
 
 
 def compressed(raw: RawWriter, compression: Compression, level: int | None = None) -> Stream:
-    """A stream that packs what it is given into `raw`."""
+    """A stream that compresses into `raw`."""
     import pyarrow as pa
 
     if compression == "none":
@@ -111,7 +111,7 @@ def compressed(raw: RawWriter, compression: Compression, level: int | None = Non
 
 
 def packer(codec: str, level: int | None = None) -> Pack:
-    """Packs one piece of data by itself, as Hadoop's codec does: zlib, gzip, snappy or lz4."""
+    """Compresses data by itself, as Hadoop's codec of that name does: zlib, gzip, snappy or lz4."""
     from isal import isal_zlib
 
     if codec in RAW_CODECS:
@@ -123,7 +123,7 @@ def packer(codec: str, level: int | None = None) -> Pack:
     window = GZIP_WINDOW if codec == "gzip" else ZLIB_WINDOW
     if level is not None and level >= FASTEST_ZLIB:
         return lambda data: zlib.compress(data, level, window)
-    # All at once, because most of the time for a small piece goes into making a compressor.
+    # In one call, because creating a compressor takes most of the time for little data.
     return lambda data: bytes(isal_zlib.compress(data, level or isal_zlib.ISAL_DEFAULT_COMPRESSION, window))
 
 
@@ -148,7 +148,7 @@ def _framed(compression: str) -> Pack:
 
 
 class LeftOpen:
-    """A file as Arrow wants it, left open by Arrow's close."""
+    """A file for Arrow that stays open when Arrow closes it."""
 
     closed = False
 
@@ -159,7 +159,7 @@ class LeftOpen:
         return getattr(self._file, name)
 
     def flush(self) -> None:
-        """Whoever opened the file decides when."""
+        """The caller that opened the file flushes it."""
 
     def close(self) -> None:
-        """Whoever opened the file closes it."""
+        """The caller that opened the file closes it."""

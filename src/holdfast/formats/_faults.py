@@ -1,4 +1,4 @@
-"""Which rows have a value that a format, or programs which read it, cannot hold: times and text, however deep."""
+"""Finds rows with values that a format or its readers cannot represent: times and text, also in nested columns."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ NOT_UTF8 = "a text is not UTF-8"
 
 @dataclass(frozen=True)
 class Times:
-    """What can be held, in microseconds since 1970: instants and days from the first to the last."""
+    """The times that a format can hold: first and last instant and day, in microseconds since 1970."""
 
     instants: tuple[int, int]
     days: tuple[int, int]
     reason: str
-    """In words why a row is refused; `{}` is the column's name."""
+    """Why a row is refused; `{}` stands for the column's name."""
     whole_before_1970: bool = False
-    """An instant before 1970 must be a whole second."""
+    """Whether an instant before 1970 must be a whole second."""
 
     def faults(self, rows: Any) -> Any | None:
         """As `Format.faults`."""
@@ -39,7 +39,7 @@ class Times:
         return None if reasons is None else pa.array(reasons, pa.string())
 
     def _odd(self, column: Any) -> Any | None:
-        """Which values of a column of times cannot be held; None if all can."""
+        """A mask of the times that cannot be held; None if all can."""
         import numpy as np
         import pyarrow as pa
 
@@ -66,11 +66,11 @@ def _has_times(kind: Any) -> bool:
 
     if pa.types.is_timestamp(kind) or pa.types.is_date(kind):
         return True
-    return any(_has_times(kind.field(place).type) for place in range(kind.num_fields))
+    return any(_has_times(kind.field(index).type) for index in range(kind.num_fields))
 
 
 def _rows_with(column: Any, odd: Callable[[Any], Any | None]) -> Any | None:
-    """Which rows of a column have such a value, however deep it is; None if none has."""
+    """A mask of the rows that have an odd value at any depth; None if there is none."""
     import numpy as np
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -101,7 +101,7 @@ def text_faults(rows: Any) -> Any | None:
 
 
 def not_utf8(rows: Any) -> Any:
-    """The places of what has such text, in a record batch or an array: bad ones are found by halves."""
+    """Indices of the rows of a record batch, or values of an array, with such text. They are found by halving."""
     import numpy as np
     import pyarrow as pa
 
@@ -115,20 +115,20 @@ def not_utf8(rows: Any) -> Any:
     return np.array([], np.int64)
 
 
-def reasons_at(places: Any, count: int, reason: str) -> Any | None:
-    """As `Format.faults`: the same reason at all of these places."""
+def reasons_at(indices: Any, count: int, reason: str) -> Any | None:
+    """As `Format.faults`: the same reason at all of these indices."""
     import numpy as np
     import pyarrow as pa
 
-    if not len(places):
+    if not len(indices):
         return None
     reasons = np.full(count, None, object)
-    reasons[places] = reason
+    reasons[indices] = reason
     return pa.array(reasons, pa.string())
 
 
 def either(first: Any | None, second: Any | None) -> Any | None:
-    """The faults of both; where a row has two reasons, the first."""
+    """The faults of both; a row with two reasons keeps the first."""
     import pyarrow.compute as pc
 
     if first is None or second is None:

@@ -1,4 +1,4 @@
-"""Messages behind each other in one buffer, and apart again: with a delimiter, escaped, or with their lengths."""
+"""Framing of messages in a file: with delimiters, with escapes, or with length prefixes; written and read back."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from collections.abc import Iterator
 from typing import Any
 
 ESCAPE = b"\\"
-CUT_OFF = "the file ends within a message"
+ENDS_IN_MESSAGE = "the file ends within a message"
 _LENGTH = 4
 _NULL = -1
 
 
 def chained(values: Any, delimiter: bytes) -> Any:
-    """One buffer: all records, with the delimiter between each two. None is null, and there is at least one."""
+    """One buffer: all records, with the delimiter between each two. There is at least one, and none is null."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -21,12 +21,12 @@ def chained(values: Any, delimiter: bytes) -> Any:
 
 
 def holds(values: Any, delimiter: bytes) -> Any | None:
-    """Which messages cannot be told apart from their delimiter, as an Arrow array; None if all can."""
+    """A mask of the messages that contain the delimiter, or form one with it; None if there are none."""
     import pyarrow.compute as pc
 
     from holdfast.formats._arrays import beside, has_byte, lengths
 
-    # In most data its first byte does not occur at all, and one look at all bytes together tells.
+    # In most data its first byte does not occur at all, and a single scan of all bytes shows that.
     if not has_byte(values, delimiter[:1]):
         return None
     # A message may also end with the beginning of a delimiter: "a|" before "||".
@@ -35,21 +35,21 @@ def holds(values: Any, delimiter: bytes) -> Any | None:
     return held if pc.any(held).as_py() else None
 
 
-def split(pieces: Iterator[bytes], delimiter: bytes) -> Iterator[Any]:
+def split(parts: Iterator[bytes], delimiter: bytes) -> Iterator[Any]:
     """Arrays of the messages. Raises `ValueError` if the last has no delimiter."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
     rest = b""
-    for piece in pieces:
-        data = rest + piece
-        # Only whole delimiters that are found from the left count, so the last place cannot be looked for.
+    for part in parts:
+        data = rest + part
+        # Delimiters are matched from the left, so the last one cannot be searched from the right.
         messages = pc.split_pattern(pa.array([data], pa.binary()), delimiter).values
         rest = messages[-1].as_py()
         if len(messages) > 1:
             yield messages.slice(0, len(messages) - 1)
     if rest:
-        raise ValueError(CUT_OFF)
+        raise ValueError(ENDS_IN_MESSAGE)
 
 
 def prefixed(values: Any) -> Any:
@@ -64,17 +64,17 @@ def prefixed(values: Any) -> Any:
     return joined(rows_of(sizes.view(np.uint8).reshape(-1, _LENGTH)), values)
 
 
-def without_prefix(pieces: Iterator[bytes]) -> Iterator[Any]:
-    """Arrays of the messages. Raises `ValueError` if the last is cut off."""
+def without_prefix(parts: Iterator[bytes]) -> Iterator[Any]:
+    """Arrays of the messages. Raises `ValueError` if the last is incomplete."""
     rest = b""
-    for piece in pieces:
-        data = rest + piece
+    for part in parts:
+        data = rest + part
         messages, used = _behind_lengths(data)
         rest = data[used:]
         if len(messages):
             yield messages
     if rest:
-        raise ValueError(CUT_OFF)
+        raise ValueError(ENDS_IN_MESSAGE)
 
 
 def _behind_lengths(data: bytes) -> tuple[Any, int]:
@@ -84,30 +84,30 @@ def _behind_lengths(data: bytes) -> tuple[Any, int]:
 
     from holdfast.formats._arrays import cut_out
 
-    starts, sizes, place, number = [], [], 0, int.from_bytes
-    while place + _LENGTH <= len(data):
-        size = number(data[place : place + _LENGTH], "big", signed=True)
+    starts, sizes, index, number = [], [], 0, int.from_bytes
+    while index + _LENGTH <= len(data):
+        size = number(data[index : index + _LENGTH], "big", signed=True)
         if size < _NULL:
             raise ValueError("a message's length is negative")
-        if place + _LENGTH + size > len(data):
+        if index + _LENGTH + size > len(data):
             break
-        starts.append(place + _LENGTH)
+        starts.append(index + _LENGTH)
         sizes.append(size)
-        place += _LENGTH + max(size, 0)
+        index += _LENGTH + max(size, 0)
     begins, lengths = np.array(starts, np.int64), np.array(sizes, np.int64)
     messages = cut_out(data, begins, begins + np.maximum(lengths, 0))
-    return pc.if_else(pa.array(lengths != _NULL), messages, pa.scalar(None, pa.binary())), place
+    return pc.if_else(pa.array(lengths != _NULL), messages, pa.scalar(None, pa.binary())), index
 
 
 class Escapes:
-    """A backslash becomes two, and one byte a backslash and a letter. Undoing is exact."""
+    """Escapes backslashes, and a given byte as a backslash and a letter. Unescaping restores the exact bytes."""
 
     def __init__(self, byte: bytes, letter: bytes) -> None:
         self._byte = byte
         self._letter = letter
 
     def escaped(self, values: Any) -> Any:
-        """The messages, none of which has the byte."""
+        """The messages without the byte."""
         import pyarrow.compute as pc
 
         from holdfast.formats._arrays import has_byte
@@ -118,7 +118,7 @@ class Escapes:
         return values
 
     def unescaped(self, values: Any) -> Any:
-        """Undoes `escaped`. Raises `ValueError` for a backslash that has no meaning."""
+        """The inverse of `escaped`. Raises `ValueError` for any other backslash."""
         import numpy as np
         import pyarrow as pa
 
@@ -127,10 +127,10 @@ class Escapes:
         data = np.frombuffer(content(values), np.uint8)
         marks = first_of_pairs(np.flatnonzero(data == ord(ESCAPE)))
         behind = data[np.minimum(marks + 1, len(data) - 1)] if len(marks) else data[:0]
-        known = (behind == ord(ESCAPE)) | (behind == ord(self._letter))
+        is_escape = (behind == ord(ESCAPE)) | (behind == ord(self._letter))
         ends = np.cumsum(lengths(values))
-        if not known.all() or np.isin(marks + 1, ends).any():
-            raise ValueError("a backslash stands before what was never escaped")
+        if not is_escape.all() or np.isin(marks + 1, ends).any():
+            raise ValueError("a backslash is followed by a byte that is never escaped")
         plain = data.copy()
         plain[marks[behind == ord(self._letter)] + 1] = ord(self._byte)
         borders = np.concatenate([[0], ends - np.searchsorted(marks, ends)]).astype(np.int32)
@@ -138,12 +138,12 @@ class Escapes:
         return pa.BinaryArray.from_buffers(pa.binary(), len(values), [None, pa.py_buffer(borders), text])
 
 
-def first_of_pairs(places: Any) -> Any:
-    """Of backslashes that follow each other, every second one is what the one before it stands for."""
+def first_of_pairs(indices: Any) -> Any:
+    """Indices of the backslashes that escape the next byte: the first, third, … of each run of them."""
     import numpy as np
 
-    if not len(places):
-        return places
-    begins = np.concatenate([[True], np.diff(places) != 1])
-    run_start = np.maximum.accumulate(np.where(begins, np.arange(len(places)), 0))
-    return places[(np.arange(len(places)) - run_start) % 2 == 0]
+    if not len(indices):
+        return indices
+    begins = np.concatenate([[True], np.diff(indices) != 1])
+    run_start = np.maximum.accumulate(np.where(begins, np.arange(len(indices)), 0))
+    return indices[(np.arange(len(indices)) - run_start) % 2 == 0]

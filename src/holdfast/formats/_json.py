@@ -15,30 +15,30 @@ from holdfast.errors import Refused
 from holdfast.formats._arrays import content, has_byte, lengths
 from holdfast.formats._framing import chained
 
-_FEW = 32
-"""Up to so many are judged one by one: asking Arrow's parser costs as much as a few dozen messages."""
+_SMALL_BATCH = 32
+"""Up to this many messages are checked one by one: a call of Arrow's parser costs as much as a few dozen messages."""
 _NOT_IN_JSON = (b"\0", b"NaN", b"Inf")
-"""At a zero byte Arrow's parser stops, and it takes these numbers for JSON."""
+"""Arrow's parser stops at a zero byte, and accepts these numbers as JSON."""
 _ANY_OBJECT = pyarrow.json.ParseOptions(
     explicit_schema=pa.schema([]), unexpected_field_behavior="ignore", newlines_in_values=True
 )
 
 
 def not_json(values: Any) -> Any:
-    """The places of the messages that are not JSON (RFC 8259), sorted. A message that is null is."""
-    places = np.flatnonzero(np.asarray(values.is_valid())) if values.null_count else np.arange(len(values))
+    """Indices of the messages that are not JSON (RFC 8259), sorted. Null counts as JSON."""
+    indices = np.flatnonzero(np.asarray(values.is_valid())) if values.null_count else np.arange(len(values))
     values = values.drop_null() if values.null_count else values
     if not len(values):
-        return places
+        return indices
     apart = ~_look_like_objects(values)
     odd = values.filter(pa.array(apart)) if apart.any() else values.slice(0, 0)
     usual = values.filter(pa.array(~apart)) if apart.any() else values
-    found = [place for place, message in zip(places[apart], odd.to_pylist(), strict=True) if not _is_json(message)]
-    return np.sort(np.concatenate([np.array(found, np.int64), _faulty_objects(usual, places[~apart])]))
+    found = [index for index, message in zip(indices[apart], odd.to_pylist(), strict=True) if not _is_json(message)]
+    return np.sort(np.concatenate([np.array(found, np.int64), _faulty_objects(usual, indices[~apart])]))
 
 
 def _look_like_objects(values: Any) -> Any:
-    """Which begin and end as objects do, and have nothing in them that Arrow's parser judges in another way."""
+    """A mask of the messages that begin and end like objects, without anything that Arrow's parser gets wrong."""
     data, sizes = np.frombuffer(content(values), np.uint8), lengths(values)
     if not len(data):
         return np.zeros(len(values), bool)
@@ -51,23 +51,23 @@ def _look_like_objects(values: Any) -> Any:
     return found
 
 
-def _faulty_objects(values: Any, places: Any) -> Any:
-    """The places of those that are no objects: found by halves, until few are left."""
+def _faulty_objects(values: Any, indices: Any) -> Any:
+    """Indices of the messages that are not objects, found by halving."""
     if _are_objects(values):
-        return places[:0]
-    if len(values) <= _FEW:
-        pairs = zip(places, values.to_pylist(), strict=True)
-        return np.array([place for place, message in pairs if not _is_json(message, _is_deep_object)], np.int64)
+        return indices[:0]
+    if len(values) <= _SMALL_BATCH:
+        pairs = zip(indices, values.to_pylist(), strict=True)
+        return np.array([index for index, message in pairs if not _is_json(message, _is_deep_object)], np.int64)
     half = len(values) // 2
-    parts = ((values.slice(0, half), places[:half]), (values.slice(half), places[half:]))
+    parts = ((values.slice(0, half), indices[:half]), (values.slice(half), indices[half:]))
     return np.concatenate([_faulty_objects(*part) for part in parts])
 
 
 def _are_objects(values: Any) -> bool:
     """Whether each message is one JSON object, by Arrow's parser.
 
-    Each begins with a brace and ends with one, so each holds at least one object if all of them can be parsed: no
-    object reaches over a line break between two. If there are as many objects as messages, each holds exactly one.
+    Every message begins and ends with a brace, and no object spans the line break between two messages. So if all can
+    be parsed, each has at least one object; and if there are as many objects as messages, each has exactly one.
     """
     if not len(values):
         return True
@@ -86,9 +86,9 @@ def _is_deep_object(message: bytes) -> bool:
 
 
 def _is_json(message: bytes, is_deep: Callable[[bytes], bool] = lambda _: False) -> bool:
-    """By Python's parser, which also takes what is no object, huge numbers and halves of surrogate pairs.
+    """Whether the message is JSON, by Python's parser. It accepts any value, huge numbers and lone surrogates.
 
-    `is_deep` judges what has more levels than Python can go down.
+    `is_deep` checks messages with more levels than Python can recurse into.
     """
     try:
         _PYTHON.decode(message.decode())
@@ -103,7 +103,7 @@ def _refused(word: str) -> NoReturn:
     raise ValueError(word)
 
 
-# Numbers are not made: they may have more digits than Python takes.
+# Numbers are not converted: they may have more digits than Python accepts.
 _PYTHON = json.JSONDecoder(parse_constant=_refused, parse_int=len, parse_float=len)
 
 

@@ -1,7 +1,7 @@
-"""Rows as JSON objects, column by column, in Arrow's own code; only base64 and odd kinds go through Python.
+"""Rows as JSON objects, column by column, in Arrow; only base64 and rare types run Python code per value.
 
-Times are ISO 8601 with microseconds, bytes are in base64, and numbers that JSON lacks are text, such as "NaN". Times
-beyond the years 1 to 9999 have no such text: they are numbers, of days or microseconds since 1970.
+Times are ISO 8601 with microseconds, bytes are base64, and numbers that JSON lacks are text, such as "NaN". Times
+outside the years 1 to 9999 have no such text: they are numbers of days or microseconds since 1970.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ _ESCAPED = r'[\x00-\x1f"\\]'
 
 
 def json_objects(rows: Any) -> Any:
-    """Each row of a record batch as the text of a JSON object. Members that are null are left out."""
+    """Each row of a record batch as the text of a JSON object. Null members are omitted."""
     return _objects(rows.schema.names, rows.columns, rows.num_rows)
 
 
 def raw_records(rows: Any) -> tuple[list[bytes], bool]:
-    """What dead letters keep of each row, and whether that is its value: else it is JSON of all columns."""
+    """The bytes of each row for a dead letter, and whether they are its value; else they are JSON of all columns."""
     names = rows.schema.names
     is_value = VALUE in names and is_bytes(rows.schema.field(VALUE).type) and (OFFSET in names or names == [VALUE])
     records = binary(rows.column(VALUE)).fill_null(b"") if is_value else binary(json_objects(rows))
@@ -42,7 +42,7 @@ def _objects(names: Sequence[str], columns: Sequence[Any], count: int) -> Any:
     if not members:
         return pa.array(["{}"] * count, pa.string())
     if all(member.null_count for member in members):
-        # Arrow gives no element at all for a row in which everything is skipped.
+        # Arrow gives null for a row in which every member is skipped.
         empty = reduce(pc.and_, (member.is_null() for member in members))
         members[0] = pc.if_else(empty, "", members[0])
     inner = pc.binary_join_element_wise(*members, ",", null_handling="skip")
@@ -85,11 +85,11 @@ def _times(numbers: Any, texts: Any, unit: int) -> Any:
 def _nested(column: Any) -> Any:
     types, kind = pa.types, column.type
     if types.is_struct(kind):
-        told = _objects([field.name for field in kind], column.flatten(), len(column))
-        return _where(column, told)
+        texts = _objects([field.name for field in kind], column.flatten(), len(column))
+        return _where(column, texts)
     if types.is_list(kind) or types.is_large_list(kind):
-        told = _joined(column, _values(column.flatten()).fill_null("null"))
-        return _where(column, pc.binary_join_element_wise("[", told, "]", ""))
+        items = _joined(column, _values(column.flatten()).fill_null("null"))
+        return _where(column, pc.binary_join_element_wise("[", items, "]", ""))
     if types.is_map(kind):
         entries = entries_of(column)
         keys, items = entries.flatten().flatten()
@@ -110,7 +110,7 @@ def _joined(lists: Any, texts: Any) -> Any:
 
 
 def _names(keys: Any) -> Any:
-    """Keys of a map as members' names."""
+    """Keys of a map as names of members."""
     texts = _values(keys)
     if pa.types.is_nested(keys.type):
         return pa.array(map(json.dumps, texts.to_pylist()), pa.string())
@@ -118,7 +118,7 @@ def _names(keys: Any) -> Any:
 
 
 def _fractions(column: Any) -> Any:
-    """A whole one is `1.0`: an index would take `1` for the type of the whole column."""
+    """A whole number is written as `1.0`: a search index would take `1` for the type of the field."""
     texts = column.cast(pa.string())
     whole = pc.invert(pc.match_substring_regex(texts, "[.e]"))
     texts = pc.if_else(whole, pc.binary_join_element_wise(texts, ".0", ""), texts)
@@ -132,7 +132,7 @@ def _texts(column: Any) -> Any:
     odd, quoted = pc.match_substring_regex(column, _ESCAPED), _quoted(column)
     if not pc.any(odd).as_py():
         return quoted
-    # Text of Spark's may be no UTF-8; then neither is the JSON, and nothing is lost.
+    # Spark's text may not be UTF-8; then the JSON is not either, and nothing is lost.
     texts = (value.decode("utf-8", "surrogateescape") for value in column.filter(odd).view(pa.binary()).to_pylist())
     escaped = [json.dumps(text, ensure_ascii=False).encode("utf-8", "surrogateescape") for text in texts]
     return pc.replace_with_mask(quoted, odd.fill_null(False), pa.array(escaped, pa.binary()).view(pa.string()))

@@ -1,4 +1,4 @@
-"""Messages in formats that write them: the column `value`, and messages without one."""
+"""Messages in the formats that write them: the column `value`, and messages whose value is null."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from holdfast.errors import BatchError, Refused
 from holdfast.flow.kafka_columns import VALUE
 
 LARGEST_PORTION = 1 << 30
-"""Arrow counts the bytes of a column by 32 bits; more is taken apart first."""
+"""Arrow's offsets in a column have 32 bits; larger batches are split first."""
 
 ANY_COLUMNS = "use a format that takes all columns, such as parquet"
-NOT_TAKEN_OUT = "a message that format {} cannot hold was not taken out before"
-IS_NULL = "the message is null (a tombstone), which this format cannot tell from an empty one"
+NOT_TAKEN_OUT = "a message that format {} cannot hold was not taken out"
+IS_NULL = "the message is null (a tombstone), which this format cannot distinguish from an empty message"
 
 Tombstones = Literal["dead_letter", "empty"]
 
 
 def portions(rows: Any) -> Iterator[Any]:
-    """The same rows, in pieces that are small enough."""
+    """The same rows, in portions that are small enough."""
     if rows.nbytes > LARGEST_PORTION and rows.num_rows > 1:
         half = rows.num_rows // 2
         yield from portions(rows.slice(0, half))
@@ -29,20 +29,20 @@ def portions(rows: Any) -> Iterator[Any]:
 
 
 def value_of(rows: Any, name: str, *, nulls: bool = True) -> Any:
-    """The column `value` as bytes. Raises `BatchError` where there is none; `name` is the format's."""
+    """The column `value` as bytes. Raises `BatchError` if there is none; `name` is the name of the format."""
     from holdfast.formats._arrays import binary, is_bytes
 
-    place = rows.schema.get_field_index(VALUE)
-    if place < 0 or not is_bytes(rows.schema.field(place).type):
+    index = rows.schema.get_field_index(VALUE)
+    if index < 0 or not is_bytes(rows.schema.field(index).type):
         raise BatchError(_lacks(name, [VALUE], rows.schema.names))
-    values = binary(rows.column(place))
+    values = binary(rows.column(index))
     if values.null_count and not nulls:
         raise BatchError(NOT_TAKEN_OUT.format(name))
     return values
 
 
 def null_faults(rows: Any, name: str) -> Any | None:
-    """As `Format.faults`: messages without a value."""
+    """As `Format.faults`: messages whose value is null."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -51,16 +51,16 @@ def null_faults(rows: Any, name: str) -> Any | None:
 
 
 def wants_messages(fields: Any, name: str, wanted: Iterable[str]) -> None:
-    """Raises `Refused` unless Spark's fields have these columns, and `value` is text or bytes."""
+    """Raise `Refused` unless Spark's fields have these columns, and `value` is text or bytes."""
     from pyspark.sql.types import BinaryType, StringType
 
     missing = sorted(set(wanted) - set(fields.names))
     if missing:
         raise Refused(_lacks(name, missing, fields.names))
     if not isinstance(fields[VALUE].dataType, StringType | BinaryType):
-        raise Refused(f"format {name} wants text or bytes in the column {VALUE!r}; {ANY_COLUMNS}")
+        raise Refused(f"format {name} needs text or bytes in the column {VALUE!r}; {ANY_COLUMNS}")
 
 
 def _lacks(name: str, missing: Sequence[str], names: Sequence[str]) -> str:
     wanted = " and ".join(missing)
-    return f"format {name} wants the column {wanted}, and the rows have {', '.join(names)}; {ANY_COLUMNS}"
+    return f"format {name} needs the column {wanted}, and the rows have {', '.join(names)}; {ANY_COLUMNS}"

@@ -23,14 +23,14 @@ class ParquetConfig(Options):
 
     compression: Compression = Field("zstd", description="Compression of the columns.")
     row_group_bytes: ByteSize = Field(
-        "64MiB", validate_default=True, description="A row group ends when it holds so many bytes, uncompressed."
+        "64MiB", validate_default=True, description="Size of a row group before compression."
     )
 
 
 def open_parquet(
     raw: RawWriter, schema: Any, compression: Compression, row_group_bytes: int, repetitive: Sequence[str] | None = None
 ) -> FormatWriter:
-    """A writer of record batches. `repetitive`: columns whose values repeat; not said, all are tried."""
+    """A writer of record batches. `repetitive`: columns that get dictionaries; by default all columns are tried."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -40,7 +40,7 @@ def open_parquet(
         compression=compression,
         compression_level=FAST_LEVELS.get(compression),
         use_dictionary=True if repetitive is None else list(repetitive),
-        # Arrow's own copy of the schema would tie the bytes to how the rows came here.
+        # Arrow's copy of its schema would make the bytes depend on how the rows came here.
         store_schema=False,
     )
     return GroupedFile(
@@ -49,7 +49,7 @@ def open_parquet(
 
 
 def read_parquet(data: BinaryIO) -> Iterator[Any]:
-    """The rows of a file, in order. Raises `ValueError` when it is none."""
+    """The rows of a file, in order. Raises `ValueError` if it is not a whole Parquet file."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 

@@ -1,4 +1,4 @@
-"""Rows that are collected until they are worth being written together, as columnar formats want them."""
+"""Row groups: columnar formats collect rows in memory and write many of them at once."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ GROUP_ROWS = 1 << 20
 
 
 class GroupedFile(FormatWriter):
-    """Hands rows over as a table when they have so many bytes."""
+    """Writes the collected rows as a table when they reach `group_bytes`."""
 
     def __init__(self, write: Callable[[Any], None], close: Callable[[], None], group_bytes: int) -> None:
         self._write = write
@@ -47,7 +47,7 @@ class GroupedFile(FormatWriter):
 
 
 def _payload(array: Any) -> int:
-    """Bytes of the values alone. Follows from the rows: a bitmap that happens to be there or not changes nothing."""
+    """Bytes of the values alone. Depends on the rows only, not on whether Arrow has a validity bitmap."""
     import pyarrow as pa
 
     kind = array.type

@@ -1,4 +1,4 @@
-"""Which format the files of each topic have, as settings choose it: one for all, others for some topics."""
+"""The format of each topic's files as the settings choose it: a default, and rules for some topics."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def _checked_pattern(text: str) -> str:
     try:
         re.compile(text)
     except re.error as error:
-        raise PydanticCustomError(VALUE_ERROR, f"is no regular expression: {error}") from None
+        raise PydanticCustomError(VALUE_ERROR, f"is not a valid regular expression: {error}") from None
     return text
 
 

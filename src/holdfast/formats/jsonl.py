@@ -1,6 +1,6 @@
-"""JSON lines: one record a line, as text or compressed.
+"""JSON lines: one record per line, plain or compressed.
 
-A message that is JSON is written as it is; one that is not is a dead letter unless a setting says otherwise.
+A message that is JSON is written unchanged; any other message is a dead letter unless `not_json` says otherwise.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ class JsonlConfig(CompressedOptions):
 
     not_json: Annotated[NotJson, AddedLater] = Field(
         "dead_letter",
-        description="What becomes of a message that is not JSON: a dead letter; or its text as a JSON string (a dead "
-        "letter if it is not UTF-8); or its bytes in base64, as a JSON string.",
+        description="What to do with a message that is not JSON: make it a dead letter; or write its text as a JSON "
+        "string (a dead letter if it is not UTF-8); or write its bytes in base64 as a JSON string.",
     )
 
 
 class Jsonl(Format):
-    """Writes a column `value` of JSON: of bytes, alone or beside the offset of a message; or of text, alone.
+    """Writes the column `value` if it has JSON: bytes, alone or beside the offset of a message; or text, alone.
 
-    Else the columns become one JSON object. `read` gives the lines back, in the column `value`: line breaks between the
-    tokens of a message are spaces then, and a message that was null is the JSON `null`.
+    Other rows become JSON objects of their columns. `read` returns the lines in the column `value`: line breaks between
+    the tokens of a message have become spaces, and a null message has become the JSON `null`.
     """
 
     keeps = frozenset({VALUE})
@@ -90,10 +90,10 @@ class Jsonl(Format):
 
 
 class JsonlFile(FormatWriter):
-    """Joins the lines of a record batch in Arrow's own buffers; no Python code runs per row that is JSON already."""
+    """Joins the lines of a record batch in Arrow; no Python code runs for rows that are JSON already."""
 
     def __init__(self, stream: Stream, not_json: NotJson | None) -> None:
-        """`not_json`: what becomes of such messages; None if rows are no messages, but columns."""
+        """`not_json` as in the settings; None if rows are not messages, but columns."""
         self._stream = stream
         self._not_json = not_json
 
@@ -126,7 +126,7 @@ class JsonlFile(FormatWriter):
             raise BatchError(NOT_TAKEN_OUT.format(NAME))
         for byte in (LINE_BREAK, RETURN):
             if has_byte(values, byte):
-                # In JSON it can only stand between two tokens, where it means what a space does.
+                # In JSON it can only stand between two tokens, where a space means the same.
                 values = pc.replace_substring(values, byte, b" ")
         return values
 
@@ -142,11 +142,11 @@ def _as_strings(values: Any, *, base64: bool) -> Any:
 
     from holdfast.formats._json import not_json
 
-    places = not_json(values)
-    if not len(places):
+    indices = not_json(values)
+    if not len(indices):
         return values
     mask = np.zeros(len(values), bool)
-    mask[places] = True
+    mask[indices] = True
     raws = values.filter(pa.array(mask)).to_pylist()
     texts = [b2a_base64(raw, newline=False).decode() if base64 else raw.decode() for raw in raws]
     strings = pa.array([json.dumps(text, ensure_ascii=False).encode() for text in texts], pa.binary())
@@ -167,7 +167,7 @@ def _is_json(schema: Any) -> bool:
 
 
 def _has_json(names: Any, *, bytes_: bool, text: bool) -> bool:
-    """Whether `value`, of bytes or text, is the record. Other sinks' columns may stand beside that of a message."""
+    """Whether `value` is the whole record. Beside the bytes of a message there may be columns for other sinks."""
     alone = list(names) == [VALUE]
     return (bytes_ and (alone or OFFSET in names)) or (text and alone)
 

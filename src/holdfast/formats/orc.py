@@ -17,16 +17,16 @@ from holdfast.registry import Plugin
 
 READ_ROWS = 8192
 GREGORIAN = -141_427 * DAY
-"""1582-10-15: Spark reads earlier days of ORC by the calendar of that time."""
+"""1582-10-15: Spark reads earlier days of ORC in the Julian calendar."""
 NANOSECONDS = ((1 << 63) - 1) // 1000
 TIMES = Times(
     (-NANOSECONDS, NANOSECONDS),
     (GREGORIAN, (1 << 31) * DAY),
-    "the time in column {} is none that all readers of ORC agree on: they want the years 1678 to 2261, before 1970 "
-    "whole seconds, and days after 1582-10-14",
+    "readers of ORC disagree on the time in column {}: they agree on the years 1678 to 2261, before 1970 only on whole "
+    "seconds, and on days after 1582-10-14",
     whole_before_1970=True,
 )
-"""Arrow reads times as 64 bits of nanoseconds, and writes parts of a second before 1970 as Java cannot read them."""
+"""Arrow reads times as 64-bit nanoseconds, and Java misreads fractions of a second before 1970 that Arrow wrote."""
 
 Compression = Literal["zstd", "snappy", "zlib", "lz4", "none"]
 
@@ -36,12 +36,14 @@ class OrcConfig(Options):
 
     compression: Compression = Field("zstd", description="Compression of the columns.")
     stripe_bytes: ByteSize = Field(
-        "64MiB", validate_default=True, description="Rows are written together when they have so many bytes."
+        "64MiB",
+        validate_default=True,
+        description="Size of a stripe before compression.",
     )
 
 
 class _CalmWriter:
-    """Keeps what goes wrong until `check`: raised within a call, it ends the process in Arrow's ORC writer."""
+    """Keeps the first error until `check`: an exception inside a write aborts the process in Arrow's ORC writer."""
 
     def __init__(self, raw: RawWriter) -> None:
         self._raw = raw
@@ -56,13 +58,13 @@ class _CalmWriter:
         return memoryview(data).nbytes
 
     def check(self) -> None:
-        """Raise what went wrong first."""
+        """Raise the first error, if any."""
         if self._failure is not None:
             raise self._failure
 
 
 class Orc(Format):
-    """Writes every data column as it is; rows with times that readers do not agree on are faults."""
+    """Writes every data column unchanged; rows with times that readers disagree on are faults."""
 
     extension = "orc"
     keeps = frozenset(KAFKA_COLUMNS)
@@ -92,7 +94,7 @@ class Orc(Format):
             writer.close()
             calm.check()
 
-        # A file without rows must have columns too.
+        # A file without rows must have the columns, too.
         write(schema.empty_table())
         return GroupedFile(write, close, self._stripe_bytes)
 
@@ -112,7 +114,7 @@ class Orc(Format):
 
 
 def _in_microseconds(table: Any) -> Any:
-    """Arrow reads times in nanoseconds, whatever was written."""
+    """The table with times in microseconds: Arrow reads nanoseconds, whatever was written."""
     import pyarrow as pa
 
     return table.cast(pa.schema([field.with_type(_without_nanoseconds(field.type)) for field in table.schema]))

@@ -12,7 +12,7 @@ from holdfast.registry import Plugin
 
 
 class Parquet(Format):
-    """Writes every data column as it is."""
+    """Writes every data column unchanged."""
 
     extension = "parquet"
     keeps = frozenset(KAFKA_COLUMNS)

@@ -1,7 +1,7 @@
-"""Kafka's messages exactly as they came, in Parquet, so that nothing is lost for later.
+"""Kafka's messages exactly as they came, in Parquet, so that nothing is lost.
 
-A file has the columns `offset`, `timestamp`, `timestamp_type` (0: of creation, 1: of arrival), `key`, `value` and
-`headers`. A value that is null is not one that is empty. Topic and partition are in the file's name.
+A file has the columns `offset`, `timestamp`, `timestamp_type` (0: creation, 1: arrival), `key`, `value` and `headers`.
+A null value differs from an empty one. Topic and partition are in the file's name.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ REPETITIVE = (TIMESTAMP_TYPE, KEY, f"{HEADERS}.list.element.key")
 
 
 class Raw(Format):
-    """Writes all that Kafka says of a message."""
+    """Writes all columns that Kafka has for a message."""
 
     extension = "parquet"
     keeps = frozenset(COLUMNS)

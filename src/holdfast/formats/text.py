@@ -1,7 +1,7 @@
-"""Text: messages as they are, with a delimiter behind each.
+"""Text: unchanged messages, with a delimiter behind each.
 
-A message that holds the delimiter would be read as two, and one that is null as an empty one. A setting says what
-becomes of them; unless told otherwise they are dead letters.
+A message that contains the delimiter would be read back as two, and a null message as an empty one. The settings say
+what to do with them; by default they become dead letters.
 """
 
 from __future__ import annotations
@@ -32,37 +32,37 @@ class TextConfig(CompressedOptions):
     """How messages become text."""
 
     delimiter: str = Field(
-        "\n", description="What follows each message: text, or `hex:` and the digits of bytes that are no text."
+        "\n", description="Delimiter behind each message: text, or `hex:` and hexadecimal digits for any other bytes."
     )
     containing: Containing = Field(
         "dead_letter",
-        description="What becomes of a message that contains the delimiter: a dead letter; or in all messages a "
-        "backslash becomes two, and the delimiter's first byte \\n, \\r, \\t or \\d; or 4 bytes with each message's "
-        "length (big endian, -1 for null) stand before it, and there is no delimiter.",
+        description="What to do with a message that contains the delimiter: make it a dead letter; or escape all "
+        "messages, so that a backslash becomes two, and the delimiter's first byte \\n, \\r, \\t or \\d; or write the "
+        "length of each message before it in 4 bytes (big endian, -1 for null), without delimiters.",
     )
     tombstones: Tombstones = Field(
         "dead_letter",
-        description="What becomes of a message without a value: a dead letter, or an empty message. "
-        "With length_prefix it is kept.",
+        description="What to do with a null message: make it a dead letter, or write it as an empty message. "
+        "With length_prefix it stays null.",
     )
 
     @field_validator("delimiter")
     @classmethod
-    def _is_there(cls, text: str) -> str:
+    def _is_not_empty(cls, text: str) -> str:
         if not delimiter_bytes(text):
-            raise ValueError("a delimiter has at least one byte")
+            raise ValueError("a delimiter must have at least one byte")
         return text
 
     @model_validator(mode="after")
     def _can_be_escaped(self) -> Self:
         first = delimiter_bytes(self.delimiter)[:1]
         if self.containing == "escape" and (first.isalnum() or first == ESCAPE):
-            raise ValueError("a delimiter that is escaped begins with no letter, no digit and no backslash")
+            raise ValueError("a delimiter that is escaped must not begin with a letter, a digit or a backslash")
         return self
 
 
 class Text(Format):
-    """Writes the column `value`, of text or bytes, and nothing else."""
+    """Writes the column `value`, text or bytes, and no other."""
 
     keeps = frozenset({"value"})
 
@@ -104,7 +104,7 @@ class Text(Format):
         return reasons
 
     def encoded(self, rows: Any) -> Iterator[Any]:
-        """Buffers with the messages of a record batch as they stand in the file."""
+        """Buffers with the messages of a record batch as the file has them."""
         if self.faults(rows) is not None:
             raise BatchError(NOT_TAKEN_OUT.format(NAME))
         for part in portions(rows.select([VALUE])):
@@ -119,16 +119,16 @@ class Text(Format):
     def read(self, data: BinaryIO) -> Iterator[Any]:
         import pyarrow as pa
 
-        pieces = decompressed(data, self._compression)
-        parts = without_prefix(pieces) if self._containing == "length_prefix" else split(pieces, self._delimiter)
-        for values in parts:
+        parts = decompressed(data, self._compression)
+        is_prefixed = self._containing == "length_prefix"
+        for values in without_prefix(parts) if is_prefixed else split(parts, self._delimiter):
             yield pa.record_batch(
                 [self._code.unescaped(values) if self._containing == "escape" else values], names=[VALUE]
             )
 
 
 class TextFile(FormatWriter):
-    """Puts messages and delimiters into one buffer; no Python code runs per message."""
+    """Joins messages and delimiters in one buffer; no Python code runs per message."""
 
     def __init__(self, text: Text, stream: Stream) -> None:
         self._text = text
@@ -147,7 +147,7 @@ class TextFile(FormatWriter):
 
 
 def delimiter_bytes(text: str) -> bytes:
-    """The bytes of a delimiter as settings have it. Raises `ValueError` for `hex:` without proper digits."""
+    """The bytes of a delimiter in the settings. Raises `ValueError` if `hex:` has no valid digits."""
     return bytes.fromhex(text.removeprefix(HEX)) if text.startswith(HEX) else text.encode()
 
 
@@ -157,4 +157,4 @@ def _built(config: TextConfig) -> Text:
     )
 
 
-PLUGIN = Plugin(NAME, TextConfig, _built, "Messages as they are, with a delimiter behind each.")
+PLUGIN = Plugin(NAME, TextConfig, _built, "Unchanged messages, with a delimiter behind each.")

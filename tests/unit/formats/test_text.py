@@ -138,7 +138,7 @@ def test_a_tombstone_is_a_dead_letter_or_empty_but_never_dropped() -> None:
 def test_other_columns_are_left_aside_and_a_missing_one_is_told() -> None:
     rows = pa.record_batch({"day": ["2026"], "value": [b"a"]})
     assert written(Text(), rows) == b"a\n"
-    with pytest.raises(BatchError, match="wants the column value, and the rows have day"):
+    with pytest.raises(BatchError, match="needs the column value, and the rows have day"):
         written(Text(), rows.select(["day"]))
 
 

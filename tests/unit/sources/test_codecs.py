@@ -143,9 +143,9 @@ def test_one_bad_line_among_many_costs_a_few_parses_and_not_one_per_line(monkeyp
     ("line", "reason"),
     [
         (b'{"id":"x"}', "Column(/id) changed from number to string"),
-        (b'{"id":1', "no JSON object"),
+        (b'{"id":1', "not a JSON object"),
         (b'{"id":1,}', "Missing a name for object member"),
-        (b"null", "no JSON object"),
+        (b"null", "not a JSON object"),
         (b'{"id":1}{"id":2}', "more than one JSON object"),
         (b'{"note":"\xff"}', "not valid UTF-8"),
         (b'{"id":1.5}', "couldn't parse:1.5"),

@@ -250,8 +250,8 @@ def test_settings_that_make_no_sense_are_refused(tmp_path: Path, wrong: dict[str
 @pytest.mark.parametrize(
     ("wrong", "reason"),
     [
-        ({"codec": "avro", "schema": "a INT"}, "prefix cannot be with the codec avro"),
-        ({"codec": "sequencefile"}, "prefix cannot be with the codec sequencefile"),
+        ({"codec": "avro", "schema": "a INT"}, "prefix does not support the codec avro"),
+        ({"codec": "sequencefile"}, "prefix does not support the codec sequencefile"),
     ],
 )
 def test_what_a_prefix_as_partition_cannot_have_is_refused(wrong: dict[str, Any], reason: str) -> None:

@@ -1,6 +1,6 @@
-"""Avro's object container files: every data column, in a schema made from the columns.
+"""Avro's object container files: all data columns, in a schema made from the columns.
 
-Rows are encoded in Arrow's and numpy's own code, a column at a time. Reading goes through fastavro, a row at a time.
+Rows are encoded in Arrow and numpy, a column at a time. fastavro reads them, a row at a time.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class AvroConfig(Options):
 
     compression: Compression = Field("zstd", description="Compression of the blocks; gzip is Avro's deflate.")
     block_bytes: Annotated[ByteSize, Field(gt=0)] = Field(
-        BLOCK_BYTES, validate_default=True, description="A block ends when its rows are so large, uncompressed."
+        BLOCK_BYTES, validate_default=True, description="Size of a block before compression."
     )
 
 

@@ -1,4 +1,4 @@
-"""Arrow's schemas in Avro's words, and back."""
+"""Conversion of Arrow schemas to Avro schemas, and back."""
 
 from __future__ import annotations
 
@@ -41,31 +41,31 @@ _READ = {
 
 
 def avro_schema(schema: Any, name: str = "row") -> dict[str, Any]:
-    """The record of these columns. Raises `BatchError` for what Avro cannot name or hold."""
+    """The Avro record of these columns. Raises `BatchError` for names and types that Avro does not have."""
     return {"type": "record", "name": name, "fields": [_field(field, name) for field in schema]}
 
 
-def arrow_schema(told: dict[str, Any]) -> Any:
+def arrow_schema(record: dict[str, Any]) -> Any:
     """The columns of a record that `avro_schema` made."""
-    return pa.schema([pa.field(field["name"], _arrow(field["type"])) for field in told["fields"]])
+    return pa.schema([pa.field(field["name"], _arrow(field["type"])) for field in record["fields"]])
 
 
-def without_times(told: Any) -> Any:
-    """The same schema with the plain numbers of which dates and times are made."""
-    if isinstance(told, list):
-        return [without_times(one) for one in told]
-    if not isinstance(told, dict):
-        return told
-    if told.get("logicalType") in _LOGICAL:
-        return told["type"]
+def without_times(schema: Any) -> Any:
+    """The same Avro schema with dates and times as plain numbers."""
+    if isinstance(schema, list):
+        return [without_times(branch) for branch in schema]
+    if not isinstance(schema, dict):
+        return schema
+    if schema.get("logicalType") in _LOGICAL:
+        return schema["type"]
     inner = ("type", "items", "values", "fields")
-    return {name: without_times(value) if name in inner else value for name, value in told.items()}
+    return {name: without_times(value) if name in inner else value for name, value in schema.items()}
 
 
 def _field(field: Any, above: str) -> dict[str, Any]:
     if not _NAME.fullmatch(field.name):
-        raise BatchError(f"Avro has no column of the name {field.name!r}: only letters, digits and '_'; rename it")
-    # Whether a column may be null is not asked: the same rows must give the same bytes, however they came.
+        raise BatchError(f"Avro allows no column {field.name!r}: only letters, digits and '_'; rename it")
+    # Every column may be null: the same rows must give the same bytes, whatever the schema says about nulls.
     return {"name": field.name, "type": ["null", _avro(field.type, f"{above}_{field.name}")]}
 
 
@@ -89,8 +89,8 @@ def _avro(kind: Any, name: str) -> Any:
     raise BatchError(f"Avro has no type for {kind}; change it, or use another format, such as parquet")
 
 
-def _arrow(told: Any) -> Any:
-    kind = told[1] if isinstance(told, list) else told
+def _arrow(schema: Any) -> Any:
+    kind = schema[1] if isinstance(schema, list) else schema
     if isinstance(kind, str):
         return _READ[kind]
     if kind.get("logicalType") == "decimal":

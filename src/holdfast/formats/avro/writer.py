@@ -27,7 +27,7 @@ _NULL, _THERE, _END = b"\x00", b"\x02", b"\x00"
 
 
 class AvroFile(FormatWriter):
-    """Collects encoded rows until they are worth a block."""
+    """Collects encoded rows until they fill a block."""
 
     def __init__(self, raw: RawWriter, schema: Any, compression: str, block_bytes: int) -> None:
         self._raw = raw
@@ -72,14 +72,14 @@ class AvroFile(FormatWriter):
         self._raw.write(number(len(rows)) + number(len(packed)) + packed + self._mark)
 
     def _begin(self, first_row: Any) -> None:
-        """The mark is made from the schema and the first row: the same file has the same."""
+        """The mark is a digest of the schema and the first row, so that the same rows give the same file."""
         if not self._mark:
             digest = hashlib.blake2b(self._schema, digest_size=MARK_BYTES, person=b"Avro")
             digest.update(first_row)
             self._mark = digest.digest()
-            told = {b"avro.schema": self._schema, b"avro.codec": self._codec.encode()}
-            pairs = b"".join(_text(name) + _text(value) for name, value in told.items())
-            self._raw.write(MAGIC + number(len(told)) + pairs + number(0) + self._mark)
+            entries = {b"avro.schema": self._schema, b"avro.codec": self._codec.encode()}
+            pairs = b"".join(_text(name) + _text(value) for name, value in entries.items())
+            self._raw.write(MAGIC + number(len(entries)) + pairs + number(0) + self._mark)
 
 
 def _packer(codec: str) -> Callable[[Any], bytes]:
@@ -115,12 +115,12 @@ def encoded(columns: Any, count: int) -> Any:
 
 
 def number(value: int) -> bytes:
-    """One number as Avro has it."""
+    """One number in Avro's encoding."""
     return bytes(numbers(np.array([value], np.int64))[0].as_py())
 
 
 def numbers(values: Any) -> Any:
-    """Whole numbers: zigzag, seven bits to a byte, the lowest first."""
+    """Integers in zigzag, seven bits to a byte, the lowest first."""
     values = np.asarray(values).astype(np.int64)
     zigzag = ((values << 1) ^ (values >> 63)).view(np.uint64)
     if not len(zigzag) or zigzag.max() < 0x80:
@@ -138,7 +138,7 @@ def numbers(values: Any) -> Any:
 
 
 def _nullable(column: Any) -> list[Any]:
-    """The pieces of each row: which of null and the type it is, and the value if it is there."""
+    """The parts of each row: the index of its type in the union, and the value if it is not null."""
     if not column.null_count:
         return [pa.scalar(_THERE), *_pieces(column)]
     there = column.is_valid()
@@ -152,14 +152,14 @@ def _pieces(column: Any) -> list[Any]:
         values = binary(column)
         return [numbers(lengths(values)), values]
     if types.is_struct(kind):
-        return [encoded([column.field(place) for place in range(kind.num_fields)], len(column))]
+        return [encoded([column.field(index) for index in range(kind.num_fields)], len(column))]
     if types.is_list(kind) or types.is_large_list(kind) or types.is_map(kind):
         return _items(column)
     return [_fixed(column)]
 
 
 def _items(column: Any) -> list[Any]:
-    """Lists and maps: how many, then each of them, then the end."""
+    """Lists and maps: the number of items, the items, and the end."""
     borders = np.asarray(column.offsets).astype(np.int32)
     sizes = np.diff(borders)
     if pa.types.is_map(column.type):
@@ -173,7 +173,7 @@ def _items(column: Any) -> list[Any]:
 
 
 def _fixed(column: Any) -> Any:
-    """Kinds whose values lie in memory one beside the other."""
+    """Types whose values have a fixed width in memory."""
     types, kind = pa.types, column.type
     if types.is_decimal(kind):
         return rows_of(_bytes_of(column, DECIMAL_BYTES)[:, ::-1])

@@ -1,4 +1,4 @@
-"""Hadoop's SequenceFile: the message is the value, and its offset is in the key.
+"""Hadoop's SequenceFile: the value is the message, the key has its offset.
 
 Keys: `legacy` is the offset (`LongWritable`: 8 bytes, big endian); `messagepack` is a MessagePack map
 `{1: offset, 2: Kafka's key}` in a `BytesWritable`, without 2 if the message has no key. Values are `BytesWritable`.
@@ -25,25 +25,25 @@ class SequenceFileConfig(Options):
     """How SequenceFiles are written."""
 
     key: KeyKind = Field(
-        "legacy", description="What is in the key: the offset alone, or a MessagePack map {1: offset, 2: Kafka's key}."
+        "legacy", description="Content of the key: the offset alone, or a MessagePack map {1: offset, 2: Kafka's key}."
     )
     compression: Compression = Field(
         "none",
-        description="Compression of each value by itself (record), or of many records together (block). "
+        description="Compression of each value by itself (record), or of blocks of records (block). "
         "block is smaller and many times as fast.",
     )
     codec: Codec = Field(
-        "zlib", description="Codec of compressed files. zlib is Hadoop's DefaultCodec, which every reader has."
+        "zlib", description="Codec of compressed files. zlib is Hadoop's DefaultCodec, which every reader supports."
     )
     level: Annotated[int, Field(ge=1, le=9)] | None = Field(
         None,
-        description="Level of zlib and gzip; a fast one unless given. From 4 on it is smaller and far slower.",
+        description="Level of zlib and gzip; a fast level by default. From 4 on it is smaller and much slower.",
     )
     block_bytes: Annotated[ByteSize, Field(gt=0)] = Field(
-        BLOCK_BYTES, validate_default=True, description="A compressed block ends when its keys and values are so large."
+        BLOCK_BYTES, validate_default=True, description="Size of a compressed block: the bytes of its keys and values."
     )
     tombstones: Tombstones = Field(
-        "dead_letter", description="What becomes of a message without a value: a dead letter, or an empty value."
+        "dead_letter", description="What to do with a null message: make it a dead letter, or write an empty value."
     )
 
 

@@ -14,7 +14,7 @@ from holdfast.formats._arrays import binary, content, cut_out, lengths, rows_of
 _OFFSET_FIELD, _KEY_FIELD = 1, 2
 _ONE_PAIR, _TWO_PAIRS, _INT64, _BIN8, _BIN16, _BIN32 = 0x81, 0x82, 0xD3, 0xC4, 0xC5, 0xC6
 _SHORT = 11
-"""Bytes of a map that has no key: what it is, field 1, an int64."""
+"""Bytes of a map without a key: its type, field 1, an int64."""
 _HEADS = {_BIN8: 1, _BIN16: 2, _BIN32: 4}
 
 
@@ -24,14 +24,14 @@ def legacy(rows: Any) -> list[Any]:
 
 
 def legacy_offsets(keys: Any) -> Any:
-    """Undoes `legacy`."""
+    """The inverse of `legacy`."""
     if (lengths(keys) != 8).any():
-        raise ValueError("a key has not 8 bytes")
+        raise ValueError("a key does not have 8 bytes")
     return pa.array(np.frombuffer(content(keys), ">i8").astype(np.int64))
 
 
 def messagepack(rows: Any) -> list[Any]:
-    """`BytesWritable`: the length of a map, and the map; in two pieces that stand beside each other."""
+    """`BytesWritable`: the length of a map and the map, in two parts to be joined."""
     keys = binary(rows.column(KEY))
     sizes, has_key = lengths(keys), np.asarray(keys.is_valid())
     table = np.empty((len(keys), 4 + _SHORT + 6), np.uint8)
@@ -72,7 +72,7 @@ def messagepack_fields(keys: Any) -> tuple[Any, Any]:
 
 
 def _are_ours(data: Any, starts: Any, sizes: Any) -> bool:
-    """Whether all maps have the one form that `messagepack` gives them."""
+    """Whether all maps have the form that `messagepack` gives them."""
     if (sizes < _SHORT).any():
         return False
     has_key = data[starts] == _TWO_PAIRS
@@ -84,7 +84,7 @@ def _are_ours(data: Any, starts: Any, sizes: Any) -> bool:
 
 
 def _one_by_one(keys: Any) -> tuple[Any, Any]:
-    """Maps that another program wrote: numbers may be shorter, fields may be more and in any order."""
+    """Maps that another program wrote: numbers may be shorter, and there may be more fields in any order."""
     maps = [_Map(packed).fields() for packed in keys.to_pylist()]
     if any(type(fields.get(_OFFSET_FIELD)) is not int for fields in maps):
         raise ValueError("a key has no offset")
@@ -93,16 +93,16 @@ def _one_by_one(keys: Any) -> tuple[Any, Any]:
 
 
 class _Map:
-    """As much of MessagePack as such keys can have: a map of whole numbers to whole numbers or bytes."""
+    """The part of MessagePack that such keys use: a map of integers to integers or bytes."""
 
     def __init__(self, packed: bytes) -> None:
         self._packed = packed
-        self._place = 0
+        self._index = 0
 
     def fields(self) -> dict[Any, Any]:
         pairs = self._take(1)[0] - 0x80
         if not 0 <= pairs <= 0x0F:
-            raise ValueError("a key is no MessagePack map")
+            raise ValueError("a key is not a MessagePack map")
         return {self._value(): self._value() for _ in range(pairs)}
 
     def _value(self) -> Any:
@@ -121,10 +121,10 @@ class _Map:
         return self._take(int.from_bytes(self._take(width), "big"))
 
     def _take(self, size: int) -> bytes:
-        taken = self._packed[self._place : self._place + size]
+        taken = self._packed[self._index : self._index + size]
         if len(taken) != size:
-            raise ValueError("a key is cut off")
-        self._place += size
+            raise ValueError("a key ends too early")
+        self._index += size
         return taken
 
 

@@ -1,4 +1,4 @@
-"""How a SequenceFile is laid out: its header, its numbers, its marks. Version 6, which Hadoop writes."""
+"""The layout of a SequenceFile: header, numbers and marks. Version 6, which Hadoop writes."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from typing import Any, Literal, NamedTuple
 MAGIC = b"SEQ\x06"
 SYNC_BYTES = 16
 SYNC_INTERVAL = 100 << 10
-"""Readers that begin in the middle look for a mark; one follows every so many bytes, as in Hadoop."""
+"""Bytes between two marks, as in Hadoop. Readers that begin in the middle of a file search for a mark."""
 BLOCK_BYTES = 1_000_000
 """As Hadoop's `io.seqfile.compress.blocksize`."""
 ESCAPE = struct.pack(">i", -1)
-"""A record's length that is none: a mark follows."""
+"""Stands instead of a record's length: a mark follows."""
 
 KeyKind = Literal["legacy", "messagepack"]
 Compression = Literal["none", "record", "block"]
@@ -42,7 +42,7 @@ READ_CODECS: dict[str, ReadCodec] = {
 
 @dataclass(frozen=True)
 class Header:
-    """What the beginning of a file that is written says of it."""
+    """The header of a file that is written."""
 
     key: KeyKind
     compression: Compression
@@ -57,16 +57,16 @@ class Header:
 
 
 def decode_header(take: Callable[[int], bytes]) -> tuple[KeyKind, AnyHeader]:
-    """What keys are, and the header. Raises `ValueError` for a file of other classes than this package writes."""
+    """The kind of keys, and the header. Raises `ValueError` for classes that this package does not write."""
     header = decode_any_header(take)
     keys = {name: kind for kind, name in KEY_CLASSES.items()}
     if header.key_class not in keys or header.value_class != BYTES_CLASS:
-        raise ValueError(f"a SequenceFile of {header.key_class} and {header.value_class} is not known here")
+        raise ValueError(f"a SequenceFile of {header.key_class} and {header.value_class} is not supported")
     return keys[header.key_class], header
 
 
 class AnyHeader(NamedTuple):
-    """What the beginning of a file says of it, whatever its records are."""
+    """The header of a file with records of any classes."""
 
     key_class: str
     value_class: str
@@ -76,16 +76,16 @@ class AnyHeader(NamedTuple):
 
 
 def decode_any_header(take: Callable[[int], bytes]) -> AnyHeader:
-    """The header of any file of version 6. Raises `ValueError` if it is none, or its codec is not known here."""
+    """The header of any file of version 6. Raises `ValueError` for other files and for codecs not supported."""
     if take(4) != MAGIC:
-        raise ValueError("it is no SequenceFile of version 6")
+        raise ValueError("it is not a SequenceFile of version 6")
     key_class, value_class = _taken_text(take), _taken_text(take)
     is_compressed, in_blocks = take(2)
     codec: ReadCodec = "zlib"
     if is_compressed:
         name = _taken_text(take)
         if name not in READ_CODECS:
-            raise ValueError(f"the codec {name} is not known here")
+            raise ValueError(f"the codec {name} is not supported")
         codec = READ_CODECS[name]
     for _ in range(2 * struct.unpack(">i", take(4))[0]):
         _taken_text(take)
@@ -94,12 +94,12 @@ def decode_any_header(take: Callable[[int], bytes]) -> AnyHeader:
 
 
 def mark_of(first_record: Any) -> bytes:
-    """The mark of a file, made from its first record: the same file has the same, and no message can foresee it."""
+    """The mark of a file, a digest of its first record: the same for the same rows, and unpredictable for messages."""
     return hashlib.blake2b(first_record, digest_size=SYNC_BYTES, person=b"SequenceFile").digest()
 
 
 def vint(number: int) -> bytes:
-    """A length as Hadoop's `WritableUtils.writeVInt` has it."""
+    """A length in the encoding of Hadoop's `WritableUtils.writeVInt`."""
     if number <= 127:
         return bytes([number])
     digits = number.to_bytes((number.bit_length() + 7) // 8, "big")
@@ -123,7 +123,7 @@ def vints(numbers: Any) -> bytes:
 
 
 def taken_vint(take: Callable[[int], bytes]) -> int:
-    """Undoes `vint`."""
+    """The inverse of `vint`."""
     first = take(1)[0]
     if first <= 127:
         return first
@@ -134,21 +134,21 @@ def taken_vint(take: Callable[[int], bytes]) -> int:
 
 
 def taken_vints(data: bytes, count: int) -> Any:
-    """Undoes `vints`. Raises `ValueError` unless the data is that many lengths."""
+    """The inverse of `vints`. Raises `ValueError` unless the data is that many lengths."""
     import numpy as np
 
     if len(data) == count:
         numbers = np.frombuffer(data, np.uint8)
         if not count or numbers.max() <= 127:
             return numbers.astype(np.int64)
-    place, found = 0, []
-    while place < len(data):
-        first = data[place]
+    index, found = 0, []
+    while index < len(data):
+        first = data[index]
         size = 0 if first <= 127 else 0x90 - first
-        if not 0 <= size <= 4 or place + size >= len(data):
+        if not 0 <= size <= 4 or index + size >= len(data):
             raise ValueError("a length is negative or too large")
-        found.append(int.from_bytes(data[place + 1 : place + 1 + size], "big") if size else first)
-        place += 1 + size
+        found.append(int.from_bytes(data[index + 1 : index + 1 + size], "big") if size else first)
+        index += 1 + size
     if len(found) != count:
         raise ValueError(f"a block of {count} records has {len(found)} lengths")
     return np.array(found, np.int64)

@@ -1,4 +1,4 @@
-"""Writers of SequenceFiles: lengths, keys and values of many records are joined in Arrow's own code.
+"""Writers of SequenceFiles: lengths, keys and values of many records are joined in Arrow.
 
 Only `record` compression runs Python for each record, because each value is a compressed stream of its own.
 """
@@ -31,7 +31,7 @@ def writer(raw: RawWriter, header: Header, level: int | None, block_bytes: int, 
 
 
 class _File(FormatWriter):
-    """Begins the file when its first record is known, because the mark is made from it."""
+    """Writes the header when the first record is there, because the mark is a digest of it."""
 
     def __init__(self, raw: RawWriter, header: Header, *, nulls: bool) -> None:
         self._raw = raw
@@ -51,7 +51,7 @@ class _File(FormatWriter):
         """Records that follow."""
 
     def _keys(self, rows: Any) -> list[Any]:
-        """The pieces of which each record's key is made."""
+        """The parts of each record's key."""
         return keys_.legacy(rows) if self._header.key == "legacy" else keys_.messagepack(rows)
 
     def _begin(self, first_record: Any) -> None:
@@ -62,7 +62,7 @@ class _File(FormatWriter):
 
 
 class RecordFile(_File):
-    """Records one by one, with a mark now and then."""
+    """Records with a mark every `SYNC_INTERVAL` bytes."""
 
     def __init__(self, raw: RawWriter, header: Header, level: int | None, *, nulls: bool) -> None:
         super().__init__(raw, header, nulls=nulls)
@@ -72,7 +72,7 @@ class RecordFile(_File):
     def _add(self, rows: Any, values: Any) -> None:
         sizes = lengths(values).astype(np.int64)
         if self._pack is None and self._header.key == "legacy":
-            # The most common kind: all that stands before a value is made in one step.
+            # The most common kind: everything before a value is built in one step.
             self._write(joined(_legacy_heads(rows, sizes), values), np.cumsum(_LEGACY_HEAD.itemsize + sizes))
             return
         inner = [_numbers(sizes), values]
@@ -148,6 +148,6 @@ def _legacy_heads(rows: Any, sizes: Any) -> Any:
 
 
 def _numbers(*columns: Any) -> Any:
-    """The numbers of each row of these columns as a record, of 4 bytes each."""
+    """One record per row: the numbers of these columns, 4 bytes each."""
     table = np.stack(columns, axis=1).astype(">i4")
     return rows_of(table.view(np.uint8).reshape(-1, 4 * len(columns)))

@@ -1,7 +1,7 @@
 """Lines of a byte range, found with numpy: no Python code runs per line.
 
 A range owns the lines that begin in [start, end): it skips to the first of them, and reads beyond its end to finish the
-last. So ranges of any size, read in any order, together give every line exactly once.
+last. So all ranges of an object give every line exactly once, whatever their sizes and order.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ OVERRUN = 64 << 10
 KEPT_OF_LONG_LINE = 64 << 10
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 NOT_OF_THE_LINE = len(BYTE_ORDER_MARK) + 1
-"""Bytes that an unfinished line may turn out not to have: the mark before it and a carriage return behind it."""
+"""Bytes that may not belong to an unfinished line: a byte order mark before it, a carriage return behind it."""
 END_OF_STREAM = sys.maxsize
 
 _LF, _CR, _QUOTE, _COMMA = 10, 13, 34, 44
@@ -53,7 +53,7 @@ class Lines:
 
 @dataclass(frozen=True, slots=True)
 class LongLine:
-    """A line beyond the bound: where it begins, and its first bytes."""
+    """A line longer than the limit: where it begins, and its first bytes."""
 
     item: int
     beginning: bytes
@@ -66,9 +66,9 @@ def split_lines(
     at, block = _first_begin(stream, start, end, chunk) if start else (0, b"")
     tail, overrun = b"", OVERRUN
     while at < end:
-        known = at + len(tail)
-        if not block and known < end:
-            block = stream.read(min(chunk, end - known))
+        read_to = at + len(tail)
+        if not block and read_to < end:
+            block = stream.read(min(chunk, end - read_to))
         elif not block:
             block, overrun = stream.read(overrun), min(2 * overrun, chunk)
         if not block:
@@ -89,12 +89,12 @@ def split_lines(
 
 
 def split_quoted_lines(stream: Stream, *, longest: int = 64 << 20, chunk: int = CHUNK) -> Iterator[Lines | LongLine]:
-    """The lines of a whole stream, where a line break between quotes is none. Raises `Damaged` if it ends in quotes."""
+    """The lines of a whole stream; a line break within quotes does not count. Raises `Damaged` if it ends in quotes."""
     data, at, scanned, quoted, skipping, ended = b"", 0, 0, 0, False, False
     while not ended:
         block = stream.read(chunk)
         data, ended = data + block, not block
-        # Whether a quote begins or ends a field is told by its neighbours, so the last byte waits for the next.
+        # The neighbours of a quote decide whether it begins or ends a field, so the last byte waits for the next.
         limit = len(data) if ended else max(len(data) - 1, scanned)
         quotes = _field_quotes(data, scanned, limit, at)
         breaks = np.flatnonzero(np.frombuffer(data, np.uint8)[scanned:limit] == _LF) + scanned
@@ -115,7 +115,7 @@ def split_quoted_lines(stream: Stream, *, longest: int = 64 << 20, chunk: int = 
 
 
 def _field_quotes(data: bytes, start: int, end: int, at: int) -> Offsets:
-    """Where quotes begin or end something: not those in the midst of a plain field, such as 5" disks."""
+    """Where quotes begin or end a field; quotes inside a plain field, as in 5" disks, do not count."""
     numbers = np.frombuffer(data, np.uint8)
     found = np.flatnonzero(numbers[start:end] == _QUOTE) + start
     if not len(found):
@@ -128,7 +128,7 @@ def _field_quotes(data: bytes, start: int, end: int, at: int) -> Offsets:
 
 
 def _first_begin(stream: Stream, start: int, end: int, chunk: int) -> tuple[int, bytes]:
-    """The first line that begins at `start` or later, and what was read of it and what follows.
+    """Where the first line begins, at `start` or later, and the bytes that were read from there on.
 
     The stream stands at the byte before `start`: if that is a line break, a line begins at `start` itself.
     """
@@ -157,7 +157,7 @@ def _without_mark(data: bytes, at: int) -> bytes:
 
 
 def bounded(lines: Lines, longest: int) -> Iterator[Lines | LongLine]:
-    """The same lines, with those beyond the bound taken out."""
+    """The same lines; each line longer than the limit becomes a `LongLine`."""
     begun = 0
     for index in np.flatnonzero(lines.ends - lines.starts > longest).tolist():
         if begun < index:

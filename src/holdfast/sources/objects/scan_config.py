@@ -1,4 +1,4 @@
-"""Settings of a scan: which objects of which buckets, of which times, how often, and what becomes of them."""
+"""Settings of a scan: which objects are listed, how often, and what happens to them when they have been read."""
 
 from __future__ import annotations
 
@@ -62,18 +62,18 @@ def _checked_bucket(name: str) -> str:
     try:
         split_root(f"s3://{name}")
     except ValueError:
-        raise PydanticCustomError(VALUE_ERROR, "is no name of a bucket") from None
+        raise PydanticCustomError(VALUE_ERROR, "is not a valid bucket name") from None
     if "/" in name:
-        raise PydanticCustomError(VALUE_ERROR, "has a slash; what follows it belongs into include_prefix")
+        raise PydanticCustomError(VALUE_ERROR, "contains a slash; put what follows it into include_prefix")
     return name
 
 
 def _moment(value: Any) -> datetime:
-    """A time of ISO 8601; one without a zone is in UTC."""
+    """A time in ISO 8601; a time without a zone is in UTC."""
     try:
         moment = value if isinstance(value, datetime) else datetime.fromisoformat(value)
     except (TypeError, ValueError):
-        raise PydanticCustomError(VALUE_ERROR, "is no time; write 2026-01-31T00:00:00Z") from None
+        raise PydanticCustomError(VALUE_ERROR, "is not a time; write 2026-01-31T00:00:00Z") from None
     return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment
 
 
@@ -87,24 +87,24 @@ Moment = Annotated[
 
 
 class Times(Options):
-    """Objects of which time are read, by when they were last modified."""
+    """A window of modification times."""
 
     start_time: Moment | None = Field(
-        None, description="Objects modified before this time are left out; ISO 8601, in UTC if it names no zone."
+        None, description="Objects modified before this time are skipped; ISO 8601, in UTC unless it has a zone."
     )
-    end_time: Moment | None = Field(None, description="Objects modified at this time or later are left out.")
+    end_time: Moment | None = Field(None, description="Objects modified at this time or later are skipped.")
     range: Interval | None = Field(
         None,
-        description="How long a time to cover: from start_time on, up to end_time, or without both up to the moment at "
-        "which a scan begins.",
+        description="Length of the time window: from start_time on, or up to end_time, or without both up to the "
+        "beginning of each scan.",
     )
 
     @model_validator(mode="after")
-    def _times_fit_together(self) -> Self:
+    def _window_is_valid(self) -> Self:
         start, end = self.start_time, self.end_time
         if start is not None and end is not None:
             if self.range is not None:
-                raise PydanticCustomError(PLAIN_ERROR, "start_time, end_time and range are one too many; give two")
+                raise PydanticCustomError(PLAIN_ERROR, "give only two of start_time, end_time and range")
             if start >= end:
                 raise PydanticCustomError(PLAIN_ERROR, "end_time is not after start_time")
         return self
@@ -114,7 +114,7 @@ class Times(Options):
         return not (self.start_time is None and self.end_time is None and self.range is None)
 
     def window(self, now: float) -> tuple[float, float]:
-        """From when, and until when (exclusive), in seconds since 1970. `now` is when the scan began."""
+        """The window as [start, end), in seconds since 1970. `now` is when the scan began."""
         start = None if self.start_time is None else self.start_time.timestamp()
         end = None if self.end_time is None else self.end_time.timestamp()
         if self.range is not None and start is not None:
@@ -125,34 +125,34 @@ class Times(Options):
 
 
 class BucketSettings(Times):
-    """A bucket, and which of its objects are read."""
+    """A bucket, and the objects of it that are read."""
 
     bucket: Bucket = Field(description="Name of the bucket.")
     include_prefix: tuple[NotEmpty, ...] = Field(
-        (), description="Only objects whose keys begin with one of these; nothing else is listed."
+        (), description="Prefixes of keys; only objects below them are listed."
     )
-    exclude_suffix: tuple[NotEmpty, ...] = Field((), description="Not those whose keys end with one of these.")
+    exclude_suffix: tuple[NotEmpty, ...] = Field((), description="Endings of keys; such objects are skipped.")
     include: Patterns | None = Field(None, description="Objects to read, as patterns of the key, instead of `include`.")
-    exclude: Patterns | None = Field(None, description="Objects to leave out, as patterns, instead of `exclude`.")
+    exclude: Patterns | None = Field(None, description="Objects to skip, as patterns of the key, instead of `exclude`.")
 
 
 class Schedule(Options):
-    """Scans at intervals."""
+    """Repeated scans."""
 
     interval: Interval = Field(description="Time from the end of one scan to the next.")
-    count: PositiveCount | None = Field(None, description="How many scans; no limit unless given.")
+    count: PositiveCount | None = Field(None, description="Number of scans; unlimited unless given.")
 
 
 def _tags(tags: dict[str, str]) -> dict[str, str]:
     if not 1 <= len(tags) <= MAX_TAGS or not all(tags):
-        raise PydanticCustomError(PLAIN_ERROR, f"an object has 1 to {MAX_TAGS} tags, each with a name")
+        raise PydanticCustomError(PLAIN_ERROR, f"an object can have 1 to {MAX_TAGS} tags, each with a name")
     return tags
 
 
 class TagObject(Options):
     """Tags for objects that have been read."""
 
-    tag: Annotated[dict[str, str], AfterValidator(_tags)] = Field(description="Tags, beside those that are there.")
+    tag: Annotated[dict[str, str], AfterValidator(_tags)] = Field(description="Tags to add to the existing ones.")
 
 
 Scan = Literal["once", "follow"] | Schedule

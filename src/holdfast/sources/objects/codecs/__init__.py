@@ -31,7 +31,7 @@ def codec_of(name: CodecName, schema: pa.Schema | None, longest: int) -> Codec:
 
 
 def _with_schema(name: CodecName, schema: pa.Schema | None, longest: int) -> Codec:
-    assert schema is not None, "the settings are refused without one"
+    assert schema is not None, "settings without a schema are refused"
     if name == "csv":
         from holdfast.sources.objects.codecs.csv import Csv
 

@@ -1,4 +1,4 @@
-"""What a codec is: it makes rows of an object's bytes, or of a range of them."""
+"""The contract of codecs, which turn the bytes of an object, or of a range of it, into rows."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Faults = Sequence[tuple[int, Fault]]
 
 @dataclass(frozen=True, slots=True)
 class Portion:
-    """Some records in the order of the object: items and data columns of the good ones, items and faults of others."""
+    """Some records in the order of the object: items and columns of the good ones, items and faults of the others."""
 
     items: Any
     columns: Sequence[Any]
@@ -26,28 +26,28 @@ class Portion:
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """Bytes of an object. It owns what begins in [start, end): lines, blocks, row groups."""
+    """A byte range of an object. It owns the lines, blocks or row groups that begin in [start, end)."""
 
     start: int
     end: int
     size: int
-    """Bytes of the whole object."""
+    """Size of the whole object."""
 
 
 class Codec(ABC):
     """How bytes become rows of the data columns. Picklable.
 
-    The same bytes give the same rows and faults, whoever reads them. A record that is none is a fault and does not
-    touch the others. Reading raises `Damaged` where the object itself is broken; what was yielded before is good.
+    The same bytes always give the same rows and faults. A record that cannot be decoded is a fault and does not affect
+    the others. Reading raises `Damaged` where the object itself is broken; all portions yielded before are good.
     """
 
     schema: pa.Schema
     splits: bool = False
-    """Whether ranges can be read apart: each thing belongs to the range in which it begins."""
+    """Whether ranges can be read by themselves. What begins in a range belongs to it."""
 
 
 class StreamCodec(Codec):
-    """A codec that reads forwards, so that the object may be compressed. Then the range is all that it unpacks to."""
+    """A codec that reads forwards, so that the object may be compressed; then the range is all of its content."""
 
     @abstractmethod
     def read(self, data: Stream, start: int, end: int) -> Iterator[Portion]:
@@ -55,7 +55,7 @@ class StreamCodec(Codec):
 
 
 class BlockCodec(Codec):
-    """A codec of files that are made of blocks and compress them by themselves."""
+    """A codec of files that consist of blocks and have compression of their own."""
 
     splits = True
 

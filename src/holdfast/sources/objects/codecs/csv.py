@@ -1,8 +1,7 @@
-"""CSV with a header line, by Arrow's own parser.
+"""CSV with a header line, by Arrow's parser.
 
-A field in quotes may have line breaks, so nobody can tell in the middle of a file whether a line begins there: an
-object is read from its beginning. A record is what stands between line breaks outside of quotes; its item is where it
-begins.
+A field in quotes may contain line breaks, so the next record cannot be found from the middle of a file: an object is
+read from its beginning. A record ends at a line break outside of quotes; its item is where it begins.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ class Csv(StreamCodec):
 
 
 class _Rows(LineCodec):
-    """The lines of one object behind its header."""
+    """The lines of an object behind its header."""
 
     def __init__(self, schema: pa.Schema, longest: int, header: list[str], parsed: dict[str, Any]) -> None:
         super().__init__(schema, longest)
@@ -78,7 +77,7 @@ class _Rows(LineCodec):
 
 
 def _with_break(lines: Lines) -> Any:
-    """The text of the lines. Arrow takes an empty field at the very end for quoted if the one before it was."""
+    """The text of the lines with a final line break: without it Arrow misreads an empty last field behind quotes."""
     start, end, data = int(lines.starts[0]), int(lines.ends[-1]), lines.data
     behind = data[end : end + 2].partition(b"\n")
     if not behind[1]:
@@ -87,11 +86,11 @@ def _with_break(lines: Lines) -> Any:
 
 
 def _header(line: bytes, wanted: list[str]) -> list[str]:
-    """The names of the columns. Raises `BatchError` if the wanted ones cannot be told from them."""
+    """The names of the columns. Raises `BatchError` if a wanted column is ambiguous, or none is there."""
     try:
         names = next(csv.reader([line.decode()]), [])
     except (UnicodeDecodeError, csv.Error) as error:
-        raise Damaged(f"it is not a valid CSV file: its header is none: {error}") from error
+        raise Damaged(f"it is not a valid CSV file: its header cannot be read: {error}") from error
     twice = [name for name in wanted if names.count(name) > 1]
     if twice:
         raise BatchError(f"the header has the column {twice[0]} more than once")
@@ -103,7 +102,7 @@ def _header(line: bytes, wanted: list[str]) -> list[str]:
 def _parsed_as(kind: Any, column: str) -> Any:
     types = pa.types
     if types.is_timestamp(kind):
-        return pa.string()  # Arrow's CSV parser takes times with a zone, or such without; not both
+        return pa.string()  # Arrow's CSV parser takes times with a zone or times without, not both
     plain = (types.is_integer, types.is_floating, types.is_boolean, types.is_string, types.is_date32, types.is_decimal)
     if any(is_kind(kind) for is_kind in plain):
         return kind
@@ -117,6 +116,6 @@ def _typed(column: Any, kind: Any) -> Any:
         return column.cast(kind)
     nothing = pa.scalar(None, pa.string())
     zoned = pc.match_substring_regex(column, _ZONE)
-    # A time without a zone is taken for UTC.
+    # A time without a zone is taken as UTC.
     plain = pc.if_else(zoned, nothing, column).cast(pa.timestamp(kind.unit)).cast(kind)
     return pc.coalesce(pc.if_else(zoned, column, nothing).cast(kind), plain)

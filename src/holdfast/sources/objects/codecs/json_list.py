@@ -1,6 +1,7 @@
-"""One JSON document: a list of objects, or an object in which the first list is that of the records.
+"""A JSON document: a list of objects, or an object whose first list has the records.
 
-Elements are found in numpy, in memory bounded by the longest, and handed on as lines. An item is where one begins.
+Elements are found in numpy, in memory bounded by the longest element, and decoded like lines. An item is where an
+element begins.
 """
 
 from __future__ import annotations
@@ -56,15 +57,15 @@ class JsonList(StreamCodec):
 
 
 class _Marks(NamedTuple):
-    """What makes the structure of a part of the text: where, which byte, and how deep it is behind it."""
+    """The brackets and commas of a part of the text: indices, bytes, and the depth behind each."""
 
-    places: Any
+    indices: Any
     kinds: Any
     depths: Any
 
 
 class _Structure:
-    """Brackets and commas outside of strings, whatever the portions in which the text comes."""
+    """Finds brackets and commas outside of strings, in parts of a text."""
 
     def __init__(self) -> None:
         self._in_string = 0
@@ -74,13 +75,13 @@ class _Structure:
     def marks(self, block: bytes) -> _Marks:
         numbers = np.frombuffer(block, np.uint8)
         quotes = self._quotes(numbers)
-        places = np.flatnonzero(_KINDS[numbers])
-        places = places[(self._in_string + np.searchsorted(quotes, places)) % 2 == 0]
-        kinds = numbers[places]
+        indices = np.flatnonzero(_KINDS[numbers])
+        indices = indices[(self._in_string + np.searchsorted(quotes, indices)) % 2 == 0]
+        kinds = numbers[indices]
         depths = self._depth + np.cumsum(_STEPS[kinds])
         self._in_string = (self._in_string + len(quotes)) % 2
         self._depth = int(depths[-1]) if len(depths) else self._depth
-        return _Marks(places, kinds, depths)
+        return _Marks(indices, kinds, depths)
 
     def _quotes(self, numbers: Any) -> Any:
         """Quotes that no backslash escapes."""
@@ -96,18 +97,18 @@ class _Structure:
 
 
 class _Elements:
-    """Cuts the elements out of the text: before the list, in it, behind it, and behind the document."""
+    """Cuts the elements out of the text. Its phases: before the list, in it, behind it, behind the document."""
 
     def __init__(self, longest: int) -> None:
         self._longest = longest
         self._structure = _Structure()
         self._phase = self._before
         self._depth = 0
-        """How deep in brackets the elements are; 0 before the document has begun."""
+        """The depth of brackets at which the elements are; 0 before the document has begun."""
         self._elements = 0
         self._skipping = False
         self._tail = b""
-        """What is known of the element that is not finished."""
+        """The beginning of the element that is not finished."""
         self._at = 0
         """Where the tail begins, or else the next part of the text."""
 
@@ -122,7 +123,7 @@ class _Elements:
     def check_end(self) -> None:
         """Raise `Damaged` if the document is not whole."""
         if self._phase != self._over:
-            raise Damaged("it is no whole JSON document: it ends too early")
+            raise Damaged("it is not a whole JSON document: it ends too early")
 
     def _before(self, block: bytes, marks: _Marks) -> Iterator[Lines | LongLine]:
         lists = np.flatnonzero((marks.kinds == _OPEN_LIST) & (marks.depths == self._depth))
@@ -132,7 +133,7 @@ class _Elements:
         if not len(lists):
             self._at += len(block)
             return
-        begin = int(marks.places[first]) + 1
+        begin = int(marks.indices[first]) + 1
         self._at += begin
         self._phase = self._inside
         yield from self._inside(block[begin:], _marks_behind(marks, first, begin))
@@ -141,14 +142,14 @@ class _Elements:
         outside = np.flatnonzero(marks.depths < self._depth)
         last = int(outside[0]) if len(outside) else len(marks.kinds)
         commas = (marks.kinds[:last] == _COMMA) & (marks.depths[:last] == self._depth)
-        borders = [marks.places[:last][commas], marks.places[last : last + 1]]
+        borders = [marks.indices[:last][commas], marks.indices[last : last + 1]]
         data, shift = self._tail + block, len(self._tail)
         yield from self._cut(data, np.concatenate(borders) + shift, ended=len(outside) > 0)
         if not len(outside):
             return
         if marks.kinds[last] != _CLOSE_LIST:
-            raise Damaged("it is no JSON document: brackets do not match")
-        self._phase, end = self._behind, int(marks.places[last]) + 1
+            raise Damaged("it is not a valid JSON document: brackets do not match")
+        self._phase, end = self._behind, int(marks.indices[last]) + 1
         if marks.depths[last] <= 0:
             self._phase = self._over
         yield from self._phase(block[end:], _marks_behind(marks, last, end))
@@ -156,23 +157,23 @@ class _Elements:
     def _behind(self, block: bytes, marks: _Marks) -> Iterator[Lines | LongLine]:
         outside = np.flatnonzero(marks.depths <= 0)
         if len(outside):
-            self._phase, end = self._over, int(marks.places[outside[0]]) + 1
+            self._phase, end = self._over, int(marks.indices[outside[0]]) + 1
             yield from self._over(block[end:], _marks_behind(marks, int(outside[0]), end))
 
-    def _over(self, block: bytes, marks: _Marks) -> Iterator[Lines | LongLine]:  # noqa: ARG002 - one of several phases
+    def _over(self, block: bytes, marks: _Marks) -> Iterator[Lines | LongLine]:  # noqa: ARG002 - a phase like the others
         if block.strip(b" \t\r\n"):
-            raise Damaged("something follows behind the end of the JSON document")
+            raise Damaged("something follows the end of the JSON document")
         yield from ()
 
     def _cut(self, data: bytes, borders: Any, *, ended: bool) -> Iterator[Lines | LongLine]:
-        """The elements before these borders; what is behind the last one waits for more."""
+        """The elements before these borders; the text behind the last border is kept for the next part."""
         at, end = self._at, int(borders[-1]) + 1 if len(borders) else 0
         self._tail, self._at = data[end:], at + end
         if len(borders):
             found = _as_lines(data[:end], borders, at)
             lonely = ended and len(borders) == 1 and not self._elements
             self._elements += len(borders)
-            # The first was told already if it is too long; and an empty list has no element, not an empty one.
+            # The first was reported already if it is too long; and an empty list has no element, not an empty element.
             if not (lonely and found.starts[0] >= found.ends[0]):
                 yield from bounded(found.part(int(self._skipping), len(found)), self._longest)
             self._skipping = False
@@ -183,7 +184,7 @@ class _Elements:
 
 
 def _depth_of(block: bytes) -> int:
-    """How deep the elements are in a document that begins so; 0 if that cannot be told yet."""
+    """The depth of the elements in a document that begins like this; 0 if only white space has been read yet."""
     begin = block.lstrip(b" \t\r\n")[:1]
     if begin not in {b"", b"[", b"{"}:
         raise Damaged("the JSON document is neither a list nor an object")
@@ -191,12 +192,12 @@ def _depth_of(block: bytes) -> int:
 
 
 def _marks_behind(marks: _Marks, number: int, begin: int) -> _Marks:
-    """The marks behind one of them, for the text from `begin` on."""
-    return _Marks(marks.places[number + 1 :] - begin, marks.kinds[number + 1 :], marks.depths[number + 1 :])
+    """The marks behind the mark with this number, for the text from `begin` on."""
+    return _Marks(marks.indices[number + 1 :] - begin, marks.kinds[number + 1 :], marks.depths[number + 1 :])
 
 
 def _as_lines(data: bytes, borders: Any, at: int) -> Lines:
-    """The elements before the borders, without white space around them and with none but line breaks between them."""
+    """The elements before the borders as lines: trimmed, with line breaks between them and none within them."""
     numbers = np.frombuffer(data, np.uint8).copy()
     blank = _BLANK[numbers]
     blank[borders] = True

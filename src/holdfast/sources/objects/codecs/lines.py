@@ -1,7 +1,7 @@
-"""From lines to columns, in compiled code; and, when that fails, which lines are to blame.
+"""Codecs of lines: many lines become columns in compiled code, and lines that cannot be decoded become faults.
 
-A line codec takes lines or raises `ValueError`, all or nothing. `sift` halves what was refused until each culprit is
-alone, so that good lines survive beside bad ones.
+A line codec decodes all lines it is given, or raises `ValueError`. `sift` then halves them until each bad line is found
+by itself, so that the good lines beside it are kept.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from holdfast.sources.objects.lines import Lines, LongLine, split_lines
 from holdfast.sources.objects.object_ref import Stream
 
 TRIMMED = 64
-"""White space around a JSON object that is looked for; a line with more is refused."""
+"""Characters of white space around a JSON object that are trimmed; a line with more is refused."""
 _OPEN, _CLOSE = ord("{"), ord("}")
 
 
@@ -38,13 +38,13 @@ class LineCodec(StreamCodec):
 
     @abstractmethod
     def decode(self, lines: Lines) -> tuple[Any, list[Any]]:
-        """Items of the records, and the data columns. Raises `ValueError` if one of the lines is no record."""
+        """Items of the records, and the data columns. Raises `ValueError` if a line is not a record."""
 
     def read(self, data: Stream, start: int, end: int) -> Iterator[Portion]:
         return self.portions(split_lines(data, start, end, longest=self.longest))
 
     def portions(self, found: Iterable[Lines | LongLine]) -> Iterator[Portion]:
-        """What becomes of these lines."""
+        """The records and faults of these lines."""
         for lines in found:
             if isinstance(lines, LongLine):
                 reason = f"the record is longer than {self.longest} bytes"
@@ -109,13 +109,13 @@ class Jsonl(LineCodec):
 
 
 def _check_number(objects: int, lines: Lines) -> None:
-    # Every line begins and ends with a brace, so no object spans two: as many objects as lines is one in each.
+    # Every line begins and ends with a brace, so no object spans two lines: equal counts mean one object per line.
     if objects != len(lines):
-        raise ValueError("more than one JSON object is in the line")
+        raise ValueError("the line has more than one JSON object")
 
 
 def _objects_in(text: pa.Buffer) -> int:
-    """How many objects there are, when nobody wants their fields: four times as fast as Arrow, which reads these."""
+    """The number of objects, without their fields: four times as fast as Arrow, which reads the fields."""
     try:
         return len(_syntax().decode_lines(text))
     except (msgspec.MsgspecError, RecursionError) as error:
@@ -124,24 +124,24 @@ def _objects_in(text: pa.Buffer) -> int:
 
 @cache
 def _syntax() -> Any:
-    """A decoder that looks at every byte and keeps nothing."""
+    """A decoder that checks every byte and keeps nothing."""
     return msgspec.json.Decoder(msgspec.defstruct("Anything", [], gc=False))
 
 
 def sift(codec: LineCodec, lines: Lines) -> tuple[list[tuple[Any, list[Any]]], list[tuple[int, Fault]]]:
-    """What the codec makes of the good lines, in order, and the items of the others with what is wrong with them."""
+    """The decoded good lines, in order, and the items and faults of the others."""
     try:
         return [codec.decode(lines)], []
     except ValueError as error:
         if len(lines) == 1:
-            return [], [(int(lines.items[0]), record_fault(told(error), lines.line(0)))]
+            return [], [(int(lines.items[0]), record_fault(_reason(error), lines.line(0)))]
     half = len(lines) // 2
     (good, bad), (more_good, more_bad) = sift(codec, lines.part(0, half)), sift(codec, lines.part(half, len(lines)))
     return good + more_good, bad + more_bad
 
 
 def concatenated(parts: Sequence[tuple[Any, list[Any]]]) -> tuple[Any, list[Any]]:
-    """What `sift` made of the pieces of one portion, as one."""
+    """The parts that `sift` decoded, as one."""
     if len(parts) == 1:
         return parts[0]
     items = np.concatenate([items for items, _ in parts])
@@ -149,11 +149,11 @@ def concatenated(parts: Sequence[tuple[Any, list[Any]]]) -> tuple[Any, list[Any]
 
 
 def check_utf8(lines: Lines) -> None:
-    """Raise `ValueError` if one of the lines is no text."""
+    """Raise `ValueError` if a line is not UTF-8."""
     if not len(lines) or lines.data.isascii():
         return
     start, end = int(lines.starts[0]), int(lines.ends[-1])
-    # Line breaks are still between the lines, so no character is made of the end of one and the start of the next.
+    # Line breaks are still between the lines, so no character can span two of them.
     text = pa.py_buffer(lines.data).slice(start, end - start)
     borders = pa.py_buffer(np.array([0, text.size], np.int64))
     try:
@@ -163,7 +163,7 @@ def check_utf8(lines: Lines) -> None:
 
 
 def strings(lines: Lines) -> Any:
-    """Each line as a string. The bytes are copied once, all together."""
+    """Each line as a string. All bytes are copied once."""
     lengths = lines.ends - lines.starts
     offsets = np.zeros(len(lines) + 1, np.int32)
     np.cumsum(lengths, out=offsets[1:])
@@ -176,14 +176,14 @@ def strings(lines: Lines) -> Any:
     return pa.StringArray.from_buffers(len(lines), pa.py_buffer(offsets), pa.py_buffer(text))
 
 
-def told(error: Exception) -> str:
-    """What is wrong with one line."""
+def _reason(error: Exception) -> str:
+    """Why a line cannot be decoded, without the row number that Arrow adds."""
     return str(error).removesuffix(" in row 0").removesuffix(".")
 
 
 def _objects(lines: Lines) -> Lines:
-    """The lines that are not blank, as they are. Raises unless each looks like an object."""
-    # Arrow's parser would take an object that spans lines, or several in one, and it crashes on a lone `null`.
+    """The lines that are not blank. Raises `ValueError` unless each looks like an object."""
+    # Arrow's parser would accept objects that span lines or share a line, and it crashes on a lone `null`.
     numbers, starts, ends = np.frombuffer(lines.data, np.uint8), lines.starts, lines.ends
     for _ in range(TRIMMED):
         filled = ends > starts
@@ -197,7 +197,7 @@ def _objects(lines: Lines) -> Lines:
             break
         starts, ends = starts + before, np.maximum(ends - behind, starts + before)
     if not ((numbers[starts] == _OPEN) & (numbers[ends - 1] == _CLOSE)).all():
-        raise ValueError("it is no JSON object")
+        raise ValueError("it is not a JSON object")
     return lines
 
 

@@ -46,12 +46,12 @@ class Parquet(BlockCodec):
             first += len(rows)
 
 
-def _groups(told: Any, extent: Range) -> Iterator[tuple[int, int]]:
+def _groups(metadata: Any, extent: Range) -> Iterator[tuple[int, int]]:
     """The row groups of the range, each with the number of its first row."""
     first = 0
-    for number in range(told.num_row_groups):
-        group = told.row_group(number)
-        # Whatever the offsets say, every group belongs to exactly one range of the object.
+    for number in range(metadata.num_row_groups):
+        group = metadata.row_group(number)
+        # Whatever the offsets are, every group belongs to exactly one range of the object.
         begin = min(max(_begin(group), 0), extent.size - 1)
         if extent.start <= begin < extent.end:
             yield number, first
@@ -60,7 +60,7 @@ def _groups(told: Any, extent: Range) -> Iterator[tuple[int, int]]:
 
 def _begin(group: Any) -> int:
     columns = [group.column(number) for number in range(group.num_columns)]
-    pages = [page for one in columns for page in (one.dictionary_page_offset, one.data_page_offset) if page]
+    pages = [page for c in columns for page in (c.dictionary_page_offset, c.data_page_offset) if page]
     return min(pages, default=0)
 
 

@@ -1,7 +1,7 @@
-"""Columns as the schema wants them, by name, from rows that have types of their own already.
+"""Casts rows that already have types to the types of the schema; columns are matched by name.
 
-A column that a file does not have is null, one that the schema does not have is left out. A value that does not fit
-makes a dead letter of its row, and the others are not touched; a type that never fits is an error of the whole object.
+A column that the file lacks is null; a column that the schema lacks is dropped. A row with a value that does not fit
+becomes a dead letter and does not affect the others; a type that never fits is an error of the whole object.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def cast_rows(rows: Any, items: Any, schema: pa.Schema) -> Portion:
 
 
 def typed_rows(rows: list[Any], items: Any, schema: pa.Schema) -> Portion:
-    """Mappings of Python's own values in the types of the schema."""
+    """Mappings of Python values in the types of the schema."""
     return _sifted(rows, items, schema, lambda some: _made(some, schema), _mapping_text)
 
 
@@ -61,16 +61,16 @@ def _sifted(
 
 
 def _column(rows: Any, field: pa.Field) -> Any:
-    place = rows.schema.get_field_index(field.name)
-    if place < 0:
+    index = rows.schema.get_field_index(field.name)
+    if index < 0:
         return pa.nulls(len(rows), field.type)
-    column = rows.column(place)
+    column = rows.column(index)
     if column.type.equals(field.type):
         return column
     if pa.types.is_integer(column.type) and pa.types.is_binary(field.type):
         column = column.cast(pa.string())
     try:
-        # Spark has microseconds; finer times lose what it cannot hold.
+        # Spark has microseconds; finer times are truncated.
         return pc.cast(column, options=pc.CastOptions(field.type, allow_time_truncate=True))
     except (pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
         raise BatchError(
@@ -96,7 +96,7 @@ def _from_values(values: list[Any], kind: Any) -> Any:
 
 
 def _text(value: Any) -> str:
-    """Anything can be read as text; what has parts is JSON."""
+    """Any value as text; lists and mappings as JSON."""
     if isinstance(value, bytes):
         return value.decode()
     if isinstance(value, bool | dict | list):
