@@ -150,7 +150,7 @@ def _sinks(settings: Settings, pipeline: str, wanted: str | None) -> list[str]:
 
 
 def _fields(letter: Letter) -> dict[str, Any]:
-    fields = asdict(letter) | {"id": f"{letter.id.place}:{letter.id.number}", "at": _time(letter.at)}
+    fields = asdict(letter) | {"id": f"{letter.id.container}:{letter.id.number}", "at": _time(letter.at)}
     return {name: value for name, value in fields.items() if value is not None} | {"cannot_be_sent": letter.refusal}
 
 

@@ -1,4 +1,4 @@
-"""Dead letters in files below a root: lines of JSON that are never changed, and marks beside them."""
+"""Dead letters in files below a root: lines of JSON that are never changed, and marks in files beside them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ REDRIVEN = f"{OURS}/redriven/"
 
 
 class FileLetters(LetterBox):
-    """Every file below `_holdfast/deadletters/`; a letter's number is that of its line, from 0 on."""
+    """The letters of all files below `_holdfast/deadletters/`. The number of a letter is its line, from 0."""
 
     def __init__(self, bucket: Bucket) -> None:
         self._bucket = bucket
@@ -28,30 +28,29 @@ class FileLetters(LetterBox):
             yield from self._of_file(key, marks.get(key, {}))
 
     def fetch(self, ids: Sequence[LetterId]) -> list[Letter]:
-        wanted = {one.place for one in ids}
-        found = {letter.id: letter for place in sorted(wanted) for letter in self._of_file(place, {})}
-        missing = next((one for one in ids if one not in found), None)
+        files = sorted({letter_id.container for letter_id in ids})
+        found = {letter.id: letter for key in files for letter in self._of_file(key, {})}
+        missing = next((letter_id for letter_id in ids if letter_id not in found), None)
         if missing is not None:
-            raise BatchError(f"there is no dead letter in line {missing.number + 1} of {missing.place} any more")
-        return [found[one] for one in ids]
+            raise BatchError(f"line {missing.number + 1} of {missing.container} does not hold a dead letter any more")
+        return [found[letter_id] for letter_id in ids]
 
     def mark(self, ids: Iterable[LetterId], run: str) -> None:
         lines: dict[str, list[int]] = defaultdict(list)
-        for one in ids:
-            lines[one.place].append(one.number)
-        for place, numbers in lines.items():
-            told = {"file": place, "run": run, "lines": sorted(numbers)}
-            data = json.dumps(told, sort_keys=True).encode()
-            # By their content: what is told twice is there once, and a run may tell of more lines later.
+        for letter_id in ids:
+            lines[letter_id.container].append(letter_id.number)
+        for key, numbers in lines.items():
+            data = json.dumps({"file": key, "run": run, "lines": sorted(numbers)}, sort_keys=True).encode()
+            # Named by their content: marking twice changes nothing, and a run may mark more lines later.
             self._bucket.create(f"{REDRIVEN}{run}/{hashlib.sha256(data).hexdigest()[:32]}.json", data)
 
     def _marks(self) -> dict[str, dict[int, str]]:
-        """By file and line the run that has sent the letter again."""
+        """By file and line, the run that has sent the letter again."""
         marks: dict[str, dict[int, str]] = defaultdict(dict)
         for key in self._bucket.keys(REDRIVEN):
-            told = json.loads(self._bucket.read(key) or b"{}")
-            for line in told.get("lines", ()):
-                marks[told["file"]][line] = told["run"]
+            mark = json.loads(self._bucket.read(key) or b"{}")
+            for line in mark.get("lines", ()):
+                marks[mark["file"]][line] = mark["run"]
         return marks
 
     def _of_file(self, key: str, marks: dict[int, str]) -> Iterator[Letter]:

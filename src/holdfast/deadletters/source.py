@@ -59,24 +59,24 @@ def sent_ids(lease: Lease) -> list[LetterId]:
 
 
 def encode_ids(ids: Iterable[LetterId]) -> list[Any]:
-    """The ids as short JSON for a row, in the same order: places, each with ranges of numbers."""
+    """The ids as short JSON for a row, in the same order: containers, each with ranges of numbers."""
     encoded: list[Any] = []
-    for place, group in groupby(ids, key=lambda letter: letter.place):
+    for container, group in groupby(ids, key=lambda letter: letter.container):
         ranges: list[list[int]] = []
         for number in (letter.number for letter in group):
             if ranges and ranges[-1][1] + 1 == number:
                 ranges[-1][1] = number
             else:
                 ranges.append([number, number])
-        encoded.append([place, ranges])
+        encoded.append([container, ranges])
     return encoded
 
 
 def decode_ids(encoded: Any) -> Iterator[LetterId]:
     """The ids that `encode_ids` was given."""
-    for place, ranges in encoded:
+    for container, ranges in encoded:
         for first, last in ranges:
-            yield from (LetterId(place, number) for number in range(first, last + 1))
+            yield from (LetterId(container, number) for number in range(first, last + 1))
 
 
 class LettersSource(Source, OffsetPositions):

@@ -1,7 +1,7 @@
-"""Dead letters that wait in a sink: to be looked at, and to be sent through the pipeline again.
+"""Dead letters that a sink keeps: people look at them and send them through the pipeline again.
 
-A letter is never deleted. One that was sent again is marked with the run that did it; if it failed once more, there is
-another letter.
+A letter is never deleted. A letter that was sent again is marked with the run that did it; if the record fails again,
+there is another letter.
 """
 
 from __future__ import annotations
@@ -17,19 +17,21 @@ from holdfast.flow.fault import ROW
 
 @dataclass(frozen=True, slots=True, order=True)
 class LetterId:
-    """Which letter of a sink: where it is kept, and its number there. What is at an id never changes."""
+    """Identifies a letter of a sink. The letter of an id never changes."""
 
-    place: str
+    container: str
+    """The key of the file that holds the letter, or, for letters in an index, what their ids begin with."""
     number: int
+    """The letter's line in the file, or its item."""
 
 
 @dataclass(frozen=True, slots=True)
 class Letter:
-    """One record that could not be handled."""
+    """A record that could not be processed."""
 
     id: LetterId
     key: str
-    """The partition that it came from."""
+    """The partition of the record."""
     item: int
     reason: str
     raw: str | None = None
@@ -52,30 +54,30 @@ class Letter:
         return "what is kept is not the record as it was read" if self.form == ROW else None
 
     def record(self) -> bytes:
-        """The record. Raises `ValueError` if it is not kept as it should be."""
+        """The record. Raises `ValueError` if `raw` cannot be decoded."""
         if self.encoding == "base64":
             return base64.b64decode(self.raw or "", validate=True)
         return (self.raw or "").encode("utf-8", "surrogatepass")
 
 
-def letter_of(told: Mapping[str, Any], number: LetterId, at: float | None, redriven: str | None) -> Letter:
-    """The letter that a line of a file or a document tells of. Raises `ValueError` if it is none."""
+def letter_of(fields: Mapping[str, Any], letter_id: LetterId, at: float | None, redriven: str | None) -> Letter:
+    """The letter that a line of a file or a document holds. Raises `ValueError` if it is not a letter."""
     try:
-        origin = told["origin"]
+        origin = fields["origin"]
         return Letter(
-            number,
+            letter_id,
             str(origin["key"]),
             int(origin["item"]),
-            str(told.get("reason", "")),
-            told.get("raw"),
-            told.get("encoding"),
-            told.get("size"),
-            told.get("form"),
+            str(fields.get("reason", "")),
+            fields.get("raw"),
+            fields.get("encoding"),
+            fields.get("size"),
+            fields.get("form"),
             at,
             redriven,
         )
     except (KeyError, TypeError, AttributeError) as wrong:
-        raise ValueError(f"{number.place} {number.number} is no dead letter: {wrong!r}") from wrong
+        raise ValueError(f"{letter_id.container} {letter_id.number} is not a dead letter: {wrong!r}") from wrong
 
 
 class LetterBox(ABC):
@@ -83,19 +85,19 @@ class LetterBox(ABC):
 
     @abstractmethod
     def letters(self) -> Iterator[Letter]:
-        """All of them, those of one place together and in order."""
+        """All letters, those of the same container consecutively and in order."""
 
     @abstractmethod
     def fetch(self, ids: Sequence[LetterId]) -> list[Letter]:
-        """These letters, in this order. Raises `BatchError` if one is not there."""
+        """These letters, in this order. Raises `BatchError` if one of them does not exist."""
 
     @abstractmethod
     def mark(self, ids: Iterable[LetterId], run: str) -> None:
-        """Note that this run has sent them again. A letter that is not there any more is passed over."""
+        """Record that this run has sent them again. Letters that do not exist any more are ignored."""
 
 
 class Rebuilder(Protocol):
-    """How a source makes rows of the records that dead letters keep."""
+    """Makes rows of the records that dead letters keep. Each source has its own."""
 
     @property
     def keeps(self) -> frozenset[str] | None:
@@ -105,7 +107,7 @@ class Rebuilder(Protocol):
         """The source's data columns, as Spark's `StructType`. Called where there is a session."""
 
     def refusal(self, letter: Letter) -> str | None:
-        """Why this letter's record cannot be made into a row; None if it can be tried."""
+        """Why no row can be made of this letter's record; None if it can be tried."""
 
     def row(self, letter: Letter) -> Any:
-        """One Arrow record batch with the data columns. Raises `ValueError` if it is no record of this source."""
+        """The record as an Arrow record batch of one row. Raises `ValueError` if it is not a record of this source."""

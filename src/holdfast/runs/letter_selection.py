@@ -19,13 +19,13 @@ from holdfast.leases.lease import FINISHED, Key, Lease, Partition
 from holdfast.leases.operator import Operator
 
 KIND = "redrive"
-MOST_LETTERS = 5000
-MOST_PLACES = 1000
-"""Of one partition in one run, because their names are kept in its row; the others are left for the next run."""
-MOST_NAME_BYTES = 150_000
-"""What those names take at most, so that they fit into the row of every store."""
-MOST_PARTITIONS = 5000
-AT_ONCE = 500
+MAX_LETTERS = 5000
+MAX_CONTAINERS = 1000
+"""Of one partition in one run, because their names are kept in its row; other letters wait for the next run."""
+MAX_NAME_BYTES = 150_000
+"""Bytes of those names at most, so that they fit into the row of every store."""
+MAX_PARTITIONS = 5000
+ROWS_PER_READ = 500
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class Waiting:
 
     def look(self) -> Taken:
         """What would be taken now. Changes nothing."""
-        sent = {one for run in self._former() for row in self._rows(run).rows() for one in sent_ids(row)}
+        sent = {letter for run in self._former() for row in self._rows(run).rows() for letter in sent_ids(row)}
         taken, by_key = Taken(), defaultdict[str, list[tuple[int, LetterId]]](list)
         for letter in self.box.letters():
             if letter.redriven is not None or letter.id in sent or not self.choice.takes(letter):
@@ -82,23 +82,23 @@ class Waiting:
             else:
                 taken.refused[why] += 1
         keys = list(by_key)
-        taken.left += sum(len(by_key.pop(key)) for key in keys[MOST_PARTITIONS:])
-        keys = keys[:MOST_PARTITIONS]
-        for at in range(0, len(keys), AT_ONCE):
-            self._gather(taken, {key: by_key[key] for key in keys[at : at + AT_ONCE]})
+        taken.left += sum(len(by_key.pop(key)) for key in keys[MAX_PARTITIONS:])
+        keys = keys[:MAX_PARTITIONS]
+        for at in range(0, len(keys), ROWS_PER_READ):
+            self._gather(taken, {key: by_key[key] for key in keys[at : at + ROWS_PER_READ]})
         return taken
 
     def _gather(self, taken: Taken, letters: dict[str, list[tuple[int, LetterId]]]) -> None:
         rows = self.pipeline.store.get([Key(self.pipeline.identifier, "", key) for key in letters])
-        for row, (key, some) in zip(rows, letters.items(), strict=True):
+        for row, (key, found) in zip(rows, letters.items(), strict=True):
             if row is None or row.unreadable is not None or transitions.is_stripped(row):
-                taken.refused[f"the store does not know its partition {key} any more"] += len(some)
+                taken.refused[f"the store does not know its partition {key} any more"] += len(found)
                 continue
             if transitions.set_aside_for(row) is not None:
-                taken.refused[f"what was written of its partition {key} is being replaced"] += len(some)
+                taken.refused[f"what was written of its partition {key} is being replaced"] += len(found)
                 continue
-            ids = _bounded([one for _, one in sorted(some)])
-            taken.left += len(some) - len(ids)
+            ids = _bounded([letter for _, letter in sorted(found)])
+            taken.left += len(found) - len(ids)
             taken.partitions.append(PartitionLetters(row, self.live.name(row), ids))
 
     # --- former runs -------------------------------------------------------------------------------------------
@@ -139,17 +139,18 @@ def _failed(rows: Operator, row: Lease, why: str) -> Lease:
 
 def of_sink(run: Run, sink: str) -> bool:
     """Whether a run is a redrive of this sink."""
-    told = run.configuration
-    return isinstance(told, dict) and told.get("kind") == KIND and told.get("sink") == sink
+    configuration = run.configuration
+    return isinstance(configuration, dict) and (configuration.get("kind"), configuration.get("sink")) == (KIND, sink)
 
 
 def _bounded(ids: Sequence[LetterId]) -> list[LetterId]:
-    chosen, places, size = list[LetterId](), set[str](), 0
-    for one in ids[:MOST_LETTERS]:
-        places.add(one.place)
-        # As `encode_ids` tells them: a name for each change of place, and two numbers for each span.
-        size += 20 if chosen and chosen[-1].place == one.place else 30 + len(json.dumps(one.place))
-        if len(places) > MOST_PLACES or size > MOST_NAME_BYTES:
+    chosen, containers, size = list[LetterId](), set[str](), 0
+    for letter in ids[:MAX_LETTERS]:
+        name = letter.container
+        containers.add(name)
+        # As `encode_ids` writes them: the name at each change of container, and two numbers for each range.
+        size += 20 if chosen and chosen[-1].container == name else 30 + len(json.dumps(name))
+        if len(containers) > MAX_CONTAINERS or size > MAX_NAME_BYTES:
             break
-        chosen.append(one)
+        chosen.append(letter)
     return chosen

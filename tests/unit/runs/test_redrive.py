@@ -159,7 +159,7 @@ def test_letters_of_a_partition_that_is_being_replaced_are_left_alone(site: Site
 
 
 def test_names_of_letters_never_outgrow_the_row(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "MOST_NAME_BYTES", 350)
+    monkeypatch.setattr(limits, "MAX_NAME_BYTES", 350)
     settings = site.settings()
     site.read(settings, "a")
     for label in ("x" * 60, "y" * 60, "z" * 60):
@@ -170,7 +170,7 @@ def test_names_of_letters_never_outgrow_the_row(site: Site, monkeypatch: pytest.
 
 
 def test_no_more_is_taken_than_a_row_can_name(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "MOST_LETTERS", 3)
+    monkeypatch.setattr(limits, "MAX_LETTERS", 3)
     settings = site.settings()
     site.read(settings, "a")
     site.bury("a", *(b"%d" % number for number in range(5)))

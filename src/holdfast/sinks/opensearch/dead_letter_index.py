@@ -61,7 +61,7 @@ def letter_id(sink: str, batch: StagedBatch, item: int, fault: Fault) -> LetterI
 
 def document_id(letter: LetterId) -> str:
     """The id of the letter's document in the index."""
-    return f"{letter.place}.{letter.number}"
+    return f"{letter.container}.{letter.number}"
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,7 @@ class _IndexedLetters(LetterStaging):
         action = json.dumps({"index": {"_id": document_id(identity)}}).encode()
         fields = json.loads(dead_letter(batch.pipeline, batch.key, item, fault))
         now = dt.datetime.now(dt.UTC).isoformat(timespec="milliseconds")
-        letter = {**fields, "sink": self._sink, "at": now, "place": identity.place, "number": identity.number}
+        letter = {**fields, "sink": self._sink, "at": now, "place": identity.container, "number": identity.number}
         return b"%s\n%s\n" % (action, json.dumps(letter, ensure_ascii=False).encode("utf-8", "backslashreplace"))
 
 

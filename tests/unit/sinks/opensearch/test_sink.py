@@ -161,7 +161,7 @@ def test_a_letter_in_an_index_has_the_same_id_whenever_it_is_written() -> None:
     assert body.letters == "orders-deadletters"
     action, letter, *_ = [json.loads(line) for line in body.bytes().splitlines()]
     identity = letter_id("search", BATCH, 5, record_fault("other", b""))
-    assert action == {"index": {"_id": f"{identity.place}.5"}}
+    assert action == {"index": {"_id": f"{identity.container}.5"}}
     assert (letter["encoding"], letter["origin"]["item"], letter["number"]) == ("base64", 5, 5)
     assert letters.finish(BATCH) == []
 
