@@ -63,12 +63,12 @@ def rows_are_forgotten_that_were_not_purged(put: Put) -> None:
 
 @mutant("floor")
 def the_floor_is_read_once_for_all_tries(put: Put) -> None:
-    def add_surely(store: Store, world: World, make: Callable[[], Sequence[Lease]]) -> int:
+    def ensure_rows(store: Store, world: World, make: Callable[[], Sequence[Lease]]) -> int:
         rows = until_answered(world, "store", make)
         return original(store, world, lambda: rows)
 
-    original = writes.add_surely
-    put(coordinator, "add_surely", add_surely)
+    original = writes.ensure_rows
+    put(coordinator, "ensure_rows", ensure_rows)
 
 
 @mutant("floor")

@@ -257,7 +257,7 @@ def discovery_is_complete_before_its_rows_are_there(put: Put) -> None:
 
 @mutant("meso", start=1373)
 def a_row_whose_answer_was_lost_counts_as_added(put: Put) -> None:
-    put(coordinator, "add_surely", lambda store, world, make: len(store.add(make())))
+    put(coordinator, "ensure_rows", lambda store, world, make: len(store.add(make())))
 
 
 @mutant("meso", start=333)

@@ -50,14 +50,14 @@ def the_old_files_stay(put: Put) -> None:
 
 @mutant("replace")
 def a_range_is_written_again_under_the_generation_that_it_had(put: Put) -> None:
-    def begin_again(lease: Lease, position: Json, _generation: int, now: float) -> Lease:
+    def restart(lease: Lease, position: Json, _generation: int, now: float) -> Lease:
         return original(replace(lease, commit=replace(lease.commit, generation=0)), position, was(lease), now)
 
     def was(lease: Lease) -> int:
         return lease.commit.generation
 
-    original = transitions.begin_again
-    put(transitions, "begin_again", begin_again)
+    original = transitions.restart
+    put(transitions, "restart", restart)
 
 
 @mutant("replace")
@@ -79,12 +79,10 @@ def a_replacement_that_was_interrupted_is_planned_anew(put: Put) -> None:
 
 @mutant("replace", start=167)
 def a_lost_answer_makes_a_replacement_that_is_done_a_refused_one(put: Put) -> None:
-    def begin_again(self: Replacement, _why: Json, position: dict[str, int], generation: int) -> None:
-        self._operator.change(
-            self._request.key, lambda row, now: transitions.begin_again(row, position, generation, now)
-        )
+    def restart(self: Replacement, _why: Json, position: dict[str, int], generation: int) -> None:
+        self._operator.change(self._request.key, lambda row, now: transitions.restart(row, position, generation, now))
 
-    put(Replacement, "_begin_again", begin_again)
+    put(Replacement, "_begin_again", restart)
 
 
 @mutant_of_test(

@@ -20,7 +20,7 @@ from holdfast.leases.lease import Counts, Json, Lease, Ownership, Partition, Pro
 from holdfast.leases.operator import Operator
 from holdfast.leases.store import Swap
 from holdfast.leases.transitions import claimable, stamped
-from holdfast.leases.writes import add_surely
+from holdfast.leases.writes import ensure_rows
 
 MAX_PARTITIONS_PER_GROUP = 10_000
 MAX_PARTITIONS = 50_000
@@ -192,7 +192,7 @@ class Runs:
     def _add(self, run: Run) -> None:
         never_due = Ownership(Status.UNASSIGNED, due_at=None, write_id=self._live.world.new_id())
         row = Lease(runs_of(self._live.pipeline), run.id, ownership=never_due, progress=Progress(state=asdict(run)))
-        if not add_surely(self._live.store, self._live.world, lambda: [row]):
+        if not ensure_rows(self._live.store, self._live.world, lambda: [row]):
             raise UsageError(f"there is a run {run.id!r} already")
 
     def _change(self, run_id: str, status: RunStatus, **changes: Any) -> Run:

@@ -1,9 +1,9 @@
 """A lease as columns and one flat JSON body.
 
-Stores keep columns only for what is searched or compared; everything else is the body. The body's keys are flat, so
-that a store may change one of them in place, and an unknown key is kept: a node of the next version may have
-written it. What fences and resumes the work is always written out; of the rest, what is as in a new row is left out,
-which makes most bodies four times smaller.
+Stores keep columns only for what is searched or compared; everything else is in the body. The body's keys are flat, so
+that a store may change one of them in place. Keys that this version does not have are kept: a node of the next version
+may have written them. What fences and resumes the work is always written; other values are left out where they are as
+in a new row, which makes most bodies four times smaller.
 """
 
 from __future__ import annotations
@@ -39,17 +39,17 @@ class Columns(NamedTuple):
 
 
 def columns(lease: Lease) -> Columns:
-    own, order = lease.ownership, lease.order
+    owned, order = lease.ownership, lease.order
     return Columns(
         lease.pipeline,
         lease.run,
         lease.key,
         lease.group,
-        own.status.value,
-        own.owner,
-        own.token,
-        own.version,
-        own.due_at,
+        owned.status.value,
+        owned.owner,
+        owned.token,
+        owned.version,
+        owned.due_at,
         order.priority,
         order.ordinal,
     )
@@ -78,8 +78,8 @@ def encode_body(lease: Lease) -> str:
 def encode_within(lease: Lease, max_bytes: int) -> str:
     """The body, if spec, progress and receipts fit into that many bytes; raises `RowTooLarge` if not.
 
-    The row's own book-keeping (ids, times, the last error) comes on top: a row that was accepted once can always be
-    claimed, released and failed. A body that could not be read is never refused.
+    Bookkeeping (ids, times, the last error) is not counted: a row that was accepted once can always be claimed,
+    released and failed. A body that could not be read is never refused.
     """
     body = encode_body(lease)
     if lease.unreadable is not None or _size(body) <= max_bytes:
@@ -93,7 +93,7 @@ def encode_within(lease: Lease, max_bytes: int) -> str:
 
 
 def size_without_receipts(lease: Lease) -> int:
-    """What `encode_within` counts of the row, but for its receipts."""
+    """The bytes of the row that `encode_within` counts, without its receipts."""
     return _size(encode_body(_without_bookkeeping(replace(lease, commit=Commit()))))
 
 
@@ -106,9 +106,9 @@ class Taken(NamedTuple):
 
 
 def take_stored(row: Columns, body: str, claim: ClaimRequest, now: float) -> Taken:
-    """What `claim.take` makes of a stored row that can be claimed; an unreadable one is given back as it is.
+    """The row that `claim.take` makes of a stored row that can be claimed; an unreadable row is returned as it is.
 
-    The same as to decode, take and encode, at half the cost: a node claims hundreds of leases in a call.
+    The same as decode, take and encode, at half the cost: a node claims hundreds of leases in a call.
     """
     try:
         parts = json.loads(body)
@@ -124,7 +124,7 @@ def take_stored(row: Columns, body: str, claim: ClaimRequest, now: float) -> Tak
 
 
 def decode(row: Columns, body: str) -> Lease:
-    """The lease of a stored row. A body that cannot be read gives a lease marked `unreadable`, never a fresh one."""
+    """The lease of a stored row. If the body cannot be read, the lease has `unreadable` set; it is never a new one."""
     try:
         return _read(row, json.loads(body))
     except _UNREADABLE:
@@ -132,7 +132,7 @@ def decode(row: Columns, body: str) -> Lease:
 
 
 def decode_claimed(row: Columns, body: str, changes: Mapping[str, Json], deaths: int) -> Lease:
-    """As `decode`, for a store whose claims leave the body as it was and keep what they change beside it.
+    """As `decode`, for a store whose claims leave the body as it was and keep their changes beside it.
 
     `deaths` is the body's `takeovers` plus one for each claim since that took the row from another owner.
     """
@@ -151,7 +151,7 @@ _ASSIGNED = Status.ASSIGNED.value
 _ORDER = ("work_units", "range_start", "range_end", "estimated_count", "index")
 _HISTORY = tuple(History.__dataclass_fields__)
 _OPTIONAL = ("acked", "state", "counts", "dropped", "commit_id", "receipts", *_ORDER, *_HISTORY)
-_KNOWN = frozenset(("v", "spec", "write_id", "position", "sequence", "generation", "incarnation", *_OPTIONAL))
+_BODY_KEYS = frozenset(("v", "spec", "write_id", "position", "sequence", "generation", "incarnation", *_OPTIONAL))
 _NO_COUNTS = Progress().counts
 _STATUSES = {status.value: status for status in Status}
 
@@ -194,7 +194,7 @@ def _row_of_owner(row: Columns, claim: ClaimRequest, now: float) -> Columns:
 
 
 def _note_deaths(parts: dict[str, Json], taken: Columns, deaths: int) -> None:
-    """What so many takes, each from an owner that died, make of `takeovers` and `begun` in a body."""
+    """Update `takeovers` and `begun` in a body after that many takes, each from an owner that died."""
     deadline = taken.due_at is not None
     before, begun = parts.get("takeovers", 0), parts.get("begun")
     count = before
@@ -208,7 +208,7 @@ def _note_deaths(parts: dict[str, Json], taken: Columns, deaths: int) -> None:
 
 
 def _unread(row: Columns, body: str) -> Lease:
-    # A status of a later version counts as FAILED: nobody here knows what to do with the row.
+    # A status of a later version counts as FAILED: this version cannot work on the row.
     status = _STATUSES.get(row.status, Status.FAILED)
     ownership = Ownership(status, row.owner, row.token, row.version, "", row.due_at)
     order = Order(row.priority, row.ordinal)
@@ -220,7 +220,7 @@ def _dumped(body: Mapping[str, Json]) -> str:
     try:
         _size(text)
     except UnicodeEncodeError:
-        # A lone surrogate, as in an error that names an undecodable file, has no UTF-8 form of its own.
+        # A lone surrogate, as in an error that names an undecodable file, cannot be written as UTF-8.
         return _write_ascii_json(body)
     return text
 
@@ -242,7 +242,7 @@ def _without_bookkeeping(lease: Lease) -> Lease:
 
 def _read(row: Columns, body: Mapping[str, Json]) -> Lease:
     if body["v"] != BODY_VERSION:
-        raise ValueError(f"body version {body['v']} is not known")
+        raise ValueError(f"body version {body['v']} is not supported")
     get = body.get
     return Lease(
         row.pipeline,
@@ -256,7 +256,7 @@ def _read(row: Columns, body: Mapping[str, Json]) -> Lease:
         Commit(body["sequence"], body["generation"], body["incarnation"], get("commit_id", ""), get("receipts")),
         History(*map(get, _HISTORY, _HISTORY_DEFAULTS)),
         None,
-        {} if body.keys() <= _KNOWN else {name: body[name] for name in body.keys() - _KNOWN},
+        {} if body.keys() <= _BODY_KEYS else {name: body[name] for name in body.keys() - _BODY_KEYS},
     )
 
 

@@ -29,7 +29,7 @@ from holdfast.leases.store import ClaimingStore, ClaimRequest, Outcome, Store, S
 from holdfast.leases.token_floor import read_floor
 from holdfast.leases.transitions import RetryLimits, stamped
 from holdfast.leases.world import World
-from holdfast.leases.writes import FencedWrites, add_surely, until_answered
+from holdfast.leases.writes import FencedWrites, ensure_rows, until_answered
 
 CREATE_CHUNK = 500
 RECENT = 0.5
@@ -302,7 +302,7 @@ class Coordinator:
                 for i, partition in enumerate(partitions)
             ]
 
-        return add_surely(self.store, self.world, rows)
+        return ensure_rows(self.store, self.world, rows)
 
     def counts(self) -> dict[Status, int]:
         """Rows by status."""

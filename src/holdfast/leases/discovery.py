@@ -1,8 +1,8 @@
-"""Discovery: the supplier of partitions, run by one node at a time under the `$discovery` lease.
+"""Discovery: runs the supplier of partitions, on one node at a time, under the `$discovery` lease.
 
-The lease's state is the supplier's global state, shared by all nodes. After a run the lease sleeps until the
-next one, or is complete when there is nothing more to find. A node that dies in the middle loses nothing: rows
-that exist already are not added twice, and the next node runs the supplier again from the saved state.
+The state of the lease is the supplier's global state, shared by all nodes. After a run the lease sleeps until the next
+run is due, or is complete when there is nothing more to find. A node that dies in the middle loses nothing: rows that
+exist are not added twice, and the next node runs the supplier from the saved state.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from holdfast.leases.lease import Key, Lease, Partition, Status
 Supplier: TypeAlias = Callable[[dict[str, Any]], Iterable[Partition | None]]
 """Given the global state, which it may change, yields partitions in the order in which they should be taken.
 
-None says that it goes on, where it finds nothing for minutes.
+None is a sign of life, for a search that finds nothing for minutes.
 """
 
 PATIENCE = 600.0
-"""A supplier that yields nothing for so long is believed to hang, and another node may run it."""
+"""Seconds after which a supplier that yields nothing is taken to hang, and another node may run it."""
 
 
 class Discovery(Duty):
@@ -92,7 +92,7 @@ class Discovery(Duty):
         return row is not None and (row.history.closed_count > 0 or row.status is Status.COMPLETED)
 
     def _run_under(self, lease: Lease) -> None:
-        # A copy to the last depth: what a run changes before it fails must not be saved.
+        # A deep copy: what a run changes before it fails must not be saved.
         state = copy.deepcopy(lease.progress.state or {})
         found = _Found(self._supplier, state, lambda: self.renew(lease), self.world.clock.monotonic)
         try:
@@ -129,9 +129,9 @@ class Discovery(Duty):
 
 
 class _Found:
-    """What a supplier yields, counted; tells now and then that it goes on. Mere signs of life end here.
+    """The partitions that a supplier yields, counted; calls `goes_on` now and then. Signs of life are left out.
 
-    An error of the supplier ends it and is kept, so that what was yielded before is added all the same.
+    An error of the supplier ends the iteration and is kept, so that what was yielded before is added.
     """
 
     def __init__(
@@ -153,20 +153,20 @@ class _Found:
             yield from self._yielded()
         except Interrupted:
             raise
-        except Exception as failed:  # noqa: BLE001 - the supplier is foreign code; what it raises is its own affair
+        except Exception as failed:  # noqa: BLE001 - the supplier is foreign code
             self.failure = failed
 
     def _yielded(self) -> Iterator[Partition]:
-        told_at = self._monotonic()
+        renewed_at = self._monotonic()
         for partition in self._supplier(self._state):
             self.count += partition is not None
-            if (now := self._monotonic()) - told_at >= PATIENCE / 4:
+            if (now := self._monotonic()) - renewed_at >= PATIENCE / 4:
                 self._goes_on()
-                told_at = now
+                renewed_at = now
             if partition is not None:
                 yield partition
 
 
 def discovery_of(pipeline: str, run: str = "") -> Key:
-    """Where the pipeline's discovery lease is kept: beside its partitions, never among them."""
+    """The key of the pipeline's discovery lease: beside its partitions, never among them."""
     return Key(f"{pipeline}/$discovery", run, "$discovery")

@@ -16,7 +16,7 @@ from holdfast.leases.coordinator import ClaimPolicy, Coordinator
 from holdfast.leases.lease import Json, Key, Lease, Partition, new_lease
 from holdfast.leases.query import Query
 from holdfast.leases.transitions import RetryLimits
-from holdfast.leases.writes import add_surely, until_answered
+from holdfast.leases.writes import ensure_rows, until_answered
 
 NEVER_GIVE_UP = RetryLimits(max_retries=1 << 31, max_takeovers=1 << 31)
 
@@ -99,7 +99,7 @@ class Duty(ABC):
         """Make the row of the duty unless another node has made it."""
         lock, partition = self.lock, Partition(self._key.key)
         row = new_lease(lock.pipeline, partition, self.world.new_id(), run=lock.run, now=lock.now())
-        add_surely(lock.store, self.world, lambda: [row])
+        ensure_rows(lock.store, self.world, lambda: [row])
 
     def under_lease(self, work: Callable[[Lease], None]) -> bool:
         """Do the work under the duty's lease; returns False if the lease is not due or another node has it.

@@ -1,7 +1,7 @@
 """The keeper renews a node's session while its loop makes progress, and stops renewing when it does not.
 
-The loop declares each step with a limit. Past that limit the keeper withholds the heartbeat on purpose: a loop that
-hangs must lose its leases, or a live-looking node would keep partitions for ever. A running Spark job is not a step.
+The loop declares each step with a limit. Past that limit the keeper withholds the heartbeat: a loop that hangs must
+lose its leases, or its node would seem alive and keep its partitions for ever. A running Spark job is not a step.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from holdfast.leases.session import Session
 from holdfast.leases.world import World
 
 SPREAD = 0.1
-"""Part of a heartbeat that is added at random, so that nodes do not write in step. Never earlier: writes cost."""
+"""Part of a heartbeat that is added at random, so that nodes do not write in step; never subtracted: writes cost."""
 
-NO_ANSWER = "the store did not answer its heartbeat in time"
+NO_RESPONSE = "the store did not respond to its heartbeat in time"
 STOOD_STILL = "no heartbeat was sent in time: the process or its host stood still"
 
 
@@ -30,24 +30,24 @@ class Keeper:
         """Why the session was not renewed in time, if it was not: as far as the keeper can tell."""
 
     def start(self) -> None:
-        """Begin to renew. Call after the session has joined; a shift that still runs from before ends by itself."""
+        """Begin to renew. Call after the session has joined; a thread of an earlier `start` ends by itself."""
         self._shift += 1
         shift, session = self._shift, self._session.id
         self.hindrance = STOOD_STILL
         self._world.spawn(lambda: self._run(shift, session))
 
     def stop(self) -> None:
-        """Renew no more, but for a heartbeat that is on its way. Does not block; may be called again."""
+        """Stop renewing; a heartbeat that is on its way may still land. Does not block; may be repeated."""
         self._shift += 1
 
     def step(self, name: str, limit: float) -> None:
-        """The loop begins this step now and means to be done within `limit` seconds. Does not block."""
+        """The loop begins this step now and expects to end it within `limit` seconds. Does not block."""
         self._step = (name, self._world.clock.monotonic() + limit)
 
     def _run(self, shift: int, session: str) -> None:
         try:
             while self._renews_after_a_while(shift):
-                self.hindrance = NO_ANSWER
+                self.hindrance = NO_RESPONSE
                 self._session.heartbeat()
                 self.hindrance = STOOD_STILL
         except Interrupted:

@@ -54,8 +54,8 @@ class Key(NamedTuple):
 class Partition:
     """A unit of work as a source describes it, before there is a row for it.
 
-    `group` is what seed systems call the entity type; `range_start`, `range_end` and `estimated_count` describe a
-    key range of a table. `spec` is JSON that the source needs to read the partition again.
+    `group` is the topic, bucket or entity type that it belongs to; `range_start`, `range_end` and `estimated_count`
+    describe a key range of a table. `spec` is JSON that the source needs to read the partition.
     """
 
     key: str
@@ -101,7 +101,7 @@ class Counts:
     failed: int = 0
     dead: int = 0
     dropped: int = 0
-    """Good rows that processors left out, of those that were read; in none of the other counts."""
+    """Good rows that were read and that processors left out; the other counts do not include them."""
 
     def __add__(self, other: Counts) -> Counts:
         return Counts(
@@ -129,7 +129,7 @@ class Commit:
     incarnation: str = ""
     commit_id: str = ""
     receipts: Mapping[str, Json] | None = None
-    """What each sink staged for the last commit; None once all of it is published."""
+    """Receipts of the last commit by sink; None once all of it is published."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,9 +145,9 @@ class History:
     updated_at: float | None = None
     completed_at: float | None = None
     lost: Sequence[int] | None = None
-    """Items [from, to) for whose loss it was halted: its source deleted them before they were read."""
+    """Items [from, to) that the source deleted before they were read, if it was halted for that."""
     begun: bool | None = None
-    """Whether the owner has begun a batch; None: not recorded, as long as no owner has died at this position."""
+    """Whether the owner has begun a batch; None if that is not recorded, as no owner has died at this position."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,9 +165,9 @@ class Lease:
     commit: Commit = Commit()
     history: History = History()
     unreadable: str | None = None
-    """The stored body, when it could not be decoded. Such a row is kept as it is and may only be failed."""
+    """The stored body, if it could not be decoded. Such a row is kept as it is and can only be failed."""
     extra: Mapping[str, Json] = field(default_factory=dict)
-    """What a node of a later version wrote into the body; kept, never read."""
+    """Fields of the body that a node of a later version wrote; kept, never read."""
 
     @property
     def id(self) -> Key:
@@ -193,7 +193,7 @@ class Lease:
 def new_lease(
     pipeline: str, partition: Partition, write_id: str, *, run: str = "", now: float, index: int = 0, floor: int = 0
 ) -> Lease:
-    """A row for a partition that nobody has worked on. `now` is the store's, `index` the supplier's order.
+    """A row for a new partition. `now` is the store's time, `index` the supplier's order.
 
     Token and version start at the floor, see `holdfast.leases.token_floor`.
     """
@@ -220,7 +220,7 @@ def new_lease(
 
 
 def facts(lease: Lease) -> dict[str, Json]:
-    """What an event tells of a row: enough to draw who owned what, when, and how far it got."""
+    """The part of a row that events carry: enough to show who owned what, when, and how far it got."""
     return {
         "key": lease.key,
         "status": lease.status.value,

@@ -1,7 +1,7 @@
 """What a person may do to partitions: reopen, release, fail, purge, forget.
 
-No lease is needed; the row's version decides. The owner of a partition, if there is one, learns of it
-at its next write, which finds another version and lets go.
+No lease is needed; the row's version decides. If the partition has an owner, its next write finds another version and
+the owner lets go.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ TRIES = 20
 
 @dataclass(frozen=True, slots=True)
 class Operator:
-    """Acts on one pipeline (and run). Raises `StoreUnavailable` at once; a person can try again."""
+    """Acts on one pipeline (and run). Raises `StoreUnavailable` at once; a person can repeat the call."""
 
     store: Store
     new_id: Callable[[], str]
     pipeline: str
     run: str = ""
     rest: float = REST
-    """Seconds from purging a row until it may be forgotten; what depends on it: `holdfast.leases.token_floor`."""
+    """Seconds from purging a row until it may be forgotten; `holdfast.leases.token_floor` depends on it."""
 
     def rows(self, statuses: tuple[Status, ...] = ()) -> Iterator[Lease]:
         """All rows in order of key, page by page."""
@@ -50,28 +50,28 @@ class Operator:
         return row
 
     def reopen(self, key: str) -> Lease:
-        """Try a FAILED, CLOSED or COMPLETED partition again from where it stands."""
+        """Let a FAILED, CLOSED or COMPLETED partition be tried once more, from its position."""
         return self.change(key, transitions.reopen)
 
     def release(self, key: str) -> Lease:
-        """Take a partition away from its owner; anybody may have it now. Its owner's late writes are refused."""
+        """Take a partition away from its owner, so that any node may claim it. Late writes of its owner are refused."""
         return self.change(key, transitions.release)
 
     def fail(self, key: str, reason: str) -> Lease:
-        """Stop work on a partition until somebody reopens it."""
+        """Stop work on a partition until a person reopens it."""
         return self.change(key, lambda row, now: transitions.halt(_unfinished(row), reason, now))
 
     def purgeable(self, older_than: float) -> Iterator[Lease]:
-        """COMPLETED rows without receipts, completed that long ago, that still carry more than key and token."""
+        """COMPLETED rows without receipts that were completed that long ago and are not purged yet."""
         limit = self.store.now() - older_than
         for row in self.rows((Status.COMPLETED,)):
             if row.commit.receipts is None and row.unreadable is None and _completed_by(row, limit):
                 yield row
 
     def purge(self, rows: list[Lease]) -> int:
-        """Reduce the rows to key and token: space is freed, deduplication and fence stay. Answers how many.
+        """Reduce the rows to key and token: space is freed, deduplication and fence stay. Returns how many.
 
-        The token floor is raised above them first, so that they may be forgotten one day.
+        The token floor is raised above them first, so that they may be forgotten later.
         """
         if not rows:
             return 0
@@ -87,10 +87,10 @@ class Operator:
         return (row for row in self.rows((Status.COMPLETED,)) if _purged_by(row, limit))
 
     def forget(self, rows: list[Lease]) -> int:
-        """Delete rows for good, of which only those that were purged long enough ago. Answers how many.
+        """Delete those of the rows that were purged long enough ago. Returns how many.
 
-        A partition that is found again later is read again: deduplication is then the source's task. Nobody ever works
-        under a token of a deleted row: `holdfast.leases.token_floor`.
+        A partition that discovery finds later is then read a second time: deduplication is the source's task. Nobody
+        ever works under a token of a deleted row, see `holdfast.leases.token_floor`.
         """
         limit = self.store.now() - self.rest
         rested = [row for row in rows if _purged_by(row, limit)]
@@ -102,7 +102,7 @@ class Operator:
         self._swap(key, lambda row, _: _with_token(row, max(row.token, token)))
 
     def change(self, key: str, change: Callable[[Lease, float], Lease]) -> Lease:
-        """Change a row by version, deriving the change anew while others are faster. Raises `PartitionNotFound`."""
+        """Change a row by version; it is derived once more if the row has changed. Raises `PartitionNotFound`."""
         return self._swap(Key(self.pipeline, self.run, key), change)
 
     def _swap(self, key: Key, change: Callable[[Lease, float], Lease]) -> Lease:

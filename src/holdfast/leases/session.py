@@ -22,7 +22,7 @@ from holdfast.leases.session_watch import SessionWatch
 from holdfast.leases.store import Outcome, Store, Swap
 from holdfast.leases.transitions import stamped
 from holdfast.leases.world import World
-from holdfast.leases.writes import FencedWrites, add_surely, until_answered
+from holdfast.leases.writes import FencedWrites, ensure_rows, until_answered
 
 CLOCK_RATE_BOUND = 0.05
 """How much faster than the store's clock a node's clock may run before it relies on its leases for too long."""
@@ -131,7 +131,7 @@ class Session:
         started = self._world.clock.monotonic()
         now = self._store_now()
         self._row = self._first_row(now)
-        add_surely(self._store, self._world, lambda: [self._joined_row])
+        ensure_rows(self._store, self._world, lambda: [self._joined_row])
         self._forget_long_gone(now)
         self._renewed(started)
         self._world.emit(NodeJoined(self._info.name, self.id))

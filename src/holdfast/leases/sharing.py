@@ -18,13 +18,13 @@ from holdfast.leases.transitions import claimable
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What one look at the store gave and asks for."""
+    """The result of a look at the store."""
 
     taken: Sequence[Lease] = ()
     shed_to: Sequence[str] = ()
     """Sessions that should each get one of this node's leases."""
     short: bool = False
-    """Whether the node holds less than its share: others are about to hand it leases, and it should look soon."""
+    """Whether the node holds less than its share: others will hand it leases, and it should look soon."""
 
 
 class Sharing(Protocol):
@@ -33,7 +33,7 @@ class Sharing(Protocol):
     def look(self, held: int, room: int) -> Look:
         """Take what is this node's to take, at most `room` leases beside the `held` ones.
 
-        Answers nothing while the store is away.
+        Takes nothing while the store does not respond.
         """
         ...
 
@@ -52,7 +52,7 @@ class FairShare:
     """Hold an equal part of the leases: right for partitions that live long, such as those of a topic."""
 
     def __init__(self, coordinator: Coordinator, replicas: int = 0) -> None:
-        """`replicas`: hold the share of so many nodes even while fewer are there; 0 for the nodes that are there."""
+        """`replicas`: hold the share of this many nodes even while fewer are there; 0: of the nodes that are there."""
         self._coordinator = coordinator
         self._replicas = replicas
         self._rank = by_claim(claim_statuses(closed_last=coordinator.policy.closed_last))
@@ -70,15 +70,15 @@ class FairShare:
         free = sorted((row for row in seen.leases if claimable(row, now)), key=self._rank)
         owners = [row.owner for row in seen.leases if row.owner and not claimable(row, now)]
         plan = share(coordinator.session.id, members, owners, [row.key for row in free], self._replicas)
-        # What this node holds it knows better than a snapshot does.
+        # The node itself knows better than a snapshot what it holds.
         wanted = set(plan.claims[: max(0, min(room, plan.quota - held))])
         taken = coordinator.claim_rows([row for row in free if row.key in wanted])
         return Look(taken, plan.shed_to[: max(0, held - plan.quota)], held + len(taken) < plan.quota)
 
     def _members(self, sessions: Sequence[Lease]) -> list[str]:
-        """A node counts once it has renewed its session: one that comes and goes moves nothing.
+        """A node counts once it has renewed its session, so that a node that comes and goes moves nothing.
 
-        One that is alone counts at once: there is nobody whom it could disturb.
+        A node that is alone counts at once: it disturbs no other.
         """
         alive = [row for row in sessions if row.status is Status.ASSIGNED and row.unreadable is None]
         nodes = {row.key: node_info(row) for row in alive}
@@ -99,18 +99,22 @@ def sharing_of(coordinator: Coordinator, replicas: int, *, lives_long: bool) -> 
 
 @dataclass(frozen=True, slots=True)
 class SharePlan:
-    """What one node has to do."""
+    """What one node has to do for a fair share."""
 
     quota: int
     """How many leases it should hold."""
     claims: tuple[str, ...] = ()
-    """Keys of free leases that are its to take."""
+    """Keys of the free leases that it takes."""
     shed_to: tuple[str, ...] = ()
     """Sessions that should each get one of its leases; which one is the owner's choice."""
 
 
 def share(me: str, members: Sequence[str], owners: Sequence[str], free: Sequence[str], replicas: int = 0) -> SharePlan:
-    """The part of `me` in the plan.
+    """The part of `me` in the fair share, by Plan-Shed-Claim. Pure: every node computes the same plan from a snapshot.
+
+    A node claims only what the plan gives it and hands off only what it owns, so that moves never compete. Every move
+    goes from a node above its quota to a node below it: there are no cycles, no moves when all is balanced, and no
+    fewer moves are possible for the chosen quotas.
 
     `members` are the sessions that take part, `owners` names the owner of each lease that is held, by a member or not,
     and `free` has the keys of leases that can be taken now, in order of claim. With `replicas`, the share is that of
@@ -118,9 +122,9 @@ def share(me: str, members: Sequence[str], owners: Sequence[str], free: Sequence
     """
     held = Counter(owners)
     base, extra = divmod(len(owners) + len(free), max(len(members), replicas))
-    # Who holds most keeps the odd one, so that it need not move.
+    # The nodes that hold most get the larger quotas, so that less must move.
     by_holding = sorted(members, key=lambda member: (-held[member], _lot(member)))
-    quota = {member: base + (place < extra) for place, member in enumerate(by_holding)}
+    quota = {member: base + (rank < extra) for rank, member in enumerate(by_holding)}
     in_turn = sorted(members, key=_lot)
     wanting = [member for member in in_turn for _ in range(quota[member] - held[member])]
     claims = tuple(key for key, member in zip(free, wanting, strict=False) if member == me)
@@ -130,5 +134,5 @@ def share(me: str, members: Sequence[str], owners: Sequence[str], free: Sequence
 
 
 def _lot(member: str) -> bytes:
-    """The same for every node, and in no order that anybody chose."""
+    """A sort key that is the same on every node, and arbitrary."""
     return hashlib.blake2b(member.encode(), digest_size=8).digest()

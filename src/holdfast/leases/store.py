@@ -1,16 +1,16 @@
-"""The store: a dumb table of leases with few verbs. Policy lives above it, in pure functions.
+"""The store: a table of leases with a small set of verbs. Policy lives above it, in pure functions.
 
 Rules for every implementation, checked by `holdfast.testing.stores`:
 
-- All verbs block until the server has answered. All take batches and answer in the order of their argument.
+- All verbs block until the server has responded. All take batches and return results in the order of their argument.
 - A read that decides something is linearizable: it sees every write that was acknowledged before it began.
-- A write answers per row: OK (applied), CONFLICT (not applied, the row has another version or exists), UNKNOWN (sent,
-  no answer; it may be applied now or later). UNKNOWN is never reported as CONFLICT.
-- `StoreUnavailable` means: for a read nothing is known, for a write nothing was sent. It is never an empty answer.
+- A write returns an outcome per row: OK (applied), CONFLICT (not applied: the row has another version, or exists),
+  UNKNOWN (sent, no response; it may be applied now or later). UNKNOWN is never reported as CONFLICT.
+- `StoreUnavailable` means that a read has no result and that a write was not sent. It is never an empty result.
 - Keys, groups and owners are opaque text: any character but NUL and lone surrogates, compared byte by byte.
-- One row's trouble is its own: a row that cannot be decoded comes back with `unreadable` set, and is written back as it
+- A row that cannot be decoded is returned with `unreadable` set, does not affect other rows, and is written back as it
   was. Bytes that are not UTF-8 are escaped in it (`surrogateescape`), so that none is lost.
-- Times are kept to the microsecond, and `now()` is the server's clock, never that of the process that asks.
+- Times are kept to the microsecond, and `now()` is the server's clock, never that of the calling process.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Outcome(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ClaimRequest:
-    """Take up to `limit` free leases for `owner` in order of claim."""
+    """Take up to `limit` free leases for `owner` in the order of claim."""
 
     pipeline: str
     owner: str
@@ -42,7 +42,7 @@ class ClaimRequest:
     run: str = ""
     closed_last: bool = False
     ownership_timeout: float | None = None
-    """Seconds until the lease's own deadline; None if the owner's session alone keeps it."""
+    """Seconds until the deadline of the lease; None if the owner's session alone keeps it."""
 
     @property
     def order(self) -> tuple[Status, ...]:
@@ -65,7 +65,7 @@ class Swap:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """Sessions and leases of a pipeline. `consistent` tells whether both are of one moment."""
+    """Sessions and leases of a pipeline. `consistent`: whether both were read at one moment."""
 
     sessions: tuple[Lease, ...]
     leases: tuple[Lease, ...]
@@ -80,37 +80,37 @@ class Store(ABC):
     """The table of leases. One instance is used by one process; it must be safe to call from several threads."""
 
     durable: bool = True
-    """False for a store that forgets when its process ends."""
+    """False for a store that loses its rows when its process ends."""
     shared: bool = True
     """False for a store that only one process can see."""
     forgets_after: float | None = None
     """Seconds after which the store deletes rows of completed partitions by itself; None: never."""
     has_clock: bool = True
-    """False if `now()` is good enough for times when rows are due, but not to tell that a session has ended; then nodes
-    watch each other, see `holdfast.leases.session_watch`."""
+    """False if `now()` is exact enough for `due_at`, but not to decide that a session has ended; nodes then watch each
+    other, see `holdfast.leases.session_watch`."""
     max_body_bytes: int = 1 << 20
     """Largest body of a row, at least `SMALLEST_BODY`. A larger one raises `RowTooLarge` before anything is written."""
 
     @property
     def max_receipt_bytes(self) -> int:
-        """What receipts may take with the rest of their row; more than a body where they are kept beside it."""
+        """Bytes that a row with its receipts may take; more than a body where receipts are kept beside it."""
         return self.max_body_bytes
 
-    def recent(self, max_age: float) -> Store:  # noqa: ARG002 - for stores to which a look is dear
-        """This store, whose reads may be answered by a look at the table up to so many seconds ago.
+    def recent(self, max_age: float) -> Store:  # noqa: ARG002 - for stores whose reads are expensive
+        """This store, with reads that may be up to `max_age` seconds old.
 
-        For reads that decide nothing: whoever acts on them swaps by version. What was written through this instance
-        is in the answers. Stores to which a look costs little are always as of now.
+        For reads that decide nothing: whoever acts on them swaps by version. They include what was written through this
+        instance. Stores whose reads are cheap return current rows.
         """
         return self
 
     @abstractmethod
     def open(self) -> None:
-        """Connect, and create or migrate tables unless told not to. May be called again."""
+        """Connect, and create or migrate tables unless the settings forbid it. May be repeated."""
 
     @abstractmethod
     def close(self) -> None:
-        """Give back connections. May be called again; never raises."""
+        """Close connections. May be repeated; never raises."""
 
     @abstractmethod
     def now(self) -> float:
@@ -141,13 +141,13 @@ class Store(ABC):
 
     @abstractmethod
     def swap(self, swaps: Sequence[Swap]) -> list[Outcome]:
-        """Replace each row by version; each row for itself. A missing row is a CONFLICT."""
+        """Replace each row by version, independently of the others. A missing row is a CONFLICT."""
 
     @abstractmethod
     def remove(self, leases: Sequence[Lease]) -> list[Outcome]:
         """Delete each row if it still has that version. A missing row is OK.
 
-        Callers know that the key is never used again, or that the row has rested below the token floor, see
+        Callers ensure that the key is never reused, or that the row has rested below the token floor, see
         `holdfast.leases.token_floor`. The same holds for a store that deletes rows by itself.
         """
 
@@ -157,12 +157,12 @@ class Store(ABC):
 
 
 class ClaimingStore(Store):
-    """A store that can claim in one step, without a find and a swap. The answer means the same."""
+    """A store that can claim in one step, without a find and a swap. The result means the same."""
 
     @abstractmethod
     def claim(self, request: ClaimRequest) -> list[Lease]:
         """The leases taken, each changed by `transitions.take` and stamped with the request's write id.
 
-        A candidate that is unreadable is answered as it is, not taken. Raises `StoreUnavailable` if nothing was
+        A candidate that is unreadable is returned as it is, not taken. Raises `StoreUnavailable` if nothing was
         sent, `AnswerLost` if the claim may have been applied.
         """

@@ -20,7 +20,7 @@ ERROR_ENDS = 2000
 
 @dataclass(frozen=True, slots=True)
 class Advance:
-    """What a commit records: the new position, and receipts by sink (empty for a mere acknowledgement)."""
+    """What a commit records: the new position, and receipts by sink (empty for an acknowledgement without data)."""
 
     commit_id: str
     position: Json
@@ -28,12 +28,12 @@ class Advance:
     counts: Counts = Counts()
     acked: tuple[tuple[int, int], ...] = ()
     state: Json = None
-    """The source's own; None leaves it as it is."""
+    """The state of the source; None leaves it as it is."""
 
 
 @dataclass(frozen=True, slots=True)
 class RetryLimits:
-    """When a partition is tried again, and when no more."""
+    """How often a partition is tried, and how long it waits between two tries."""
 
     max_retries: int = 3
     max_takeovers: int = 10
@@ -41,49 +41,50 @@ class RetryLimits:
     max_backoff: float = 300.0
 
     def delay(self, attempts: int) -> float:
-        """Seconds to wait before the next try after that many failed ones."""
+        """Seconds to wait before the next try, after that many failed tries."""
         return min(self.max_backoff, self.backoff * 2.0 ** min(attempts - 1, MOST_DOUBLINGS))
 
 
 def stamped(old: Lease, new: Lease, write_id: str) -> Lease:
-    """The new row as the successor of the old one, marked with the id of the write that makes it."""
-    own = new.ownership
-    return _with(new, Ownership(own.status, own.owner, own.token, old.version + 1, write_id, own.due_at), new.history)
+    """The new row as the successor of the old one, marked with the id of its write."""
+    made = new.ownership
+    ownership = Ownership(made.status, made.owner, made.token, old.version + 1, write_id, made.due_at)
+    return _with(new, ownership, new.history)
 
 
 def claimable(lease: Lease, now: float) -> bool:
-    """Free now, or held past its deadline."""
+    """Whether the lease is free now, or past its deadline."""
     due_at = lease.ownership.due_at
     return lease.status not in FINISHED and due_at is not None and due_at <= now
 
 
 def take(lease: Lease, owner: str, now: float, due_at: float | None = None) -> Lease:
-    """The lease in the hands of `owner` under the next token. Counts a take-over from a lapsed owner, see `blamed`."""
-    own = lease.ownership
-    ownership = Ownership(Status.ASSIGNED, owner, own.token + 1, own.version, own.write_id, due_at)
+    """The lease, owned by `owner` under the next token. Counts a take-over from a lapsed owner, see `blamed`."""
+    was = lease.ownership
+    ownership = Ownership(Status.ASSIGNED, owner, was.token + 1, was.version, was.write_id, due_at)
     return _with(lease, ownership, _taken(lease, ownership, now))
 
 
 def take_stamped(lease: Lease, owner: str, now: float, due_at: float | None, write_id: str) -> Lease:
     """`take` and `stamped` in one step, for claims of hundreds of leases."""
-    own = lease.ownership
-    ownership = Ownership(Status.ASSIGNED, owner, own.token + 1, own.version + 1, write_id, due_at)
+    was = lease.ownership
+    ownership = Ownership(Status.ASSIGNED, owner, was.token + 1, was.version + 1, write_id, due_at)
     return _with(lease, ownership, _taken(lease, ownership, now))
 
 
 def blamed(takeovers: int, begun: bool | None, *, deadline: bool) -> int:
-    """The count of take-overs after one more owner was lost: only a death that a batch may have caused counts.
+    """The count of take-overs after another owner has died: only a death that a batch may have caused counts.
 
-    `deadline`: the lease has one of its own, so its owner works on it from the moment it was taken. Else the owner has
-    said with `begin` whether a batch was out, unless it is the first that died here: then `begin` counts that death,
-    since a partition with nothing to begin has killed nobody.
+    With a `deadline` the owner works on the lease from the moment it took it, so that the death counts. Otherwise it
+    counts if the owner had recorded with `begin` that a batch was out. The first death at a position is counted later,
+    by `begin`: a partition of which no batch is begun has killed nobody.
     """
     innocent = not deadline and (begun is False or (begun is None and takeovers == 0))
     return takeovers if innocent else takeovers + 1
 
 
 def begin(lease: Lease) -> Lease:
-    """A batch is about to be out. Changes, and so writes, nothing unless an owner has died at this position."""
+    """A batch is about to be sent. Changes, and so writes, nothing unless an owner has died at this position."""
     _require_owned(lease)
     past = lease.history
     if past.begun is not False:
@@ -127,7 +128,7 @@ def commit(lease: Lease, advance: Advance, expected: Lease, now: float) -> Lease
 
 
 def restage(lease: Lease, commit_id: str, receipts: Mapping[str, Json], now: float) -> Lease:
-    """Receipts of a pending commit replaced by ones that were staged anew for the same range."""
+    """Replace the receipts of a pending commit with those of the same range, staged a second time."""
     _require_owned(lease)
     if lease.commit.commit_id != commit_id or lease.commit.receipts is None:
         raise TransitionRefused(f"commit {commit_id} of {lease.key!r} is not pending")
@@ -150,7 +151,7 @@ def published(lease: Lease, commit_id: str, now: float) -> Lease:
 
 
 def save_state(lease: Lease, state: Json, now: float, due_at: float | None = None) -> Lease:
-    """The source's own state; renews the lease's deadline if it has one."""
+    """Save the state of the source, and renew the lease's deadline if it has one."""
     _require_owned(lease)
     return replace(
         lease,
@@ -161,9 +162,9 @@ def save_state(lease: Lease, state: Json, now: float, due_at: float | None = Non
 
 
 def release(lease: Lease, now: float, not_before: float = 0.0, priority: int | None = None) -> Lease:
-    """Handed back; the next owner goes on at the committed position. Counts as no attempt.
+    """Hand it back; the next owner goes on at the committed position. Does not count an attempt.
 
-    A priority, if given, decides from now on when it is taken among the unassigned ones.
+    `priority`, if given, replaces the priority of the lease.
     """
     _require_owned(lease)
     if priority is not None:
@@ -172,7 +173,7 @@ def release(lease: Lease, now: float, not_before: float = 0.0, priority: int | N
 
 
 def fail_attempt(lease: Lease, error: str, limits: RetryLimits, now: float) -> Lease:
-    """One error more. Handed back with a backoff, or FAILED when the retries are used up."""
+    """Count an error: the lease is handed back with a backoff, or FAILED when the retries are used up."""
     _require_owned(lease)
     attempts = lease.history.attempts + 1
     noted = replace(lease, history=replace(lease.history, attempts=attempts, last_error=_cut(error)))
@@ -182,18 +183,18 @@ def fail_attempt(lease: Lease, error: str, limits: RetryLimits, now: float) -> L
 
 
 def halt(lease: Lease, reason: str, now: float, lost: tuple[int, int] | None = None) -> Lease:
-    """FAILED with an alarm: evidence disagrees, or the partition kills its owners. Pending receipts stay.
+    """Set it FAILED with an alarm: evidence disagrees, or the partition kills its owners. Pending receipts stay.
 
     `lost`: items [from, to) that its source deleted before they were read, if that is why.
     """
     if lease.unreadable is None:
-        told = _cut(reason)
-        lease = replace(lease, history=replace(lease.history, halt_reason=told, last_error=told, lost=lost))
+        short = _cut(reason)
+        lease = replace(lease, history=replace(lease.history, halt_reason=short, last_error=short, lost=lost))
     return _free(lease, Status.FAILED, None, now)
 
 
 def close(lease: Lease, now: float, reopen_at: float, max_closed: int | None = None) -> Lease:
-    """Asleep until `reopen_at`; COMPLETED when it has been closed `max_closed` times."""
+    """Let it sleep until `reopen_at`; COMPLETED when it has been closed `max_closed` times."""
     _require_owned(lease)
     count = lease.history.closed_count + 1
     closed = replace(lease, history=replace(_moved(lease.history, now), closed_count=count))
@@ -212,7 +213,7 @@ def complete(lease: Lease, now: float) -> Lease:
 
 
 def switch_generation(lease: Lease, generation: int, now: float) -> Lease:
-    """From the committed position on, everything belongs to that generation; older nodes can commit no more."""
+    """From the committed position on, everything belongs to that generation; nodes of older ones cannot commit."""
     _require_owned(lease)
     if lease.commit.receipts is not None or generation < lease.commit.generation:
         raise TransitionRefused(f"{lease.key!r} is at generation {lease.commit.generation}")
@@ -221,7 +222,7 @@ def switch_generation(lease: Lease, generation: int, now: float) -> Lease:
 
 
 def hand_off(lease: Lease, target: str, now: float) -> Lease:
-    """Given to another session under the next token, in one write."""
+    """Give it to another session under the next token, in one write."""
     _require_owned(lease)
     # The giver may have been ended meanwhile and its leases set free; from now on the target's session keeps it.
     ownership = replace(lease.ownership, owner=target, token=lease.token + 1, due_at=None)
@@ -229,27 +230,27 @@ def hand_off(lease: Lease, target: str, now: float) -> Lease:
 
 
 def orphan(lease: Lease, now: float) -> Lease:
-    """Made claimable because its owner's session has ended. The owner stays named until somebody takes it."""
+    """Make it claimable because its owner's session has ended. The row keeps the owner until another takes it."""
     _require_owned(lease)
     return replace(lease, ownership=replace(lease.ownership, due_at=now))
 
 
 def reopen(lease: Lease, now: float) -> Lease:
-    """A person's word: try a FAILED, CLOSED or COMPLETED partition again, from where it stands."""
+    """A person lets a FAILED, CLOSED or COMPLETED partition be tried once more, from its position."""
     if lease.status is Status.ASSIGNED:
         raise TransitionRefused(f"{lease.key!r} is being worked on by {lease.owner}; release it first")
     if set_aside_for(lease) is not None:
         raise TransitionRefused(f"{lease.key!r} is being replaced; `holdfast rewind --replace` goes on with it")
     if is_stripped(lease):
-        raise TransitionRefused(f"{lease.key!r} was purged: its row does not say any more how to read it")
+        raise TransitionRefused(f"{lease.key!r} was purged: its row no longer says how to read it")
     fresh = replace(lease.history, attempts=0, takeovers=0, begun=None, halt_reason=None, completed_at=None, lost=None)
     return _free(replace(lease, history=fresh), Status.UNASSIGNED, 0.0, now)
 
 
 def set_aside(lease: Lease, why: Json, reason: str, now: float) -> Lease:
-    """Taken from everybody under the next token, until `begin_again`: what it has committed is about to be replaced.
+    """Take it from its owner under the next token, until `restart`: what it has committed is about to be replaced.
 
-    `why` is kept in the row. May be repeated with the same.
+    `why` is kept in the row. May be repeated with the same `why`.
     """
     if set_aside_for(lease) == why:
         return lease
@@ -272,8 +273,8 @@ def set_aside_for(lease: Lease) -> Json:
     return state.get(SET_ASIDE) if isinstance(state, dict) and lease.status is Status.FAILED else None
 
 
-def begin_again(lease: Lease, position: Json, generation: int, now: float) -> Lease:
-    """One that was set aside is free for anybody, at an earlier position and under a later generation.
+def restart(lease: Lease, position: Json, generation: int, now: float) -> Lease:
+    """Free a lease that was set aside, at an earlier position and under a later generation.
 
     Token, version and sequence go on, so that nothing that was begun before can be committed.
     """
@@ -281,13 +282,13 @@ def begin_again(lease: Lease, position: Json, generation: int, now: float) -> Le
         raise TransitionRefused(f"{lease.key!r} was not set aside")
     if generation <= lease.commit.generation:
         raise TransitionRefused(f"{lease.key!r} is at generation {lease.commit.generation} already")
-    anew = replace(
+    restarted = replace(
         lease,
         progress=Progress(position=position, counts=lease.progress.counts),
         commit=replace(lease.commit, generation=generation),
         history=replace(_moved(lease.history, now), halt_reason=None, lost=None),
     )
-    return _free(anew, Status.UNASSIGNED, 0.0, now)
+    return _free(restarted, Status.UNASSIGNED, 0.0, now)
 
 
 def is_stripped(lease: Lease) -> bool:
@@ -296,7 +297,7 @@ def is_stripped(lease: Lease) -> bool:
 
 
 def strip(lease: Lease, now: float) -> Lease:
-    """A COMPLETED row reduced to what dedupes and fences: key and token. Frees the space of the rest."""
+    """Reduce a COMPLETED row to its key and token, which are enough to deduplicate and to fence."""
     if lease.status is not Status.COMPLETED or lease.commit.receipts is not None:
         raise TransitionRefused(f"{lease.key!r} is {lease.status}; only COMPLETED rows without receipts are purged")
     history = History(completed_at=lease.history.completed_at, updated_at=now)
@@ -311,7 +312,7 @@ def _taken(lease: Lease, ownership: Ownership, now: float) -> History:
     if not claimable(lease, now):
         raise TransitionRefused(f"{lease.key!r} is {lease.status} and not due")
     past = lease.history
-    # A session that takes its own lease again is alive.
+    # A session that takes a lease which it owned itself is alive.
     died = lease.status is Status.ASSIGNED and lease.owner != ownership.owner
     deadline = ownership.due_at is not None
     return History(

@@ -1,8 +1,8 @@
-"""What the core may not do by itself: tell time, wait, draw lots, make ids, start threads, lock, report.
+"""The world: clock, waiting, random numbers, ids, threads, locks and events, all injected.
 
-The coordinator and the node get a `World` and touch nothing else outside their arguments, so the same code
-runs on threads in production and on greenlets in the simulator. The adapters for the real world live here
-too; no other module of `leases` or `flow` may import `time`, `random`, `uuid` or `threading`.
+The coordinator and the node get a `World` and use nothing else outside their arguments, so that the same code runs on
+threads in production and on greenlets in the simulator. The adapters for the real world are here too; no other module
+of `leases` or `flow` may import `time`, `random`, `uuid` or `threading`.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class World:
     store."""
 
     def jittered(self, seconds: float) -> float:
-        """The duration give or take a fifth, so that nodes do not act in step."""
+        """The duration, changed at random by up to a fifth, so that nodes do not act in step."""
         return seconds * (0.8 + 0.4 * self.dice.random())
 
 
@@ -71,20 +71,20 @@ class HostClock:
     """The host's boot-time clock; `ask_to_stop` ends waits early."""
 
     def __init__(self) -> None:
-        self._stop_asked = threading.Event()
+        self._stopping = threading.Event()
         self._give_up_at: float | None = None
 
     def monotonic(self) -> float:
         return time.clock_gettime(time.CLOCK_BOOTTIME)
 
     def ask_to_stop(self, within: float) -> None:
-        """End the current wait now; waits that begin later raise once `within` seconds are over."""
+        """End the current wait now; waits that begin later raise `Interrupted` once `within` seconds are over."""
         self._give_up_at = self.monotonic() + within
-        self._stop_asked.set()
+        self._stopping.set()
 
     def wait(self, seconds: float) -> None:
         if self._give_up_at is None:
-            self._stop_asked.wait(seconds)
+            self._stopping.wait(seconds)
             return
         left = self._give_up_at - self.monotonic()
         if left <= 0:

@@ -1,7 +1,8 @@
-"""Fenced writes: derive the change, swap it by version, and when the answer is not OK, read the row back.
+"""Fenced writes: derive the change, swap it by version, and if the outcome is not OK, read the row back.
 
-The row tells what happened. My own write id: it was applied. The same token and owner: somebody else touched the
-row (a person, a sweep), so derive the change again. Another token or owner: `LeaseLost`. Never guess.
+The row shows what happened. With the write's id, it was applied. With the same token and owner, somebody else has
+changed the row (a person, a sweep), and the change is derived from the new row. With another token or owner, the lease
+is lost. Nothing is ever guessed.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ LONGEST_WAIT = 10.0
 
 @dataclass(slots=True)
 class _Pending:
-    """One change on its way: the row it is derived from, and the row it makes."""
+    """A change on its way: the row that it is derived from, and the row that it makes."""
 
     lease: Lease
     change: Change
@@ -42,7 +43,7 @@ class _Pending:
 
 
 class FencedWrites:
-    """Applies changes to leases of one owner. Blocks, with backoff, while the store does not answer."""
+    """Applies changes to leases of one owner. Blocks, with backoff, while the store does not respond."""
 
     def __init__(self, store: Store, world: World, patience: float | None = None) -> None:
         self._store = store
@@ -50,35 +51,35 @@ class FencedWrites:
         self._patience = patience
 
     def apply(self, changes: Sequence[tuple[Lease, Change]]) -> list[Lease | LeaseLost]:
-        """Write each change under the token and owner of its lease; each for itself.
+        """Write each change under the token and owner of its lease, independently of the others.
 
-        Answers per change the row as written, or a `LeaseLost` (not raised). A change that does not alter the row
-        writes nothing. May be called again with the same lease after any answer. Raises `Interrupted` when the
-        process must stop while the store is away, and `StoreUnavailable` when `patience` is over; what was sent
-        may then be applied or not.
+        Returns for each change the row as written, or a `LeaseLost` (not raised). A change that does not alter the row
+        writes nothing. May be called repeatedly with the same lease. Raises `Interrupted` when the process must stop
+        while the store does not respond, and `StoreUnavailable` when `patience` is over; what was sent may then be
+        applied or not.
         """
         pending = [_Pending(lease, change, self._world.new_id()) for lease, change in changes]
-        for one in pending:
-            self._derive(one)
-        while open_ones := [one for one in pending if one.result is None]:
-            self._send(open_ones)
-        return [one.result for one in pending if one.result is not None]
+        for write in pending:
+            self._derive(write)
+        while unanswered := [write for write in pending if write.result is None]:
+            self._send(unanswered)
+        return [write.result for write in pending if write.result is not None]
 
-    def _derive(self, one: _Pending) -> None:
+    def _derive(self, write: _Pending) -> None:
         try:
-            one.derive()
+            write.derive()
         except TransitionRefused as refused:
-            one.result = LeaseLost(str(refused))
+            write.result = LeaseLost(str(refused))
 
     def _send(self, pending: list[_Pending]) -> None:
-        swaps = [Swap(one.lease.version, one.wanted) for one in pending if one.wanted is not None]
+        swaps = [Swap(write.lease.version, write.wanted) for write in pending if write.wanted is not None]
         outcomes = self._until_answered(lambda: self._store.swap(swaps))
         doubtful = []
-        for one, outcome in zip(pending, outcomes, strict=True):
+        for write, outcome in zip(pending, outcomes, strict=True):
             if outcome is Outcome.OK:
-                one.result = one.wanted
+                write.result = write.wanted
             else:
-                doubtful.append(one)
+                doubtful.append(write)
         if doubtful:
             self._read_back(doubtful)
 
@@ -86,27 +87,27 @@ class FencedWrites:
         return until_answered(self._world, "store", call, self._patience)
 
     def _read_back(self, doubtful: list[_Pending]) -> None:
-        keys = [one.lease.id for one in doubtful]
+        keys = [write.lease.id for write in doubtful]
         rows = self._until_answered(lambda: self._store.get(keys))
-        for one, row in zip(doubtful, rows, strict=True):
+        for write, row in zip(doubtful, rows, strict=True):
             if row is None:
-                one.result = LeaseMissing(f"the row of {one.lease.key!r} is gone")
-            elif row.ownership.write_id == one.write_id:
-                one.result = row
+                write.result = LeaseMissing(f"the row of {write.lease.key!r} is gone")
+            elif row.ownership.write_id == write.write_id:
+                write.result = row
             elif row.unreadable is not None:
-                one.result = LeaseLost(f"the row of {row.key!r} cannot be read any more")
-            elif still_held(row, one.lease):
-                one.lease = row
-                self._derive(one)
+                write.result = LeaseLost(f"the row of {row.key!r} cannot be read any more")
+            elif still_held(row, write.lease):
+                write.lease = row
+                self._derive(write)
             else:
-                one.result = LeaseLost(f"{row.key!r} is {row.status} of {row.owner} under token {row.token}")
+                write.result = LeaseLost(f"{row.key!r} is {row.status} of {row.owner} under token {row.token}")
 
 
-def add_surely(store: Store, world: World, make: Callable[[], Sequence[Lease]]) -> int:
-    """Add the rows that are not there yet; answers how many are this call's own. Blocks until every row is there.
+def ensure_rows(store: Store, world: World, make: Callable[[], Sequence[Lease]]) -> int:
+    """Add the rows that are not there yet; returns how many this call has added. Blocks until every row is there.
 
     `make` is called before every try and may raise `StoreUnavailable`. Its rows have the same keys each time, and one
-    write id, new for this call: it tells an own earlier try from somebody else's row.
+    write id, new for this call, which distinguishes an earlier try of this call from another node's row.
     """
     tries = 0
     rows: Sequence[Lease] = ()
@@ -128,16 +129,16 @@ def add_surely(store: Store, world: World, make: Callable[[], Sequence[Lease]]) 
 
 
 def still_held(row: Lease, held: Lease) -> bool:
-    """Whether the stored row is under the same token and owner as the lease in hand, and knows all that it knows.
+    """Whether the stored row has the token and owner of the held lease, and is not behind it.
 
-    A row that is behind the lease has lost writes that were acknowledged: nothing may be derived from it in passing.
+    A row that is behind the lease has lost writes that were acknowledged: no change may be derived from it.
     """
     behind = row.version < held.version or row.commit.sequence < held.commit.sequence
     return row.token == held.token and row.owner == held.owner and not behind
 
 
 def until_answered(world: World, what: str, call: Callable[[], T], patience: float | None = None) -> T:
-    """The call's answer; while it raises `Unavailable`, wait and call again. The call must be repeatable.
+    """What the call returns; while it raises `Unavailable`, wait and repeat it. The call must be repeatable.
 
     With `patience`, the error is raised to the caller once that many seconds are over.
     """

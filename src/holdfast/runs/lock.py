@@ -12,7 +12,7 @@ from holdfast.flow.run import ENDED, Run, Runs, RunStatus
 from holdfast.leases import transitions
 from holdfast.leases.coordinator import ClaimPolicy, Coordinator
 from holdfast.leases.lease import Key, Lease, Partition, new_lease
-from holdfast.leases.writes import add_surely
+from holdfast.leases.writes import ensure_rows
 
 LOCK_TIMEOUT = 300.0
 REFRESH_EVERY = 60.0
@@ -35,7 +35,7 @@ class RunLock:
         """
         lock = self._lock
         row = new_lease(lock.pipeline, Partition("$run"), lock.world.new_id(), now=lock.now())
-        add_surely(lock.store, lock.world, lambda: [row])
+        ensure_rows(lock.store, lock.world, lambda: [row])
         lock.sweep()
         for lease in lock.claim(1):
             self._lease = lease

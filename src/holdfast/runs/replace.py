@@ -261,7 +261,7 @@ class Replacement:
     def _begin_again(self, why: Json, position: dict[str, int], generation: int) -> None:
         try:
             self._operator.change(
-                self._request.key, lambda row, now: transitions.begin_again(row, position, generation, now)
+                self._request.key, lambda row, now: transitions.restart(row, position, generation, now)
             )
         except TransitionRefused:
             # The response was lost, or another call was faster: the partition has begun again.

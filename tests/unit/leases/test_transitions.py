@@ -378,15 +378,15 @@ def test_nothing_is_set_aside_before_its_commit_is_published_nor_while_it_is_hal
 def test_work_begins_again_at_an_earlier_position_under_a_later_generation() -> None:
     row = held(committed=True)
     aside = transitions.set_aside(row, PLAN, "being replaced", NOW)
-    anew = transitions.begin_again(aside, {"offset": 2}, 5, NOW)
+    anew = transitions.restart(aside, {"offset": 2}, 5, NOW)
     assert (anew.status, anew.progress.position, anew.commit.generation) == (Status.UNASSIGNED, {"offset": 2}, 5)
     assert (anew.token, anew.commit.sequence) == (aside.token, row.commit.sequence)
     assert (anew.history.halt_reason, transitions.set_aside_for(anew), anew.progress.state) == (None, None, None)
     assert transitions.claimable(anew, NOW)
     with pytest.raises(TransitionRefused, match="not set aside"):
-        transitions.begin_again(anew, {"offset": 2}, 6, NOW)
+        transitions.restart(anew, {"offset": 2}, 6, NOW)
     with pytest.raises(TransitionRefused, match="generation 1 already"):
-        transitions.begin_again(aside, {"offset": 2}, 1, NOW)
+        transitions.restart(aside, {"offset": 2}, 1, NOW)
 
 
 def held(*, committed: bool = False) -> Lease:

@@ -10,7 +10,7 @@ from holdfast.leases import transitions
 from holdfast.leases.lease import Lease
 from holdfast.leases.store import Swap
 from holdfast.leases.transitions import Advance
-from holdfast.leases.writes import Change, FencedWrites, add_surely
+from holdfast.leases.writes import Change, FencedWrites, ensure_rows
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing.faults import Fault, LossyStore
 from holdfast.testing.rows import assigned_row, make_row, touched
@@ -164,7 +164,7 @@ def test_rows_are_added_surely_and_counted_once(fault: Fault | None) -> None:
     desk = Desk(make_row("there", write_id="of another"))
     desk.store.order("add", fault)
     rows = [make_row(key, write_id="mine") for key in ("a", "there", "b")]
-    assert add_surely(desk.store, desk.world, lambda: rows) == 2
+    assert ensure_rows(desk.store, desk.world, lambda: rows) == 2
     desk.store.deliver()
     assert {desk.row(key).ownership.write_id for key in "ab"} == {"mine"}
     assert desk.row("there").ownership.write_id == "of another"
