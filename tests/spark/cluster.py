@@ -89,12 +89,12 @@ class Worker(_Daemon):
         """Process ids of the executors that it runs now."""
         assert self._process is not None
         threads = Path(f"/proc/{self._process.pid}/task")
-        children = [pid for thread in threads.iterdir() for pid in _told(thread / "children").decode().split()]
+        children = [pid for thread in threads.iterdir() for pid in _contents(thread / "children").decode().split()]
         # The script that started the worker leaves a dead child behind.
-        return [int(pid) for pid in children if b"ExecutorBackend" in _told(Path(f"/proc/{pid}/cmdline"))]
+        return [int(pid) for pid in children if b"ExecutorBackend" in _contents(Path(f"/proc/{pid}/cmdline"))]
 
 
-def _told(file: Path) -> bytes:
+def _contents(file: Path) -> bytes:
     """What the system tells of a thread or process; nothing if that has just ended."""
     try:
         return file.read_bytes()

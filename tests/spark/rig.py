@@ -57,7 +57,8 @@ class Site:
     ) -> None:
         """How the pipeline reads, what it does to rows, which formats it writes, and which rows go where."""
         processors = [
-            one if isinstance(one, Processor) else PythonFunction(f"tests:{one.__name__}", one) for one in functions
+            function if isinstance(function, Processor) else PythonFunction(f"tests:{function.__name__}", function)
+            for function in functions
         ]
         self.source = OBJECTS.build(OBJECTS.config(folder=self.root / "in", **settings))
         self.sinks = {
@@ -107,8 +108,8 @@ class Site:
         bucket = LocalBucket(self.root / sink)
         listed = reports.values() if isinstance(reports, Mapping) else reports
         files = [file for report in listed if isinstance(report, Staged) for file in report.receipts[sink]["files"]]
-        told = bucket.publish([StagedFile(file["staged"], file["key"], file["sha256"]) for file in files])
-        assert told == [Published.DONE] * len(files)
+        results = bucket.publish([StagedFile(file["staged"], file["key"], file["sha256"]) for file in files])
+        assert results == [Published.DONE] * len(files)
         return files
 
     def rows(self, sink: str = "out") -> list[dict[str, Any]]:

@@ -76,8 +76,8 @@ def test_keys_and_values_of_bytes_are_both_written_to_json_lines(site: Site, spa
         site.put(f"{name}.seq", path.read_bytes())
     site.reading(codec="sequencefile", sinks={"out": "jsonl"})
     site.publish(site.run())
-    told = [{"key": "aw=="}, {"key": "MQ==", "value": "w6k="}, {"key": "Mg==", "value": ""}]
-    assert sorted(site.rows(), key=str) == sorted(told, key=str)
+    headers = [{"key": "aw=="}, {"key": "MQ==", "value": "w6k="}, {"key": "Mg==", "value": ""}]
+    assert sorted(site.rows(), key=str) == sorted(headers, key=str)
 
 
 def test_lines_that_are_not_json_are_letters_of_json_lines(site: Site) -> None:
@@ -148,10 +148,10 @@ def test_a_lost_commit_of_a_damaged_object_is_made_again_the_same(site: Site) ->
     site.reading(schema=SCHEMA, on_corrupt="keep")
     (batch,) = tried_before(site.batches())
     first = staged(site.run([batch])["a.jsonl.gz"])
-    # Whoever makes it again knows the range of the receipt and nothing of attempts.
+    # Whoever makes it restaged knows the range of the receipt and nothing of attempts.
     lease = replace(batch.lease, history=History())
-    again = replace(batch, id="again", lease=lease, cut=replace(batch.cut, end=first.end, last=False), restages="c")
-    second = staged(site.run([again])["a.jsonl.gz"])
+    restaged = replace(batch, id="again", lease=lease, cut=replace(batch.cut, end=first.end, last=False), restages="c")
+    second = staged(site.run([restaged])["a.jsonl.gz"])
     assert second.end == first.end
     assert [file["sha256"] for file in second.receipts["out"]["files"]] == [
         file["sha256"] for file in first.receipts["out"]["files"]

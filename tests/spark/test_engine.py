@@ -50,7 +50,7 @@ def test_a_batch_that_kills_its_worker_is_found_and_the_others_are_staged(site: 
     assert not report.unavailable
     assert len(reports) == 4
     site.publish(reports)
-    expected = [{"id": 10 * number + one, "note": f"n{one}"} for number in (0, 1, 2, 4) for one in (0, 1)]
+    expected = [{"id": 10 * number + line, "note": f"n{line}"} for number in (0, 1, 2, 4) for line in (0, 1)]
     assert sorted(site.rows(), key=lambda row: int(row["id"])) == expected
 
 
@@ -187,13 +187,13 @@ def test_the_others_of_a_round_go_on_when_one_batch_is_cancelled(site: Site) -> 
 
 def test_rounds_run_beside_each_other(site: Site) -> None:
     site.put("slow", lines(1))
-    site.put("quick", lines(1, first=10))
+    site.put("fast", lines(1, first=10))
     site.reading(stopping_at(0, lambda: time.sleep(4)), schema=SCHEMA)
-    quick, slow = site.batches()
+    fast, slow = site.batches()
     site.engine.submit(PIPELINE, [slow])
-    site.engine.submit(PIPELINE, [quick])
+    site.engine.submit(PIPELINE, [fast])
     assert site.engine.room() == 0
-    assert [report.batch_id for report in site.reports()] == [quick.id, slow.id]
+    assert [report.batch_id for report in site.reports()] == [fast.id, slow.id]
 
 
 def test_closing_cancels_what_runs_and_returns_soon(site: Site) -> None:

@@ -106,8 +106,8 @@ def _ddl(schema: pa.Schema) -> str:
 
 
 def _as_arrow(row: Any, schema: pa.Schema) -> dict[str, Any]:
-    told = row.asDict(recursive=True)
-    return {field.name: _plain_value(comparable(told[field.name]), field.type) for field in schema}
+    values = row.asDict(recursive=True)
+    return {field.name: _plain_value(comparable(values[field.name]), field.type) for field in schema}
 
 
 def _plain_value(value: Any, kind: Any) -> Any:
@@ -206,10 +206,10 @@ def _fields(spark: SparkSession, ddl: str) -> Any:
 
 
 def _plain(row: Any) -> dict[str, Any]:
-    told = row.asDict(recursive=True)
-    headers = told["headers"]
+    values = row.asDict(recursive=True)
+    headers = values["headers"]
     plain = None if headers is None else [{**header, "value": _bytes(header["value"])} for header in headers]
-    return {**told, "key": _bytes(told["key"]), "value": _bytes(told["value"]), "headers": plain}
+    return {**values, "key": _bytes(values["key"]), "value": _bytes(values["value"]), "headers": plain}
 
 
 def _bytes(value: Any) -> bytes | None:

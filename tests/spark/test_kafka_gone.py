@@ -40,7 +40,8 @@ def source(kafka_server: KafkaServer) -> Iterator[KafkaSource]:
 
 def batches_of(source: KafkaSource, **ends: int) -> list[Batch]:
     """One of each topic, from its first record up to the offset."""
-    leases = {one.spec["topic"]: new_lease("archive", one, "w", now=0.0) for one in source.discover({})}
+    found = source.discover({})
+    leases = {partition.spec["topic"]: new_lease("archive", partition, "w", now=0.0) for partition in found}
     held = {name: replace(lease, ownership=Ownership(Status.ASSIGNED, "me", 1, 1)) for name, lease in leases.items()}
     return [_batch(held[f"gone-{name}"], name, end) for name, end in ends.items()]
 

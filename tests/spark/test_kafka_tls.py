@@ -82,8 +82,8 @@ def tls_kafka() -> Iterator[TlsKafka]:
 
 
 def by_certificate(kafka: TlsKafka) -> KafkaConfig:
-    own, key = kafka.pem("client"), kafka.pem("client-key")
-    security = Security(protocol="SSL", ca_file=kafka.pem("ca"), certificate_file=own, key_file=key)
+    certificate, key = kafka.pem("client"), kafka.pem("client-key")
+    security = Security(protocol="SSL", ca_file=kafka.pem("ca"), certificate_file=certificate, key_file=key)
     return KafkaConfig(bootstrap_servers=f"127.0.0.1:{kafka.certificate_port}", topics=(TOPIC,), security=security)
 
 

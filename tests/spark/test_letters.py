@@ -30,12 +30,12 @@ def rebuilder(folder: Path, **settings: Any) -> RecordRebuilder:
     return made
 
 
-def letter(raw: str, **told: Any) -> Letter:
-    return Letter(LetterId("file", 0), "in|a", 7, "bad", raw, **told)
+def letter(raw: str, **fields: Any) -> Letter:
+    return Letter(LetterId("file", 0), "in|a", 7, "bad", raw, **fields)
 
 
-def rows(records: RecordRebuilder, one: Letter) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = records.row(one).to_pylist()
+def rows(records: RecordRebuilder, kept: Letter) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = records.row(kept).to_pylist()
     return found
 
 
@@ -47,11 +47,11 @@ def test_a_line_is_read_as_the_settings_say_now(folder: Path) -> None:
 
 
 def test_columns_are_read_from_json_whatever_the_codec_is(folder: Path) -> None:
-    told = letter('{"id":5,"at":"2026-01-01T00:00:00.000Z"}', form="columns")
+    of_columns = letter('{"id":5,"at":"2026-01-01T00:00:00.000Z"}', form="columns")
     for codec in ("jsonl", "json", "csv", "parquet", "avro"):
         records = rebuilder(folder, codec=codec, schema=SCHEMA)
-        assert records.refusal(told) is None
-        assert [row["id"] for row in rows(records, told)] == [5]
+        assert records.refusal(of_columns) is None
+        assert [row["id"] for row in rows(records, of_columns)] == [5]
 
 
 @pytest.mark.parametrize("codec", ["csv", "parquet", "avro"])

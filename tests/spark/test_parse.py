@@ -54,8 +54,8 @@ def test_the_frame_and_the_task_give_the_same_rows(spark: SparkSession, more: di
     in_task: list[dict[str, Any]] = []
     for batch, topic in enumerate(("orders", "clicks", "raw")):
         (rows,) = frame.where(sql.col("_batch") == batch).coalesce(1).orderBy("_item").toArrow().to_batches()
-        own = StagedBatch(str(batch), "p", topic, Name(topic, "0"), 1, 1)
-        in_task += processor.in_task().apply(own, rows).to_pylist()
+        staged = StagedBatch(str(batch), "p", topic, Name(topic, "0"), 1, 1)
+        in_task += processor.in_task().apply(staged, rows).to_pylist()
     expected = [row if "_place" in row else row | {"_place": ""} for row in in_task]
     good = [row["_fault"] is None for row in expected]
     assert good.count(True) >= 3

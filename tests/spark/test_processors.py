@@ -44,7 +44,7 @@ class Bench:
 
     def rows(self, *processors: Processor, schema: str = "value STRING", given: list[Any]) -> list[dict[str, Any]]:
         system = [("b", number, None) for number in range(len(given))]
-        cells = [one if isinstance(one, tuple) else (one,) for one in given]
+        cells = [row if isinstance(row, tuple) else (row,) for row in given]
         frame = self._spark.createDataFrame(
             [(*first, *then) for first, then in zip(system, cells, strict=True)], f"{SYSTEM}, {schema}"
         )
@@ -407,8 +407,8 @@ def test_a_fault_of_one_processor_that_another_drops_fails_the_batch_and_names_i
     site.put("b", '{"amount": 5}\n')
     site.reading(processor("parse_json", **PARSED), only_positive, codec="text", sinks={"out": "jsonl"})
     reports = site.run()
-    told = failed(reports["a"]).error
-    assert "1 of 1 rows with a fault are lost in processor 2-python tests:only_positive" in told
+    error = failed(reports["a"]).error
+    assert "1 of 1 rows with a fault are lost in processor 2-python tests:only_positive" in error
     assert staged(reports["b"]).counts == Counts(1, 1)
 
 
@@ -435,7 +435,7 @@ def test_a_fault_of_one_processor_that_another_drops_fails_the_batch_and_names_i
 )
 def test_good_rows_that_a_processor_drops_are_counted(site: Site, chain: Any, dropped: Any) -> None:
     site.put("a", AMOUNTS)
-    processors = [one if callable(one) else processor(one[0], **one[1]) for one in chain]
+    processors = [step if callable(step) else processor(step[0], **step[1]) for step in chain]
     site.reading(processor("parse_json", **PARSED), *processors, codec="text", sinks={"out": "parquet"})
     (report,) = site.run().values()
     assert staged(report).dropped == dropped

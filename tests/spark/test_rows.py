@@ -187,11 +187,11 @@ def test_a_batch_gives_the_same_files_alone_and_in_company_directly_and_through_
         return {file["key"]: file["sha256"] for file in staged(reports["b"]).receipts["out"]["files"]}
 
     site.reading(schema=SCHEMA, split_bytes=70_000)
-    together = digests(site.batches())
-    assert len(together) > 2
-    assert digests(site.batches()[1:2]) == together
+    at_once = digests(site.batches())
+    assert len(at_once) > 2
+    assert digests(site.batches()[1:2]) == at_once
     site.reading(unchanged, schema=SCHEMA, split_bytes=70_000)
-    assert digests(site.batches()) == together
+    assert digests(site.batches()) == at_once
 
 
 # --- processors and several sinks ----------------------------------------------------------------------------------
@@ -279,6 +279,6 @@ def test_rows_of_one_record_in_two_files_of_one_name_are_refused(site: Site) -> 
     site.spark.conf.set("spark.sql.adaptive.enabled", "false")
     try:
         site.reading(torn, schema=SCHEMA)
-        assert "keep the rows of a record together" in failed(site.run()["a.jsonl"]).error
+        assert "keep the rows of a record at_once" in failed(site.run()["a.jsonl"]).error
     finally:
         site.spark.conf.unset("spark.sql.adaptive.enabled")

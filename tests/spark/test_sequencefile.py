@@ -154,8 +154,8 @@ def _options(spark: SparkSession, side: str, options: list[Any]) -> Any:
     gateway = spark.sparkContext._gateway
     assert gateway is not None
     array = gateway.new_array(kind, len(options))
-    for place, option in enumerate(options):
-        array[place] = option
+    for index, option in enumerate(options):
+        array[index] = option
     return array
 
 

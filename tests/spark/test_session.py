@@ -182,10 +182,10 @@ def test_nothing_is_written_to_stderr(life: Life) -> None:
 def test_a_stopped_session_ends_its_jvm_and_the_next_has_its_own_settings() -> None:
     done = subprocess.run([sys.executable, "-c", TWICE], capture_output=True, text=True, check=False)
     assert done.stderr == ""
-    told = json.loads(done.stdout)
-    assert told["refused"]
-    assert len(set(told["jvms"])) == 2
-    assert not any(_alive(pid) for pid in told["jvms"])
+    settings = json.loads(done.stdout)
+    assert settings["refused"]
+    assert len(set(settings["jvms"])) == 2
+    assert not any(_alive(pid) for pid in settings["jvms"])
 
 
 def test_a_setting_that_spark_refuses_is_told_in_sparks_own_words() -> None:

@@ -248,8 +248,8 @@ class FreshStart(Ranges):
 
 
 def _fresh(lease: Lease) -> Lease:
-    known = lease.progress.position is None or isinstance(lease.progress.position, int)
-    return lease if known else replace(lease, progress=replace(lease.progress, position=None))
+    is_readable = lease.progress.position is None or isinstance(lease.progress.position, int)
+    return lease if is_readable else replace(lease, progress=replace(lease.progress, position=None))
 
 
 class DependsOnTheCall(Ranges):

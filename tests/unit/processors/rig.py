@@ -1,4 +1,4 @@
-"""Messages in, places and faults out, as in a staging task but without Spark."""
+"""Messages in, folders and faults out, as in a staging task but without Spark."""
 
 from __future__ import annotations
 
@@ -57,16 +57,16 @@ def parsed(rows: Any, topic: str = "orders", schema: dict[str, Any] | None = Non
     return result
 
 
-def places(values: Sequence[bytes | None], topic: str = "orders", **settings: Any) -> list[str]:
-    """The place of each message; for one with a fault its reason, in angle brackets."""
-    return told(parsed(message_rows(values), topic, **settings))
+def folders(values: Sequence[bytes | None], topic: str = "orders", **settings: Any) -> list[str]:
+    """The folder of each message; for one with a fault its reason, in angle brackets."""
+    return folders_of(parsed(message_rows(values), topic, **settings))
 
 
-def told(rows: Any) -> list[str]:
+def folders_of(rows: Any) -> list[str]:
     faults = rows.column("_fault").to_pylist()
-    found = rows.column("_place").to_pylist() if "_place" in rows.schema.names else [""] * rows.num_rows
-    return [f"<{json.loads(fault)['reason']}>" if fault else place for fault, place in zip(faults, found, strict=True)]
+    names = rows.column("_place").to_pylist() if "_place" in rows.schema.names else [""] * rows.num_rows
+    return [f"<{json.loads(fault)['reason']}>" if fault else name for fault, name in zip(faults, names, strict=True)]
 
 
 def as_json(*objects: Any) -> list[bytes]:
-    return [json.dumps(one).encode() for one in objects]
+    return [json.dumps(value).encode() for value in objects]

@@ -1,4 +1,4 @@
-"""From grok to a regular expression. Python's own understand all of the library, so that it is tried here."""
+"""From grok to a regular expression. Python's definitions understand all of the library, so that it is tried here."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from holdfast.processors._grok import PATTERNS, GrokError, compiled
 from holdfast.processors.grok import GrokConfig
 
 
-def fields(pattern: str, text: str, **own: str) -> dict[str, str | None] | None:
+def fields(pattern: str, text: str, **definitions: str) -> dict[str, str | None] | None:
     """By field what was found; None if nothing matches."""
-    made = compiled(pattern, own)
+    made = compiled(pattern, definitions)
     match = re.search(made.regex, text)
     if match is None:
         return None
@@ -100,11 +100,11 @@ def test_fields_of_patterns_within_patterns_are_found() -> None:
     ],
 )
 def test_a_pattern_that_is_none_is_told(pattern: str, reason: str) -> None:
-    own = {"A": "%{B}", "B": "x%{A}"}
+    definitions = {"A": "%{B}", "B": "x%{A}"}
     with pytest.raises(GrokError, match=re.escape(reason)):
-        compiled(pattern, own)
+        compiled(pattern, definitions)
     with pytest.raises(ValidationError, match=re.escape(reason)):
-        GrokConfig(match={"value": (pattern,)}, pattern_definitions=own)
+        GrokConfig(match={"value": (pattern,)}, pattern_definitions=definitions)
 
 
 def test_a_field_has_one_type_in_all_patterns() -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from holdfast.errors import Refused
 from holdfast.processors.parse.columns import JsonMessages, TypeCheck
-from tests.unit.processors.rig import as_json, message_rows, parsed, told
+from tests.unit.processors.rig import as_json, folders_of, message_rows, parsed
 
 BY_SCHEMA = {"json": {"schema": "id BIGINT, note STRING"}}
 GOOD = b'{"id": 1, "note": "a", "other": [1]}'
@@ -62,7 +62,7 @@ def test_a_message_that_does_not_fit_is_a_dead_letter_and_its_neighbours_are_not
     messages.insert(3, message)  # type: ignore[arg-type]
     result = parsed(message_rows(messages), columns=BY_SCHEMA)
     assert good_rows(result) == [{"id": 1, "note": "a"}] * 5
-    found = told(result)
+    found = folders_of(result)
     assert found[3].startswith(f"<{reason}")
     letter = json.loads(result.column("_fault").to_pylist()[3])
     assert letter["raw"] == ("" if message is None else letter["raw"])
@@ -121,7 +121,7 @@ def test_types_beyond_text_and_numbers() -> None:
 def test_time_and_columns_can_both_be_bad_and_the_first_reason_is_told() -> None:
     time = {"json": {"field": "t", "unit": "seconds"}}
     messages = as_json({"t": 1767268800, "id": "x"}, {"id": 1}, {"t": 1767268800, "id": 1})
-    found = told(parsed(message_rows(messages), columns=BY_SCHEMA, time=time))
+    found = folders_of(parsed(message_rows(messages), columns=BY_SCHEMA, time=time))
     assert found[0].startswith("<the message does not fit the columns")
     assert found[1:] == ["<the field t is missing>", "dt=2026-01-01"]
 
@@ -133,10 +133,10 @@ values = st.one_of(st.integers(-10, 10), st.text(max_size=3), st.none(), st.floa
 @given(st.lists(st.dictionaries(st.sampled_from(["id", "note", "x"]), values, max_size=3), max_size=8))
 def test_a_message_gives_the_same_row_in_any_company(objects: list[dict[str, Any]]) -> None:
     messages = as_json(*objects)
-    together = parsed(message_rows(messages), columns=BY_SCHEMA)
+    at_once = parsed(message_rows(messages), columns=BY_SCHEMA)
     for row, message in enumerate(messages):
         alone = parsed(message_rows([message]), columns=BY_SCHEMA)
-        assert together.slice(row, 1).select(["id", "note", "_fault"]).to_pylist() == (
+        assert at_once.slice(row, 1).select(["id", "note", "_fault"]).to_pylist() == (
             alone.select(["id", "note", "_fault"]).to_pylist()
         )
 

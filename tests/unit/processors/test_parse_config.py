@@ -81,10 +81,10 @@ def test_an_expression_that_only_python_knows_is_told_at_the_start() -> None:
 def test_a_rule_takes_over_what_it_does_not_say() -> None:
     above = {"time": JSON_TIME, "template": "%Y", "zone": "Asia/Tokyo", "columns": {"json": {"schema": "a INT"}}}
     below = [{"match": "a", "style": "plain"}, {"match": "b", "constant": "x"}, {"match": "c", "python": "m:f"}]
-    plain, constant, own, default = (rule for _, rule in PLUGIN.config(**above, topics=below).rules())
+    plain, constant, python, default = (rule for _, rule in PLUGIN.config(**above, topics=below).rules())
     assert (plain.time, plain.time_pattern(), plain.zone) == (default.time, "%Y-%m-%d", "Asia/Tokyo")
     assert (constant.time, constant.constant, constant.columns) == (None, "x", default.columns)
-    assert (own.time, own.columns) == (None, None)
+    assert (python.time, python.columns) == (None, None)
 
 
 def test_settings_are_read_without_loading_spark_or_arrow() -> None:

@@ -22,7 +22,7 @@ from thrift.transport.TTransport import TMemoryBuffer
 
 from holdfast.errors import UsageError
 from holdfast.processors.parse import PLUGIN
-from tests.unit.processors.rig import message_rows, parsed, places
+from tests.unit.processors.rig import folders, message_rows, parsed
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 SECONDS = int(NOON.timestamp())
@@ -57,13 +57,13 @@ def schema_file(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     "where",
     [{"field": "at"}, {"field": "day"}, {"field": "meta.secs", "unit": "seconds"}],
-    ids=lambda one: one["field"],
+    ids=lambda settings: settings["field"],
 )
 def test_a_time_of_avro(schema_file: Path, where: dict[str, str]) -> None:
     time = {"avro": {"schema_file": schema_file, **where}}
-    found = places([avro(), avro()[:-1], avro() + b"x", b"", None, avro()], time=time)
+    found = folders([avro(), avro()[:-1], avro() + b"x", b"", None, avro()], time=time)
     assert found[0] == found[-1] == DAY
-    assert all(place.startswith("<the message ") for place in found[1:-1])
+    assert all(folder.startswith("<the message ") for folder in found[1:-1])
 
 
 def test_names_and_columns_of_avro(schema_file: Path) -> None:
@@ -98,19 +98,19 @@ def test_files_that_are_no_schema_are_refused_before_anything_runs(tmp_path: Pat
 
 def described() -> bytes:
     """What protoc would write for a message with a Timestamp, a number, and a message inside."""
-    own = descriptor_pb2.FileDescriptorProto(name="shop.proto", package="shop", syntax="proto3")
-    own.dependency.append("google/protobuf/timestamp.proto")
-    meta = own.message_type.add(name="Meta")
+    shop = descriptor_pb2.FileDescriptorProto(name="shop.proto", package="shop", syntax="proto3")
+    shop.dependency.append("google/protobuf/timestamp.proto")
+    meta = shop.message_type.add(name="Meta")
     meta.field.add(name="secs", number=1, type="TYPE_INT64", label="LABEL_OPTIONAL")
-    order = own.message_type.add(name="Order")
+    order = shop.message_type.add(name="Order")
     order.field.add(name="id", number=1, type="TYPE_INT64", label="LABEL_OPTIONAL")
     order.field.add(name="note", number=2, type="TYPE_STRING", label="LABEL_OPTIONAL")
     for name, number, kind in (("at", 3, ".google.protobuf.Timestamp"), ("meta", 4, ".shop.Meta")):
         order.field.add(name=name, number=number, type="TYPE_MESSAGE", type_name=kind, label="LABEL_OPTIONAL")
     order.field.add(name="tags", number=5, type="TYPE_STRING", label="LABEL_REPEATED")
-    known = descriptor_pb2.FileDescriptorProto()
-    timestamp_pb2.DESCRIPTOR.CopyToProto(known)
-    return descriptor_pb2.FileDescriptorSet(file=[known, own]).SerializeToString()
+    timestamp = descriptor_pb2.FileDescriptorProto()
+    timestamp_pb2.DESCRIPTOR.CopyToProto(timestamp)
+    return descriptor_pb2.FileDescriptorSet(file=[timestamp, shop]).SerializeToString()
 
 
 def protobuf(**fields: Any) -> bytes:
@@ -132,7 +132,7 @@ def order_type(tmp_path: Path) -> dict[str, Any]:
 @pytest.mark.parametrize("where", [{"field": "at"}, {"field": "meta.secs", "unit": "seconds"}], ids=str)
 def test_a_time_of_protobuf(order_type: dict[str, Any], where: dict[str, str]) -> None:
     messages = [protobuf(), b"\xff\xff", protobuf(at=None, meta=None), None, protobuf()]
-    found = places(messages, time={"protobuf": {**order_type, **where}})
+    found = folders(messages, time={"protobuf": {**order_type, **where}})
     assert found[0] == found[4] == DAY
     assert found[1].startswith("<the message is not Protobuf of this type")
     assert found[2:4] == [f"<the field {where['field']} is missing>", "<the message has no value>"]
@@ -180,17 +180,17 @@ def _write(out: Any, kind: int, number: int, content: Callable[[], Any]) -> None
 @pytest.mark.parametrize("path", [[3], [7, 1]])
 def test_a_time_of_thrift(protocol: str, kind: Any, path: list[int]) -> None:
     time = {"thrift": {"field": path, "protocol": protocol, "unit": "seconds"}}
-    found = places([thrift(kind), thrift(kind, None), thrift(kind)[:-4], b"", None, thrift(kind)], time=time)
+    found = folders([thrift(kind), thrift(kind, None), thrift(kind)[:-4], b"", None, thrift(kind)], time=time)
     assert found[0] == found[-1] == DAY
     assert found[1] == f"<the field {'.'.join(map(str, path))} is missing>"
-    assert all(place.startswith("<the message ") for place in found[2:-1])
+    assert all(folder.startswith("<the message ") for folder in found[2:-1])
 
 
 def test_a_name_of_thrift_and_a_field_of_another_kind() -> None:
     messages = [thrift(TBinaryProtocol)]
-    assert places(messages, names={"note": {"thrift": {"field": [1]}}}) == ["note=note"]
-    assert places(messages, names={"note": {"thrift": {"field": [2]}}}) == ["<the field 2 is not a number or text>"]
-    assert places(messages, names={"note": {"thrift": {"field": [3, 1]}}}) == ["<the field 3 is not a struct>"]
+    assert folders(messages, names={"note": {"thrift": {"field": [1]}}}) == ["note=note"]
+    assert folders(messages, names={"note": {"thrift": {"field": [2]}}}) == ["<the field 2 is not a number or text>"]
+    assert folders(messages, names={"note": {"thrift": {"field": [3, 1]}}}) == ["<the field 3 is not a struct>"]
 
 
 @settings(deadline=None)
@@ -198,5 +198,5 @@ def test_a_name_of_thrift_and_a_field_of_another_kind() -> None:
 def test_any_bytes_are_a_dead_letter_or_a_place_and_never_an_error(message: bytes) -> None:
     for protocol in ("binary", "compact"):
         time = {"thrift": {"field": [1], "protocol": protocol, "unit": "seconds"}}
-        (place,) = places([message], time=time)
-        assert place.startswith(("<", "dt="))
+        (folder,) = folders([message], time=time)
+        assert folder.startswith(("<", "dt="))

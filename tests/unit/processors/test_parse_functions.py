@@ -11,7 +11,7 @@ from holdfast.errors import BatchError, SourceUnavailable, UsageError
 from holdfast.processors.parse import PLUGIN
 from holdfast.processors.parse.messages import Message
 from tests.unit.processors import user_functions
-from tests.unit.processors.rig import message_rows, parsed, places, told
+from tests.unit.processors.rig import folders, folders_of, message_rows, parsed
 
 HERE = "tests.unit.processors.user_functions"
 
@@ -19,7 +19,7 @@ HERE = "tests.unit.processors.user_functions"
 def test_a_function_gets_messages_and_gives_names_and_payload() -> None:
     user_functions.SEEN.clear()
     result = parsed(message_rows([b"ab", None, b"c"], first=7), python=f"{HERE}:by_length")
-    assert told(result) == ["topic=orders/len=2", f"<{HERE}:by_length: KeyError: 'value'>", "topic=orders/len=1"]
+    assert folders_of(result) == ["topic=orders/len=2", f"<{HERE}:by_length: KeyError: 'value'>", "topic=orders/len=1"]
     assert result.column("value").to_pylist() == [b"AB", None, b"C"]
     noon = datetime(2026, 1, 1, 12, tzinfo=UTC)
     assert user_functions.SEEN[0] == Message("orders", 3, 7, noon, b"k", b"ab", ())
@@ -34,31 +34,31 @@ def test_headers_come_along() -> None:
 
 
 def test_names_alone_leave_the_payload_and_cannot_make_folders_of_their_own() -> None:
-    assert places([b"a/b", b"x"], python=f"{HERE}:names_only") == ["a%2Fb", "x"]
-    (empty,) = places([b""], python=f"{HERE}:names_only")
+    assert folders([b"a/b", b"x"], python=f"{HERE}:names_only") == ["a%2Fb", "x"]
+    (empty,) = folders([b""], python=f"{HERE}:names_only")
     assert "it returned a partition name that is empty or not text" in empty
 
 
 def test_what_a_function_cannot_parse_can_go_to_the_invalid_place() -> None:
-    found = places([None, b"x"], python=f"{HERE}:by_length", on_error="invalid")
+    found = folders([None, b"x"], python=f"{HERE}:by_length", on_error="invalid")
     assert found == ["__invalid__", "topic=orders/len=1"]
 
 
 def test_a_function_that_needs_something_that_is_away_makes_the_batch_wait() -> None:
     with pytest.raises(SourceUnavailable):
-        places([b"x"], python=f"{HERE}:unreachable")
+        folders([b"x"], python=f"{HERE}:unreachable")
 
 
 def test_a_row_with_a_fault_is_not_shown_to_the_function() -> None:
     user_functions.SEEN.clear()
     rows = message_rows([b"a", b"b"])
     rows = rows.set_column(2, "_fault", pa.array(['{"kind": "record", "reason": "before"}', None], pa.string()))
-    assert told(parsed(rows, python=f"{HERE}:by_length")) == ["<before>", "topic=orders/len=1"]
+    assert folders_of(parsed(rows, python=f"{HERE}:by_length")) == ["<before>", "topic=orders/len=1"]
     assert [message.value for message in user_functions.SEEN] == [b"b"]
 
 
 def test_a_function_on_arrow_batches() -> None:
-    assert places([b"a", b"abc"], arrow=f"{HERE}:on_batches") == ["orders-1", "orders-3"]
+    assert folders([b"a", b"abc"], arrow=f"{HERE}:on_batches") == ["orders-1", "orders-3"]
 
 
 @pytest.mark.parametrize(
@@ -66,10 +66,10 @@ def test_a_function_on_arrow_batches() -> None:
 )
 def test_a_function_on_arrow_batches_must_keep_the_rules(name: str, error: str) -> None:
     with pytest.raises(BatchError, match=error):
-        places([b"a"], arrow=f"{HERE}:{name}")
+        folders([b"a"], arrow=f"{HERE}:{name}")
 
 
-@pytest.mark.parametrize("place", ["no_such_module:f", f"{HERE}:nothing", f"{HERE}:NOT_A_FUNCTION"])
-def test_a_function_that_is_not_there_is_told_at_the_start(place: str) -> None:
-    with pytest.raises(UsageError, match=place.partition(":")[2]):
-        PLUGIN.build(PLUGIN.config(python=place))
+@pytest.mark.parametrize("folder", ["no_such_module:f", f"{HERE}:nothing", f"{HERE}:NOT_A_FUNCTION"])
+def test_a_function_that_is_not_there_is_told_at_the_start(folder: str) -> None:
+    with pytest.raises(UsageError, match=folder.partition(":")[2]):
+        PLUGIN.build(PLUGIN.config(python=folder))

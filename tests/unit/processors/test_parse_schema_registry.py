@@ -19,7 +19,7 @@ from holdfast.flow.staging import StagedBatch, Stager, Staging
 from holdfast.processors.parse import schema_registry as registry
 from holdfast.spark.report import TaskReport
 from holdfast.spark.task import SinkTask, StageTask
-from tests.unit.processors.rig import message_rows, places, step
+from tests.unit.processors.rig import folders, message_rows, step
 
 SCHEMAS = {
     1: {"type": "record", "name": "A", "fields": [{"name": "t", "type": "long"}]},
@@ -36,7 +36,7 @@ class Registry(ThreadingHTTPServer):
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
-        self.asked: list[str] = []
+        self.paths: list[str] = []
         self.trouble: list[int] = []
         self.password: str | None = None
 
@@ -49,7 +49,7 @@ class _Handler(BaseHTTPRequestHandler):
     server: Registry
 
     def do_GET(self) -> None:
-        self.server.asked.append(self.path)
+        self.server.paths.append(self.path)
         status, answer = self._answer()
         body = json.dumps(answer).encode()
         self.send_response(status)
@@ -103,47 +103,47 @@ def by(url: str, **more: Any) -> dict[str, Any]:
 def test_each_message_is_read_by_its_own_schema_which_is_asked_for_once(server: Registry) -> None:
     messages = [confluent(1), confluent(70000, x="y"), confluent(1)] * 20
     for _ in range(2):
-        assert places(messages, time=by(server.url)) == [DAY] * 60
-    assert sorted(server.asked) == ["/schemas/ids/1", "/schemas/ids/70000"]
+        assert folders(messages, time=by(server.url)) == [DAY] * 60
+    assert sorted(server.paths) == ["/schemas/ids/1", "/schemas/ids/70000"]
 
 
 def test_a_message_without_the_header_or_of_an_unknown_schema_is_a_dead_letter(server: Registry) -> None:
     unknown = b"\0" + (5).to_bytes(4, "big") + b"x"
     messages = [confluent(1), b"\1\0\0\0\1x", b"\0\0", unknown, confluent(1)[:-1], unknown]
-    found = places(messages, time=by(server.url))
+    found = folders(messages, time=by(server.url))
     header = "<the message does not begin with byte 0 and the id of a schema>"
     assert found[:4] == [DAY, header, header, "<the schema registry has no schema 5>"]
     assert found[4].startswith("<the message is not Avro of this schema")
     assert found[5] == found[3]
-    assert server.asked == ["/schemas/ids/1", "/schemas/ids/5"]
+    assert server.paths == ["/schemas/ids/1", "/schemas/ids/5"]
 
 
 def test_trouble_that_passes_is_waited_for(server: Registry) -> None:
     server.trouble = [500, 503, 429]
-    assert places([confluent(1)], time=by(server.url)) == [DAY]
-    assert len(server.asked) == 4
+    assert folders([confluent(1)], time=by(server.url)) == [DAY]
+    assert len(server.paths) == 4
 
 
 def test_a_registry_that_stays_away_is_unavailable_and_no_fault_of_the_message(server: Registry) -> None:
     server.trouble = [500] * 9
     with pytest.raises(SourceUnavailable, match="does not respond: 500"):
-        places([confluent(1)], time=by(server.url, tries=2))
+        folders([confluent(1)], time=by(server.url, tries=2))
     server.trouble = []
-    assert places([confluent(1)], time=by(server.url, tries=2)) == [DAY]
+    assert folders([confluent(1)], time=by(server.url, tries=2)) == [DAY]
     with pytest.raises(SourceUnavailable, match="does not respond"):
-        places([confluent(1)], time=by("http://127.0.0.1:9", tries=2))
+        folders([confluent(1)], time=by("http://127.0.0.1:9", tries=2))
 
 
 def test_a_server_that_is_no_registry_fails_the_batch(server: Registry) -> None:
     with pytest.raises(BatchError, match="is not a schema registry"):
-        places([confluent(1)], time=by(f"{server.url}/elsewhere"))
+        folders([confluent(1)], time=by(f"{server.url}/elsewhere"))
 
 
 def test_a_password_is_sent(server: Registry) -> None:
     server.password = base64.b64encode(b"me:s3cret").decode()
-    assert places([confluent(1)], time=by(server.url, user="me", password="s3cret")) == [DAY]
+    assert folders([confluent(1)], time=by(server.url, user="me", password="s3cret")) == [DAY]
     with pytest.raises(SourceUnavailable, match="401"):
-        places([confluent(1)], time=by(server.url, tries=1))
+        folders([confluent(1)], time=by(server.url, tries=1))
 
 
 class _Nothing(Stager, Staging):
@@ -155,7 +155,7 @@ class _Nothing(Stager, Staging):
     def begin(self) -> Staging:
         return self
 
-    def write(self, batch: StagedBatch, items: Any, rows: Any, place: str = "") -> int:
+    def write(self, batch: StagedBatch, items: Any, rows: Any, folder: str = "") -> int:
         return 0
 
     def bury(self, batch: StagedBatch, faults: Any) -> None: ...
@@ -171,7 +171,7 @@ def test_in_a_staging_task_the_batch_waits_and_no_attempt_is_counted() -> None:
     task = StageTask(
         [batch], {"out": SinkTask(_Nothing(), None)}, {"1-parse": step(time=by("http://127.0.0.1:9", tries=1))}
     )
-    (told,) = task(iter([message_rows([confluent(1)])]))
-    report = TaskReport.decode(told.column("report")[0].as_py())
+    (answer,) = task(iter([message_rows([confluent(1)])]))
+    report = TaskReport.decode(answer.column("report")[0].as_py())
     assert report.unavailable
     assert "schema registry" in str(report.error)

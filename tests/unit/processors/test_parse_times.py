@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.unit.processors.rig import as_json, message_rows, parsed, places, told
+from tests.unit.processors.rig import as_json, folders, folders_of, message_rows, parsed
 
 UNITS = {"seconds": 1, "millis": 10**3, "micros": 10**6, "nanos": 10**9}
 DAY = "dt=2026-01-01"
@@ -28,7 +28,7 @@ def by_field(**settings: Any) -> dict[str, Any]:
 @given(moments, st.sampled_from(sorted(UNITS)), zones)
 def test_an_epoch_gives_the_local_minute_of_the_zone(moment: datetime, unit: str, zone: str) -> None:
     ticks = (moment - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1) * UNITS[unit] // 10**6
-    found = places(as_json({"t": ticks}), time=by_field(unit=unit), zone=zone, granularity="minute")
+    found = folders(as_json({"t": ticks}), time=by_field(unit=unit), zone=zone, granularity="minute")
     assert found == [moment.astimezone(ZoneInfo(zone)).strftime("dt=%Y-%m-%d/hr=%H/min=%M")]
 
 
@@ -36,7 +36,7 @@ def test_an_epoch_gives_the_local_minute_of_the_zone(moment: datetime, unit: str
 @given(st.lists(moments, min_size=1, max_size=5), zones)
 def test_iso_8601_with_a_zone_is_understood_in_any_mixture(moments: list[datetime], zone: str) -> None:
     texts = [moment.astimezone(ZoneInfo(zone)).isoformat() for moment in moments]
-    found = places(as_json(*({"t": text} for text in texts)), time=by_field(unit="iso8601"), granularity="hour")
+    found = folders(as_json(*({"t": text} for text in texts)), time=by_field(unit="iso8601"), granularity="hour")
     assert found == [moment.strftime("dt=%Y-%m-%d/hr=%H") for moment in moments]
 
 
@@ -58,10 +58,10 @@ readers = st.sampled_from([{"unit": unit} for unit in (*UNITS, "iso8601")] + [{"
 def test_a_time_is_the_same_in_any_company(found: list[Any], reader: dict[str, str], on_error: str) -> None:
     messages = as_json(*({"t": value} for value in found))
     rule: dict[str, Any] = {"time": by_field(**reader), "on_error": on_error}
-    assert places(messages, **rule) == [place for one in messages for place in places([one], **rule)]
+    assert folders(messages, **rule) == [folder for message in messages for folder in folders([message], **rule)]
     texts = [b"<" + message + b">" for message in messages]
     rule["time"] = {"regex": {"pattern": '"t": "?(?P<t>[^"}]*)', **reader}}
-    assert places(texts, **rule) == [place for one in texts for place in places([one], **rule)]
+    assert folders(texts, **rule) == [folder for text in texts for folder in folders([text], **rule)]
 
 
 @pytest.mark.parametrize(
@@ -79,19 +79,19 @@ def test_a_time_is_the_same_in_any_company(found: list[Any], reader: dict[str, s
 )
 def test_forms_of_iso_8601_among_others(text: str) -> None:
     others = {"t": "2026-01-01T00:00:00Z"}, {"t": "never"}, {"t": 5}
-    found = places(as_json({"t": text}, *others), time=by_field(unit="iso8601"))
+    found = folders(as_json({"t": text}, *others), time=by_field(unit="iso8601"))
     assert found == [DAY, DAY, "<the time 'never' is not in ISO 8601>", "<the time 5 is not text>"]
-    assert places(as_json({"t": text}), time=by_field(unit="iso8601")) == [DAY]
+    assert folders(as_json({"t": text}), time=by_field(unit="iso8601")) == [DAY]
 
 
 @pytest.mark.parametrize("text", ["2026-02-30", "2026-01-01T25:00:00Z", "2026-13-01", "", "1/1/2026", "1767268800"])
 def test_what_is_no_such_time_is_no_time(text: str) -> None:
-    assert places(as_json({"t": text}), time=by_field(unit="iso8601")) == [f"<the time {text!r} is not in ISO 8601>"]
+    assert folders(as_json({"t": text}), time=by_field(unit="iso8601")) == [f"<the time {text!r} is not in ISO 8601>"]
 
 
 def test_a_text_without_a_zone_is_of_the_zone_that_the_settings_say() -> None:
     # New York was five hours behind UTC that day, so it was already the next day in UTC.
-    found = places(as_json({"t": "2025-12-31T23:30:00"}), time=by_field(unit="iso8601"), text_zone="America/New_York")
+    found = folders(as_json({"t": "2025-12-31T23:30:00"}), time=by_field(unit="iso8601"), text_zone="America/New_York")
     assert found == [DAY]
 
 
@@ -103,13 +103,13 @@ def test_the_hour_that_comes_twice_in_autumn_has_one_name_and_the_missing_one_no
         "zone": "Europe/Berlin",
         "style": "plain",
     }
-    assert places(hours, **settings) == ["2025-10-26/02", "2025-10-26/02", "2025-10-26/03"]
+    assert folders(hours, **settings) == ["2025-10-26/02", "2025-10-26/02", "2025-10-26/03"]
     spring = as_json(*({"t": int(datetime(2025, 3, 30, hour, 30, tzinfo=UTC).timestamp())} for hour in range(2)))
-    assert places(spring, **settings) == ["2025-03-30/01", "2025-03-30/03"]
+    assert folders(spring, **settings) == ["2025-03-30/01", "2025-03-30/03"]
 
 
 @pytest.mark.parametrize(
-    ("pattern", "text", "place"),
+    ("pattern", "text", "folder"),
     [
         ("%d/%b/%Y:%H:%M:%S %z", "01/Jan/2026:00:30:00 +0100", "dt=2025-12-31/hr=23"),
         ("%Y%m%d%H", "2026010105", f"{DAY}/hr=05"),
@@ -118,8 +118,8 @@ def test_the_hour_that_comes_twice_in_autumn_has_one_name_and_the_missing_one_no
         ("100%% %Y-%m-%d", "100% 2026-1-1", f"{DAY}/hr=00"),
     ],
 )
-def test_a_pattern_reads_other_forms(pattern: str, text: str, place: str) -> None:
-    assert places(as_json({"t": text}), time=by_field(format=pattern), granularity="hour") == [place]
+def test_a_pattern_reads_other_forms(pattern: str, text: str, folder: str) -> None:
+    assert folders(as_json({"t": text}), time=by_field(format=pattern), granularity="hour") == [folder]
 
 
 @pytest.mark.parametrize(
@@ -127,7 +127,7 @@ def test_a_pattern_reads_other_forms(pattern: str, text: str, place: str) -> Non
     [("%Y-%m-%d", "2026-01-01x"), ("%Y-%m-%d", "2026-02-30"), ("%Y-%j", "2026-366"), ("%d/%b/%Y", "01/Jän/2026")],
 )
 def test_what_does_not_look_like_the_pattern_is_no_time(pattern: str, text: str) -> None:
-    (found,) = places(as_json({"t": text}), time=by_field(format=pattern))
+    (found,) = folders(as_json({"t": text}), time=by_field(format=pattern))
     assert found.startswith("<the time ")
 
 
@@ -138,7 +138,7 @@ def test_the_kafka_timestamp_needs_nothing_of_the_message() -> None:
         None,
     ]
     rows = message_rows([b"x", b"y", b"z"], stamps=stamps)
-    assert told(parsed(rows, time="kafka", granularity="hour")) == [
+    assert folders_of(parsed(rows, time="kafka", granularity="hour")) == [
         f"{DAY}/hr=23",
         "<the time is outside the years 1980 to 2200>",
         "<the message has no Kafka timestamp>",
@@ -148,7 +148,7 @@ def test_the_kafka_timestamp_needs_nothing_of_the_message() -> None:
 def test_a_regular_expression_finds_a_time_in_any_text() -> None:
     messages = [b"GET / [1767268800]", b"no time", None, b"\xff [1767268801]", b"[\xff]"]
     time = {"regex": {"pattern": r"\[(?P<t>[^\]]+)\]", "unit": "seconds"}}
-    assert places(messages, time=time) == [
+    assert folders(messages, time=time) == [
         DAY,
         "<the regular expression does not match>",
         "<the message has no value>",
@@ -159,12 +159,12 @@ def test_a_regular_expression_finds_a_time_in_any_text() -> None:
 
 def test_years_can_be_bounded() -> None:
     messages = as_json({"t": "1999-12-31"}, {"t": "2000-01-01"}, {"t": "2030-12-31"}, {"t": "2031-01-01"})
-    found = places(messages, time=by_field(unit="iso8601"), min_year=2000, max_year=2030)
-    assert [place[:4] for place in found] == ["<the", "dt=2", "dt=2", "<the"]
+    found = folders(messages, time=by_field(unit="iso8601"), min_year=2000, max_year=2030)
+    assert [folder[:4] for folder in found] == ["<the", "dt=2", "dt=2", "<the"]
 
 
 @pytest.mark.parametrize(
-    ("settings", "place"),
+    ("settings", "folder"),
     [
         ({}, "dt=2026-01-01"),
         ({"granularity": "year"}, "dt=2026"),
@@ -177,5 +177,5 @@ def test_years_can_be_bounded() -> None:
         ({"zone": "Pacific/Kiritimati"}, "dt=2026-01-02"),
     ],
 )
-def test_names_look_as_the_settings_say(settings: dict[str, Any], place: str) -> None:
-    assert places([b"x"], time="kafka", **settings) == [place]
+def test_names_look_as_the_settings_say(settings: dict[str, Any], folder: str) -> None:
+    assert folders([b"x"], time="kafka", **settings) == [folder]

@@ -28,27 +28,31 @@ def test_rows_tell_their_batch_by_number_or_by_id() -> None:
     by_number = rows(_batch=pa.array([1, 0, 1], pa.int32()), v=["a", "b", "c"])
     by_id = rows(_batch=["y", "x", "y"], v=["a", "b", "c"])
     for portion in (by_number, by_id):
-        found = {batch: own.column("v").to_pylist() for batch, own in by_batch(portion, ["x", "y"])}
+        found = {batch: part.column("v").to_pylist() for batch, part in by_batch(portion, ["x", "y"])}
         assert found == {"y": ["a", "c"], "x": ["b"]}
 
 
 @given(st.lists(st.sampled_from(["x", "y", "z"]), min_size=1), st.booleans())
 def test_rows_of_batches_are_kept_apart_and_in_order_however_they_are_mixed(batches: list[str], ordered: bool) -> None:
-    told = sorted(batches) if ordered else batches
-    found = [(batch, own.column("_item").to_pylist()) for batch, own in by_batch(rows(_batch=told), [])]
-    assert len(found) == len(set(told))
-    assert dict(found) == {one: [item for item, batch in enumerate(told) if batch == one] for one in set(told)}
+    given_batches = sorted(batches) if ordered else batches
+    found = [(batch, part.column("_item").to_pylist()) for batch, part in by_batch(rows(_batch=given_batches), [])]
+    assert len(found) == len(set(given_batches))
+    assert dict(found) == {
+        batch: [item for item, other in enumerate(given_batches) if other == batch] for batch in set(given_batches)
+    }
 
 
 @given(st.lists(st.sampled_from(["dt=1", "dt=2", "dt=3"]), min_size=1))
-def test_places_are_kept_apart_and_in_order(places: list[str]) -> None:
-    found = {place: own.column("_item").to_pylist() for place, own in by_output_folder(rows(_place=places))}
-    assert found == {one: [item for item, place in enumerate(places) if place == one] for one in dict.fromkeys(places)}
+def test_places_are_kept_apart_and_in_order(folders: list[str]) -> None:
+    found = {folder: part.column("_item").to_pylist() for folder, part in by_output_folder(rows(_place=folders))}
+    assert found == {
+        folder: [item for item, other in enumerate(folders) if other == folder] for folder in dict.fromkeys(folders)
+    }
 
 
 def test_rows_without_places_are_one_portion() -> None:
-    ((place, own),) = by_output_folder(rows(v=[1, 2]))
-    assert (place, own.num_rows) == ("", 2)
+    ((folder, part),) = by_output_folder(rows(v=[1, 2]))
+    assert (folder, part.num_rows) == ("", 2)
 
 
 def test_a_row_that_has_no_place_where_others_have_one_is_an_error() -> None:
@@ -77,8 +81,8 @@ def test_the_cut_follows_from_the_records_and_not_from_the_portions(portions: li
     sizes = [size for portion in portions for size in portion]
     limit, taken, item = SizeLimit({"b1": BATCH}), 0, 0
     for portion in portions:
-        told = rows(_size=portion).set_column(1, "_item", pa.array(range(item, item + len(portion))))
-        taken += limit.admit("b1", told).num_rows
+        sized = rows(_size=portion).set_column(1, "_item", pa.array(range(item, item + len(portion))))
+        taken += limit.admit("b1", sized).num_rows
         item += len(portion)
     fitting = next((n for n in range(1, len(sizes)) if sum(sizes[: n + 1]) > 100), len(sizes))
     assert taken == fitting

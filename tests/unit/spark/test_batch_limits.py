@@ -35,20 +35,20 @@ from holdfast.spark.task import SinkTask, StageTask
 from holdfast.testing.flows import MemoryBucket
 
 Row = tuple[int, str | None]
-"""An item and its place; a row without a place has a fault."""
+"""An item and its folder; a row without a folder has a fault."""
 
 SOURCE = KafkaSource(KafkaConfig(bootstrap_servers="x:1", topics=("t",)), cluster=object())  # type: ignore[arg-type]
 
 
 def portion(batch_id: str, rows: Sequence[Row], *, size: int = 0) -> Any:
-    faults = [None if place is not None else record_fault("bad", b"x").encode() for _, place in rows]
+    faults = [None if folder is not None else record_fault("bad", b"x").encode() for _, folder in rows]
     return pa.RecordBatch.from_pydict(
         {
             "_batch": [batch_id] * len(rows),
             "_item": pa.array([item for item, _ in rows], pa.int64()),
             "_fault": pa.array(faults, pa.string()),
-            "_place": pa.array([place for _, place in rows], pa.string()),
-            "value": [f"{item}@{place}".encode().ljust(size, b".") for item, place in rows],
+            "_place": pa.array([folder for _, folder in rows], pa.string()),
+            "value": [f"{item}@{folder}".encode().ljust(size, b".") for item, folder in rows],
         }
     )
 
@@ -73,14 +73,14 @@ class Desk:
 
     def stage(self, batch: Batch, *tasks: Sequence[Sequence[Row]], size: int = 0) -> Report:
         """What becomes of the batch, whose rows come to tasks in these portions."""
-        told = []
+        reports = []
         sinks = {"files": SinkTask(self.stager, {"value": "value"})}
         for portions in tasks:
             whole = staged_batch(batch, changed=self.changed, max_receipt_bytes=self.pipeline.receipt_bytes(batch))
             task = StageTask([whole], sinks)
             for answer in task(portion(batch.id, rows, size=size) for rows in portions if rows):
-                told += [TaskReport.decode(text) for text in answer.column("report").to_pylist()]
-        return batch_report(self.pipeline, batch, told)
+                reports += [TaskReport.decode(text) for text in answer.column("report").to_pylist()]
+        return batch_report(self.pipeline, batch, reports)
 
     def carry_out(self, rows: Sequence[Row], end: int, pieces: Sequence[int]) -> collections.Counter[str]:
         """Commit batches until the end; returns how often each row is in a commit's files."""
@@ -101,8 +101,8 @@ class Desk:
         data = [file for file in receipt["files"] if "deadletters" not in file["key"]]
         assert len(data) <= self.stager.max_files
         assert len(receipt["files"]) - len(data) <= 1
-        told = {"files": {**receipt, "from": {"offset": 0}, "to": {"offset": 1 << 40}, "token": 1}}
-        row = commit(self.lease, Advance("c", {"offset": 1 << 40}, told), self.lease, 0.0)
+        receipts = {"files": {**receipt, "from": {"offset": 0}, "to": {"offset": 1 << 40}, "token": 1}}
+        row = commit(self.lease, Advance("c", {"offset": 1 << 40}, receipts), self.lease, 0.0)
         encode_within(row, self.pipeline.max_receipt_bytes)
 
 
@@ -121,7 +121,7 @@ def _contents(data: bytes, key: str) -> list[str]:
 
 
 def _wanted(rows: Sequence[Row]) -> collections.Counter[str]:
-    return collections.Counter(f"{item}@{place}" for item, place in rows)
+    return collections.Counter(f"{item}@{folder}" for item, folder in rows)
 
 
 records = st.lists(
@@ -132,11 +132,11 @@ records = st.lists(
 @settings(deadline=None, max_examples=150)
 @given(records, st.integers(3, 4), st.lists(st.integers(1, 5), max_size=8), st.integers(1, 4))
 def test_every_row_is_in_one_commit_however_records_are_exploded_and_portioned(
-    places: list[list[str | None]], max_files: int, pieces: list[int], max_open_files: int
+    folders: list[list[str | None]], max_files: int, pieces: list[int], max_open_files: int
 ) -> None:
-    rows = [(item, place) for item, some in enumerate(places) for place in some]
+    rows = [(item, folder) for item, some in enumerate(folders) for folder in some]
     desk = Desk(max_files=max_files, max_open_files=max_open_files)
-    assert desk.carry_out(rows, len(places), pieces) == _wanted(rows)
+    assert desk.carry_out(rows, len(folders), pieces) == _wanted(rows)
 
 
 def test_a_cut_falls_on_the_border_of_a_record() -> None:
@@ -147,7 +147,7 @@ def test_a_cut_falls_on_the_border_of_a_record() -> None:
         assert desk.ends == [1, 3]
 
 
-def test_rows_of_open_places_still_fit_when_there_is_no_further_file() -> None:
+def test_rows_of_open_folders_still_fit_when_there_is_no_further_file() -> None:
     desk = Desk(max_files=2)
     rows: list[Row] = [(item, "ab"[item % 2]) for item in range(1000)]
     assert desk.carry_out(rows, 1000, [10] * 50) == _wanted(rows)
@@ -205,13 +205,13 @@ def test_rows_that_are_not_in_order_are_fine_where_all_fit() -> None:
 
 
 def test_a_batch_in_several_tasks_is_not_cut() -> None:
-    one, two = [(0, "a"), (2, "b"), (4, "c"), (6, "a")], [(1, "a"), (3, "b"), (5, "b"), (7, "a")]
+    first, second = [(0, "a"), (2, "b"), (4, "c"), (6, "a")], [(1, "a"), (3, "b"), (5, "b"), (7, "a")]
     desk = Desk(max_files=2)
-    report = desk.stage(desk.batch(0, 8), [one], [two])
+    report = desk.stage(desk.batch(0, 8), [first], [second])
     assert isinstance(report, Failed)
     assert "its rows are in 2 tasks" in report.error
     whole = Desk(max_files=6)
-    assert isinstance(whole.stage(whole.batch(0, 8), [one], [two]), Staged)
+    assert isinstance(whole.stage(whole.batch(0, 8), [first], [second]), Staged)
 
 
 def test_tasks_that_keep_the_bound_each_by_itself_do_not_break_it_together() -> None:

@@ -69,7 +69,7 @@ class Stand:
         reports: list[Report] = []
         while len(reports) < len(keys):
             reports += self.engine.poll(10.0)
-        return {report.batch_id: _kind(report) for report in sorted(reports, key=lambda one: one.batch_id)}
+        return {report.batch_id: _kind(report) for report in sorted(reports, key=lambda report: report.batch_id)}
 
 
 def _kind(report: Report) -> str:
@@ -95,18 +95,18 @@ def _raise_for(culprits: str, text: str) -> Callable[[str], None]:
 
 def test_a_time_out_of_the_source_inside_a_task_counts_no_attempt(stand: Stand) -> None:
     stand.fails = _raise_for("b", TIMED_OUT)
-    told = stand.outcome("abcd")
-    assert told.pop("b").startswith("source unavailable: ")
-    assert set(told.values()) == {"staged"}
+    outcome = stand.outcome("abcd")
+    assert outcome.pop("b").startswith("source unavailable: ")
+    assert set(outcome.values()) == {"staged"}
 
 
 def test_what_is_gone_is_left_out_at_once_and_the_others_are_read_together(stand: Stand) -> None:
     stand.source.gone = {"b", "c"}
     stand.fails = _raise_for("bc", TIMED_OUT)
-    told = stand.outcome("abcdefgh")
+    outcome = stand.outcome("abcdefgh")
     assert stand.jobs == ["abcdefgh", "adefgh"]
-    assert (told.pop("b"), told.pop("c")) == ("failed: its topic is gone",) * 2
-    assert set(told.values()) == {"staged"}
+    assert (outcome.pop("b"), outcome.pop("c")) == ("failed: its topic is gone",) * 2
+    assert set(outcome.values()) == {"staged"}
 
 
 def test_halves_are_not_tried_while_the_source_is_away(stand: Stand) -> None:

@@ -1,4 +1,4 @@
-"""Rows by place: in order, and rows with a fault need none."""
+"""Rows by folder: in order, and rows with a fault need none."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from holdfast.spark.arrow_rows import by_output_folder, divided, output_folders_
 FAULT = '{"kind": "record", "reason": "bad"}'
 
 
-def rows(*places: str | None) -> pa.RecordBatch:
-    """A row for each place; one without has a fault."""
+def rows(*folders: str | None) -> pa.RecordBatch:
+    """A row for each folder; one without has a fault."""
     return pa.RecordBatch.from_pydict(
         {
-            "_item": pa.array(range(len(places)), pa.int64()),
-            "_fault": pa.array([FAULT if place is None else None for place in places], pa.string()),
-            "_place": pa.array(places, pa.string()),
+            "_item": pa.array(range(len(folders)), pa.int64()),
+            "_fault": pa.array([FAULT if folder is None else None for folder in folders], pa.string()),
+            "_place": pa.array(folders, pa.string()),
         }
     )
 
 
-def room(files: int, *open_places: str, size: int | None = None) -> Room:
-    return Room(files, size, open_places.__contains__, len)
+def room(files: int, *open_folders: str, size: int | None = None) -> Room:
+    return Room(files, size, open_folders.__contains__, len)
 
 
 def test_room_is_bounded_by_files_and_by_the_bytes_of_their_names() -> None:
@@ -60,7 +60,7 @@ def test_rows_with_a_fault_have_no_place_and_are_no_trouble() -> None:
     assert rows_within(mixed, room(3)) == 6
     good, faulty = divided(mixed)
     assert [item for item, _ in faulty] == [0, 3]
-    assert [(place, own.column("_item").to_pylist()) for place, own in by_output_folder(good)] == [
+    assert [(folder, part.column("_item").to_pylist()) for folder, part in by_output_folder(good)] == [
         ("a", [1, 4]),
         ("b", [2]),
         ("c", [5]),

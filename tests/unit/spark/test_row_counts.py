@@ -64,8 +64,8 @@ class _Keeping(TaskStep):
 
 def report_of(**steps: Callable[[Any], Any]) -> TaskReport:
     named = {name: _Keeping(kept) for name, kept in steps.items()}
-    (told,) = StageTask([BATCH], {"out": SinkTask(_Nothing(), None)}, named)(iter([ROWS, ROWS]))
-    return TaskReport.decode(told.column("report")[0].as_py())
+    (answer,) = StageTask([BATCH], {"out": SinkTask(_Nothing(), None)}, named)(iter([ROWS, ROWS]))
+    return TaskReport.decode(answer.column("report")[0].as_py())
 
 
 def test_good_rows_that_a_step_drops_are_counted() -> None:

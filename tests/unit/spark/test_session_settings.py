@@ -1,4 +1,4 @@
-"""What Spark is told, on this machine and on a cluster."""
+"""The settings of Spark, on this machine and on a cluster."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ def test_a_local_session_stays_on_this_machine(master: str) -> None:
 
 @pytest.mark.parametrize("master", ["local[2]", *CLUSTERS])
 def test_the_users_settings_win(master: str) -> None:
-    own = {"spark.driver.host": "10.0.0.1", "spark.ui.enabled": "true", "spark.python.daemon.module": "mine"}
-    assert own.items() <= _all_settings("app", own, master).items()
+    settings = {"spark.driver.host": "10.0.0.1", "spark.ui.enabled": "true", "spark.python.daemon.module": "mine"}
+    assert settings.items() <= _all_settings("app", settings, master).items()
 
 
 @pytest.mark.parametrize(
@@ -90,10 +90,10 @@ def test_a_node_gives_spark_its_settings_and_warns_of_a_cluster_that_is_open(mon
 
     monkeypatch.setattr(session, "start_session", start)
     monkeypatch.setattr(session, "warm_up", lambda *_given: None)
-    told: list[Event] = []
-    engine_of(load_text(text, "shop.yaml", Registry.installed()), {}, told.append).close()
+    events: list[Event] = []
+    engine_of(load_text(text, "shop.yaml", Registry.installed()), {}, events.append).close()
     assert given == ["holdfast", {"spark.executor.cores": "2"}, "yarn", [], [Path("parsing.py")]]
-    (notice,) = told
+    (notice,) = events
     assert isinstance(notice, Notice)
     assert "spark.authenticate" in notice.message
 
