@@ -1,4 +1,4 @@
-"""The composition root: only here settings become objects."""
+"""The composition root: turns settings into objects."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ from holdfast.leases.world import World, host_world
 from holdfast.registry import Registry
 
 START_PATIENCE = 60.0
-"""How long a starting node waits for a store that does not answer; a running one waits for ever."""
+"""Seconds that a starting node waits for a store that does not respond; a running node waits for ever."""
 OPEN_SPARK = (
-    "whoever can reach this Spark application may read its tasks, and the keys in them, or run code in its name: "
+    "anyone who can reach this Spark application can read its tasks, including credentials, and run code in it: "
     "set spark.authenticate and spark.network.crypto.enabled"
 )
 
@@ -44,17 +44,17 @@ Emit = Callable[[Event], None]
 
 
 def load_settings(path: str | Path, registry: Registry | None = None) -> Settings:
-    """The file's settings. Raises `ConfigError` with the place of every problem."""
+    """Return the file's settings. Raises `ConfigError` with the position of every problem."""
     return load(Path(path), registry or Registry.installed())
 
 
 def fleet(settings: Settings) -> str:
-    """Where this fleet's node rows are kept in the store."""
+    """Return the name under which the store keeps the rows of this fleet's nodes."""
     return nodes_of(settings.coordination.partition_prefix or "")
 
 
 def open_store(settings: Settings, registry: Registry | None = None, *, create: bool = True) -> Store:
-    """The configured store, opened. Without `create` a store that is not there yet is an error, not an empty one.
+    """Open the configured store. Without `create`, a store that does not exist yet is an error.
 
     Raises `StoreUnavailable` or `SchemaMismatch`.
     """
@@ -94,8 +94,8 @@ class StoredPipeline:
     def runs(self, emit: Emit = lambda _event: None) -> Runs:
         """Return the runs, to list and to stop; no node is needed."""
         world = host_world(emit)
-        session = new_session(self.settings, self.store, world, [])
-        return Runs(coordinator_of(self.settings, self.store, world, session, self.name))
+        session = new_session(self.settings, self.store, world, pipelines=())
+        return Runs(coordinator_of(self, world, session))
 
     def build(self) -> Pipeline:
         """Return the pipeline's source, processors and sinks, built and not opened."""
@@ -137,8 +137,8 @@ def with_redrives(pipeline: StoredPipeline, found: Sequence[AuditedSink]) -> lis
         if isinstance(configuration, dict) and configuration.get("kind") == "redrive"
     }
     return [
-        replace(audited, redrives=tuple(run for run, sink in redrives.items() if sink == audited.sink))
-        for audited in found
+        replace(audited_sink, redrives=tuple(run for run, sink in redrives.items() if sink == audited_sink.sink))
+        for audited_sink in found
     ]
 
 
@@ -152,40 +152,38 @@ def audited_run(pipeline: StoredPipeline, run_id: str) -> list[AuditedSink]:
         )
     sharing = tuple(run for run, other in configurations.items() if other.get("roots") == configuration["roots"])
     found = audited(pipeline.with_roots(configuration["roots"]).settings, pipeline.name)
-    return [replace(audited, runs=sharing, generation=configuration["generation"]) for audited in found]
+    return [replace(sink, runs=sharing, generation=configuration["generation"]) for sink in found]
 
 
-def source_coordinator(
-    settings: Settings, store: Store, session: Session, pipeline: str, world: World
-) -> SourceCoordinator:
-    """The API for source authors on that pipeline, with the file's ownership timeout."""
+def source_coordinator(pipeline: StoredPipeline, session: Session, world: World) -> SourceCoordinator:
+    """Return the API for source authors on that pipeline, with the file's ownership timeout."""
+    settings = pipeline.settings
     return SourceCoordinator(
-        store,
+        pipeline.store,
         world,
         session,
-        settings.identifier(pipeline),
+        pipeline.identifier,
         ownership_timeout=settings.coordination.ownership_timeout,
-        closed_last=pipeline in settings.pipelines and settings.pipelines[pipeline].closed_last,
+        closed_last=pipeline.name in settings.pipelines and pipeline.configured.closed_last,
     )
 
 
 def hand_coordinators(
-    settings: Settings, store: Store, session: Session, pipelines: Mapping[str, Pipeline], world: World
+    settings: Settings, store: Store, pipelines: Mapping[str, Pipeline], *, session: Session, world: World
 ) -> list[SourceCoordinator]:
-    """A coordinator for each source that asks for one, handed to it."""
-    asking = {
-        name: built.source for name, built in pipelines.items() if isinstance(built.source, UsesSourceCoordination)
-    }
-    made = {name: source_coordinator(settings, store, session, f"{name}/$source", world) for name in asking}
-    for name, source in asking.items():
-        source.use_coordinator(made[name])
-    return list(made.values())
+    """Give a coordinator to each source that uses one, and return them."""
+    coordinators = []
+    for name, built in pipelines.items():
+        if isinstance(built.source, UsesSourceCoordination):
+            coordinators.append(source_coordinator(StoredPipeline(settings, store, f"{name}/$source"), session, world))
+            built.source.use_coordinator(coordinators[-1])
+    return coordinators
 
 
 def new_session(
-    settings: Settings, store: Store, world: World, pipelines: Sequence[str], name: str | None = None
+    settings: Settings, store: Store, world: World, *, pipelines: Sequence[str], name: str | None = None
 ) -> Session:
-    """A session for this process, not joined yet."""
+    """Return a session for this process, not joined yet."""
     node = settings.node
     info = NodeInfo(
         name=name or node.name,
@@ -209,40 +207,37 @@ def build_pipeline(pipeline: PipelineSettings, registry: Registry) -> Pipeline:
 
 
 def _check_final_times(pipeline: PipelineSettings) -> None:
-    """Raise `UsageError` if a sink would take the times in places for others than those that `parse` gave them."""
+    """Raise `UsageError` if a sink would misread the times that `parse` puts into output folders."""
     rules = [rule for use in pipeline.processors if use.name == "parse" for _, rule in use.config.rules() if rule.time]
     for sink in pipeline.sinks:
         finalize: Any = getattr(sink.use.config, "finalize", None)
         for rule in rules if finalize is not None else ():
             if rule.zone != finalize.zone:
                 raise UsageError(
-                    f"parse names times in {rule.zone}, and finalize of sink {sink.name!r} takes them for times in "
+                    f"parse writes times in {rule.zone}, and finalize of sink {sink.name!r} reads them as times in "
                     f"{finalize.zone}; give both the same zone"
                 )
             if rule.time_pattern() not in finalize.templates():
                 raise UsageError(
-                    f"finalize of sink {sink.name!r} does not understand times that are named {rule.time_pattern()}; "
-                    "give it the template"
+                    f"finalize of sink {sink.name!r} cannot read times of the form {rule.time_pattern()}; "
+                    "add this template to it"
                 )
 
 
-def coordinator_of(settings: Settings, store: Store, world: World, session: Session, name: str) -> Coordinator:
-    pipeline = settings.pipelines[name]
-    retries = pipeline.retries
+def coordinator_of(pipeline: StoredPipeline, world: World, session: Session) -> Coordinator:
+    retries = pipeline.configured.retries
     limits = RetryLimits(retries.max_retries, retries.max_takeovers, retries.backoff, retries.max_backoff)
-    policy = ClaimPolicy(closed_last=pipeline.closed_last, limits=limits)
-    return Coordinator(store, world, session, settings.identifier(name), policy=policy)
+    policy = ClaimPolicy(closed_last=pipeline.configured.closed_last, limits=limits)
+    return Coordinator(pipeline.store, world, session, pipeline.identifier, policy=policy)
 
 
-def own_generation(settings: Settings, store: Store, world: World, name: str) -> OwnGeneration:
-    """Make this node's generation known. Blocks while the store is away, as opening it does."""
-    pipeline = settings.pipelines[name]
-    registered = StoredPipeline(settings, store, name).generations()
-    mine = Generation(pipeline.generation, digest_of(pipeline), parsing_of(pipeline), created_by=settings.node.name)
-    recent_rows = store.recent(settings.node.heartbeat_interval * RECENT)
-    recent = StoredPipeline(settings, recent_rows, name).generations()
-    automatic = pipeline.generation_switch == "automatic"
-    return follow(registered, recent, mine, world, switch=automatic, patience=START_PATIENCE)
+def own_generation(pipeline: StoredPipeline, world: World) -> OwnGeneration:
+    """Register this node's generation. Blocks while the store does not respond, as opening it does."""
+    chosen, node = pipeline.configured, pipeline.settings.node
+    mine = Generation(chosen.generation, digest_of(chosen), parsing_of(chosen), created_by=node.name)
+    recent = replace(pipeline, store=pipeline.store.recent(node.heartbeat_interval * RECENT))
+    automatic = chosen.generation_switch == "automatic"
+    return follow(pipeline.generations(), recent.generations(), mine, world, switch=automatic, patience=START_PATIENCE)
 
 
 def loop_settings_of(settings: Settings, name: str) -> LoopSettings:
@@ -263,16 +258,16 @@ def engine_of(
     emit: Emit = lambda _event: None,
     max_receipt_bytes: int = SMALLEST_BODY,
 ) -> Engine:
-    # Spark is loaded only here, so that commands which only look at the store stay fast.
+    # Spark is loaded only here, so that commands that only read the store stay fast.
     from holdfast.spark.engine import SparkEngine
     from holdfast.spark.session import is_unprotected, start_session, warm_up
     from holdfast.spark.shipping import connector_jars
 
     needs_jars = any(isinstance(built.source, ReadsByConnector) for built in pipelines.values())
     jars = connector_jars() if needs_jars else []
-    asked = settings.spark
-    py_files = [Path(name) for name in asked.py_files]
-    spark = start_session("holdfast", asked.plain_conf(), asked.master or "local[2]", jars, py_files)
+    configured = settings.spark
+    py_files = [Path(name) for name in configured.py_files]
+    spark = start_session("holdfast", configured.plain_conf(), configured.master or "local[2]", jars, py_files)
     if is_unprotected(spark):
         emit(Notice(OPEN_SPARK))
     warm_up(spark, [sink.stager() for built in pipelines.values() for sink in built.sinks.values()])

@@ -2,29 +2,29 @@
 
 HoldfastError
 ├── ConfigError                 the file is wrong; names file, line and column (exit 2)
-├── UsageError                  a command was asked for something that cannot be (exit 2)
+├── UsageError                  a command was given something that cannot be done (exit 2)
 ├── Refused                     starting would put data at risk (exit 2)
-├── Unavailable                 something outside cannot be reached; waiting helps (exit 3)
+├── Unavailable                 a server or a disk does not respond; waiting helps (exit 3)
 │   ├── StoreUnavailable
 │   │   └── AnswerLost          a write was sent and may have been applied
 │   ├── SourceUnavailable
 │   └── SinkUnavailable
-├── StoreError                  the store answered, and waiting will not help
+├── StoreError                  the store responded, and waiting will not help
 │   ├── RowTooLarge             refused before the write
 │   ├── RowUnreadable           a stored row that cannot be decoded is never a fresh start
-│   └── SchemaMismatch          the tables are of another version, or missing
+│   └── SchemaMismatch          the tables are missing or have another version
 ├── TransitionRefused           this lease cannot change that way
-├── LeaseLost                   another node, or nobody, owns the lease now
+├── LeaseLost                   this node no longer owns the lease
 │   └── LeaseMissing            its row is gone
-├── SessionExpired              this node was declared dead; it must join anew
-├── PartitionError              what the API for source authors raises
+├── SessionExpired              this node was declared dead; it must join again
+├── PartitionError              errors of the API for source authors
 │   ├── PartitionNotFound
 │   ├── PartitionNotOwned
 │   └── PartitionUpdateFailed
-├── SupplierFailed              the function that finds partitions failed; nothing is known of what there is
+├── SupplierFailed              discovery failed; which partitions exist is unknown
 ├── BatchError                  this batch cannot be processed; counts an attempt
 │   └── BeyondRepair            and it never will be: the partition is FAILED at once
-├── Halt                        evidence disagrees; a person must look, nothing is overwritten
+├── Halt                        evidence disagrees; a person must check, nothing is overwritten
 ├── StagedDataGone              a committed file can no longer be published from its staging
 └── Interrupted                 the process was asked to stop while it waited
 """
@@ -66,9 +66,9 @@ _HOST_FAULTS = frozenset(
 
 
 def is_host_fault(error: BaseException) -> bool:
-    """Whether an error of the operating system is the host's, a disk's or the network's: waiting helps.
+    """Return whether an error comes from the host, a disk or the network, so that waiting helps.
 
-    What it was met at has no part in it. A file that has vanished, or that may not be read, is another matter.
+    Errors of the accessed file itself do not count, such as a missing file or denied access.
     """
     if isinstance(error, ConnectionError | TimeoutError):
         return True
@@ -76,12 +76,12 @@ def is_host_fault(error: BaseException) -> bool:
 
 
 class HoldfastError(Exception):
-    """Root of all holdfast errors."""
+    """Base class of all holdfast errors."""
 
 
 @dataclass(frozen=True)
 class Mark:
-    """A place in a configuration file; line and column count from 1."""
+    """A position in a configuration file; line and column count from 1."""
 
     file: str
     line: int
@@ -93,7 +93,7 @@ class Mark:
 
 
 class ConfigError(HoldfastError):
-    """One or more problems of a configuration file, each with its place."""
+    """One or more problems of a configuration file, each with its position."""
 
     def __init__(self, problems: list[tuple[Mark | None, str]]) -> None:
         self.problems = problems
@@ -114,7 +114,7 @@ def _paragraph(mark: Mark | None, message: str) -> str:
 
 
 def _blank(character: str) -> str:
-    """As much empty space as the character takes, so that the caret stands below its place."""
+    """Return blanks of the character's width, so that the caret stands at the right column."""
     if character == "\t":
         return character
     if unicodedata.combining(character):
@@ -127,7 +127,7 @@ def _printable(text: str) -> str:
 
 
 class UsageError(HoldfastError):
-    """A command was asked for something that cannot be done."""
+    """A command was given something that cannot be done."""
 
 
 class Refused(HoldfastError):
@@ -135,18 +135,18 @@ class Refused(HoldfastError):
 
 
 class Unavailable(HoldfastError):
-    """Something outside cannot be reached now; the same call may work later.
+    """A server or a disk does not respond now; the same call may work later.
 
-    The S3 client and buckets raise it as it is: whether a source, a sink or a store was using them, the caller knows.
+    The S3 client and buckets raise this class itself: the caller knows whether a source, sink or store uses them.
     """
 
 
 class StoreUnavailable(Unavailable):
-    """The lease store did not answer. For a read: nothing is known. For a write: nothing was sent."""
+    """The store did not respond. For a read, nothing is known; for a write, nothing was sent."""
 
 
 class AnswerLost(StoreUnavailable):
-    """The request was sent and no answer came; it may have been applied, now or later."""
+    """The request was sent and no response came; it may have been applied, or may still be."""
 
 
 class SourceUnavailable(Unavailable):
@@ -158,7 +158,7 @@ class SinkUnavailable(Unavailable):
 
 
 class StoreError(HoldfastError):
-    """The store answered with something that waiting does not mend."""
+    """The store responded with an error that waiting does not fix."""
 
 
 class RowTooLarge(StoreError):
@@ -190,7 +190,7 @@ class SessionExpired(HoldfastError):
 
 
 class PartitionError(HoldfastError):
-    """Root of what the API for source authors raises; carries the partition's key."""
+    """Base class of errors of the API for source authors; carries the partition's key."""
 
     def __init__(self, key: str, message: str) -> None:
         self.key = key
@@ -210,7 +210,7 @@ class PartitionUpdateFailed(PartitionError):
 
 
 class SupplierFailed(HoldfastError):
-    """The supplier failed, in this call or lately on another node; it runs again when its backoff is over."""
+    """Discovery failed, in this call or recently on another node; it runs again after its backoff."""
 
 
 class BatchError(HoldfastError):
@@ -218,11 +218,11 @@ class BatchError(HoldfastError):
 
 
 class BeyondRepair(BatchError):
-    """What is left of this partition cannot be processed, and trying again will not help."""
+    """The rest of this partition cannot be processed, and retrying will not help."""
 
 
 class Halt(HoldfastError):
-    """Store and sink contradict each other; the partition stops with an alarm, nothing is overwritten.
+    """Store and sink contradict each other; the partition stops with an alert, and nothing is overwritten.
 
     `lost`: items [from, to) that the source has deleted before they were read, if that is why.
     """
@@ -233,7 +233,7 @@ class Halt(HoldfastError):
 
 
 class StagedDataGone(HoldfastError):
-    """Staged files of a commit vanished before they were published; they must be rebuilt from the source."""
+    """Staged files of a commit disappeared before they were published; they must be rebuilt from the source."""
 
 
 class Interrupted(HoldfastError):

@@ -6,7 +6,7 @@ module that has a `PLUGIN`, or the `Plugin` itself:
     [project.entry-points."holdfast.stores"]
     sqlite = "holdfast.stores.sqlite:PLUGIN"
 
-A configuration file may also name a plugin by its place, as in `my_package.my_module:PLUGIN`.
+A configuration file may also name a plugin as `my_package.my_module:PLUGIN`.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ Kind = Literal["stores", "sources", "processors", "sinks", "formats"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
-_PLACE = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*:[A-Za-z_][A-Za-z0-9_.]*")
+_MODULE_ATTRIBUTE = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*:[A-Za-z_][A-Za-z0-9_.]*")
 
 
 @dataclass(frozen=True)
 class Plugin:
-    """What one module offers: how its settings look, and how it is built from them.
+    """One plugin: its settings, and how it is built from them.
 
-    `config` is a pydantic model; `build` is called by the composition root with an instance of it.
+    `config` is a pydantic model; `build` is called with an instance of it.
     """
 
     name: str
@@ -45,12 +45,12 @@ class Plugin:
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):
-            raise ValueError(f"a plugin's name has letters, digits, '_' and '-' only, not {self.name!r}")
+            raise ValueError(f"a plugin's name may contain only letters, digits, '_' and '-', not {self.name!r}")
 
 
 @contextmanager
 def needing(what: str, package: str, extra: str) -> Iterator[None]:
-    """For imports of a package that only an extra brings: `UsageError` says what to install where it is missing."""
+    """Wrap imports of an optional package: if it is missing, `UsageError` says what to install."""
     try:
         yield
     except ImportError as error:
@@ -58,7 +58,7 @@ def needing(what: str, package: str, extra: str) -> Iterator[None]:
 
 
 class Registry:
-    """The plugins that can be used, by kind and name. A module is imported only when it is asked for."""
+    """The available plugins, by kind and name. A module is imported only when it is needed."""
 
     def __init__(
         self,
@@ -73,23 +73,23 @@ class Registry:
 
     @classmethod
     def installed(cls) -> Registry:
-        """All plugins of all installed packages."""
+        """Return the plugins of all installed packages."""
         return cls(discover=lambda kind: entry_points(group=f"holdfast.{kind}"))
 
     def names(self, kind: Kind) -> tuple[str, ...]:
-        """Names of the plugins of this kind, sorted; imports nothing."""
+        """Return the names of the plugins of this kind, sorted. Imports nothing."""
         given = {name for of_kind, name in self._loaded if of_kind == kind and ":" not in name}
         return tuple(sorted(given | self._entry_points(kind).keys()))
 
     def get(self, kind: Kind, name: str) -> Plugin:
-        """The plugin of this name, or of this `module:ATTRIBUTE`; `UsageError` if there is none."""
+        """Return the plugin of this name, or of this `module:ATTRIBUTE`. Raises `UsageError` if there is none."""
         plugin = self._loaded.get((kind, name))
         if plugin is None:
             plugin = self._loaded[kind, name] = self._load(kind, name)
         return plugin
 
     def _load(self, kind: Kind, name: str) -> Plugin:
-        if _PLACE.fullmatch(name):
+        if _MODULE_ATTRIBUTE.fullmatch(name):
             return _load(kind, name, lambda: _import(name), "")
         offers = self._entry_points(kind).get(name, [])
         if not offers:
@@ -99,7 +99,9 @@ class Registry:
             raise UsageError(f"{singular(kind)} {name!r} is offered by {packages}; uninstall all but one")
         plugin = _load(kind, name, offers[0].load, f" of {_package(offers[0])}")
         if plugin.name != name:
-            raise UsageError(f"{singular(kind)} {name!r} of {_package(offers[0])} calls itself {plugin.name!r}")
+            raise UsageError(
+                f"{singular(kind)} {name!r} of {_package(offers[0])} has the name {plugin.name!r} in its module"
+            )
         return plugin
 
     def _entry_points(self, kind: Kind) -> dict[str, list[EntryPoint]]:
@@ -107,7 +109,7 @@ class Registry:
             by_name: dict[str, list[EntryPoint]] = {}
             for offer in self._discover(kind):
                 others = by_name.setdefault(offer.name, [])
-                # An editable install may be found twice; the same target is no conflict.
+                # An editable install may be found twice; the same target is not a conflict.
                 if all(offer.value != other.value for other in others):
                     others.append(offer)
             self._offered[kind] = by_name
@@ -115,12 +117,12 @@ class Registry:
 
 
 def singular(kind: Kind) -> str:
-    """The word for one plugin of this kind."""
+    """Return the singular of a kind."""
     return kind.removesuffix("s")
 
 
 def did_you_mean(word: str, candidates: Iterable[str]) -> str:
-    """`; did you mean 'x'?` for the candidate that looks most like the word, or nothing."""
+    """Return `; did you mean 'x'?` for the most similar candidate, or an empty string."""
     close = difflib.get_close_matches(word, list(candidates), n=1)
     return f"; did you mean {close[0]!r}?" if close else ""
 
@@ -138,7 +140,7 @@ def _load(kind: Kind, name: str, load: Callable[[], object], origin: str) -> Plu
         reason = f"{type(error).__name__}: {error}"
         raise UsageError(f"{singular(kind)} {name!r}{origin} cannot be loaded: {reason}") from error
     if not isinstance(plugin, Plugin):
-        raise UsageError(f"{singular(kind)} {name!r}{origin} is no Plugin but {type(plugin).__name__}")
+        raise UsageError(f"{singular(kind)} {name!r}{origin} is not a Plugin but a {type(plugin).__name__}")
     return plugin
 
 

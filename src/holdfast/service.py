@@ -1,4 +1,4 @@
-"""Runs a node: opens the store, the sources and the sinks, works until it is done or asked to stop, and closes them."""
+"""Runs a node: opens the store, sources and sinks, works until it is finished or asked to stop, and closes them."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from types import FrameType
 from holdfast.assemble import (
     START_PATIENCE,
     Emit,
+    StoredPipeline,
     build_pipeline,
     coordinator_of,
     engine_of,
@@ -36,14 +37,14 @@ from holdfast.leases.writes import until_answered
 from holdfast.registry import Registry
 
 STOP_WITHIN = 9.0
-"""Seconds after a signal in which a node hands its leases back: orchestrators kill after ten."""
+"""Seconds after a signal within which a node hands back its leases: orchestrators kill after ten."""
 
 
 def run(settings: Settings, emit: Emit, *, node_name: str | None = None, pipelines: Sequence[str] = ()) -> int:
     """Run the pipelines on this node until they are finished or the process is asked to stop.
 
     Returns 0, or 1 if they are finished and partitions are FAILED. SIGTERM and SIGINT hand all leases back within ten
-    seconds and return 0; while the node still starts they raise `SystemExit` with 128 and the signal's number.
+    seconds and return 0; while the node is starting they raise `SystemExit` with 128 plus the signal's number.
     """
     names = _chosen(settings, pipelines)
     clock = HostClock()
@@ -51,35 +52,35 @@ def run(settings: Settings, emit: Emit, *, node_name: str | None = None, pipelin
     registry = Registry.installed()
     with _on_signal(_exit_as_killed):
         store = until_answered(world, "store", lambda: open_store(settings, registry), START_PATIENCE)
-        _warn_of_forgetful(settings, store, emit)
+        _warn_if_not_durable(settings, store, emit)
         built = {name: build_pipeline(settings.pipelines[name], registry) for name in names}
         _warn_of_expiry(store, built, emit)
         try:
             _warn_of_routes(built, emit)
             open_pipelines(settings, store, built, world)
-            return _run_node(settings, store, world, clock, built, node_name)
+            return _run_node(settings, store, built, world=world, clock=clock, name=node_name)
         finally:
             for pipeline in built.values():
                 pipeline.close()
             store.close()
 
 
-def _chosen(settings: Settings, asked: Sequence[str]) -> list[str]:
-    unknown = [name for name in asked if name not in settings.pipelines]
+def _chosen(settings: Settings, wanted: Sequence[str]) -> list[str]:
+    unknown = [name for name in wanted if name not in settings.pipelines]
     if unknown:
         raise UsageError(f"there is no pipeline {unknown[0]!r} in this file; it has {', '.join(settings.pipelines)}")
-    names = list(asked or settings.pipelines)
+    names = list(wanted or settings.pipelines)
     if not names:
         raise UsageError("this file has no pipelines to run")
     return names
 
 
-def _warn_of_forgetful(settings: Settings, store: Store, emit: Emit) -> None:
+def _warn_if_not_durable(settings: Settings, store: Store, emit: Emit) -> None:
     if not store.durable:
         emit(
             Notice(
-                f"the store {settings.coordination.store.name} is for one process and forgets everything when it ends; "
-                "for several nodes, or to go on after a restart, configure a durable one such as sqlite"
+                f"the store {settings.coordination.store.name} serves one process and loses everything when it ends; "
+                "for several nodes, or to continue after a restart, configure a durable one such as sqlite"
             )
         )
 
@@ -90,9 +91,9 @@ def _warn_of_expiry(store: Store, pipelines: Mapping[str, Pipeline], emit: Emit)
         if ttl is not None and ttl < built.source.found_again_within:
             emit(
                 Notice(
-                    f"pipeline {name}: the store forgets after {format_duration(ttl)} (ttl) what is done, and scans go "
-                    "on to find it: it will be read again. Raise ttl, let scans cover less (range), or delete what was "
-                    "read (after_success)"
+                    f"pipeline {name}: the store forgets completed objects after {format_duration(ttl)} (ttl), but "
+                    "scans still find them: they will be read again. Raise ttl, make scans cover less (range), or "
+                    "delete objects that were read (after_success)"
                 )
             )
 
@@ -100,11 +101,11 @@ def _warn_of_expiry(store: Store, pipelines: Mapping[str, Pipeline], emit: Emit)
 def _warn_of_routes(pipelines: Mapping[str, Pipeline], emit: Emit) -> None:
     for name, built in pipelines.items():
         if built.routes.leave_out(len(built.sinks)):
-            emit(Notice(f"pipeline {name!r}: rows that match none of the routes of its sinks go to no sink"))
+            emit(Notice(f"pipeline {name!r}: rows that match no route of any sink go to no sink"))
 
 
 def open_pipelines(settings: Settings, store: Store, pipelines: Mapping[str, Pipeline], world: World) -> None:
-    """Check sources and sinks; one that is away is waited for, for a while. Raises `Unavailable` and `Refused`."""
+    """Open sources and sinks, waiting a while for those that do not respond. Raises `Unavailable` and `Refused`."""
     for name, built in pipelines.items():
         pipeline = settings.identifier(name)
         until_answered(world, "source", built.source.open, START_PATIENCE)
@@ -117,27 +118,30 @@ def open_pipelines(settings: Settings, store: Store, pipelines: Mapping[str, Pip
 def _run_node(
     settings: Settings,
     store: Store,
+    built: Mapping[str, Pipeline],
+    *,
     world: World,
     clock: HostClock,
-    built: Mapping[str, Pipeline],
     name: str | None,
 ) -> int:
-    session = new_session(settings, store, world, list(built), name)
-    own = {name: own_generation(settings, store, world, name) for name in built}
+    session = new_session(settings, store, world, pipelines=list(built), name=name)
+    stored = {name: StoredPipeline(settings, store, name) for name in built}
+    generations = {name: own_generation(pipeline, world) for name, pipeline in stored.items()}
     engine = engine_of(settings, built, world.emit, store.max_receipt_bytes)
-    coordinators = {name: coordinator_of(settings, store, world, session, name) for name in built}
+    coordinators = {name: coordinator_of(pipeline, world, session) for name, pipeline in stored.items()}
     loops = [
         PipelineLoop(
             coordinators[name],
             pipeline,
             engine,
             settings=loop_settings_of(settings, name),
-            generation=own[name],
+            generation=generations[name],
             duties=finalizers(coordinators[name], pipeline.source, pipeline.sinks),
         )
         for name, pipeline in built.items()
     ]
-    node = Node(session, loops, engine, world, coordinators=hand_coordinators(settings, store, session, built, world))
+    source_coordinators = hand_coordinators(settings, store, built, session=session, world=world)
+    node = Node(session, loops, engine, world, coordinators=source_coordinators)
 
     with stopped_by_signals(node, clock):
         if not node.run():
@@ -147,7 +151,7 @@ def _run_node(
 
 @contextmanager
 def stopped_by_signals(node: Node, clock: HostClock) -> Iterator[None]:
-    """While the block runs, SIGTERM and SIGINT ask the node to stop. Restores the handlers of before."""
+    """While the block runs, SIGTERM and SIGINT ask the node to stop. Restores the previous handlers."""
 
     def stop(_number: int) -> None:
         clock.ask_to_stop(STOP_WITHIN)
@@ -171,5 +175,5 @@ def _on_signal(handle: Callable[[int], None]) -> Iterator[None]:
 
 
 def _exit_as_killed(number: int) -> None:
-    """End the process as a shell reports it: until the node runs, it holds nothing."""
+    """Exit with the code that a shell reports for a signal: a node that is starting holds no leases."""
     sys.exit(128 + number)

@@ -47,7 +47,7 @@ class Node:
         self.built = assemble.build_pipeline(self.settings.pipelines[PIPELINE], Registry.installed())
         open_pipelines(self.settings, self.store, {PIPELINE: self.built}, self.world)
         self.engine = SparkEngine(spark, {PIPELINE: self.built})
-        self.session = assemble.new_session(self.settings, self.store, self.world, [PIPELINE])
+        self.session = assemble.new_session(self.settings, self.store, self.world, pipelines=[PIPELINE])
         self.session.join()
 
     def close(self) -> None:
@@ -69,7 +69,8 @@ class Node:
 
     def carry(self, key: str, sequence: int, walk: Walk | None = None) -> None:
         """Acquire, plan, read, process, stage, commit and publish that commit of the partition; then hand it back."""
-        coordinator = assemble.coordinator_of(self.settings, self.store, self.world, self.session, PIPELINE)
+        stored = assemble.StoredPipeline(self.settings, self.store, PIPELINE)
+        coordinator = assemble.coordinator_of(stored, self.world, self.session)
         loop = PipelineLoop(
             coordinator, self.built, self.engine, settings=assemble.loop_settings_of(self.settings, PIPELINE)
         )

@@ -85,9 +85,9 @@ pipelines:
         ("granularity: hour", "lateness: 1h", None),
         ("zone: Asia/Tokyo", "zone: Asia/Tokyo", None),
         ("template: y=%Y/m=%m", "template: y=%Y/m=%m", None),
-        ("zone: Asia/Tokyo", "lateness: 1h", "names times in Asia/Tokyo"),
-        ("topics: [{match: a, zone: Asia/Tokyo}]", "lateness: 1h", "names times in Asia/Tokyo"),
-        ("template: y=%Y/m=%m", "lateness: 1h", "does not understand times that are named y=%Y/m=%m"),
+        ("zone: Asia/Tokyo", "lateness: 1h", "writes times in Asia/Tokyo"),
+        ("topics: [{match: a, zone: Asia/Tokyo}]", "lateness: 1h", "writes times in Asia/Tokyo"),
+        ("template: y=%Y/m=%m", "lateness: 1h", "cannot read times of the form y=%Y/m=%m"),
     ],
 )
 def test_final_places_are_understood_as_they_were_named(
@@ -146,13 +146,13 @@ def test_a_source_that_asks_for_it_is_handed_a_coordinator_of_its_own(tmp_path: 
     file = tmp_path / "pipelines.yaml"
     file.write_text("source_coordination: {ownership_timeout: 7m, partition_prefix: blue}\n")
     settings, store, world = load_settings(file), MemoryStore(), make_world()
-    session = new_session(settings, store, world, [])
+    session = new_session(settings, store, world, pipelines=())
     listing = _Listing()
     parts = {
         "pages": Pipeline(cast("Source", listing), (), {}),
         "other": Pipeline(cast("Source", object()), (), {}),
     }
-    assert hand_coordinators(settings, store, session, parts, world) == [listing.coordinator]
+    assert hand_coordinators(settings, store, parts, session=session, world=world) == [listing.coordinator]
 
     listing.coordinator.create_partitions([Partition("page 1")])
     with pytest.raises(SessionExpired):

@@ -100,10 +100,10 @@ def test_no_plugin_at_all() -> None:
         ("import no_such_client", "cannot be loaded: ModuleNotFoundError: No module named 'no_such_client'"),
         ("raise SystemExit(3)", "cannot be loaded: SystemExit: 3"),
         ("", "cannot be loaded: AttributeError: module 'registry_broken' has no attribute 'PLUGIN'"),
-        ("PLUGIN = 5", "is no Plugin but int"),
+        ("PLUGIN = 5", "is not a Plugin but a int"),
         (
             "from tests.unit.test_registry import Plugin, Config\nPLUGIN = Plugin('a b', Config, print, 'x')",
-            "cannot be loaded: ValueError: a plugin's name has letters, digits, '_' and '-' only, not 'a b'",
+            "cannot be loaded: ValueError: a plugin's name may contain only letters, digits, '_' and '-', not 'a b'",
         ),
     ],
 )
@@ -116,7 +116,7 @@ def test_a_broken_plugin_is_named(content: str, message: str, module: Path, monk
 
 
 def test_a_plugin_under_another_name() -> None:
-    with pytest.raises(UsageError, match=r"store 'other' of tests\.unit\.test_registry:SAMPLE calls itself 'sample'"):
+    with pytest.raises(UsageError, match=r"store 'other' of tests\.unit\.test_registry:SAMPLE has the name 'sample'"):
         offering(("other", "tests.unit.test_registry:SAMPLE")).get("stores", "other")
 
 

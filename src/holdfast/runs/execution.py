@@ -81,8 +81,8 @@ class _Driver:
         self.world = host_world(emit, self._clock)
         stored = pipeline.stored
         # No share of the live pipeline: this node works for the run alone.
-        self._session = new_session(stored.settings, stored.store, self.world, [])
-        live = coordinator_of(stored.settings, stored.store, self.world, self._session, stored.name)
+        self._session = new_session(stored.settings, stored.store, self.world, pipelines=())
+        live = coordinator_of(stored, self.world, self._session)
         self._runs = Runs(live)
         self._lock = RunLock(live, self._runs)
         self._drives = False

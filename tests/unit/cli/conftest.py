@@ -31,7 +31,7 @@ class Site:
     folder: Path
 
     def write(self, *pipelines: str, store: str | None = None, prefix: str = "prod", name: str = "pipeline") -> str:
-        """Write a file and answer its path."""
+        """Write a file and return its path."""
         path = self.folder / f"{name}.yaml"
         store = store or f"sqlite: {{path: {self.folder / 'leases.db'}, busy_timeout: 0.05}}"
         path.write_text(
@@ -45,7 +45,8 @@ class Site:
 
     def session(self, file: str, store: Store, node: str = "replica1") -> Session:
         settings = assemble.load_settings(file)
-        session = assemble.new_session(settings, store, host_world(lambda _: None), list(settings.pipelines), node)
+        world = host_world(lambda _: None)
+        session = assemble.new_session(settings, store, world, pipelines=list(settings.pipelines), name=node)
         session.join()
         return session
 

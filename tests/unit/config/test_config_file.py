@@ -117,7 +117,7 @@ def test_sinks_without_a_name_get_their_plugins_name_and_a_number() -> None:
 def test_a_plugin_may_be_named_by_its_place() -> None:
     plugin = "tests.unit.config.samples:PLUGINS"
     assert problems(f"source_coordination: {{store: {{'{plugin}': }}}}") == [
-        f"1:31 store '{plugin}' is no Plugin but dict"
+        f"1:31 store '{plugin}' is not a Plugin but a dict"
     ]
     plugin = "tests.unit.test_registry:SAMPLE"
     assert settings(f"source_coordination: {{store: {{'{plugin}': }}}}").coordination.store.name == plugin

@@ -133,7 +133,7 @@ def test_a_node_joins_beside_the_one_that_drives_and_takes_its_place_when_it_is_
     coordinator = driver.coordinator("r1")
     coordinator.session.join()
     world = host_world(lambda _: None)
-    live = assemble.coordinator_of(site.settings, site.store, world, coordinator.session, "numbers")
+    live = assemble.coordinator_of(site.stored, world, coordinator.session)
     lock = RunLock(live, driver)
     lock.acquire("r1")
     driver.create("r1", PARTITIONS, configuration=CONFIGURATION, created_by="ann")
