@@ -12,13 +12,13 @@ from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
 
-NOT_WALKED = ("assemble", "cli", "config", "events", "errors", "observe", "registry", "service", "testing")
-"""What configures, reports and observes; a record does not pass through it."""
+NOT_WALKED = {"assemble", "cli", "config", "events", "errors", "observe", "registry", "service", "testing"}
+"""What configures, reports and observes, also in a plugin; a record does not pass through it."""
 
 
 def is_walked(module: str) -> bool:
     """Whether a record passes through that module."""
-    return module.startswith("holdfast.") and module.split(".")[1] not in NOT_WALKED
+    return module.startswith("holdfast.") and NOT_WALKED.isdisjoint(module.split("."))
 
 
 class Walk:

@@ -1,0 +1,74 @@
+"""The map of the house, the walk and the glossary name what exists in the tree, and leave nothing out."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SOURCE = ROOT / "src" / "holdfast"
+CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text()
+WALK = ROOT / "docs" / "walk.md"
+
+
+def _blocks(text: str) -> list[str]:
+    return re.findall(r"^```\w*\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+
+
+def _map() -> dict[str, str]:
+    """What the map says of each entry below `src/holdfast`."""
+    (block,) = [block for block in _blocks(CONTRIBUTING) if block.startswith("src/holdfast/")]
+    entries: dict[str, str] = {}
+    for line in block.split("\ntests/")[0].splitlines()[1:]:
+        if found := re.match(r"  (\S+) +(.*)", line):
+            entries[name := found[1]] = found[2]
+        else:
+            entries[name] += f" {line.strip()}"
+    return entries
+
+
+MAP = _map()
+
+
+def _is_package(path: Path) -> bool:
+    return path.is_dir() and path.name != "__pycache__"
+
+
+# --- the map ---------------------------------------------------------------------------------------------------------
+
+
+def test_the_map_names_every_package_and_every_module_at_the_top() -> None:
+    packages = {f"{path.name}/" for path in SOURCE.iterdir() if _is_package(path)}
+    modules = {path.name for path in SOURCE.glob("*.py") if not path.name.startswith("__")}
+    assert set(MAP) == packages | modules
+
+
+@pytest.mark.parametrize("name", [name for name in MAP if name.endswith("/")])
+def test_modules_that_the_map_names_exist(name: str) -> None:
+    named = re.findall(r"\b(\w+\.py)\b", MAP[name])
+    assert [module for module in named if not (SOURCE / name / module).is_file()] == []
+
+
+@pytest.mark.parametrize("name", [name for name in MAP if name.endswith("/")])
+def test_the_map_names_every_package_below_a_package(name: str) -> None:
+    below = [path.name for path in (SOURCE / name).iterdir() if _is_package(path)]
+    assert [package for package in below if not re.search(rf"\b{package}\b", MAP[name])] == []
+
+
+def test_the_map_names_every_folder_of_tests() -> None:
+    listed = re.search(r"^tests/ +(.*)$", CONTRIBUTING, re.MULTILINE)
+    assert listed is not None
+    folders = {path.name for path in (ROOT / "tests").iterdir() if path.is_dir() and list(path.rglob("test_*.py"))}
+    assert set(listed[1].split()) == folders
+
+
+def test_imports_go_the_way_that_the_map_says() -> None:
+    (arrows,) = [block for block in _blocks(CONTRIBUTING) if "→" in block]
+    said = [{word.strip() for word in layer.split("|")} for layer in " ".join(arrows.split()).split("→")]
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    (layers,) = [contract["layers"] for contract in contracts if contract["id"] == "layers"]
+    checked = [{word.strip() for word in layer.split("|") if "(" not in word} for layer in layers]
+    assert said == [layer for layer in checked if layer]
