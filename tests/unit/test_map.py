@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -21,7 +23,7 @@ def _blocks(text: str) -> list[str]:
 def _map() -> dict[str, str]:
     """What the map says of each entry below `src/holdfast`."""
     (block,) = [block for block in _blocks(CONTRIBUTING) if block.startswith("src/holdfast/")]
-    entries: dict[str, str] = {}
+    entries, name = dict[str, str](), ""
     for line in block.split("\ntests/")[0].splitlines()[1:]:
         if found := re.match(r"  (\S+) +(.*)", line):
             entries[name := found[1]] = found[2]
@@ -72,3 +74,30 @@ def test_imports_go_the_way_that_the_map_says() -> None:
     (layers,) = [contract["layers"] for contract in contracts if contract["id"] == "layers"]
     checked = [{word.strip() for word in layer.split("|") if "(" not in word} for layer in layers]
     assert said == [layer for layer in checked if layer]
+
+
+# --- the walk --------------------------------------------------------------------------------------------------------
+
+
+STOPS = sorted(set(re.findall(r"\[`([\w.]+)`\]\(\.\./(src/holdfast/[\w/]+\.py)\)", WALK.read_text())))
+
+
+def _defined(path: Path) -> Iterator[str]:
+    """Names of functions, classes and methods of a module."""
+    for node in ast.parse(path.read_text()).body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            yield node.name
+        if isinstance(node, ast.ClassDef):
+            yield from (f"{node.name}.{part.name}" for part in node.body if isinstance(part, ast.FunctionDef))
+
+
+@pytest.mark.parametrize(("name", "file"), STOPS)
+def test_functions_of_the_walk_exist(name: str, file: str) -> None:
+    assert name in set(_defined(ROOT / file))
+
+
+def test_the_walk_passes_every_step_of_the_loop() -> None:
+    visited = {file for _, file in STOPS}
+    for step in ("acquire", "plan", "commit", "publish"):
+        assert f"src/holdfast/flow/{step}.py" in visited
+    assert len(STOPS) > 20
