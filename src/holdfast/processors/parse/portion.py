@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -127,9 +127,6 @@ def column_of(rows: Any, name: str) -> Any:
 class FieldReader(ABC):
     """Reads a value of every message."""
 
-    columns: ClassVar[frozenset[str]] = frozenset({VALUE})
-    """What it reads."""
-
     @abstractmethod
     def read(self, portion: Portion) -> Cells | Ticks:
         """The values, and why they are missing from some messages."""
@@ -147,8 +144,6 @@ class JsonFieldReader(FieldReader):
 
 class KafkaTimestampReader(FieldReader):
     """Reads the column `timestamp`."""
-
-    columns = frozenset({TIMESTAMP})
 
     def read(self, portion: Portion) -> Ticks:
         stamps = column_of(portion.rows, TIMESTAMP)
