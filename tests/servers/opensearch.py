@@ -100,12 +100,12 @@ class OpenSearchServer(Server):
         try:
             connection.request("GET", "/_cluster/health")
             answer = connection.getresponse()
-            told = json.loads(answer.read())
+            health = json.loads(answer.read())
         except (OSError, HTTPException, ValueError):
             return False
         finally:
             connection.close()
-        return answer.status == 200 and told["status"] in {"green", "yellow"}
+        return answer.status == 200 and health["status"] in {"green", "yellow"}
 
     def _defaults(self) -> Mapping[str, str]:
         return {

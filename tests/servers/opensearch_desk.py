@@ -76,5 +76,5 @@ class Desk:
 
 
 def texts(records: Sequence[Any]) -> pa.RecordBatch:
-    lines = [one if isinstance(one, str) else json.dumps(one) for one in records]
+    lines = [record if isinstance(record, str) else json.dumps(record) for record in records]
     return pa.RecordBatch.from_pydict({"value": pa.array(lines, pa.string())})

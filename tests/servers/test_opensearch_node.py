@@ -79,7 +79,7 @@ class Node:
         self.ended()
 
     def _first(self, event: str) -> dict[str, object] | None:
-        return next((told for told in self.log if told.get("event") == event), None)
+        return next((entry for entry in self.log if entry.get("event") == event), None)
 
     def _read(self) -> None:
         assert self._process.stderr is not None
@@ -106,8 +106,8 @@ def test_while_the_cluster_is_away_the_node_waits_keeps_its_leases_and_says_so(
         node.wait_for("SinkOpened")
         server.stop()
         # The node hears of it from its tasks while these wait.
-        told = node.wait_for("Unreachable")
-        assert "does not respond" in str(told["error"])
+        event = node.wait_for("Unreachable")
+        assert "does not respond" in str(event["error"])
         settings = assemble.load_settings(file)
         store = assemble.open_store(settings, create=False)
         rows = list(assemble.StoredPipeline(settings, store, "orders").operator().rows())

@@ -40,7 +40,7 @@ def test_records_become_documents_and_a_batch_that_is_written_twice_is_there_onc
     for _ in range(2):
         written = desk.write(numbered(1000))
         assert (written.part["documents"], written.dead) == (1000, 0)
-    assert [document["n"] for document in sorted(desk.documents, key=lambda one: int(one["n"]))] == list(range(1000))
+    assert sorted(document["n"] for document in desk.documents) == list(range(1000))
 
 
 def test_an_object_that_was_overwritten_has_documents_of_its_own(opensearch_server: OpenSearchServer) -> None:

@@ -1,7 +1,7 @@
 """The root of one sink: who owns it, and what becomes of the files that tasks have staged below it.
 
-A root belongs to one sink of one pipeline, and says so itself since the sink was first opened. A sink decides from its
-own receipts what it may delete in its root, so that two sinks in one root would delete each other's committed files.
+A root belongs to one sink of one pipeline, which `_holdfast/owner.json` names. A sink decides by its own receipts what
+it may delete below its root, so that two sinks with the same root would delete each other's committed files.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ DISCARDED_PORTIONS = 10
 
 
 class SinkRoot:
-    """A root in the hands of one sink."""
+    """The root of one sink."""
 
     def __init__(self, bucket: Bucket, sink: str, progress: Callable[[], None], title: str = "root") -> None:
         """`progress` is called when a portion of the files of a long call is done. Messages call the root `title`."""
@@ -37,7 +37,7 @@ class SinkRoot:
     # --- the owner ---------------------------------------------------------------------------------------------
 
     def open(self, pipeline: str, *, durable: bool) -> str:
-        """Probe the bucket and take the root. Returns what was found, for people. May be repeated.
+        """Probe the bucket and claim the root. Returns what was found, for people. May be repeated.
 
         Raises `Refused` if the bucket is not fit, or if the root belongs to another sink or is in use; `Unavailable`
         if the bucket does not respond.
@@ -47,7 +47,7 @@ class SinkRoot:
         return verdict.text
 
     def claim(self, pipeline: str, *, alone: bool) -> None:
-        """Take the root for this sink. `alone`: no other process may use it at the same time."""
+        """Claim the root for this sink. `alone`: no other process may use it at the same time."""
         self._hold(alone=alone)
         owner = {"pipeline": pipeline, "sink": self._sink}
         if self._bucket.create(OWNER_KEY, json.dumps(owner).encode()):
@@ -70,7 +70,7 @@ class SinkRoot:
             )
 
     def close(self) -> None:
-        """Let others have the root. May be repeated; never raises."""
+        """Release the root. May be repeated; never raises."""
         if self._lock is not None:
             self._lock.close()
             self._lock = None

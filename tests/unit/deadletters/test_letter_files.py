@@ -29,7 +29,7 @@ def bucket(tmp_path: Path) -> LocalBucket:
 
 def test_letters_tell_their_origin_and_their_record(bucket: LocalBucket) -> None:
     cut, odd, binary = FileLetters(bucket).letters()
-    assert [(one.id, one.key, one.item, one.reason) for one in (cut, odd, binary)] == [
+    assert [(letter.id, letter.key, letter.item, letter.reason) for letter in (cut, odd, binary)] == [
         (LetterId(FIRST, 0), "in|a", 5, "too long"),
         (LetterId(FIRST, 1), "in|a", 6, "odd"),
         (LetterId(OTHER, 0), "in|b", 0, "no UTF-8"),
@@ -47,7 +47,7 @@ def test_a_letter_that_does_not_hold_its_record_says_so(bucket: LocalBucket) -> 
     bucket.create(
         dead_letter_key(Name("in", "d"), 1, 0), dead_letter("p", "in|d", 0, Fault("record", "x", "{}", form="row"))
     )
-    assert [one.refusal for one in FileLetters(bucket).letters()][-2:] == [
+    assert [letter.refusal for letter in FileLetters(bucket).letters()][-2:] == [
         "no record is kept in it",
         "what is kept is not the record as it was read",
     ]
@@ -55,7 +55,7 @@ def test_a_letter_that_does_not_hold_its_record_says_so(bucket: LocalBucket) -> 
 
 def test_letters_are_fetched_in_the_order_in_which_they_are_asked_for(bucket: LocalBucket) -> None:
     ids = [LetterId(OTHER, 0), LetterId(FIRST, 1)]
-    assert [one.id for one in FileLetters(bucket).fetch(ids)] == ids
+    assert [letter.id for letter in FileLetters(bucket).fetch(ids)] == ids
     with pytest.raises(BatchError, match="line 3 of"):
         FileLetters(bucket).fetch([LetterId(FIRST, 2)])
 
@@ -66,5 +66,5 @@ def test_marks_add_up_and_may_be_repeated(bucket: LocalBucket) -> None:
     for _ in range(2):
         box.mark([LetterId(FIRST, 1)], "redrive-1")
     box.mark([LetterId(OTHER, 0)], "redrive-2")
-    assert [one.redriven for one in box.letters()] == [None, "redrive-1", "redrive-2"]
+    assert [letter.redriven for letter in box.letters()] == [None, "redrive-1", "redrive-2"]
     assert bucket.read(FIRST) == before, "letters stay as they are"

@@ -48,8 +48,8 @@ def _rows(batch: StagedBatch, count: int) -> Any:
 
 def _stage(bucket: LocalBucket, form: Format, *rows: Any) -> dict[str, TaskReport]:
     task = StageTask([SMALL, LARGE], {"files": SinkTask(FilesStager(bucket, form), {"value": "value"})})
-    (told,) = task(iter(rows))
-    return {row["batch"]: TaskReport.decode(row["report"]) for row in told.to_pylist()}
+    (reports,) = task(iter(rows))
+    return {row["batch"]: TaskReport.decode(row["report"]) for row in reports.to_pylist()}
 
 
 def _fill(disk: Path) -> Path:
@@ -72,7 +72,7 @@ def test_a_batch_for_which_there_is_no_room_counts_no_attempt_and_leaves_nothing
     assert report.error is not None
     assert "the disk is full" in report.error
     assert list(bucket.keys("")) == []
-    assert {place.split("/")[3] for place, _ in bucket.staged_under("_holdfast/staging/")} <= {"b"}
+    assert {key.split("/")[3] for key, _ in bucket.staged_under("_holdfast/staging/")} <= {"b"}
 
 
 def test_what_failed_for_want_of_room_is_staged_and_published_when_there_is_some(small_disk: Path) -> None:

@@ -45,8 +45,8 @@ def sink(bucket: MemoryBucket) -> FilesSink:
 
 
 def test_a_commit_becomes_visible_with_its_manifest(sink: FilesSink, bucket: MemoryBucket) -> None:
-    told = committed(bucket)
-    assert sink.publish([told]) == [None]
+    commit = committed(bucket)
+    assert sink.publish([commit]) == [None]
     assert list(bucket.data().values()) == [b"0\n1\n2\n"]
     manifest = decode_manifest(bucket.visible[manifest_key(NAME, 1)])
     assert (manifest.commit_id, manifest.start, manifest.end) == ("c1", 0, 3)
@@ -56,10 +56,10 @@ def test_a_commit_becomes_visible_with_its_manifest(sink: FilesSink, bucket: Mem
 def test_a_new_commit_is_published_with_three_calls_each_of_which_waits_for_the_one_before(
     sink: FilesSink, bucket: MemoryBucket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told, calls = committed(bucket), list[str]()
+    commit, calls = committed(bucket), list[str]()
     for verb in ("read", "has_staged", "create", "publish"):
         monkeypatch.setattr(bucket, verb, _counted(getattr(bucket, verb), verb, calls))
-    assert sink.publish([told]) == [None]
+    assert sink.publish([commit]) == [None]
     assert calls == ["has_staged", "create", "publish"]
 
 
@@ -74,42 +74,42 @@ def _counted(call: Callable[..., Any], verb: str, calls: list[str]) -> Callable[
 def test_what_another_node_publishes_while_we_look_is_not_taken_for_gone(
     sink: FilesSink, bucket: MemoryBucket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told, look = committed(bucket), bucket.has_staged
+    commit, look = committed(bucket), bucket.has_staged
 
     def published_before_the_answer(files: Sequence[StagedFile]) -> list[bool]:
         monkeypatch.setattr(bucket, "has_staged", look)
-        assert FilesSink("files", bucket).publish([told]) == [None]
-        sink.discard_staged([told])
+        assert FilesSink("files", bucket).publish([commit]) == [None]
+        sink.discard_staged([commit])
         return look(files)
 
     monkeypatch.setattr(bucket, "has_staged", published_before_the_answer)
-    assert sink.publish([told]) == [None]
+    assert sink.publish([commit]) == [None]
     assert list(bucket.data().values()) == [b"0\n1\n2\n"]
 
 
 def test_publishing_may_be_repeated_by_anybody_also_when_the_staged_files_are_gone(
     sink: FilesSink, bucket: MemoryBucket
 ) -> None:
-    told = committed(bucket)
-    assert sink.publish([told, told]) == [None, None]
-    sink.discard_staged([told])
+    commit = committed(bucket)
+    assert sink.publish([commit, commit]) == [None, None]
+    sink.discard_staged([commit])
     assert not bucket.staged
-    assert sink.publish([told]) == [None]
+    assert sink.publish([commit]) == [None]
     assert len(bucket.data()) == 1
 
 
 def test_nothing_is_visible_before_the_manifest(sink: FilesSink, bucket: MemoryBucket) -> None:
-    told = committed(bucket)
+    commit = committed(bucket)
     bucket.create = lambda key, data: (_ for _ in ()).throw(Unavailable("down"))  # type: ignore[method-assign]
-    (result,) = sink.publish([told])
+    (result,) = sink.publish([commit])
     assert isinstance(result, Unavailable)
     assert not bucket.data()
 
 
 def test_a_foreign_object_at_a_committed_key_halts_and_is_not_touched(sink: FilesSink, bucket: MemoryBucket) -> None:
-    told = committed(bucket)
-    bucket.visible[told.receipt["files"][0]["key"]] = b"somebody else's"
-    (result,) = sink.publish([told])
+    commit = committed(bucket)
+    bucket.visible[commit.receipt["files"][0]["key"]] = b"somebody else's"
+    (result,) = sink.publish([commit])
     assert isinstance(result, Halt)
     assert list(bucket.data().values()) == [b"somebody else's"]
 
@@ -134,21 +134,21 @@ def test_a_manifest_that_cannot_be_read_is_no_witness(sink: FilesSink, bucket: M
 
 
 def test_staged_data_that_is_gone_before_the_manifest_asks_for_a_rebuild(sink: FilesSink, bucket: MemoryBucket) -> None:
-    told = committed(bucket)
+    commit = committed(bucket)
     bucket.staged.clear()
-    (result,) = sink.publish([told])
+    (result,) = sink.publish([commit])
     assert isinstance(result, StagedDataGone)
     assert manifest_key(NAME, 1) not in bucket.visible
 
 
 def test_a_rebuild_may_differ_only_while_no_manifest_says_otherwise(sink: FilesSink, bucket: MemoryBucket) -> None:
-    told, other = committed(bucket), committed(bucket, 0, 2, batch_id="b2")
-    assert sink.mend(told, other.receipt) == other.receipt
-    sink.publish([told])
+    commit, other = committed(bucket), committed(bucket, 0, 2, batch_id="b2")
+    assert sink.mend(commit, other.receipt) == other.receipt
+    sink.publish([commit])
     with pytest.raises(Halt, match="other files"):
-        sink.mend(told, other.receipt)
+        sink.mend(commit, other.receipt)
     same = committed(bucket, batch_id="b3")
-    assert sink.mend(told, same.receipt)["files"] == same.receipt["files"]
+    assert sink.mend(commit, same.receipt)["files"] == same.receipt["files"]
 
 
 def test_a_bucket_that_knows_more_than_the_store_is_told_when_the_lease_is_taken(

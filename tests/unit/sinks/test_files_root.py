@@ -49,8 +49,8 @@ def test_secrets_are_shown_nowhere_and_still_reach_tasks() -> None:
     shown = f"{config!r} {config.model_dump()} {bucket!r} {bucket.__dict__}"
     assert "hush" not in shown
     assert "AKIA" not in shown
-    again = pickle.loads(pickle.dumps(bucket))  # noqa: S301 - our own bytes
-    assert again._access.secret_access_key.reveal() == "hush"
+    reopened = pickle.loads(pickle.dumps(bucket))  # noqa: S301 - our own bytes
+    assert reopened._access.secret_access_key.reveal() == "hush"
 
 
 @pytest.mark.parametrize(

@@ -57,8 +57,8 @@ class Desk:
             data = self.bucket.staged[file["staged"]]
             items = [json.loads(line)["item"] for line in data.splitlines()]
             assert file["key"] == f"in/2_{batch.name.label}_{min(items):020d}.jsonl"
-            told = (file["rows"], file["size"], file["first"], file["last"])
-            assert told == (len(items), len(data), min(items), max(items))
+            figures = (file["rows"], file["size"], file["first"], file["last"])
+            assert figures == (len(items), len(data), min(items), max(items))
             assert str(file["staged"]).startswith(f"_holdfast/staging/in/{batch.name.label}/{3:020d}/{batch.id}/")
             found[str(file["first"])] = items
         return found
@@ -176,20 +176,20 @@ def test_an_abandoned_batch_leaves_nothing_and_the_others_stay() -> None:
     desk.staging.abandon(BATCH)
     desk.staging.abandon(BATCH)
     assert desk.finish(OTHER)["0"] == list(range(BLOCK_ROWS))
-    assert all("/b2/" in place for place in desk.bucket.staged)
+    assert all("/b2/" in key for key in desk.bucket.staged)
 
 
 def test_two_attempts_of_one_task_never_share_a_place() -> None:
     bucket = MemoryBucket()
     stager = pickle.loads(pickle.dumps(FilesStager(bucket, Jsonl())))  # noqa: S301 - our own bytes
     assert isinstance(stager, FilesStager)
-    places = set()
+    handles = set()
     for _ in range(2):
         desk = Desk()
         desk.write(BATCH, 1)
         (file,) = desk.staging.finish(BATCH)["files"]
-        places.add(file["staged"])
-    assert len(places) == 2
+        handles.add(file["staged"])
+    assert len(handles) == 2
 
 
 def test_trouble_while_making_room_is_told_to_the_batch_whose_file_it_was(
@@ -259,9 +259,9 @@ def test_blocks_end_by_rows_or_bytes_and_follow_from_the_rows_alone(
         found += list(
             blocks.add(pa.RecordBatch.from_pydict({"text": pa.array(["x" * n for n in portion], pa.string())}))
         )
-    assert [one.num_rows for one in found] == expected
+    assert [block.num_rows for block in found] == expected
     found += list(blocks.rest())
-    assert [len(text) for one in found for text in one.column("text").to_pylist()] == lengths
+    assert [len(text) for block in found for text in block.column("text").to_pylist()] == lengths
 
 
 def test_text_is_weighed_however_deep_it_is() -> None:
@@ -283,7 +283,7 @@ def test_text_is_weighed_however_deep_it_is() -> None:
 def test_a_few_long_texts_are_not_kept_until_there_are_many() -> None:
     blocks = Blocks()
     rows = pa.RecordBatch.from_pydict({"text": ["x" * (1 << 20)] * 10})
-    assert [one.num_rows for _ in range(7) for one in blocks.add(rows)] == [32, 32]
+    assert [block.num_rows for _ in range(7) for block in blocks.add(rows)] == [32, 32]
 
 
 # --- on the node ---------------------------------------------------------------------------------------------------

@@ -24,12 +24,12 @@ HERE = "tests.unit.sinks.test_finalizing"
 CALLS: list[Any] = []
 
 
-def noted(told: Any) -> None:
-    CALLS.append(told)
+def noted(fact: Any) -> None:
+    CALLS.append(fact)
 
 
-def broken(told: Any) -> None:
-    raise OSError(f"no metastore for {told['place']}")
+def broken(fact: Any) -> None:
+    raise OSError(f"no metastore for {fact['place']}")
 
 
 @pytest.fixture(autouse=True)
@@ -41,32 +41,32 @@ def finalizing(bucket: MemoryBucket, root: str = "/lake", **settings: Any) -> Fi
     return FilesFinalizing("files", bucket, root, Layout(), FinalizeConfig.model_validate(settings))
 
 
-def place(name: str = "dt=2026-01-01", *, rows: int = 7, late: int = 0) -> FinalPlace:
+def final_folder(name: str = "dt=2026-01-01", *, rows: int = 7, late: int = 0) -> FinalPlace:
     return FinalPlace("daily", "orders", name, PlaceView(2, rows, 70, late), {"0": 5, "1": 9})
 
 
 def test_success_is_put_into_the_place_once() -> None:
     bucket = MemoryBucket()
-    assert finalizing(bucket).finish(place()) is None
+    assert finalizing(bucket).finish(final_folder()) is None
     before = dict(bucket.visible)
-    told = json.loads(before.pop("orders/dt=2026-01-01/_SUCCESS"))
+    fact = json.loads(before.pop("orders/dt=2026-01-01/_SUCCESS"))
     assert before == {}
-    assert (told["files"], told["rows"], told["bytes"], told["ends"]) == (2, 7, 70, {"0": 5, "1": 9})
-    assert finalizing(bucket).finish(place(rows=9, late=9)) is None
-    assert json.loads(bucket.visible["orders/dt=2026-01-01/_SUCCESS"]) == told
+    assert (fact["files"], fact["rows"], fact["bytes"], fact["ends"]) == (2, 7, 70, {"0": 5, "1": 9})
+    assert finalizing(bucket).finish(final_folder(rows=9, late=9)) is None
+    assert json.loads(bucket.visible["orders/dt=2026-01-01/_SUCCESS"]) == fact
 
 
 def test_success_can_be_left_out() -> None:
     bucket = MemoryBucket()
-    finalizing(bucket, success=False).finish(place())
+    finalizing(bucket, success=False).finish(final_folder())
     assert bucket.visible == {}
 
 
 def test_a_function_is_told_of_the_place() -> None:
-    finalizing(MemoryBucket(), hooks=[{"python": f"{HERE}:noted"}]).finish(place("dt=2026-01-01/c=a b"))
-    (told,) = CALLS
-    assert told["location"] == "file:///lake/orders/dt=2026-01-01/c=a%20b"
-    assert (told["pipeline"], told["topic"], told["place"], told["rows"], told["late"]) == (
+    finalizing(MemoryBucket(), hooks=[{"python": f"{HERE}:noted"}]).finish(final_folder("dt=2026-01-01/c=a b"))
+    (fact,) = CALLS
+    assert fact["location"] == "file:///lake/orders/dt=2026-01-01/c=a%20b"
+    assert (fact["pipeline"], fact["topic"], fact["place"], fact["rows"], fact["late"]) == (
         "daily",
         "orders",
         "dt=2026-01-01/c=a b",
@@ -79,43 +79,43 @@ def test_a_command_gets_filled_arguments_and_json(tmp_path: Path) -> None:
     out = tmp_path / "told"
     code = "import sys; open(sys.argv[1], 'w').write(sys.argv[2] + '|' + sys.stdin.read())"
     command = [sys.executable, "-c", code, str(out), "{topic}:{place}:{nothing}"]
-    assert finalizing(MemoryBucket(), hooks=[{"command": command}]).finish(place("dt={topic}")) is None
-    arguments, _, told = out.read_text().partition("|")
+    assert finalizing(MemoryBucket(), hooks=[{"command": command}]).finish(final_folder("dt={topic}")) is None
+    arguments, _, fact = out.read_text().partition("|")
     assert arguments == "orders:dt={topic}:{nothing}"
-    assert json.loads(told)["rows"] == 7
+    assert json.loads(fact)["rows"] == 7
 
 
 def test_a_hook_that_fails_is_told_of_and_those_behind_it_wait() -> None:
     hooks = [{"python": f"{HERE}:broken"}, {"python": f"{HERE}:noted"}]
     bucket = MemoryBucket()
-    wrong = finalizing(bucket, hooks=hooks).finish(place())
+    wrong = finalizing(bucket, hooks=hooks).finish(final_folder())
     assert wrong == "OSError: no metastore for dt=2026-01-01"
     assert CALLS == []
     failing = [sys.executable, "-c", "import sys; sys.exit('no such table')"]
-    wrong = finalizing(bucket, hooks=[{"command": failing}]).finish(place())
+    wrong = finalizing(bucket, hooks=[{"command": failing}]).finish(final_folder())
     assert wrong is not None
     assert "ended with 1: no such table" in wrong
 
 
 def test_a_command_that_hangs_is_ended() -> None:
     hanging = [sys.executable, "-c", "import time; time.sleep(60)"]
-    wrong = finalizing(MemoryBucket(), hooks=[{"command": hanging, "timeout": "300ms"}]).finish(place())
+    wrong = finalizing(MemoryBucket(), hooks=[{"command": hanging, "timeout": "300ms"}]).finish(final_folder())
     assert wrong is not None
     assert "TimeoutExpired" in wrong
 
 
 @pytest.mark.parametrize(("on_late", "calls"), [(True, 2), (False, 1)])
 def test_a_hook_hears_of_late_records_if_it_wants_to(*, on_late: bool, calls: int) -> None:
-    told = finalizing(MemoryBucket(), hooks=[{"python": f"{HERE}:noted", "on_late": on_late}])
-    told.finish(place(rows=3, late=3))  # of a place that nobody had heard of before
-    told.finish(place(rows=2, late=2))
+    fact = finalizing(MemoryBucket(), hooks=[{"python": f"{HERE}:noted", "on_late": on_late}])
+    fact.finish(final_folder(rows=3, late=3))  # of a place that nobody had heard of before
+    fact.finish(final_folder(rows=2, late=2))
     assert len(CALLS) == calls
 
 
 def test_hive_gets_a_statement(tmp_path: Path) -> None:
     hive = {"table": "logs.{topic}", "location": "s3a://lake/daily/"}
     hooks = [{"python": f"{HERE}:noted", "hive": hive}]
-    finalizing(MemoryBucket(), "s3://lake/daily", hooks=hooks).finish(place("dt=2026-01-01/hr=05"))
+    finalizing(MemoryBucket(), "s3://lake/daily", hooks=hooks).finish(final_folder("dt=2026-01-01/hr=05"))
     (sentence,) = CALLS
     assert sentence == (
         "ALTER TABLE `logs`.`orders` ADD IF NOT EXISTS PARTITION (`dt`='2026-01-01', `hr`='05') "
@@ -124,7 +124,7 @@ def test_hive_gets_a_statement(tmp_path: Path) -> None:
     out = tmp_path / "told"
     code = "import sys; open(sys.argv[1], 'w').write(sys.argv[2] + '|' + sys.stdin.read())"
     hooks = [{"command": [sys.executable, "-c", code, str(out), "{statement}"], "hive": {"table": "orders"}}]
-    finalizing(MemoryBucket(), hooks=hooks).finish(place())
+    finalizing(MemoryBucket(), hooks=hooks).finish(final_folder())
     argument, _, read = out.read_text().partition("|")
     assert (
         argument
@@ -184,9 +184,9 @@ def test_a_function_that_is_not_there_is_refused_at_the_start() -> None:
 
 
 def test_what_is_written_again_is_staged_as_if_nothing_were_final() -> None:
-    told = finalizing(MemoryBucket())
-    told.know({"orders": Known(50.0, {"0": 30})})
+    fact = finalizing(MemoryBucket())
+    fact.know({"orders": Known(50.0, {"0": 30})})
     lease, name = Lease("daily", "orders|0"), Name("orders", "0")
     batches = [Batch(str(at), lease, name, Cut({"offset": at}, {"offset": at + 5})) for at in (20, 29, 30, 40)]
     other = Batch("other", lease, Name("clicks", "0"), Cut({"offset": 99}, {"offset": 100}))
-    assert told.rule([*batches, other]).final == {"30": 50.0, "40": 50.0}
+    assert fact.rule([*batches, other]).final == {"30": 50.0, "40": 50.0}

@@ -40,8 +40,8 @@ def test_a_template_with_which_two_files_could_get_one_name_is_refused(wrong: st
 
 
 @given(st.text(min_size=1), st.text(min_size=1))
-def test_what_comes_from_data_never_leaves_its_folder(topic: str, place: str) -> None:
-    key = Layout().key(Name(topic, "0"), 1, 0, "txt", place)
+def test_what_comes_from_data_never_leaves_its_folder(topic: str, output_folder: str) -> None:
+    key = Layout().key(Name(topic, "0"), 1, 0, "txt", output_folder)
     parts = key.split("/")
     assert all(part not in {"", ".", ".."} and not part.startswith(("_", ".")) for part in parts)
 

@@ -1,4 +1,4 @@
-"""Which time a place holds."""
+"""The period of an output folder."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from holdfast.sinks.files.periods import USUAL, Periods, check_template
 BERLIN = "Europe/Berlin"
 
 
-def spoken(place: str, periods: Periods = Periods()) -> tuple[str, str] | None:
-    found = periods.of(place)
-    return found and tuple(f"{datetime.fromtimestamp(one, UTC):%Y-%m-%dT%H:%M}" for one in found)  # type: ignore[return-value]
+def period_texts(output_folder: str, periods: Periods = Periods()) -> tuple[str, str] | None:
+    found = periods.of(output_folder)
+    return found and tuple(f"{datetime.fromtimestamp(moment, UTC):%Y-%m-%dT%H:%M}" for moment in found)  # type: ignore[return-value]
 
 
 @pytest.mark.parametrize(
-    ("place", "begin", "end"),
+    ("output_folder", "begin", "end"),
     [
         ("dt=2026-01-31", "2026-01-31T00:00", "2026-02-01T00:00"),
         ("dt=2026-01-01/hr=23", "2026-01-01T23:00", "2026-01-02T00:00"),
@@ -33,30 +33,30 @@ def spoken(place: str, periods: Periods = Periods()) -> tuple[str, str] | None:
         ("country=DE/dt=2026-01-31/shop=7", "2026-01-31T00:00", "2026-02-01T00:00"),
     ],
 )
-def test_the_names_that_parse_makes_are_understood(place: str, begin: str, end: str) -> None:
-    assert spoken(place) == (begin, end)
+def test_the_names_that_parse_makes_are_understood(output_folder: str, begin: str, end: str) -> None:
+    assert period_texts(output_folder) == (begin, end)
 
 
 @pytest.mark.parametrize(
-    "place", ["", "dt=__invalid__", "dt=2026-13-01", "dt=2026-02-30", "xdt=2026-01-01", "DE", "20260101"]
+    "output_folder", ["", "dt=__invalid__", "dt=2026-13-01", "dt=2026-02-30", "xdt=2026-01-01", "DE", "20260101"]
 )
-def test_other_places_tell_no_time(place: str) -> None:
-    assert Periods().of(place) is None
+def test_other_places_tell_no_time(output_folder: str) -> None:
+    assert Periods().of(output_folder) is None
 
 
 def test_a_template_of_ones_own() -> None:
-    own = Periods(("y=%Y/d=%j",))
-    assert spoken("eu/y=2026/d=032", own) == ("2026-02-01T00:00", "2026-02-02T00:00")
-    assert spoken("dt=2026-01-01", own) is None
+    custom = Periods(("y=%Y/d=%j",))
+    assert period_texts("eu/y=2026/d=032", custom) == ("2026-02-01T00:00", "2026-02-02T00:00")
+    assert period_texts("dt=2026-01-01", custom) is None
 
 
 def test_a_day_of_another_zone_has_its_own_length() -> None:
-    assert spoken("dt=2026-03-29", Periods(zone=BERLIN)) == ("2026-03-28T23:00", "2026-03-29T22:00")
+    assert period_texts("dt=2026-03-29", Periods(zone=BERLIN)) == ("2026-03-28T23:00", "2026-03-29T22:00")
 
 
 def test_an_hour_that_comes_twice_ends_with_the_second() -> None:
-    assert spoken("dt=2026-10-25/hr=02", Periods(zone=BERLIN)) == ("2026-10-25T00:00", "2026-10-25T02:00")
-    assert spoken("dt=2026-10-25/hr=02/min=30", Periods(zone=BERLIN)) == ("2026-10-25T00:30", "2026-10-25T01:31")
+    assert period_texts("dt=2026-10-25/hr=02", Periods(zone=BERLIN)) == ("2026-10-25T00:00", "2026-10-25T02:00")
+    assert period_texts("dt=2026-10-25/hr=02/min=30", Periods(zone=BERLIN)) == ("2026-10-25T00:30", "2026-10-25T01:31")
 
 
 @given(st.integers(631_152_000, 4_102_444_800), st.sampled_from(USUAL), st.sampled_from(["UTC", BERLIN]))

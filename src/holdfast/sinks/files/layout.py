@@ -58,9 +58,9 @@ def check_layout(text: str) -> str:
     if unknown:
         raise ValueError(f"has the unknown field {{{unknown[0]}}}; there are {_list(_REQUIRED)}")
     if missing := _REQUIRED - set(used):
-        raise ValueError(f"must have {_list(missing)}, or two files could get one name")
+        raise ValueError(f"must have {_list(missing)}, or two files could get the same key")
     if template.startswith(("/", "_", ".")) or OURS in template:
-        raise ValueError("must not begin with '/', '_' or '.', nor lie below _holdfast")
+        raise ValueError("must not begin with '/', '_' or '.', nor contain _holdfast")
     Layout(template).key(Name("topic", "0"), 1, 0, "txt", "dt=2026-01-01")
     return template
 

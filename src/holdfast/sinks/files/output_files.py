@@ -1,7 +1,7 @@
 """Files of one batch in one output folder, written in blocks that follow from the rows alone.
 
-How Spark portions rows depends on which batches share a task. The bytes of files must not: a file that is lost after
-its commit is made again alone, and must be the same.
+The portions in which rows arrive depend on which batches share a task. The bytes of files must not: a file that is lost
+after its commit is staged again alone, and must be the same.
 """
 
 from __future__ import annotations

@@ -112,7 +112,7 @@ def _span(parts: Mapping[str, str]) -> tuple[datetime, datetime]:
 
 
 def _between(begin: datetime, end: datetime, zone: ZoneInfo) -> Period:
-    # An hour that the wall clock shows twice has one name: it begins with the first and ends with the second.
+    # An hour that occurs twice, when clocks are set back, has a single name: from the first begin to the second end.
     begins = [begin.replace(tzinfo=zone, fold=fold).timestamp() for fold in (0, 1)]
     ends = [end.replace(tzinfo=zone, fold=fold).timestamp() for fold in (0, 1)]
     return min(begins), max(ends)

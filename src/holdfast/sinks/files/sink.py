@@ -1,8 +1,8 @@
-"""The files sink on the node: who owns the root, what is visible, publish, rebuild, sweep.
+"""The files sink on the node: it publishes commits, and rebuilds those whose staged data is gone.
 
-This is the exactly-once protocol for readers who only list the bucket. Nothing is ever overwritten or taken back: a
-file is created under its final name once, from bytes that a commit has decided, after the commit's manifest was
-created. Runs in the simulator as it is, over a simulated bucket.
+This is the exactly-once protocol for readers who only list the bucket. Nothing is ever overwritten or deleted: a file
+is created once under its final key, from bytes that a commit has decided, after the manifest of the commit was created.
+The simulator runs this code unchanged over a simulated bucket.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 
 class FilesSink(Sink, StagesByBatch, Witness, KeepsStaged, PublishesFiles, Restages, Finalizes, KeepsLetters):
-    """Files under one root of one bucket. A root belongs to one sink of one pipeline."""
+    """Files below one root, which belongs to this sink of this pipeline alone."""
 
     def __init__(
         self,
@@ -92,15 +92,15 @@ class FilesSink(Sink, StagesByBatch, Witness, KeepsStaged, PublishesFiles, Resta
         (key, times), *_ = Counter(file["key"] for file in files).most_common(1) or [("", 0)]
         if times > 1:
             raise BatchError(
-                f"two files of this batch would be called {key}: a processor has spread the rows of one record over "
+                f"two files of this batch would have the key {key}: a processor has spread the rows of a record over "
                 "several tasks or files; keep the rows of a record together"
             )
-        self._check_number(parts, len(files))
+        self._check_max_files(parts, len(files))
         final = next((part["final"] for part in parts if "final" in part), None)
         return {"files": files} | ({} if final is None else {"final": final})
 
-    def _check_number(self, parts: Sequence[Json], number: int) -> None:
-        """Raise `BatchError` if tasks that have kept the bound of files by themselves break it together."""
+    def _check_max_files(self, parts: Sequence[Json], number: int) -> None:
+        """Raise `BatchError` if the tasks have made more than `max_files` in total: each checks only its own files."""
         if len(parts) > 1 and self._stager is not None and number > self._stager.max_files:
             raise BatchError(
                 f"{len(parts)} tasks have made {number} files of this batch, and max_files of sink {self.name!r} is "
@@ -138,20 +138,20 @@ class FilesSink(Sink, StagesByBatch, Witness, KeepsStaged, PublishesFiles, Resta
         return None
 
     def _witnessed(self, publication: Publication, files: Sequence[StagedFile]) -> None:
-        """The commit's manifest is in the bucket and says what the receipt says; else nothing may become visible."""
+        """Create the commit's manifest, or check that it agrees with the receipt, before any file becomes visible."""
         manifest = manifest_of(publication.lease, publication.name, publication.receipt)
-        # Data that vanished before the manifest exists can be made again freely, so look before it is written. The
-        # manifest itself is read only where it must exist already: most commits are published once, by who made them.
+        # As long as there is no manifest, lost data may be staged again with other content: check before creating it.
+        # The manifest is read only if it must exist already: most commits are published once, by the node that made it.
         if not self._root.are_staged(files):
             if not self._agreeing(manifest):
                 raise StagedDataGone(f"staged data of commit {manifest.commit_id} is gone")
             return
         key = manifest_key(publication.name, manifest.sequence)
         if not self._bucket.create(key, manifest.encode()) and not self._agreeing(manifest):
-            raise Halt(f"manifest {key} is gone again")
+            raise Halt(f"manifest {key} has disappeared")
 
     def _agreeing(self, manifest: Manifest) -> bool:
-        """Whether the manifest exists. Raises `Halt` when there is another one in its place."""
+        """Whether the manifest exists. Raises `Halt` if the manifest at its key is of another commit."""
         key = manifest_key(Name(manifest.stream, manifest.label), manifest.sequence)
         present = self._bucket.read(key)
         if present is None:

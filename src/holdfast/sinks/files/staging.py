@@ -185,7 +185,7 @@ class FilesStaging(Staging):
             raise self._errors[batch.id]
 
     def _keep_bounds(self, latest: tuple[str, str]) -> None:
-        # Rows of a batch come together unless a processor mixed them, so the one used longest ago is mostly complete.
+        # Rows of a batch are consecutive unless a processor mixed them: what was used longest ago is mostly complete.
         if self._is_within_bounds():
             return
         for closing in (False, True):
@@ -209,7 +209,7 @@ class FilesStaging(Staging):
             self._open_files += files.is_open - was_open
 
     def _make_room(self, key: tuple[str, str], *, closing: bool) -> None:
-        """Close or flush files for the sake of others. An error concerns their own batch, which raises it later."""
+        """Close or flush files to make room for others. Their batch raises an error of this when it is used next."""
         files = self._open.pop(key) if closing else self._open[key]
         try:
             with self._metered(files):

@@ -45,10 +45,10 @@ def test_halves_and_choices_keep_the_rows_that_they_name(portions: list[list[byt
     first, second = body.halves()
     assert first.bytes() + second.bytes() == body.bytes()
     assert abs(len(first) - len(second)) <= 1
-    places = sorted(data.draw(st.sets(st.integers(0, len(lines) - 1))))
-    chosen = body.chosen(places)
-    assert chosen.bytes() == b"".join(lines[place] for place in places)
-    assert [row for part in chosen.parts for row in part.documents.to_pylist()] == [lines[place] for place in places]
+    indexes = sorted(data.draw(st.sets(st.integers(0, len(lines) - 1))))
+    chosen = body.chosen(indexes)
+    assert chosen.bytes() == b"".join(lines[index] for index in indexes)
+    assert [row for part in chosen.parts for row in part.documents.to_pylist()] == [lines[index] for index in indexes]
 
 
 def test_what_waits_of_a_batch_can_be_forgotten() -> None:

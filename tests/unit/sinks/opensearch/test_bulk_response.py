@@ -15,10 +15,10 @@ def answer(*outcomes: tuple[str, int, str | None]) -> str:
         error = {} if kind is None else {"error": {"type": kind, "reason": "why"}}
         return {action: {"status": status, **error}}
 
-    return json.dumps({"took": 1, "errors": True, "items": [item(*one) for one in outcomes]})
+    return json.dumps({"took": 1, "errors": True, "items": [item(*outcome) for outcome in outcomes]})
 
 
-def told(*outcomes: tuple[str, int, str | None], conflict_is_done: bool = False) -> Verdicts:
+def verdicts(*outcomes: tuple[str, int, str | None], conflict_is_done: bool = False) -> Verdicts:
     return parse_response(answer(*outcomes), sent=len(outcomes), conflict_is_done=conflict_is_done)
 
 
@@ -48,7 +48,7 @@ def test_what_is_no_answer_about_every_document_is_an_error(text: str) -> None:
 
 
 def test_a_document_to_blame_is_refused_with_the_reason() -> None:
-    found = told(("index", 201, None), ("index", 400, "mapper_parsing_exception"))
+    found = verdicts(("index", 201, None), ("index", 400, "mapper_parsing_exception"))
     assert found.refused == [(1, "400 mapper_parsing_exception: why")]
     assert not found.retry
 
@@ -70,7 +70,7 @@ def test_a_document_to_blame_is_refused_with_the_reason() -> None:
     ],
 )
 def test_errors_of_the_cluster_are_waited_for(status: int, kind: str) -> None:
-    found = told(("index", status, kind))
+    found = verdicts(("index", status, kind))
     assert (found.retry, found.refused, found.busy) == ([0], [], int(status == 429))
     assert kind in found.reason
 
@@ -93,22 +93,22 @@ def test_a_cluster_without_room_for_another_index_is_not_the_documents_fault(kin
 def test_a_document_is_to_blame_whatever_caused_its_refusal() -> None:
     error = {"type": "mapper_parsing_exception", "reason": "maximum shards open", "caused_by": {"type": "x"}}
     text = json.dumps({"errors": True, "items": [{"index": {"status": 400, "error": error}}]})
-    assert [place for place, _ in parse_response(text, sent=1, conflict_is_done=False).refused] == [0]
+    assert [index for index, _ in parse_response(text, sent=1, conflict_is_done=False).refused] == [0]
 
 
 def test_conflicts_are_done_where_a_version_or_a_creation_says_so_and_else_tried_again() -> None:
     conflict = "version_conflict_engine_exception"
-    assert told(("create", 409, conflict)).conflicts == [0]
-    assert told(("index", 409, conflict), conflict_is_done=True).conflicts == [0]
-    assert told(("delete", 409, conflict), conflict_is_done=True).conflicts == [0]
-    assert told(("update", 409, conflict)).retry == [0]
-    assert told(("update", 409, conflict), conflict_is_done=True).retry == [0]
+    assert verdicts(("create", 409, conflict)).conflicts == [0]
+    assert verdicts(("index", 409, conflict), conflict_is_done=True).conflicts == [0]
+    assert verdicts(("delete", 409, conflict), conflict_is_done=True).conflicts == [0]
+    assert verdicts(("update", 409, conflict)).retry == [0]
+    assert verdicts(("update", 409, conflict), conflict_is_done=True).retry == [0]
 
 
 def test_deleting_what_is_not_there_is_done_and_updating_it_is_refused() -> None:
-    found = told(("delete", 404, None), ("update", 404, "document_missing_exception"))
-    assert [place for place, _ in found.refused] == [1]
+    found = verdicts(("delete", 404, None), ("update", 404, "document_missing_exception"))
+    assert [index for index, _ in found.refused] == [1]
 
 
 def test_what_the_server_fails_over_is_told_apart() -> None:
-    assert [place for place, _ in told(("index", 500, "null_pointer_exception")).broken] == [0]
+    assert [index for index, _ in verdicts(("index", 500, "null_pointer_exception")).broken] == [0]

@@ -68,8 +68,8 @@ def senders() -> Iterator[Callable[..., BulkSender]]:
         return made[-1]
 
     yield build
-    for one in made:
-        one.close()
+    for sender in made:
+        sender.close()
 
 
 Build = Callable[..., BulkSender]

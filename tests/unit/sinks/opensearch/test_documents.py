@@ -24,13 +24,13 @@ ORDERS = IndexName(Template("orders"))
 ORIGIN = origin_prefix(BATCH)
 
 
-def made(form: EntryBuilder, rows: Any, items: list[int] | None = None) -> tuple[list[Any], dict[int, Fault]]:
+def made(builder: EntryBuilder, rows: Any, items: list[int] | None = None) -> tuple[list[Any], dict[int, Fault]]:
     """The lines as JSON, and the faults by item."""
     columns = {"value": pa.array(rows)} if isinstance(rows, list) else rows
     batch = pa.RecordBatch.from_pydict(columns)
     numbers = pa.array(items or range(batch.num_rows), pa.int64())
     lines, faults = b"", dict[int, Fault]()
-    for entries, some in form.entries(BATCH, RecordNumbers(), numbers, batch):
+    for entries, some in builder.entries(BATCH, RecordNumbers(), numbers, batch):
         assert len(entries) == len(entries.items) == len(entries.documents)
         lines += bytes(entries.bytes())
         faults |= dict(some)
@@ -58,8 +58,8 @@ def test_bytes_are_the_document_whatever_other_columns_there_are() -> None:
 
 def test_columns_are_the_document_and_their_fields_can_be_named() -> None:
     rows = {"id": [1], "user": [{"name": 'O"Hara'}], "price": [2.0]}
-    form = EntryBuilder(ORDERS, document_id=Template("{user.name}"), routing=Template("{id}"))
-    lines, _ = made(form, rows)
+    builder = EntryBuilder(ORDERS, document_id=Template("{user.name}"), routing=Template("{id}"))
+    lines, _ = made(builder, rows)
     assert lines == [
         {"index": {"_id": 'O"Hara', "routing": "1"}},
         {"id": 1, "user": {"name": 'O"Hara'}, "price": 2.0},
@@ -90,9 +90,9 @@ def test_what_is_no_object_is_a_dead_letter_or_becomes_a_field() -> None:
 
 
 def test_the_index_of_each_record_is_named_if_they_differ() -> None:
-    form = EntryBuilder(IndexName(Template("logs-{kind}-{time:%Y.%m.%d}")))
+    builder = EntryBuilder(IndexName(Template("logs-{kind}-{time:%Y.%m.%d}")))
     values = ['{"kind":"A","time":"2026-01-02"}', '{"kind":"a/b","time":"2026-01-02"}', '{"kind":"c","time":"x"}']
-    lines, faults = made(form, values)
+    lines, faults = made(builder, values)
     assert lines[0] == {"index": {"_index": "logs-a-2026.01.02", "_id": f"{ORIGIN}0"}}
     assert faults[1].reason == "the index that its fields name is not allowed"
     assert "lacks a field of the index template" in faults[2].reason
@@ -105,11 +105,11 @@ def test_the_index_of_each_record_is_named_if_they_differ() -> None:
 def test_actions(action: str, line: dict[str, Any]) -> None:
     ((word, facts),) = line.items()
     bodies = {"create": [{"id": "x"}], "delete": [], "update": [{"doc": {"id": "x"}}]}
-    for form in (
+    for builder in (
         EntryBuilder(ORDERS, Template(action)),
         EntryBuilder(ORDERS, Template(action), document_id=Template("{id}")),
     ):
-        lines, _ = made(form, ['{"id":"x"}'])
+        lines, _ = made(builder, ['{"id":"x"}'])
         assert set(lines[0][word]) - {"_id"} == set(facts)
         assert lines[1:] == bodies[action]
 
@@ -142,8 +142,8 @@ def test_the_body_of_an_update_holds_what_is_one_object_and_nothing_else(action:
 def test_only_rows_that_are_updates_must_be_one_object() -> None:
     rows = {"op": ["index", "update"], "value": pa.array([b'{"a":1}}', b'{"a":1}}'])}
     batch = pa.RecordBatch.from_pydict(rows)
-    form = EntryBuilder(ORDERS, action=Template("{op}"))
-    ((entries, faults),) = form.entries(BATCH, RecordNumbers(), pa.array([0, 1], pa.int64()), batch)
+    builder = EntryBuilder(ORDERS, action=Template("{op}"))
+    ((entries, faults),) = builder.entries(BATCH, RecordNumbers(), pa.array([0, 1], pa.int64()), batch)
     assert (entries.items.tolist(), [item for item, _ in faults]) == ([0], [1])
 
 
@@ -162,8 +162,8 @@ def test_ids_by_the_server_are_left_out() -> None:
 
 
 def test_versions_are_whole_numbers_and_may_be_the_records_own() -> None:
-    form = EntryBuilder(ORDERS, document_id=Template("{_key}"), version=Template("{v}"), version_type="external_gte")
-    lines, faults = made(form, ['{"v":7}', '{"v":"7a"}', '{"v":-1}', "{}"])
+    builder = EntryBuilder(ORDERS, document_id=Template("{_key}"), version=Template("{v}"), version_type="external_gte")
+    lines, faults = made(builder, ['{"v":7}', '{"v":"7a"}', '{"v":-1}', "{}"])
     assert lines[0] == {"index": {"_id": "in|a", "version": 7, "version_type": "external_gte"}}
     assert [faults[item].reason for item in (1, 2)] == ["its version is not a whole number"] * 2
     assert "lacks a field" in faults[3].reason
@@ -185,14 +185,21 @@ def test_large_portions_are_taken_apart(monkeypatch: pytest.MonkeyPatch) -> None
     assert made(EntryBuilder(ORDERS), [f'{{"a":{number}}}' for number in range(100)]) == whole
 
 
-def entries_of(form: EntryBuilder, rows: list[Any], items: list[int]) -> list[tuple[Any, ...]]:
+def entries_of(builder: EntryBuilder, rows: list[Any], items: list[int]) -> list[tuple[Any, ...]]:
     """All that is known of the entries."""
     batch = pa.RecordBatch.from_pydict({"value": pa.array(rows, None if rows else pa.string())})
     numbers = pa.array(items, pa.int64())
-    told = form.entries(BATCH, RecordNumbers(), numbers, batch)
+    portions = builder.entries(BATCH, RecordNumbers(), numbers, batch)
     return [
-        (bytes(one.bytes()), one.borders.tolist(), one.items.tolist(), one.documents.to_pylist(), one.form, faults)
-        for one, faults in told
+        (
+            bytes(portion.bytes()),
+            portion.borders.tolist(),
+            portion.items.tolist(),
+            portion.documents.to_pylist(),
+            portion.form,
+            faults,
+        )
+        for portion, faults in portions
     ]
 
 
@@ -204,10 +211,10 @@ def entries_of(form: EntryBuilder, rows: list[Any], items: list[int]) -> list[tu
 )
 def test_a_handful_of_rows_becomes_what_many_rows_would(rows: list[Any], action: str, data: st.DataObject) -> None:
     numbers = st.lists(st.integers(0, 20), min_size=len(rows), max_size=len(rows))
-    items, form = data.draw(numbers), EntryBuilder(ORDERS, action=Template(action))
+    items, builder = data.draw(numbers), EntryBuilder(ORDERS, action=Template(action))
     with mock.patch.object(documents, "_small_entries", return_value=None):
-        expected = entries_of(form, rows, items)
-    assert entries_of(form, rows, items) == expected
+        expected = entries_of(builder, rows, items)
+    assert entries_of(builder, rows, items) == expected
 
 
 def test_one_plain_row_takes_the_short_way() -> None:

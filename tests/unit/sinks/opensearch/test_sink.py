@@ -37,9 +37,9 @@ def sink_on(bucket: MemoryBucket | None = None) -> OpenSearchSink:
     return OpenSearchSink("search", plain.stager(), plain._setup, bucket)
 
 
-def part(**told: Any) -> dict[str, Any]:
+def part(**receipt: Any) -> dict[str, Any]:
     sums = dict.fromkeys(("documents", "conflicts", "dead", "requests", "retried", "rejected", "size"), 0)
-    return {**sums, "files": [], "limit": 4.0, **told}
+    return {**sums, "files": [], "limit": 4.0, **receipt}
 
 
 def letter_file(bucket: MemoryBucket, *items: int, batch: StagedBatch = BATCH) -> dict[str, Any]:
@@ -56,15 +56,15 @@ def publication(*files: dict[str, Any]) -> Publication:
 
 def test_a_receipt_is_small_and_what_it_took_is_heard_once() -> None:
     sink = sink_on()
-    told = sink.receipt([part(documents=5, requests=1, limit=4.0), part(documents=7, dead=1, retried=3, limit=2.5)])
-    assert told == {"documents": 12, "dead": 1, "files": []}
+    receipt = sink.receipt([part(documents=5, requests=1, limit=4.0), part(documents=7, dead=1, retried=3, limit=2.5)])
+    assert receipt == {"documents": 12, "dead": 1, "files": []}
     (heard,) = sink.noticed()
     assert isinstance(heard, DocumentsIndexed)
     assert (heard.sink, heard.documents, heard.retried, heard.limit) == ("search", 12, 3, 2.5)
     assert sink.noticed() == []
     assert sink.receipt([]) == {"documents": 0, "dead": 0, "files": []}
-    assert sink.is_visible(told)
-    assert not sink.is_visible({**told, "files": [{"staged": "s", "key": "k", "sha256": "", "size": 1}]})
+    assert sink.is_visible(receipt)
+    assert not sink.is_visible({**receipt, "files": [{"staged": "s", "key": "k", "sha256": "", "size": 1}]})
     assert sink.noticed() == []
 
 

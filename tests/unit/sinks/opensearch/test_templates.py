@@ -29,7 +29,7 @@ def test_fields_and_times_are_put_in_and_what_lacks_one_has_no_text() -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "day"),
+    ("text", "day"),
     [
         ("1767225600", "2026-01-01"),
         ("1767225600000", "2026-01-01"),
@@ -40,8 +40,8 @@ def test_fields_and_times_are_put_in_and_what_lacks_one_has_no_text() -> None:
         ("", None),
     ],
 )
-def test_times_are_iso_texts_or_seconds_or_milliseconds(told: str, day: str | None) -> None:
-    assert formatted_time(told, "%Y-%m-%d") == day
+def test_times_are_iso_texts_or_seconds_or_milliseconds(text: str, day: str | None) -> None:
+    assert formatted_time(text, "%Y-%m-%d") == day
 
 
 @pytest.mark.parametrize("wrong", ["{", "a}", "{}", "{a!r}", "{a:{b}}"])
