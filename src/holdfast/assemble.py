@@ -19,7 +19,7 @@ from holdfast.errors import UsageError
 from holdfast.events import Event, Notice
 from holdfast.flow.batch import Limits
 from holdfast.flow.engine import Engine
-from holdfast.flow.generations import Generation, Generations, OwnGeneration, follow
+from holdfast.flow.generations import FollowedGeneration, Generation, Generations, follow
 from holdfast.flow.loop import LoopSettings
 from holdfast.flow.pipeline import Pipeline, routes_of
 from holdfast.flow.run import Runs
@@ -231,7 +231,7 @@ def coordinator_of(pipeline: StoredPipeline, world: World, session: Session) -> 
     return Coordinator(pipeline.store, world, session, pipeline.identifier, policy=policy)
 
 
-def own_generation(pipeline: StoredPipeline, world: World) -> OwnGeneration:
+def followed_generation(pipeline: StoredPipeline, world: World) -> FollowedGeneration:
     """Register this node's generation. Blocks while the store does not respond, as opening it does."""
     chosen, node = pipeline.configured, pipeline.settings.node
     mine = Generation(chosen.generation, digest_of(chosen), parsing_of(chosen), created_by=node.name)

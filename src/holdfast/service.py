@@ -16,11 +16,11 @@ from holdfast.assemble import (
     build_pipeline,
     coordinator_of,
     engine_of,
+    followed_generation,
     hand_coordinators,
     loop_settings_of,
     new_session,
     open_store,
-    own_generation,
 )
 from holdfast.config.models import Settings
 from holdfast.config.units import format_duration
@@ -126,7 +126,7 @@ def _run_node(
 ) -> int:
     session = new_session(settings, store, world, pipelines=list(built), name=name)
     stored = {name: StoredPipeline(settings, store, name) for name in built}
-    generations = {name: own_generation(pipeline, world) for name, pipeline in stored.items()}
+    generations = {name: followed_generation(pipeline, world) for name, pipeline in stored.items()}
     engine = engine_of(settings, built, world.emit, store.max_receipt_bytes)
     coordinators = {name: coordinator_of(pipeline, world, session) for name, pipeline in stored.items()}
     loops = [

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from holdfast.flow.generations import CURRENT, Generation, Generations, OwnGeneration
+from holdfast.flow.generations import CURRENT, FollowedGeneration, Generation, Generations
 from holdfast.flow.holdings import Held
 from holdfast.flow.loop import PipelineLoop
 from holdfast.flow.plan import Planner
@@ -16,7 +16,7 @@ from tests.simulation.mutation import Put, mutant, mutant_of_test
 
 @mutant("generations")
 def a_node_runs_the_current_generation_whatever_its_parsing(put: Put) -> None:
-    put(OwnGeneration, "current", lambda self: self._latest[0])
+    put(FollowedGeneration, "current", lambda self: self._latest[0])
 
 
 @mutant("generations")

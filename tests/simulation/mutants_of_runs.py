@@ -114,7 +114,7 @@ def a_run_that_has_ended_is_failed(put: Put) -> None:
     def fail(self: Runs, run_id: str, error: str) -> Any:
         def change(row: Lease, now: float) -> Lease:
             failed = replace(run_module._run(row), status=RunStatus.FAILED, error=error, completed_at=now)
-            return run_module._told(row, failed)
+            return run_module._with_run(row, failed)
 
         return run_module._run(self._rows.change(run_id, change))
 

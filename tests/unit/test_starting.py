@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from holdfast.assemble import StoredPipeline, own_generation
+from holdfast.assemble import StoredPipeline, followed_generation
 from holdfast.config import load_text
 from holdfast.errors import StoreUnavailable
 from holdfast.leases.lease import Lease
@@ -43,7 +43,7 @@ def started_on(store: MemoryStore, clock: TurnableClock) -> int | None:
     text = "pipelines: {orders: {source: {objects: {folder: in}}, sinks: [{files: {root: out}}]}}"
     settings = load_text(text, "shop.yaml", Registry.installed())
     store.open()
-    return own_generation(StoredPipeline(settings, store, "orders"), make_world("a", clock=clock)).current()
+    return followed_generation(StoredPipeline(settings, store, "orders"), make_world("a", clock=clock)).current()
 
 
 def test_a_store_that_goes_away_while_a_node_starts_is_waited_for() -> None:

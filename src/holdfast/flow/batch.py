@@ -15,7 +15,7 @@ from holdfast.leases.lease import Json, Lease
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Bounds of one batch. `timeout` is the watchdog's: beyond it the batch is cancelled and counts an attempt."""
+    """Bounds of one batch. After `timeout` seconds it is cancelled and counts an attempt."""
 
     max_bytes: int = 256 * 1024 * 1024
     max_records: int | None = None
@@ -24,7 +24,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Name:
-    """How a partition is called in output names: for Kafka topic and partition, for an object bucket and hash."""
+    """The name of a partition in output names: for Kafka topic and partition, for an object bucket and hash."""
 
     stream: str
     label: str
@@ -41,18 +41,18 @@ class Cut:
     size: int = 0
     """Estimated bytes, to balance the tasks of a round."""
     max_bytes: int | None = None
-    """Where the batch is cut short if it turns out larger; None: never. Needs the source's size column."""
+    """Bytes at which the batch is cut short; None: never. Needs the source's size column."""
     gaps: tuple[tuple[int, int], ...] = ()
-    """Items [from, to) that the source has lost for ever, told in receipt and manifest."""
+    """Items [from, to) that the source has lost for ever; receipt and manifest record them."""
     max_records: int | None = None
-    """Records after which the source itself cuts the batch short, by a row whose fault is `cut`; None: never."""
+    """Records after which the source itself cuts the batch short, with a row whose fault is `cut`; None: never."""
     state: Json = None
-    """What the source wants to know of this batch later: the state of the row from its commit on; None: as it was."""
+    """The state of the row from this batch's commit on, for later plans of the source; None: unchanged."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """There is nothing to read now; ask again after that many seconds."""
+    """There is nothing to read now; plan again after that many seconds."""
 
     seconds: float
 
@@ -64,15 +64,15 @@ class Done:
 
 @dataclass(frozen=True, slots=True)
 class Close:
-    """There is nothing to read for long: the partition sleeps, and whoever is free then takes it."""
+    """There is nothing to read for a long time: the partition sleeps, and any node takes it when it is due."""
 
     seconds: float
     most: int | None = None
-    """It is complete when it has been closed so many times."""
+    """It is complete when it has been closed this many times."""
 
 
 Plan: TypeAlias = Cut | Wait | Done | Close | BatchError | Halt
-"""What a source says of a partition's next batch."""
+"""A source's plan for the next batch of a partition."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,4 +82,4 @@ class Batch:
     name: Name
     cut: Cut
     restages: str | None = None
-    """The id of a pending commit whose staged data is gone and is made again from the same range."""
+    """The id of a pending commit whose staged data is gone and is staged once more from the same range."""

@@ -21,8 +21,8 @@ class Staged:
 
     `end` may lie before the planned end when the engine cut the batch shorter; `last` is then False. A batch that
     restages a commit is never cut shorter.
-    `receipts` has one entry per sink, or none at all for a mere acknowledgement, which is visible as it is. `acked` is
-    what a long-lived batch knows to be acknowledged beyond its end.
+    `receipts` has one entry per sink, or none for an acknowledgement without data, which is visible as it is. `acked`
+    are ranges beyond the end that a long-lived batch has acknowledged.
     """
 
     batch_id: str
@@ -32,16 +32,16 @@ class Staged:
     counts: Counts = Counts()
     acked: tuple[tuple[int, int], ...] = ()
     size: int = 0
-    """Bytes of the records, where the source tells them."""
+    """Bytes of the records, if the source has a size column."""
     dropped: Mapping[str, int] = field(default_factory=dict)
-    """By processor, good rows that did not come out of it. Of the batches of one job, one may tell for all."""
+    """By processor, the good rows that it dropped. One batch of a job may count for all its batches."""
 
 
 @dataclass(frozen=True, slots=True)
 class Advanced:
     """A long-lived batch has acknowledged records up to `position` and in `acked` ranges beyond it, and goes on.
 
-    It puts off the watchdog; one that tells nothing new is a mere sign of life and writes nothing.
+    It puts off the deadline of the batch; a report without anything new is a sign of life and writes nothing.
     """
 
     batch_id: str
@@ -52,13 +52,13 @@ class Advanced:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """The batch has ended by an error. It counts an attempt unless something outside was `unavailable`."""
+    """The batch has ended with an error. It counts an attempt unless source or sink were `unavailable`."""
 
     batch_id: str
     error: str
     unavailable: bool = False
     what: str = "sink"
-    """Which of the two outside, `source` or `sink`."""
+    """Which was unavailable: `source` or `sink`."""
 
 
 Report = Staged | Advanced | Failed
@@ -66,23 +66,23 @@ Report = Staged | Advanced | Failed
 
 @dataclass(frozen=True, slots=True)
 class TaskEnd:
-    """How far one task came with a batch: how many rows it has staged, and the first item that it left."""
+    """How far one task got with a batch: how many rows it has staged, and the first item that it did not stage."""
 
     rows: int
     end: int | None
     """None if all of its rows were staged."""
     reads: bool = False
-    """It read in order and staged nothing: what it left came to no other task."""
+    """It read in order and staged nothing: no other task got what it left."""
 
 
-def common_end(told: Sequence[TaskEnd]) -> int | None:
-    """The item at which a batch ends that some of its tasks have cut short; None if none has.
+def common_end(tasks: Sequence[TaskEnd]) -> int | None:
+    """The item at which a batch ends that some of its tasks have cut short; None if no task has.
 
-    Everything before it is staged, and nothing from it on. Raises `BatchError` where that cannot be.
+    Everything before it is staged, and nothing from it on. Raises `BatchError` if there is no such item.
     """
-    ends = [task.end for task in told if task.end is not None]
-    if any(task.end is not None and not task.reads for task in told):
-        holding = sum(not task.reads and (task.rows > 0 or task.end is not None) for task in told)
+    ends = [task.end for task in tasks if task.end is not None]
+    if any(task.end is not None and not task.reads for task in tasks):
+        holding = sum(not task.reads and (task.rows > 0 or task.end is not None) for task in tasks)
         if holding > 1:
             raise BatchError(
                 f"the batch must be cut short, and its rows are in {holding} tasks, of which others may have staged "
@@ -96,7 +96,7 @@ class Engine(ABC):
     """Carries rounds of one node, for all its pipelines. Used by one thread."""
 
     endless: bool = False
-    """Whether batches go on until they are drained, so that no round can wait for the end of another."""
+    """Whether batches run until they are drained, so that no round can wait for the end of another."""
 
     @abstractmethod
     def room(self) -> int:
@@ -114,11 +114,11 @@ class Engine(ABC):
     def cancel(self, batch_ids: Sequence[str]) -> None:
         """Stop these batches without waiting. Other batches of the same round may come back as unavailable.
 
-        What was staged stays; nothing is reported for them any more.
+        What was staged stays; nothing more is reported for them.
         """
 
     def drain(self, batch_ids: Sequence[str]) -> None:
         """Let long-lived batches finish what is out and take no more; each ends with `Staged`. Does not block."""
 
     def close(self) -> None:
-        """Cancel everything and free resources. May be called again; never raises."""
+        """Cancel everything and free resources. May be repeated; never raises."""

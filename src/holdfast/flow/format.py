@@ -1,7 +1,7 @@
-"""The format of files: which columns it wants, and how rows become bytes.
+"""The format of files: which columns it needs, and how rows become bytes.
 
 The same rows give the same bytes, in whatever portions of whole blocks they come: a file that is lost after its commit
-is made again from the source and must be the same.
+is written a second time from the source and must be identical.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class FormatWriter(ABC):
 
     @property
     def buffered(self) -> int:
-        """About how many bytes wait in memory."""
+        """About how many bytes are buffered in memory."""
         return 0
 
     @abstractmethod
@@ -32,7 +32,7 @@ class FormatWriter(ABC):
         """Add a record batch."""
 
     def flush(self) -> None:
-        """Hand over what waits in memory, if the format allows it. The file stays open."""
+        """Write what is buffered in memory, if the format allows it. The file stays open."""
 
     @abstractmethod
     def close(self) -> None:
@@ -43,23 +43,23 @@ class Format(ABC):
     """A way to write rows. Picklable."""
 
     extension: str
-    """What file names end with, without the first dot."""
+    """The extension of file names, without the first dot."""
     keeps: frozenset[str] = frozenset()
-    """Columns of Kafka's rows that `read` gives back, if they were among the rows, but for what settings change."""
+    """Columns of Kafka's rows that `read` returns, if they were written and settings do not change them."""
 
     @abstractmethod
     def columns(self, fields: Any) -> Mapping[str, Any]:
-        """As `Stager.columns`: what `open`'s writer wants, as Spark expressions over the data columns."""
+        """The columns that the writer needs, as Spark expressions over the data columns; see `Stager.columns`."""
 
     @abstractmethod
     def open(self, raw: RawWriter, schema: Any) -> FormatWriter:
         """A writer of record batches with this Arrow schema."""
 
     def faults(self, rows: Any) -> Any | None:  # noqa: ARG002 - most formats can hold every row
-        """Which rows of a record batch cannot be written without loss: None if all can.
+        """Which rows of a record batch cannot be written without loss; None if all can.
 
-        Else an Arrow array of strings with the reason of each such row, and null for the others. A sink keeps these
-        rows as dead letters and gives only the others to the writer. Pure; may be called in any portions.
+        Otherwise an Arrow array of strings with the reason for each such row, and null for the others. A sink keeps
+        these rows as dead letters and gives only the others to the writer. Pure; may be called in any portions.
         """
         return None
 
@@ -68,14 +68,14 @@ class Format(ABC):
         """Read back a whole file that a writer of the same settings has made: record batches, in the order of writing.
 
         They have the columns that the file has, in Arrow types close to those that were written; a batch is never
-        empty. `data` can seek. Blocks as reading it does, and leaves it open. Raises `ValueError` when the bytes are no
-        whole file of this format, at the latest at the end; what `data` raises goes through.
+        empty. `data` can seek, and stays open. Raises `ValueError` if the bytes are not a whole file of this format, at
+        the latest at the end; errors of `data` are passed on.
         """
 
 
 @dataclass(frozen=True)
 class Formats:
-    """The format of each topic: the first rule whose pattern matches the whole name, else the one for all others."""
+    """The format of each topic: that of the first rule whose pattern matches the whole name, else the default."""
 
     default: Format
     rules: Sequence[tuple[str, Format]] = ()
@@ -88,5 +88,5 @@ class Formats:
         return self.default
 
     def all(self) -> list[Format]:
-        """Every format that may be needed."""
+        """All formats that may be used."""
         return [*(chosen for _, chosen in self.rules), self.default]

@@ -1,9 +1,9 @@
 """Generations: which version of the parsing is current, and which node may run it.
 
 A generation is a number with the digest of everything that decides what files look like: processors, formats, code. A
-node runs the current generation only if the digest is its own. So new code can be started beside old code, and takes
-over when the generation is switched; the way back is one more generation, with the digest of an earlier one. Each
-partition changes its generation between two commits, by its owner: every record is in exactly one generation.
+node runs the current generation only if the digest is that of its own code. So new code can be started beside old code,
+and takes over when the generation is switched; the way back is another generation, with the digest of an earlier one.
+The owner of a partition switches its generation between two commits: every record is in exactly one generation.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ class Generation:
 
 
 def generations_of(pipeline: str) -> str:
-    """Where the rows of a pipeline's generations are kept."""
+    """The pipeline name under which the rows of a pipeline's generations are kept."""
     return f"{pipeline}/$generations"
 
 
 class Generations:
-    """The generations of one pipeline. Raises `StoreUnavailable` at once; the same call may be made again."""
+    """The generations of one pipeline. Raises `StoreUnavailable` at once; every call may be repeated."""
 
     def __init__(self, store: Store, new_id: Callable[[], str], pipeline: str) -> None:
         self._store = store
@@ -48,36 +48,37 @@ class Generations:
         self._rows = Operator(store, new_id, generations_of(pipeline))
 
     def register(self, mine: Generation, *, switch: bool) -> tuple[int, str]:
-        """Make a node's generation known, and the current one if it is the first, or later and `switch` says so.
+        """Add a node's generation, and make it current if it is the first, or if it is later and `switch` is set.
 
-        Returns number and digest of the current one. Raises `Refused` when that number has another digest: the parsing
+        Returns number and digest of the current one. Raises `Refused` if that number has another digest: the parsing
         was changed and its generation was not.
         """
-        known = self._added(_key(mine.number), asdict(replace(mine, created_at=self._store.now())))
-        if known["digest"] != mine.digest:
+        stored = self._added(_key(mine.number), asdict(replace(mine, created_at=self._store.now())))
+        if stored["digest"] != mine.digest:
             raise Refused(
                 f"generation {mine.number} was made by other processors, formats or code: its digest is "
-                f"{known['digest'][:12]}, not {mine.digest[:12]}. Raise `generation`, so that files can be told apart"
+                f"{stored['digest'][:12]}, not {mine.digest[:12]}. Raise `generation`, so that files can be "
+                "distinguished"
             )
-        told = {"number": mine.number, "digest": mine.digest}
-        current = self._added(CURRENT, told)
+        candidate = {"number": mine.number, "digest": mine.digest}
+        current = self._added(CURRENT, candidate)
         if switch and mine.number > current["number"]:
-            current = self._switched(lambda present: told if mine.number > present["number"] else present)
+            current = self._switched(lambda present: candidate if mine.number > present["number"] else present)
         return current["number"], current["digest"]
 
     def remember(self, mine: Generation, current: tuple[int, str]) -> None:
-        """Make rows again that the store has lost: a node's generation, and the current one as that node knew it."""
+        """Restore rows that the store has lost: a node's generation, and the current one as that node last read it."""
         number, digest = current
         self._added(_key(mine.number), asdict(replace(mine, created_at=self._store.now())))
         self._added(CURRENT, {"number": number, "digest": digest})
 
     def current(self) -> tuple[int, str]:
         """Number and digest of the current generation. Raises `PartitionNotFound` before the first is registered."""
-        told = self._rows.show(CURRENT).progress.state
-        return told["number"], told["digest"]
+        state = self._rows.show(CURRENT).progress.state
+        return state["number"], state["digest"]
 
     def list(self) -> Iterator[Generation]:
-        """All of them, the first one first."""
+        """All generations by number."""
         return (Generation(**row.progress.state) for row in self._rows.rows() if row.key != CURRENT)
 
     def show(self, number: int) -> Generation:
@@ -94,7 +95,7 @@ class Generations:
         def later(present: dict[str, Json]) -> dict[str, Json]:
             if present["number"] > number:
                 raise UsageError(
-                    f"generation {present['number']} is current, and none goes back; use `generation back`"
+                    f"generation {present['number']} is current, and a switch never goes back; use `generation back`"
                 )
             return {"number": number, "digest": wanted.digest}
 
@@ -105,51 +106,51 @@ class Generations:
         """Return to the parsing before the current one, under the next number."""
         number, digest = self.current()
         everything = list(self.list())
-        earlier = [one for one in everything if one.number < number and one.digest != digest]
+        earlier = [each for each in everything if each.number < number and each.digest != digest]
         if not earlier:
             raise UsageError(f"there is no other parsing before generation {number}")
-        again = replace(
+        restored = replace(
             earlier[-1], number=everything[-1].number + 1, created_by=created_by, created_at=self._store.now()
         )
-        self._added(_key(again.number), asdict(again))
-        return self.switch(again.number)
+        self._added(_key(restored.number), asdict(restored))
+        return self.switch(restored.number)
 
     def _switched(self, later: Callable[[dict[str, Json]], dict[str, Json]]) -> dict[str, Json]:
-        """What the row of the current generation says, changed by version."""
+        """Change the row of the current generation by version; returns its new state."""
 
         def change(row: Lease, _now: float) -> Lease:
             return replace(row, progress=replace(row.progress, state=later(row.progress.state)))
 
         try:
-            told: dict[str, Json] = self._rows.change(CURRENT, change).progress.state
+            state: dict[str, Json] = self._rows.change(CURRENT, change).progress.state
         except PartitionNotFound:
             raise _not_kept() from None
-        return told
+        return state
 
     def _added(self, key: str, state: dict[str, Json]) -> dict[str, Json]:
-        """What the row says; it is made if it was not there."""
+        """The state of the row, which is added if it was not there."""
         never_due = Ownership(Status.UNASSIGNED, due_at=None, write_id=self._new_id())
         self._store.add([Lease(self._rows.pipeline, key, ownership=never_due, progress=Progress(state=state))])
         try:
-            told: dict[str, Json] = self._rows.show(key).progress.state
+            stored: dict[str, Json] = self._rows.show(key).progress.state
         except PartitionNotFound:
             raise _not_kept() from None
-        return told
+        return stored
 
 
 class NodeGeneration(Protocol):
-    """What one node's loop needs to know of generations."""
+    """What the loop of a node needs from generations."""
 
     def current(self) -> int | None:
-        """The number of the current generation; None if its parsing is not this node's. Does not raise."""
+        """The number of the current generation; None if this node does not have its parsing. Does not raise."""
 
     def has_parsing_of(self, number: int) -> bool:
-        """Whether this node's parsing is that of the generation. Raises `StoreUnavailable`."""
+        """Whether this node has the parsing of that generation. Raises `StoreUnavailable`."""
 
 
 @dataclass(frozen=True, slots=True)
 class FixedGeneration:
-    """The generation of a run, or of a node without others: always current."""
+    """A generation that is always current: that of a run, or of a node that runs alone."""
 
     number: int
 
@@ -160,44 +161,52 @@ class FixedGeneration:
         return number == self.number
 
 
-class OwnGeneration:
-    """The generation of a node, as the store tells; made by `follow`."""
+class FollowedGeneration:
+    """The current generation in the store, as one node follows it; made by `follow`."""
 
-    def __init__(self, known: Generations, recent: Generations, mine: Generation, latest: tuple[int, str]) -> None:
-        self._known = known
+    def __init__(
+        self, generations: Generations, recent: Generations, mine: Generation, latest: tuple[int, str]
+    ) -> None:
+        self._generations = generations
         self._recent = recent
         self._mine = mine
         self._latest = latest
 
     def current(self) -> int | None:
-        with suppress(StoreUnavailable):  # what is current was current a moment ago; a commit tests the row's own
+        with suppress(StoreUnavailable):  # the last one read holds; a commit tests the generation of the row
             try:
                 self._latest = self._recent.current()
-            except PartitionNotFound:  # the store has lost writes; what this node knew is the best that there is
-                self._known.remember(self._mine, self._latest)
+            except PartitionNotFound:  # the store has lost writes; this node restores the last state that it read
+                self._generations.remember(self._mine, self._latest)
         number, digest = self._latest
         return number if digest == self._mine.digest else None
 
     def has_parsing_of(self, number: int) -> bool:
         try:
-            return self._known.show(number).digest == self._mine.digest
+            return self._generations.show(number).digest == self._mine.digest
         except UsageError:
             return number == self._mine.number
 
 
 def follow(
-    known: Generations, recent: Generations, mine: Generation, world: World, *, switch: bool, patience: float | None
-) -> OwnGeneration:
-    """Make a node's generation known. `recent` may be a little behind.
+    generations: Generations,
+    recent: Generations,
+    mine: Generation,
+    world: World,
+    *,
+    switch: bool,
+    patience: float | None,
+) -> FollowedGeneration:
+    """Register a node's generation and follow the current one. `recent` may be a little behind.
 
-    Blocks while the store is away, for at most `patience` seconds.
+    Blocks while the store does not respond, for at most `patience` seconds.
     """
-    latest = until_answered(world, "store", lambda: known.register(mine, switch=switch), patience)
-    return OwnGeneration(known, recent, mine, latest)
+    latest = until_answered(world, "store", lambda: generations.register(mine, switch=switch), patience)
+    return FollowedGeneration(generations, recent, mine, latest)
 
 
 def _not_kept() -> StoreUnavailable:
-    return StoreUnavailable("the store has not kept what it was given; it may be given again")
+    return StoreUnavailable("the store has lost a row that was just written; repeat the call")
 
 
 def _key(number: int) -> str:

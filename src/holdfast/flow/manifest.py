@@ -1,4 +1,4 @@
-"""The manifest of a commit: created once beside the data, never changed. The second witness of what was decided.
+"""The manifest of a commit: created once beside the data, never changed. A second record of each commit.
 
 It is written before the first file of the commit becomes visible. Two nodes that publish the same commit write the same
 manifest; a manifest that names other files means that store and bucket disagree.
@@ -18,7 +18,7 @@ from holdfast.leases.lease import Json, Lease
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """What one commit made visible in one sink."""
+    """The files that one commit made visible in one sink."""
 
     commit_id: str
     pipeline: str
@@ -32,22 +32,22 @@ class Manifest:
     start: Json
     end: Json
     files: tuple[Mapping[str, Any], ...]
-    """Per file: key, rows, size, sha256, first and last item; of a file with a place, the place."""
+    """Per file: key, rows, size, sha256, first and last item, and its output folder, if it has one, as `place`."""
     gaps: tuple[tuple[int, int], ...] = ()
     """Items [from, to) that the source had lost before they were read."""
     routed: Mapping[str, int] | None = None
-    """Of a sink with routes: how many `rows` it was given, `of` how many that the batch had."""
+    """For a sink with routes: how many `rows` it was given, `of` how many in the batch."""
 
     def encode(self) -> bytes:
         """The same manifest gives the same bytes."""
         # Neither `asdict`, which copies, nor indented, which is written without C: there may be thousands of files.
-        told = {name: getattr(self, name) for name in Manifest.__slots__}
+        fields = {name: getattr(self, name) for name in Manifest.__slots__}
         if self.routed is None:
-            del told["routed"]  # as versions wrote it that knew no routes
-        return json.dumps(told, sort_keys=True, ensure_ascii=False).encode()
+            del fields["routed"]  # as versions without routes wrote it
+        return json.dumps(fields, sort_keys=True, ensure_ascii=False).encode()
 
     def agrees_with(self, other: Manifest) -> bool:
-        """Whether both tell of the same commit and the same bytes under the same names."""
+        """Whether both record the same commit and the same bytes under the same names."""
         return self.commit_id == other.commit_id and _content(self) == _content(other)
 
 
@@ -56,19 +56,19 @@ def _content(manifest: Manifest) -> set[tuple[str, str]]:
 
 
 def decode_manifest(data: bytes) -> Manifest:
-    """The manifest in these bytes. Raises `Halt` when they are none: a witness that cannot be read is no witness."""
+    """The manifest in these bytes. Raises `Halt` if they are not a manifest."""
     try:
-        told = json.loads(data)
-        return Manifest(**{**told, "files": tuple(told["files"]), "gaps": _gaps(told)})
+        fields = json.loads(data)
+        return Manifest(**{**fields, "files": tuple(fields["files"]), "gaps": _gaps(fields)})
     except (ValueError, TypeError, KeyError) as broken:
         raise Halt(f"a manifest cannot be read: {broken}") from broken
 
 
 def standing(newest_first: Iterable[Manifest], offset: int = 0) -> list[Manifest]:
-    """Of a partition's manifests those whose files are the ones to read, in order, from the one with the offset on.
+    """The manifests of a partition whose files are valid, in order, from the one that holds the offset.
 
-    Where work began anew at an earlier offset (`holdfast rewind --replace`), what had been there before is replaced.
-    No more manifests are taken than are needed.
+    Where work was restarted at an earlier offset (`holdfast rewind --replace`), later manifests replace earlier ones.
+    Takes no more manifests than it needs.
     """
     chain: list[Manifest] = []
     for manifest in newest_first:
@@ -81,12 +81,12 @@ def standing(newest_first: Iterable[Manifest], offset: int = 0) -> list[Manifest
 
 
 def first_offset(manifest: Manifest) -> int:
-    """Where a commit of offsets begins."""
+    """The offset at which a commit begins."""
     return int(manifest.start["offset"]) if manifest.start else 0
 
 
 def manifest_of(lease: Lease, name: Name, receipt: Json) -> Manifest:
-    """The manifest of the row's pending commit for the sink that gave this receipt."""
+    """The manifest of the row's pending commit for the sink of this receipt."""
     files = tuple({k: v for k, v in file.items() if k != "staged"} for file in receipt["files"])
     commit = lease.commit
     return Manifest(
@@ -107,5 +107,5 @@ def manifest_of(lease: Lease, name: Name, receipt: Json) -> Manifest:
     )
 
 
-def _gaps(told: Json) -> tuple[tuple[int, int], ...]:
-    return tuple((first, end) for first, end in told.get("gaps", ()))
+def _gaps(fields: Json) -> tuple[tuple[int, int], ...]:
+    return tuple((first, end) for first, end in fields.get("gaps", ()))

@@ -5,8 +5,8 @@
     <root>/_holdfast/staging/<stream>/<label>/<token, 20 digits>/<batch id>/<n>
     <root>/_holdfast/owner.json
 
-Spark, Hive and Trino skip what begins with `_`. Everything that comes from data is escaped, so that no two names become
-one and none leaves its folder.
+Spark, Hive and Trino skip names that begin with `_`. Everything that comes from data is escaped, so that different
+names stay different and none leaves its folder.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ def folder(name: Name) -> str:
 
 
 def file_key(name: Name, generation: int, first_item: int, extension: str, parts: tuple[str, ...] = ()) -> str:
-    """The final name of a data file; `first_item` is the first item in that very file."""
+    """The final name of a data file; `first_item` is the first item in the file."""
     path = [segment(name.stream), *(segment(part) for part in parts)]
     return "/".join([*path, f"{generation}_{segment(name.label)}_{first_item:020d}.{extension}"])
 
 
 def dead_letter_key(name: Name, generation: int, first_item: int) -> str:
-    """Where dead letters of a batch are kept: beside the data, hidden from readers of the data."""
+    """The file of a batch's dead letters: beside the data, hidden from readers of the data."""
     return f"{OURS}/deadletters/{file_key(name, generation, first_item, 'jsonl')}"
 
 
@@ -60,12 +60,12 @@ def manifest_key(name: Name, sequence: int) -> str:
 
 
 def staging_folder(name: Name) -> str:
-    """Everything that was ever staged for the partition."""
+    """The folder of everything that was ever staged for the partition."""
     return f"{OURS}/staging/{folder(name)}/"
 
 
 def staging_key(name: Name, token: int, batch_id: str, part: str) -> str:
-    """A place that no other try can name: token, batch id and part are in it."""
+    """A key that no other try can have: token, batch id and part are in it."""
     return f"{staging_folder(name)}{token:020d}/{batch_id}/{part}"
 
 

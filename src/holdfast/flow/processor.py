@@ -13,11 +13,11 @@ class TaskStep(ABC):
 
     @abstractmethod
     def inputs(self, wanted: frozenset[str] | None) -> frozenset[str] | None:
-        """The data columns that it must be given so that `wanted` can come out; None stands for all there are."""
+        """The data columns that the step needs in order to produce `wanted`; None stands for all columns."""
 
     @abstractmethod
     def apply(self, batch: StagedBatch, rows: Any) -> Any:
-        """The rows of one batch after this step; the columns may be others for other batches.
+        """The rows of one batch after this step; other batches may have other columns.
 
         Keeps the system columns (`holdfast.flow.source.SYSTEM_COLUMNS`), may set a fault where there is none, and may
         add an output folder (`OUTPUT_FOLDER_COLUMN`). A row may be left out; a row with a fault may not. An exception
@@ -29,21 +29,21 @@ class Processor(ABC):
     """One step between reading and staging. Lazy: it adds to the plan and runs nothing."""
 
     may_fault: bool = False
-    """Whether it gives rows faults, for which the engine keeps each record as it was read until the last processor."""
+    """Whether it sets faults; the engine then keeps each record as it was read until the last processor."""
 
     keeps_rows: bool = False
-    """Whether exactly the rows come out that came in. Else the engine counts those that it drops."""
+    """Whether it neither drops nor adds rows. Otherwise the engine counts the rows that it drops."""
     touches_faults: bool = True
-    """Whether it may give rows faults, or drop rows with one: the engine watches that it drops none."""
+    """Whether it may set faults, or drop rows that have one: the engine checks that it drops none."""
 
     @property
     def name(self) -> str:
-        """What people call it."""
+        """The name for people."""
         return type(self).__name__
 
     @property
     def changes_rows(self) -> bool:
-        """Whether data columns may come out otherwise than they came in, or several rows of one.
+        """Whether it may change data columns, or make several rows of one row.
 
         A step that only leaves rows out does not.
         """

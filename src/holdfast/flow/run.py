@@ -27,14 +27,24 @@ MAX_PARTITIONS = 50_000
 
 
 class RunStatus(StrEnum):
+    """The state of a run."""
+
     INITIALIZING = "INITIALIZING"
+    """Its partitions are being created."""
     READY = "READY"
+    """All its partitions exist; none is claimed yet."""
     RUNNING = "RUNNING"
+    """Nodes claim its partitions."""
     STOPPING = "STOPPING"
+    """A person has stopped it; its nodes are handing their partitions back."""
     STOPPED = "STOPPED"
+    """It was stopped, and no node holds a partition of it."""
     COMPLETED = "COMPLETED"
+    """All its partitions are COMPLETED."""
     COMPLETED_WITH_ERRORS = "COMPLETED_WITH_ERRORS"
+    """All its partitions are finished, and some of them, but not all, are FAILED."""
     FAILED = "FAILED"
+    """All its partitions are FAILED, or the run itself has failed: it could not be created, or it lost its lock."""
 
 
 ENDED = frozenset((RunStatus.STOPPED, RunStatus.COMPLETED, RunStatus.COMPLETED_WITH_ERRORS, RunStatus.FAILED))
@@ -52,7 +62,7 @@ _NEXT = {
 
 @dataclass(frozen=True, slots=True)
 class GroupStats:
-    """How far the partitions of one group are."""
+    """Progress of the partitions of one group."""
 
     partitions: int = 0
     total: int = 0
@@ -65,7 +75,7 @@ class GroupStats:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A run as its row tells it. Times are the store's."""
+    """A run, as its row has it. Times are the store's."""
 
     id: str
     status: RunStatus
@@ -94,15 +104,15 @@ class Run:
 
 
 def runs_of(pipeline: str) -> str:
-    """Where the rows of a pipeline's runs are kept."""
+    """The pipeline name under which the rows of a pipeline's runs are kept."""
     return f"{pipeline}/$runs"
 
 
 class Runs:
-    """The runs of one pipeline. Raises `StoreUnavailable` at once; the same call may be made again."""
+    """The runs of one pipeline. Raises `StoreUnavailable` at once; every call may be repeated."""
 
     def __init__(self, coordinator: Coordinator) -> None:
-        """`coordinator` is that of the live pipeline; each run gets one of its own."""
+        """`coordinator` is that of the live pipeline; `Runs.coordinator` makes one for each run."""
         self._live = coordinator
         self._rows = Operator(coordinator.store, coordinator.world.new_id, runs_of(coordinator.pipeline))
 
@@ -126,7 +136,7 @@ class Runs:
         return self._change(run_id, RunStatus.RUNNING, started_at=self._live.now())
 
     def stop(self, run_id: str) -> Run:
-        """Ask every node to let go; they see it with their next pass."""
+        """Let every node hand its partitions back, with its next pass."""
         return self._change(run_id, RunStatus.STOPPING)
 
     def fail(self, run_id: str, error: str) -> Run:
@@ -148,9 +158,9 @@ class Runs:
         return Coordinator(live.store, live.world, live.session, live.pipeline, run=run_id, policy=live.policy)
 
     def aggregate(self, run_id: str) -> Run:
-        """Sum up what the partitions say, and end the run when all of them have ended.
+        """Sum up the counts of the partitions, and end the run when all partitions are finished.
 
-        May be called by several nodes at a time. A run whose status changes meanwhile is summed up, not ended.
+        May be called by several nodes at a time. If the status of the run changes meanwhile, the run is not ended.
         """
         run = self.show(run_id)
         if run.status in ENDED:
@@ -165,8 +175,8 @@ class Runs:
             if current.status in ENDED:
                 return row
             if ending is None or current.status is not run.status:
-                return _told(row, replace(current, groups=groups, updated_at=now))
-            return _told(row, replace(current, status=ending, groups=groups, updated_at=now, completed_at=now))
+                return _with_run(row, replace(current, groups=groups, updated_at=now))
+            return _with_run(row, replace(current, status=ending, groups=groups, updated_at=now, completed_at=now))
 
         return _run(self._rows.change(run_id, change))
 
@@ -178,13 +188,13 @@ class Runs:
         return Operator(self._live.store, self._live.world.new_id, self._live.pipeline, run_id)
 
     def _free_orphans(self, run_id: str) -> None:
-        """Take partitions from owners that are gone: nobody claims them any more, and the run waits for them."""
+        """Free partitions whose owners are gone: the run waits for them, and no node claims them while it stops."""
         leases = self.coordinator(run_id)
         leases.sweep()
         now, new_id = leases.now(), self._live.world.new_id
         orphans = [row for row in self._partitions(run_id).rows((Status.ASSIGNED,)) if claimable(row, now)]
         if orphans:
-            # One that changes meanwhile is looked at again on the next pass.
+            # A partition that changes meanwhile is freed on the next pass.
             self._live.store.swap(
                 [Swap(row.version, stamped(row, transitions.release(row, now), new_id())) for row in orphans]
             )
@@ -193,14 +203,14 @@ class Runs:
         never_due = Ownership(Status.UNASSIGNED, due_at=None, write_id=self._live.world.new_id())
         row = Lease(runs_of(self._live.pipeline), run.id, ownership=never_due, progress=Progress(state=asdict(run)))
         if not ensure_rows(self._live.store, self._live.world, lambda: [row]):
-            raise UsageError(f"there is a run {run.id!r} already")
+            raise UsageError(f"run {run.id!r} exists already")
 
     def _change(self, run_id: str, status: RunStatus, **changes: Any) -> Run:
         def change(row: Lease, now: float) -> Lease:
             run = _run(row)
             if status is not run.status and run.status not in _NEXT[status]:
                 raise UsageError(f"run {run_id!r} is {run.status} and cannot become {status}")
-            return _told(row, replace(run, status=status, updated_at=now, **changes))
+            return _with_run(row, replace(run, status=status, updated_at=now, **changes))
 
         return _run(self._rows.change(run_id, change))
 
@@ -235,7 +245,7 @@ def _summed(leases: list[Lease], before: Mapping[str, GroupStats]) -> dict[str, 
 
 
 def _ending(status: RunStatus, leases: list[Lease]) -> RunStatus | None:
-    """What the run becomes now; None if it goes on."""
+    """The final status of the run; None if it goes on."""
     states = Counter(lease.status for lease in leases)
     if status is RunStatus.STOPPING:
         return None if states[Status.ASSIGNED] else RunStatus.STOPPED
@@ -246,11 +256,11 @@ def _ending(status: RunStatus, leases: list[Lease]) -> RunStatus | None:
     return RunStatus.COMPLETED_WITH_ERRORS if states[Status.FAILED] else RunStatus.COMPLETED
 
 
-def _told(row: Lease, run: Run) -> Lease:
+def _with_run(row: Lease, run: Run) -> Lease:
     return replace(row, progress=replace(row.progress, state=asdict(run)))
 
 
 def _run(row: Lease) -> Run:
-    told = dict(row.progress.state)
-    groups = {name: GroupStats(**stats) for name, stats in told["groups"].items()}
-    return Run(**{**told, "status": RunStatus(told["status"]), "groups": groups})
+    state = dict(row.progress.state)
+    groups = {name: GroupStats(**stats) for name, stats in state["groups"].items()}
+    return Run(**{**state, "status": RunStatus(state["status"]), "groups": groups})

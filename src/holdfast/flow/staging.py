@@ -1,4 +1,4 @@
-"""Staging in the engine's tasks: what a sink is given there, and what it answers.
+"""Staging in the engine's tasks: what a sink is given there, and what it returns.
 
 A sink's `Stager` is made on the node and pickled into every task. A task may run several times, also at the same time;
 only what the engine's result returns counts, so whatever is staged has a name that no other attempt can have.
@@ -18,7 +18,7 @@ from holdfast.leases.lease import Json
 
 @dataclass(frozen=True)
 class StagedBatch:
-    """What a task needs to know of a batch. Without slots, with which pickle would take each apart in Python."""
+    """The part of a batch that tasks need. Without slots, which make pickling slow."""
 
     id: str
     pipeline: str
@@ -29,19 +29,19 @@ class StagedBatch:
     max_bytes: int | None = None
     """Where the batch may be cut short; None: it must be staged as it was planned."""
     incarnation: str = ""
-    """Which of several things of the same key it is read from, such as an object's ETag."""
+    """Which of several things with the same key it is read from, such as an object's ETag."""
     changed: bool = False
     """Whether processors have changed the rows, so that they are not the records as they were read."""
     max_receipt_bytes: int | None = None
-    """What one sink's receipt may take in the row of the store; None: any size."""
+    """Bytes that the receipt of one sink may take in the row; None: any number."""
 
     def raw_form(self, *, is_value: bool) -> str | None:
-        """What the text is that a sink keeps of a row which it refuses: the source's `value`, or all columns."""
+        """The form of the text that a sink keeps of a row which it refuses: the source's `value`, or all columns."""
         return ROW if self.changed else None if is_value else COLUMNS
 
 
 def staged_batch(batch: Batch, *, changed: bool = False, max_receipt_bytes: int | None = None) -> StagedBatch:
-    """The part of a batch that goes to the tasks. `changed`: by processors."""
+    """The part of a batch that tasks need. `changed`: whether processors have changed the rows."""
     lease = batch.lease
     generation = lease.commit.generation
     most = None if batch.restages is not None else batch.cut.max_bytes
@@ -68,9 +68,9 @@ class Room:
     size: int | None
     """Bytes of the receipt that are left; None: any number."""
     is_open: Callable[[str], bool]
-    """Whether rows of a place need no further file."""
+    """Whether rows of an output folder need no further file."""
     entry_size: Callable[[str], int]
-    """Bytes that another file of a place takes in the receipt, at most."""
+    """Bytes that another file of an output folder takes in the receipt, at most."""
 
 
 class Staging(ABC):
@@ -81,37 +81,37 @@ class Staging(ABC):
     """
 
     @abstractmethod
-    def write(self, batch: StagedBatch, items: Any, rows: Any, place: str = "") -> int:
-        """Stage good rows of one place: the columns that the stager asked for, and each row's item.
+    def write(self, batch: StagedBatch, items: Any, rows: Any, output_folder: str = "") -> int:
+        """Stage good rows of one output folder: the columns that the stager named, and each row's item.
 
-        Answers how many of them this sink cannot hold and has kept as dead letters.
+        Returns how many of them this sink cannot hold and has kept as dead letters.
         """
 
     def room(self, batch: StagedBatch) -> Room | None:  # noqa: ARG002 - most have no bound
         """What may be added to this batch; None: anything. A batch that may be cut short is cut there."""
         return None
 
-    def expect(self, batch: StagedBatch, places: Collection[str]) -> None:
-        """A portion comes next, with good rows of these places: what `room` has called open stays open until then."""
+    def expect(self, batch: StagedBatch, output_folders: Collection[str]) -> None:
+        """The next rows are of these output folders: those that `room` has called open stay open until they come."""
 
     @abstractmethod
     def bury(self, batch: StagedBatch, faults: Sequence[tuple[int, Fault]]) -> None:
-        """Keep records that cannot be handled, each with its item, as dead letters."""
+        """Keep records that cannot be processed as dead letters, each with its item."""
 
     @abstractmethod
     def finish(self, batch: StagedBatch) -> Json:
-        """Make durable what was staged for the batch. Answers this task's part of the receipt, for `Sink.receipt`."""
+        """Make durable what was staged for the batch. Returns this task's part of the receipt, for `Sink.receipt`."""
 
-    def late_unfit(self, batch: StagedBatch) -> int:  # noqa: ARG002 - most know it when they write
-        """How many rows turned out to be dead letters after `write` had answered; asked once, after `finish`."""
+    def late_unfit(self, batch: StagedBatch) -> int:  # noqa: ARG002 - most find out in `write`
+        """How many rows turned out to be dead letters after `write` had returned; called once, after `finish`."""
         return 0
 
     @abstractmethod
     def abandon(self, batch: StagedBatch) -> None:
-        """The batch has failed before anybody heard of what was staged: delete it. Never raises."""
+        """The batch has failed before its receipt was reported: delete what was staged. Never raises."""
 
     def close(self) -> None:
-        """The task is over: let go of threads and connections. Never raises."""
+        """The task is over: end threads and close connections. Never raises."""
 
 
 class Stager(ABC):
@@ -122,19 +122,19 @@ class Stager(ABC):
 
     @abstractmethod
     def columns(self, fields: Any) -> Mapping[str, Any]:
-        """Called on the node: the columns that `Staging.write` wants, made from the data columns `fields`.
+        """Called on the node: the columns that `Staging.write` needs, made from the data columns `fields`.
 
         `fields` is Spark's `StructType`. Each is a Spark expression, or None for the data column of that name as it is.
         Raises `Refused` when such data cannot be staged.
         """
 
     def plain_columns(self, fields: Any) -> Mapping[str, Any] | None:
-        """The same without expressions, for rows that are not in Spark yet; None if it must have one."""
+        """The same without expressions, for rows that are not in Spark; None if an expression is needed."""
         wanted = self.columns(fields)
         return wanted if all(made is None for made in wanted.values()) else None
 
     def warm_up(self) -> None:
-        """Called in a task before there is work: load what every task will need. Asks no server, never raises."""
+        """Called in a task before there is work: load what every task needs. Calls no server, never raises."""
 
     @abstractmethod
     def begin(self) -> Staging:

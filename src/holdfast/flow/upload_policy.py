@@ -1,7 +1,7 @@
 """When the next batch of a partition is due, and how much it takes. Pure.
 
-The source is the buffer: nothing is kept anywhere in the meantime. A partition is due when it has enough for a full
-batch, when its oldest record is old enough, or when the clock strikes.
+Records wait in the source and are buffered nowhere else. A partition is due when it has enough for a full batch, when
+its oldest record is old enough, or at fixed times.
 """
 
 from __future__ import annotations
@@ -10,36 +10,36 @@ import math
 from dataclasses import dataclass
 
 SLACK = 1.05
-"""Planned beyond what the mean record suggests: the batch is cut exactly where it is full, so it is not too small."""
+"""Factor by which more is planned than fits on average: a batch is cut where it is full, and so is never too small."""
 
 
 @dataclass(frozen=True, slots=True)
 class UploadPolicy:
-    """What makes a batch. At least one of the limits must come true in time, so `max_age` always has a value."""
+    """When a batch is due. One of the limits must be reached at some time, so `max_age` always has a value."""
 
     max_bytes: int = 256 << 20
     max_records: int | None = None
     max_age: float = 300.0
     """Seconds after which even a small batch is due."""
     every: float | None = None
-    """Seconds between strokes of the clock, counted from midnight UTC of 1970; what came before one is due after it."""
+    """Seconds between fixed times, counted from 1970 in UTC; at each of them, everything that came before it is due."""
 
 
 @dataclass(frozen=True, slots=True)
 class Backlog:
-    """What a partition has that nobody has read."""
+    """The records of a partition that are not read yet."""
 
     records: int
     mean_bytes: float
     age: float
-    """Seconds since the oldest of them arrived."""
+    """Seconds since the oldest record arrived."""
     now: float
-    """Seconds since 1970, for strokes of the clock."""
+    """Seconds since 1970."""
 
 
 @dataclass(frozen=True, slots=True)
 class Due:
-    """Read so many records now."""
+    """Read this many records now."""
 
     records: int
 
@@ -52,7 +52,7 @@ class NotYet:
 
 
 def decide(policy: UploadPolicy, backlog: Backlog) -> Due | NotYet:
-    """What to do about a backlog."""
+    """Whether a batch is due, and how many records it has."""
     if backlog.records <= 0:
         return NotYet(math.inf)
     full = max(1, int(policy.max_bytes / max(backlog.mean_bytes, 1.0)))
@@ -69,6 +69,6 @@ def _seconds_left(policy: UploadPolicy, backlog: Backlog) -> float:
     left = policy.max_age - backlog.age
     if policy.every is not None:
         arrived = backlog.now - backlog.age
-        stroke = (math.floor(arrived / policy.every) + 1) * policy.every
-        left = min(left, stroke - backlog.now)
+        next_time = (math.floor(arrived / policy.every) + 1) * policy.every
+        left = min(left, next_time - backlog.now)
     return left

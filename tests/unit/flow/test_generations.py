@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from holdfast.errors import Refused, UsageError
-from holdfast.flow.generations import CURRENT, Generation, Generations, OwnGeneration, follow, generations_of
+from holdfast.flow.generations import CURRENT, FollowedGeneration, Generation, Generations, follow, generations_of
 from holdfast.leases.lease import Json, Key
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing.worlds import make_world
@@ -115,7 +115,7 @@ def test_a_node_that_starts_while_a_later_generation_becomes_current_does_not_go
 def test_a_parsing_is_known_again_under_any_number_that_it_has(generations: Generations) -> None:
     for one in (FIRST, SECOND):
         generations.register(one, switch=True)
-    own = OwnGeneration(generations, generations, FIRST, generations.current())
+    own = FollowedGeneration(generations, generations, FIRST, generations.current())
     assert own.current() is None
     again = generations.back("me")
     assert own.current() == again.number
