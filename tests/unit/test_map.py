@@ -101,3 +101,65 @@ def test_the_walk_passes_every_step_of_the_loop() -> None:
     for step in ("acquire", "plan", "commit", "publish"):
         assert f"src/holdfast/flow/{step}.py" in visited
     assert len(STOPS) > 20
+
+
+# --- the glossary ----------------------------------------------------------------------------------------------------
+
+PLAIN_WORDS = set((Path(__file__).parent / "plain_words.txt").read_text().split())
+"""Verbs, adjectives and words of computing that every reader knows: they need no entry."""
+_WORD = re.compile(r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z]+|[A-Z]+")
+_ENDINGS = (
+    ("ies", "y"),
+    ("es", ""),
+    ("s", ""),
+    ("ed", ""),
+    ("ed", "e"),
+    ("er", ""),
+    ("er", "e"),
+    ("ing", ""),
+    ("ing", "e"),
+)
+
+
+def _forms(word: str) -> Iterator[str]:
+    """The word, and what it may be a plural or another form of."""
+    yield word
+    for ending, instead in _ENDINGS:
+        if word.endswith(ending):
+            stem = word.removesuffix(ending) + instead
+            yield stem
+            if len(stem) > 2 and stem[-1] == stem[-2]:
+                yield stem[:-1]
+
+
+def _glossary() -> set[str]:
+    (section,) = re.findall(
+        r"^## Words\n(.*?)^## ", (ROOT / "docs" / "concepts.md").read_text(), re.MULTILINE | re.DOTALL
+    )
+    terms = re.findall(r"^\| ([^|]+) \| [^|]+ \|$", section, re.MULTILINE)
+    words = {word for term in terms for word in re.findall(r"[a-z]+", term.lower())}
+    return words | {form for word in words for form in _forms(word)}
+
+
+def _words_of_names() -> dict[str, str]:
+    """Each word of a module's or class's name, and where it was found."""
+    found: dict[str, str] = {}
+    for path in sorted(SOURCE.rglob("*.py")):
+        classes = [node.name for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.ClassDef)]
+        for name in [path.parent.name if path.stem.startswith("__") else path.stem, *classes]:
+            for word in _WORD.findall(name):
+                found.setdefault(word.lower(), f"{path.relative_to(SOURCE)}: {name}")
+    return found
+
+
+def test_the_glossary_has_every_noun_of_a_module_or_class() -> None:
+    known = _glossary() | PLAIN_WORDS
+    unknown = {word: name for word, name in _words_of_names().items() if known.isdisjoint(_forms(word))}
+    assert unknown == {}, (
+        "add them to the glossary in docs/concepts.md, or if they are plain to tests/unit/plain_words.txt"
+    )
+
+
+def test_no_name_has_a_word_that_means_five_things() -> None:
+    vague = {"told", "asked", "again", "few", "quick", "together", "manager", "util", "utils", "helper", "base", "impl"}
+    assert {word: name for word, name in _words_of_names().items() if word in vague} == {}
