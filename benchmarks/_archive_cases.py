@@ -41,7 +41,7 @@ MEGABYTE = 1 << 20
 
 def cases() -> list[Comparison]:
     """All of them."""
-    two, one = _caught_up(2), _caught_up(1)
+    two, single = _caught_up(2), _caught_up(1)
     with works() as where:
         where.kafka.create_topic(TOPIC, partitions=4)
         delay = _delay(where)
@@ -50,7 +50,7 @@ def cases() -> list[Comparison]:
         where.kafka.create_topic(TOPIC, partitions=1)
         used = _explosion(where)
     return [
-        compare("archive", "two nodes against one, bucket with 50 ms", one, two, "seconds", 1.7),
+        compare("archive", "two nodes against one, bucket with 50 ms", single, two, "seconds", 1.7),
         compare(
             "archive", "p99 from produce to visible, 10,000/s, max_age 5 s, of 10 s", delay, 10.0, "seconds", "<= 1"
         ),
@@ -136,7 +136,7 @@ class _Seen:
     def watch(self, stop: threading.Event) -> None:
         while not stop.wait(0.1):
             listed = self._client.get_paginator("list_objects_v2").paginate(Bucket=BUCKET, Prefix=self._prefix)
-            now, keys = time.time(), [one["Key"] for page in listed for one in page.get("Contents", ())]
+            now, keys = time.time(), [entry["Key"] for page in listed for entry in page.get("Contents", ())]
             for key in set(keys) - self._known:
                 self._known.add(key)
                 data = gzip.decompress(self._client.get_object(Bucket=BUCKET, Key=key)["Body"].read())
@@ -148,7 +148,7 @@ class _Seen:
 def _requests_per_million(where: Works) -> float:
     """Requests to the bucket for messages that wait already, with default sizes."""
     config = settings(where, "requests", {"upload": {"max_age": "1s"}}, "local[2]")
-    ends = sum(where.kafka.offsets(TOPIC, one)[1] for one in range(4))
+    ends = sum(where.kafka.offsets(TOPIC, partition)[1] for partition in range(4))
     before = len(where.proxy.requests)
     with nodes(config, 1):
         until(lambda: committed(where, "requests", 4) >= ends)
@@ -159,7 +159,7 @@ def _explosion(where: Works) -> dict[str, float]:
     """Megabytes at the highest while one partition's messages go to ten thousand places."""
     # A commit has at most a thousand files, so that many places are mixed at a time and then come the next.
     spread = (portion * 1000 + number % 1000 for portion in range(PLACES // 1000) for number in range(1000 * EACH))
-    where.kafka.produce(TOPIC, [line(c=place, pad="x" * 300) for place in spread])
+    where.kafka.produce(TOPIC, [line(c=city, pad="x" * 300) for city in spread])
     parse = [{"parse": {"names": {"c": {"json": {"field": "c"}}}}}]
     config = settings(where, "places", {"upload": {"max_age": "1s"}}, "local[2]", processors=parse, format="jsonl")
     most: dict[str, float] = {"driver": 0.0, "worker": 0.0}

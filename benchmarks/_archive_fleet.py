@@ -67,14 +67,14 @@ def settings(where: Works, name: str, source: Mapping[str, Any], master: str, **
     }
     files = {"root": f"s3://{BUCKET}/{name}", "s3": s3, "format": pipeline.pop("format", "raw")}
     kafka = {"bootstrap_servers": where.kafka.bootstrap, "topics": [TOPIC], **source}
-    told = {
+    settings = {
         "allow_plaintext_secrets": True,
         "source_coordination": {"store": {"sqlite": {"path": str(where.folder / f"{name}.db")}}},
         "spark": {"master": master},
         "pipelines": {name: {"source": {"kafka": kafka}, "sinks": [{"files": files}], **pipeline}},
     }
     path = where.folder / f"{name}.yaml"
-    path.write_text(yaml.safe_dump(told))
+    path.write_text(yaml.safe_dump(settings))
     return path
 
 
@@ -122,8 +122,8 @@ def committed(where: Works, pipeline: str, partitions: int) -> int:
     """Records that Kafka's consumer offsets say are visible."""
     consumer = Consumer({"bootstrap.servers": where.kafka.bootstrap, "group.id": f"holdfast-{pipeline}"})
     try:
-        told = consumer.committed([TopicPartition(TOPIC, number) for number in range(partitions)], timeout=10)
-        return sum(max(one.offset, 0) for one in told)
+        committed = consumer.committed([TopicPartition(TOPIC, number) for number in range(partitions)], timeout=10)
+        return sum(max(partition.offset, 0) for partition in committed)
     except KafkaException as error:
         if error.args[0].code() != KafkaError.NOT_COORDINATOR:  # nobody has committed yet
             raise

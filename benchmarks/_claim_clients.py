@@ -35,9 +35,9 @@ async def holdfast(server: dict[str, Any]) -> Claim:
     from holdfast.stores.postgresql import PostgresqlConfig
     from holdfast.stores.postgresql.store import PostgresqlStore
 
-    place = {name: server[name] for name in ("host", "port", "user")}
+    address = {name: server[name] for name in ("host", "port", "user")}
     config = PostgresqlConfig(
-        **place, database=server["dbname"], password=Secret(server["password"]), table_prefix=server["prefix"]
+        **address, database=server["dbname"], password=Secret(server["password"]), table_prefix=server["prefix"]
     )
     store = PostgresqlStore(config)
     store.open()
@@ -52,8 +52,8 @@ async def holdfast(server: dict[str, Any]) -> Claim:
 async def raw(server: dict[str, Any]) -> Claim:
     import psycopg
 
-    place = {name: server[name] for name in ("host", "port", "user", "password", "dbname")}
-    cursor = psycopg.RawCursor(psycopg.connect("", autocommit=True, **place))
+    address = {name: server[name] for name in ("host", "port", "user", "password", "dbname")}
+    cursor = psycopg.RawCursor(psycopg.connect("", autocommit=True, **address))
     text = RAW.format(table=f'"{server["prefix"]}lease"')
 
     async def claim(limit: int) -> int:
@@ -69,8 +69,8 @@ async def procrastinate(server: dict[str, Any]) -> Claim:
 
     # It warns of an App that others cannot import; here nobody wants to.
     logging.getLogger("procrastinate").setLevel(logging.ERROR)
-    place = {name: server[name] for name in ("host", "port", "user", "password", "dbname")}
-    app = library.App(connector=library.PsycopgConnector(min_size=1, max_size=1, kwargs=place))
+    address = {name: server[name] for name in ("host", "port", "user", "password", "dbname")}
+    app = library.App(connector=library.PsycopgConnector(min_size=1, max_size=1, kwargs=address))
     await app.open_async()
     worker = await app.job_manager.register_worker()
 
@@ -86,8 +86,8 @@ async def pgqueuer(server: dict[str, Any]) -> Claim:
     from pgqueuer.ports.repository import EntrypointExecutionParameter
     from pgqueuer.queries import Queries
 
-    place = {name: server[name] for name in ("host", "port", "user", "password", "dbname")}
-    queries = Queries(PsycopgDriver(await psycopg.AsyncConnection.connect("", autocommit=True, **place)))
+    address = {name: server[name] for name in ("host", "port", "user", "password", "dbname")}
+    queries = Queries(PsycopgDriver(await psycopg.AsyncConnection.connect("", autocommit=True, **address)))
     me, wanted = uuid.uuid4(), {PIPELINE: EntrypointExecutionParameter(concurrency_limit=0)}
 
     async def claim(limit: int) -> int:

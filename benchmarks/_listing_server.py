@@ -52,13 +52,13 @@ def listing(count: int) -> Iterator[str]:
         process.join()
 
 
-def _serve(count: int, told: Any) -> None:
+def _serve(count: int, ready: Any) -> None:
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
 
         def do_GET(self) -> None:
-            asked = parse_qs(urlsplit(self.path).query)
-            body = page(int(asked.get("continuation-token", ["0"])[0]), count)
+            query = parse_qs(urlsplit(self.path).query)
+            body = page(int(query.get("continuation-token", ["0"])[0]), count)
             self.send_response(200)
             self.send_header("Content-Type", "application/xml")
             self.send_header("Content-Length", str(len(body)))
@@ -69,5 +69,5 @@ def _serve(count: int, told: Any) -> None:
             return
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    told.send(server.server_port)
+    ready.send(server.server_port)
     server.serve_forever()

@@ -24,30 +24,30 @@ TIMING = SessionTiming()
 
 
 class CountedBucket(TaggedObjects):
-    """A bucket in memory that counts what it is asked, as S3 would: a listing has pages of a thousand."""
+    """A bucket in memory that counts requests, as S3 would: a listing has pages of a thousand."""
 
     location = "memory"
 
     def __init__(self, monotonic: Callable[[], float]) -> None:
-        self.asked: Counter[str] = Counter()
+        self.requests: Counter[str] = Counter()
         self._objects: dict[str, Found] = {}
         self._tags = itertools.count(1)
         self._monotonic = monotonic
 
     def tags(self, prefix: str) -> dict[str, str]:
-        found = {name: one.tag for name, one in self._objects.items() if name.startswith(prefix)}
-        self.asked["LIST"] += max(1, -(-len(found) // PAGE))
+        found = {name: stored.tag for name, stored in self._objects.items() if name.startswith(prefix)}
+        self.requests["LIST"] += max(1, -(-len(found) // PAGE))
         return found
 
     def read(self, name: str) -> Found | None:
-        self.asked["GET"] += 1
+        self.requests["GET"] += 1
         return self._objects.get(name)
 
     def write(self, name: str, data: bytes, tag: str | None) -> str:
-        self.asked["PUT"] += 1
+        self.requests["PUT"] += 1
         present = self._objects.get(name)
         if (None if present is None else present.tag) != tag:
-            self.asked["conflict"] += 1
+            self.requests["conflict"] += 1
             raise Changed(name)
         self._objects[name] = Found(data, str(next(self._tags)))
         return self._objects[name].tag
@@ -59,7 +59,7 @@ class CountedBucket(TaggedObjects):
         self._objects.pop(name, None)
 
     def each(self, do: Callable[[Input], Result], inputs: Iterable[Input]) -> list[Result]:
-        return [do(one) for one in inputs]
+        return [do(given) for given in inputs]
 
     def now(self) -> float:
         return self._monotonic()

@@ -47,10 +47,10 @@ class _InDynamodb:
         self._client = client
 
     def move(self, key: str, status: str, version: int) -> None:
-        told = {"partitionKey": {"S": key}, "status": {"S": status}, "version": {"N": str(version + 1)}}
+        item = {"partitionKey": {"S": key}, "status": {"S": status}, "version": {"N": str(version + 1)}}
         self._client.put_item(
             TableName=TABLE,
-            Item=told,
+            Item=item,
             ConditionExpression="version = :was",
             ExpressionAttributeValues={":was": {"N": str(version)}},
         )

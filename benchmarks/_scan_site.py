@@ -37,7 +37,7 @@ class Site:
 
     def keys(self, prefix: str) -> list[str]:
         pages = self.s3.client().get_paginator("list_objects_v2").paginate(Bucket=BUCKET, Prefix=f"{prefix}/")
-        return [one["Key"] for page in pages for one in page["Contents"]]
+        return [entry["Key"] for page in pages for entry in page["Contents"]]
 
     def files(self, prefix: str) -> str:
         """The objects as the server keeps them: the peer reads them without the server in between."""
@@ -66,8 +66,8 @@ def put(where: Site, prefix: str, bodies: Iterator[bytes]) -> None:
             waiting.append(pool.submit(client.put_object, Bucket=BUCKET, Key=f"{prefix}/{number:06d}.jsonl", Body=body))
             if len(waiting) >= 16:
                 waiting.pop(0).result()
-        for one in waiting:
-            one.result()
+        for process in waiting:
+            process.result()
 
 
 def lines(first: int, count: int) -> bytes:
@@ -80,7 +80,7 @@ def through_a_node(where: Site, prefix: str, objects: int, sink: Sink, schema: s
     """Seconds of one node from its start, with an empty store, until the last object is COMPLETED."""
     reach = {"endpoint_url": where.s3.endpoint, "region": REGION, "path_style": True}
     keys = {"access_key_id": ACCESS_KEY, "secret_access_key": SECRET_KEY}
-    told = {"buckets": [{"bucket": BUCKET, "include_prefix": [f"{prefix}/"]}], "s3": {**reach, **keys}}
-    source = OBJECTS.build(OBJECTS.config.model_validate({**told, **({"schema": schema} if schema else {})}))
+    settings = {"buckets": [{"bucket": BUCKET, "include_prefix": [f"{prefix}/"]}], "s3": {**reach, **keys}}
+    source = OBJECTS.build(OBJECTS.config.model_validate({**settings, **({"schema": schema} if schema else {})}))
     pipeline = Pipeline(source, (), {sink.name: sink})
     return completed_in(where.spark, PIPELINE, pipeline, objects, SessionTiming().heartbeat)

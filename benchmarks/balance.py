@@ -119,7 +119,7 @@ class Fleet:
     def _fewest(self, before: Counter[str]) -> int:
         base, extra = divmod(self._partitions, len(self._nodes))
         sizes = sorted((before[coordinator.session.id] for coordinator, _ in self._nodes), reverse=True)
-        return sum(max(0, size - base - (place < extra)) for place, size in enumerate(sizes))
+        return sum(max(0, size - base - (index < extra)) for index, size in enumerate(sizes))
 
 
 def _act(coordinator: Coordinator, share: FairShare) -> int:

@@ -66,7 +66,7 @@ class _Bench:
         for prefix, rows in (("ours_", JOBS), ("hundreds_", MILLION), ("raw_", JOBS)):
             self._fill(prefix, rows)
         self._fill_peers(JOBS)
-        return [one for number in (FEW, MANY) for one in self._with_clients(number)]
+        return [comparison for number in (FEW, MANY) for comparison in self._with_clients(number)]
 
     def _with_clients(self, number: int) -> Iterator[Comparison]:
         kinds = (
@@ -83,7 +83,7 @@ class _Bench:
             ]
             for clients in (ours, hundreds, raw, *libraries):
                 clients.rate(WARM_UP, 1)
-            one, many, bare, *others = interleaved(
+            few_clients, many, bare, *others = interleaved(
                 [
                     lambda: ours.rate(SECONDS, 1),
                     lambda: hundreds.rate(SECONDS_OF_BATCHES, BATCH),
@@ -94,8 +94,8 @@ class _Bench:
             )
         library, name = max(zip(others, ("procrastinate", "pgqueuer"), strict=True))
         who = f"{number} client{'s' * (number > 1)}"
-        yield compare("claims", f"{who}, one at a time, against raw", one, bare, "claims/s", 0.8)
-        yield compare("claims", f"{who}, one at a time, against {name}", one, library, "claims/s", 0.9)
+        yield compare("claims", f"{who}, one at a time, against raw", few_clients, bare, "claims/s", 0.8)
+        yield compare("claims", f"{who}, one at a time, against {name}", few_clients, library, "claims/s", 0.9)
         yield compare("claims", f"{who}, in hundreds, against raw", many, bare, "claims/s", 8.0)
         yield compare("claims", f"{who}, in hundreds, against {name}", many, library, "claims/s", 8.0)
 
@@ -125,8 +125,8 @@ class _Bench:
         return sys.executable if kind in ("holdfast", "raw") else str(self._peers)
 
     def _store(self, prefix: str) -> PostgresqlStore:
-        place = {name: self._place[name] for name in ("host", "port", "user")}
-        config = PostgresqlConfig(**place, database="postgres", password=Secret(PASSWORD), table_prefix=prefix)
+        address = {name: self._place[name] for name in ("host", "port", "user")}
+        config = PostgresqlConfig(**address, database="postgres", password=Secret(PASSWORD), table_prefix=prefix)
         return PostgresqlStore(config)
 
     def _fill(self, prefix: str, rows: int, completed: float = 0.0) -> None:

@@ -20,7 +20,7 @@ OBJECTS = 1_000_000
 BOUND = 300.0
 
 
-def _discover(endpoint: str, order: str, folder: str, told: Any) -> None:
+def _discover(endpoint: str, order: str, folder: str, results: Any) -> None:
     import pyarrow.parquet  # noqa: F401 - what a node loads
     import pyspark.sql  # noqa: F401
 
@@ -48,7 +48,7 @@ def _discover(endpoint: str, order: str, folder: str, told: Any) -> None:
     seconds = time.monotonic() - began
     found = sum(leases.counts().values())
     store.close()
-    told.send((found, _largest_resident() / 1e6, seconds))
+    results.send((found, _largest_resident() / 1e6, seconds))
 
 
 def _largest_resident() -> int:

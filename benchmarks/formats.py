@@ -78,8 +78,8 @@ def run() -> list[Comparison]:
 
 def _compared(case: str, rows: pa.RecordBatch, ours: Write, peer: Write, bar: float) -> Comparison:
     blocks = [rows.slice(start, BLOCK) for start in range(0, ROWS, BLOCK)]
-    own, others = interleaved([partial(_rate, ours, blocks), partial(_rate, peer, blocks)], REPETITIONS)
-    return compare("formats", case, own, others, "rows/CPU s", bar)
+    our_rate, others = interleaved([partial(_rate, ours, blocks), partial(_rate, peer, blocks)], REPETITIONS)
+    return compare("formats", case, our_rate, others, "rows/CPU s", bar)
 
 
 def _rate(write: Write, blocks: Sequence[pa.RecordBatch]) -> float:
@@ -97,8 +97,8 @@ def _write(form: Format, blocks: Sequence[pa.RecordBatch]) -> None:
 
 
 def _message(number: int) -> bytes:
-    told = {"id": number, "user": f"user-{number % 977}", "at": 1_760_000_000 + number, "path": f"/a/{number * 7919}"}
-    return json.dumps(told | {"agent": "Mozilla/5.0 (X11; Linux x86_64)", "ms": number % 331}).encode()
+    record = {"id": number, "user": f"user-{number % 977}", "at": 1_760_000_000 + number, "path": f"/a/{number * 7919}"}
+    return json.dumps(record | {"agent": "Mozilla/5.0 (X11; Linux x86_64)", "ms": number % 331}).encode()
 
 
 # --- what one would write first ------------------------------------------------------------------------------------

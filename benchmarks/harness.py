@@ -47,19 +47,19 @@ def interleaved(cases: Sequence[Callable[[], float]], repetitions: int) -> list[
     """The median of each case. The cases take turns, so that a noisy minute of the machine is shared by all."""
     figures: list[list[float]] = [[] for _ in cases]
     for _ in range(repetitions):
-        for case, own in zip(cases, figures, strict=True):
-            own.append(case())
-    return [statistics.median(own) for own in figures]
+        for case, figure in zip(cases, figures, strict=True):
+            figure.append(case())
+    return [statistics.median(figure) for figure in figures]
 
 
 def show(comparisons: Sequence[Comparison]) -> None:
     """A table for people, then one JSON object per line for machines."""
     table = Table("benchmark", "case", "ours", "peer", "unit", "ratio", "bar", "holds")
-    for one in comparisons:
-        bar = one.bar if isinstance(one.bar, str) else f">= {one.bar:g}"
-        verdict = "[green]yes[/]" if one.holds else "[red]NO[/]"
-        figures = f"{one.ours:,.0f}", f"{one.peer:,.0f}", one.unit, f"{one.ratio:.2f}"
-        table.add_row(one.bench, one.case, *figures, bar, verdict)
+    for comparison in comparisons:
+        bar = comparison.bar if isinstance(comparison.bar, str) else f">= {comparison.bar:g}"
+        verdict = "[green]yes[/]" if comparison.holds else "[red]NO[/]"
+        figures = f"{comparison.ours:,.0f}", f"{comparison.peer:,.0f}", comparison.unit, f"{comparison.ratio:.2f}"
+        table.add_row(comparison.bench, comparison.case, *figures, bar, verdict)
     Console().print(table)
-    for one in comparisons:
-        print(json.dumps(asdict(one)))
+    for comparison in comparisons:
+        print(json.dumps(asdict(comparison)))

@@ -83,7 +83,7 @@ def _cases() -> list[Case]:
 
 def _loaded(rows: pa.RecordBatch) -> list[str]:
     days = _Days()
-    return [days[json.loads(one)["ts"] // DAY_MS] for one in rows.column("value").to_pylist()]
+    return [days[json.loads(value)["ts"] // DAY_MS] for value in rows.column("value").to_pylist()]
 
 
 def _searched(rows: pa.RecordBatch) -> list[str]:
@@ -94,7 +94,7 @@ def _searched(rows: pa.RecordBatch) -> list[str]:
 
 def _looked_up(rows: pa.RecordBatch) -> list[str]:
     days = _Days()
-    return [days[one.toordinal() - EPOCH] for one in rows.column("timestamp").to_pylist()]
+    return [days[moment.toordinal() - EPOCH] for moment in rows.column("timestamp").to_pylist()]
 
 
 def _columns(rows: pa.RecordBatch) -> pa.Array:
@@ -134,7 +134,7 @@ def _rows() -> pa.RecordBatch:
 
 
 def _message(number: int, moment: int, dice: random.Random) -> bytes:
-    told = {
+    settings = {
         "id": number,
         "ts": moment * 1000 + dice.randrange(1000),
         "at": datetime.fromtimestamp(moment, UTC).isoformat(),
@@ -143,4 +143,4 @@ def _message(number: int, moment: int, dice: random.Random) -> bytes:
         "amount": round(dice.random() * 100, 2),
         "note": "x" * 11,
     }
-    return json.dumps(told).encode()
+    return json.dumps(settings).encode()

@@ -29,7 +29,7 @@ def main(arguments: list[str]) -> int:
     for name in wanted:
         comparisons += importlib.import_module(f"benchmarks.{name}").run()
     show(comparisons)
-    return 0 if all(one.holds for one in comparisons) else 1
+    return 0 if all(comparison.holds for comparison in comparisons) else 1
 
 
 if __name__ == "__main__":

@@ -101,9 +101,9 @@ def _parallel_bulk(where: Site, search: OpenSearchServer) -> None:
     from opensearchpy.helpers import parallel_bulk
 
     client = search.client()
-    for ok, told in parallel_bulk(client, _actions(where), thread_count=4, chunk_size=2_000):
+    for ok, result in parallel_bulk(client, _actions(where), thread_count=4, chunk_size=2_000):
         if not ok:
-            raise RuntimeError(f"a document was refused: {told}")
+            raise RuntimeError(f"a document was refused: {result}")
     client.close()
 
 
@@ -128,9 +128,9 @@ def _bodies(where: Site) -> Iterator[bytes]:
 
 
 def _post(search: OpenSearchServer, bodies: list[bytes]) -> None:
-    def post(own: list[bytes]) -> None:
+    def post(portion: list[bytes]) -> None:
         connection = http.client.HTTPConnection("127.0.0.1", search.port)
-        for body in own:
+        for body in portion:
             while (answer := _posted(connection, body))[0] == 429:  # the server has too much to do
                 time.sleep(0.1)
             if answer[0] != 200 or b'"errors":false' not in answer[1]:

@@ -114,8 +114,8 @@ def run() -> list[Comparison]:
         figures = {subject.name: measure(subject) for subject in subjects(stack)}
     _show(figures)
     per_lease = [
-        compare("stores", f"{name}: requests per lease", one.requests / COUNTED, MOST_REQUESTS, "requests", "<= 1")
-        for name, one in figures.items()
+        compare("stores", f"{name}: requests per lease", figure.requests / COUNTED, MOST_REQUESTS, "requests", "<= 1")
+        for name, figure in figures.items()
     ]
     return [*per_lease, *_object_fleet()]
 
@@ -148,10 +148,10 @@ def _claiming(name: str, on: Callable[[], Store]) -> Subject:
     return Subject(name, on, counted)
 
 
-def _noted_dynamodb(config: DynamodbConfig, asked: Counter[str]) -> Store:
+def _noted_dynamodb(config: DynamodbConfig, requests: Counter[str]) -> Store:
     store = DynamodbStore(config)
     store.open()
-    _note_requests(store._client._connected(), asked)  # noqa: SLF001 - what is sent is seen there alone
+    _note_requests(store._client._connected(), requests)  # noqa: SLF001 - what is sent is seen there alone
     return store
 
 
@@ -159,15 +159,15 @@ def _on_s3(port: int) -> Store:
     return ObjectStore(S3TaggedObjects(replace(access(port), patience=10.0), "bench/"))
 
 
-def _noted_s3(port: int, asked: Counter[str]) -> Store:
+def _noted_s3(port: int, requests: Counter[str]) -> Store:
     # Another patience is another client: nobody else's requests are noted.
     far = replace(access(port), patience=11.0)
-    _note_requests(client_of(far)._client, asked)  # noqa: SLF001 - as above
+    _note_requests(client_of(far)._client, requests)  # noqa: SLF001 - as above
     return ObjectStore(S3TaggedObjects(far, "bench/"))
 
 
-def _note_requests(client: Any, asked: Counter[str]) -> None:
-    client.meta.events.register("before-parameter-build", lambda model, **_: asked.update([model.name]))
+def _note_requests(client: Any, requests: Counter[str]) -> None:
+    client.meta.events.register("before-parameter-build", lambda model, **_: requests.update([model.name]))
 
 
 class CountedFolder(FolderObjects):
@@ -190,8 +190,8 @@ class CountedFolder(FolderObjects):
         return super().write(name, data, tag)
 
 
-def _in_folder(root: Path, asked: Counter[str] | None = None) -> Store:
-    return ObjectStore(FolderObjects(root) if asked is None else CountedFolder(root, asked))
+def _in_folder(root: Path, requests: Counter[str] | None = None) -> Store:
+    return ObjectStore(FolderObjects(root) if requests is None else CountedFolder(root, requests))
 
 
 def measure(subject: Subject) -> Figures:
@@ -204,23 +204,23 @@ def measure(subject: Subject) -> Figures:
     commits = _rate(lambda lease: node.commit([lease]), leases)
     heartbeats = _rate(lambda _: node.session.heartbeat(), range(LEASES))
     spans.sort()
-    asked = _requests(subject)
+    requests = _requests(subject)
     store.close()
-    looks = sum(asked[name] for name in LOOKS)
+    looks = sum(requests[name] for name in LOOKS)
     slowest = spans[len(spans) * 99 // 100]
-    return Figures(LEASES / sum(spans), commits, heartbeats, slowest, asked.total() - looks, looks)
+    return Figures(LEASES / sum(spans), commits, heartbeats, slowest, requests.total() - looks, looks)
 
 
 def _requests(subject: Subject) -> Counter[str]:
     """One node makes the leases, another works on them: what the other asks for 1,000 of them."""
     supplier = Worker(subject.on(), "supplier", "counted")
     supplier.leases.create(Partition(f"c{number:05d}") for number in range(COUNTED))
-    asked: Counter[str] = Counter()
-    node = Worker(subject.counted(asked), "a hundred at a time", "counted")
-    asked.clear()
+    requests: Counter[str] = Counter()
+    node = Worker(subject.counted(requests), "a hundred at a time", "counted")
+    requests.clear()
     for _ in range(COUNTED // BATCH):
         node.complete(node.commit(node.leases.claim(BATCH)))
-    return asked
+    return requests
 
 
 class Worker:
@@ -259,18 +259,18 @@ def _published(row: Lease, now: float) -> Lease:
 
 def _rate(do: Callable[[Any], object], inputs: Sequence[Any]) -> float:
     started = time.perf_counter()
-    for one in inputs:
-        do(one)
+    for given in inputs:
+        do(given)
     return len(inputs) / (time.perf_counter() - started)
 
 
 def _show(figures: Mapping[str, Figures]) -> None:
     per_lease = ("requests per 1,000 leases", "and looks")
     table = Table("store", "claims/s", "commits/s", "heartbeats/s", "p99 of a claim", *per_lease)
-    for name, one in figures.items():
-        rates = [f"{rate:,.0f}" for rate in (one.claims, one.commits, one.heartbeats)]
-        slowest = f"{one.slowest_claim * 1e3:.1f} ms"
-        table.add_row(name, *rates, slowest, f"{one.requests:,.0f}", f"{one.looks:,.0f}")
+    for name, figure in figures.items():
+        rates = [f"{rate:,.0f}" for rate in (figure.claims, figure.commits, figure.heartbeats)]
+        slowest = f"{figure.slowest_claim * 1e3:.1f} ms"
+        table.add_row(name, *rates, slowest, f"{figure.requests:,.0f}", f"{figure.looks:,.0f}")
     Console().print(table)
 
 
@@ -283,9 +283,9 @@ def _object_fleet() -> list[Comparison]:
     fleet.passes(2)
     idle = _asked(fleet, 6)
     fleet.join()
-    before = fleet.bucket.asked["conflict"]
+    before = fleet.bucket.requests["conflict"]
     passes = fleet.until_balanced()
-    conflicts = fleet.bucket.asked["conflict"] - before
+    conflicts = fleet.bucket.requests["conflict"] - before
     looks, pages = 6 * NODES, -(-(IDLE_LEASES + NODES) // 1_000)
     print(f"{IDLE_LEASES} leases on {NODES} nodes, idle, per minute: {dict(idle)}; a join: {conflicts} conflicts")
     return [
@@ -297,6 +297,6 @@ def _object_fleet() -> list[Comparison]:
 
 
 def _asked(fleet: ObjectFleet, passes: int) -> Counter[str]:
-    fleet.bucket.asked.clear()
+    fleet.bucket.requests.clear()
     fleet.passes(passes)
-    return Counter(fleet.bucket.asked)
+    return Counter(fleet.bucket.requests)

@@ -141,7 +141,7 @@ def _settings(model: type[BaseModel], path: str) -> Iterator[str]:
     yield from _group(schema, path, schema.get("$defs", {}), {})
 
 
-def _group(schema: Schema, path: str, definitions: Mapping[str, Schema], told: dict[str, str]) -> Iterator[str]:
+def _group(schema: Schema, path: str, definitions: Mapping[str, Schema], headings: dict[str, str]) -> Iterator[str]:
     """A table of the settings of one group, and then one of each group below it; `told` are those that had theirs."""
     required = schema.get("required", ())
     settings: Mapping[str, Schema] = schema.get("properties", {})
@@ -149,29 +149,29 @@ def _group(schema: Schema, path: str, definitions: Mapping[str, Schema], told: d
         yield "It has no settings."
         return
     rows = [
-        (_code(name), _type(one), _default(one, name in required), _about(one, definitions))
-        for name, one in settings.items()
+        (_code(name), _type(setting), _default(setting, name in required), _about(setting, definitions))
+        for name, setting in settings.items()
     ]
     yield _table(("setting", "type", "default", "meaning"), rows)
-    for name, one in settings.items():
-        below, place = _below(one)
+    for name, setting in settings.items():
+        below, suffix = _below(setting)
         if below is not None:
-            inner = ".".join(filter(None, (path, name + place)))
+            inner = ".".join(filter(None, (path, name + suffix)))
             yield f"#### {_code(inner)}"
-            if below in told:
-                yield f"As {_code(told[below])}."
+            if below in headings:
+                yield f"As {_code(headings[below])}."
                 continue
-            told[below] = inner
+            headings[below] = inner
             yield definitions[below].get("description", "")
-            yield from _group(definitions[below], inner, definitions, told)
+            yield from _group(definitions[below], inner, definitions, headings)
 
 
 def _below(schema: Schema) -> tuple[str | None, str]:
     """The group that a setting holds, if it does, and where in the setting it is."""
-    for holder, place in ((schema, ""), (_entries(schema), ".NAME"), (schema.get("items", {}), "[]")):
-        for one in (holder, *holder.get("anyOf", ())):
-            if "$ref" in one:
-                return one["$ref"].rpartition("/")[2], place
+    for holder, suffix in ((schema, ""), (_entries(schema), ".NAME"), (schema.get("items", {}), "[]")):
+        for candidate in (holder, *holder.get("anyOf", ())):
+            if "$ref" in candidate:
+                return candidate["$ref"].rpartition("/")[2], suffix
     return None, ""
 
 
@@ -187,7 +187,7 @@ def _type(schema: Schema) -> str:
     if SCHEMA_MARK in schema:
         return f"[{singular(schema[SCHEMA_MARK])}](#{schema[SCHEMA_MARK]})"
     if "anyOf" in schema:
-        return " or ".join(_type(one) for one in schema["anyOf"] if one.get("type") != "null")
+        return " or ".join(_type(choice) for choice in schema["anyOf"] if choice.get("type") != "null")
     if "enum" in schema or "const" in schema:
         return ", ".join(map(_code, schema.get("enum", [schema.get("const")])))
     if "$ref" in schema:
@@ -225,9 +225,9 @@ def _default(schema: Schema, required: bool) -> str:
 
 
 def _about(schema: Schema, definitions: Mapping[str, Schema]) -> str:
-    below, place = _below(schema)
+    below, suffix = _below(schema)
     # pydantic leaves out a description that is the same as that of the group.
-    inherited = definitions[below].get("description", "") if below and not place else ""
+    inherited = definitions[below].get("description", "") if below and not suffix else ""
     return str(schema.get("description", inherited))
 
 
@@ -271,12 +271,16 @@ def _labels(metric: Metric) -> str:
 
 def _label(metric: Metric, index: int, name: str) -> str:
     before = len(metric.labels) - index
-    values = [one.labels[-before] for one in metric.counted if not callable(one.labels) and len(one.labels) >= before]
+    values = [
+        counts.labels[-before]
+        for counts in metric.counted
+        if not callable(counts.labels) and len(counts.labels) >= before
+    ]
     return _code(name) + (f" ({', '.join(values)})" if values else "")
 
 
 def _counted(metric: Metric) -> str:
-    return ", ".join(dict.fromkeys(_code(one.event.__name__) for one in metric.counted))
+    return ", ".join(dict.fromkeys(_code(counts.event.__name__) for counts in metric.counted))
 
 
 # --- events and errors -----------------------------------------------------------------------------------------------
@@ -291,9 +295,9 @@ def _events() -> Iterator[str]:
     rows = []
     sections = (nodes, partitions, flow, external)
     for kind in (kind for section in sections for kind in _subclasses(Event, section)):
-        told = ", ".join(_code(field.name) for field in fields(kind))
+        names = ", ".join(_code(field.name) for field in fields(kind))
         meaning = _docstring(kind) or in_words(kind).capitalize() + "."
-        rows.append((_code(kind.__name__), kind.level, told, meaning))
+        rows.append((_code(kind.__name__), kind.level, names, meaning))
     yield _table(("event", "level", "fields", "meaning"), rows)
 
 

@@ -183,14 +183,14 @@ class KafkaServer(Server):
 
     def offsets(self, topic: str, partition: int = 0) -> tuple[int, int]:
         """The first offset that is there and the one that comes next."""
-        admin, place = self.admin(), TopicPartition(topic, partition)
-        (first,) = _wait(admin.list_offsets({place: OffsetSpec.earliest()}))
-        (end,) = _wait(admin.list_offsets({place: OffsetSpec.latest()}))
+        admin, topic_partition = self.admin(), TopicPartition(topic, partition)
+        (first,) = _wait(admin.list_offsets({topic_partition: OffsetSpec.earliest()}))
+        (end,) = _wait(admin.list_offsets({topic_partition: OffsetSpec.latest()}))
         return first.offset, end.offset
 
     def _ready_partitions(self, admin: AdminClient, topic: str) -> int:
         found = admin.list_topics(topic, timeout=ANSWER_WITHIN).topics[topic]
-        return sum(one.leader >= 0 for one in found.partitions.values())
+        return sum(partition.leader >= 0 for partition in found.partitions.values())
 
     # --- messages ----------------------------------------------------------------------------------------------
 
@@ -206,19 +206,19 @@ class KafkaServer(Server):
         """
         producer, failures = self.producer(**settings), list[Any]()
 
-        def told(error: Any, _message: Any) -> None:
+        def delivered(error: Any, _message: Any) -> None:
             if error is not None:
                 failures.append(error)
 
         left = iter(records)
         while chunk := [_as_dict(record) for record in islice(left, CHUNK)]:
-            if any("headers" in one or "timestamp" in one for one in chunk):
-                for one in chunk:
-                    producer.produce(topic, partition=partition, on_delivery=told, **one)
+            if any("headers" in record or "timestamp" in record for record in chunk):
+                for record in chunk:
+                    producer.produce(topic, partition=partition, on_delivery=delivered, **record)
             else:
-                producer.produce_batch(topic, chunk, partition, on_delivery=told)
+                producer.produce_batch(topic, chunk, partition, on_delivery=delivered)
             unsent = producer.flush(ANSWER_WITHIN)
-            failures += [one["_error"] for one in chunk if "_error" in one]
+            failures += [record["_error"] for record in chunk if "_error" in record]
             if failures or unsent:
                 raise RuntimeError(f"{unsent} messages not sent, {len(failures)} refused: {failures[:3]}")
 

@@ -96,7 +96,7 @@ def test_what_is_missing_or_changed_is_a_doubt(on_s3: OnS3) -> None:
     on_s3.put(kept, data[:100] + bytes([data[100] ^ 1]) + data[101:])
     on_s3.delete("orders/1_0_00000000000000000020.parquet")
     assert on_s3.doubts() == ["orders/1_0_00000000000000000020.parquet is missing; manifest 3 names it"]
-    assert on_s3.doubts(deep=True)[0].startswith(f"{kept} has other bytes than were committed")
+    assert on_s3.doubts(deep=True)[0].startswith(f"{kept} has other bytes than the committed ones")
 
 
 def test_a_message_is_found(on_s3: OnS3) -> None:

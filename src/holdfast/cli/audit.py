@@ -177,9 +177,9 @@ class Report:
         output.say(self.conclusion())
 
     def _table(self) -> tuple[Sequence[str], list[tuple[Any, ...]]]:
-        shown = [one for one in range(len(COLUMNS) + 1) if self._routed or one != len(COLUMNS) - 1]
+        shown = [index for index in range(len(COLUMNS) + 1) if self._routed or index != len(COLUMNS) - 1]
         names = (*COLUMNS[:-1], ROUTED, COLUMNS[-1])
-        return [names[one] for one in shown], [tuple(row[one] for one in shown) for row in self._rows]
+        return [names[index] for index in shown], [tuple(row[index] for index in shown) for row in self._rows]
 
     def conclusion(self) -> str:
         """In one line."""

@@ -23,14 +23,18 @@ COLUMNS = ("GENERATION", "CURRENT", "DIGEST", "CREATED BY")
 def list_generations(file: File, pipeline: PipelineName = None, json: AsJson = False) -> None:
     """List the generations of a pipeline."""
     with _generations(file, pipeline) as generations:
-        known = list(generations.list())
-        current = generations.current()[0] if known else None
+        registered = list(generations.list())
+        current = generations.current()[0] if registered else None
     if json:
-        output.say_json([asdict(one) | {"current": one.number == current} for one in known])
+        output.say_json([asdict(generation) | {"current": generation.number == current} for generation in registered])
     else:
         marks = {True: "yes", False: ""}
         output.say_table(
-            COLUMNS, [(one.number, marks[one.number == current], one.digest[:12], one.created_by) for one in known]
+            COLUMNS,
+            [
+                (generation.number, marks[generation.number == current], generation.digest[:12], generation.created_by)
+                for generation in registered
+            ],
         )
 
 
@@ -54,8 +58,8 @@ def switch(file: File, number: Number, pipeline: PipelineName = None) -> None:
 def back(file: File, pipeline: PipelineName = None) -> None:
     """Return to the parsing before the current one. It gets the next number, because no generation comes twice."""
     with _generations(file, pipeline) as generations:
-        again = generations.back(getpass.getuser())
-    output.say(f"generation {again.number} is current now, with the parsing of digest {again.digest[:12]}")
+        restored = generations.back(getpass.getuser())
+    output.say(f"generation {restored.number} is current now, with the parsing of digest {restored.digest[:12]}")
 
 
 @contextmanager

@@ -79,12 +79,12 @@ def show(file: File, key: Key, pipeline: PipelineName = None, json: AsJson = Fal
 
 def reopen(file: File, key: Keys, pipeline: PipelineName = None) -> None:
     """Try FAILED, CLOSED or COMPLETED partitions again, each from where it stands."""
-    _change(file, pipeline, key, lambda operator, one: operator.reopen(one))
+    _change(file, pipeline, key, lambda operator, partition_key: operator.reopen(partition_key))
 
 
 def release(file: File, key: Keys, pipeline: PipelineName = None) -> None:
     """Take partitions away from their owner, for anybody to have; late writes of the owner are refused."""
-    _change(file, pipeline, key, lambda operator, one: operator.release(one))
+    _change(file, pipeline, key, lambda operator, partition_key: operator.release(partition_key))
 
 
 def fail(
@@ -94,7 +94,7 @@ def fail(
     pipeline: PipelineName = None,
 ) -> None:
     """Stop work on partitions until somebody reopens them."""
-    _change(file, pipeline, key, lambda operator, one: operator.fail(one, reason))
+    _change(file, pipeline, key, lambda operator, partition_key: operator.fail(partition_key, reason))
 
 
 def purge(

@@ -120,9 +120,9 @@ class RunLock:
     def _write(self, run_id: str) -> None:
         if self._lease is None:
             raise Refused("this node does not hold the lock")
-        told = {"run": run_id}
+        state = {"run": run_id}
         (result,) = self._lock.write(
-            [self._lease], lambda row, now: transitions.save_state(row, told, now, now + self._timeout)
+            [self._lease], lambda row, now: transitions.save_state(row, state, now, now + self._timeout)
         )
         if isinstance(result, LeaseLost):
             raise result

@@ -60,8 +60,8 @@ def fence_redrives(runs: Runs, rows_of: Callable[[str], Operator], key: str, sin
     partition alone while it is set aside. Raises `Refused` where something cannot be published.
     """
     for run in list(runs.list()):
-        told = run.configuration
-        if not isinstance(told, dict) or told.get("kind") != KIND:
+        configuration = run.configuration
+        if not isinstance(configuration, dict) or configuration.get("kind") != KIND:
             continue
         if run.status is RunStatus.INITIALIZING:
             runs.fail(run.id, f"what was written of {key} is replaced; send the dead letters again after that")
@@ -70,9 +70,13 @@ def fence_redrives(runs: Runs, rows_of: Callable[[str], Operator], key: str, sin
             row = rows.show(key)
         except PartitionNotFound:
             continue
-        if row.commit.receipts is not None and told["sink"] not in sinks:
-            raise Refused(f"run {run.id} has a commit of sink {told['sink']!r} that is not published, and no such sink")
-        fence(rows, row, sinks.get(told["sink"]), told["sink"], f"what was written of {key} is replaced")
+        if row.commit.receipts is not None and configuration["sink"] not in sinks:
+            raise Refused(
+                f"run {run.id} has a commit of sink {configuration['sink']!r} that is not published, and no such sink"
+            )
+        fence(
+            rows, row, sinks.get(configuration["sink"]), configuration["sink"], f"what was written of {key} is replaced"
+        )
 
 
 def lowest_straddling(files: Iterable[Mapping[str, Any]], start: int) -> int | None:

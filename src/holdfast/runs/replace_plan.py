@@ -48,11 +48,11 @@ class ReplacingPlan:
         return ((key, f"{REPLACED}/{self.id}/{key}") for key in self.files)
 
     def encode(self) -> bytes:
-        told: dict[str, Any] = asdict(self)
-        del told["id"], told["files"]
-        told["from"], told["to"] = told.pop("start"), told.pop("end")
+        document: dict[str, Any] = asdict(self)
+        del document["id"], document["files"]
+        document["from"], document["to"] = document.pop("start"), document.pop("end")
         moves = [{"from": old, "to": new} for old, new in self.moves]
-        return json.dumps({**told, "moves": moves, "state": "moving"}, sort_keys=True).encode()
+        return json.dumps({**document, "moves": moves, "state": "moving"}, sort_keys=True).encode()
 
 
 def plan_key(plan_id: str) -> str:
@@ -62,10 +62,10 @@ def plan_key(plan_id: str) -> str:
 def decode_plan(plan_id: str, data: bytes) -> ReplacingPlan:
     """The plan in these bytes. Raises `Halt` when they are none."""
     try:
-        told = json.loads(data)
-        place = (told["pipeline"], told["topic"], told["partition"])
-        files = tuple(move["from"] for move in told["moves"])
-        return ReplacingPlan(plan_id, *place, told["from"], told["to"], told["generation"], files)
+        document = json.loads(data)
+        partition = (document["pipeline"], document["topic"], document["partition"])
+        files = tuple(move["from"] for move in document["moves"])
+        return ReplacingPlan(plan_id, *partition, document["from"], document["to"], document["generation"], files)
     except (ValueError, TypeError, KeyError) as broken:
         raise Halt(f"the plan {plan_key(plan_id)} cannot be read: {broken}") from broken
 

@@ -43,11 +43,11 @@ class Archives:
 @pytest.fixture
 def archives(site: Site, tmp_path: Path) -> Iterator[Archives]:
     file = Path(site.write("unused"))
-    told = file.read_text().partition("pipelines:\n")[0]
+    head = file.read_text().partition("pipelines:\n")[0]
     roots = {"daily": tmp_path / "daily", "backup": tmp_path / "backup"}
     formats = {"daily": "text", "backup": "raw"}
     written = [PIPELINE.format(name=name, root=root, format=formats[name]) for name, root in roots.items()]
-    file.write_text(f"{told}pipelines:\n{''.join(written)}")
+    file.write_text(f"{head}pipelines:\n{''.join(written)}")
     store = site.store(str(file))
     daily = Archive(roots["daily"], raw=False, pipeline="prod|daily", store=store)
     backup = Archive(roots["backup"], pipeline="prod|backup", store=store)

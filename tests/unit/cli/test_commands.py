@@ -75,9 +75,9 @@ def test_problems_of_a_wrong_file_as_json(site: Site) -> None:
 
     result = site.invoke("validate", file, "--json")
     assert (result.exit_code, result.stderr) == (2, "")
-    told = json.loads(result.stdout)
-    assert (told["valid"], told["file"]) == (False, file)
-    (problem,) = told["problems"]
+    report = json.loads(result.stdout)
+    assert (report["valid"], report["file"]) == (False, file)
+    (problem,) = report["problems"]
     assert problem["message"].startswith("unknown key 'paht'")
     assert (problem["file"], problem["line"], problem["column"]) == (file, 4, 26)
 
@@ -170,38 +170,38 @@ def test_a_store_that_only_its_own_process_sees_is_not_shown_as_empty(site: Site
 
 
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+def run_call(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """What `run` asks of the composition root, which does not start Spark here."""
-    asked: dict[str, Any] = {"answer": 0}
+    run_call: dict[str, Any] = {"answer": 0}
 
     def run(settings: Settings, emit: Emit, *, node_name: str | None = None, pipelines: Sequence[str] = ()) -> int:
-        asked.update(settings=settings, node_name=node_name, pipelines=list(pipelines))
+        run_call.update(settings=settings, node_name=node_name, pipelines=list(pipelines))
         emit(PartitionFailed("prod|orders", "a", "no more retries"))
         emit(NothingAcquired("prod|orders"))
-        return int(asked["answer"])
+        return int(run_call["answer"])
 
     monkeypatch.setattr(service, "run", run)
-    return asked
+    return run_call
 
 
 @pytest.mark.parametrize("code", [0, 1])
-def test_run_ends_with_the_code_of_the_run(site: Site, asked: dict[str, Any], code: int) -> None:
-    asked["answer"] = code
+def test_run_ends_with_the_code_of_the_run(site: Site, run_call: dict[str, Any], code: int) -> None:
+    run_call["answer"] = code
 
     result = site.invoke("run", site.write())
     assert (result.exit_code, result.stdout) == (code, "")
-    assert (asked["node_name"], asked["pipelines"]) == (None, [])
+    assert (run_call["node_name"], run_call["pipelines"]) == (None, [])
 
 
-def test_run_one_pipeline_under_a_name(site: Site, asked: dict[str, Any]) -> None:
+def test_run_one_pipeline_under_a_name(site: Site, run_call: dict[str, Any]) -> None:
     file = site.write("orders", "users", "items")
 
     result = site.invoke("run", file, "--node", "replica7", "--pipeline", "users", "--pipeline", "items")
     assert result.exit_code == 0
-    assert (asked["node_name"], asked["pipelines"]) == ("replica7", ["users", "items"])
+    assert (run_call["node_name"], run_call["pipelines"]) == ("replica7", ["users", "items"])
 
 
-@pytest.mark.usefixtures("asked")
+@pytest.mark.usefixtures("run_call")
 def test_run_logs_to_stderr_without_debug_events(site: Site) -> None:
     line, alert = site.invoke("run", site.write()).stderr.splitlines()
 
@@ -209,7 +209,7 @@ def test_run_logs_to_stderr_without_debug_events(site: Site) -> None:
     assert "error   alert raised: kind partition_failed, pipeline prod|orders, key a, message " in alert
 
 
-@pytest.mark.usefixtures("asked")
+@pytest.mark.usefixtures("run_call")
 @pytest.mark.parametrize("options", [("run", "--verbose"), ("--verbose", "run")])
 def test_run_logs_debug_events_on_request(site: Site, options: tuple[str, ...]) -> None:
     lines = site.invoke(*options, site.write()).stderr.splitlines()
@@ -217,7 +217,7 @@ def test_run_logs_debug_events_on_request(site: Site, options: tuple[str, ...]) 
     assert [line.split()[1] for line in lines] == ["error", "error", "debug"]
 
 
-@pytest.mark.usefixtures("asked")
+@pytest.mark.usefixtures("run_call")
 @pytest.mark.parametrize(
     ("in_file", "options"), [("json", ()), ("text", ("--log", "json")), ("json", ("--log", "json"))]
 )

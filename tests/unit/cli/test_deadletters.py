@@ -48,13 +48,13 @@ def rows(result: Result) -> list[list[str]]:
 
 
 def test_letters_are_counted_by_sink_partition_and_reason(site: Site, file: str) -> None:
-    told = json.loads(site.invoke("deadletters", "list", file, "--json").stdout)
-    assert [tuple(row.values())[:6] for row in told] == [
+    rows = json.loads(site.invoke("deadletters", "list", file, "--json").stdout)
+    assert [tuple(row.values())[:6] for row in rows] == [
         ("files", "in|a", "bad \x1b[0m", 1, 0, 0),
         ("files", "in|a", "odd", 0, 1, 1),
         ("other", "in|b", "odd", 1, 0, 0),
     ]
-    assert all(row["first"].startswith("20") for row in told)
+    assert all(row["first"].startswith("20") for row in rows)
     assert [row[0] for row in rows(site.invoke("deadletters", "list", file, "--sink", "other"))] == ["other"]
     assert "\x1b" not in site.invoke("deadletters", "list", file).stdout
 
@@ -62,8 +62,8 @@ def test_letters_are_counted_by_sink_partition_and_reason(site: Site, file: str)
 def test_letters_are_shown_as_json(site: Site, file: str) -> None:
     def shown(*options: str) -> list[tuple[str, str, str | None]]:
         result = site.invoke("deadletters", "show", file, *options)
-        told = [json.loads(line) for line in result.stdout.splitlines()]
-        return [(one["sink"], one["raw"][:1], one["cannot_be_sent"]) for one in told]
+        letters = [json.loads(line) for line in result.stdout.splitlines()]
+        return [(letter["sink"], letter["raw"][:1], letter["cannot_be_sent"]) for letter in letters]
 
     cut = "only the beginning of its 70000 bytes is kept"
     assert shown() == [("files", "x", cut), ("files", "3", None), ("other", "4", None)]

@@ -154,7 +154,7 @@ def test_two_prefixes_on_one_store_do_not_see_each_other(site: Site) -> None:
     for file, prefix, key, node in ((blue, "blue", "a", "replica1"), (green, "green", "b", "replica2")):
         (row,) = site.json("partitions", "list", file)
         assert (row["sourceIdentifier"], row["sourcePartitionKey"]) == (f"{prefix}|orders", key)
-        assert [one["name"] for one in site.json("nodes", file)] == [node]
+        assert [shown["name"] for shown in site.json("nodes", file)] == [node]
     assert site.invoke("partitions", "fail", green, "a").exit_code == 2
 
 
@@ -220,8 +220,8 @@ def test_purged_rows_keep_key_and_token_only(site: Site, file: str, leases: Coor
     purged = row(leases, "old")
     assert (purged.status.value, purged.token, purged.history.created_at) == ("COMPLETED", token, None)
     assert row(leases, "new") == new
-    again = site.invoke("partitions", "purge", file, "--older-than", "7d", "--yes")
-    assert (again.exit_code, again.stdout) == (0, "there is nothing to purge\n")
+    second = site.invoke("partitions", "purge", file, "--older-than", "7d", "--yes")
+    assert (second.exit_code, second.stdout) == (0, "there is nothing to purge\n")
 
 
 @pytest.mark.parametrize("status", ["FAILED", "UNASSIGNED", "ASSIGNED", "CLOSED"])

@@ -29,16 +29,16 @@ def store(site: Site, file: str) -> Iterator[Store]:
 @pytest.fixture
 def runs(file: str, store: Store) -> Runs:
     found = assemble.StoredPipeline(assemble.load_settings(file), store, "orders").runs()
-    told = {"kind": "backfill", "generation": 2, "roots": {"files": "out-g2"}}
-    found.create("backfill-1", [Partition("orders|0", "orders")], configuration=told, created_by="ann")
+    configuration = {"kind": "backfill", "generation": 2, "roots": {"files": "out-g2"}}
+    found.create("backfill-1", [Partition("orders|0", "orders")], configuration=configuration, created_by="ann")
     found.start("backfill-1")
     return found
 
 
 @pytest.mark.usefixtures("runs")
 def test_runs_are_listed_and_shown(site: Site, file: str) -> None:
-    (told,) = site.json("runs", "list", file)
-    assert (told["id"], told["status"], told["created_by"]) == ("backfill-1", "RUNNING", "ann")
+    (row,) = site.json("runs", "list", file)
+    assert (row["id"], row["status"], row["created_by"]) == ("backfill-1", "RUNNING", "ann")
     head, row = site.invoke("runs", "list", file).stdout.splitlines()
     assert head.startswith("RUN ")
     assert "backfill-1" in row
@@ -50,9 +50,9 @@ def test_a_run_that_nobody_works_on_is_stopped_at_once(site: Site, file: str, ru
     result = site.invoke("runs", "stop", file, "backfill-1")
     assert (result.exit_code, result.stdout) == (0, "run backfill-1 is STOPPED\n")
     assert runs.show("backfill-1").status.value == "STOPPED"
-    again = site.invoke("runs", "stop", file, "backfill-1")
-    assert again.exit_code != 0
-    assert "cannot become STOPPING" in again.stderr
+    second = site.invoke("runs", "stop", file, "backfill-1")
+    assert second.exit_code != 0
+    assert "cannot become STOPPING" in second.stderr
 
 
 def test_a_run_that_a_node_works_on_stops_when_that_has_let_go(site: Site, file: str, store: Store, runs: Runs) -> None:

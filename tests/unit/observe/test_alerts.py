@@ -102,12 +102,12 @@ ENDS: dict[type[Event], Event] = {
 
 
 class Watch:
-    """Alerts on a clock that a test turns, and what they told, with the time since the beginning."""
+    """Alerts on a clock that a test turns, and what they emitted, with the time since the beginning."""
 
     def __init__(self, settings: AlertSettings) -> None:
         self.clock = TurnableClock()
         self.began = self.clock.monotonic()
-        self.told: list[tuple[float, Event]] = []
+        self.emitted: list[tuple[float, Event]] = []
         self.see = Alerts(settings, self._tell, self.clock.monotonic)
 
     def pass_time(self, seconds: float) -> None:
@@ -123,14 +123,14 @@ class Watch:
 
     @property
     def raised(self) -> list[AlertRaised]:
-        return [event for _, event in self.told if isinstance(event, AlertRaised)]
+        return [event for _, event in self.emitted if isinstance(event, AlertRaised)]
 
     @property
     def cleared(self) -> list[AlertCleared]:
-        return [event for _, event in self.told if isinstance(event, AlertCleared)]
+        return [event for _, event in self.emitted if isinstance(event, AlertCleared)]
 
     def _tell(self, event: Event) -> None:
-        self.told.append((self.clock.monotonic() - self.began, event))
+        self.emitted.append((self.clock.monotonic() - self.began, event))
 
 
 @pytest.fixture
@@ -190,7 +190,7 @@ def test_what_is_told_again_is_raised_again_only_after_a_while(
         watch.see.tick()
         watch.clock.turn(HOUR / 6)
 
-    assert [round(at) for at, _ in watch.told] == [0, 3600]
+    assert [round(at) for at, _ in watch.emitted] == [0, 3600]
     assert watch.cleared == []
 
 
@@ -206,7 +206,7 @@ def test_what_is_not_told_again_is_cleared_after_a_while(
     watch.pass_time(1)
     assert watch.cleared == [AlertCleared(kind, pipeline, key, "not seen again for 1h")]
     watch.pass_hour()
-    assert len(watch.told) == 2
+    assert len(watch.emitted) == 2
 
     watch.see(event)
     assert len(watch.raised) == 2
@@ -252,7 +252,7 @@ def test_what_is_normal_raises_nothing(watch: Watch) -> None:
         watch.see(event)
     watch.pass_time(30)
 
-    assert watch.told == []
+    assert watch.emitted == []
 
 
 def test_there_are_never_more_alerts_than_can_be_followed(watch: Watch) -> None:
@@ -290,7 +290,7 @@ def test_lag_and_age_over_their_limits(
 def test_lag_that_comes_near_what_the_source_keeps_needs_no_limit_of_its_own() -> None:
     watch = Watch(AlertSettings())
     watch.see(LagMeasured("orders", "k", 5, 49.0, kept=100.0))
-    assert watch.told == []
+    assert watch.emitted == []
     watch.see(LagMeasured("orders", "k", 5, 51.0, kept=100.0))
     assert [alert.message for alert in watch.raised] == ["51 seconds behind, more than 50"]
 
@@ -299,7 +299,7 @@ def test_without_a_limit_no_lag_is_too_much() -> None:
     watch = Watch(AlertSettings())
     watch.see(LagMeasured("orders", "k", 10**12, 10.0**9))
 
-    assert watch.told == []
+    assert watch.emitted == []
 
 
 def test_a_partition_that_has_caught_up_is_cleared_and_one_of_which_nothing_is_known_is_not(watch: Watch) -> None:
@@ -321,7 +321,7 @@ def test_something_outside_that_stays_away_is_raised_within_30_seconds_and_once(
 ) -> None:
     tell_again_and_again(watch, event, 60)
 
-    ((at, alert),) = watch.told
+    ((at, alert),) = watch.emitted
     assert alert == AlertRaised(kind, pipeline, None, f"the {event.what} does not respond: no answer")
     assert 20 <= at <= 30
 
@@ -339,8 +339,8 @@ def test_it_is_raised_within_30_seconds_however_the_tries_are_spread(
         watch.pass_time(pause * jitter + call)
         pause = min(pause * 2, longest)
 
-    assert 20 <= watch.told[0][0] <= 30
-    assert len(watch.told) == 1
+    assert 20 <= watch.emitted[0][0] <= 30
+    assert len(watch.emitted) == 1
 
 
 def test_the_real_caller_of_a_store_that_is_away_is_heard() -> None:
@@ -356,7 +356,7 @@ def test_the_real_caller_of_a_store_that_is_away_is_heard() -> None:
     with pytest.raises(Interrupted):
         until_answered(world, "store", answer)
 
-    ((at, alert),) = watch.told
+    ((at, alert),) = watch.emitted
     assert alert == AlertRaised("store_unreachable", None, None, "the store does not respond: connection refused")
     assert at <= 30
 
@@ -365,7 +365,7 @@ def test_one_call_without_an_answer_is_no_alert(watch: Watch) -> None:
     watch.see(Unreachable("store", "no answer", 10.0))
     watch.pass_time(2 * ASSUMED_REACHABLE_AFTER)
 
-    assert watch.told == []
+    assert watch.emitted == []
 
 
 def test_an_outage_that_is_over_before_is_no_alert_and_the_next_one_counts_from_its_own_begin(watch: Watch) -> None:
@@ -373,7 +373,7 @@ def test_an_outage_that_is_over_before_is_no_alert_and_the_next_one_counts_from_
         tell_again_and_again(watch, Unreachable("store", "no answer", 1.0), 18)
         watch.see(Heartbeat("s", 1, 26.5))
 
-    assert watch.told == []
+    assert watch.emitted == []
 
 
 @pytest.mark.parametrize(
@@ -417,13 +417,13 @@ def test_a_sink_that_is_noticed_only_by_long_jobs_is_raised_with_the_second(watc
         watch.see(Unreachable("sink", "the disk is full", 5.0, "orders"))
         watch.pass_time(125)
 
-    assert [at for at, _ in watch.told] == [125]
+    assert [at for at, _ in watch.emitted] == [125]
 
 
 def test_a_long_outage_is_raised_again_after_a_while(watch: Watch) -> None:
     tell_again_and_again(watch, Unreachable("store", "no answer", 10.0), 2 * HOUR)
 
-    assert [at for at, _ in watch.told] == [20, 3620]
+    assert [at for at, _ in watch.emitted] == [20, 3620]
 
 
 def test_something_outside_of_which_nothing_is_known_is_raised_under_its_own_name(watch: Watch) -> None:
@@ -437,7 +437,7 @@ def test_the_limits_are_those_of_the_settings() -> None:
     watch = Watch(AlertSettings(unreachable_after=3, repeat_after=60))
     tell_again_and_again(watch, Unreachable("store", "no answer", 1.0), 70)
 
-    assert [at for at, _ in watch.told] == [3, 63]
+    assert [at for at, _ in watch.emitted] == [3, 63]
 
 
 # --- where they go ---------------------------------------------------------------------------------------------------

@@ -27,20 +27,20 @@ def test_every_consumer_gets_every_event_whatever_another_does() -> None:
 
 
 def test_a_consumer_that_fails_is_reported_once_until_it_works_again() -> None:
-    told: list[Event] = []
+    events: list[Event] = []
     broken = Broken()
-    emit = Reporter([broken, told.append])
+    emit = Reporter([broken, events.append])
     notice = Notice("Broken could not handle an event: RuntimeError: disk full")
 
     emit(EVENT)
     emit(EVENT)
-    assert told.count(notice) == 1
+    assert events.count(notice) == 1
 
     broken.works = True
     emit(EVENT)
     broken.works = False
     emit(EVENT)
-    assert told.count(notice) == 2
+    assert events.count(notice) == 2
 
 
 def test_when_all_consumers_fail_the_pipeline_goes_on() -> None:

@@ -26,7 +26,7 @@ STAMP = "2023-11-14T22:13:20.250Z"
 
 
 @dataclass(frozen=True, slots=True)
-class Told(Event):
+class Sample(Event):
     value: Any
 
 
@@ -89,7 +89,9 @@ def test_an_event_stays_on_one_line_and_sends_nothing_to_the_terminal(form: Form
 
 @pytest.mark.parametrize("form", ["text", "json"])
 def test_secrets_are_never_shown(form: Form) -> None:
-    event = Told({"password": Secret("hunter2"), "all": [Secret("hunter2")], "url": Resolved("hunter2", "${env:URL}")})
+    event = Sample(
+        {"password": Secret("hunter2"), "all": [Secret("hunter2")], "url": Resolved("hunter2", "${env:URL}")}
+    )
 
     line = logged(event, form=form)
     assert "hunter2" not in line
@@ -98,9 +100,9 @@ def test_secrets_are_never_shown(form: Form) -> None:
 
 
 def test_json_stays_json_whatever_a_field_holds() -> None:
-    told = json.loads(logged(Told((float("inf"), {1: object}, {"a"})), form="json"))
+    line = json.loads(logged(Sample((float("inf"), {1: object}, {"a"})), form="json"))
 
-    assert told["value"] == ["inf", {"1": "<class 'object'>"}, ["a"]]
+    assert line["value"] == ["inf", {"1": "<class 'object'>"}, ["a"]]
 
 
 def test_no_event_has_a_field_that_would_hide_what_every_line_has() -> None:

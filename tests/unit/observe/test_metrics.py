@@ -192,15 +192,19 @@ def test_lag_is_shown_for_partitions_that_are_held_until_they_are_somebody_elses
 
 
 def test_documents_of_a_search_index_and_the_last_limit(metrics: Metrics) -> None:
-    told = {"documents": 10, "conflicts": 2, "dead": 1, "requests": 3, "retried": 4, "rejected": 5, "size": 600}
+    counts = {"documents": 10, "conflicts": 2, "dead": 1, "requests": 3, "retried": 4, "rejected": 5, "size": 600}
     for limit in (4.0, 2.5):
-        metrics(DocumentsIndexed("p|orders", "search", **told, limit=limit))
-    metrics(DocumentsIndexed("p|unknown", "search", **told, limit=1.0))
+        metrics(DocumentsIndexed("p|orders", "search", **counts, limit=limit))
+    metrics(DocumentsIndexed("p|unknown", "search", **counts, limit=1.0))
     labels = {"pipeline": "orders", "sink": "search"}
     outcomes = {"indexed": 20.0, "conflict": 4.0, "refused": 2.0}
-    assert {one: value(metrics, "holdfast_documents_total", **labels, outcome=one) for one in outcomes} == outcomes
+    assert {
+        outcome: value(metrics, "holdfast_documents_total", **labels, outcome=outcome) for outcome in outcomes
+    } == outcomes
     reasons = {"any": 8.0, "rejected": 10.0}
-    assert {one: value(metrics, "holdfast_documents_resent_total", **labels, reason=one) for one in reasons} == reasons
+    assert {
+        reason: value(metrics, "holdfast_documents_resent_total", **labels, reason=reason) for reason in reasons
+    } == reasons
     assert value(metrics, "holdfast_bulk_requests_total", **labels) == 6
     assert value(metrics, "holdfast_bulk_bytes_total", **labels) == 1200
     assert value(metrics, "holdfast_bulk_limit", **labels) == 2.5

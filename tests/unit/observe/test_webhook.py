@@ -55,7 +55,7 @@ class Receiver:
     @property
     def keys(self) -> list[str]:
         """Of all alerts that were accepted or not, in order."""
-        return [one["key"] for *_, body in self.requests for one in body["alerts"]]
+        return [alert["key"] for *_, body in self.requests for alert in body["alerts"]]
 
     def take(self, handler: BaseHTTPRequestHandler) -> None:
         body = handler.rfile.read(int(handler.headers["Content-Length"]))
@@ -104,7 +104,7 @@ def receiver() -> Iterator[Receiver]:
         yield made
 
 
-class Told:
+class Reported:
     """What the webhook says of itself."""
 
     def __init__(self) -> None:
@@ -127,12 +127,12 @@ class Told:
 
 
 @pytest.fixture
-def told() -> Told:
-    return Told()
+def reported() -> Reported:
+    return Reported()
 
 
 @pytest.fixture
-def hook(told: Told) -> Iterator[Callable[..., Webhook]]:
+def hook(reported: Reported) -> Iterator[Callable[..., Webhook]]:
     """Makes webhooks that are stopped after the test."""
     made: list[Webhook] = []
 
@@ -145,12 +145,12 @@ def hook(told: Told) -> Iterator[Callable[..., Webhook]]:
         pause: float = 0.01,
     ) -> Webhook:
         settings = WebhookSettings(url=Secret(f"http://127.0.0.1:{port}{path}"), allow_private=private, timeout=timeout)
-        made.append(Webhook(settings, "replica1", told, now=lambda: 1_700_000_000.0, pause=pause))
+        made.append(Webhook(settings, "replica1", reported, now=lambda: 1_700_000_000.0, pause=pause))
         return made[-1]
 
     yield make
-    for one in made:
-        one.stop()
+    for created in made:
+        created.stop()
 
 
 def eventually(true: Callable[[], object]) -> None:
@@ -163,7 +163,7 @@ def eventually(true: Callable[[], object]) -> None:
 # --- what is sent ----------------------------------------------------------------------------------------------------
 
 
-def test_an_alert_arrives_as_json(receiver: Receiver, hook: Callable[..., Webhook], told: Told) -> None:
+def test_an_alert_arrives_as_json(receiver: Receiver, hook: Callable[..., Webhook], reported: Reported) -> None:
     send = hook(receiver.port)
     send(alert())
     eventually(lambda: receiver.requests)
@@ -189,7 +189,7 @@ def test_an_alert_arrives_as_json(receiver: Receiver, hook: Callable[..., Webhoo
         "dropped": 0,
     }
     send.stop()
-    assert told.events == []
+    assert reported.events == []
 
 
 def test_an_alert_that_is_over_arrives_too_and_nothing_else_does(
@@ -245,7 +245,7 @@ def test_long_texts_are_cut(receiver: Receiver, hook: Callable[..., Webhook]) ->
 
 @pytest.mark.parametrize("status", [408, 429, 500, 503])
 def test_what_may_work_later_is_tried_again_with_growing_pauses(
-    receiver: Receiver, hook: Callable[..., Webhook], told: Told, status: int
+    receiver: Receiver, hook: Callable[..., Webhook], reported: Reported, status: int
 ) -> None:
     receiver.statuses = [status, status, status]
     send = hook(receiver.port)
@@ -253,44 +253,44 @@ def test_what_may_work_later_is_tried_again_with_growing_pauses(
     eventually(lambda: len(receiver.requests) == 4)
     send.stop()
 
-    away = told.of(Unreachable)
+    away = reported.of(Unreachable)
     assert [event.error for event in away] == 3 * [f"it responded with status {status}"]
     assert {event.what for event in away} == {"webhook"}
     assert all(later.retry_in > 1.3 * earlier.retry_in for earlier, later in pairwise(away))
-    assert told.of(AlertsNotSent) == []
+    assert reported.of(AlertsNotSent) == []
 
 
 @pytest.mark.parametrize("status", [301, 302, 307, 400, 401, 404, 410])
 def test_what_is_refused_is_given_up_and_told_and_no_redirect_is_followed(
-    receiver: Receiver, hook: Callable[..., Webhook], told: Told, status: int
+    receiver: Receiver, hook: Callable[..., Webhook], reported: Reported, status: int
 ) -> None:
     with serving(Receiver()) as elsewhere:
         receiver.statuses = [status]
         receiver.headers = {"Location": f"http://127.0.0.1:{elsewhere.port}/other"}
         send = hook(receiver.port)
         send(alert("refused"))
-        eventually(lambda: told.events)
+        eventually(lambda: reported.events)
         send(alert("next"))
         send.stop()
 
-    assert told.events == [AlertsNotSent(1, f"it responded with status {status}")]
+    assert reported.events == [AlertsNotSent(1, f"it responded with status {status}")]
     assert receiver.keys == ["refused", "next"]
     assert elsewhere.requests == []
 
 
-def test_a_receiver_that_comes_back_gets_all_that_waited(hook: Callable[..., Webhook], told: Told) -> None:
+def test_a_receiver_that_comes_back_gets_all_that_waited(hook: Callable[..., Webhook], reported: Reported) -> None:
     with socket.socket() as nobody:
         nobody.bind(("127.0.0.1", 0))
         send = hook(nobody.getsockname()[1])
         send(alert("a"))
-        eventually(lambda: told.of(Unreachable))
+        eventually(lambda: reported.of(Unreachable))
         send(alert("b"))
         port = nobody.getsockname()[1]
     with serving(Receiver(port=port)) as back:
         eventually(lambda: back.keys == ["a", "b"])
 
-    assert told.of(Unreachable)[0].error == "ConnectionRefusedError: Connection refused"
-    assert told.of(AlertsNotSent) == []
+    assert reported.of(Unreachable)[0].error == "ConnectionRefusedError: Connection refused"
+    assert reported.of(AlertsNotSent) == []
 
 
 class _Silent(socketserver.BaseRequestHandler):
@@ -306,7 +306,7 @@ class _Silent(socketserver.BaseRequestHandler):
 
 
 def test_a_receiver_that_never_ends_its_answer_is_left_after_the_timeout(
-    hook: Callable[..., Webhook], told: Told
+    hook: Callable[..., Webhook], reported: Reported
 ) -> None:
     with socketserver.ThreadingTCPServer(("127.0.0.1", 0), _Silent) as server:
         server.daemon_threads = True
@@ -314,23 +314,23 @@ def test_a_receiver_that_never_ends_its_answer_is_left_after_the_timeout(
         started = time.monotonic()
         send = hook(server.server_address[1], timeout=0.2)
         send(alert())
-        eventually(lambda: told.of(Unreachable))
+        eventually(lambda: reported.of(Unreachable))
         assert time.monotonic() - started < 5
         server.shutdown()
 
 
 def test_a_receiver_that_accepts_and_says_nothing_is_left_after_the_timeout(
-    receiver: Receiver, hook: Callable[..., Webhook], told: Told
+    receiver: Receiver, hook: Callable[..., Webhook], reported: Reported
 ) -> None:
     receiver.hold.clear()
     send = hook(receiver.port, timeout=0.1)
     send(alert())
-    eventually(lambda: told.of(Unreachable))
+    eventually(lambda: reported.of(Unreachable))
     receiver.hold.set()
 
 
 def test_too_many_waiting_drop_the_oldest_and_that_is_told_here_and_there(
-    receiver: Receiver, hook: Callable[..., Webhook], told: Told, monkeypatch: pytest.MonkeyPatch
+    receiver: Receiver, hook: Callable[..., Webhook], reported: Reported, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(webhook, "MOST_WAITING", 3)
     receiver.hold.clear()
@@ -346,32 +346,32 @@ def test_too_many_waiting_drop_the_oldest_and_that_is_told_here_and_there(
     send.stop()
 
     refused, accepted, last = [body for *_, body in receiver.requests]
-    assert [one["key"] for one in refused["alerts"]] == ["0"]
-    assert [one["key"] for one in accepted["alerts"]] == ["3", "4", "5"]
+    assert [alert["key"] for alert in refused["alerts"]] == ["0"]
+    assert [alert["key"] for alert in accepted["alerts"]] == ["3", "4", "5"]
     assert (accepted["dropped"], last["dropped"]) == (3, 0)
-    assert told.of(AlertsNotSent) == [AlertsNotSent(3, "3 newer alerts were queued for the webhook")]
+    assert reported.of(AlertsNotSent) == [AlertsNotSent(3, "3 newer alerts were queued for the webhook")]
 
 
 def test_stopping_sends_what_waits_and_does_not_wait_for_ever(
-    receiver: Receiver, hook: Callable[..., Webhook], told: Told
+    receiver: Receiver, hook: Callable[..., Webhook], reported: Reported
 ) -> None:
     receiver.statuses = 100 * [503]
     send = hook(receiver.port, pause=60.0)
     send(alert("a"))
-    eventually(lambda: told.of(Unreachable))
+    eventually(lambda: reported.of(Unreachable))
     send(alert("b"))
     started = time.monotonic()
     send.stop()
     send.stop()
 
     assert time.monotonic() - started < 5
-    assert told.of(AlertsNotSent) == [AlertsNotSent(2, "it responded with status 503")]
+    assert reported.of(AlertsNotSent) == [AlertsNotSent(2, "it responded with status 503")]
 
 
 # --- trust -----------------------------------------------------------------------------------------------------------
 
 
-def test_the_address_is_never_told(receiver: Receiver, hook: Callable[..., Webhook], told: Told) -> None:
+def test_the_address_is_never_told(receiver: Receiver, hook: Callable[..., Webhook], reported: Reported) -> None:
     receiver.statuses = [500, 404]
     send = hook(receiver.port)
     send(alert())
@@ -385,20 +385,20 @@ def test_the_address_is_never_told(receiver: Receiver, hook: Callable[..., Webho
         odd(alert())
         odd.stop()
 
-    assert len(told.events) > 5
-    assert TOKEN not in told.log
-    assert "127.0.0.1" not in told.log
+    assert len(reported.events) > 5
+    assert TOKEN not in reported.log
+    assert "127.0.0.1" not in reported.log
 
 
 def test_a_private_address_is_refused_unless_it_is_allowed(
-    receiver: Receiver, hook: Callable[..., Webhook], told: Told
+    receiver: Receiver, hook: Callable[..., Webhook], reported: Reported
 ) -> None:
     send = hook(receiver.port, private=False)
     send(alert())
     send.stop()
 
     reason = "its address is private, local or reserved; alerts.webhook.allow_private allows the first two"
-    assert told.events == [Notice(f"alerts will not reach the webhook: {reason}"), AlertsNotSent(1, reason)]
+    assert reported.events == [Notice(f"alerts will not reach the webhook: {reason}"), AlertsNotSent(1, reason)]
     assert receiver.requests == []
 
 

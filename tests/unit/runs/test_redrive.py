@@ -233,7 +233,9 @@ def test_what_a_former_run_has_committed_and_not_published_is_published_first(
 
     monkeypatch.setattr("holdfast.sinks.files.sink.FilesSink.publish", publish)
     site.begin(settings, "redrive-2")
-    assert [(one.name.label.endswith("-redrive-1"), one.receipt) for one in seen] == [(True, receipt)]
+    assert [(publication.name.label.endswith("-redrive-1"), publication.receipt) for publication in seen] == [
+        (True, receipt)
+    ]
     (after,) = site.store.get([row.id])
     assert after is not None
     assert after.commit.receipts is None

@@ -80,9 +80,9 @@ class Site:
         file = archive.data_file(offsets, label=label, generation=generation)
         commit = Commit(1, generation, "topic-id", run)
         if pending:
-            place = f"_holdfast/staging/orders/{label}/{1:020d}/b1/0"
-            archive.move(file["key"], place)
-            receipt = {"files": [{**file, "staged": place}], "from": {"offset": 0}, "to": {"offset": 1}, "token": 1}
+            key = f"_holdfast/staging/orders/{label}/{1:020d}/b1/0"
+            archive.move(file["key"], key)
+            receipt = {"files": [{**file, "staged": key}], "from": {"offset": 0}, "to": {"offset": 1}, "token": 1}
             commit = replace(commit, receipts={"files": receipt})
         else:
             last = archive.manifests["0"][-1]
@@ -119,7 +119,7 @@ class Site:
     def carry_out(self, to: int) -> Replaced:
         return self.replacement(to).carry_out()
 
-    def own(self, owner: str = "node") -> Lease:
+    def assign(self, owner: str = "node") -> Lease:
         row = self.archive.row()
         held = replace(row, ownership=replace(row.ownership, status=Status.ASSIGNED, owner=owner, token=7, due_at=None))
         self.archive.put(held)
@@ -135,13 +135,13 @@ class Site:
 
 @pytest.fixture
 def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
-    monkeypatch.setattr(replacing, "first_offset", lambda _settings, asked: int(asked.to))
+    monkeypatch.setattr(replacing, "first_offset", lambda _settings, request: int(request.to))
     monkeypatch.setattr(replacing, "PATIENCE", 0.0)
     return Site(tmp_path)
 
 
 def test_whole_commits_are_moved_away_and_the_row_begins_again_under_a_new_generation(site: Site) -> None:
-    owned = site.own()
+    owned = site.assign()
     done = site.carry_out(15)
     assert (done.start, done.end, done.requested, done.generation, len(done.moves)) == (10, 30, 15, 2, 4)
     assert site.visible() == ["orders/1_0_00000000000000000000.parquet"]
@@ -243,10 +243,10 @@ def _crashing(real: Callable[..., Any], *, after: bool) -> Callable[..., Any]:
 
 
 def test_what_was_staged_before_can_never_appear_again(site: Site) -> None:
-    row = site.own()
+    row = site.assign()
     key, bucket = "orders/1_0_00000000000000000020.parquet", LocalBucket(site.archive.root)
-    place = f"_holdfast/staging/orders/0/{row.token:020d}/b1/0"
-    bucket.stage(place, key).close()
+    key = f"_holdfast/staging/orders/0/{row.token:020d}/b1/0"
+    bucket.stage(key, key).close()
     site.carry_out(15)
     assert list(bucket.staged_under("_holdfast/staging/")) == []
 

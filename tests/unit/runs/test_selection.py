@@ -56,7 +56,7 @@ def test_records_outside_of_the_span_are_left_out_and_faults_stay() -> None:
 
 
 def test_names_choose_a_place_and_what_is_below_it_but_no_longer_name() -> None:
-    places = pa.array(["dt=1", "dt=1/hr=2", "dt=10", "dt=2", None, None]).dictionary_encode()
+    folders = pa.array(["dt=1", "dt=1/hr=2", "dt=10", "dt=2", None, None]).dictionary_encode()
     faults = pa.array([None, None, None, None, None, "{}"], pa.string())
-    given = pa.record_batch({"_item": pa.array(range(6)), "_place": places, "_fault": faults})
+    given = pa.record_batch({"_item": pa.array(range(6)), "_place": folders, "_fault": faults})
     assert OnlyNames("dt=1/").in_task().apply(BATCH, given).column("_item").to_pylist() == [0, 1, 5]
