@@ -7,13 +7,12 @@ The simulator runs this code unchanged over a simulated bucket.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
 from holdfast.buckets.bucket import Bucket, StagedFile
-from holdfast.buckets.sink_root import SinkRoot, staged_files
+from holdfast.buckets.sink_root import SinkRoot, receipt_files, staged_files
 from holdfast.errors import BatchError, Halt, Refused, StagedDataGone, Unavailable
 from holdfast.finalize.output import Finalizes
 from holdfast.flow.batch import Batch, Name
@@ -88,13 +87,7 @@ class FilesSink(Sink, StagesByBatch, Witness, KeepsStaged, PublishesFiles, Resta
         return FileLetters(self._bucket)
 
     def receipt(self, parts: Sequence[Json]) -> Json:
-        files = sorted((file for part in parts for file in part["files"]), key=lambda file: str(file["key"]))
-        (key, times), *_ = Counter(file["key"] for file in files).most_common(1) or [("", 0)]
-        if times > 1:
-            raise BatchError(
-                f"two files of this batch would have the key {key}: a processor has spread the rows of a record over "
-                "several tasks or files; keep the rows of a record together"
-            )
+        files = receipt_files(parts)
         self._check_max_files(parts, len(files))
         final = next((part["final"] for part in parts if "final" in part), None)
         return {"files": files} | ({} if final is None else {"final": final})

@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 
 from holdfast.buckets.bucket import Bucket
 from holdfast.buckets.root import bucket_of
-from holdfast.buckets.sink_root import SinkRoot, staged_files
+from holdfast.buckets.sink_root import SinkRoot, receipt_files, staged_files
 from holdfast.deadletters.letter_files import FileLetters
 from holdfast.errors import Halt, Refused, SinkUnavailable, StagedDataGone, Unavailable, UsageError
 from holdfast.events import DocumentsIndexed, Event, Unreachable
@@ -105,11 +105,11 @@ class OpenSearchSink(
 
     def receipt(self, parts: Sequence[Json]) -> Json:
         check_records_together([part["records"] for part in parts if part.get("records") is not None])
+        files = receipt_files(parts)
         sums = {name: sum(part[name] for part in parts) for name in SUMS}
         if parts:
             limit = min(part["limit"] for part in parts)
             self._events.put(DocumentsIndexed(self._pipeline, self.name, **sums, limit=limit))
-        files = sorted((file for part in parts for file in part["files"]), key=lambda file: str(file["key"]))
         return {"documents": sums["documents"], "dead": sums["dead"], "files": files}
 
     def noticed(self) -> list[Event]:

@@ -129,6 +129,14 @@ def test_letters_are_one_file_named_by_the_lowest_item_and_published_once() -> N
     assert not list(bucket.staged_under(""))
 
 
+def test_two_tasks_whose_files_of_letters_would_have_one_key_fail_the_batch() -> None:
+    bucket = MemoryBucket()
+    sink = sink_on(bucket)
+    parts = [part(files=[letter_file(bucket, 7)], dead=1), part(files=[letter_file(bucket, 7, 9)], dead=2)]
+    with pytest.raises(BatchError, match="keep the rows of a record together"):
+        sink.receipt(parts)
+
+
 def test_letters_that_are_gone_are_made_again_and_foreign_ones_halt() -> None:
     bucket = MemoryBucket()
     sink, file = sink_on(bucket), letter_file(bucket, 7)
