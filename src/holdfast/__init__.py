@@ -10,7 +10,7 @@ from typing import Any
 __version__ = "0.1.0"
 
 _PUBLIC = {
-    "holdfast.assemble": "load_settings",
+    "holdfast.assemble": "load_settings new_session open_store source_coordinator",
     "holdfast.buckets.bucket": "Bucket Published StagedFile StagedWriter Verdict",
     "holdfast.config": "ByteSize Duration Options PositiveCount Secret Settings",
     "holdfast.errors": (
@@ -36,10 +36,13 @@ _PUBLIC = {
         "UsesSourceCoordination UsesStoreClock WeighsPartitions"
     ),
     "holdfast.flow.staging": "Room StagedBatch Stager Staging",
-    "holdfast.leases.lease": "Json Key Lease Partition Status",
+    "holdfast.leases.keeper": "Keeper",
+    "holdfast.leases.lease": "FINISHED Json Key Lease Partition Status",
     "holdfast.leases.query": "Query",
+    "holdfast.leases.session": "Session",
     "holdfast.leases.source_coordinator": "SourceCoordinator",
     "holdfast.leases.store": "ClaimRequest ClaimingStore Outcome Snapshot Store Swap",
+    "holdfast.leases.world": "World host_world",
     "holdfast.registry": "Plugin Registry",
     "holdfast.service": "run",
 }

@@ -1,4 +1,4 @@
-from holdfast.assemble import load_settings
+from holdfast.assemble import load_settings, new_session, open_store, source_coordinator
 from holdfast.buckets.bucket import Bucket, Published, StagedFile, StagedWriter, Verdict
 from holdfast.config import ByteSize, Duration, Options, PositiveCount, Secret, Settings
 from holdfast.errors import (
@@ -68,16 +68,20 @@ from holdfast.flow.source import (
     WeighsPartitions,
 )
 from holdfast.flow.staging import Room, StagedBatch, Stager, Staging
-from holdfast.leases.lease import Json, Key, Lease, Partition, Status
+from holdfast.leases.keeper import Keeper
+from holdfast.leases.lease import FINISHED, Json, Key, Lease, Partition, Status
 from holdfast.leases.query import Query
+from holdfast.leases.session import Session
 from holdfast.leases.source_coordinator import SourceCoordinator
 from holdfast.leases.store import ClaimingStore, ClaimRequest, Outcome, Snapshot, Store, Swap
+from holdfast.leases.world import World, host_world
 from holdfast.registry import Plugin, Registry
 from holdfast.service import run
 
 __all__ = [
     "BATCH_COLUMN",
     "FAULT_COLUMN",
+    "FINISHED",
     "ITEM_COLUMN",
     "OUTPUT_FOLDER_COLUMN",
     "SIZE_COLUMN",
@@ -107,6 +111,7 @@ __all__ = [
     "HearsOfStaging",
     "HoldfastError",
     "Json",
+    "Keeper",
     "KeepsLetters",
     "KeepsStaged",
     "Key",
@@ -147,6 +152,7 @@ __all__ = [
     "Room",
     "SalvagesDamage",
     "Secret",
+    "Session",
     "SessionExpired",
     "Settings",
     "Sink",
@@ -179,11 +185,16 @@ __all__ = [
     "Wait",
     "WeighsPartitions",
     "Witness",
+    "World",
     "batch_fault",
     "damage_fault",
+    "host_world",
     "load_settings",
+    "new_session",
+    "open_store",
     "record_fault",
     "run",
+    "source_coordinator",
     "unavailable_fault",
 ]
 

@@ -16,13 +16,22 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from holdfast import assemble
-from holdfast.errors import HoldfastError, PartitionNotOwned, SessionExpired, SourceUnavailable
-from holdfast.events import Event
-from holdfast.leases.keeper import Keeper
-from holdfast.leases.lease import FINISHED, Lease, Partition
-from holdfast.leases.source_coordinator import SourceCoordinator
-from holdfast.leases.world import host_world
+from holdfast import (
+    FINISHED,
+    Event,
+    HoldfastError,
+    Keeper,
+    Lease,
+    Partition,
+    PartitionNotOwned,
+    SessionExpired,
+    SourceCoordinator,
+    SourceUnavailable,
+    host_world,
+    load_settings,
+    new_session,
+    open_store,
+)
 
 PIPELINE = "chapters"
 PAGE_LIMIT = 60.0
@@ -99,10 +108,10 @@ def work(settings_file: Path, book: Book, output: Path) -> None:
 
     Raises `SupplierFailed` if the book cannot be listed: that is not the same as a book that has been read.
     """
-    settings = assemble.load_settings(settings_file)
-    store = assemble.open_store(settings)
+    settings = load_settings(settings_file)
+    store = open_store(settings)
     world = host_world(_report)
-    session = assemble.new_session(settings, store, world, pipelines=[])
+    session = new_session(settings, store, world, pipelines=[])
     keeper = Keeper(session, world)
     pipeline = settings.identifier(PIPELINE)
     coordinator = SourceCoordinator(
