@@ -44,7 +44,7 @@ def _discover(endpoint: str, order: str, folder: str, results: Any) -> None:
     plugin = registry.get("sources", "objects")
     source = plugin.build(plugin.config(buckets=[{"bucket": "landing"}], s3=s3, order=order))
     began = time.monotonic()
-    Discovery(leases, source.discover, again_after=None).run()
+    Discovery(leases, source.discover, rerun_after=None).run()
     seconds = time.monotonic() - began
     found = sum(leases.counts().values())
     store.close()

@@ -88,7 +88,7 @@ def _warn_if_not_durable(settings: Settings, store: Store, emit: Emit) -> None:
 def _warn_of_expiry(store: Store, pipelines: Mapping[str, Pipeline], emit: Emit) -> None:
     for name, built in pipelines.items():
         ttl = store.forgets_after
-        if ttl is not None and ttl < built.source.found_again_within:
+        if ttl is not None and ttl < built.source.rediscovery_window:
             emit(
                 Notice(
                     f"pipeline {name}: the store forgets completed objects after {format_duration(ttl)} (ttl), but "

@@ -107,7 +107,7 @@ class Node:
         self.leases = Coordinator(store, self.world, self.session, PIPELINE, policy=ClaimPolicy())
         self.sharing = FairShare(self.leases)
         self.discovery = Discovery(
-            self.leases, lambda _state: [Partition(f"{n:04d}") for n in range(40)], again_after=9e9
+            self.leases, lambda _state: [Partition(f"{n:04d}") for n in range(40)], rerun_after=9e9
         )
         self.held: list[Lease] = []
 

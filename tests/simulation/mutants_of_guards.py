@@ -124,7 +124,7 @@ def a_batch_that_has_ended_is_not_recalled(put: Put) -> None:
 
 @mutant("streams")
 def reports_of_one_batch_are_received_together(put: Put) -> None:
-    put(commit, "_one_of_each_batch", lambda reports: [list(reports)])
+    put(commit, "_waves", lambda reports: [list(reports)])
 
 
 # --- evidence that disagrees --------------------------------------------------------------------------------------

@@ -249,7 +249,7 @@ def discovery_is_complete_before_its_rows_are_there(put: Put) -> None:
 
     def run_under(self: Discovery, lease: Lease) -> None:
         state = dict(lease.progress.state or {})
-        self._finish(lease, state, self._again_after(state))
+        self._finish(lease, state, self._rerun_after(state))
         original(self, lease)
 
     put(Discovery, "_run_under", run_under)

@@ -287,7 +287,7 @@ def _discovery(coordinator: Coordinator, source: Source, added: Callable[[], Non
     if coordinator.run:
         return None
     next_scan = source.next_scan_after if isinstance(source, CountsScans) else lambda _state: source.rediscover_after
-    return Discovery(coordinator, source.discover, again_after=next_scan, added=added)
+    return Discovery(coordinator, source.discover, rerun_after=next_scan, added=added)
 
 
 def _may_end(source: Source) -> bool:

@@ -1,4 +1,4 @@
-"""Commit: what the engine reports becomes one fenced write per lease. The only place where progress is decided."""
+"""Commit: the engine's reports become one fenced write per lease. Progress is decided here and nowhere else."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ from holdfast.leases.writes import until_answered
 
 OUTSIDE_PAUSE = 5.0
 _NO_PARSER = (
-    "the staged data of commit {0} is gone, and no node runs generation {1}, whose parsing alone can make it again: "
-    "generation {2} is current. Make the parsing of generation {1} current again (`holdfast generation back`, or its "
-    "code under a later number), then reopen the partition"
+    "the staged data of commit {0} is gone, and only the parsing of generation {1} can produce it, which no node runs: "
+    "generation {2} is current. Make the parsing of generation {1} current (`holdfast generation back`, or its code "
+    "under a later number), then reopen the partition"
 )
 
 
@@ -58,11 +58,11 @@ class Committer:
         self._generation = generation
 
     def commit(self, reports: Sequence[Report]) -> None:
-        """Commit what is staged, count what failed. Reports of batches that are nobody's any more are passed over."""
-        for wave in _one_of_each_batch(reports):
-            self._receive(wave)
+        """Commit what is staged, count what failed. Reports of batches that this node no longer holds are ignored."""
+        for wave in _waves(reports):
+            self._commit_wave(wave)
 
-    def _receive(self, reports: Sequence[Report]) -> None:
+    def _commit_wave(self, reports: Sequence[Report]) -> None:
         commits, away = [], []
         for report in reports:
             held = self._holdings.carrying(report.batch_id)
@@ -77,7 +77,7 @@ class Committer:
                 self.count_attempt(held, report.error)
             elif batch.restages is not None:
                 self._restage(held, batch, report)
-            elif isinstance(report, Staged) or _tells_more(report, held.lease):
+            elif isinstance(report, Staged) or _has_news(report, held.lease):
                 commits.append((held, batch, report))
         self._commit(commits)
         self._wait_for_outside(away)
@@ -94,23 +94,23 @@ class Committer:
                 changes.append((held.lease, self._advance(held, batch, report, now)))
             except Exception as error:  # noqa: BLE001 - sinks are foreign code
                 self.count_attempt(held, f"its commit could not be made: {describe(error)}")
-                commits = [one for one in commits if one[0] is not held]
+                commits = [commit for commit in commits if commit[0] is not held]
         try:
             results = self._coordinator.write_each(changes)
         except StoreError as refused:
-            self._commit_apart(commits, refused)
+            self._commit_each(commits, refused)
             return
-        told = [
+        rows = [
             self._committed(held, report, result) for (held, _, report), result in zip(commits, results, strict=True)
         ]
-        if visible := [row for row in told if row is not None]:
+        if visible := [row for row in rows if row is not None]:
             self._publisher.notify_source(visible)
 
-    def _commit_apart(self, commits: Sequence[tuple[Held, Batch, Staged | Advanced]], refused: StoreError) -> None:
-        # One row that the store refuses, such as receipts too large, must not hold up the others.
+    def _commit_each(self, commits: Sequence[tuple[Held, Batch, Staged | Advanced]], refused: StoreError) -> None:
+        # A row that the store refuses, such as one with too large receipts, must not hold up the others.
         if len(commits) > 1:
-            for one in commits:
-                self._commit([one])
+            for commit in commits:
+                self._commit([commit])
         else:
             self.count_attempt(commits[0][0], f"the commit was refused: {refused}")
 
@@ -127,7 +127,7 @@ class Committer:
         return lambda row: transitions.complete(transitions.commit(row, advance, planned, now), now)
 
     def _to_publish(self, batch: Batch, report: Staged) -> dict[str, Json]:
-        """The receipts; none where all sinks have made it visible, so that this commit is all there is to write."""
+        """The receipts; none if the data is visible in all sinks, so that nothing needs to be published."""
         receipts = _receipts(batch, report)
         return {} if all(self._is_visible(name, receipt) for name, receipt in receipts.items()) else receipts
 
@@ -136,7 +136,7 @@ class Committer:
         return isinstance(sink, VisibleWhenStaged) and sink.is_visible(receipt)
 
     def _committed(self, held: Held, report: Staged | Advanced, result: Lease | LeaseLost) -> Lease | None:
-        """The row, if everything before its position is visible already."""
+        """The row, if everything before its position is visible; else None."""
         if isinstance(result, LeaseLost):
             self._let_go(held)
             return None
@@ -157,10 +157,10 @@ class Committer:
     # --- rebuild -----------------------------------------------------------------------------------------------
 
     def range_to_rebuild(self, held: Held, current: int | None) -> Cut | None:
-        """What to read again for a commit whose staged data is gone; None if this node must not.
+        """The range to stage again for a commit whose staged data is gone; None if this node must not.
 
-        Only the parsing that made the commit can make it again. Nobody works under a generation that is not current
-        any more, so that waiting for another node would be in vain: the partition halts.
+        Only the parsing that made the commit can produce the same data. No node works under a generation that is not
+        current, so that waiting for another node would not help: the partition halts.
         """
         made_by = held.lease.commit.generation
         if made_by == current or (current is not None and made_by < current and self._can_parse_as(made_by)):
@@ -168,7 +168,7 @@ class Committer:
             gaps = tuple((first, end) for first, end in receipt.get("gaps", ()))
             return Cut(receipt["from"], receipt["to"], gaps=gaps)
         if current is None or made_by > current:
-            # This node has not heard of the switch yet; those that have can make it again.
+            # This node has not seen the switch yet; nodes that have can stage it again.
             self.hand_back_later(held, self._coordinator.session.timing.timeout)
             return None
         self._coordinator.halt(held.lease, _NO_PARSER.format(held.lease.commit.commit_id, made_by, current))
@@ -208,7 +208,7 @@ class Committer:
         self._coordinator.world.emit(BatchRebuilt(result.pipeline, result.key, result.commit.sequence))
 
     def _mended(self, held: Held, fresh: Mapping[str, Json]) -> dict[str, Json]:
-        """Receipts with those replaced whose data is gone; what another sink has published stays as it is."""
+        """The receipts, with those replaced whose data is gone; what another sink has published stays as it is."""
         mended = dict(held.lease.commit.receipts or {})
         for name in held.gone:
             publication = self._publisher.publication(held, name)
@@ -224,26 +224,26 @@ class Committer:
         for held, result in zip(helds, results, strict=True):
             self._holdings.drop(held)
             if isinstance(result, Lease):
-                self._tell_completed(result)
+                self._emit_completed(result)
 
     def close(self, held: Held, plan: Close) -> None:
-        """It sleeps, or is complete if it has slept often enough."""
+        """Let it sleep; it is complete if it has been closed often enough."""
         (result,) = self._coordinator.write(
             [held.lease], lambda row, now: transitions.close(row, now, now + plan.seconds, plan.most)
         )
         self._holdings.drop(held)
         if isinstance(result, Lease) and result.status is Status.COMPLETED:
-            self._tell_completed(result)
+            self._emit_completed(result)
         elif isinstance(result, Lease):
             closed = PartitionClosed(result.pipeline, result.key, result.ownership.due_at or 0.0)
             self._coordinator.world.emit(closed)
 
-    def _tell_completed(self, row: Lease) -> None:
+    def _emit_completed(self, row: Lease) -> None:
         done = PartitionCompleted(row.pipeline, row.key, row.progress.counts.processed)
         self._coordinator.world.emit(done)
 
     def count_attempt(self, held: Held, error: str, *, last: bool = False) -> None:
-        """One error more: handed back with a backoff, or FAILED when the retries are used up or it is the `last`."""
+        """Count an error: the lease is handed back with a backoff, or FAILED after the last retry or if `last`."""
         limits = self._coordinator.policy.limits
         if last:
             limits = replace(limits, max_retries=0)
@@ -259,12 +259,12 @@ class Committer:
             emit(PartitionFailed(result.pipeline, result.key, error))
 
     def hand_back_later(self, held: Held, seconds: float) -> None:
-        """Not this node's fault or task: anybody may try after that time; counts no attempt."""
+        """Hand it back; any node may take it after that time. Does not count an attempt."""
         self._coordinator.write([held.lease], lambda row, now: transitions.release(row, now, now + seconds))
         self._holdings.drop(held)
 
     def _let_go(self, held: Held) -> None:
-        """The lease is not ours any more: a long-lived batch under it must end."""
+        """Drop a lease that this node no longer owns: a long-lived batch under it must end."""
         if held.batch is not None:
             self._holdings.cancel([held])
         self._holdings.drop(held)
@@ -278,26 +278,26 @@ class Committer:
             held.put_off(world.clock.monotonic() + pause)
 
     def _wait_for_outside(self, away: Sequence[tuple[Held, Failed]]) -> None:
-        """Told once for all of these batches: hundreds of them may wait for the same thing."""
+        """Put these batches off, with one event for all: hundreds of them may wait for the same server."""
         world = self._coordinator.world
         pause = world.jittered(OUTSIDE_PAUSE) if away else 0.0
         for what, error in {failed.what: failed.error for _, failed in reversed(away)}.items():
             world.emit(Unreachable(what, error, pause, self._coordinator.pipeline))
         for held, _ in away:
-            # The lease is kept: whoever took it over would only wait for the same thing.
+            # The lease is kept: another node would only wait for the same server.
             held.put_off(world.clock.monotonic() + pause)
 
 
-def _one_of_each_batch(reports: Sequence[Report]) -> list[list[Report]]:
-    """The reports in waves: a later report of a batch is derived from the row that the earlier one has made."""
+def _waves(reports: Sequence[Report]) -> list[list[Report]]:
+    """The reports in waves with one report per batch: a later one is derived from the row of the earlier one."""
     waves: list[list[Report]] = []
-    told: dict[str, int] = {}
+    seen: dict[str, int] = {}
     for report in reports:
-        place = told.get(report.batch_id, 0)
-        told[report.batch_id] = place + 1
-        if place == len(waves):
+        index = seen.get(report.batch_id, 0)
+        seen[report.batch_id] = index + 1
+        if index == len(waves):
             waves.append([])
-        waves[place].append(report)
+        waves[index].append(report)
     return waves
 
 
@@ -309,15 +309,15 @@ def _mended_receipt(sink: Sink, publication: Publication, fresh: Json) -> Json:
     return sink.mend(publication, fresh)
 
 
-def _tells_more(report: Advanced, lease: Lease) -> bool:
-    """Whether the row does not know it yet; else it is a mere sign of life."""
-    known = lease.progress
-    return (report.position, report.acked) != (known.position, known.acked) or report.counts != Counts()
+def _has_news(report: Advanced, lease: Lease) -> bool:
+    """Whether the report has more than the row; if not, it is a sign of life."""
+    progress = lease.progress
+    return (report.position, report.acked) != (progress.position, progress.acked) or report.counts != Counts()
 
 
 def _receipts(batch: Batch, report: Staged) -> dict[str, Json]:
-    """Receipts by sink, each with the range and the token of the batch, so that anybody can publish or rebuild it."""
-    told = {"from": batch.cut.start, "to": report.end, "token": batch.lease.token}
+    """Receipts by sink, each with the range and the token of the batch, so that any node can publish or rebuild it."""
+    common = {"from": batch.cut.start, "to": report.end, "token": batch.lease.token}
     if batch.cut.gaps:
-        told["gaps"] = batch.cut.gaps
-    return {sink: {**receipt, **told} for sink, receipt in report.receipts.items()}
+        common["gaps"] = batch.cut.gaps
+    return {sink: {**receipt, **common} for sink, receipt in report.receipts.items()}

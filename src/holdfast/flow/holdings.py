@@ -19,21 +19,21 @@ ROUNDS = 2
 
 @dataclass
 class Held:
-    """One lease in this node's hands."""
+    """A lease that this node holds."""
 
     lease: Lease
     name: Name
     admitted: bool = False
-    """The sinks have been asked whether they know more of this partition than its row does."""
+    """Whether the sinks have checked that they have no more commits of this partition than its row."""
     batch: Batch | None = None
     cancel_at: float = 0.0
     found_pending: bool = False
-    """An earlier owner committed and did not get to publish it."""
+    """Whether an earlier owner made the pending commit."""
     complete_after_publish: bool = False
     gone: tuple[str, ...] = ()
-    """Sinks whose staged data of the pending commit is gone and must be made again."""
+    """Sinks whose staged data of the pending commit is gone and must be staged again."""
     hand_to: str | None = None
-    """The session that should have this lease as soon as nothing of it is out."""
+    """The session that gets this lease as soon as it is at rest."""
     wait_until: float = 0.0
     waits: int = 0
 
@@ -49,7 +49,7 @@ class Held:
 
     @property
     def suspect(self) -> bool:
-        """Whether it should run apart from others, because it may have harmed its company."""
+        """Whether it should run apart from others, because it may have caused their batches to fail."""
         return self.deadly or self.lease.history.attempts > 0
 
     @property
@@ -64,7 +64,7 @@ class Held:
 
 
 class Holdings:
-    """All leases that one pipeline holds on this node, by key and by the batch that is out."""
+    """The leases that one pipeline holds on this node, by key and by batch."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -87,7 +87,7 @@ class Holdings:
         self._by_key[held.lease.key] = held
 
     def drop(self, held: Held) -> None:
-        """Forget the lease; a batch that is out is nobody's from now on."""
+        """Forget the lease; reports of its batch are ignored from now on."""
         # The same partition may have come back to this node under another token.
         if self._by_key.get(held.lease.key) is held:
             del self._by_key[held.lease.key]
@@ -99,7 +99,7 @@ class Holdings:
         self._by_batch[batch.id] = held
 
     def recall(self, held: Held) -> None:
-        """The batch is out no more."""
+        """The batch is no longer out."""
         if held.batch is not None:
             self._by_batch.pop(held.batch.id, None)
             held.batch = None
@@ -115,7 +115,7 @@ class Holdings:
         self._engine.drain([held.batch.id for held in helds if held.batch is not None])
 
     def carrying(self, batch_id: str) -> Held | None:
-        """Whose batch that is; None for one that was cancelled or abandoned."""
+        """The lease of that batch; None if the batch was cancelled or abandoned."""
         return self._by_batch.get(batch_id)
 
     def where(self, wanted: Callable[[Held], bool]) -> list[Held]:

@@ -1,4 +1,4 @@
-"""The node: one process's session, its pipelines' loops, and what happens when either ends."""
+"""The node: the session of one process and the loops of its pipelines, from joining to leaving."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ class Node:
         grace: float = 5.0,
         coordinators: Sequence[SourceCoordinator] = (),
     ) -> None:
-        """`grace`: seconds that running batches are given to finish when the node is asked to stop.
+        """`grace`: seconds that running batches have to finish when the node is stopped.
 
-        `coordinators` are those of sources: what they hold is handed back then, too.
+        `coordinators` are those of sources: what they hold is handed back too.
         """
         self._session = session
         self._keeper = Keeper(session, world)
@@ -44,14 +44,14 @@ class Node:
         self._stopping = False
 
     def stop(self) -> None:
-        """Ask the node to finish or cancel what is out, hand its leases back and leave. Safe in a signal handler."""
+        """Let the node finish or cancel what is out, hand its leases back and leave. Safe in a signal handler."""
         self._stopping = True
 
     def run(self) -> bool:
-        """Join, work, leave. True when all pipelines are finished, False when the node was stopped before.
+        """Join, work, leave. Returns True if all pipelines are finished, False if the node was stopped before.
 
-        In order, leases are handed back. An error ends the session alone: whoever takes a lease then counts a
-        take-over, so that a partition that kills its node is not passed on for ever.
+        A node that stops hands its leases back. An error only ends the session: the next owner of a lease counts a
+        take-over, so that a partition that kills its nodes is not passed on for ever.
         """
         try:
             self._join()
@@ -81,7 +81,7 @@ class Node:
             return
         for loop in self._loops:
             loop.turn(reports, self._keeper.step)
-        # Another pipeline comes first next time, or the first one would take every free place of the engine.
+        # Another pipeline comes first next time, or the first one would take all the room of the engine.
         self._loops.append(self._loops.pop(0))
 
     def _join(self) -> None:
@@ -90,13 +90,13 @@ class Node:
         self._keeper.start()
 
     def _rejoin(self) -> None:
-        """This session may be dead to the others: drop everything that was done under it and begin anew."""
+        """Other nodes may have ended this session: drop everything that was done under it and join again."""
         former = self._session.id
-        self._keeper.stop()  # who kept the former session must not renew the new one beside its own keeper
+        self._keeper.stop()  # the thread that kept the former session must not renew the new one
         self._session.tell_ended(former, self._keeper.hindrance)
         for loop in self._loops:
             loop.abandon()
-        # The process lives: nobody need wait for what its former session owns, and no take-over counts.
+        # The process lives: no node needs to wait for what its former session owns, and no take-over counts.
         for coordinator in self._coordinators:
             coordinator.give_up_all()
         self._join()

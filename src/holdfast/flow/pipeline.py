@@ -46,7 +46,7 @@ def routes_of(settings: PipelineSettings) -> Routes:
 
 @dataclass(frozen=True)
 class Pipeline:
-    """One pipeline's plugins, and what its store can hold of their receipts."""
+    """The plugins of one pipeline, and the space that its store has for their receipts."""
 
     source: Source
     processors: Sequence[Processor]
@@ -54,29 +54,29 @@ class Pipeline:
     routes: Routes = field(default_factory=Routes)
 
     max_receipt_bytes: int = SMALLEST_BODY
-    """What the store can keep of a row's receipts, with the rest of the row."""
+    """Bytes that the store can keep of a row with its receipts."""
 
     def receipt_bytes(self, batch: Batch) -> int:
-        """What the receipt of one sink may take in the row of the batch."""
+        """Bytes that the receipt of one sink may take in the row of the batch."""
         rest = size_without_receipts(batch.lease) + RECEIPT_MARGIN
         each = len(self.sinks) * len(json.dumps(batch.cut.gaps))
         return max(0, self.max_receipt_bytes - rest - each) // max(1, len(self.sinks))
 
     @property
     def has_routes(self) -> bool:
-        """Whether conditions over the last processor's rows decide where these go."""
+        """Whether conditions over the rows of the last processor decide which sinks they go to."""
         return bool(self.routes.by_sink)
 
     def close(self) -> None:
-        """Give back what the source and the sinks have opened. Never raises."""
+        """Close the source and the sinks. Never raises."""
         self.source.close()
         for sink in self.sinks.values():
             sink.close()
 
 
 class ReportsEvents(ABC):
-    """A capability of sources and sinks: they notice what people should hear of, such as lag."""
+    """A capability of sources and sinks: they notice things that people should know, such as lag."""
 
     @abstractmethod
     def noticed(self) -> list[Event]:
-        """What was noticed since the last call. Does not block."""
+        """Events that were noticed since the last call. Does not block."""

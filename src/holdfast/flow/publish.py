@@ -1,7 +1,7 @@
 """Publish: make committed batches visible, then clear their receipts from the rows.
 
-Whoever holds a lease with receipts does this first, whether it made the commit itself or found it. All sinks must have
-published before the row moves on. Nothing here needs the lease to be still ours: publishing repeats decided bytes.
+A node that holds a lease with receipts does this first, whether it made the commit itself or found it. All sinks must
+have published before the row moves on. Publishing is safe even if the lease is lost: it only repeats decided bytes.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from holdfast.leases.coordinator import Coordinator
 from holdfast.leases.lease import Json, Lease, Status
 from holdfast.leases.writes import Change
 
-COMMITS_TOGETHER = 100
-FILES_TOGETHER = 1000
-"""What is published as one step of the loop: so many commits at most, and so many files unless one commit has more."""
+COMMITS_PER_STEP = 100
+FILES_PER_STEP = 1000
+"""The most commits and files that are published in one step of the loop, unless one commit has more files."""
 FIRST_WAIT = 0.5
 LONGEST_WAIT = 30.0
 
@@ -62,7 +62,7 @@ class Publisher:
         self.notify_source([held.lease for held in pending if not held.pending])
 
     def notify_source(self, rows: Sequence[Lease]) -> None:
-        """Everything before the positions of these rows is visible: the source may pass it on."""
+        """Notify the source that everything before the positions of these rows is visible."""
         if not isinstance(self._source, HearsOfPublishing):
             return
         with reported(self._coordinator.world.emit, f"{self._coordinator.pipeline}: `published` of the source"):
@@ -78,7 +78,7 @@ class Publisher:
         files = 0
         for held in pending:
             more = self._files(held)
-            if portion and (files + more > FILES_TOGETHER or len(portion) == COMMITS_TOGETHER):
+            if portion and (files + more > FILES_PER_STEP or len(portion) == COMMITS_PER_STEP):
                 yield portion
                 portion, files = [], 0
             portion.append(held)
@@ -91,43 +91,43 @@ class Publisher:
         return sum(_files_in(self._sinks.get(name), receipt) for name, receipt in receipts.items())
 
     def publication(self, held: Held, sink: str) -> Publication | None:
-        """What that sink has to publish for the lease; None if it staged nothing."""
+        """The publication of that sink for the lease; None if the sink staged nothing."""
         receipts = held.lease.commit.receipts or {}
         return Publication(held.lease, held.name, receipts[sink]) if sink in receipts else None
 
     def _through_all_sinks(self, pending: Sequence[Held]) -> dict[str, dict[str, PublishResult | Exception]]:
-        """Results by partition and sink; an error that a sink raises for one commit is that commit's."""
+        """Results by partition and sink; an error that a sink raises for one commit affects that commit only."""
         results = {held.lease.key: self._unknown_sinks(held) for held in pending}
         for name, sink in self._sinks.items():
-            asked = [(held, told) for held in pending if (told := self.publication(held, name))]
-            answers = call_isolated(sink.publish, [told for _, told in asked])
-            for (held, _), result in zip(asked, answers, strict=True):
+            given = [(held, made) for held in pending if (made := self.publication(held, name))]
+            returned = call_isolated(sink.publish, [publication for _, publication in given])
+            for (held, _), result in zip(given, returned, strict=True):
                 results[held.lease.key][name] = result
         return results
 
     def _unknown_sinks(self, held: Held) -> dict[str, PublishResult | Exception]:
         unknown = [name for name in held.lease.commit.receipts or {} if name not in self._sinks]
-        return {name: Halt(f"a commit waits for sink {name!r}, which is not configured any more") for name in unknown}
+        return {name: Halt(f"a commit waits for sink {name!r}, which is no longer configured") for name in unknown}
 
     def _settled(self, held: Held, results: Mapping[str, PublishResult | Exception]) -> bool:
-        """Whether all sinks have it; otherwise sees to what is to be done."""
-        trouble = {name: result for name, result in results.items() if result is not None}
-        halts = [result for result in trouble.values() if isinstance(result, Halt)]
-        gone = tuple(name for name, result in trouble.items() if isinstance(result, StagedDataGone))
+        """Whether all sinks have published it; if not, halts it, marks it to be rebuilt, or puts it off."""
+        errors = {name: result for name, result in results.items() if result is not None}
+        halts = [result for result in errors.values() if isinstance(result, Halt)]
+        gone = tuple(name for name, result in errors.items() if isinstance(result, StagedDataGone))
         if halts:
             self._coordinator.halt(held.lease, str(halts[0]))
             self._holdings.drop(held)
         elif gone:
             held.gone = gone
-        elif trouble:
-            self.put_off(held, next(iter(trouble.values())))
-        return not trouble
+        elif errors:
+            self.put_off(held, next(iter(errors.values())))
+        return not errors
 
-    def put_off(self, held: Held, trouble: Exception) -> None:
-        """The sink does not answer: try this one again after a while."""
+    def put_off(self, held: Held, error: Exception) -> None:
+        """The sink does not respond: try this commit again after a pause."""
         world = self._coordinator.world
         pause = world.jittered(min(LONGEST_WAIT, FIRST_WAIT * 2.0 ** min(held.waits, 10)))
-        world.emit(Unreachable("sink", str(trouble), pause, self._coordinator.pipeline))
+        world.emit(Unreachable("sink", str(error), pause, self._coordinator.pipeline))
         held.put_off(world.clock.monotonic() + pause)
 
     def _clear_receipts(self, done: Sequence[Held]) -> None:
@@ -144,7 +144,7 @@ class Publisher:
                 self.published(held, result)
 
     def published(self, held: Held, row: Lease) -> None:
-        """Tell that all sinks have the row's last commit; the lease is let go if that was all of the partition."""
+        """All sinks have published the row's last commit; the lease is dropped if the partition is complete."""
         emit = self._coordinator.world.emit
         emit(BatchPublished(row.pipeline, row.key, row.commit.sequence, held.found_pending))
         held.lease, held.waits, held.found_pending = row, 0, False
@@ -154,12 +154,12 @@ class Publisher:
 
     def _discard_leftovers(self, cleared: Sequence[Held]) -> None:
         for name, sink in self._sinks.items():
-            told = [one for held in cleared if (one := self.publication(held, name)) is not None]
-            if told and isinstance(sink, KeepsStaged):
+            done = [made for held in cleared if (made := self.publication(held, name)) is not None]
+            if done and isinstance(sink, KeepsStaged):
                 with reported(
                     self._coordinator.world.emit, f"{self._coordinator.pipeline}: `discard_staged` of sink {name!r}"
                 ):
-                    sink.discard_staged(told)
+                    sink.discard_staged(done)
 
 
 def _files_in(sink: object, receipt: Json) -> int:

@@ -1,7 +1,7 @@
 """The sink: staging happens in the engine's tasks, everything else here, on the node.
 
 A sink has three methods: stager, receipt and publish. What only some sinks can do is a capability: an interface of its
-own, which a sink also implements and for which the loop asks by type. The order for one commit is stage, commit,
+own, which a sink may also implement and which the loop finds by type. The order for one commit is stage, commit,
 publish, discard_staged. Each call may be repeated, by any node, at any time, also at the same time as another node's; a
 commit that was published stays so.
 """
@@ -21,9 +21,10 @@ from holdfast.leases.lease import Json, Lease
 
 @dataclass(frozen=True, slots=True)
 class Publication:
-    """A commit on its way to readers: the row that carries it, and what this sink staged for it.
+    """A commit on its way to readers: its row, and the receipt of this sink.
 
-    `receipt` is JSON with the keys `from`, `to` and `token` of the batch, and what the sink needs to publish.
+    `receipt` is JSON with the keys `from`, `to` and `token` of the batch, and everything that the sink needs to
+    publish.
     """
 
     lease: Lease
@@ -42,20 +43,20 @@ class Sink(ABC):
     def open(self, pipeline: str, *, durable: bool) -> str | None:
         """Check that this output belongs to this pipeline. `durable` says whether the store survives a restart.
 
-        Returns what it found, in words for people, or None. Raises `Refused` when going on would put data at risk,
+        Returns what it found, as a text for people, or None. Raises `Refused` when going on would put data at risk,
         `Unavailable` when the output does not respond.
         """
 
     def close(self) -> None:
-        """Give back what `open` took. Never raises."""
+        """Close what `open` has opened. Never raises."""
 
     @abstractmethod
     def stager(self) -> Stager:
-        """What the engine's tasks use to stage rows where no reader sees them; must be picklable."""
+        """The stager with which the engine's tasks write rows where no reader sees them; must be picklable."""
 
     @abstractmethod
     def receipt(self, parts: Sequence[Json]) -> Json:
-        """One receipt from what the tasks staged for a batch; there are no parts for a batch without rows.
+        """The receipt of a batch, from the parts that the tasks returned; a batch without rows has no parts.
 
         Raises `BatchError` when the parts cannot be one commit.
         """
@@ -69,11 +70,11 @@ class Sink(ABC):
 
 
 class StagesByBatch(ABC):
-    """Tasks are given something that depends on the batches they stage."""
+    """The stager depends on the batches."""
 
     @abstractmethod
     def stager_for(self, batches: Sequence[Batch]) -> Stager:
-        """The stager for these very batches, used instead of `stager`."""
+        """The stager for these batches, used instead of `stager`."""
 
 
 class Witness(ABC):
@@ -81,19 +82,19 @@ class Witness(ABC):
 
     @abstractmethod
     def witness(self, taken: Sequence[tuple[Lease, Name]]) -> list[Halt | Unavailable | None]:
-        """For each lease just taken, a `Halt` if the output knows more commits than the row. Raises nothing."""
+        """For each lease just taken, a `Halt` if the output has more commits than the row. Raises nothing."""
 
 
 class KeepsStaged(ABC):
-    """What was staged stays in the output until it is discarded."""
+    """Staged data stays in the output until it is discarded."""
 
     @abstractmethod
     def discard_staged(self, publications: Sequence[Publication]) -> None:
-        """No row names these receipts any more: what is left of their staged data may go. Never raises."""
+        """No row has these receipts any more: delete what is left of their staged data. Never raises."""
 
     @abstractmethod
     def sweep(self, taken: Sequence[tuple[Lease, Name]]) -> None:
-        """Delete what lower tokens staged and no row names; never by age. Never raises: a later owner sweeps too."""
+        """Delete data that was staged under lower tokens and is in no row; never by age. Never raises."""
 
 
 class VisibleWhenStaged(ABC):
@@ -101,16 +102,16 @@ class VisibleWhenStaged(ABC):
 
     @abstractmethod
     def is_visible(self, receipt: Json) -> bool:
-        """Whether all of this is visible already, so that nothing is to be published or discarded. Pure."""
+        """Whether all data of the receipt is visible already, so that nothing is to be published or discarded. Pure."""
 
 
 class PublishesFiles:
-    """Publishing takes time for each file; the node keeps its leases as long as it makes progress."""
+    """Publishing takes time for each file; the node keeps its leases while it makes progress."""
 
     _progress: Callable[[], None] | None = None
 
     def report_progress_to(self, progress: Callable[[], None]) -> None:
-        """Call it from now on, from any thread, when part of a long call is done."""
+        """Keep a function that `progress` calls from now on; any thread may call it."""
         self._progress = progress
 
     def progress(self) -> None:
@@ -119,12 +120,12 @@ class PublishesFiles:
             self._progress()
 
     def files_in(self, receipt: Json) -> int:
-        """How many files are published with this receipt: the loop measures its steps by them."""
+        """How many files are published with this receipt; the loop sizes its steps by them."""
         return len(receipt.get("files", ()))
 
 
 class Restages(ABC):
-    """A commit whose staged data is gone can be published from the same range staged anew."""
+    """A commit whose staged data is gone can be published after its range was staged again."""
 
     @abstractmethod
     def mend(self, publication: Publication, fresh: Json) -> Json:

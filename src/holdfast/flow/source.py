@@ -1,7 +1,7 @@
 """The source: which partitions there are, where the next batch of each ends, and how a batch is read.
 
 A source has four verbs: discover, name, plan and read. What only some sources can do is a capability: an interface of
-its own, which a source also implements and for which the loop asks by type. Discovering and planning happen on the node
+its own, which a source may also implement and which the loop finds by type. Discovering and planning happen on the node
 and must not need Spark. Reading is lazy, stateless and repeatable: the same batch may be read by another node after
 this one died.
 """
@@ -19,22 +19,22 @@ from holdfast.leases.lease import Json, Lease, Partition
 from holdfast.leases.source_coordinator import SourceCoordinator
 
 BATCH_COLUMN = "_batch"
-"""The batch that a row belongs to: its id, or its number among the batches that `read` was given."""
+"""The batch of a row: its id, or its index among the batches that `read` was given."""
 ITEM_COLUMN = "_item"
 """Where the record begins in its partition: an offset that grows within the partition and names the record."""
 FAULT_COLUMN = "_fault"
 """Null for good rows. Else JSON: {"kind": …, "reason": …, "raw": …}, see `holdfast.flow.fault`.
 
-Kind "record": this record cannot be handled and belongs to the dead letters. Kind "batch": all of the batch failed.
-Kind "unavailable": it failed because the source does not answer, which counts no attempt. Kind "damage": a dead letter,
-and the partition ends FAILED, see `SalvagesDamage`. Kind "cut": no record, but where the batch is cut short."""
+Kind "record": this record cannot be processed and becomes a dead letter. Kind "batch": the whole batch failed. Kind
+"unavailable": it failed because the source does not respond, which counts no attempt. Kind "damage": a dead letter, and
+the partition ends FAILED, see `SalvagesDamage`. Kind "cut": not a record, but where the batch is cut short."""
 SYSTEM_COLUMNS = (BATCH_COLUMN, ITEM_COLUMN, FAULT_COLUMN)
 SIZE_COLUMN = "_size"
-"""Optional: bytes of the record, of which a batch holds at most `Limits.max_bytes`. It is gone when sinks see the row.
+"""Optional: bytes of the record; a batch holds at most `Limits.max_bytes`. Sinks do not get this column.
 
-A source that gives it reads each batch in one task and in order: the batch is cut short where it is full."""
+A source with this column reads each batch in one task and in order: the batch is cut short where it is full."""
 OUTPUT_FOLDER_COLUMN = "_place"
-"""Optional: partition names of the record, joined by `/`, as a parser found them. Sinks of files keep places apart."""
+"""Optional: the output folder of the record: partition names that a parser found, joined by `/`."""
 OPTIONAL_COLUMNS = (SIZE_COLUMN, OUTPUT_FOLDER_COLUMN)
 
 
@@ -42,12 +42,12 @@ class TaskRows(Protocol):
     """Rows that tasks make themselves, as Arrow record batches, without a Spark expression. Picklable.
 
     Where nothing between source and sinks needs Spark either, rows are staged by the process that read them, which
-    saves the way through the JVM and back.
+    saves the transfer to the JVM and back.
     """
 
     @property
     def tasks(self) -> int:
-        """How many tasks share the rows."""
+        """Number of tasks that share the rows."""
 
     @property
     def schema(self) -> Any:
@@ -58,53 +58,53 @@ class TaskRows(Protocol):
 
 
 class Source(ABC):
-    """One pipeline's source. Every method may be called again with the same arguments."""
+    """The source of one pipeline. Every call may be repeated."""
 
     rediscover_after: float | None = None
-    """Seconds after which `discover` should run again; None if one complete run finds everything."""
+    """Seconds between two runs of `discover`; None if one complete run finds everything."""
 
     lives_long: bool = False
-    """Whether partitions go on for ever and are shared fairly; else nodes pull the next free one."""
+    """Whether partitions go on for ever and are shared fairly; otherwise nodes pull the next free one."""
 
-    found_again_within: float = 0.0
-    """Seconds for which `discover` may yield a complete partition again: if the store forgets its row before that, it
-    is read again."""
+    rediscovery_window: float = 0.0
+    """Seconds for which `discover` may yield a complete partition. If the store forgets its row before that, the
+    partition is read a second time."""
 
     def open(self) -> None:
-        """Check that the source is there and is what the settings say. Raises `Unavailable` or `Refused`."""
+        """Check that the source exists and matches the settings. Raises `Unavailable` or `Refused`."""
 
     def close(self) -> None:
-        """Give back what was opened. May be called again; never raises."""
+        """Close what was opened. May be repeated; never raises."""
 
     @abstractmethod
     def discover(self, state: dict[str, Any]) -> Iterable[Partition | None]:
         """Yield partitions in the order in which they should be taken, also those that exist already.
 
-        Runs on one node at a time, in a thread of its own. `state` is JSON shared by all nodes; changes to it are kept
-        when the iteration ends. None is a sign of life, for where the search goes on for minutes and finds nothing.
-        Raises `Unavailable`; then all of it is tried again later.
+        Runs on one node at a time, in a thread of its own. `state` is JSON shared by all nodes; changes to it are saved
+        when the iteration ends. None is a sign of life, for a search that finds nothing for minutes. Raises
+        `Unavailable`; the whole search is then repeated later.
         """
 
     @abstractmethod
     def name(self, lease: Lease) -> Name:
-        """How the partition is called in output names. Pure."""
+        """The name of the partition in output names. Pure."""
 
     @abstractmethod
     def plan(self, leases: Sequence[Lease], limits: Limits) -> Sequence[Plan]:
         """For each lease, where its next batch ends, starting at its position.
 
         Returns (does not raise) a `BatchError` for a partition that cannot be read as it is, and a `Halt` where going
-        on would lose or mix up data. Raises `Unavailable`. Any other error is an attempt of the partition for
-        which it is raised: the call is made again for halves of the leases until that one is alone.
+        on would lose or mix up data. Raises `Unavailable`. Any other error counts an attempt of the partition for which
+        it is raised: the call is repeated for halves of the leases until that partition is alone.
         """
 
     @abstractmethod
     def read(self, spark: Any, batches: Sequence[Batch], columns: frozenset[str] | None = None) -> Any:
         """The rows of all batches, the system columns first: a lazy DataFrame, or `TaskRows`.
 
-        `columns` are the only data columns that are needed; None means all. It is given to sources with `FixedColumns`
-        alone, and more columns than these do no harm. A read that can have no faults may leave out the column of
-        faults. An error of one batch becomes a row of that batch with a fault, never a failed job.
+        `columns` are the only data columns that are needed; None means all. Only sources with `FixedColumns` are given
+        it, and they may return more columns. A read without faults may leave out the column of faults. An error of one
+        batch becomes a row of that batch with a fault, never a failed job.
         """
 
 
@@ -112,7 +112,7 @@ class Source(ABC):
 
 
 class FixedColumns(ABC):
-    """The data columns are known before anything is read, so that `read` can leave out those that nobody needs."""
+    """The data columns are fixed before anything is read, so that `read` can leave out those that are not needed."""
 
     @abstractmethod
     def columns(self) -> Any:
@@ -120,7 +120,7 @@ class FixedColumns(ABC):
 
 
 class CountsScans(ABC):
-    """Discovery runs a number of times, or as often as its own state says."""
+    """Discovery runs a fixed number of times, or as often as its state says."""
 
     @property
     @abstractmethod
@@ -163,7 +163,7 @@ class SalvagesDamage(ABC):
 
 
 class AfterPublish(ABC):
-    """Something is to be done where the data came from before a partition is complete, such as deleting an object.
+    """The source acts on its data before a partition is complete, for example by deleting an object.
 
     Such a source plans `Done` for what it has read.
     """
@@ -172,7 +172,7 @@ class AfterPublish(ABC):
     def after_publish(self, leases: Sequence[Lease]) -> Sequence[Unavailable | None]:
         """Everything of these partitions is visible in all sinks; those for which this returns None are complete.
 
-        Blocks. Called again for the others, and by another node if this one dies before it is recorded.
+        Blocks. Repeated for the others, and by another node if this node dies before it is recorded.
         """
 
 
@@ -181,11 +181,11 @@ class HearsOfStaging(ABC):
 
     @abstractmethod
     def staged(self, batch: Batch, end: Json, rows: int, size: int) -> None:
-        """A batch of this node was staged up to `end`: so many rows and bytes. Pure bookkeeping."""
+        """A batch of this node was staged up to `end`, with that many rows and bytes. Does not block."""
 
 
 class HearsOfPublishing(ABC):
-    """Others are told how far the output is, such as a consumer group."""
+    """The source reports how far the output is, for example to a consumer group."""
 
     @abstractmethod
     def published(self, leases: Sequence[Lease]) -> None:
@@ -193,23 +193,23 @@ class HearsOfPublishing(ABC):
 
 
 class KnowsExtents(ABC):
-    """How much is there can be told, so that output folders can be declared final."""
+    """The source can tell how much there is to read, so that output folders can be declared final."""
 
     @abstractmethod
     def extents(self, leases: Sequence[Lease]) -> list[tuple[int, int] | None]:
-        """For each lease the next offset to read, and the first one that is not there yet; None where it is unknown.
+        """For each lease the next offset to read, and the end of the log; None where that is unknown.
 
-        What is there and cannot be read yet counts, too: folders that it may belong to must stay open. Called by a
-        thread of its own. Raises `Unavailable`.
+        Records that exist and cannot be read yet count too: output folders that they may belong to must stay open.
+        Called from a thread of its own. Raises `Unavailable`.
         """
 
 
 class Rebuilds(ABC):
-    """Dead letters can be sent through the pipeline again."""
+    """Dead letters can be redriven."""
 
     @abstractmethod
     def rebuilder(self) -> Rebuilder:
-        """How rows are made of the records that dead letters keep. Needs no Spark."""
+        """Makes rows of the records that dead letters keep. Needs no Spark."""
 
 
 class WeighsPartitions(ABC):
@@ -217,15 +217,15 @@ class WeighsPartitions(ABC):
 
     @abstractmethod
     def is_light(self, leases: Sequence[Lease]) -> bool:
-        """Whether all of these together are so little to read that a node may well hold twice as many. Pure."""
+        """Whether these partitions are so small that a node may hold twice as many. Pure."""
 
 
 class MayChange(ABC):
-    """What is being read may go away or become something else, unseen by the reader."""
+    """What is being read may be deleted or replaced without the reader noticing."""
 
     @abstractmethod
     def doubts(self, batches: Sequence[Batch]) -> Mapping[str, str]:
-        """By id, which of these batches may hold other data than was planned, and why. They are not committed.
+        """By id, the batches that may hold other data than was planned, and why. They are not committed.
 
         Called while a job runs and when it has ended, by a thread of the engine. Raises `Unavailable`.
         """
@@ -243,7 +243,7 @@ class ReadsByConnector(ABC):
 
 
 class UsesStoreClock(ABC):
-    """It compares times with those of the store."""
+    """The source compares times with those of the store."""
 
     @abstractmethod
     def use_clock(self, now: Callable[[], float]) -> None:
@@ -254,15 +254,15 @@ class UsesStoreClock(ABC):
 
 
 class UsesSourceCoordination(ABC):
-    """It shares more work among nodes than its batches, such as the pages of a large listing.
+    """The source shares other work among nodes besides its batches, such as the pages of a large listing.
 
-    It is given a coordinator with partitions of its own, which are kept beside the pipeline's and which no loop takes.
+    It is given a coordinator with partitions of its own, kept beside those of the pipeline; no loop claims them.
     """
 
     @abstractmethod
     def use_coordinator(self, coordinator: SourceCoordinator) -> None:
         """Keep the coordinator; called once, before the node joins. Does not block.
 
-        Any thread may use it. `acquire_next` raises `SessionExpired` before the node has joined, while it is taken for
-        dead, and after it has left; what is held is handed back when the node stops.
+        Any thread may use it. `acquire_next` raises `SessionExpired` before the node has joined, after its session has
+        expired, and after it has left; what is held is handed back when the node stops.
         """

@@ -37,17 +37,17 @@ class Discovery(Duty):
         partitions: Coordinator,
         supplier: Supplier,
         *,
-        again_after: float | Callable[[dict[str, Any]], float | None] | None,
+        rerun_after: float | Callable[[dict[str, Any]], float | None] | None,
         added: Callable[[], None] = lambda: None,
     ) -> None:
-        """`again_after`: seconds until the supplier runs again, or a function that returns them for the state that a
+        """`rerun_after`: seconds until the supplier runs again, or a function that returns them for the state that a
         run has left; None if that run has found everything. `added` is called when partitions may be there that
         were not there before: now and then while the supplier runs, and after each run of this node.
         """
         super().__init__(partitions, discovery_of(partitions.pipeline, partitions.run), patience=PATIENCE)
         self._partitions = partitions
         self._supplier = supplier
-        self._again_after = again_after if callable(again_after) else lambda _state: again_after
+        self._rerun_after = rerun_after if callable(rerun_after) else lambda _state: rerun_after
         self._added = added
 
     def run(self) -> bool:
@@ -97,14 +97,14 @@ class Discovery(Duty):
         found = _Found(self._supplier, state, lambda: self.renew(lease), self.world.clock.monotonic)
         try:
             created = self._create(found)
-            again_after = self._again_after(state)
-            self._finish(lease, state, again_after)
+            rerun_after = self._rerun_after(state)
+            self._finish(lease, state, rerun_after)
         except Interrupted:
             raise
         except Exception as failed:
             self._put_off(lease, str(failed))
             raise SupplierFailed(str(failed)) from failed
-        exhausted = again_after is None
+        exhausted = rerun_after is None
         self.world.emit(DiscoveryFinished(self.pipeline, found.count, created, exhausted))
 
     def _create(self, found: _Found) -> int:
@@ -113,13 +113,13 @@ class Discovery(Duty):
             raise found.failure
         return created
 
-    def _finish(self, lease: Lease, state: dict[str, Any], again_after: float | None) -> None:
+    def _finish(self, lease: Lease, state: dict[str, Any], rerun_after: float | None) -> None:
         def sleep(row: Lease, now: float) -> Lease:
             fresh = replace(row.history, attempts=0, takeovers=0, last_error=None)
             saved = replace(row, progress=replace(row.progress, state=state), history=fresh)
-            if again_after is None:
+            if rerun_after is None:
                 return transitions.complete(saved, now)
-            return transitions.close(saved, now, now + again_after)
+            return transitions.close(saved, now, now + rerun_after)
 
         self.lock.write([lease], sleep)
 

@@ -156,7 +156,7 @@ class SourceCoordinator:
             self._leases.check_in(lease)
 
     def _discovery(self, supplier: Supplier) -> Discovery:
-        return Discovery(self._leases, supplier, again_after=0.0)
+        return Discovery(self._leases, supplier, rerun_after=0.0)
 
     def _acquire(self) -> Lease | None:
         self._leases.sweep()

@@ -25,8 +25,8 @@ def discovery_row(rig: Rig) -> Lease:
     return rig.row("$discovery", discovery_of(PIPELINE).pipeline)
 
 
-def finder(node: Node, supplier: Any = pages, again_after: float | None = 60.0) -> Discovery:
-    return Discovery(node.leases, supplier, again_after=again_after)
+def finder(node: Node, supplier: Any = pages, rerun_after: float | None = 60.0) -> Discovery:
+    return Discovery(node.leases, supplier, rerun_after=rerun_after)
 
 
 def test_the_supplier_makes_partitions_in_its_own_order() -> None:
@@ -85,11 +85,11 @@ def test_one_node_at_a_time_runs_the_supplier() -> None:
 def test_a_supplier_that_finds_everything_runs_once() -> None:
     rig = Rig()
     a, b = rig.node("a"), rig.node("b")
-    assert finder(a, again_after=None).run()
+    assert finder(a, rerun_after=None).run()
     assert a.world.seen(DiscoveryFinished)[0].exhausted
     rig.clock.turn(1e6)
     b.session.heartbeat()
-    other = finder(b, again_after=None)
+    other = finder(b, rerun_after=None)
     assert not other.run()
     assert other.exhausted
 
@@ -186,7 +186,7 @@ def test_runs_have_a_supplier_each() -> None:
 def test_the_state_that_a_run_leaves_tells_when_the_next_one_is_due_and_which_was_the_last() -> None:
     rig = Rig()
     node = rig.node()
-    discovery = Discovery(node.leases, pages, again_after=lambda state: 60.0 if state["page"] < 2 else None)
+    discovery = Discovery(node.leases, pages, rerun_after=lambda state: 60.0 if state["page"] < 2 else None)
     ended = []
     for _ in range(2):
         assert discovery.run()
@@ -219,7 +219,7 @@ def test_it_calls_back_whenever_partitions_were_added_and_at_the_end() -> None:
     discovery = Discovery(
         node.leases,
         lambda _state: many,
-        again_after=None,
+        rerun_after=None,
         added=lambda: seen.append(rig.table.count(PIPELINE)[Status.UNASSIGNED]),
     )
     assert discovery.run()

@@ -278,7 +278,7 @@ def test_scans_are_repeated_as_often_as_asked(scan: Any, again: list[float | Non
     ],
 )
 def test_how_long_an_object_may_be_found_again(settings: dict[str, Any], within: float) -> None:
-    assert Shelf().source(**settings).found_again_within == within
+    assert Shelf().source(**settings).rediscovery_window == within
 
 
 # --- planning ------------------------------------------------------------------------------------------------------

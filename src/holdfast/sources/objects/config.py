@@ -165,7 +165,7 @@ class ObjectsConfig(Times):
         return self.interval if self.scan == "follow" else None
 
     @property
-    def found_again_within(self) -> float:
+    def rediscovery_window(self) -> float:
         """Seconds for which a scan may find an object after it was read; infinite if that never ends."""
         interval, scans = self.rescans_after, self.scans
         if interval is None or self.deletes:

@@ -39,7 +39,7 @@ class ObjectsSource(Source, CountsScans, CutsShort, SalvagesDamage, Rebuilds, Re
         self._planner = ObjectPlanner(config)
         self._listing_cache = ListingCache()
         self.rediscover_after = config.rescans_after
-        self.found_again_within = config.found_again_within
+        self.rediscovery_window = config.rediscovery_window
 
     @abstractmethod
     def _splits(self, batch: Batch) -> list[Split]:
