@@ -25,12 +25,12 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--minutes", type=float, default=5.0, help="how long there are faults (default 5)")
     parser.add_argument("--faults", type=int, default=0, help="at least so many, however long it takes")
     parser.add_argument("--seed", type=int, default=secrets.randbelow(1 << 31), help="default: a new one")
-    asked = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
     folder = Path(tempfile.mkdtemp(prefix="holdfast-chaos-"))
-    print(f"seed {asked.seed}, {asked.minutes:g} min of faults", flush=True)
-    terms = Terms(asked.seed, asked.minutes * 60, asked.faults)
+    print(f"seed {options.seed}, {options.minutes:g} min of faults", flush=True)
+    terms = Terms(options.seed, options.minutes * 60, options.faults)
     verdict = chaos(folder, terms, lambda what: print(what, flush=True))
-    print(told(verdict, terms.seed))
+    print(report(verdict, terms.seed))
     if verdict.wrong:
         print(f"logs in {folder}")
         return 1
@@ -38,7 +38,7 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
-def told(verdict: Verdict, seed: int) -> str:
+def report(verdict: Verdict, seed: int) -> str:
     """The verdict for people."""
     lines = [", ".join(f"{name} {value:g}" for name, value in verdict.figures.items())]
     lines += [f"struck {number} times: {name}" for name, number in sorted(verdict.struck.items())]

@@ -134,7 +134,7 @@ def drawn(seed: int) -> Iterator[Strike]:
     """Faults without end: one shuffled deck after the other, every second one with the rare ones."""
     dice = random.Random(seed)
     for number in itertools.count():
-        deck = [one for one, copies in (COMMON | (RARE if number % 2 == 0 else {})).items() for _ in range(copies)]
+        deck = [fault for fault, copies in (COMMON | (RARE if number % 2 == 0 else {})).items() for _ in range(copies)]
         yield from dice.sample(deck, len(deck))
 
 

@@ -18,17 +18,17 @@ from typing import Any, NamedTuple, TypeAlias
 from botocore.exceptions import BotoCoreError, ClientError
 
 from tests import listing
-from tests.chaos.producer import Place
+from tests.chaos.producer import TopicPartition
 
-Log: TypeAlias = Mapping[Place, Mapping[int, int]]
+Log: TypeAlias = Mapping[TopicPartition, Mapping[int, int]]
 """Number of each message by its partition and offset."""
-FILE = re.compile(r"(?P<topic>[^/]+)/(?P<place>.+)/(?P<generation>\d+)_(?P<partition>\d+)_(?P<first>\d{20})\.txt\.gz")
+FILE = re.compile(r"(?P<topic>[^/]+)/(?P<names>.+)/(?P<generation>\d+)_(?P<partition>\d+)_(?P<first>\d{20})\.txt\.gz")
 
 
 class Seen(NamedTuple):
     """One message as a reader finds it."""
 
-    place: Place
+    topic_partition: TopicPartition
     number: int
     time: int
 
@@ -38,7 +38,7 @@ class File:
     """What a name tells of a file, and what is in it."""
 
     key: str
-    place: Place
+    topic_partition: TopicPartition
     names: str
     generation: int
     first: int
@@ -55,8 +55,8 @@ class Bucket:
     def listing(self) -> dict[str, str]:
         """ETag, size and time of every visible object, by key without the prefix."""
         pages = self._client.get_paginator("list_objects_v2").paginate(Bucket=self._bucket, Prefix=self._prefix)
-        listed = (one for page in pages for one in page.get("Contents", []))
-        stamps = {one["Key"][len(self._prefix) :]: _stamp(one) for one in listed}
+        listed = (entry for page in pages for entry in page.get("Contents", []))
+        stamps = {entry["Key"][len(self._prefix) :]: _stamp(entry) for entry in listed}
         return {key: stamp for key, stamp in stamps.items() if not _is_hidden(key)}
 
     def files(self) -> list[File]:
@@ -71,13 +71,13 @@ class Bucket:
         return self.files()
 
     def _read(self, key: str) -> File:
-        told = FILE.fullmatch(key)
-        assert told is not None, f"what is {key}?"
+        name = FILE.fullmatch(key)
+        assert name is not None, f"what is {key}?"
         data = self._client.get_object(Bucket=self._bucket, Key=self._prefix + key)["Body"].read()
         rows = [json.loads(line) for line in gzip.decompress(data).splitlines()]
-        messages = tuple(Seen(Place(row["t"], row["p"]), row["n"], row["ts"]) for row in rows)
-        place = Place(told["topic"], int(told["partition"]))
-        return File(key, place, told["place"], int(told["generation"]), int(told["first"]), messages)
+        messages = tuple(Seen(TopicPartition(row["t"], row["p"]), row["n"], row["ts"]) for row in rows)
+        topic_partition = TopicPartition(name["topic"], int(name["partition"]))
+        return File(key, topic_partition, name["names"], int(name["generation"]), int(name["first"]), messages)
 
 
 def _stamp(listed: Mapping[str, Any]) -> str:
@@ -96,7 +96,7 @@ class Lister(listing.Lister):
 
 
 def judge(log: Log, acknowledged: Log, files: Iterable[File]) -> list[str]:
-    """Everything that is wrong; nothing if every message is in exactly one file, in its place."""
+    """Everything that is wrong; nothing if every message is in exactly one file, in its folder."""
     files = list(files)
     return [
         *_forgotten(log, acknowledged),
@@ -108,19 +108,23 @@ def judge(log: Log, acknowledged: Log, files: Iterable[File]) -> list[str]:
 
 def _forgotten(log: Log, acknowledged: Log) -> Iterator[str]:
     """That would be the broker's fault, and the rest could not be judged."""
-    for place, messages in acknowledged.items():
-        wrong = [offset for offset, number in messages.items() if log[place].get(offset) != number]
+    for topic_partition, messages in acknowledged.items():
+        wrong = [offset for offset, number in messages.items() if log[topic_partition].get(offset) != number]
         if wrong:
-            yield f"{place}: the broker has lost {len(wrong)} acknowledged messages, from offset {min(wrong)} on"
+            lost = f"{len(wrong)} acknowledged messages, from offset {min(wrong)} on"
+            yield f"{topic_partition}: the broker has lost {lost}"
 
 
 def _miscounted(log: Log, files: Iterable[File]) -> Iterator[str]:
-    wanted = Counter((place, number) for place, messages in log.items() for number in messages.values())
-    found = Counter((seen.place, seen.number) for file in files for seen in file.messages)
+    wanted = Counter(
+        (topic_partition, number) for topic_partition, messages in log.items() for number in messages.values()
+    )
+    found = Counter((seen.topic_partition, seen.number) for file in files for seen in file.messages)
     for name, wrong in (("lost", wanted - found), ("there twice, or never written", found - wanted)):
-        for place in sorted({place for place, _ in wrong}):
-            numbers = sorted(number for at, number in wrong if at == place)
-            yield f"{place.topic}|{place.partition}: {len(numbers)} messages {name}, such as number {numbers[0]}"
+        for topic_partition in sorted({topic_partition for topic_partition, _ in wrong}):
+            numbers = sorted(number for at, number in wrong if at == topic_partition)
+            topic, partition = topic_partition
+            yield f"{topic}|{partition}: {len(numbers)} messages {name}, such as number {numbers[0]}"
 
 
 def _misplaced(log: Log, files: Iterable[File]) -> Iterator[str]:
@@ -128,9 +132,12 @@ def _misplaced(log: Log, files: Iterable[File]) -> Iterator[str]:
         if not file.messages:
             yield f"{file.key} is empty"
             continue
-        if any(seen.place != file.place or _names(seen.time) not in file.names for seen in file.messages):
+        if any(
+            seen.topic_partition != file.topic_partition or _names(seen.time) not in file.names
+            for seen in file.messages
+        ):
             yield f"{file.key} has messages of other places"
-        first = log[file.place].get(file.first)
+        first = log[file.topic_partition].get(file.first)
         if first != file.messages[0].number:
             yield f"{file.key} begins with number {file.messages[0].number}, and the log has {first} there"
         numbers = [seen.number for seen in file.messages]
@@ -144,10 +151,10 @@ def _names(time: int) -> str:
 
 def _turned_back(log: Log, files: Iterable[File]) -> Iterator[str]:
     """Within a partition a later message never has an earlier generation: each partition changes once, between two."""
-    generations: dict[Place, dict[int, int]] = defaultdict(dict)
+    generations: dict[TopicPartition, dict[int, int]] = defaultdict(dict)
     for file in files:
-        generations[file.place] |= {seen.number: file.generation for seen in file.messages}
-    for place, by_number in generations.items():
-        in_order = [by_number[number] for _, number in sorted(log[place].items()) if number in by_number]
+        generations[file.topic_partition] |= {seen.number: file.generation for seen in file.messages}
+    for topic_partition, by_number in generations.items():
+        in_order = [by_number[number] for _, number in sorted(log[topic_partition].items()) if number in by_number]
         if in_order != sorted(in_order):
-            yield f"{place}: generations go back and forth"
+            yield f"{topic_partition}: generations go back and forth"

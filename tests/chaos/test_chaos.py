@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.chaos.__main__ import told
+from tests.chaos.__main__ import report
 from tests.chaos.chaos import Terms, chaos
 from tests.chaos.faults import COMMON, RARE, drawn, kill
 
@@ -27,7 +27,7 @@ def test_the_short_form_has_every_fault_and_four_kills() -> None:
 def test_under_chaos_nothing_is_lost_doubled_or_changed(tmp_path: Path) -> None:
     notes: list[str] = []
     verdict = chaos(tmp_path, Terms(SEED, faults=FAULTS), notes.append)
-    (tmp_path / "chaos.txt").write_text("\n".join([*notes, told(verdict, SEED)]))
-    assert verdict.wrong == [], "\n".join([*notes, told(verdict, SEED)])
+    (tmp_path / "chaos.txt").write_text("\n".join([*notes, report(verdict, SEED)]))
+    assert verdict.wrong == [], "\n".join([*notes, report(verdict, SEED)])
     assert verdict.struck.total() >= FAULTS
     assert verdict.figures["generations"] >= 2

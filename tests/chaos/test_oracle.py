@@ -8,11 +8,11 @@ from collections.abc import Iterator
 import pytest
 
 from tests.chaos.oracle import Bucket, Lister, judge
-from tests.chaos.producer import Place, message
+from tests.chaos.producer import TopicPartition, message
 from tests.servers.processes import running
 from tests.servers.s3 import S3Server
 
-ORDERS = Place("orders", 0)
+ORDERS = TopicPartition("orders", 0)
 LOG = {ORDERS: {offset: offset for offset in range(10)}}
 
 
@@ -46,8 +46,8 @@ def s3() -> Iterator[S3Server]:
 @pytest.fixture
 def output(s3: S3Server) -> Output:
     client = s3.client()
-    for one in client.list_objects_v2(Bucket="lake").get("Contents", []):
-        client.delete_object(Bucket="lake", Key=one["Key"])
+    for entry in client.list_objects_v2(Bucket="lake").get("Contents", []):
+        client.delete_object(Bucket="lake", Key=entry["Key"])
     return Output(s3)
 
 
@@ -86,12 +86,12 @@ def test_a_file_is_named_by_its_first_offset(output: Output) -> None:
 def test_a_generation_that_comes_back_is_found(output: Output) -> None:
     output.client.delete_object(Bucket="lake", Key=f"out/orders/dt=2026-01-01/hr=03/1_0_{3:020d}.txt.gz")
     output.put(3, 3, 8, generation=2)
-    assert output.wrong() == "Place(topic='orders', partition=0): generations go back and forth"
+    assert output.wrong() == "TopicPartition(topic='orders', partition=0): generations go back and forth"
 
 
 def test_what_the_broker_itself_has_lost_is_not_blamed_on_the_archive(output: Output) -> None:
-    (told,) = judge(LOG, {ORDERS: {**LOG[ORDERS], 11: 10}}, output.bucket.read_anew())
-    assert "the broker has lost 1 acknowledged messages" in told
+    (complaint,) = judge(LOG, {ORDERS: {**LOG[ORDERS], 11: 10}}, output.bucket.read_anew())
+    assert "the broker has lost 1 acknowledged messages" in complaint
 
 
 def test_an_object_that_changes_or_vanishes_is_noted(output: Output) -> None:
@@ -102,6 +102,6 @@ def test_an_object_that_changes_or_vanishes_is_noted(output: Output) -> None:
     changed, vanished = output.put(1, 1), output.put(2, 2, 7)
     output.client.delete_object(Bucket="lake", Key=vanished)
     lister.look()
-    told = {complaint.split(" has ")[0]: complaint for complaint in lister.complaints}
-    assert "has changed" in told[changed.removeprefix("out/")]
-    assert "has disappeared" in told[vanished.removeprefix("out/")]
+    complaints = {complaint.split(" has ")[0]: complaint for complaint in lister.complaints}
+    assert "has changed" in complaints[changed.removeprefix("out/")]
+    assert "has disappeared" in complaints[vanished.removeprefix("out/")]

@@ -97,11 +97,11 @@ class Archive:
         self.nodes[name] = Node(self.root, config, name, "--verbose")
 
     def _config(self, name: str) -> str:
-        told = {"kafka": self.kafka.bootstrap, "s3": self.lines[name].port}
-        told |= {"region": REGION, "key": ACCESS_KEY, "secret": SECRET_KEY}
+        values = {"kafka": self.kafka.bootstrap, "s3": self.lines[name].port}
+        values |= {"region": REGION, "key": ACCESS_KEY, "secret": SECRET_KEY}
         head = {"store": self.postgresql.port, "password": json.dumps(PASSWORD), "metrics": self._metrics[name]}
-        halting = PIPELINE.format(pipeline=HALTING, topics=f"plain-.*|patient-{HALTING}", on_loss="halt", **told)
-        tolerant = PIPELINE.format(pipeline=TOLERANT, topics=f"patient-{TOLERANT}", on_loss="record", **told)
+        halting = PIPELINE.format(pipeline=HALTING, topics=f"plain-.*|patient-{HALTING}", on_loss="halt", **values)
+        tolerant = PIPELINE.format(pipeline=TOLERANT, topics=f"patient-{TOLERANT}", on_loss="record", **values)
         return CONFIG.format(**head) + halting + tolerant
 
     def said(self, name: str, event: str, **fields: Any) -> list[dict[str, Any]]:
@@ -109,8 +109,8 @@ class Archive:
         with self.nodes[name].log.open("rb") as log:
             log.seek(self._began[name])
             lines = [line for line in log.read().split(b"\n")[:-1] if f'"event": "{event}"'.encode() in line]
-        told = [json.loads(line) for line in lines]
-        return [one for one in told if all(one[key] == value for key, value in fields.items())]
+        events = [json.loads(line) for line in lines]
+        return [event for event in events if all(event[key] == value for key, value in fields.items())]
 
     def hears(self, name: str, event: str, but: int = 0, **fields: Any) -> None:
         """Wait until the node has said that more than `but` times. Fails if it ends instead."""
@@ -150,7 +150,7 @@ class Archive:
         """Every record of the topic that a plain listing shows, by partition and offset; a double one twice."""
         client = self.s3.client()
         pages = client.get_paginator("list_objects_v2").paginate(Bucket="lake")
-        keys = [one["Key"] for page in pages for one in page.get("Contents", [])]
+        keys = [entry["Key"] for page in pages for entry in page.get("Contents", [])]
         for key in keys:
             if "/_" not in key and key not in self._rows:
                 body = client.get_object(Bucket="lake", Key=key)["Body"].read()

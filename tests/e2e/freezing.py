@@ -26,9 +26,9 @@ def freeze_descendants(pid: int) -> None:
 
 def thaw(pid: int) -> None:
     """Let the process and all its descendants run on. One that is gone is none of our business."""
-    for one in [*descendants(pid), pid]:
+    for process in [*descendants(pid), pid]:
         with suppress(ProcessLookupError):
-            os.kill(one, signal.SIGCONT)
+            os.kill(process, signal.SIGCONT)
 
 
 def descendants(pid: int) -> Iterator[int]:

@@ -82,14 +82,14 @@ def seen(files: Mapping[str, bytes]) -> dict[tuple[int, int], Seen]:
     for key, data in files.items():
         if key.startswith("_"):
             continue
-        told = FILE.fullmatch(key)
-        assert told is not None, key
+        name = FILE.fullmatch(key)
+        assert name is not None, key
         for line in gzip.decompress(data).splitlines():
-            one = json.loads(line)
-            assert one["partition"] == int(told["partition"])
-            assert one["n"] >= int(told["first"])
-            assert (one["partition"], one["n"]) not in found, f"{one} is there twice"
-            found[one["partition"], one["n"]] = Seen(told["place"], int(told["generation"]))
+            record = json.loads(line)
+            assert record["partition"] == int(name["partition"])
+            assert record["n"] >= int(name["first"])
+            assert (record["partition"], record["n"]) not in found, f"{record} is there twice"
+            found[record["partition"], record["n"]] = Seen(name["place"], int(name["generation"]))
     return found
 
 
@@ -113,15 +113,15 @@ class Archive:
         self.kafka = kafka
         self.topic = topic
         self.produced: Counter[int] = Counter()
-        told = {"folder": folder, "kafka": kafka.bootstrap, "topic": topic, "root": root or folder, "s3": s3}
+        values = {"folder": folder, "kafka": kafka.bootstrap, "topic": topic, "root": root or folder, "s3": s3}
         self.old, self.fixed = folder / "old.yaml", folder / "fixed.yaml"
-        self.old.write_text(CONFIG.format(generation=1, field="sent", records=100, **told))
-        self.fixed.write_text(CONFIG.format(generation=2, field="ts", records=small, **told))
+        self.old.write_text(CONFIG.format(generation=1, field="sent", records=100, **values))
+        self.fixed.write_text(CONFIG.format(generation=2, field="ts", records=small, **values))
 
     def produce(self, partition: int, count: int) -> None:
         start = self.produced[partition]
         messages = [message(partition, number) for number in range(start, start + count)]
-        self.kafka.produce(self.topic, [json.dumps(one).encode() for one in messages], partition=partition)
+        self.kafka.produce(self.topic, [json.dumps(message).encode() for message in messages], partition=partition)
         self.produced[partition] += count
 
     @property
@@ -174,4 +174,4 @@ class Archive:
     def verified(self, *options: str) -> list[dict[str, Any]]:
         """Proofs of the fixed pipeline's partitions; fails on any doubt."""
         proofs = json.loads(self.command("verify", self.fixed, "--pipeline", "daily", "--json", *options))
-        return [one for one in proofs if one["kind"] == "partition"]
+        return [proof for proof in proofs if proof["kind"] == "partition"]

@@ -90,7 +90,7 @@ def _mark(key: str, n: int) -> int:
 
 def wanted(given: Sequence[Given], every: int = 1) -> Sums:
     """What the index must hold of these objects, or of every so many-th record of each."""
-    numbers = {one.key: range(0, one.lines, every) for one in given if one.lines}
+    numbers = {obj.key: range(0, obj.lines, every) for obj in given if obj.lines}
     return {key: (len(some), sum(_mark(key, n) for n in some)) for key, some in numbers.items()}
 
 
@@ -103,7 +103,7 @@ def indexed(client: Any, index: str) -> Sums:
     found = answer["aggregations"]["objects"]
     assert found["sum_other_doc_count"] == 0
     # A sum is a floating-point number there, exact up to 2**53.
-    return {one["key"]: (one["doc_count"], int(one["marks"]["value"])) for one in found["buckets"]}
+    return {bucket["key"]: (bucket["doc_count"], int(bucket["marks"]["value"])) for bucket in found["buckets"]}
 
 
 def count_of(client: Any, index: str, key: str) -> int:
@@ -116,8 +116,8 @@ def put(server: S3Server, bucket: str, *portions: Sequence[Given]) -> None:
     """All these objects are in the bucket."""
     client = server.client(max_pool_connections=PUT_TOGETHER)
 
-    def upload(one: Given) -> None:
-        client.put_object(Bucket=bucket, Key=one.key, Body=one.body)
+    def upload(obj: Given) -> None:
+        client.put_object(Bucket=bucket, Key=obj.key, Body=obj.body)
 
     with ThreadPoolExecutor(PUT_TOGETHER) as pool:
         for _ in pool.map(upload, chain.from_iterable(portions)):

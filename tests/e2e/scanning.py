@@ -80,8 +80,8 @@ class Scan:
         """Processes of these names; they join when they are ready."""
         for name in names:
             self._metrics[name] = free_port()
-            told = {"store": self.servers.store.port, "password": json.dumps(PASSWORD)}
-            head = HEAD.format(metrics=self._metrics[name], **told)
+            values = {"store": self.servers.store.port, "password": json.dumps(PASSWORD)}
+            head = HEAD.format(metrics=self._metrics[name], **values)
             config = self.root / f"{name}.yaml"
             config.write_text(f"{head}  {self.pipeline}:\n{self._settings}")
             self.nodes[name] = Node(self.root, config, name, "--verbose")
@@ -143,8 +143,8 @@ class Scan:
     def said(self, node: Node, event: str, **fields: Any) -> list[dict[str, Any]]:
         """Events of that kind and with these fields in a node's log."""
         lines = node.log.read_bytes().split(b"\n")[:-1]
-        told = [json.loads(line) for line in lines if f'"event": "{event}"'.encode() in line]
-        return [one for one in told if all(one[name] == value for name, value in fields.items())]
+        events = [json.loads(line) for line in lines if f'"event": "{event}"'.encode() in line]
+        return [found for found in events if all(found[name] == value for name, value in fields.items())]
 
     def all_have_joined(self) -> None:
         """Wait until every node takes part: one that starts while the index is away would not."""
@@ -172,7 +172,7 @@ class Scan:
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30) as answer:
             lines = answer.read().decode().splitlines()
         wanted = [f'{name}="{value}"' for name, value in labels.items()]
-        found = [line for line in lines if re.match(rf"{metric}[{{ ]", line) and all(one in line for one in wanted)]
+        found = [line for line in lines if re.match(rf"{metric}[{{ ]", line) and all(label in line for label in wanted)]
         return round(sum(float(line.rsplit(" ", 1)[1]) for line in found))
 
     def partitions(self) -> list[dict[str, Any]]:
@@ -192,8 +192,8 @@ class Scan:
         words = [sys.executable, "-m", "holdfast", *command, config, "--json"]
         done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=120)
         assert done.returncode == 0, done.stderr[-2000:]
-        told: list[dict[str, Any]] = json.loads(done.stdout)
-        return told
+        rows: list[dict[str, Any]] = json.loads(done.stdout)
+        return rows
 
     def stop(self) -> None:
         """All that run leave in order."""

@@ -118,9 +118,9 @@ class Striker:
 
     def _note(self, victim: Node, fault: Fault, aims: int) -> None:
         at = round(time.monotonic() - self._began, 1)
-        told = {"at": at, "node": victim.name, "pid": victim.process.pid, "aims": aims, **asdict(fault)}
+        strike = {"at": at, "node": victim.name, "pid": victim.process.pid, "aims": aims, **asdict(fault)}
         with (self._arena.root / "strikes.jsonl").open("a") as notes:
-            notes.write(json.dumps(told) + "\n")
+            notes.write(json.dumps(strike) + "\n")
 
     @contextmanager
     def _aimed(self, victim: Node, fault: Fault) -> Iterator[bool]:

@@ -120,16 +120,16 @@ def test_a_real_archive_is_proven_and_its_messages_are_found(tmp_path: Path, kaf
         archive.store.close()
 
     backup, daily = archive.proven("backup", "--deep"), archive.proven("daily", "--deep")
-    assert [(one["rows"], one["absent"], one["exact"]) for one in backup] == [(MESSAGES, 0, True)] * 2
-    assert [(one["rows"], one["dead_letters"], one["absent"]) for one in daily] == [(MESSAGES - 30, 30, 0)] * 2
+    assert [(proof["rows"], proof["absent"], proof["exact"]) for proof in backup] == [(MESSAGES, 0, True)] * 2
+    assert [(proof["rows"], proof["dead_letters"], proof["absent"]) for proof in daily] == [(MESSAGES - 30, 30, 0)] * 2
 
-    asked = ("locate", "--topic", "orders", "--partition", "1", "--offset", "1234")
-    code, (found,) = archive.command(*asked, "--pipeline", "backup")
+    command = ("locate", "--topic", "orders", "--partition", "1", "--offset", "1234")
+    code, (found,) = archive.command(*command, "--pipeline", "backup")
     assert (code, found["place"]) == (0, "file")
     (raw,) = [key for key in keys_in(s3) if key == f"backup/{found['file']}"]
-    _, candidates = archive.command(*asked, "--pipeline", "daily")
+    _, candidates = archive.command(*command, "--pipeline", "daily")
     _, behind = archive.command("locate", "--pipeline", "daily", "--in", "backup", "--files", candidates[0]["file"])
-    assert found["file"] in [one["file"] for one in behind]
+    assert found["file"] in [row["file"] for row in behind]
 
     s3.client().delete_object(Bucket="lake", Key=raw)
     code, proofs = archive.command("verify", "--pipeline", "backup")

@@ -100,8 +100,8 @@ class Shop:
         (folder / "shop_parsing.py").write_text(PARSER)
         settings = "".join(f"    {name}: {value}\n" for name, value in cluster.settings.items()).rstrip()
         python = bare_python(folder)
-        places = {"master": cluster.master, "kafka": kafka.bootstrap, "s3": s3.endpoint, "region": REGION}
-        text = CONFIG.format(folder=folder, settings=settings, python=python, **places)
+        addresses = {"master": cluster.master, "kafka": kafka.bootstrap, "s3": s3.endpoint, "region": REGION}
+        text = CONFIG.format(folder=folder, settings=settings, python=python, **addresses)
         (folder / "shop.yaml").write_text(text)
 
     def start(self, name: str) -> Node:
@@ -220,6 +220,6 @@ def test_two_applications_share_topics_and_their_executors_need_no_holdfast(
         assert [node.exit_code() for node in (first, second)] == [0, 0]
         assert shop.visible() == shop.expected
         eventually(lambda: not any(worker.executors() for worker in shop.cluster.workers), 30, "executors are gone")
-    told = first.said() + second.said()
-    assert not re.search(f"{SPARK_SECRET}|{SECRET_KEY}", told)
-    assert "may read its tasks" not in told
+    log = first.said() + second.said()
+    assert not re.search(f"{SPARK_SECRET}|{SECRET_KEY}", log)
+    assert "may read its tasks" not in log

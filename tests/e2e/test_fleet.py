@@ -63,8 +63,8 @@ def test_one_bad_file_fails_alone_after_its_retries_with_its_error_on_the_row(tm
     with site.nodes("a") as (node,):
         assert node.exit_code(240) == 1
     assert site.statuses() == {"COMPLETED": 5, "FAILED": 1}
-    told = site.rows("key, json_extract(body, '$.attempts'), json_extract(body, '$.last_error')")
-    ((key, attempts, error),) = [row for row in told if row[2]]
+    rows = site.rows("key, json_extract(body, '$.attempts'), json_extract(body, '$.last_error')")
+    ((key, attempts, error),) = [row for row in rows if row[2]]
     assert str(key).endswith("broken.jsonl.gz")
     assert attempts == 3
     assert "gzip" in str(error).lower()
@@ -82,6 +82,6 @@ def test_in_memory_is_for_one_process_and_says_so(tmp_path: Path) -> None:
         first.send(signal.SIGTERM)
         assert first.exit_code() == 0
     assert "forgets everything" in first.said()
-    with site.nodes("c") as (again,):
-        assert again.exit_code(240) == 2
-    assert "sqlite" in again.said()
+    with site.nodes("c") as (third,):
+        assert third.exit_code(240) == 2
+    assert "sqlite" in third.said()

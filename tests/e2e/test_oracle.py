@@ -36,7 +36,7 @@ def output(tmp_path: Path) -> Path:
 
 def put(path: Path, records: Sequence[Record]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    pq.write_table(pa.table({"id": [one[0] for one in records], "note": [one[1] for one in records]}), path)
+    pq.write_table(pa.table({"id": [record[0] for record in records], "note": [record[1] for record in records]}), path)
 
 
 def test_every_record_once_is_right(given: Path, output: Path) -> None:
@@ -98,8 +98,8 @@ def test_an_object_that_changes_is_noticed(output: Path) -> None:
     lister.look()
     put(output / "in" / "1.parquet", RECORDS[1:2])
     lister.look()
-    (told,) = lister.complaints
-    assert told.startswith(f"{output}/in/1.parquet has changed: ")
+    (complaint,) = lister.complaints
+    assert complaint.startswith(f"{output}/in/1.parquet has changed: ")
 
 
 def test_the_lister_looks_by_itself_and_once_more_at_the_end(output: Path) -> None:
@@ -116,9 +116,9 @@ def test_a_record_of_a_scan_that_is_lost_is_noticed_also_if_another_one_is_there
     count, marks = expected[key]
     first, second = (json.loads(line)["mark"] for line in objects[1].body.splitlines()[:2])
     for found in ((count - 1, marks - first), (count + 1, marks + first), (count, marks - first + second)):
-        (told,) = difference({**expected, key: found}, expected)
-        assert told.startswith(f"{key}: ")
-    missing = {one: sums for one, sums in expected.items() if one != key}
+        (complaint,) = difference({**expected, key: found}, expected)
+        assert complaint.startswith(f"{key}: ")
+    missing = {name: sums for name, sums in expected.items() if name != key}
     assert len(list(difference(missing, expected))) == len(list(difference(expected, missing))) == 1
 
 

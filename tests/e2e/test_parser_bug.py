@@ -68,8 +68,8 @@ def is_written_again_from_kafka_while_the_live_pipeline_goes_on(archive: Archive
         archive.produce(1, 10)
         wait_for_live(archive, old)
         assert rewinding.wait(PATIENCE) == 0
-    again = seen(folder_files(archive.folder / "daily-g2"))
-    assert again == {(0, n): (place(n), 2) for n in range(120, COUNT)}
+    rewritten = seen(folder_files(archive.folder / "daily-g2"))
+    assert rewritten == {(0, n): (place(n), 2) for n in range(120, COUNT)}
     assert {at.generation for at in live(archive).values()} == {1}
 
 
@@ -77,7 +77,7 @@ def is_written_again_from_the_backup_for_one_day(archive: Archive) -> None:
     archive.backfill("--partition-names", SECOND_DAY, "--root", archive.folder / "day")
     expected = {(p, n): (SECOND_DAY, 2) for p in range(2) for n in range(COUNT) if place(n) == SECOND_DAY}
     filled = seen(folder_files(archive.folder / "day"))
-    assert {one: at for one, at in filled.items() if one[1] < COUNT} == expected
+    assert {record: at for record, at in filled.items() if record[1] < COUNT} == expected
     assert {at.place for at in filled.values()} == {SECOND_DAY}
 
 

@@ -37,8 +37,8 @@ class Site:
         (root / "in").mkdir()
 
     def write(self, generation: int, *patterns: str) -> None:
-        told = {"root": self.root, "generation": generation, "patterns": ", ".join(patterns)}
-        self.file.write_text(CONFIG.format(**told))
+        values = {"root": self.root, "generation": generation, "patterns": ", ".join(patterns)}
+        self.file.write_text(CONFIG.format(**values))
 
     def holdfast(self, *words: str, code: int = 0) -> str:
         command = [sys.executable, "-m", "holdfast", *words]
@@ -52,8 +52,8 @@ class Site:
 
     def letters(self) -> dict[tuple[str, str], tuple[int, int]]:
         """By sink and reason how many wait and how many were sent again."""
-        told: list[dict[str, Any]] = json.loads(self.holdfast("deadletters", "list", str(self.file), "--json"))
-        return {(row["sink"], row["reason"]): (row["waiting"], row["sent_again"]) for row in told}
+        rows: list[dict[str, Any]] = json.loads(self.holdfast("deadletters", "list", str(self.file), "--json"))
+        return {(row["sink"], row["reason"]): (row["waiting"], row["sent_again"]) for row in rows}
 
 
 def test_letters_are_sent_again_once_into_the_sinks_of_their_routes(tmp_path: Path) -> None:
@@ -72,8 +72,8 @@ def test_letters_are_sent_again_once_into_the_sinks_of_their_routes(tmp_path: Pa
     site.write(2, "yyyy-MM-dd", "dd.MM.yyyy")
     site.holdfast("deadletters", "redrive", str(site.file), code=2)
     site.holdfast("run", str(site.file))
-    told = site.holdfast("deadletters", "redrive", str(site.file))
-    assert told.count("3 letters sent again, 1 of them are dead letters once more") == 2
+    printed = site.holdfast("deadletters", "redrive", str(site.file))
+    assert printed.count("3 letters sent again, 1 of them are dead letters once more") == 2
     assert (site.ids("bad"), site.ids("rest")) == ([2, 3], [1, 4])
     for sink in ("bad", "rest"):
         assert site.letters()[sink, no_time] == (0, 2)

@@ -83,17 +83,17 @@ def test_three_nodes_index_every_record_once_while_the_cluster_restarts_and_a_no
     servers: Servers, tmp_path: Path
 ) -> None:
     bad, many = [damaged(number) for number in range(BAD)], [large(number) for number in range(LARGE)]
-    few = [small(number, refused=number % 1000 == 7) for number in range(SMALL)]
-    given = [*bad, *many, *few]
+    objects = [small(number, refused=number % 1000 == 7) for number in range(SMALL)]
+    given = [*bad, *many, *objects]
     servers.s3.create_bucket("landing")
     settings = SCANNED.format(s3=servers.reach, search=servers.search.endpoint)
     with scan(tmp_path, servers, "orders", settings) as run:
         run.start("a", "b", "c")
-        put(servers.s3, "landing", bad, many[:3], few[:2500])
+        put(servers.s3, "landing", bad, many[:3], objects[:2500])
         run.all_have_joined()
         run.waits_for("work is on its way", completed=400)
         servers.search.crash()
-        put(servers.s3, "landing", many[3:4], few[2500:])
+        put(servers.s3, "landing", many[3:4], objects[2500:])
         run.all_miss_the_index()
         assert all(run.table.held_by(node) for node in run.running()), "leases are kept"
         before = run.table.statuses()["COMPLETED"]
@@ -131,22 +131,22 @@ def rows_tell_what_became_of_each(run: Scan, given: Sequence[Given]) -> None:
     """Every object has its counts; the damaged ones are FAILED with a reason that names the object and the damage."""
     rows = {row["sourcePartitionKey"]: row for row in run.partitions()}
     assert len(rows) == len(given)
-    for one in given:
-        row = rows[f"landing|{one.key}"]
+    for obj in given:
+        row = rows[f"landing|{obj.key}"]
         counts = (row["counts"]["processed"], row["counts"]["dead"])
-        assert (one.key, *counts) == (one.key, one.lines + one.dead, one.dead)
-        assert row["sourcePartitionStatus"] == ("FAILED" if one.complaint else "COMPLETED")
-        if one.complaint:
-            assert one.key in row["last_error"], row
-            assert one.complaint in row["last_error"], row
+        assert (obj.key, *counts) == (obj.key, obj.lines + obj.dead, obj.dead)
+        assert row["sourcePartitionStatus"] == ("FAILED" if obj.complaint else "COMPLETED")
+        if obj.complaint:
+            assert obj.key in row["last_error"], row
+            assert obj.complaint in row["last_error"], row
 
 
 def letters_tell_what_was_left_out(run: Scan, given: Sequence[Given]) -> None:
     letters = run.letters()
-    told = Counter({row["partition"]: 0 for row in letters})
+    counts = Counter({row["partition"]: 0 for row in letters})
     for row in letters:
-        told[row["partition"]] += row["waiting"] + row["cannot_be"]
-    assert told == {f"landing|{one.key}": one.dead for one in given if one.dead}
+        counts[row["partition"]] += row["waiting"] + row["cannot_be"]
+    assert counts == {f"landing|{obj.key}": obj.dead for obj in given if obj.dead}
     reasons = {row["reason"] for row in letters if row["partition"].startswith("landing|small/")}
     assert all("failed to parse field [n] of type [integer]" in reason for reason in reasons)
 
@@ -162,31 +162,34 @@ def metrics_match(run: Scan, victim: Node, given: Sequence[Given]) -> None:
     dead = counted("holdfast_dead_letters_total", pipeline="orders")
     for event in run.said(victim, "BatchCommitted"):
         records, dead = records + event["records"], dead + event["dead"]
-    untold = commits_nobody_told_of(run, given)
-    assert records + untold["records"] == sum(one.lines + one.dead for one in given)
-    assert dead + untold["dead"] == sum(one.dead for one in given)
+    unreported = commits_nobody_told_of(run, given)
+    assert records + unreported["records"] == sum(obj.lines + obj.dead for obj in given)
+    assert dead + unreported["dead"] == sum(one.dead for one in given)
     failed = counted("holdfast_partitions_total", pipeline="orders", event="failed")
     assert failed + len(run.said(victim, "PartitionFailed")) == BAD
     # What was indexed and not committed is indexed again, and counted again.
-    told = run.said(victim, "DocumentsIndexed")
+    events = run.said(victim, "DocumentsIndexed")
     documents = counted("holdfast_documents_total", pipeline="orders", outcome="indexed")
-    assert documents + sum(event["documents"] for event in told) >= sum(one.lines for one in given) - untold["records"]
+    assert (
+        documents + sum(event["documents"] for event in events)
+        >= sum(obj.lines for obj in given) - unreported["records"]
+    )
     refused = counted("holdfast_documents_total", pipeline="orders", outcome="refused")
-    assert refused + sum(event["dead"] for event in told) >= sum(one.refused for one in given) - untold["dead"]
+    assert refused + sum(event["dead"] for event in events) >= sum(obj.refused for obj in given) - unreported["dead"]
     assert all(run.metric(node, "holdfast_unreachable_total", what="sink") for node in living)
     assert counted("holdfast_nodes_expired_total") >= 1
 
 
 def commits_nobody_told_of(run: Scan, given: Sequence[Given]) -> Counter[str]:
     """Records in commits that the dead node had made when it died; others have published every one of them."""
-    rolled = {one["key"] for node in run.running() for one in run.said(node, "BatchPublished", rolled_forward=True)}
-    told, untold = run.committed(), Counter[str]()
-    for one in given:
-        key, expected = f"landing|{one.key}", Counter(records=one.lines + one.dead, dead=one.dead)
-        if told.get(key) != expected:
-            assert key in rolled, (key, told.get(key), expected)
-            untold += expected - told.get(key, Counter[str]())
-    return untold
+    rolled = {event["key"] for node in run.running() for event in run.said(node, "BatchPublished", rolled_forward=True)}
+    reported, unreported = run.committed(), Counter[str]()
+    for obj in given:
+        key, expected = f"landing|{obj.key}", Counter(records=obj.lines + obj.dead, dead=obj.dead)
+        if reported.get(key) != expected:
+            assert key in rolled, (key, reported.get(key), expected)
+            unreported += expected - reported.get(key, Counter[str]())
+    return unreported
 
 
 # --- two sinks ------------------------------------------------------------------------------------------------------
@@ -227,7 +230,7 @@ def published(root: Path) -> Counter[tuple[str, int]]:
 
 
 def every_record_of(given: Sequence[Given]) -> Counter[tuple[str, int]]:
-    return Counter((one.key, n) for one in given for n in range(one.lines))
+    return Counter((obj.key, n) for obj in given for n in range(obj.lines))
 
 
 def assert_verified(config: Path) -> None:

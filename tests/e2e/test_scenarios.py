@@ -48,7 +48,7 @@ def kept(kafka: KafkaServer) -> list[int]:
     found = [-1]
     consumer.assign([TopicPartition(COMPACTED, 0, 0)])
     while found[-1] < end - 1:
-        found += [one.offset() or 0 for one in consumer.consume(1000, timeout=1) if one.error() is None]
+        found += [message.offset() or 0 for message in consumer.consume(1000, timeout=1) if message.error() is None]
     consumer.close()
     return found[1:]
 
@@ -83,7 +83,7 @@ def test_a_record_is_kept_with_all_that_kafka_knows_of_it_and_gaps_are_no_loss(s
     tombstone, empty, full, committed = site.rows("plain-odd")
     assert (tombstone["key"], tombstone["value"]) == (b"gone", None)
     assert (empty["key"], empty["value"]) == (None, b"")
-    assert [(one["key"], one["value"]) for one in full["headers"]] == [("h", b"1"), ("h", None)]
+    assert [(header["key"], header["value"]) for header in full["headers"]] == [("h", b"1"), ("h", None)]
     assert (full["key"], full["value"], full["timestamp_type"]) == (b"", b"v", 0)
     assert full["timestamp"].timestamp() == 1_700_000_000.123
     assert (committed["offset"], committed["value"]) == (5, b"committed")  # 3 was aborted, 4 is the mark of that
@@ -110,7 +110,7 @@ def test_records_that_retention_took_halt_the_partition_or_are_recorded_and_are_
     assert site.offsets(topics[HALTING]) == read
     assert not site.said("a", "PartitionHalted", pipeline=TOLERANT)
     code, proofs = site.verify(TOLERANT)
-    assert (code, [one["doubts"] for one in proofs]) == (0, [[]] * len(proofs))
+    assert (code, [proof["doubts"] for proof in proofs]) == (0, [[]] * len(proofs))
 
 
 def test_a_topic_that_was_created_anew_halts_and_what_was_read_stays(site: Archive) -> None:
@@ -175,9 +175,9 @@ def test_while_the_bucket_is_down_nodes_wait_and_say_so_and_then_go_on(site: Arc
     site.has("plain-bucket", *[10] * 4)
     site.s3.stop()
     produced(site, "plain-bucket", 10)
-    told = [len(site.said(name, "Unreachable", what="sink")) for name in ("a", "b")]
+    numbers = [len(site.said(name, "Unreachable", what="sink")) for name in ("a", "b")]
     eventually(
-        lambda: sum(len(site.said(name, "Unreachable", what="sink")) for name in ("a", "b")) > sum(told),
+        lambda: sum(len(site.said(name, "Unreachable", what="sink")) for name in ("a", "b")) > sum(numbers),
         WITHIN,
         "somebody misses the bucket",
     )
@@ -226,9 +226,9 @@ def test_after_all_that_nodes_leave_in_order_and_everything_is_proven(site: Arch
         node.send(signal.SIGTERM)
     assert [node.exit_code() for node in site.nodes.values()] == [0, 0]
     code, proofs = site.verify(TOLERANT)
-    assert (code, [one["doubts"] for one in proofs]) == (0, [[]] * len(proofs))
+    assert (code, [proof["doubts"] for proof in proofs]) == (0, [[]] * len(proofs))
     code, proofs = site.verify(HALTING)
-    doubted = {one.get("key"): one["doubts"] for one in proofs if one["doubts"]}
+    doubted = {proof.get("key"): proof["doubts"] for proof in proofs if proof["doubts"]}
     # What retention took is doubted for as long as nobody has looked at it, and nothing else is.
     assert (code, doubted.keys() <= {f"patient-{HALTING}|0"}) == (int(bool(doubted)), True)
     assert all("were deleted by the brokers" in sentence for doubts in doubted.values() for sentence in doubts)
@@ -243,4 +243,4 @@ def produced(site: Archive, topic: str, count: int) -> None:
 def publishes(site: Archive, name: str, topic: str) -> None:
     """Wait until the node says that it has published something of the topic: a file is there a little earlier."""
     said = partial(site.said, name, "BatchPublished")
-    eventually(lambda: any(one["key"].startswith(topic) for one in said()), WITHIN, f"{name} publishes {topic}")
+    eventually(lambda: any(event["key"].startswith(topic) for event in said()), WITHIN, f"{name} publishes {topic}")

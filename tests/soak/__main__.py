@@ -25,17 +25,17 @@ MOST_TOLD = 20
 
 def main(arguments: list[str]) -> int:
     """Exit code: 1 if anything was wrong on any store."""
-    asked = _parser().parse_args(arguments)
-    stores = asked.stores.split(",")
+    options = _parser().parse_args(arguments)
+    stores = options.stores.split(",")
     if unknown := set(stores) - set(STORES):
         print(f"there is no store {min(unknown)!r} here; there are {', '.join(STORES)}", file=sys.stderr)
         return 2
     if len(stores) == 1:
-        return _soak_one(stores[0], asked)
+        return _soak_one(stores[0], options)
     # Later words win.
-    again = [sys.executable, "-m", "tests.soak", *arguments, "--seed", str(asked.seed), "--stores"]
-    running = [subprocess.Popen([*again, store]) for store in stores]
-    return max(one.wait() for one in running)
+    command = [sys.executable, "-m", "tests.soak", *arguments, "--seed", str(options.seed), "--stores"]
+    running = [subprocess.Popen([*command, store]) for store in stores]
+    return max(process.wait() for process in running)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -51,22 +51,22 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _soak_one(store: str, asked: argparse.Namespace) -> int:
-    print(f"{store}: {asked.minutes:g} min, {asked.nodes} nodes, seed {asked.seed}", flush=True)
+def _soak_one(store: str, options: argparse.Namespace) -> int:
+    print(f"{store}: {options.minutes:g} min, {options.nodes} nodes, seed {options.seed}", flush=True)
     # In memory where there is such a place: only a killed machine would lose it, and a sync costs nothing.
     fast = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
     folder = Path(tempfile.mkdtemp(prefix="holdfast-soak-", dir=fast))
     terms = Terms(
-        asked.minutes * 60,
-        asked.nodes,
-        asked.seed,
-        hazard=asked.hazard,
-        done_within=asked.done_within,
-        broken=asked.broken,
+        options.minutes * 60,
+        options.nodes,
+        options.seed,
+        hazard=options.hazard,
+        done_within=options.done_within,
+        broken=options.broken,
     )
     verdict = soak(store, folder, terms)
-    print(_told(store, verdict, asked.seed, folder), flush=True)
-    if asked.forget or not verdict.wrong:
+    print(_told(store, verdict, options.seed, folder), flush=True)
+    if options.forget or not verdict.wrong:
         shutil.rmtree(folder)
     return 1 if verdict.wrong else 0
 

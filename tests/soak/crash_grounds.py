@@ -45,8 +45,8 @@ class DynamodbCrashGround(CrashGround):
     def __init__(self, server: DynamodbServer, folder: Path) -> None:
         os.environ.update(KEYS)
         (folder / "spilled").mkdir()
-        place = {"table_name": TABLE, "region": REGION, "endpoint_url": server.endpoint}
-        self.settings = {**place, "spill": {"root": str(folder / "spilled")}}
+        table = {"table_name": TABLE, "region": REGION, "endpoint_url": server.endpoint}
+        self.settings = {**table, "spill": {"root": str(folder / "spilled")}}
         self._client = boto3.client("dynamodb", region_name=REGION, endpoint_url=server.endpoint)
 
     def rows(self) -> list[RowSeen]:
@@ -73,10 +73,10 @@ class ObjectCrashGround(CrashGround):
 
 def _row_in(path: Path) -> RowSeen | None:
     try:
-        told = json.loads(path.read_bytes().partition(b"\n")[0])["row"]
+        row = json.loads(path.read_bytes().partition(b"\n")[0])["row"]
     except (FileNotFoundError, IsADirectoryError):
         return None  # a folder, or replaced just now
-    return RowSeen(told[0], told[2], told[4], told[5] or "")
+    return RowSeen(row[0], row[2], row[4], row[5] or "")
 
 
 @contextmanager

@@ -37,14 +37,14 @@ WITHIN = 45.0
 LOOK_EVERY = 0.05
 
 
-def crash(place: CrashGround, folder: Path, places: Sequence[str], broken: str = "") -> Verdict:
+def crash(ground: CrashGround, folder: Path, points: Sequence[str], broken: str = "") -> Verdict:
     """Strike at every place with every blow, let the fleet finish, and judge what readers see."""
     strikes = folder / "strikes"
     strikes.mkdir()
     load = Load(time.monotonic(), seconds=600.0, pulled_per_second=1.0, shared=8, notice=str(folder / "ended"))
     orders = Orders(
-        place.plugin,
-        place.settings,
+        ground.plugin,
+        ground.settings,
         str(folder),
         load,
         0,
@@ -57,28 +57,28 @@ def crash(place: CrashGround, folder: Path, places: Sequence[str], broken: str =
     fleet = Fleet(orders, NODES, random.Random(0))
     try:
         fleet.start()
-        for at in places:
-            _strike(place, fleet, strikes, at)
-        _require(lambda: all(_held(place, [f":{node.pid}:"]) for node in fleet.nodes), "all nodes are there again")
+        for at in points:
+            _strike(ground, fleet, strikes, at)
+        _require(lambda: all(_held(ground, [f":{node.pid}:"]) for node in fleet.nodes), "all nodes are there again")
         struck_after = time.monotonic() - load.began
         load.end_soon()
-        done = _comes_true(lambda: _is_done(place, load), WITHIN)
+        done = _comes_true(lambda: _is_done(ground, load), WITHIN)
         fleet.stop(15.0)
     finally:
         fleet.kill()
     wrong = fleet.errors + miscounted(folder, load.in_the_end())
     if not done:
-        wrong.append(f"not all is done: {[row for row in place.rows() if row.status != 'COMPLETED']}")
+        wrong.append(f"not all is done: {[row for row in ground.rows() if row.status != 'COMPLETED']}")
     return Verdict(wrong, {**_figures(folder, load), "struck_after": round(struck_after, 1)})
 
 
-def _strike(place: CrashGround, fleet: Fleet, strikes: Path, at: str) -> None:
+def _strike(ground: CrashGround, fleet: Fleet, strikes: Path, at: str) -> None:
     for sign in BLOWS:
         order_of(strikes, at, sign).touch()
     killed, stopped = [_struck(fleet, order_of(strikes, at, sign)) for sign in BLOWS]
     gone = [f":{node.pid}:" for node in (killed, stopped)]
     killed.start()
-    _require(lambda: not _held(place, gone), f"others take over from those struck {at}")
+    _require(lambda: not _held(ground, gone), f"others take over from those struck {at}")
     stopped.signal(signal.SIGCONT)
 
 
@@ -92,20 +92,20 @@ def _struck(fleet: Fleet, order: Path) -> LightNode:
     return node
 
 
-def _held(place: CrashGround, marks: list[str]) -> bool:
+def _held(ground: CrashGround, marks: list[str]) -> bool:
     """Whether a session of these processes lives, or a partition is still theirs."""
-    return any(mark in row.owner for row in place.rows() if row.status == "ASSIGNED" for mark in marks)
+    return any(mark in row.owner for row in ground.rows() if row.status == "ASSIGNED" for mark in marks)
 
 
-def _is_done(place: CrashGround, load: Load) -> bool:
-    rows = [row for row in place.rows() if row.pipeline in (PULL, SHARE)]
+def _is_done(ground: CrashGround, load: Load) -> bool:
+    rows = [row for row in ground.rows() if row.pipeline in (PULL, SHARE)]
     wanted = sum(len(items) for items in load.in_the_end().values())
     return len(rows) == wanted and all(row.status == "COMPLETED" for row in rows)
 
 
-def _require(what: Callable[[], bool], told: str) -> None:
+def _require(what: Callable[[], bool], description: str) -> None:
     if not _comes_true(what, WITHIN):
-        raise AssertionError(f"not within {WITHIN} s: {told}")
+        raise AssertionError(f"not within {WITHIN} s: {description}")
 
 
 def _comes_true(what: Callable[[], bool], within: float) -> bool:
@@ -135,13 +135,13 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("store", choices=("dynamodb", "folder", "s3"))
     parser.add_argument("--broken", default="", help="a guard that the nodes lack, to see that it is missed")
     parser.add_argument("--places", nargs="+", default=PLACES, choices=PLACES, help="where to strike (default: all)")
-    asked = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
     fast = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
     folder = Path(tempfile.mkdtemp(prefix="holdfast-crashes-", dir=fast))
-    with crash_ground(asked.store, folder) as place:
-        verdict = crash(place, folder, asked.places, asked.broken)
+    with crash_ground(options.store, folder) as site:
+        verdict = crash(site, folder, options.places, options.broken)
     print(json.dumps({"wrong": verdict.wrong[:20], "figures": verdict.figures}))
-    if asked.broken or not verdict.wrong:
+    if options.broken or not verdict.wrong:
         shutil.rmtree(folder)
     return 1 if verdict.wrong else 0
 

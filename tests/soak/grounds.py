@@ -144,8 +144,8 @@ class PostgresqlGround(ServerGround):
         return {**super().settings(), "database": "postgres", "user": "postgres", "tls": {"mode": "disable"}}
 
     def connect(self) -> psycopg.Connection[Any]:
-        place = {"host": "127.0.0.1", "port": self.server.port, "dbname": "postgres", "user": "postgres"}
-        return psycopg.connect(**place, autocommit=True)  # type: ignore[arg-type]
+        address = {"host": "127.0.0.1", "port": self.server.port, "dbname": "postgres", "user": "postgres"}
+        return psycopg.connect(**address, autocommit=True)  # type: ignore[arg-type]
 
     def prepare(self) -> None:
         self.run(*history.for_postgresql(self.table))

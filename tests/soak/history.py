@@ -54,8 +54,8 @@ def for_postgresql(table: str) -> list[str]:
 def _triggers(table: str, block: str, clock: str) -> list[str]:
     kinds = {"INSERT": ("NEW", 0), "UPDATE": ("NEW", 0), "DELETE": ("OLD", 1)}
     return [
-        f"CREATE TRIGGER soak_{kind.lower()} AFTER {kind} ON {table} FOR EACH ROW {block.format(_note(*told, clock))}"
-        for kind, told in kinds.items()
+        f"CREATE TRIGGER soak_{kind.lower()} AFTER {kind} ON {table} FOR EACH ROW {block.format(_note(*row, clock))}"
+        for kind, row in kinds.items()
     ]
 
 

@@ -20,18 +20,18 @@ def _gaps(history: Iterable[Version]) -> Iterator[tuple[float, Place]]:
     owners: dict[Place, str] = {}
     idle_since: dict[Place, float] = {}
     for row in history:
-        place = (row.pipeline, row.key)
+        partition = (row.pipeline, row.key)
         if row.pipeline == SESSIONS:
             if row.status == COMPLETED:
-                left = [one for one, owner in owners.items() if owner == row.key]
-                idle_since.update({one: row.at for one in left if one not in idle_since})
-        elif row.status == ASSIGNED and row.owner is not None and owners.get(place) != row.owner:
-            owners[place] = row.owner
-            if place in idle_since:
-                yield row.at - idle_since.pop(place), place
+                left = [partition_key for partition_key, owner in owners.items() if owner == row.key]
+                idle_since.update({partition_key: row.at for partition_key in left if partition_key not in idle_since})
+        elif row.status == ASSIGNED and row.owner is not None and owners.get(partition) != row.owner:
+            owners[partition] = row.owner
+            if partition in idle_since:
+                yield row.at - idle_since.pop(partition), partition
         elif row.status != ASSIGNED:
-            owners.pop(place, None)
+            owners.pop(partition, None)
             if row.status == COMPLETED:
-                idle_since.pop(place, None)
+                idle_since.pop(partition, None)
             else:
-                idle_since.setdefault(place, row.at)
+                idle_since.setdefault(partition, row.at)

@@ -121,7 +121,7 @@ def _node(orders: Orders, store: Store, world: World, dice: random.Random, name:
     info = NodeInfo(name, f"{name}:{os.getpid()}", (PULL, SHARE), generations=(1,))
     timing = SessionTiming(orders.timeout, orders.heartbeat, margin=orders.timeout / 10)
     session = Session(store, world, nodes_of(""), info, timing)
-    buckets = {one: RiskyBucket(f"{orders.folder}/{one}", _hazards(orders, dice)) for one in (PULL, SHARE)}
+    buckets = {name: RiskyBucket(f"{orders.folder}/{name}", _hazards(orders, dice)) for name in (PULL, SHARE)}
     engine = LineEngine(buckets, dice, orders.hiccup)
     loops = [
         _loop(store, world, session, source, FilesSink(SINK, buckets[source.stream]), engine)
@@ -139,8 +139,8 @@ def _loop(
 
 
 def _teller(log: TextIO) -> Callable[[Event], None]:
-    def tell(event: Event) -> None:
+    def emit(event: Event) -> None:
         if not isinstance(event, _CHATTER):
             log.write(f"{time.time():.3f} {os.getpid()} {event!r}\n")
 
-    return tell
+    return emit

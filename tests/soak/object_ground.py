@@ -49,13 +49,13 @@ class ObjectGround(ServerGround):
         """The bucket keeps versions from its first object on."""
 
     def open_rows(self) -> tuple[int, int]:
-        rows = [one.row for one in self._objects() if one.row.pipeline in {"pull", "share"}]
+        rows = [kept.row for kept in self._objects() if kept.row.pipeline in {"pull", "share"}]
         return len(rows), sum(row.status != "COMPLETED" for row in rows)
 
     def history(self) -> list[history.Version]:
         # A server that is killed in a write may have kept the version before it twice.
-        written = {one.nonce: one for one in (*self._objects(), *self._earlier())}
-        return [one.row for one in sorted(written.values(), key=lambda one: one.version_id)]
+        written = {kept.nonce: kept for kept in (*self._objects(), *self._earlier())}
+        return [kept.row for kept in sorted(written.values(), key=lambda kept: kept.version_id)]
 
     def _objects(self) -> Iterator[_Kept]:
         return _kept(self.server.folder / "objects" / BUCKET / STORE)
@@ -83,12 +83,12 @@ def _kept(folder: Path) -> Iterator[_Kept]:
                 yield _version(json.loads(line), body, version_id)
 
 
-def _version(told: dict[str, Any], body: bytes, version_id: str) -> _Kept:
-    pipeline, _, key, _, status, owner, token, version, due_at, *_ = told["row"]
+def _version(document: dict[str, Any], body: bytes, version_id: str) -> _Kept:
+    pipeline, _, key, _, status, owner, token, version, due_at, *_ = document["row"]
     # A removed row has no body.
     parts = json.loads(body) if body else {}
     kept = (pipeline, key, status, owner, token, version, due_at, parts)
-    return _Kept(told["nonce"], version_id, history.Version(_milliseconds(version_id) / 1e3, status == GONE, *kept))
+    return _Kept(document["nonce"], version_id, history.Version(_milliseconds(version_id) / 1e3, status == GONE, *kept))
 
 
 def _milliseconds(version_id: str) -> int:

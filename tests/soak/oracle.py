@@ -48,14 +48,14 @@ def commits(history: Iterable[Version], pipelines: Iterable[str]) -> dict[tuple[
 
 def takes(history: Iterable[Version], pipelines: Iterable[str]) -> dict[str, int]:
     """How often leases were claimed when free, taken over from a dead owner, and handed off by a live one."""
-    told = {"claimed": 0, "taken_over": 0, "handed_off": 0}
+    counts = {"claimed": 0, "taken_over": 0, "handed_off": 0}
     for rows in lives(history, pipelines).values():
         for old, new in pairwise(rows):
             if new.token == old.token:
                 continue
             kind = "claimed" if old.status != ASSIGNED else "handed_off" if old.due_at is None else "taken_over"
-            told[kind] += 1
-    return told
+            counts[kind] += 1
+    return counts
 
 
 def _beginning(row: Version) -> Iterator[str]:

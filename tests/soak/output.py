@@ -22,8 +22,8 @@ def published(root: Path) -> Counter[tuple[str, int]]:
 
 def manifests(root: Path) -> dict[tuple[str, int], str]:
     """Commit ids by partition and sequence number."""
-    told = [json.loads(path.read_text()) for path in root.glob("_holdfast/commits/*/*/*.json")]
-    return {(one["key"], one["sequence"]): one["commit_id"] for one in told}
+    manifests = [json.loads(path.read_text()) for path in root.glob("_holdfast/commits/*/*/*.json")]
+    return {(manifest["key"], manifest["sequence"]): manifest["commit_id"] for manifest in manifests}
 
 
 def judge_output(
@@ -49,7 +49,9 @@ def _miscounted(root: Path, items: Mapping[str, int]) -> Iterator[str]:
 
 
 def _undecided(folder: Path, pipeline: str, commits: Mapping[tuple[str, str, int], str]) -> Iterator[str]:
-    decided = {(key, sequence): one for (owner, key, sequence), one in commits.items() if owner == pipeline}
+    decided = {(key, sequence): commit_id for (owner, key, sequence), commit_id in commits.items() if owner == pipeline}
     witnessed = manifests(folder / pipeline)
-    for key, sequence in sorted(one for one in {**decided, **witnessed} if decided.get(one) != witnessed.get(one)):
+    for key, sequence in sorted(
+        commit for commit in {**decided, **witnessed} if decided.get(commit) != witnessed.get(commit)
+    ):
         yield f"{pipeline}/{key}: commit {sequence} of the history and its manifest disagree"

@@ -44,52 +44,52 @@ class Verdict:
 def soak(store: str, folder: Path, terms: Terms) -> Verdict:
     """Run it. Blocks for the terms' time and until all work is done, at most `done_within` longer."""
     dice = random.Random(f"{terms.seed} {store}")
-    with ground(store, folder, terms.seed) as place:
-        make_tables(place)
+    with ground(store, folder, terms.seed) as site:
+        make_tables(site)
         load = Load(began=time.monotonic(), seconds=terms.seconds)
         orders = Orders(
-            place.plugin, place.settings(), str(folder), load, terms.seed, hazard=terms.hazard, broken=terms.broken
+            site.plugin, site.settings(), str(folder), load, terms.seed, hazard=terms.hazard, broken=terms.broken
         )
         fleet = Fleet(orders, terms.nodes, dice)
-        nemesis = Nemesis(fleet, place, dice, terms.every)
+        nemesis = Nemesis(fleet, site, dice, terms.every)
         try:
             fleet.start()
             nemesis.rage(terms.seconds)
-            place.calm()
-            done_after = wait_until_done(place, fleet, load, terms.done_within)
+            site.calm()
+            done_after = wait_until_done(site, fleet, load, terms.done_within)
             fleet.stop(15.0)
         finally:
             fleet.kill()
-        verdict = judged(place, folder, load, fleet)
+        verdict = judged(site, folder, load, fleet)
     verdict.figures["done_after"] = done_after
     verdict.struck = nemesis.struck
     return verdict
 
 
-def make_tables(place: Ground) -> None:
+def make_tables(site: Ground) -> None:
     """Let the product make its tables, then keep their history."""
-    plugin = importlib.import_module(f"holdfast.stores.{place.plugin}").PLUGIN
-    store = plugin.build(plugin.config.model_validate(place.settings()))
+    plugin = importlib.import_module(f"holdfast.stores.{site.plugin}").PLUGIN
+    store = plugin.build(plugin.config.model_validate(site.settings()))
     store.open()
     store.close()
-    place.prepare()
+    site.prepare()
 
 
-def wait_until_done(place: Ground, fleet: Fleet, load: Load, within: float) -> float:
+def wait_until_done(site: Ground, fleet: Fleet, load: Load, within: float) -> float:
     """Seconds until every partition is completed, or until the time for it is over."""
     wanted = sum(len(items) for items in load.in_the_end().values())
     began = time.monotonic()
     while time.monotonic() - began < within:
         fleet.calm()
-        if place.open_rows() == (wanted, 0):
+        if site.open_rows() == (wanted, 0):
             break
         time.sleep(0.2)
     return time.monotonic() - began
 
 
-def judged(place: Ground, folder: Path, load: Load, fleet: Fleet) -> Verdict:
+def judged(site: Ground, folder: Path, load: Load, fleet: Fleet) -> Verdict:
     """What the history and the output tell."""
-    versions, expected = place.history(), load.in_the_end()
+    versions, expected = site.history(), load.in_the_end()
     decided = commits(versions, expected)
     wrong = fleet.errors + judge(versions, expected) + judge_output(folder, expected, decided)
     figures = {

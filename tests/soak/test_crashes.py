@@ -15,7 +15,7 @@ STORES = ("dynamodb", "folder", "s3")
 @pytest.mark.slow
 def test_kills_and_stops_in_every_phase_lose_nothing_and_double_nothing() -> None:
     running = {store: start("tests.soak.crashes", store) for store in STORES}
-    verdicts = {store: json.loads(finish(one, within=180.0)) for store, one in running.items()}
+    verdicts = {store: json.loads(finish(process, within=180.0)) for store, process in running.items()}
     assert {store: verdict["wrong"] for store, verdict in verdicts.items()} == {store: [] for store in STORES}
     for verdict in verdicts.values():
         assert verdict["figures"]["blows"] == len(PLACES) * len(BLOWS)
@@ -25,6 +25,6 @@ def test_kills_and_stops_in_every_phase_lose_nothing_and_double_nothing() -> Non
 @pytest.mark.slow
 def test_nodes_that_keep_no_receipts_are_found_out() -> None:
     broken = start("tests.soak.crashes", "folder", "--broken", "receipts", "--places", "after commit")
-    told = json.loads(finish(broken, within=120.0))
+    verdict = json.loads(finish(broken, within=120.0))
     assert broken.returncode == 1
-    assert any("is lost" in wrong for wrong in told["wrong"])
+    assert any("is lost" in wrong for wrong in verdict["wrong"])

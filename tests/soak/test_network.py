@@ -38,10 +38,10 @@ def place(server: ServerGround) -> ServerGround:
     return server
 
 
-def connect(place: ServerGround, patience: int = 10) -> Any:
+def connect(ground: ServerGround, patience: int = 10) -> Any:
     """A client behind the network."""
-    settings = place.settings()
-    if place.plugin == "mysql":
+    settings = ground.settings()
+    if ground.plugin == "mysql":
         return pymysql.connect(
             host="127.0.0.1",
             port=settings["port"],
@@ -82,8 +82,8 @@ def until_true(is_so: Callable[[], bool]) -> None:
         time.sleep(0.02)
 
 
-def until(place: ServerGround, rows: int) -> None:
-    until_true(lambda: place.run(COUNT) == [(rows,)])
+def until(ground: ServerGround, rows: int) -> None:
+    until_true(lambda: ground.run(COUNT) == [(rows,)])
 
 
 def test_what_a_connection_has_sent_lands_again_when_it_is_repeated(place: ServerGround) -> None:
@@ -96,9 +96,9 @@ def test_what_a_connection_has_sent_lands_again_when_it_is_repeated(place: Serve
     until(place, 3)
 
 
-def open_store(place: ServerGround, port: int) -> ClaimingStore:
-    plugin = importlib.import_module(f"holdfast.stores.{place.plugin}").PLUGIN
-    store: ClaimingStore = plugin.build(plugin.config.model_validate({**place.settings(), "port": port}))
+def open_store(ground: ServerGround, port: int) -> ClaimingStore:
+    plugin = importlib.import_module(f"holdfast.stores.{ground.plugin}").PLUGIN
+    store: ClaimingStore = plugin.build(plugin.config.model_validate({**ground.settings(), "port": port}))
     store.open()
     return store
 

@@ -22,8 +22,8 @@ def session(name: str, status: str = "ASSIGNED", version: int = 1) -> Version:
 
 
 def row(version: int, status: str, owner: str | None, token: int, **body: Any) -> Version:
-    known = {"position": None, "sequence": 0, **body}
-    return Version(float(version), False, PULL, "a", status, owner, token, version, known.pop("due_at", None), known)
+    fields = {"position": None, "sequence": 0, **body}
+    return Version(float(version), False, PULL, "a", status, owner, token, version, fields.pop("due_at", None), fields)
 
 
 def receipts(start: int, end: int, token: int) -> dict[str, Any]:
@@ -51,10 +51,10 @@ def good() -> list[Version]:
     ]
 
 
-def changed(place: int, **changes: Any) -> list[Version]:
+def changed(version: int, **changes: Any) -> list[Version]:
     """The good history with one version of the row changed; place 0 is its first."""
     history = good()
-    at = next(index for index, one in enumerate(history) if one.pipeline == PULL and one.version == place)
+    at = next(index for index, row in enumerate(history) if row.pipeline == PULL and row.version == version)
     body: dict[str, Any] = {
         name: changes.pop(name) for name in ("position", "sequence", "commit_id", "receipts") if name in changes
     }
@@ -62,8 +62,8 @@ def changed(place: int, **changes: Any) -> list[Version]:
     return history
 
 
-def without(history: list[Version], place: int) -> list[Version]:
-    return [one for one in history if one.pipeline != PULL or one.version != place]
+def without(history: list[Version], version: int) -> list[Version]:
+    return [row for row in history if row.pipeline != PULL or row.version != version]
 
 
 def test_nothing_is_wrong_with_a_good_history() -> None:
@@ -99,7 +99,7 @@ def test_nothing_is_wrong_with_a_good_history() -> None:
     ],
 )
 def test_a_bad_history_is_found_out(history: list[Version], wrong: str) -> None:
-    assert any(wrong in one for one in judge(history, EXPECTED)), judge(history, EXPECTED)
+    assert any(wrong in complaint for complaint in judge(history, EXPECTED)), judge(history, EXPECTED)
 
 
 def write_output(folder: Path, *files: tuple[str, str]) -> None:

@@ -22,28 +22,28 @@ def start(*words: str) -> subprocess.Popen[str]:
 
 def finish(process: subprocess.Popen[str], within: float) -> str:
     try:
-        told, _ = process.communicate(timeout=within)
+        printed, _ = process.communicate(timeout=within)
     except subprocess.TimeoutExpired:
         # As Ctrl-C does: all of it ends what it has started.
         os.killpg(process.pid, signal.SIGINT)
-        told, _ = process.communicate(timeout=60.0)
-    return told
+        printed, _ = process.communicate(timeout=60.0)
+    return printed
 
 
 @pytest.mark.slow
 def test_two_minutes_of_faults_on_every_store_leave_nothing_wrong() -> None:
     running = start("tests.soak", "--minutes", "2")
-    told = finish(running, within=400.0)
-    assert running.returncode == 0, told
-    assert told.count("nothing is wrong") == 3
+    printed = finish(running, within=400.0)
+    assert running.returncode == 0, printed
+    assert printed.count("nothing is wrong") == 3
 
 
 @pytest.mark.slow
 def test_a_minute_of_faults_on_a_bucket_alone_leaves_nothing_wrong() -> None:
     running = start("tests.soak", "--stores", "object", "--minutes", "1", "--nodes", "8")
-    told = finish(running, within=240.0)
-    assert running.returncode == 0, told
-    assert "object: nothing is wrong" in told
+    printed = finish(running, within=240.0)
+    assert running.returncode == 0, printed
+    assert "object: nothing is wrong" in printed
 
 
 @pytest.mark.slow
@@ -51,15 +51,15 @@ def test_a_minute_of_faults_on_a_bucket_alone_leaves_nothing_wrong() -> None:
 def test_a_fleet_that_writes_without_a_fence_is_found_out(store: str) -> None:
     words = ("--hazard", "0.004", "--broken", "fence", "--done-within", "5", "--forget", "--seed", "1")
     running = start("tests.soak", "--stores", store, "--minutes", "0.4", "--nodes", "8", *words)
-    told = finish(running, within=120.0)
-    assert running.returncode == 1, told
-    assert "token goes down" in told or "somebody else than the owner" in told
+    printed = finish(running, within=120.0)
+    assert running.returncode == 1, printed
+    assert "token goes down" in printed or "somebody else than the owner" in printed
 
 
 @pytest.mark.slow
 def test_nodes_are_upgraded_one_by_one_under_load() -> None:
     running = {store: start("tests.soak.upgrade", store) for store in ("sqlite", "postgresql", "mysql")}
-    verdicts = {store: json.loads(finish(one, within=240.0)) for store, one in running.items()}
+    verdicts = {store: json.loads(finish(process, within=240.0)) for store, process in running.items()}
     assert {store: verdict["wrong"] for store, verdict in verdicts.items()} == {store: [] for store in running}
     for verdict in verdicts.values():
         # Old and new nodes have really worked on each other's rows.

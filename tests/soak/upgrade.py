@@ -38,58 +38,58 @@ MIXED, MIXED_WITHIN = 12, 45.0
 
 def upgrade(store: str, folder: Path) -> Verdict:
     """Replace every node while there is work, one of them back and forth again, and judge."""
-    with ground(store, folder, seed=0) as place:
-        make_tables(place)
+    with ground(store, folder, seed=0) as site:
+        make_tables(site)
         load = Load(began=time.monotonic(), seconds=MOST_SECONDS, notice=str(folder / "ended"))
-        old = Orders(place.plugin, place.settings(), str(folder), load, 0, TIMEOUT, HEARTBEAT, hiccup=0.0)
+        old = Orders(site.plugin, site.settings(), str(folder), load, 0, TIMEOUT, HEARTBEAT, hiccup=0.0)
         fleet = Fleet(old, NODES, random.Random(0))
         try:
             fleet.start()
             first, *_ = fleet.nodes
             for node, later in [*((node, True) for node in fleet.nodes), (first, False), (first, True)]:
-                _replace(place, node, replace(old, next_version=later))
+                _replace(site, node, replace(old, next_version=later))
                 if node is fleet.nodes[NODES // 2 - 1]:
-                    _wait_for_mixture(place)
+                    _wait_for_mixture(site)
             replaced_after = time.monotonic() - load.began
             load.end_soon()
-            wait_until_done(place, fleet, load, DONE_WITHIN)
+            wait_until_done(site, fleet, load, DONE_WITHIN)
             fleet.stop(15.0)
         finally:
             fleet.kill()
-        verdict = judged(place, folder, load, fleet)
-        _judge_upgrade(place, verdict, place.history())
+        verdict = judged(site, folder, load, fleet)
+        _judge_upgrade(site, verdict, site.history())
     verdict.figures["replaced_after"] = replaced_after
     if replaced_after > MOST_SECONDS:
         verdict.wrong.append("the load ended before the last node was replaced")
     return verdict
 
 
-def _replace(place: Ground, node: LightNode, orders: Orders) -> None:
-    _wait_for(place, node)
+def _replace(site: Ground, node: LightNode, orders: Orders) -> None:
+    _wait_for(site, node)
     if not node.leave(within=12.0):
         raise RuntimeError(f"{node.name} did not leave in order")
     node.orders = orders
     node.start()
-    _wait_for(place, node)
+    _wait_for(site, node)
 
 
-def _wait_for(place: Ground, node: LightNode) -> None:
+def _wait_for(site: Ground, node: LightNode) -> None:
     """Until the node has renewed its session once: from then on it takes part."""
     assert node.process is not None
     session = f"{node.name}:{node.process.pid}:%"
-    text = f"""SELECT count(*) FROM {place.table} WHERE "pipeline" = '{SESSIONS}' AND "key" LIKE '{session}'
+    text = f"""SELECT count(*) FROM {site.table} WHERE "pipeline" = '{SESSIONS}' AND "key" LIKE '{session}'
         AND "status" = 'ASSIGNED' AND "version" > 1"""
     give_up_at = time.monotonic() + READY_WITHIN
-    while place.run(text) != [(1,)]:
+    while site.run(text) != [(1,)]:
         if time.monotonic() > give_up_at:
             raise RuntimeError(f"{node.name} does not take part")
         time.sleep(0.05)
 
 
-def _wait_for_mixture(place: Ground) -> None:
+def _wait_for_mixture(site: Ground) -> None:
     """Until nodes of this version have often written rows that the next had written before."""
     give_up_at = time.monotonic() + MIXED_WITHIN
-    while _by_old_with_new_key(place.history()) <= MIXED and time.monotonic() < give_up_at:
+    while _by_old_with_new_key(site.history()) <= MIXED and time.monotonic() < give_up_at:
         time.sleep(0.5)
 
 
@@ -99,22 +99,22 @@ def _by_old_with_new_key(history: Sequence[Version]) -> int:
     return sum(row.owner is not None and row.owner not in later for row in kept)
 
 
-def _judge_upgrade(place: Ground, verdict: Verdict, history: Sequence[Version]) -> None:
+def _judge_upgrade(site: Ground, verdict: Verdict, history: Sequence[Version]) -> None:
     longest, where = gaps(history, [PULL, SHARE])[0]
     verdict.figures["longest_idle"] = longest
     if longest > TIMEOUT + ONE_PASS:
         verdict.wrong.append(f"{where} had nobody for {longest:.2f} s")
     verdict.figures["by_old_with_new_key"] = _by_old_with_new_key(history)
     verdict.wrong += list(_forgotten(history))
-    if place.run(f"SELECT version, oldest FROM {place.versions}") != [(2, 1)]:
+    if site.run(f"SELECT version, oldest FROM {site.versions}") != [(2, 1)]:
         verdict.wrong.append("the tables were not upgraded")
 
 
 def _forgotten(history: Sequence[Version]) -> Iterator[str]:
     """Rows that lost what the next version had written there."""
     for (pipeline, key), rows in lives(history, [PULL, SHARE]).items():
-        told = [EXTRA in row.body for row in rows]
-        if told != sorted(told):
+        marked = [EXTRA in row.body for row in rows]
+        if marked != sorted(marked):
             yield f"{pipeline}/{key}: a node of this version has lost what the next had written"
 
 

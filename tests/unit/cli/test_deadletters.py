@@ -48,13 +48,13 @@ def rows(result: Result) -> list[list[str]]:
 
 
 def test_letters_are_counted_by_sink_partition_and_reason(site: Site, file: str) -> None:
-    rows = json.loads(site.invoke("deadletters", "list", file, "--json").stdout)
-    assert [tuple(row.values())[:6] for row in rows] == [
+    shown = json.loads(site.invoke("deadletters", "list", file, "--json").stdout)
+    assert [tuple(row.values())[:6] for row in shown] == [
         ("files", "in|a", "bad \x1b[0m", 1, 0, 0),
         ("files", "in|a", "odd", 0, 1, 1),
         ("other", "in|b", "odd", 1, 0, 0),
     ]
-    assert all(row["first"].startswith("20") for row in rows)
+    assert all(row["first"].startswith("20") for row in shown)
     assert [row[0] for row in rows(site.invoke("deadletters", "list", file, "--sink", "other"))] == ["other"]
     assert "\x1b" not in site.invoke("deadletters", "list", file).stdout
 
