@@ -19,7 +19,7 @@ from holdfast.flow.source import BATCH_COLUMN, FAULT_COLUMN, ITEM_COLUMN, Offset
 from holdfast.leases.lease import Lease, Partition
 
 MAX_BATCH_LETTERS = 1000
-"""Letters of one batch: they travel with the task."""
+"""Maximum number of letters in a batch: they are sent along with the task."""
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ class LetterStaging(ABC):
 
     @abstractmethod
     def write(self, batch: StagedBatch, faults: Sequence[tuple[int, Fault]]) -> None:
-        """Keep these. May return before they are durable."""
+        """Keep these faults as dead letters. May return before they are durable."""
 
     def flush_if_many(self, batch: StagedBatch) -> None:
         """All letters of a portion of rows have come: write them if they take much memory."""
@@ -37,7 +37,7 @@ class LetterFiles(LetterStaging):
     """Letters as lines of files below a root.
 
     A file is named by its first item, which must be known when the file is opened. So letters wait in memory to be
-    sorted, and one that is lower than the first item of its file begins another file.
+    sorted, and a letter that is lower than the first item of its file begins another file.
     """
 
     def __init__(

@@ -16,9 +16,9 @@ from holdfast.leases.lease import Json
 from holdfast.sinks.files.layout import Layout
 
 MAX_NUMBER = 10**19
-"""Longer than any item or count."""
+"""A number with more digits than any item or count."""
 ENTRY_BYTES = 330
-"""Of an entry without names: its digest, numbers and keys."""
+"""Bytes of an entry without its names: digest, numbers and JSON keys."""
 LONGEST_EXTENSION = "x" * 16
 LONGEST_PART = "x" * 48
 
@@ -70,7 +70,7 @@ class ReceiptBudget:
             self._reserve(self._letters_size)
 
     def add_entry(self, entry: dict[str, Json]) -> None:
-        """One of the files is closed."""
+        """Add the entry of a file that was closed."""
         self.entries.append(entry)
 
     def _reserve(self, size: int) -> None:

@@ -57,7 +57,7 @@ class BatchState:
 
 
 class BulkSender:
-    """The sender of one task. Only the thread of the task calls its public methods."""
+    """The sender of one task, whose thread calls `send` to `close`; deliveries call the rest on the sender's threads."""
 
     def __init__(
         self,
