@@ -15,11 +15,13 @@ from holdfast.leases import transitions
 from holdfast.runs import letter_selection, redriven, replace
 from holdfast.runs.redriven import Redriven
 from holdfast.sinks.files.receipt_budget import ReceiptBudget
+from holdfast.sinks.opensearch import sink as opensearch_sink
 from holdfast.spark import batch_limits, report
 from holdfast.spark.batch_limits import CommitLimit
 from tests.simulation.mutation import Put, mutant, mutant_of_test
 
 BATCH_LIMITS = "tests/unit/spark/test_batch_limits.py"
+OPENSEARCH = "tests/unit/sinks/opensearch/test_sink.py"
 ONE_TASK = "its engine stages a batch in one task, without rows"
 NO_ROWS = "its engine stages items and knows neither rows nor records"
 NO_ROOTS = "it begins after settings are read and sinks are opened"
@@ -95,7 +97,12 @@ def letters_of_a_partition_that_is_replaced_are_sent(put: Put) -> None:
     put(letter_selection, "transitions", SimpleNamespace(**{**vars(transitions), "set_aside_for": lambda _row: None}))
 
 
-@mutant_of_test("tests/unit/sinks/opensearch/test_sink.py::test_a_root_of_dead_letters_belongs_to_one_sink", NO_ROOTS)
+@mutant_of_test(f"{OPENSEARCH}::test_two_tasks_whose_files_of_letters_would_have_one_key_fail_the_batch", ONE_TASK)
+def files_of_two_tasks_may_have_one_key(put: Put) -> None:
+    put(opensearch_sink, "receipt_files", lambda parts: [file for part in parts for file in part["files"]])
+
+
+@mutant_of_test(f"{OPENSEARCH}::test_a_root_of_dead_letters_belongs_to_one_sink", NO_ROOTS)
 def a_root_has_no_owner(put: Put) -> None:
     put(SinkRoot, "claim", lambda _self, _pipeline, *, alone: None)
 

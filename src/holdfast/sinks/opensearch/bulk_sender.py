@@ -57,7 +57,7 @@ class BatchState:
 
 
 class BulkSender:
-    """The sender of one task, whose thread calls `send` to `close`; deliveries call the rest on the sender's threads."""
+    """The sender of one task, whose thread calls `send` to `close`; deliveries call the rest on threads of the pool."""
 
     def __init__(
         self,
