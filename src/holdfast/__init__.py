@@ -10,7 +10,7 @@ from typing import Any
 __version__ = "0.1.0"
 
 _PUBLIC = {
-    "holdfast.assemble": "load_settings new_session open_store source_coordinator",
+    "holdfast.assemble": "load_settings new_session open_store",
     "holdfast.buckets.bucket": "Bucket Published StagedFile StagedWriter Verdict",
     "holdfast.config": "ByteSize Duration Options PositiveCount Secret Settings",
     "holdfast.errors": (

@@ -1,4 +1,4 @@
-from holdfast.assemble import load_settings, new_session, open_store, source_coordinator
+from holdfast.assemble import load_settings, new_session, open_store
 from holdfast.buckets.bucket import Bucket, Published, StagedFile, StagedWriter, Verdict
 from holdfast.config import ByteSize, Duration, Options, PositiveCount, Secret, Settings
 from holdfast.errors import (
@@ -194,7 +194,6 @@ __all__ = [
     "open_store",
     "record_fault",
     "run",
-    "source_coordinator",
     "unavailable_fault",
 ]
 

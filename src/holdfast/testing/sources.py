@@ -12,6 +12,7 @@ The class needs a fixture `spark` with a Spark session. Capabilities are tested 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -41,6 +42,7 @@ from holdfast.flow.source import (
 from holdfast.leases.lease import Lease
 from holdfast.testing.source_setting import (
     OUR_COLUMNS,
+    ReadBatch,
     SourceSetting,
     at,
     columns_of,
@@ -149,27 +151,18 @@ class SourceBehaviour(SourceSetting):
 
     # --- reading ---------------------------------------------------------------------------------------------------
 
-    def test_small_batches_cover_every_record_once_and_keep_the_limits(self, spark: Any) -> None:
+    def test_small_batches_cover_every_record_once_in_order_and_keep_the_limits(self, spark: Any) -> None:
         with self.opened() as source:
             small = self.walk(source, spark, self.small)
+            offsets = isinstance(source, OffsetPositions) and self.positions_are_items
         with self.opened() as source:
             whole = self.walk(source, spark, BIG)
         assert small.keys() == whole.keys()
         for key, parts in small.items():
             assert records(parts) == records(whole[key]), f"other records of {key} in small batches"
             assert len(parts) != 1, f"{key} takes one batch under {self.small}; give the suite other limits or data"
-            most = self.small.max_records
-            assert most is None or all(len(part.rows) <= most for part in parts)
+            _check_items(parts, self.small.max_records, offsets=offsets)
         assert sum(len(part.rows) for parts in small.values() for part in parts) == self.records
-
-    def test_items_grow_from_batch_to_batch_and_name_one_record_each(self, spark: Any) -> None:
-        with self.opened() as source:
-            for parts in self.walk(source, spark, self.small).values():
-                items = [row[ITEM_COLUMN] for part in parts for row in part.rows]
-                assert items == sorted(set(items))
-                for part in parts if isinstance(source, OffsetPositions) and self.positions_are_items else ():
-                    assert all(part.batch.cut.start["offset"] <= row[ITEM_COLUMN] for row in part.rows)
-                    assert all(row[ITEM_COLUMN] < part.end["offset"] for row in part.rows)
 
     def test_a_batch_is_read_alike_each_time_alone_and_beside_others(self, spark: Any) -> None:
         with self.opened() as source:
@@ -321,3 +314,13 @@ class SourceBehaviour(SourceSetting):
         source.open()
         source.close()
         source.close()
+
+
+def _check_items(parts: Sequence[ReadBatch], most: int | None, *, offsets: bool) -> None:
+    """Items grow from batch to batch and name one record each; where positions are offsets, they lie in the batch."""
+    items = [row[ITEM_COLUMN] for part in parts for row in part.rows]
+    assert items == sorted(set(items))
+    for part in parts:
+        assert most is None or len(part.rows) <= most, f"a batch of {len(part.rows)} records, and max_records is {most}"
+        for row in part.rows if offsets else ():
+            assert part.batch.cut.start["offset"] <= row[ITEM_COLUMN] < part.end["offset"]
