@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 
-from holdfast.finalize.output import Finalizing, FinalPlace, Known
+from holdfast.finalize.output import FinalFolder, FinalizableOutput, FinalTime
 from holdfast.finalize.rules import Period, Rules
 from holdfast.flow.batch import Batch, Name
 from holdfast.flow.manifest import Manifest, decode_manifest
@@ -62,7 +62,7 @@ class FinalOracle(FilesOracle):
                 self.fail(f"{left} are never final")
 
 
-class SimulatedFinalizing(Finalizing):
+class SimulatedFinalizing(FinalizableOutput):
     """Places of one node's bucket; the time of a place is in its name."""
 
     def __init__(self, bucket: BucketClient, logs: Logs, knobs: Knobs, rules: Rules) -> None:
@@ -79,11 +79,13 @@ class SimulatedFinalizing(Finalizing):
         data = self._bucket.read(manifest_key(name, sequence))
         return None if data is None else decode_manifest(data)
 
-    def finish(self, final: FinalPlace) -> str | None:
-        self._bucket.create(f"{final.topic}/{final.place}/{SUCCESS}", json.dumps({"rows": final.told.rows}).encode())
+    def finish(self, final: FinalFolder) -> str | None:
+        self._bucket.create(
+            f"{final.topic}/{final.output_folder}/{SUCCESS}", json.dumps({"rows": final.content.rows}).encode()
+        )
         return None
 
-    def know(self, topics: Mapping[str, Known]) -> None:
+    def set_final_times(self, topics: Mapping[str, FinalTime]) -> None:
         """Simulated executors set nothing aside."""
 
 

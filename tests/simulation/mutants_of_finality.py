@@ -8,7 +8,7 @@ from typing import Any
 
 from holdfast.finalize import finalizer
 from holdfast.finalize.finalizer import FinalizerPass
-from holdfast.finalize.rules import PartitionView, PlaceView, Rules, TopicView
+from holdfast.finalize.rules import FolderView, PartitionView, Rules, TopicView
 from holdfast.leases.lease import Lease, Status
 from holdfast.sources.kafka.planning import topic_partition_of
 from holdfast.sources.kafka.source import KafkaSource
@@ -94,7 +94,7 @@ def a_partition_goes_on_with_the_clock_whatever_is_unread(put: Put) -> None:
 
 @mutant("finalizer")
 def files_are_counted_only_by_the_node_that_tells(put: Put) -> None:
-    put(PlaceView, "add", lambda self, file, *, late: None)
+    put(FolderView, "add", lambda self, file, *, late: None)
 
 
 @mutant_of_test(

@@ -14,8 +14,8 @@ from typing import TypeAlias
 
 from holdfast.errors import Interrupted, LeaseLost, Refused, StoreUnavailable, Unavailable
 from holdfast.events import FinalizingFailed, LateRecords, PlaceFinalized, Unreachable
-from holdfast.finalize.output import Finalizes, Finalizing, FinalPlace, Known
-from holdfast.finalize.rules import PartitionView, PlaceView, TopicView, decode, encode
+from holdfast.finalize.output import FinalFolder, FinalizableOutput, Finalizes, FinalTime
+from holdfast.finalize.rules import FolderView, PartitionView, TopicView, decode, encode
 from holdfast.flow.plugin_calls import call_isolated
 from holdfast.flow.sink import Sink
 from holdfast.flow.source import KnowsExtents, Source
@@ -29,7 +29,7 @@ from holdfast.leases.writes import until_answered
 FINALIZER = "$finalizer"
 PAGE = 1000
 READ_AT_ONCE = 5000
-"""Manifests read in one look; a sink that has more is read up in several."""
+"""Manifests that are read in one pass; more are read in several passes."""
 RENEW_EVERY = 500
 FIRST_WAIT = 10.0
 LONGEST_WAIT = 3600.0
@@ -40,14 +40,14 @@ Renew: TypeAlias = Callable[[Lease, Json], Lease | LeaseLost]
 class Finalizer(Duty):
     """Declares the output folders of one sink final."""
 
-    def __init__(self, partitions: Coordinator, source: Source, sink: str, output: Finalizing) -> None:
+    def __init__(self, partitions: Coordinator, source: Source, sink: str, output: FinalizableOutput) -> None:
         super().__init__(partitions, finalizer_of(partitions.pipeline, sink), patience=output.patience)
         self._source = source
         self._output = output
         self.interval = output.interval
 
     def run(self) -> bool:
-        """Make a pass if one is due and no other node makes it; learn in any case what is final.
+        """Make a pass if one is due and no other node makes it; update the final times in any case.
 
         Returns whether this node made the pass. Blocks while the store does not respond and while hooks run.
         """
@@ -56,7 +56,7 @@ class Finalizer(Duty):
             self.add_row()
         ran = self.under_lease(self._pass)
         if not ran and row is not None:
-            make_known(self._output, row.progress.state)
+            publish_final_times(self._output, row.progress.state)
         return ran
 
     def _pass(self, lease: Lease) -> None:
@@ -68,7 +68,7 @@ class Finalizer(Duty):
 
 
 def finalizer_of(pipeline: str, sink: str) -> Key:
-    """Where the lease of a sink's finalizer is kept: beside the pipeline's partitions, never among them."""
+    """The key of the lease of a sink's finalizer: beside the pipeline's partitions, never among them."""
     return Key(f"{pipeline}/{FINALIZER}/{sink}", "", FINALIZER)
 
 
@@ -82,12 +82,12 @@ def finalizers(coordinator: Coordinator, source: Source, sinks: Mapping[str, Sin
 
 
 class FinalizerPass:
-    """Under the lease of the finalizer. `go` is called once; blocks while store and hooks take their time."""
+    """One pass of the finalizer, under its lease. `go` is called once; blocks while store and hooks take their time."""
 
     def __init__(
-        self, lock: Coordinator, pipeline: str, source: Source, output: Finalizing, lease: Lease, renew: Renew
+        self, lock: Coordinator, pipeline: str, source: Source, output: FinalizableOutput, lease: Lease, renew: Renew
     ) -> None:
-        """`pipeline`: the one whose partitions bring the records."""
+        """`pipeline` is the one whose partitions bring the records; `renew` extends the lease and saves its state."""
         self._lock = lock
         self._renew = renew
         self._pipeline = pipeline
@@ -99,16 +99,16 @@ class FinalizerPass:
         self._late: defaultdict[tuple[str, str], int] = defaultdict(int)
 
     def go(self) -> bool:
-        """Do all of it, and let the lease sleep until the next look. Trouble is reported and left to that one.
+        """Read, decide and announce, then let the lease sleep until the next pass. Errors are reported, not raised.
 
-        Answers whether there is more to read at once.
+        Returns whether there is more to read at once.
         """
         emit, more = self._lock.world.emit, False
         try:
             self._read_and_decide()
             if self._save(self._views):
                 self._report_late()
-                make_known(self._output, encode(self._views))
+                publish_final_times(self._output, encode(self._views))
                 self._finish_due()
                 more = self._unread <= 0
         except Interrupted:
@@ -116,8 +116,8 @@ class FinalizerPass:
         except Unavailable as away:
             what = "store" if isinstance(away, StoreUnavailable) else "sink"
             emit(Unreachable(what, str(away), self._output.interval, self._pipeline))
-        except Exception as trouble:  # noqa: BLE001 - a broken manifest, a row too large: people must hear
-            emit(FinalizingFailed(self._pipeline, "", "", 1, str(trouble) or repr(trouble)))
+        except Exception as error:  # noqa: BLE001 - a broken manifest, a row too large: reported to people
+            emit(FinalizingFailed(self._pipeline, "", "", 1, str(error) or repr(error)))
         pause = 0.0 if more else self._output.interval
         self._lock.write([self._lease], lambda row, now: transitions.close(row, now, now + pause))
         return more
@@ -130,16 +130,16 @@ class FinalizerPass:
             view = self._views.setdefault(topic, TopicView())
             extents = self._extents(list(rows.values()))
             for (label, row), extent in zip(rows.items(), extents, strict=True):
-                own = view.partitions.setdefault(label, PartitionView())
-                before = own.sequence
-                self._read(view, own, row, now)
-                quiet = own.sequence == before and _is_idle(row, extent)
-                own.look(None if extent is None else extent[1], quiet=quiet, now=now)
+                partition = view.partitions.setdefault(label, PartitionView())
+                before = partition.sequence
+                self._read(view, partition, row, now)
+                quiet = partition.sequence == before and _is_idle(row, extent)
+                partition.look(None if extent is None else extent[1], quiet=quiet, now=now)
             if self._unread > 0:
                 view.advance(rows, self._output.period, self._output.rules, now)
 
     def _by_topic(self) -> dict[str, dict[str, Lease]]:
-        """Partitions that may still bring records: one that is complete brings none, one that has failed may."""
+        """Partitions that may still bring records: those that are FAILED among them, those that are COMPLETED not."""
         found: defaultdict[str, dict[str, Lease]] = defaultdict(dict)
         for row in self._rows():
             if row.status is not Status.COMPLETED and row.unreadable is None:
@@ -163,58 +163,58 @@ class FinalizerPass:
         if not isinstance(self._source, KnowsExtents):
             return [None] * len(rows)
         try:
-            told = call_isolated(self._source.extents, rows, Unavailable)
+            extents = call_isolated(self._source.extents, rows, Unavailable)
         except Unavailable:
             return [None] * len(rows)
-        return [None if isinstance(one, Exception) else one for one in told]
+        return [None if isinstance(extent, Exception) else extent for extent in extents]
 
-    def _read(self, view: TopicView, own: PartitionView, row: Lease, now: float) -> None:
-        """The manifests that are new in this partition, as far as this look goes."""
+    def _read(self, view: TopicView, partition: PartitionView, row: Lease, now: float) -> None:
+        """Read the new manifests of this partition, as many as this pass has left."""
         name = self._source.name(row)
-        # A manifest comes before its files; they are all visible when the row names their receipts no longer.
+        # A manifest is written before its files; they are all visible when the row has no receipts any more.
         published = row.commit.sequence - (row.commit.receipts is not None)
-        while own.sequence < published and self._unread > 0:
-            sequence = own.sequence + 1
+        while partition.sequence < published and self._unread > 0:
+            sequence = partition.sequence + 1
             manifest = self._output.manifest(name, sequence)
             self._unread -= 1
             if manifest is not None:
-                for place, records in view.absorb(manifest, self._output.period, now).items():
-                    self._late[name.stream, place] += records
-            own.sequence = sequence
+                for folder, records in view.absorb(manifest, self._output.period, now).items():
+                    self._late[name.stream, folder] += records
+            partition.sequence = sequence
             if self._unread % RENEW_EVERY == 0:
                 self._save(None)
 
-    # --- tell --------------------------------------------------------------------------------------------------
+    # --- announce ----------------------------------------------------------------------------------------------
 
     def _report_late(self) -> None:
-        for (topic, place), records in self._late.items():
-            self._lock.world.emit(LateRecords(self._pipeline, topic, place, records))
+        for (topic, folder), records in self._late.items():
+            self._lock.world.emit(LateRecords(self._pipeline, topic, folder, records))
 
     def _finish_due(self) -> None:
         now = self._lock.now()
         for topic, view in self._views.items():
-            for place in sorted(view.due):
-                if view.due[place].not_before <= now and not self._finish(topic, place):
+            for folder in sorted(view.due):
+                if view.due[folder].not_before <= now and not self._finish(topic, folder):
                     return
 
-    def _finish(self, topic: str, place: str) -> bool:
-        """Tell of one place and keep what became of it. False if the lease is another node's now."""
+    def _finish(self, topic: str, folder: str) -> bool:
+        """Announce one output folder and save the result. Returns False if the lease is another node's now."""
         view, emit = self._views[topic], self._lock.world.emit
-        told = view.due[place]
-        wrong = self._output.finish(FinalPlace(self._pipeline, topic, place, told, _ends(view)))
-        if wrong is None:
-            del view.due[place]
+        content = view.due[folder]
+        error = self._output.finish(FinalFolder(self._pipeline, topic, folder, content, _ends(view)))
+        if error is None:
+            del view.due[folder]
         else:
-            view.due[place] = self._put_off(told)
-            emit(FinalizingFailed(self._pipeline, topic, place, told.failures + 1, wrong))
+            view.due[folder] = self._put_off(content)
+            emit(FinalizingFailed(self._pipeline, topic, folder, content.failures + 1, error))
         saved = self._save(self._views)
-        if saved and wrong is None:
-            emit(PlaceFinalized(self._pipeline, topic, place, told.files, told.rows, told.late))
+        if saved and error is None:
+            emit(PlaceFinalized(self._pipeline, topic, folder, content.files, content.rows, content.late))
         return saved
 
-    def _put_off(self, told: PlaceView) -> PlaceView:
-        pause = self._lock.world.jittered(min(LONGEST_WAIT, FIRST_WAIT * 2.0 ** min(told.failures, 20)))
-        return replace(told, failures=told.failures + 1, not_before=self._lock.now() + pause)
+    def _put_off(self, content: FolderView) -> FolderView:
+        pause = self._lock.world.jittered(min(LONGEST_WAIT, FIRST_WAIT * 2.0 ** min(content.failures, 20)))
+        return replace(content, failures=content.failures + 1, not_before=self._lock.now() + pause)
 
     def _save(self, views: Mapping[str, TopicView] | None) -> bool:
         """Renew the lease, and save these views. Returns False if the lease is another node's now."""
@@ -225,17 +225,19 @@ class FinalizerPass:
         return True
 
 
-def make_known(output: Finalizing, state: Json) -> None:
-    """Tell those who stage what is final, as a row has it."""
+def publish_final_times(output: FinalizableOutput, state: Json) -> None:
+    """Pass the final times in the state of the row to the output, for batches that are staged from now on."""
     topics = decode(state).items()
-    output.know({topic: Known(view.final, _ends(view)) for topic, view in topics if view.final is not None})
+    output.set_final_times(
+        {topic: FinalTime(view.final, _ends(view)) for topic, view in topics if view.final is not None}
+    )
 
 
 def _is_idle(row: Lease, extent: tuple[int, int] | None) -> bool:
-    """Whether there is nothing to read: all that there was is committed and visible."""
+    """Whether there is nothing to read: everything up to the end of the log is committed and visible."""
     at_end = extent is not None and extent[0] >= extent[1]
     return at_end and row.status is not Status.FAILED and row.commit.receipts is None
 
 
 def _ends(view: TopicView) -> dict[str, int]:
-    return {label: own.through for label, own in view.partitions.items()}
+    return {label: partition.through for label, partition in view.partitions.items()}

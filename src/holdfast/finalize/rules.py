@@ -1,9 +1,10 @@
-"""When a place is final: every partition of its topic has passed it. Pure.
+"""When an output folder is final: every partition of its topic has passed it. Pure.
 
-A partition has passed the begin of a period when it has committed records of it. From there it goes on with the store's
-clock, up to the period's end, as far as all that was in its log by then has been committed. A place is final when all
-have passed its end and the lateness on top. A partition that has nothing to read for a while is taken to be almost at
-the store's time, so that it blocks nobody. Whatever comes for a final place afterwards is late.
+A partition has passed the beginning of a period when it has committed records of it. From there it advances with the
+store's clock, up to the end of the period, as far as everything that was in its log by then is committed. An output
+folder is final when all partitions have passed its end plus the lateness. A partition that has had nothing to read for
+`idle_after` is taken to be that far behind the store's time, so that it does not block others. Records that come for a
+folder that is final are late.
 """
 
 from __future__ import annotations
@@ -16,14 +17,14 @@ from holdfast.flow.manifest import Manifest, first_offset
 from holdfast.leases.lease import Json
 
 Period: TypeAlias = tuple[float, float]
-"""Begin and end of what a place holds, in seconds since 1970; the end is not in it."""
+"""Beginning and end (exclusive) of the time of an output folder, in seconds since 1970."""
 PeriodOf: TypeAlias = Callable[[str], Period | None]
-"""The period of a place; None for a place that tells no time."""
+"""The period of an output folder; None if its name has no time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """Seconds that a place stays open behind its end, and after which a partition without records blocks no more."""
+    """Seconds that a folder stays open after its end, and after which a partition without records blocks no others."""
 
     lateness: float = 3600.0
     idle_after: float = 3600.0
@@ -31,26 +32,26 @@ class Rules:
 
 @dataclass(slots=True)
 class PartitionView:
-    """How far the commits of one partition were read, and what they told."""
+    """How far the commits of one partition were read, and what they contained."""
 
     sequence: int = 0
     latest: float | None = None
-    """Begin of the latest period that it has records of."""
+    """Beginning of the latest period that it has records of."""
     until: float = 0.0
     """End of that period."""
     through: int = 0
     """All offsets before this one have been seen in commits."""
     quiet_since: float | None = None
-    """Since when there was nothing to read at every look; None if there was something."""
+    """Since when every pass has found nothing to read; None if the last pass has found something."""
     entered: float | None = None
     """When a record of the latest period was first seen."""
     read_until: float | None = None
     """Everything that was in its log at this time has been seen in commits."""
     mark: tuple[float, int] | None = None
-    """A time, and where the log ended then."""
+    """A time, and the end of the log at that time."""
 
     def look(self, end: int | None, *, quiet: bool, now: float) -> None:
-        """Note what a look has found: where the log ended when it began, and whether there was nothing to read."""
+        """Record what a pass has found: the end of the log when it began, and whether there was nothing to read."""
         self.quiet_since = (self.quiet_since or now) if quiet else None
         if end is None:
             return
@@ -61,32 +62,32 @@ class PartitionView:
             self.mark = (now, end)
 
     def enter(self, period: Period, now: float) -> None:
-        """There is a record of that period."""
-        # A time that has not come is some producer's mistake, and says nothing of what is still to come.
+        """Record that the partition has records of that period."""
+        # A time in the future is a mistake of a producer, and says nothing about the records that follow.
         if period[0] <= now and (self.latest is None or period[0] > self.latest):
             self.latest, self.until, self.entered = *period, now
 
     def passed(self, rules: Rules, now: float) -> float | None:
-        """The time that it has passed; None if that cannot be told."""
+        """The time that it has passed; None if that is unknown."""
         if self.quiet_since is not None and now - self.quiet_since >= rules.idle_after:
             return max(self.latest or 0.0, now - rules.idle_after)
         if self.latest is None or self.entered is None or self.read_until is None:
             return self.latest
-        # Not beyond the period itself: a producer may be slower than the clock, and records of it still come.
+        # Not beyond the end of the period: a producer may be behind the clock, and records of the period still come.
         return min(now, self.until, self.latest + max(0.0, self.read_until - self.entered))
 
 
 @dataclass(slots=True)
-class PlaceView:
-    """What was committed to a place, or, once it is final, what there is to tell of it."""
+class FolderView:
+    """What was committed to an output folder; if it is final, what was not announced yet."""
 
     files: int = 0
     rows: int = 0
     size: int = 0
     late: int = 0
-    """Rows of these that came when the place was final already."""
+    """Rows that came when the folder was final already."""
     failures: int = 0
-    """How often telling has failed."""
+    """How often announcing it has failed."""
     not_before: float = 0.0
 
     def add(self, file: Mapping[str, Json], *, late: bool) -> None:
@@ -98,105 +99,105 @@ class PlaceView:
 
 @dataclass(slots=True)
 class TopicView:
-    """What is known of one topic."""
+    """The commits of one topic, as far as they were read."""
 
     final: float | None = None
-    """Places that end at or before this time are final."""
+    """Output folders that end at or before this time are final."""
     late: int = 0
-    """Late records in all."""
+    """Number of late records."""
     partitions: dict[str, PartitionView] = field(default_factory=dict)
-    open: dict[str, PlaceView] = field(default_factory=dict)
-    """Places with a time that are not final."""
-    due: dict[str, PlaceView] = field(default_factory=dict)
-    """Final places of which hooks have not been told yet."""
+    open: dict[str, FolderView] = field(default_factory=dict)
+    """Output folders with a time that are not final."""
+    due: dict[str, FolderView] = field(default_factory=dict)
+    """Final output folders that are not announced yet."""
 
     def is_final(self, period: Period) -> bool:
         return self.final is not None and period[1] <= self.final
 
     def absorb(self, manifest: Manifest, period_of: PeriodOf, now: float) -> dict[str, int]:
-        """Take the partition's next commit into account. Answers its late records by place."""
-        own = self.partitions.setdefault(manifest.label, PartitionView())
-        # Work that began anew at an earlier offset: what is written again comes to where it was, and is not late.
-        again = first_offset(manifest) < own.through
+        """Take the next commit of a partition into account. Returns its late records by output folder."""
+        partition = self.partitions.setdefault(manifest.label, PartitionView())
+        # Work was restarted at an earlier offset: records that were there before are not late.
+        repeated = first_offset(manifest) < partition.through
         late: dict[str, int] = {}
         for file in manifest.files:
-            told = dict(file.get("late") or {})
-            place = str(file.get("place", ""))
-            period = None if is_hidden(file) or not place else period_of(place)
+            late_rows = dict(file.get("late") or {})
+            folder = str(file.get("place", ""))
+            period = None if is_hidden(file) or not folder else period_of(folder)
             if period is not None:
-                slipped = self._take(place, period, file, again=again)
-                told = told or ({place: int(file["rows"])} if slipped else {})
-                own.enter(period, now)
-            for name, rows in told.items():
+                is_late = self._take(folder, period, file, repeated=repeated)
+                late_rows = late_rows or ({folder: int(file["rows"])} if is_late else {})
+                partition.enter(period, now)
+            for name, rows in late_rows.items():
                 late[name] = late.get(name, 0) + rows
-        own.sequence = manifest.sequence
-        own.through = max(own.through, int((manifest.end or {}).get("offset", 0)))
+        partition.sequence = manifest.sequence
+        partition.through = max(partition.through, int((manifest.end or {}).get("offset", 0)))
         self.late += sum(late.values())
         return late
 
-    def _take(self, place: str, period: Period, file: Mapping[str, Json], *, again: bool) -> bool:
-        """Whether the file came too late."""
+    def _take(self, folder: str, period: Period, file: Mapping[str, Json], *, repeated: bool) -> bool:
+        """Add a file to its output folder. Returns whether the file is late."""
         if not self.is_final(period):
-            self.open.setdefault(place, PlaceView()).add(file, late=False)
+            self.open.setdefault(folder, FolderView()).add(file, late=False)
             return False
-        if not again:
-            self.due.setdefault(place, PlaceView()).add(file, late=True)
-        return not again
+        if not repeated:
+            self.due.setdefault(folder, FolderView()).add(file, late=True)
+        return not repeated
 
     def advance(self, standing: Iterable[str], period_of: PeriodOf, rules: Rules, now: float) -> list[str]:
-        """Decide anew what is final. `standing` are the labels of all partitions that may still bring records.
+        """Decide what is final. `standing` are the labels of all partitions that may still bring records.
 
-        Answers the places that are final from now on, in order; each is due.
+        Returns the output folders that have become final, in order; each of them is due.
         """
         reached = self._reached(list(standing), rules, now)
         if reached is None:
             return []
         before = self.final
         self.final = reached - rules.lateness if before is None else max(before, reached - rules.lateness)
-        ended = sorted(place for place in self.open if (period := period_of(place)) and self.is_final(period))
-        for place in ended:
-            self.due[place] = self.open.pop(place)
+        ended = sorted(folder for folder in self.open if (period := period_of(folder)) and self.is_final(period))
+        for folder in ended:
+            self.due[folder] = self.open.pop(folder)
         return ended
 
     def _reached(self, standing: list[str], rules: Rules, now: float) -> float | None:
-        """The time that all partitions have passed; None if that cannot be told."""
+        """The time that all partitions have passed; None if that is unknown."""
         views = [self.partitions.get(label, PartitionView()) for label in standing]
         if not any(view.latest is not None for view in views):
             return None
         times = [view.passed(rules, now) for view in views]
-        known = [time for time in times if time is not None]
-        return min(known) if len(known) == len(times) else None
+        passed = [time for time in times if time is not None]
+        return min(passed) if len(passed) == len(times) else None
 
 
 def is_hidden(file: Mapping[str, Json]) -> bool:
-    """Whether a file is where readers of its place do not look: dead letters, and late records set aside."""
+    """Whether readers of an output folder do not see the file: dead letters, and late records that were set aside."""
     return str(file["key"]).startswith("_")
 
 
 def encode(topics: Mapping[str, TopicView]) -> Json:
-    """As the row keeps it. Open places may be thousands, so that only their figures are kept."""
+    """The state of the finalizer's row. There may be thousands of open folders, so that only their figures are kept."""
     return {"topics": {name: asdict(view) | {"open": _figures(view)} for name, view in topics.items()}}
 
 
 def _figures(view: TopicView) -> dict[str, list[int]]:
-    return {place: [told.files, told.rows, told.size] for place, told in view.open.items()}
+    return {folder: [content.files, content.rows, content.size] for folder, content in view.open.items()}
 
 
 def decode(state: Json) -> dict[str, TopicView]:
-    """What a row has kept."""
-    return {name: _topic(told) for name, told in ((state or {}).get("topics") or {}).items()}
+    """The topics in the state of the finalizer's row."""
+    return {name: _topic(view) for name, view in ((state or {}).get("topics") or {}).items()}
 
 
-def _topic(told: Json) -> TopicView:
+def _topic(state: Json) -> TopicView:
     return TopicView(
-        told["final"],
-        told["late"],
-        {label: _partition(one) for label, one in told["partitions"].items()},
-        {place: PlaceView(*figures) for place, figures in told["open"].items()},
-        {place: PlaceView(**one) for place, one in told["due"].items()},
+        state["final"],
+        state["late"],
+        {label: _partition(view) for label, view in state["partitions"].items()},
+        {folder: FolderView(*figures) for folder, figures in state["open"].items()},
+        {folder: FolderView(**content) for folder, content in state["due"].items()},
     )
 
 
-def _partition(told: Json) -> PartitionView:
-    mark = told["mark"]
-    return PartitionView(**{**told, "mark": mark and (float(mark[0]), int(mark[1]))})
+def _partition(state: Json) -> PartitionView:
+    mark = state["mark"]
+    return PartitionView(**{**state, "mark": mark and (float(mark[0]), int(mark[1]))})

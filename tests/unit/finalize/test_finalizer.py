@@ -189,7 +189,7 @@ def test_one_of_two_nodes_looks_and_the_other_learns() -> None:
     assert (finalizer(a).run(), finalizer(b).run()) == (True, False)
     assert called() == [place(5)]
     sink: Any = b.loop._publisher._sinks["files"]
-    assert sink.finalizing()._known[TOPIC].final == 7 * HOUR
+    assert sink.finalizing()._final_times[TOPIC].final == 7 * HOUR
     archive.pass_time(100, a, b)
     assert (finalizer(b).run(), finalizer(a).run()) == (True, False)
     assert called() == [place(5)]

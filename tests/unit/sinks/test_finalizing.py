@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from holdfast.errors import UsageError
-from holdfast.finalize.output import FinalPlace, Known
-from holdfast.finalize.rules import PlaceView
+from holdfast.finalize.output import FinalFolder, FinalTime
+from holdfast.finalize.rules import FolderView
 from holdfast.flow.batch import Batch, Cut, Name
 from holdfast.leases.lease import Lease
 from holdfast.sinks.files.config import FilesConfig, FinalizeConfig
@@ -41,8 +41,8 @@ def finalizing(bucket: MemoryBucket, root: str = "/lake", **settings: Any) -> Fi
     return FilesFinalizing("files", bucket, root, Layout(), FinalizeConfig.model_validate(settings))
 
 
-def final_folder(name: str = "dt=2026-01-01", *, rows: int = 7, late: int = 0) -> FinalPlace:
-    return FinalPlace("daily", "orders", name, PlaceView(2, rows, 70, late), {"0": 5, "1": 9})
+def final_folder(name: str = "dt=2026-01-01", *, rows: int = 7, late: int = 0) -> FinalFolder:
+    return FinalFolder("daily", "orders", name, FolderView(2, rows, 70, late), {"0": 5, "1": 9})
 
 
 def test_success_is_put_into_the_place_once() -> None:
@@ -185,7 +185,7 @@ def test_a_function_that_is_not_there_is_refused_at_the_start() -> None:
 
 def test_what_is_written_again_is_staged_as_if_nothing_were_final() -> None:
     fact = finalizing(MemoryBucket())
-    fact.know({"orders": Known(50.0, {"0": 30})})
+    fact.set_final_times({"orders": FinalTime(50.0, {"0": 30})})
     lease, name = Lease("daily", "orders|0"), Name("orders", "0")
     batches = [Batch(str(at), lease, name, Cut({"offset": at}, {"offset": at + 5})) for at in (20, 29, 30, 40)]
     other = Batch("other", lease, Name("clicks", "0"), Cut({"offset": 99}, {"offset": 100}))

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.buckets.bucket import Bucket
-from holdfast.finalize.output import Finalizing, FinalPlace, Known
+from holdfast.finalize.output import FinalFolder, FinalizableOutput, FinalTime
 from holdfast.finalize.rules import Period, Rules
 from holdfast.flow.batch import Batch, Name
 from holdfast.flow.manifest import Manifest, decode_manifest
@@ -23,8 +23,8 @@ SUCCESS = "_SUCCESS"
 LEAST_PATIENCE = 600.0
 
 
-class FilesFinalizing(Finalizing):
-    """Output folders of one root. `know` and `rule` may be called by different threads."""
+class FilesFinalizing(FinalizableOutput):
+    """Output folders of one root. `set_final_times` and `rule` may be called by different threads."""
 
     def __init__(self, sink: str, bucket: Bucket, root: str, layout: Layout, config: FinalizeConfig) -> None:
         self._sink = sink
@@ -34,7 +34,7 @@ class FilesFinalizing(Finalizing):
         self._config = config
         self._hooks = [BuiltHook(hook) for hook in config.hooks]
         self._periods = Periods(config.templates(), config.zone)
-        self._known: Mapping[str, Known] = {}
+        self._final_times: Mapping[str, FinalTime] = {}
         self.rules = Rules(config.lateness, config.idle_after)
         self.interval = config.interval
         self.patience = LEAST_PATIENCE + sum(hook.timeout for hook in self._hooks)
@@ -46,8 +46,8 @@ class FilesFinalizing(Finalizing):
         data = self._bucket.read(manifest_key(name, sequence))
         return None if data is None else decode_manifest(data)
 
-    def finish(self, final: FinalPlace) -> str | None:
-        fact, only_late = self._fact(final), final.told.late == final.told.rows
+    def finish(self, final: FinalFolder) -> str | None:
+        fact, only_late = self._fact(final), final.content.late == final.content.rows
         if self._config.success:
             content = json.dumps({**fact, "ends": dict(final.ends)}, sort_keys=True).encode()
             is_new = self._bucket.create(f"{fact['folder']}/{SUCCESS}", content)
@@ -61,38 +61,38 @@ class FilesFinalizing(Finalizing):
                 return f"{type(error).__name__}: {error}"
         return None
 
-    def _fact(self, final: FinalPlace) -> dict[str, Any]:
-        folder = self._layout.folder(final.topic, final.place)
+    def _fact(self, final: FinalFolder) -> dict[str, Any]:
+        folder = self._layout.folder(final.topic, final.output_folder)
         return {
             "pipeline": final.pipeline,
             "sink": self._sink,
             "topic": final.topic,
-            "place": final.place,
+            "place": final.output_folder,
             "folder": folder,
             "location": f"{self._root}/{folder}",
-            "files": final.told.files,
-            "rows": final.told.rows,
-            "bytes": final.told.size,
-            "late": final.told.late,
+            "files": final.content.files,
+            "rows": final.content.rows,
+            "bytes": final.content.size,
+            "late": final.content.late,
         }
 
     # --- for staging -------------------------------------------------------------------------------------------
 
-    def know(self, topics: Mapping[str, Known]) -> None:
-        self._known = dict(topics)
+    def set_final_times(self, topics: Mapping[str, FinalTime]) -> None:
+        self._final_times = dict(topics)
 
     def rule(self, batches: Sequence[Batch]) -> LateRule:
         """Which rows of these batches are late."""
-        known = self._known
-        found = {batch.id: final for batch in batches if (final := self._final_for(batch, known)) is not None}
+        final_times = self._final_times
+        found = {batch.id: final for batch in batches if (final := self._final_for(batch, final_times)) is not None}
         return LateRule(self._periods, self._config.late, self._config.late_place, found)
 
-    def _final_for(self, batch: Batch, known: Mapping[str, Known]) -> float | None:
+    def _final_for(self, batch: Batch, final_times: Mapping[str, FinalTime]) -> float | None:
         """Output folders that end by this time are final for the batch; None if it has no late records."""
         if batch.restages is not None:
             receipt = (batch.lease.commit.receipts or {}).get(self._sink) or {}
             return receipt.get("final")
-        topic, start = known.get(batch.name.stream), batch.cut.start
+        topic, start = final_times.get(batch.name.stream), batch.cut.start
         if topic is None:
             return None
         offset = start.get("offset", 0) if isinstance(start, dict) else 0
