@@ -73,7 +73,7 @@ def test_letters_are_sent_again_once_into_the_sinks_of_their_routes(tmp_path: Pa
     site.holdfast("deadletters", "redrive", str(site.file), code=2)
     site.holdfast("run", str(site.file))
     printed = site.holdfast("deadletters", "redrive", str(site.file))
-    assert printed.count("3 letters sent again, 1 of them are dead letters once more") == 2
+    assert printed.count("3 letters sent again, 1 of them became dead letters again") == 2
     assert (site.ids("bad"), site.ids("rest")) == ([2, 3], [1, 4])
     for sink in ("bad", "rest"):
         assert site.letters()[sink, no_time] == (0, 2)

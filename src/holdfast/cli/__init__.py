@@ -1,8 +1,8 @@
-"""The command line. Commands import what they need when they run, so that `--help` answers at once."""
+"""The command line. Commands import what they need when they run, so that `--help` is fast."""
 
 
 def main() -> None:
-    """Entry point of `holdfast`. Ends the process with one of the codes of `holdfast.cli.exit_codes`."""
+    """Entry point of `holdfast`. Exits with one of the codes in `holdfast.cli.exit_codes`."""
     from holdfast.cli.root import app
 
     app(prog_name="holdfast")

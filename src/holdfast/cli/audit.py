@@ -1,4 +1,4 @@
-"""`holdfast verify` and `holdfast locate`: what is visible, against what was committed."""
+"""`holdfast verify` and `holdfast locate`: compare visible files with commits, and find messages in them."""
 
 from __future__ import annotations
 
@@ -23,14 +23,19 @@ Deep = Annotated[
     bool, typer.Option("--deep", metavar="", help="Read every file: compare its SHA-256 and decode its rows.")
 ]
 RunId = Annotated[
-    str | None, typer.Option("--run", metavar="RUN", help="The files of this rewind or backfill, not the live ones.")
+    str | None,
+    typer.Option("--run", metavar="RUN", help="Audit the files of this rewind or backfill instead of the live ones."),
 ]
 Topic = Annotated[str | None, typer.Option("--topic", metavar="TOPIC", help="The topic of the message.")]
-Partition = Annotated[int | None, typer.Option("--partition", min=0, metavar="N", help="Its Kafka partition.")]
-Offset = Annotated[int | None, typer.Option("--offset", min=0, metavar="N", help="Its offset.")]
+Partition = Annotated[
+    int | None, typer.Option("--partition", min=0, metavar="N", help="The Kafka partition of the message.")
+]
+Offset = Annotated[int | None, typer.Option("--offset", min=0, metavar="N", help="The offset of the message.")]
 Files = Annotated[
     list[str] | None,
-    typer.Option("--files", metavar="FILE", help="Output files, with or without the root; may be given several times."),
+    typer.Option(
+        "--files", metavar="FILE", help="An output file, with or without the root; may be given several times."
+    ),
 ]
 Backup = Annotated[
     str | None, typer.Option("--in", metavar="PIPELINE", help="The pipeline whose files hold the raw records.")
@@ -44,8 +49,8 @@ def verify(
 ) -> None:
     """Prove that every offset up to the committed position is in exactly one file, a recorded gap or a dead letter.
 
-    Reads the store, all manifests and the listing of every `files` sink of the pipeline; changes nothing, and may run
-    beside the pipeline. Ends with 1 on any doubt or file that cannot be read, with 3 if something cannot be reached.
+    Reads the store, all manifests and the listing of every `files` sink of the pipeline. Changes nothing, and may run
+    beside the pipeline. Exits with 1 on any doubt or unreadable file, with 3 if a server cannot be reached.
     """
     from holdfast.assemble import audited, audited_run, with_redrives
 
@@ -55,7 +60,7 @@ def verify(
         else:
             audited_sinks = audited_run(opened, run)
         report = Report(deep=deep, offsets=all(audited.offsets for audited in audited_sinks))
-        proofs = report.watched(_proofs(audited_sinks, opened.store, deep=deep))
+        proofs = report.collect(_proofs(audited_sinks, opened.store, deep=deep))
         if json:
             output.say_json_rows(proof.row() for proof in proofs)
         else:
@@ -85,8 +90,7 @@ def locate(  # noqa: PLR0913, PLR0917 - each is an option
 ) -> None:
     """Name the file that holds a message, or the backup files that hold the raw records of output files.
 
-    Give --topic, --partition and --offset for a message; or --files and --in. Ends with 1 if something asked for is in
-    no file.
+    Give --topic, --partition and --offset of a message, or --files and --in. Exits with 1 if something is in no file.
     """
     from holdfast.assemble import audited
 
@@ -95,10 +99,12 @@ def locate(  # noqa: PLR0913, PLR0917 - each is an option
         audited_sinks = audited(settings, opened.name)
         if files or backup:
             if not (files and backup) or topic or partition is not None or offset is not None:
-                raise UsageError("give --files together with --in, and neither --topic, --partition nor --offset")
+                raise UsageError(
+                    "--files and --in belong together, and cannot be combined with --topic, --partition or --offset"
+                )
             found = _in_backup(audited_sinks, audited(settings, chosen_pipeline(settings, backup)), store, files)
         elif topic is None or partition is None or offset is None:
-            raise UsageError("give --topic, --partition and --offset of a message; or --files and --in")
+            raise UsageError("give --topic, --partition and --offset of a message, or --files and --in")
         else:
             found = _message(audited_sinks, store, topic, partition, offset)
     if json:
@@ -132,13 +138,13 @@ COLUMNS = (
     "SINK", "PARTITION", "FROM", "TO", "COMMITS", "FILES", "ROWS", "GAPS", "DEAD LETTERS", "NO RECORD", "VERDICT",
 )  # fmt: skip
 ROUTED = "ROUTED ELSEWHERE"
-"""A column that is shown if a sink has routes."""
+"""Column that is shown only if a sink has routes."""
 MOST_ROWS = 1000
 MOST_SENTENCES = 200
 
 
 class Report:
-    """Collects a bounded part of what goes by."""
+    """Prints proofs as a table, doubts and notes, and a conclusion. Keeps a bounded number of rows and sentences."""
 
     def __init__(self, *, deep: bool, offsets: bool) -> None:
         self._deep = deep
@@ -156,8 +162,8 @@ class Report:
         self.doubtful = 0
         """Partitions and roots with doubts."""
 
-    def watched(self, proofs: Iterator[PartitionProof | RootProof]) -> Iterator[PartitionProof | RootProof]:
-        """The same proofs."""
+    def collect(self, proofs: Iterator[PartitionProof | RootProof]) -> Iterator[PartitionProof | RootProof]:
+        """Yield the same proofs, and keep what is printed."""
         for proof in proofs:
             self.doubtful += bool(proof.doubts.number)
             if isinstance(proof, PartitionProof):
@@ -168,7 +174,7 @@ class Report:
             yield proof
 
     def say(self) -> None:
-        """Print it."""
+        """Print the report."""
         output.say_table(*self._table())
         if self._left_out:
             output.say(f"{self._left_out} more partitions are not shown; --json shows all")
@@ -182,16 +188,16 @@ class Report:
         return [names[index] for index in shown], [tuple(row[index] for index in shown) for row in self._rows]
 
     def conclusion(self) -> str:
-        """In one line."""
+        """Return the conclusion as one line."""
         sums = self._sums
         if self.doubtful:
-            return f"doubt: {self._plural(self._partitions, 'partition')} looked at; what is doubtful stands above"
+            return f"doubt: {self._plural(self._partitions, 'partition')} checked; see the doubts above"
         if self.unread:
             files = self._plural(self.unread, "file")
-            return f"not proven: the rows of {files} could not be read, although the digests are right; see the notes"
+            return f"not proven: the rows of {files} could not be read, although the digests are correct; see the notes"
         scope = f"{self._plural(self._partitions, 'partition')}, {self._plural(sums['files'], 'file')}"
         if not self._offsets:
-            proven = "the chain of commits has no break and every committed file is there"
+            proven = "the chain of commits is complete and every committed file exists"
             return f"proven: {proven} ({scope}, {sums['rows']} rows){self._by_routes()}; {self._how()}"
         return (
             f"proven: every offset up to the committed position is in exactly one file ({scope}, {sums['rows']} rows), "
@@ -200,18 +206,20 @@ class Report:
         )
 
     def _by_routes(self) -> str:
-        """What a sink with routes adds: not where other rows went, but that all of its own are there."""
+        """Return what is proven about sinks with routes: they have all rows that were routed to them."""
         if not self._routed:
             return ""
         number = self._sums["elsewhere"]
-        return f"; each sink with routes holds every row that it was given, and {number} were not for it by their route"
+        return f"; each sink with routes holds every row that was routed to it, and {number} rows were routed elsewhere"
 
     def _how(self) -> str:
         if not self._deep:
-            return "by manifests, names and sizes: --deep reads the files, too"
+            return "by manifests, names and sizes: --deep also reads the files"
         if not self._offsets:
-            return "by digests and counts of rows: items of this source are no offsets"
-        return "by the offsets in the files" if self._exact else "by digests and counts of rows: offsets are not kept"
+            return "by digests and row counts: items of this source are not offsets"
+        return (
+            "by the offsets in the files" if self._exact else "by digests and row counts: the format keeps no offsets"
+        )
 
     def _count(self, proof: PartitionProof) -> None:
         self._partitions += 1
@@ -241,7 +249,7 @@ def _cells(proof: PartitionProof) -> tuple[Any, ...]:
 
 
 def _shown(position: Any) -> Any:
-    """An offset as a number."""
+    """Return an offset as a number, and other positions as JSON."""
     if isinstance(position, dict) and list(position) == ["offset"]:
         return position["offset"]
     return None if position is None else json.dumps(position)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def validate(file: File, json: AsJson = False) -> None:
-    """Check a file without connecting to anything; every problem is shown with its line and column."""
+    """Check a file without connecting to anything. Every problem is shown with its line and column."""
     from holdfast.assemble import load_settings
 
     try:
@@ -81,5 +81,5 @@ def _row(registry: Registry, kind: Kind, name: str) -> dict[str, Any]:
     try:
         return {**row, "summary": registry.get(kind, name).summary}
     except UsageError as error:
-        # One plugin that cannot be loaded does not hide the others.
+        # A plugin that cannot be loaded must not hide the others.
         return {**row, "problem": str(error)}

@@ -1,4 +1,4 @@
-"""How a command ends: one code for each kind of end, and one place where errors become codes and messages."""
+"""Exit codes, and the conversion of errors into codes and messages."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from holdfast.errors import (
 )
 
 VERBOSE = "holdfast.verbose"
-"""Key in a context's `meta`: true if a traceback is wanted."""
+"""Key in a context's `meta`: true if tracebacks are shown."""
 
 
 class ExitCode(IntEnum):
-    """Codes of all commands; each member's text is in `MEANINGS`."""
+    """Exit codes of all commands; `MEANINGS` describes them."""
 
     DONE = 0
     PARTITIONS_FAILED = 1
@@ -45,12 +45,12 @@ class ExitCode(IntEnum):
 MEANINGS = {
     ExitCode.DONE: "Done, or stopped in order by SIGTERM or SIGINT while `run` was working.",
     ExitCode.PARTITIONS_FAILED: "`run` has ended, and some partitions are FAILED; or `verify` has doubts; or `locate` "
-    "has not found all of it.",
+    "has not found everything.",
     ExitCode.WRONG: "Wrong usage or configuration, or refused because data would be at risk; nothing was started.",
-    ExitCode.UNREACHABLE: "The store or another server could not be reached; nothing was lost, try again.",
+    ExitCode.UNREACHABLE: "The store or another server could not be reached; nothing was lost, try later.",
     ExitCode.BUG: "A bug in holdfast or in a plugin; `--verbose` shows where.",
-    ExitCode.INTERRUPTED: "Interrupted by the keyboard (SIGINT) before the command was done, or before `run` had "
-    "started working.",
+    ExitCode.INTERRUPTED: "Interrupted by the keyboard (SIGINT) before the command had finished, or before `run` "
+    "had started working.",
     ExitCode.TERMINATED: "Ended by SIGTERM before `run` had started working.",
 }
 
@@ -60,45 +60,45 @@ CODES: tuple[tuple[type[HoldfastError], ExitCode], ...] = (
     (Refused, ExitCode.WRONG),
     (StoreError, ExitCode.WRONG),
     (TransitionRefused, ExitCode.WRONG),
-    # A row that changes all the time: the same command may work the next time.
+    # The row changes all the time: the same command may work the next time.
     (PartitionUpdateFailed, ExitCode.UNREACHABLE),
     (PartitionError, ExitCode.WRONG),
     (Unavailable, ExitCode.UNREACHABLE),
     (Interrupted, ExitCode.INTERRUPTED),
 )
-"""The first entry that an error is an instance of counts; any other error is a bug."""
+"""The first entry whose class matches is used; any other error is a bug."""
 
 
 def exit_code(error: Exception) -> ExitCode:
-    """The code of a command that ends by this error."""
+    """Return the exit code for this error."""
     return next((code for kind, code in CODES if isinstance(error, kind)), ExitCode.BUG)
 
 
 class Commands(TyperGroup):
-    """The group of all commands; every error of theirs ends here."""
+    """The group of all commands; it handles their errors."""
 
     def invoke(self, ctx: Any) -> Any:
-        """Run the command. Errors are told on stderr and become exit codes; only wrong usage is left to Typer."""
+        """Run the command. Errors are printed to stderr and become exit codes; Typer handles wrong usage."""
         try:
-            answer = super().invoke(ctx)
-            # Output that nobody reads any more must be noticed here and not when the process ends.
+            result = super().invoke(ctx)
+            # A closed pipe must be noticed here and not when the process ends.
             sys.stdout.flush()
         except (typer.Exit, typer.Abort, typer.TyperException):
             raise
         except BrokenPipeError:
-            _let_go_of_stdout()
+            _discard_stdout()
             raise typer.Exit(ExitCode.DONE) from None
         except Exception as error:
-            _tell(error, verbose=bool(ctx.meta.get(VERBOSE)))
+            _print_error(error, verbose=bool(ctx.meta.get(VERBOSE)))
             raise typer.Exit(exit_code(error)) from error
-        return answer
+        return result
 
 
-def _tell(error: Exception, *, verbose: bool) -> None:
+def _print_error(error: Exception, *, verbose: bool) -> None:
     if verbose:
         output.tell("".join(traceback.format_exception(error)).rstrip("\n"))
     if isinstance(error, ConfigError):
-        # Begins with file, line and column, as editors want it.
+        # Begins with file, line and column, as editors expect.
         output.tell(str(error))
     elif exit_code(error) is not ExitCode.BUG:
         output.tell(f"error: {error}")
@@ -111,6 +111,6 @@ def _in_one_line(error: Exception) -> str:
     return " ".join(f"{type(error).__name__}: {error}".split())
 
 
-def _let_go_of_stdout() -> None:
-    """The reader has gone, as `head` does: what is still buffered goes nowhere, without an error at exit."""
+def _discard_stdout() -> None:
+    """Discard buffered output after the reader has gone, as `head` does, so that exiting raises no error."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -1,4 +1,4 @@
-"""`holdfast generation`: which version of the parsing is current, and how the fleet goes from one to the next."""
+"""`holdfast generation`: shows which version of the parsing is current, and switches it for the whole fleet."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def list_generations(file: File, pipeline: PipelineName = None, json: AsJson = F
 
 
 def show(file: File, number: Number, pipeline: PipelineName = None) -> None:
-    """Show a generation with the settings that it was made with, as JSON."""
+    """Show a generation with its settings, as JSON."""
     with _generations(file, pipeline) as generations:
         output.say_json(asdict(generations.show(number)))
 
@@ -47,19 +47,19 @@ def show(file: File, number: Number, pipeline: PipelineName = None) -> None:
 def switch(file: File, number: Number, pipeline: PipelineName = None) -> None:
     """Make a later generation the current one.
 
-    Nodes that have other code hand their partitions back with their next pass; nodes that have it take them. Each
-    partition changes between two commits, so that every record is in exactly one generation.
+    Nodes with other code hand back their partitions in their next pass; nodes with this generation take them. Each
+    partition switches between two commits, so that every record is in exactly one generation.
     """
     with _generations(file, pipeline) as generations:
         switched = generations.switch(number)
-    output.say(f"generation {switched.number} is current now; nodes see it within a heartbeat")
+    output.say(f"generation {switched.number} is now current; nodes see it within a heartbeat")
 
 
 def back(file: File, pipeline: PipelineName = None) -> None:
-    """Return to the parsing before the current one. It gets the next number, because no generation comes twice."""
+    """Return to the previous parsing. It gets the next number, because numbers are never reused."""
     with _generations(file, pipeline) as generations:
         restored = generations.back(getpass.getuser())
-    output.say(f"generation {restored.number} is current now, with the parsing of digest {restored.digest[:12]}")
+    output.say(f"generation {restored.number} is now current, with the parsing of digest {restored.digest[:12]}")
 
 
 @contextmanager

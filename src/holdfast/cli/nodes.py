@@ -1,4 +1,4 @@
-"""`holdfast nodes`: who takes part."""
+"""`holdfast nodes`: lists the nodes."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from holdfast.cli.options import AsJson, File, opened_store
 if TYPE_CHECKING:
     from holdfast.observe.insights import NodeView
 
-Ended = Annotated[bool, typer.Option("--all", metavar="", help="Show sessions that have ended, too.")]
+Ended = Annotated[bool, typer.Option("--all", metavar="", help="Also show sessions that have ended.")]
 COLUMNS = ("NAME", "STATE", "LEASES", "SLOTS", "LAST HEARTBEAT", "SESSION", "PIPELINES")
 
 
 def nodes(file: File, ended: Ended = False, json: AsJson = False) -> None:
     """List the nodes that share the file's store and prefix, and how many leases each holds.
 
-    A node is alive while its last heartbeat is recent enough by the store's clock. With --json each node also has the
-    numbers of the partitions it holds (`shards`, such as "0-3"), as members of a consumer group have them.
+    A node is alive while its last heartbeat is recent enough by the store's clock. With --json, each node also has the
+    numbers of the partitions that it holds (`shards`, such as "0-3"), like members of a consumer group.
     """
     from holdfast.assemble import fleet, load_settings
     from holdfast.observe import insights

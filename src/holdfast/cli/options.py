@@ -1,4 +1,4 @@
-"""Arguments and options that several commands share."""
+"""Arguments and options shared by several commands."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     from holdfast.leases.store import Store
 
 File = Annotated[str, typer.Argument(metavar="FILE", help="The configuration file.")]
-AsJson = Annotated[bool, typer.Option("--json", metavar="", help="Print JSON on stdout, and nothing else.")]
+AsJson = Annotated[bool, typer.Option("--json", metavar="", help="Print only JSON to stdout.")]
 PipelineName = Annotated[
     str | None,
-    typer.Option("--pipeline", metavar="NAME", help="Which pipeline; not needed if the file has only one."),
+    typer.Option("--pipeline", metavar="NAME", help="Name of the pipeline; not needed if the file has only one."),
 ]
 
 

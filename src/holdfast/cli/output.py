@@ -1,4 +1,4 @@
-"""The one place that prints: data to stdout, everything else to stderr."""
+"""All printing: data to stdout, everything else to stderr."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ LINE_BREAKS = "\n\t"
 
 
 def say(line: str) -> None:
-    """An answer to what was asked, on stdout; characters that a terminal would act on are shown as escapes."""
+    """Print a line of the result to stdout; control characters are shown as escapes."""
     typer.echo(printable(line))
 
 
 def tell(text: str) -> None:
-    """Something beside the answer, on stderr. Its lines stay as they are: some quote the configuration file."""
+    """Print a message to stderr. Line breaks are kept: some messages quote the configuration file."""
     typer.echo(printable(text, keep=LINE_BREAKS), err=True)
 
 
 def say_json(value: Any) -> None:
-    """A document on stdout."""
+    """Print a JSON document to stdout."""
     typer.echo(json.dumps(value, indent=2))
 
 
 def say_json_line(value: Any) -> None:
-    """A document on one line of stdout; nothing in it can act on a terminal."""
+    """Print a JSON document as one line to stdout; it contains no control characters."""
     typer.echo(json.dumps(value))
 
 
 def say_json_rows(rows: Iterable[Any]) -> None:
-    """A list on stdout, written row by row. If the rows end by an error, what was written is no complete document."""
+    """Print a JSON list to stdout, row by row. If an error ends the rows, the document is incomplete."""
     before = "[\n"
     for row in rows:
         typer.echo(before + json.dumps(row), nl=False)
@@ -46,7 +46,7 @@ def say_json_rows(rows: Iterable[Any]) -> None:
 
 
 def say_table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-    """Rows below headings. On a terminal long cells are folded; elsewhere each row is one line."""
+    """Print rows below headings. On a terminal long cells are folded; elsewhere each row is one line."""
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
@@ -61,16 +61,16 @@ def say_table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
 
 
 def confirm(question: str, *, otherwise: str) -> bool:
-    """What a person answers. Raises `UsageError` if nobody can be asked; `otherwise` is the option that answers yes."""
+    """Ask a person to confirm. Raises `UsageError` without a terminal; `otherwise` is the option that confirms."""
     if not can_ask():
-        raise UsageError(f"there is no terminal to ask on; {otherwise} goes on without asking")
-    # Typer's own question prints to stdout, too.
+        raise UsageError(f"there is no terminal to ask for confirmation; use {otherwise}")
+    # Typer's own prompt prints to stdout too.
     typer.echo(f"{question} [y/N] ", nl=False, err=True)
     return sys.stdin.readline().strip().lower() in {"y", "yes"}
 
 
 def can_ask() -> bool:
-    """Whether a person sits at the other end of stdin."""
+    """Return whether stdin is a terminal."""
     return sys.stdin.isatty()
 
 

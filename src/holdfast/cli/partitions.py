@@ -1,4 +1,4 @@
-"""`holdfast partitions`: look at the rows of a pipeline, and act on them as a person."""
+"""`holdfast partitions`: shows the partitions of a pipeline, and changes them by hand."""
 
 from __future__ import annotations
 
@@ -29,22 +29,29 @@ Statuses = Annotated[
         help="Only partitions that are UNASSIGNED, ASSIGNED, CLOSED, COMPLETED or FAILED; may be given several times.",
     ),
 ]
-Limit = Annotated[int | None, typer.Option("--limit", min=1, metavar="N", help="At most so many; all unless given.")]
-Reason = Annotated[str, typer.Option("--reason", metavar="TEXT", help="What the row will say about it.")]
+Limit = Annotated[
+    int | None, typer.Option("--limit", min=1, metavar="N", help="Show at most this many; all unless given.")
+]
+Reason = Annotated[str, typer.Option("--reason", metavar="TEXT", help="The reason that is stored in the row.")]
 PurgedStatus = Annotated[
     Status,
     typer.Option(
         "--status",
         case_sensitive=False,
         metavar="STATUS",
-        help="Must be COMPLETED: all others are still needed.",
+        help="Must be COMPLETED: all other partitions are still needed.",
     ),
 ]
 OlderThan = Annotated[
-    str, typer.Option("--older-than", metavar="DURATION", help="Only what was completed so long ago, such as 7d.")
+    str,
+    typer.Option(
+        "--older-than",
+        metavar="DURATION",
+        help="Only partitions that were completed at least this long ago, such as 7d.",
+    ),
 ]
-DryRun = Annotated[bool, typer.Option("--dry-run", metavar="", help="Say how many there are, and change nothing.")]
-Yes = Annotated[bool, typer.Option("--yes", metavar="", help="Do not ask.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", metavar="", help="Print how many there are, and change nothing.")]
+Yes = Annotated[bool, typer.Option("--yes", metavar="", help="Do not ask for confirmation.")]
 
 COLUMNS = ("KEY", "STATUS", "OWNER", "TOKEN", "SEQUENCE", "POSITION", "RECORDS", "ATTEMPTS", "LAST ERROR")
 PURGE_CHUNK = 500
@@ -62,11 +69,11 @@ def list_partitions(
             output.say_json_rows(insights.partition(row) for row in rows)
         else:
             output.say_table(COLUMNS, map(_cells, rows))
-            _tell_counts(insights.counts(operator.store, operator.pipeline))
+            _print_counts(insights.counts(operator.store, operator.pipeline))
 
 
 def show(file: File, key: Key, pipeline: PipelineName = None, json: AsJson = False) -> None:
-    """Show all that is known of one partition."""
+    """Show everything that is stored about one partition."""
     from holdfast.observe import insights
 
     with _operator(file, pipeline) as operator:
@@ -78,12 +85,12 @@ def show(file: File, key: Key, pipeline: PipelineName = None, json: AsJson = Fal
 
 
 def reopen(file: File, key: Keys, pipeline: PipelineName = None) -> None:
-    """Try FAILED, CLOSED or COMPLETED partitions again, each from where it stands."""
+    """Reopen FAILED, CLOSED or COMPLETED partitions; each continues at its current position."""
     _change(file, pipeline, key, lambda operator, partition_key: operator.reopen(partition_key))
 
 
 def release(file: File, key: Keys, pipeline: PipelineName = None) -> None:
-    """Take partitions away from their owner, for anybody to have; late writes of the owner are refused."""
+    """Take partitions away from their owner, so that any node can take them. Late writes of the owner are refused."""
     _change(file, pipeline, key, lambda operator, partition_key: operator.release(partition_key))
 
 
@@ -93,7 +100,7 @@ def fail(
     reason: Reason = "failed by hand with holdfast partitions fail",
     pipeline: PipelineName = None,
 ) -> None:
-    """Stop work on partitions until somebody reopens them."""
+    """Stop work on partitions until they are reopened."""
     _change(file, pipeline, key, lambda operator, partition_key: operator.fail(partition_key, reason))
 
 
@@ -110,7 +117,7 @@ def purge(
     Each row is reduced to its key and token, so that nothing is read again and no late writer gets through.
     """
     if status is not Status.COMPLETED:
-        raise UsageError(f"{status.value} partitions cannot be purged: only COMPLETED ones are not needed any more")
+        raise UsageError(f"{status.value} partitions cannot be purged: only COMPLETED ones are no longer needed")
     seconds = _seconds(older_than)
     with _operator(file, pipeline) as operator:
         number = sum(1 for _ in operator.purgeable(seconds))
@@ -139,7 +146,7 @@ def _change(file: str, pipeline: str | None, keys: list[str], change: Callable[[
     with _operator(file, pipeline) as operator:
         for key in keys:
             row = change(operator, key)
-            output.say(f"{row.key} is {row.status.value} now")
+            output.say(f"{row.key} is now {row.status.value}")
 
 
 def _cells(row: Lease) -> tuple[Any, ...]:
@@ -156,9 +163,9 @@ def _cells(row: Lease) -> tuple[Any, ...]:
     )
 
 
-def _tell_counts(counts: dict[str, int]) -> None:
+def _print_counts(counts: dict[str, int]) -> None:
     found = [f"{number} {status}" for status, number in counts.items() if number]
-    output.tell(f"{_number(sum(counts.values()))} in all" + (f": {', '.join(found)}" if found else ""))
+    output.tell(f"{_number(sum(counts.values()))} in total" + (f": {', '.join(found)}" if found else ""))
 
 
 def _number(count: int) -> str:

@@ -1,4 +1,4 @@
-"""All commands together."""
+"""The tree of all commands."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def _version(wanted: bool) -> None:
 Version = Annotated[
     bool, typer.Option("--version", metavar="", callback=_version, is_eager=True, help="Show the version and exit.")
 ]
-Verbose = Annotated[bool, typer.Option("--verbose", metavar="", help="Show where errors come from.")]
+Verbose = Annotated[bool, typer.Option("--verbose", metavar="", help="Show tracebacks of errors.")]
 
 
 def holdfast(ctx: typer.Context, version: Version = False, verbose: Verbose = False) -> None:  # noqa: ARG001
@@ -68,14 +68,14 @@ app.command(
 app.command(
     epilog=_examples("holdfast backfill pipeline.yaml --pipeline events --from backup --between 2026-01-01..2026-01-02")
 )(backfill)
-_runs = typer.Typer(no_args_is_help=True, help="Look at rewinds and backfills, join them and stop them.")
+_runs = typer.Typer(no_args_is_help=True, help="List rewinds, backfills and redrives, join them and stop them.")
 app.add_typer(_runs, name="runs", epilog=_examples("holdfast runs list pipeline.yaml"))
 _runs.command("list", epilog=_examples("holdfast runs list pipeline.yaml --pipeline events --json"))(runs.list_runs)
 _runs.command(epilog=_examples("holdfast runs show pipeline.yaml backfill-0123456789ab"))(runs.show)
 _runs.command(epilog=_examples("holdfast runs stop pipeline.yaml backfill-0123456789ab"))(runs.stop)
 _runs.command(epilog=_examples("holdfast runs join pipeline.yaml backfill-0123456789ab"))(runs.join)
 
-_letters = typer.Typer(no_args_is_help=True, help="Look at records that could not be handled, and send them again.")
+_letters = typer.Typer(no_args_is_help=True, help="Show records that could not be processed, and send them again.")
 app.add_typer(_letters, name="deadletters", epilog=_examples("holdfast deadletters list pipeline.yaml"))
 _letters.command("list", epilog=_examples("holdfast deadletters list pipeline.yaml --pipeline orders --json"))(
     deadletters.list_letters
@@ -90,7 +90,9 @@ _letters.command(
     )
 )(deadletters.redrive)
 
-_generation = typer.Typer(no_args_is_help=True, help="Roll out another version of the parsing, and go back.")
+_generation = typer.Typer(
+    no_args_is_help=True, help="Roll out another version of the parsing, or return to the previous one."
+)
 app.add_typer(_generation, name="generation", epilog=_examples("holdfast generation list pipeline.yaml"))
 _generation.command("list", epilog=_examples("holdfast generation list pipeline.yaml --json"))(
     generations.list_generations
@@ -99,7 +101,7 @@ _generation.command(epilog=_examples("holdfast generation show pipeline.yaml 2")
 _generation.command(epilog=_examples("holdfast generation switch pipeline.yaml 2"))(generations.switch)
 _generation.command(epilog=_examples("holdfast generation back pipeline.yaml"))(generations.back)
 
-_partitions = typer.Typer(no_args_is_help=True, help="Look at the partitions of a pipeline, and act on them.")
+_partitions = typer.Typer(no_args_is_help=True, help="Show the partitions of a pipeline, and change them by hand.")
 app.add_typer(_partitions, name="partitions", epilog=_examples("holdfast partitions list pipeline.yaml"))
 _partitions.command(
     "list", epilog=_examples("holdfast partitions list pipeline.yaml --pipeline orders --status FAILED --json")

@@ -1,4 +1,4 @@
-"""`holdfast run`: work as one node."""
+"""`holdfast run`: runs a node."""
 
 from __future__ import annotations
 
@@ -16,14 +16,13 @@ Pipelines = Annotated[
     typer.Option("--pipeline", metavar="NAME", help="Run only this pipeline; may be given several times."),
 ]
 NodeName = Annotated[
-    str | None, typer.Option("--node", metavar="NAME", help="Stable name of this node; that of the file unless given.")
+    str | None,
+    typer.Option("--node", metavar="NAME", help="Stable name of this node; the one in the file unless given."),
 ]
-Verbose = Annotated[
-    bool, typer.Option("--verbose", metavar="", help="Log every event, and show where errors come from.")
-]
+Verbose = Annotated[bool, typer.Option("--verbose", metavar="", help="Log every event, and show tracebacks of errors.")]
 LogForm = Annotated[
     Literal["text", "json"] | None,
-    typer.Option("--log", help="Log lines for people or for machines; what the file says unless given."),
+    typer.Option("--log", help="Log format; the one in the file unless given."),
 ]
 
 
@@ -37,7 +36,7 @@ def run(
 ) -> None:
     """Run the pipelines of a file on this node, until they are finished or the process is asked to stop.
 
-    Any number of nodes may run the same file; they share the work through the store. The log goes to stderr.
+    Any number of nodes may run the same file; they share the work through the store. The log is written to stderr.
     """
     from holdfast import assemble, service
     from holdfast.observe.alerts import alerting

@@ -67,7 +67,7 @@ def test_a_commit_that_waits_counts_with_all_its_rows(archive: Archive) -> None:
 
 def test_the_conclusion_says_what_is_proven_of_routes(archive: Archive) -> None:
     report = Report(deep=False, offsets=True)
-    list(report.watched(iter(archive.proofs())))
+    list(report.collect(iter(archive.proofs())))
     assert "holds every row that it was given, and 5 were not for it by their route" in report.conclusion()
 
 

@@ -71,8 +71,8 @@ def test_a_proof_is_a_table_and_one_line_that_concludes(archives: Archives) -> N
 
 
 def test_it_says_how_far_the_proof_goes(archives: Archives) -> None:
-    assert "by manifests, names and sizes: --deep reads the files, too" in archives.verify().stdout
-    assert "by digests and counts of rows: offsets are not kept" in archives.verify("--deep").stdout
+    assert "by manifests, names and sizes: --deep also reads the files" in archives.verify().stdout
+    assert "by digests and row counts: offsets are not kept" in archives.verify("--deep").stdout
 
 
 def test_a_doubt_is_told_in_words_and_ends_with_1(archives: Archives) -> None:
@@ -83,7 +83,7 @@ def test_a_doubt_is_told_in_words_and_ends_with_1(archives: Archives) -> None:
     lines = result.stdout.splitlines()
     assert "doubt: files: orders|0: manifest 1 is missing" in lines
     assert f"doubt: files: {archives.daily.root}: orders/stray.txt is named by no manifest" in lines
-    assert lines[-1] == "doubt: 1 partition looked at; what is doubtful stands above"
+    assert lines[-1] == "doubt: 1 partition checked; see the doubts above"
 
 
 def test_files_that_cannot_be_read_are_not_proven_and_end_with_1(archives: Archives) -> None:
@@ -99,7 +99,7 @@ def test_files_that_cannot_be_read_are_not_proven_and_end_with_1(archives: Archi
     assert row.endswith("not read")
     assert note.endswith("is not in the format of the current settings; its digest is correct")
     assert conclusion == (
-        "not proven: the rows of 1 file could not be read, although the digests are right; see the notes"
+        "not proven: the rows of 1 file could not be read, although the digests are correct; see the notes"
     )
 
 

@@ -61,7 +61,7 @@ def test_list_shows_every_partition_with_its_state(site: Site, file: str, leases
     assert head.split()[:3] == ["KEY", "STATUS", "OWNER"]
     assert first.split()[:4] == ["bucket|a", "ASSIGNED", leases.session.id, "1"]
     assert second.split()[:4] == ["bucket|b", "UNASSIGNED", "-", "0"]
-    assert result.stderr == "2 partitions in all: 1 UNASSIGNED, 1 ASSIGNED\n"
+    assert result.stderr == "2 partitions in total: 1 UNASSIGNED, 1 ASSIGNED\n"
 
 
 def test_list_as_json_is_a_list_of_rows(site: Site, file: str, leases: Coordinator) -> None:
@@ -102,7 +102,7 @@ def test_keys_cannot_act_on_the_terminal(site: Site, file: str, leases: Coordina
     lines = site.invoke("partitions", "list", file).stdout.splitlines()
     assert [line.split()[0] for line in lines[1:]] == ["[red]c", r"a\x1b[2J\nb"]
     result = site.invoke("partitions", "fail", file, "a\x1b[2J\nb")
-    assert result.stdout == "a\\x1b[2J\\nb is FAILED now\n"
+    assert result.stdout == "a\\x1b[2J\\nb is now FAILED\n"
     assert site.json("partitions", "show", file, "a\x1b[2J\nb")["sourcePartitionKey"] == "a\x1b[2J\nb"
 
 
@@ -167,7 +167,7 @@ def test_release_takes_a_partition_from_its_owner(site: Site, file: str, leases:
 
     result = site.invoke("partitions", "release", file, "a")
 
-    assert (result.exit_code, result.stdout) == (0, "a is UNASSIGNED now\n")
+    assert (result.exit_code, result.stdout) == (0, "a is now UNASSIGNED\n")
     (late,) = leases.write([lease], transitions.complete)
     assert not isinstance(late, Lease)
     assert row(leases, "a").owner is None
@@ -177,12 +177,12 @@ def test_fail_and_reopen_several_partitions(site: Site, file: str, leases: Coord
     made(leases, "a", "b")
 
     failed = site.invoke("partitions", "fail", file, "a", "b", "--reason", "wrong encoding")
-    assert (failed.exit_code, failed.stdout) == (0, "a is FAILED now\nb is FAILED now\n")
+    assert (failed.exit_code, failed.stdout) == (0, "a is now FAILED\nb is now FAILED\n")
     shown = site.json("partitions", "show", file, "b")
     assert (shown["halt_reason"], shown["last_error"]) == ("wrong encoding", "wrong encoding")
 
     reopened = site.invoke("partitions", "reopen", file, "a", "b")
-    assert (reopened.exit_code, reopened.stdout) == (0, "a is UNASSIGNED now\nb is UNASSIGNED now\n")
+    assert (reopened.exit_code, reopened.stdout) == (0, "a is now UNASSIGNED\nb is now UNASSIGNED\n")
 
 
 def test_a_change_that_the_partitions_state_does_not_allow(site: Site, file: str, leases: Coordinator) -> None:
@@ -229,9 +229,7 @@ def test_no_other_status_is_purged(site: Site, file: str, status: str) -> None:
     result = site.invoke("partitions", "purge", file, "--status", status, "--older-than", "7d", "--yes")
 
     assert result.exit_code == 2
-    assert result.stderr == (
-        f"error: {status} partitions cannot be purged: only COMPLETED ones are not needed any more\n"
-    )
+    assert result.stderr == (f"error: {status} partitions cannot be purged: only COMPLETED ones are no longer needed\n")
 
 
 def test_purge_does_not_ask_where_there_is_no_terminal(site: Site, file: str, leases: Coordinator) -> None:
@@ -241,7 +239,7 @@ def test_purge_does_not_ask_where_there_is_no_terminal(site: Site, file: str, le
     result = site.invoke("partitions", "purge", file, "--older-than", "7d", answer="y\n")
 
     assert result.exit_code == 2
-    assert result.stderr == "error: there is no terminal to ask on; --yes goes on without asking\n"
+    assert result.stderr == "error: there is no terminal to ask for confirmation; use --yes\n"
     assert row(leases, "old") == before
 
 
