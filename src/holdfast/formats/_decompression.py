@@ -9,7 +9,7 @@ import struct
 from collections.abc import Callable, Iterator
 from functools import cache
 from io import BytesIO
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 from holdfast.formats._compression import GZIP_WINDOW, RAW_CODECS, ZLIB_WINDOW, Compression, LeftOpen, Pack
 from holdfast.formats._forward import ENDS_TOO_EARLY, READ_BYTES, ForwardReader, Readable
@@ -26,6 +26,8 @@ _SMALL_PART = 64 << 10
 _SMALL_READ = 128 << 10
 _MAX_FRAME = 65536
 _COMPRESSED_FRAME, _PLAIN_FRAME, _PADDING_FRAME = 0x00, 0x01, 0xFE
+Read: TypeAlias = Callable[[int], bytes]
+"""Returns that many next bytes; fewer only at the end."""
 # Magic number, blocks that stand alone and hold up to 4 MiB, and the checksum of these two facts.
 _LZ4_FRAME = bytes.fromhex("04224d18607073")
 
@@ -38,7 +40,7 @@ def decompressed(data: Readable, compression: Compression) -> Iterator[bytes]:
         return _inflated(data, GZIP_WINDOW)
     if compression == "zstd":
         return _unzstd(data, READ_BYTES)
-    return _hadoop_blocks(ForwardReader(data), compression)
+    return _hadoop_blocks(ForwardReader(data).read, compression)
 
 
 def small_parts(data: Readable, compression: FileCompression) -> Iterator[bytes]:
@@ -62,7 +64,7 @@ def unpacker(codec: str) -> Pack:
     if codec == "bzip2":
         return lambda data: b"".join(_unbzip2(BytesIO(data)))
     if codec in RAW_CODECS:
-        return lambda data: b"".join(_hadoop_blocks(ForwardReader(BytesIO(data)), codec))
+        return lambda data: b"".join(_hadoop_blocks(BytesIO(data).read, codec))
     window = GZIP_WINDOW if codec == "gzip" else ZLIB_WINDOW
     return lambda data: b"".join(_inflated(BytesIO(data), window))
 
@@ -132,16 +134,16 @@ def _failed(error: Exception) -> ValueError:
 # --- snappy and lz4 ------------------------------------------------------------------------------------------------
 
 
-def _hadoop_blocks(data: ForwardReader, compression: str) -> Iterator[bytes]:
+def _hadoop_blocks(read: Read, compression: str) -> Iterator[bytes]:
     """Hadoop's framing: a block has its size, and one or more chunks that each have their compressed size."""
     unpack = unsnappy if compression == "snappy" else _unlz4
-    while not data.at_end():
-        missing = int.from_bytes(data.take(4), "big")
+    while head := read(4):
+        missing = int.from_bytes(_whole(head, 4), "big")
         while missing > 0:
-            size = int.from_bytes(data.take(4), "big")
+            size = int.from_bytes(_whole(read(4), 4), "big")
             if size > MAX_CHUNK:
                 raise ValueError("a compressed chunk is too large")
-            part = unpack(data.take(size))
+            part = unpack(_whole(read(size), size))
             missing -= len(part)
             if missing < 0:
                 raise ValueError("a compressed block holds more than it says")
@@ -150,14 +152,14 @@ def _hadoop_blocks(data: ForwardReader, compression: str) -> Iterator[bytes]:
 
 def _snappy_file(data: ForwardReader) -> Iterator[bytes]:
     is_framed = data.peek(len(SNAPPY_MAGIC)) == SNAPPY_MAGIC
-    return _snappy_frames(data) if is_framed else _hadoop_blocks(data, "snappy")
+    return _snappy_frames(data.read) if is_framed else _hadoop_blocks(data.read, "snappy")
 
 
-def _snappy_frames(data: ForwardReader) -> Iterator[bytes]:
+def _snappy_frames(read: Read) -> Iterator[bytes]:
     """Snappy's official framing: chunks of up to 64 KiB with checksums."""
-    while not data.at_end():
-        head = data.take(4)
-        kind, body = head[0], data.take(int.from_bytes(head[1:], "little"))
+    while head := read(4):
+        size = int.from_bytes(_whole(head, 4)[1:], "little")
+        kind, body = head[0], _whole(read(size), size)
         if kind in {_COMPRESSED_FRAME, _PLAIN_FRAME}:
             part = _unsnappy(body[4:]) if kind == _COMPRESSED_FRAME else body[4:]
             if len(part) > _MAX_FRAME or _masked(crc32c(part)) != int.from_bytes(body[:4], "little"):
@@ -167,6 +169,12 @@ def _snappy_frames(data: ForwardReader) -> Iterator[bytes]:
         elif kind != _PADDING_FRAME and head + body != SNAPPY_MAGIC:
             # Nobody writes the other chunks that may be skipped; one flipped bit would turn a good chunk into one.
             raise ValueError(f"there is a chunk of the kind {kind:#x}")
+
+
+def _whole(part: bytes, size: int) -> bytes:
+    if len(part) < size:
+        raise ValueError(ENDS_TOO_EARLY)
+    return part
 
 
 def unsnappy(chunk: bytes) -> bytes:

@@ -48,19 +48,24 @@ class ForwardReader:
         return not self.peek(1)
 
     def peek(self, size: int) -> bytes:
-        """The next bytes, which stay; fewer only at the end."""
+        """The next bytes, which are read a second time later; fewer only at the end."""
         self._fill(size)
         return self._buffer[self._index : self._index + size]
+
+    def read(self, size: int) -> bytes:
+        """The next bytes; fewer only at the end."""
+        taken = self.peek(size)
+        self._index += len(taken)
+        return taken
 
     def take(self, size: int) -> bytes:
         """Exactly that many bytes. Raises `ValueError` if there are fewer; never requests more than the file has."""
         if size < 0 or (self.size is not None and size > self.size - self.offset):
             raise ValueError(ENDS_TOO_EARLY)
-        self._fill(size)
-        if len(self._buffer) - self._index < size:
+        taken = self.read(size)
+        if len(taken) < size:
             raise ValueError(ENDS_TOO_EARLY)
-        self._index += size
-        return self._buffer[self._index - size : self._index]
+        return taken
 
     def portion(self) -> bytes:
         """The next bytes, however many; none at the end."""
