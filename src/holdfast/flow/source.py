@@ -2,8 +2,11 @@
 
 A source has four verbs: discover, name, plan and read. What only some sources can do is a capability: an interface of
 its own, which a source may also implement and which the loop finds by type. Discovering and planning happen on the node
-and must not need Spark. Reading is lazy, stateless and repeatable: the same batch may be read by another node after
-this one died.
+and must not need Spark. Reading is lazy and stateless: another node may read the same batch after this one has died.
+
+Positions are JSON that only the source understands: an offset, a key of a table. A second read of a batch should return
+the same rows. Where it may not, as from a live table, sinks must overwrite by identity (`VisibleWhenStaged`); a sink
+that publishes what was staged before halts rather than mix two reads.
 """
 
 from __future__ import annotations
@@ -21,7 +24,8 @@ from holdfast.leases.source_coordinator import SourceCoordinator
 BATCH_COLUMN = "_batch"
 """The batch of a row: its id, or its index among the batches that `read` was given."""
 ITEM_COLUMN = "_item"
-"""Where the record begins in its partition: an offset that grows within the partition and names the record."""
+"""A number that grows within the partition and names the record: the offset at which it begins, or an integer key. A
+source whose keys are not numbers counts the rows of its batch, and has the key among its data columns."""
 FAULT_COLUMN = "_fault"
 """Null for good rows. Else JSON: {"kind": …, "reason": …, "raw": …}, see `holdfast.flow.fault`.
 

@@ -63,8 +63,8 @@ class Partition:
     spec: Mapping[str, Json] = field(default_factory=dict)
     priority: int = 0
     work_units: int = 1
-    range_start: int | None = None
-    range_end: int | None = None
+    range_start: int | str | None = None
+    range_end: int | str | None = None
     estimated_count: int | None = None
     index: int | None = None
     """Number of the partition within its group."""
@@ -88,8 +88,8 @@ class Order:
     priority: int = 0
     ordinal: int = 0
     work_units: int = 1
-    range_start: int | None = None
-    range_end: int | None = None
+    range_start: int | str | None = None
+    range_end: int | str | None = None
     estimated_count: int | None = None
     index: int | None = None
 
