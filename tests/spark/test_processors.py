@@ -13,8 +13,8 @@ from holdfast.flow.processor import Processor
 from holdfast.leases.lease import Counts
 from holdfast.processors.python import PythonFunction
 from holdfast.registry import Registry
-from holdfast.spark.job import processed
-from holdfast.spark.row_counts import ProcessorCounts, numbered_names
+from holdfast.spark.job import by_number_and_name, processed
+from holdfast.spark.row_counts import ProcessorCounts
 from tests.spark.rig import Site, failed, staged
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def processor(name: str, **settings: Any) -> Processor:
 
 
 def _counts(spark: SparkSession, *processors: Processor) -> ProcessorCounts:
-    return ProcessorCounts(spark, dict(zip(numbered_names(processors), processors, strict=True)))
+    return ProcessorCounts(spark, by_number_and_name(processors))
 
 
 class Bench:

@@ -36,7 +36,7 @@ from holdfast.spark.batch_limits import SizeLimitStep
 from holdfast.spark.columns import RECORD_COLUMN, quoted, with_record
 from holdfast.spark.failures import readable, session_is_gone
 from holdfast.spark.report import REPORT_SCHEMA, JobReport, TaskReport
-from holdfast.spark.row_counts import ProcessorCounts, ReadCounts, RowCount, numbered_names
+from holdfast.spark.row_counts import ProcessorCounts, ReadCounts, RowCount
 from holdfast.spark.task import SinkTask, StageTask, frame_of, run_tasks
 
 if TYPE_CHECKING:
@@ -223,7 +223,7 @@ class Planner:
 
 def _divided(pipeline: Pipeline) -> tuple[dict[str, Processor], dict[str, TaskStep]]:
     """Processors of the frame, and the last ones that run inside the staging task; none do if there are routes."""
-    processors = dict(zip(numbered_names(pipeline.processors), pipeline.processors, strict=True))
+    processors = by_number_and_name(pipeline.processors)
     steps = dict[str, TaskStep]()
     for name, processor in reversed(processors.items()):
         step = None if pipeline.has_routes else processor.in_task()
@@ -232,6 +232,11 @@ def _divided(pipeline: Pipeline) -> tuple[dict[str, Processor], dict[str, TaskSt
         steps[name] = step
     frame_processors = {name: processor for name, processor in processors.items() if name not in steps}
     return frame_processors, dict(reversed(steps.items()))
+
+
+def by_number_and_name(processors: Sequence[Processor]) -> dict[str, Processor]:
+    """The processors by their names for people, such as `2-filter`; numbers begin at 1."""
+    return {f"{number}-{processor.name}": processor for number, processor in enumerate(processors, 1)}
 
 
 def processed(counts: ProcessorCounts, frame: DataFrame) -> DataFrame:

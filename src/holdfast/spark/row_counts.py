@@ -38,11 +38,6 @@ class RowCount:
         return self.rows - self.faults
 
 
-def numbered_names(processors: Sequence[Processor]) -> list[str]:
-    """The processors' names for people: their position in the pipeline, from 1 on, and their name."""
-    return [f"{number}-{processor.name}" for number, processor in enumerate(processors, 1)]
-
-
 def dropped_rows(name: str, before: RowCount, after: RowCount) -> int:
     """How many good rows a processor has dropped. Raises `BatchError` if it has dropped a row with a fault."""
     if after.faults < before.faults:
