@@ -1,4 +1,4 @@
-"""Which dead letters a redrive takes: all that wait, but for those that were sent before and those that cannot be."""
+"""Selects the dead letters of a redrive: those that wait, without letters that were or cannot be sent."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ ROWS_PER_READ = 500
 
 @dataclass(frozen=True)
 class Choice:
-    """Letters of one sink, chosen by their partition and by words of their reason."""
+    """Letters of one sink, chosen by partition and by text in the reason."""
 
     sink: str
     key: str | None = None
@@ -42,7 +42,7 @@ class Choice:
 
 @dataclass
 class Taken:
-    """What a redrive takes, and why it leaves the others."""
+    """The letters that a redrive takes, and why it leaves others."""
 
     partitions: list[PartitionLetters] = field(default_factory=list)
     refused: Counter[str] = field(default_factory=Counter)
@@ -55,7 +55,7 @@ class Taken:
 
 @dataclass(frozen=True)
 class Waiting:
-    """The letters of one sink that wait. Iterated, it gives the partitions of a run; the run's lock must be held."""
+    """The waiting letters of one sink. Iterating yields the partitions of a run; the run's lock must be held."""
 
     pipeline: StoredPipeline
     choice: Choice
@@ -70,7 +70,7 @@ class Waiting:
         return iter([chosen.partition() for chosen in self.look().partitions])
 
     def look(self) -> Taken:
-        """What would be taken now. Changes nothing."""
+        """Return the letters that would be taken now. Changes nothing."""
         sent = {letter for run in self._former() for row in self._rows(run).rows() for letter in sent_ids(row)}
         taken, by_key = Taken(), defaultdict[str, list[tuple[int, LetterId]]](list)
         for letter in self.box.letters():
@@ -92,10 +92,10 @@ class Waiting:
         rows = self.pipeline.store.get([Key(self.pipeline.identifier, "", key) for key in letters])
         for row, (key, found) in zip(rows, letters.items(), strict=True):
             if row is None or row.unreadable is not None or transitions.is_stripped(row):
-                taken.refused[f"the store does not know its partition {key} any more"] += len(found)
+                taken.refused[f"the store no longer has its partition {key}"] += len(found)
                 continue
             if transitions.set_aside_for(row) is not None:
-                taken.refused[f"what was written of its partition {key} is being replaced"] += len(found)
+                taken.refused[f"files of its partition {key} are being replaced"] += len(found)
                 continue
             ids = _bounded([letter for _, letter in sorted(found)])
             taken.left += len(found) - len(ids)
@@ -110,23 +110,23 @@ class Waiting:
         return self.pipeline.operator(run.id)
 
     def _fence(self, run: Run) -> None:
-        """No node may go on with this run, which has lost the lock; and what it has committed is published."""
+        """Stop a run that has lost the lock, and publish what it has committed."""
         rows = self._rows(run)
         for row in list(rows.rows()):
             fence(rows, row, self.sink, self.choice.sink, "another redrive has begun")
 
 
 def fence(rows: Operator, row: Lease, sink: Sink | None, name: str, why: str) -> None:
-    """No node may go on with this row of a redrive into that sink, and what it has committed is published.
+    """Stop work on this row of a redrive into that sink, and publish what it has committed. May be repeated.
 
-    Raises `Refused` if it cannot be published. May be repeated.
+    Raises `Refused` if it cannot be published.
     """
     fenced = row if row.status in FINISHED else _failed(rows, row, why)
     if fenced.commit.receipts is None or sink is None:
         return
     (trouble,) = sink.publish([Publication(fenced, redriven_name(fenced), fenced.commit.receipts[name])])
     if trouble is not None:
-        raise Refused(f"what run {row.run} has committed of {row.key} cannot be published: {trouble}")
+        raise Refused(f"the commit of run {row.run} for {row.key} cannot be published: {trouble}")
     rows.change(row.key, lambda now_there, now: transitions.published(now_there, fenced.commit.commit_id, now))
 
 
@@ -134,11 +134,11 @@ def _failed(rows: Operator, row: Lease, why: str) -> Lease:
     try:
         return rows.fail(row.key, why)
     except TransitionRefused:
-        return rows.show(row.key)  # its node has completed it meanwhile
+        return rows.show(row.key)  # its node has completed it in the meantime
 
 
 def of_sink(run: Run, sink: str) -> bool:
-    """Whether a run is a redrive of this sink."""
+    """Return whether a run is a redrive of this sink."""
     configuration = run.configuration
     return isinstance(configuration, dict) and (configuration.get("kind"), configuration.get("sink")) == (KIND, sink)
 

@@ -1,6 +1,6 @@
-"""The lock that lets one run of a pipeline go on at a time: the `$run` lease, with a deadline of its own.
+"""The lock that allows one run of a pipeline at a time: the `$run` lease, which has its own deadline.
 
-Its holder renews it every minute. When it is lost, the run has FAILED: somebody else may have begun another one.
+Its holder renews it every minute. A run whose lock is lost has FAILED: another run may have begun.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ REFRESH_EVERY = 60.0
 
 
 class RunLock:
-    """This node's hold on a pipeline's run. Call `refresh` once a minute while a run goes on."""
+    """The lock of a pipeline's runs as this node holds it. Call `refresh` once a minute during a run."""
 
     def __init__(self, live: Coordinator, runs: Runs, *, timeout: float = LOCK_TIMEOUT) -> None:
         policy = ClaimPolicy(ownership_timeout=timeout)
@@ -29,9 +29,9 @@ class RunLock:
         self._lease: Lease | None = None
 
     def acquire(self, run_id: str) -> None:
-        """Hold the lock for that run. Raises `Refused` when another run has it.
+        """Take the lock for that run. Raises `Refused` when another run has it.
 
-        A run that had the lock and has not ended has lost it, with its node: it is FAILED before this one may begin.
+        A previous run that has not ended has lost the lock together with its node: it is failed before this one begins.
         """
         lock = self._lock
         row = new_lease(lock.pipeline, Partition("$run"), lock.world.new_id(), now=lock.now())
@@ -43,17 +43,17 @@ class RunLock:
             try:
                 self._write(run_id)
             except LeaseLost as lost:
-                raise Refused(f"the lock was lost again at once: {lost}") from lost
+                raise Refused(f"the lock was lost immediately: {lost}") from lost
             return
         raise Refused(f"run {self.holder()!r} is going on; stop it first, or wait until it has ended")
 
     def holder(self) -> str | None:
-        """The run that the lock was last taken for, whether or not it still goes on."""
+        """Return the run for which the lock was last taken, whether or not it has ended."""
         (row,) = self._lock.store.get([self._lock_key()])
         return None if row is None or row.progress.state is None else str(row.progress.state["run"])
 
     def refresh(self) -> None:
-        """Renew the lock. When it is lost, raises `LeaseLost`; the run is FAILED unless another node drives it."""
+        """Renew the lock. Raises `LeaseLost` when it is lost; the run is failed unless another node drives it."""
         run_id = self._held_run()
         try:
             self._write(run_id)
@@ -64,26 +64,26 @@ class RunLock:
             raise
 
     def transfer(self, expected: str, run_id: str) -> None:
-        """Hold the lock for another run from now on, in one write, only if it is still that of the expected one."""
+        """Pass the lock on to another run, in one write, only if it still belongs to the expected one."""
         if self._held_run() != expected:
-            raise Refused(f"the lock is that of run {self._held_run()!r}, not of {expected!r}")
+            raise Refused(f"the lock belongs to run {self._held_run()!r}, not to {expected!r}")
         self._write(run_id)
 
     def release(self) -> None:
-        """Let others have it at once. Does nothing if it is not held."""
+        """Release the lock. Does nothing if it is not held."""
         if self._lease is not None:
             self._lock.release([self._lease])
             self._lease = None
 
     def recover(self, policy: Literal["recover", "fail"]) -> list[Run]:
-        """At start-up: what becomes of runs that nobody drives any more. Answers the ones that go on here.
+        """At start-up: recover or fail runs that no node drives. Returns those that continue on this node.
 
         Raises nothing when another node drives them.
         """
         if not (orphans := self._unended()):
             return []
         try:
-            # In the name of the run that had it, so that none is failed before this node knows which ones there are.
+            # For the run that had it, so that none is failed before this node has listed them.
             self.acquire(self.holder() or orphans[0].id)
             return self._settle(self._unended(), policy)
         except (Refused, LeaseLost):
@@ -110,7 +110,7 @@ class RunLock:
         try:
             self._runs.fail(former, f"the lock was lost to run {run_id!r}")
         except PartitionNotFound:
-            return  # Its node died before it made the run.
+            return  # its node died before it created the run
 
     def _held_run(self) -> str:
         if self._lease is None:

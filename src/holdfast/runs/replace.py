@@ -28,7 +28,7 @@ from holdfast.leases.operator import Operator
 from holdfast.leases.world import Clock, HostClock
 from holdfast.runs.next_generation import FILES, check_digest, next_generation
 from holdfast.runs.redriven import Redriven, fence_redrives, lowest_straddling, redriven_from
-from holdfast.runs.replace_plan import ReplacingPlan, commit_start, decode_plan, files_from, plan_key
+from holdfast.runs.replace_plan import ReplacementPlan, commit_start, decode_plan, files_from, plan_key
 from holdfast.runs.rewind import Rewind, first_offset, partition_row
 from holdfast.sinks.files.sink import FilesSink
 
@@ -217,7 +217,7 @@ class Replacement:
             bucket.discard([handle for key, handle in staged if staged_token(name, key) < row.token])
             self._redriven(bucket).discard_staged()
 
-    def _plans(self, row: Lease) -> dict[str, ReplacingPlan]:
+    def _plans(self, row: Lease) -> dict[str, ReplacementPlan]:
         """Return the plan of every root, recorded in the root."""
         why = transitions.set_aside_for(row)
         stored = {root: bucket.read(plan_key(why["plan"])) for root, bucket in self._roots.items()}
@@ -235,17 +235,17 @@ class Replacement:
             root: plans.get(root) or self._recorded(row, bucket, start, number) for root, bucket in self._roots.items()
         }
 
-    def _recorded(self, row: Lease, bucket: Bucket, start: int, generation: int) -> ReplacingPlan:
+    def _recorded(self, row: Lease, bucket: Bucket, start: int, generation: int) -> ReplacementPlan:
         why, end = transitions.set_aside_for(row), row.progress.position["offset"]
         partition = (self._operator.pipeline, self._request.topic, self._request.partition)
-        plan = ReplacingPlan(why["plan"], *partition, start, end, generation, self._files(bucket, start))
+        plan = ReplacementPlan(why["plan"], *partition, start, end, generation, self._files(bucket, start))
         if not bucket.create(plan.key, plan.encode()):
             present = bucket.read(plan.key)
             if present is None or decode_plan(plan.id, present) != plan:
                 raise Halt(f"another plan is at {plan.key}")
         return plan
 
-    def _moved(self, bucket: Bucket, plan: ReplacingPlan) -> Iterator[str]:
+    def _moved(self, bucket: Bucket, plan: ReplacementPlan) -> Iterator[str]:
         """Move every file, and yield those that did not exist."""
         moves = list(plan.moves)
         results = bucket.together([partial(bucket.move, *move) for move in moves])
@@ -254,7 +254,7 @@ class Replacement:
                 self._emit(Notice(f"{old} is named by a manifest, but does not exist and was not moved"))
                 yield old
 
-    def _finish(self, plans: Mapping[str, ReplacingPlan]) -> None:
+    def _finish(self, plans: Mapping[str, ReplacementPlan]) -> None:
         for root, plan in plans.items():
             self._roots[root].create(plan.done_key, b"{}")
 

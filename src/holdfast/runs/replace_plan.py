@@ -1,10 +1,10 @@
-"""Files of a range that is written again in their place: moved away by a plan that is recorded before the first move.
+"""The plan by which the old files of a range are moved away; it is recorded before the first move.
 
-    <root>/_holdfast/replaced/<plan>/plan.json     created once: what is moved where, and why
+    <root>/_holdfast/replaced/<plan>/plan.json     created once: which files are moved where
     <root>/_holdfast/replaced/<plan>/<old key>     the old files
-    <root>/_holdfast/replaced/<plan>/done.json     created once, when all are there
+    <root>/_holdfast/replaced/<plan>/done.json     created once, after the last move
 
-Every step may be repeated by anybody, so that a plan that was interrupted is finished by carrying it out again.
+Every step may be repeated by any process, so that carrying out an interrupted plan again finishes it.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ REPLACED = f"{OURS}/replaced"
 
 
 @dataclass(frozen=True, slots=True)
-class ReplacingPlan:
-    """Offsets [start, end) of a partition that are written again under that generation, and their old files."""
+class ReplacementPlan:
+    """Offsets [start, end) of a partition that are written again with that generation, and their old files."""
 
     id: str
     pipeline: str
@@ -44,7 +44,7 @@ class ReplacingPlan:
 
     @property
     def moves(self) -> Iterator[tuple[str, str]]:
-        """Old and new key of every file."""
+        """Yields the old and the new key of every file."""
         return ((key, f"{REPLACED}/{self.id}/{key}") for key in self.files)
 
     def encode(self) -> bytes:
@@ -59,21 +59,22 @@ def plan_key(plan_id: str) -> str:
     return f"{REPLACED}/{plan_id}/plan.json"
 
 
-def decode_plan(plan_id: str, data: bytes) -> ReplacingPlan:
-    """The plan in these bytes. Raises `Halt` when they are none."""
+def decode_plan(plan_id: str, data: bytes) -> ReplacementPlan:
+    """Decode a plan. Raises `Halt` if that fails."""
     try:
         document = json.loads(data)
         partition = (document["pipeline"], document["topic"], document["partition"])
         files = tuple(move["from"] for move in document["moves"])
-        return ReplacingPlan(plan_id, *partition, document["from"], document["to"], document["generation"], files)
+        return ReplacementPlan(plan_id, *partition, document["from"], document["to"], document["generation"], files)
     except (ValueError, TypeError, KeyError) as broken:
         raise Halt(f"the plan {plan_key(plan_id)} cannot be read: {broken}") from broken
 
 
 def commit_start(manifests: Iterable[Manifest], offset: int) -> int:
-    """Where the commit begins that holds the offset; of standing manifests in order. Only whole commits are replaced.
+    """Return the first offset of the commit that holds the offset: only whole commits are replaced.
 
-    An offset before all of them stands for the first, one behind all of them for itself.
+    `manifests` are standing ones in order. An offset before all of them returns the start of the first; an offset after
+    all of them returns itself.
     """
     for manifest in manifests:
         if offset < manifest.end["offset"]:
@@ -82,6 +83,6 @@ def commit_start(manifests: Iterable[Manifest], offset: int) -> int:
 
 
 def files_from(manifests: Sequence[Manifest], start: int) -> tuple[str, ...]:
-    """Keys of all files, dead letters among them, of the commits from that offset on."""
+    """Return the keys of all files, dead letters included, of the commits from that offset on."""
     chosen = [manifest for manifest in manifests if first_offset(manifest) >= start]
     return tuple(sorted(file["key"] for manifest in chosen for file in manifest.files))

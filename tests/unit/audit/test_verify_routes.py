@@ -68,7 +68,7 @@ def test_a_commit_that_waits_counts_with_all_its_rows(archive: Archive) -> None:
 def test_the_conclusion_says_what_is_proven_of_routes(archive: Archive) -> None:
     report = Report(deep=False, offsets=True)
     list(report.collect(iter(archive.proofs())))
-    assert "holds every row that it was given, and 5 were not for it by their route" in report.conclusion()
+    assert "holds every row that was routed to it, and 5 rows were routed elsewhere" in report.conclusion()
 
 
 def test_a_message_that_is_in_no_file_may_have_been_for_another_sink(archive: Archive) -> None:

@@ -72,7 +72,7 @@ def test_a_proof_is_a_table_and_one_line_that_concludes(archives: Archives) -> N
 
 def test_it_says_how_far_the_proof_goes(archives: Archives) -> None:
     assert "by manifests, names and sizes: --deep also reads the files" in archives.verify().stdout
-    assert "by digests and row counts: offsets are not kept" in archives.verify("--deep").stdout
+    assert "by digests and row counts: the format keeps no offsets" in archives.verify("--deep").stdout
 
 
 def test_a_doubt_is_told_in_words_and_ends_with_1(archives: Archives) -> None:

@@ -142,7 +142,7 @@ def test_a_partition_that_the_store_does_not_know_is_refused(site: Site) -> None
     settings = site.settings()
     site.bury("gone", b"1", b"2")
     taken = look(site.stored(settings), Choice("files"))
-    assert (taken.number, taken.refused) == (0, {"the store does not know its partition in|gone any more": 2})
+    assert (taken.number, taken.refused) == (0, {"the store no longer has its partition in|gone": 2})
 
 
 def test_letters_of_a_partition_that_is_being_replaced_are_left_alone(site: Site) -> None:
@@ -155,7 +155,7 @@ def test_letters_of_a_partition_that_is_being_replaced_are_left_alone(site: Site
     )
     taken = look(site.stored(settings), Choice("files"))
     assert [chosen.row.key for chosen in taken.partitions] == ["in|b"]
-    assert taken.refused == {"what was written of its partition in|a is being replaced": 1}
+    assert taken.refused == {"files of its partition in|a are being replaced": 1}
 
 
 def test_names_of_letters_never_outgrow_the_row(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
