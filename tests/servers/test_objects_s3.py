@@ -172,9 +172,9 @@ def test_a_late_delete_does_not_hit_a_newer_object(landing: Landing, monkeypatch
     client = source._cleanup
     delete = client._delete
 
-    def overwritten_just_before(place: Any) -> None:
+    def overwritten_just_before(ref: Any) -> None:
         landing.put("a", b"newer")
-        delete(place)
+        delete(ref)
 
     monkeypatch.setattr(client, "_delete", overwritten_just_before)
     assert tidied(source, done) == [None]
@@ -282,7 +282,7 @@ def test_a_bucket_is_scanned_once_into_files_and_deleted_when_both_sinks_have_it
     wanted: list[int] = []
     for number in range(200):
         ids = range(number * 10, number * 10 + 10)
-        text = "".join(json.dumps({"id": one}) + "\n" for one in ids).encode()
+        text = "".join(json.dumps({"id": number}) + "\n" for number in ids).encode()
         packed = number % 10 == 9
         landing.put(f"logs/{number:03}|x.jsonl{'.gz' if packed else ''}", gzip.compress(text) if packed else text)
         wanted += ids

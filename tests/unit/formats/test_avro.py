@@ -113,26 +113,26 @@ def test_fastavro_reads_kafkas_rows(compression: Any) -> None:
 def test_every_kind_of_column_is_read_by_fastavro_and_by_us() -> None:
     expected = [{**row, "map": None if row["map"] is None else dict(row["map"])} for row in EVERY_KIND.to_pylist()]
     data = written(Avro("none"), pa.concat_batches([EVERY_KIND] * 2).slice(1, 5))
-    again = [*expected[1:], *expected]
-    assert list(fastavro.reader(io.BytesIO(data))) == again
+    repeated = [*expected[1:], *expected]
+    assert list(fastavro.reader(io.BytesIO(data))) == repeated
     ours = [row for rows in Avro().read(io.BytesIO(data)) for row in rows.to_pylist()]
-    assert [{**row, "map": None if row["map"] is None else dict(row["map"])} for row in ours] == again
+    assert [{**row, "map": None if row["map"] is None else dict(row["map"])} for row in ours] == repeated
 
 
 def test_what_avro_cannot_hold_is_told_with_its_name() -> None:
-    for rows, told in (
+    for rows, reason in (
         (pa.RecordBatch.from_pydict({"a-b": [1]}), "'a-b'"),
         (pa.RecordBatch.from_pydict({"a": pa.array([1], pa.uint64())}), "uint64"),
     ):
-        with pytest.raises(BatchError, match=told):
+        with pytest.raises(BatchError, match=reason):
             written(Avro(), rows)
 
 
 def test_a_damaged_block_is_refused() -> None:
     data = written(Avro("snappy"), kafka_rows([b"abc" * 100]))
-    place = data.index(b"orders")
+    index = data.index(b"orders")
     with pytest.raises(ValueError, match=r"checksum|decompressed|mark"):
-        list(Avro().read(io.BytesIO(data[:place] + b"0rders" + data[place + 6 :])))
+        list(Avro().read(io.BytesIO(data[:index] + b"0rders" + data[index + 6 :])))
 
 
 def test_a_file_without_a_schema_is_refused_and_one_without_a_codec_is_not_compressed() -> None:

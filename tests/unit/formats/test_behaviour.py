@@ -52,8 +52,8 @@ class TestJsonl(FormatBehaviour):
         lines = unpacked(form, data).splitlines()
         if schema.names == ["value"]:
             return [{"value": line} for line in lines]
-        told = [json.loads(line, parse_float=Decimal) for line in lines]
-        return [{field.name: _from_json(row.get(field.name), field.type) for field in schema} for row in told]
+        parsed = [json.loads(line, parse_float=Decimal) for line in lines]
+        return [{field.name: _from_json(row.get(field.name), field.type) for field in schema} for row in parsed]
 
 
 @pytest.mark.parametrize("compression", get_args(Compression))
@@ -88,8 +88,8 @@ def _from_json(value: Any, kind: Any) -> Any:
     """A value as any program would take it from JSON that knows the column's type, `comparable`."""
     types = pa.types
     plain: dict[Any, Callable[[Any], Any]] = {
-        types.is_floating: lambda told: pa.scalar(float(told), kind).as_py(),
-        types.is_binary: lambda told: base64.b64decode(told, validate=True),
+        types.is_floating: lambda parsed: pa.scalar(float(parsed), kind).as_py(),
+        types.is_binary: lambda parsed: base64.b64decode(parsed, validate=True),
         types.is_timestamp: dt.datetime.fromisoformat,
         types.is_date: dt.date.fromisoformat,
         types.is_decimal: Decimal,

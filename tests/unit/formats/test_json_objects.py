@@ -35,4 +35,4 @@ def test_numbers_that_json_lacks_are_text() -> None:
 
 @given(st.lists(st.none() | st.floats(allow_nan=False, allow_infinity=False), min_size=1))
 def test_fractions_are_read_back_as_they_were(values: list[float | None]) -> None:
-    assert [one.get("a") for one in objects(a=pa.array(values, pa.float64()))] == values
+    assert [row.get("a") for row in objects(a=pa.array(values, pa.float64()))] == values

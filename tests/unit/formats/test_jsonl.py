@@ -76,7 +76,7 @@ def test_what_is_not_json_is_a_dead_letter_and_what_is_json_is_written_as_it_is(
 def test_a_message_is_judged_the_same_in_any_company() -> None:
     values = (JSON + NOT_JSON + NO_TEXT) * 40
     whole = not_json(pa.array(values, pa.binary())).tolist()
-    assert whole == [place for place, value in enumerate(values) if value not in JSON]
+    assert whole == [index for index, value in enumerate(values) if value not in JSON]
     good = pa.array([b'{"a":1}'] * 1000, pa.binary())
     for value in JSON + NOT_JSON + NO_TEXT:
         alone = pa.array([value], pa.binary())
@@ -92,7 +92,7 @@ def test_arrow_and_python_agree_on_what_is_json(texts: list[str]) -> None:
     # Braces around it, so that most of it goes to Arrow's parser, many at once.
     values = [text.encode() for text in texts] + [f'{{"a":{text}}}'.encode() for text in texts]
     found = not_json(pa.array([b"{}"] * 40 + values, pa.binary()))
-    assert (found - 40).tolist() == [place for place, value in enumerate(values) if not is_json(value)]
+    assert (found - 40).tolist() == [index for index, value in enumerate(values) if not is_json(value)]
 
 
 def is_json(value: bytes) -> bool:

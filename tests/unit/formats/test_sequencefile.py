@@ -119,8 +119,8 @@ def test_marks_follow_the_first_record_and_stand_between_records_now_and_then() 
 
 def test_a_mark_that_is_damaged_is_refused() -> None:
     data = written(SequenceFile(), rows(*[b"x" * 1000] * 300))
-    place = data.index(b"\xff\xff\xff\xff") + 4
-    damaged = data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :]
+    index = data.index(b"\xff\xff\xff\xff") + 4
+    damaged = data[:index] + bytes([data[index] ^ 1]) + data[index + 1 :]
     with pytest.raises(ValueError, match="disagree"):
         list(SequenceFile().read(io.BytesIO(damaged)))
 

@@ -40,7 +40,7 @@ class Shelf:
         self.reach = reach or {"region": uuid.uuid4().hex}
         self.access = S3Access(bucket, region=self.reach["region"], patience=RESPONSE_TIMEOUT)
         self.items: dict[str, Item] = {}
-        self.asked: list[tuple[str, dict[str, Any]]] = []
+        self.requests: list[tuple[str, dict[str, Any]]] = []
         self.away: set[str] = set()
         self.without: set[str] = set()
         self.page = 1000
@@ -49,7 +49,7 @@ class Shelf:
 
     @property
     def verbs(self) -> Counter[str]:
-        return Counter(verb for verb, _ in self.asked)
+        return Counter(verb for verb, _ in self.requests)
 
     def put(self, *keys: str, data: bytes = b"x\n", at: float = 1_000_000.0) -> None:
         for key in keys:
@@ -64,7 +64,7 @@ class Shelf:
     # --- what S3Client has -------------------------------------------------------------------------------------
 
     def call(self, verb: str, take: Callable[[Any], Any] | None = None, /, **arguments: Any) -> Any:
-        self.asked.append((verb, arguments))
+        self.requests.append((verb, arguments))
         if verb in self.away:
             raise Unavailable(f"cannot {verb}: the server is down")
         answer = getattr(self, verb)(**arguments)

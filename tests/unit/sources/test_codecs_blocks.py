@@ -99,8 +99,8 @@ makers: dict[str, tuple[Callable[..., bytes], BlockCodec]] = {
 
 
 def borders(size: int, fractions: list[float]) -> list[tuple[int, int]]:
-    places = sorted({0, size, *(round(one * size) for one in fractions)})
-    return list(itertools.pairwise(places))
+    offsets = sorted({0, size, *(round(fraction * size) for fraction in fractions)})
+    return list(itertools.pairwise(offsets))
 
 
 def in_pieces(codec: BlockCodec, data: bytes, fractions: list[float]) -> list[Any]:
@@ -121,10 +121,10 @@ def test_any_cuts_give_every_row_once(kind: str, rows: list[dict[str, Any]], fra
     whole, faults, damage = read(codec, data)
     assert (faults, damage) == ([], None)
     if kind.startswith("sequencefile"):
-        told = [{"key": str(row["id"]).encode(), "value": (row["note"] or "").encode()} for row in rows]
+        expected = [{"key": str(row["id"]).encode(), "value": (row["note"] or "").encode()} for row in rows]
     else:
-        told = rows
-    assert [row for _, row in whole] == told
+        expected = rows
+    assert [row for _, row in whole] == expected
     items = [item for item, _ in whole]
     assert items == sorted(set(items))
     # Row groups, and only they, may lie in the file in another order than their numbers.
@@ -145,14 +145,14 @@ def test_any_cuts_give_every_record_of_a_sequencefile_with_marks(
     assert in_pieces(SequenceFile(), data, fractions) == whole
 
 
-def places(data: bytes) -> set[int]:
+def page_borders(data: bytes) -> set[int]:
     """Where a border may be; of a Parquet file only those beside a row group's first byte, to save time."""
     if not data.startswith(b"PAR1"):
         return set(range(len(data) + 1))
-    told = pq.ParquetFile(io.BytesIO(data)).metadata
-    columns = [told.row_group(number).column(0) for number in range(told.num_row_groups)]
-    begins = [one.dictionary_page_offset or one.data_page_offset for one in columns]
-    return {place + step for place in begins for step in (-1, 0, 1)}
+    metadata = pq.ParquetFile(io.BytesIO(data)).metadata
+    columns = [metadata.row_group(number).column(0) for number in range(metadata.num_row_groups)]
+    begins = [column.dictionary_page_offset or column.data_page_offset for column in columns]
+    return {offset + step for offset in begins for step in (-1, 0, 1)}
 
 
 @pytest.mark.parametrize("kind", [*makers, "sequencefile with marks"])
@@ -165,7 +165,7 @@ def test_every_single_border_is_right(kind: str) -> None:
         codec, data = SequenceFile(), marked_records([b"v" * number for number in range(9)], 2)
     whole = read(codec, data)[0]
     assert len(whole) == 9
-    for border in places(data):
+    for border in page_borders(data):
         middle = max(border - 40, 0)
         parts = [read(codec, data, *part)[0] for part in ((0, middle), (middle, border), (border, len(data)))]
         assert list(itertools.chain(*parts)) == whole, border
@@ -226,7 +226,7 @@ def test_whatever_avro_has_can_be_read_as_text() -> None:
         "list": {"type": "array", "items": "int"},
         "raw": "bytes",
     }
-    schema = {"type": "record", "name": "r", "fields": [{"name": one, "type": kinds[one]} for one in kinds]}
+    schema = {"type": "record", "name": "r", "fields": [{"name": name, "type": kinds[name]} for name in kinds]}
     row = {"uuid": UUID(int=7), "price": Decimal("1.50"), "day": dt.date(2024, 2, 29), "number": 5, "truth": True}
     raw = io.BytesIO()
     fastavro.writer(raw, fastavro.parse_schema(schema), [row | {"list": [1], "raw": b"x"}])
@@ -284,7 +284,7 @@ def test_a_value_that_does_not_fit_is_a_dead_letter_and_leaves_the_others_alone(
         found, faults, damage = read(codec, data)
         assert [row["id"] for _, row in found] == [1, 3]
         ((item, fault),) = faults
-        assert item not in {one for one, _ in found}
+        assert item not in {other for other, _ in found}
         assert "300" in str(fault.raw)
         assert fault.form == COLUMNS
         assert damage is None
@@ -367,8 +367,8 @@ def test_a_parquet_file_without_its_footer_is_damaged(spoil: Any) -> None:
 
 def test_a_row_group_that_is_damaged_is_told_and_those_before_it_are_good() -> None:
     data = bytearray(parquet(ROWS, 20, write_page_checksum=True, compression="none", use_dictionary=False))
-    told = pq.ParquetFile(io.BytesIO(bytes(data))).metadata.row_group(1).column(1)
-    data[told.data_page_offset + told.total_compressed_size // 2] ^= 0xFF
+    column = pq.ParquetFile(io.BytesIO(bytes(data))).metadata.row_group(1).column(1)
+    data[column.data_page_offset + column.total_compressed_size // 2] ^= 0xFF
     rows, _, damage = read(Parquet(SCHEMA), bytes(data))
     assert [item for item, _ in rows] == list(range(20))
     assert "not a valid Parquet file" in str(damage)
@@ -380,8 +380,8 @@ def test_a_row_group_that_is_damaged_is_told_and_those_before_it_are_good() -> N
 def test_whatever_bytes_are_altered_only_damage_is_told(kind: str, where: int, new: int, length: int) -> None:
     make, codec = makers[kind]
     data = bytearray(make(ROWS, 500))
-    place = where % len(data)
-    data[place : place + length] = bytes([new]) * length
+    offset = where % len(data)
+    data[offset : offset + length] = bytes([new]) * length
     with suppress(BatchError):
         read(codec, bytes(data))
 

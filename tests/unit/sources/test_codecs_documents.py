@@ -119,7 +119,7 @@ def test_half_a_document_gives_its_whole_elements_and_is_told(
     text = json.dumps({"r": records} if wrapped else records).encode()
     rows, _, damage = read(JsonList(None, 1 << 20, chunk), text[: int(len(text) * keep)])
     assert "ends too early" in str(damage)
-    assert [json.loads(row["value"]) for _, row in rows] == [_distinct(one) for one in records][: len(rows)]
+    assert [json.loads(row["value"]) for _, row in rows] == [_distinct(record) for record in records][: len(rows)]
 
 
 @pytest.mark.parametrize(
@@ -216,7 +216,7 @@ def test_rows_are_those_that_were_written(rows: list[list[str]], ending: str, al
     found, faults, damage = read(Csv(TEXTS, 1 << 20, chunk), data)
     assert (faults, damage) == ([], None)
     empty = "" if all_quoted else None
-    assert [(row["b"], row["a"]) for _, row in found] == [(one or empty, two or empty) for one, two in rows]
+    assert [(row["b"], row["a"]) for _, row in found] == [(first or empty, second or empty) for first, second in rows]
     items = [item for item, _ in found]
     assert items == sorted(set(items))
 

@@ -50,7 +50,7 @@ KINDS = {"gzip": "gzip", "bzip2": "bzip2", "zstd": "zstd", "snappy": "snappy", "
 
 def read(data: bytes, kind: str, size: int = 1000) -> tuple[bytes, str | None]:
     """What comes out, and what is said of the damage."""
-    (compression,) = (one for one in get_args(FileCompression) if one == KINDS[kind])
+    (compression,) = (name for name in get_args(FileCompression) if name == KINDS[kind])
     stream, parts = decompressed(io.BytesIO(data), compression), list[bytes]()
     try:
         while part := stream.read(size):

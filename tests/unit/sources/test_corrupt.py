@@ -58,7 +58,7 @@ def _half(data: bytes) -> bytes:
 
 def _altered(data: bytes) -> bytes:
     middle = len(data) // 2
-    return data[:middle] + bytes(one ^ 0x55 for one in data[middle : middle + 40]) + data[middle + 40 :]
+    return data[:middle] + bytes(byte ^ 0x55 for byte in data[middle : middle + 40]) + data[middle + 40 :]
 
 
 DAMAGES: dict[str, tuple[str, CodecName, bytes]] = {
@@ -90,8 +90,8 @@ def read(folder: Path, name: str, codec: CodecName, data: bytes, *, salvage: boo
     path = folder / name
     path.write_bytes(data)
     facts = path.stat()
-    place = FileRef(str(path), facts.st_size, facts.st_mtime_ns)
-    split = Split("b", place, 0, facts.st_size, salvage=salvage)
+    ref = FileRef(str(path), facts.st_size, facts.st_mtime_ns)
+    split = Split("b", ref, 0, facts.st_size, salvage=salvage)
     schema = None if codec == "sequencefile" else SCHEMA
     found = ObjectRows([[split]], codec_of(codec, schema, 1 << 20), "auto", None)
     rows = [row for batch in found.rows(0) for row in batch.to_pylist()]

@@ -26,7 +26,7 @@ def _source(shelf: Shelf, on_corrupt: str) -> tuple[ObjectsSource, Lease]:
     source = shelf.source(
         partition_by="prefix", after_success="delete", scan={"interval": "1h"}, on_corrupt=on_corrupt, codec="newline"
     )
-    (found,) = [one for one in source.discover({}) if one is not None and one.key == "landing|a/"]
+    (found,) = [p for p in source.discover({}) if p is not None and p.key == "landing|a/"]
     return source, Lease("orders", found.key, spec=found.spec)
 
 

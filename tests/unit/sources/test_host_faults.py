@@ -53,36 +53,36 @@ def objects(tmp_path: Path) -> Path:
     return tmp_path / "in"
 
 
-def _place(folder: Path, name: str, data: bytes) -> FileRef:
+def _ref(folder: Path, name: str, data: bytes) -> FileRef:
     file = folder / name
     file.write_bytes(data)
     facts = file.stat()
     return FileRef(str(file), facts.st_size, facts.st_mtime_ns)
 
 
-def _kinds(place: FileRef, codec: CodecName = "jsonl", *, salvage: bool = True) -> list[str]:
-    split = Split("b", place, 0, place.size, undivided=True, salvage=salvage)
+def _kinds(ref: FileRef, codec: CodecName = "jsonl", *, salvage: bool = True) -> list[str]:
+    split = Split("b", ref, 0, ref.size, undivided=True, salvage=salvage)
     read = ObjectRows([[split]], codec_of(codec, SCHEMA, 1 << 20), "auto", None)
-    told = [text for rows in read.rows(0) for text in rows.column(FAULT_COLUMN).to_pylist() if text]
-    return [decode_fault(text).kind for text in told]
+    faults = [text for rows in read.rows(0) for text in rows.column(FAULT_COLUMN).to_pylist() if text]
+    return [decode_fault(text).kind for text in faults]
 
 
 @pytest.mark.parametrize("code", HOST_FAULTS, ids=errno.errorcode.get)
 def test_an_object_that_the_host_cannot_open_is_unavailable(
     objects: Path, monkeypatch: pytest.MonkeyPatch, code: int
 ) -> None:
-    place = _place(objects, "a.jsonl", LINES)
+    ref = _ref(objects, "a.jsonl", LINES)
     monkeypatch.setattr(Path, "open", _raising(code))
-    assert _kinds(place) == [UNAVAILABLE]
+    assert _kinds(ref) == [UNAVAILABLE]
 
 
 @pytest.mark.parametrize("code", OBJECTS_FAULTS, ids=errno.errorcode.get)
 def test_what_is_wrong_with_the_object_itself_counts_an_attempt(
     objects: Path, monkeypatch: pytest.MonkeyPatch, code: int
 ) -> None:
-    place = _place(objects, "a.jsonl", LINES)
+    ref = _ref(objects, "a.jsonl", LINES)
     monkeypatch.setattr(Path, "open", _raising(code))
-    assert _kinds(place) == [BATCH]
+    assert _kinds(ref) == [BATCH]
 
 
 class _FailingFile(io.FileIO):
@@ -115,11 +115,11 @@ def test_a_disk_that_fails_in_the_middle_of_an_object_is_no_damage_of_it(
     objects: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     codec, data = FILES[name]
-    place = _place(objects, name, data())
-    assert _kinds(place, codec) == []
+    ref = _ref(objects, name, data())
+    assert _kinds(ref, codec) == []
     _FailingFile.reads = 0
     monkeypatch.setattr(Path, "open", lambda path, *_args, **_settings: _FailingFile(path))
-    assert _kinds(place, codec)[-1:] == [UNAVAILABLE]
+    assert _kinds(ref, codec)[-1:] == [UNAVAILABLE]
 
 
 @pytest.mark.parametrize("code", HOST_FAULTS, ids=errno.errorcode.get)
@@ -128,7 +128,7 @@ def test_an_object_that_the_host_cannot_look_at_is_planned_later(
 ) -> None:
     (objects / "a.jsonl").write_bytes(LINES)
     source = PLUGIN.build(PLUGIN.config(folder=objects))
-    (found,) = [one for one in source.discover({}) if one is not None]
+    (found,) = [partition for partition in source.discover({}) if partition is not None]
     lease = Lease("p", found.key, spec=found.spec)
     assert isinstance(source.plan([lease], Limits())[0], Cut)
     monkeypatch.setattr(os, "stat", _raising(code))
@@ -149,15 +149,15 @@ def test_a_bad_block_below_one_file_keeps_no_others_waiting(objects: Path, monke
 
     monkeypatch.setattr(Path, "stat", stat)
     assert [type(plan) for plan in source.plan(leases, Limits())] == [Wait, Cut]
-    (told,) = source.noticed()
-    assert isinstance(told, Unreachable)
-    assert "bad.jsonl: Input/output error" in told.error
+    (notice,) = source.noticed()
+    assert isinstance(notice, Unreachable)
+    assert "bad.jsonl: Input/output error" in notice.error
     assert source.noticed() == []
 
 
 def test_a_file_that_is_not_there_any_more_is_an_error_of_the_object(objects: Path) -> None:
-    place = _place(objects, "a.jsonl", LINES)
+    ref = _ref(objects, "a.jsonl", LINES)
     (objects / "a.jsonl").unlink()
     with pytest.raises(BatchError, match="vanished"):
-        place.check()
-    assert _kinds(place) == [BATCH]
+        ref.check()
+    assert _kinds(ref) == [BATCH]

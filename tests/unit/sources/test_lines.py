@@ -67,7 +67,7 @@ bodies = st.builds(
 @example(data=b"a\r\n\r\nb\r", cuts=[2, 3, 4], chunk=1)
 def test_pieces_together_give_every_line_once_with_its_offset(data: bytes, cuts: list[int], chunk: int) -> None:
     borders = sorted({0, len(data), *(cut for cut in cuts if cut < len(data))})
-    found = [one for start, end in itertools.pairwise(borders) for one in read(data, start, end, chunk)]
+    found = [line for start, end in itertools.pairwise(borders) for line in read(data, start, end, chunk)]
     assert found == expected(data)
 
 

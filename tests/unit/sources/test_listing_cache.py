@@ -79,9 +79,9 @@ def test_whatever_comes_and_goes_every_object_was_offered_in_a_scan_that_ended_w
             shelf.items.clear()
             shelf.put(*map(str, there))
             kept = copy.deepcopy(state)
-            told = scan(source, state)
+            listed = scan(source, state)
             if failed:
                 state = kept
             else:
-                offered |= set(told)
+                offered |= set(listed)
                 assert {f"landing|{number}" for number in there} <= offered

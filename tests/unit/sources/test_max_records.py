@@ -49,7 +49,7 @@ DDL = "id BIGINT, note STRING"
 def _source(folder: Path, codec: CodecName, **settings: Any) -> tuple[ObjectsSource, Lease]:
     source = PLUGIN.build(PLUGIN.config(folder=folder, codec=codec, schema=DDL, **settings))
     assert isinstance(source, ObjectsSource)
-    (found,) = [one for one in source.discover({}) if one is not None]
+    (found,) = [partition for partition in source.discover({}) if partition is not None]
     return source, Lease("orders", found.key, spec=found.spec)
 
 
@@ -58,8 +58,8 @@ def _items(source: ObjectsSource, codec: CodecName, batch: Batch) -> tuple[list[
     read = ObjectRows([source.splits(batch)], codec_of(codec, SCHEMA, 1 << 20), "auto", None)
     items, cut = [], None
     for rows in read.rows(0):
-        told = zip(rows.column(ITEM_COLUMN).to_pylist(), rows.column(FAULT_COLUMN).to_pylist(), strict=True)
-        for item, text in told:
+        pairs = zip(rows.column(ITEM_COLUMN).to_pylist(), rows.column(FAULT_COLUMN).to_pylist(), strict=True)
+        for item, text in pairs:
             kind = RECORD if text is None else decode_fault(text).kind
             if kind == CUT:
                 cut = item
@@ -140,8 +140,8 @@ def test_what_the_source_left_is_no_dead_letter_and_ends_the_batch(tmp_path: Pat
     read = ObjectRows([source.splits(batch)], codec_of("jsonl", SCHEMA, 1 << 20), "auto", None)
     columns = {"value": "note"}
     task = StageTask([staged_batch(batch)], {"files": SinkTask(FilesStager(MemoryBucket(), Text()), columns)})
-    (told,) = task(read.rows(0))
-    report = TaskReport.decode(told.column("report")[0].as_py())
+    (report_rows,) = task(read.rows(0))
+    report = TaskReport.decode(report_rows.column("report")[0].as_py())
     assert report.error is None
     assert (report.rows, report.dead, report.end) == (MOST - 2, 2, None)
     assert report.source_end is not None
@@ -155,7 +155,7 @@ def test_a_batch_of_a_prefix_ends_where_the_next_object_would_begin() -> None:
     shelf = Shelf()
     shelf.put(*(f"a/{number}" for number in range(5)), data=b"{}\n" * 10)
     source = shelf.source(partition_by="prefix", after_success="delete", codec="newline")
-    (found,) = [one for one in source.discover({}) if one is not None and one.key == "landing|a/"]
+    (found,) = [p for p in source.discover({}) if p is not None and p.key == "landing|a/"]
     lease = Lease("orders", found.key, spec=found.spec)
     seen: list[list[int]] = []
     while True:

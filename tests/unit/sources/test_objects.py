@@ -225,7 +225,7 @@ def test_pieces_cover_their_batch_without_gap_and_none_is_too_large(start: int, 
     splits = divide(whole("b", start, start + length), most)
     assert splits[0].start == start
     assert splits[-1].end == start + length
-    assert all(one.end == other.start for one, other in itertools.pairwise(splits))
+    assert all(split.end == other.start for split, other in itertools.pairwise(splits))
     assert max(split.end - split.start for split in splits) <= most
 
 

@@ -84,13 +84,13 @@ def test_prefixes_suffixes_and_patterns_choose_what_is_read_and_holdfasts_own_is
     assert keys(shelf.source(bucket=chosen)) == ["landing|logs/a.jsonl", "landing|logs/deep/b.jsonl"]
     assert keys(shelf.source(bucket=chosen, exclude=["**/deep/*"])) == ["landing|logs/a.jsonl"]
     assert keys(shelf.source(bucket={"include": ["*/c.*"]}, include=["nothing"])) == ["landing|other/c.jsonl"]
-    assert {told["Prefix"] for _, told in shelf.asked} == {"logs/", ""}
+    assert {sent["Prefix"] for _, sent in shelf.requests} == {"logs/", ""}
 
 
 def test_only_what_can_match_is_listed() -> None:
     shelf = Shelf()
     keys(shelf.source(include=["2024/0[12]/*.jsonl", "2023/**", "2024/01/x/*"]))
-    assert [told["Prefix"] for _, told in shelf.asked] == ["2023/", "2024/0"]
+    assert [sent["Prefix"] for _, sent in shelf.requests] == ["2023/", "2024/0"]
 
 
 def test_prefixes_that_overlap_are_listed_once() -> None:
@@ -162,8 +162,8 @@ def test_any_listing_is_ordered_by_time_in_runs_of_any_size(times: list[int], ne
         patch.setattr(listing, "SORT_RUN", run)
         patch.setattr(listing, "MAX_SORT_RUNS", 3)
         found = [Candidate(f"{number:02}|ü", {"n": number}, float(time)) for number, time in enumerate(times)]
-        ordered = [one for one in by_time(iter(found), newest=newest) if one is not None]
-    assert ordered == sorted(found, key=lambda one: (-one.modified if newest else one.modified, one.key))
+        ordered = [candidate for candidate in by_time(iter(found), newest=newest) if candidate is not None]
+    assert ordered == sorted(found, key=lambda c: (-c.modified if newest else c.modified, c.key))
 
 
 def test_objects_are_taken_oldest_or_newest_first_over_all_buckets() -> None:
@@ -189,11 +189,11 @@ texts = st.text(alphabet='a|@%\0"/ü.', max_size=6)
 etags = st.one_of(st.none(), st.text(alphabet='a|@%"-', max_size=4).map(lambda text: f'"{text}"'))
 
 
-@given(one=st.tuples(names, texts, etags), other=st.tuples(names, texts, etags))
-def test_different_objects_and_versions_have_different_keys(one: Any, other: Any) -> None:
-    bare = [(bucket, key, etag and etag.strip('"')) for bucket, key, etag in (one, other)]
-    assert (partition_key(*one) == partition_key(*other)) == (bare[0] == bare[1])
-    assert "\0" not in partition_key(*one)
+@given(first=st.tuples(names, texts, etags), other=st.tuples(names, texts, etags))
+def test_different_objects_and_versions_have_different_keys(first: Any, other: Any) -> None:
+    bare = [(bucket, key, etag and etag.strip('"')) for bucket, key, etag in (first, other)]
+    assert (partition_key(*first) == partition_key(*other)) == (bare[0] == bare[1])
+    assert "\0" not in partition_key(*first)
 
 
 def test_without_reread_an_overwritten_object_keeps_its_key_and_its_name() -> None:
@@ -247,7 +247,7 @@ def test_a_row_of_other_settings_is_an_error_that_says_so(tmp_path: Any) -> None
 
 
 @pytest.mark.parametrize(
-    ("scan", "again"),
+    ("scan", "waits"),
     [
         ("once", [None]),
         ("follow", [30.0] * 4),
@@ -256,13 +256,13 @@ def test_a_row_of_other_settings_is_an_error_that_says_so(tmp_path: Any) -> None
         ({"interval": "1h"}, [3600.0] * 4),
     ],
 )
-def test_scans_are_repeated_as_often_as_asked(scan: Any, again: list[float | None]) -> None:
+def test_scans_are_repeated_as_often_as_asked(scan: Any, waits: list[float | None]) -> None:
     source = Shelf().source(scan=scan)
     state: dict[str, Any] = {}
-    for expected in again:
+    for expected in waits:
         list(source.discover(state))
         assert source.next_scan_after(state) == expected
-    assert source.may_end == (again[-1] is None)
+    assert source.may_end == (waits[-1] is None)
 
 
 @pytest.mark.parametrize(
@@ -289,9 +289,9 @@ def test_small_objects_are_planned_without_a_single_request() -> None:
     shelf.put(*(f"{number}.jsonl" for number in range(200)))
     source = shelf.source()
     found = leases(source)
-    shelf.asked.clear()
+    shelf.requests.clear()
     assert source.plan(found, Limits()) == [Cut({"offset": 0}, {"offset": 2}, last=True, size=2)] * 200
-    assert not shelf.asked
+    assert not shelf.requests
 
 
 def test_an_object_that_was_overwritten_before_it_was_read_is_read_as_it_is_now() -> None:
@@ -335,7 +335,7 @@ def test_an_object_that_vanished_is_an_error_and_a_server_that_is_down_is_not() 
 # --- bytes ---------------------------------------------------------------------------------------------------------
 
 
-def place(shelf: Shelf, data: bytes, key: str = "a") -> S3Ref:
+def ref(shelf: Shelf, data: bytes, key: str = "a") -> S3Ref:
     shelf.put(key, data=data)
     return S3Ref(shelf.access, key, len(data), shelf.items[key].etag)
 
@@ -343,21 +343,21 @@ def place(shelf: Shelf, data: bytes, key: str = "a") -> S3Ref:
 def test_bytes_are_read_ahead_in_ranges_that_grow_and_a_place_can_be_sent_to_a_task() -> None:
     shelf = Shelf()
     data = bytes(range(256)) * 8192
-    there = place(shelf, data)
+    there = ref(shelf, data)
     sent = pickle.loads(pickle.dumps(there))  # noqa: S301
     assert (sent.path, sent.size) == ("s3://landing/a", len(data))
     with there.opened() as stream:
         parts = iter(lambda: stream.read(10_000), b"")
         assert b"".join(parts) == data
     assert shelf.verbs["get_object"] == 4
-    assert all(told["IfMatch"] == there.etag for _, told in shelf.asked)
+    assert all(sent["IfMatch"] == there.etag for _, sent in shelf.requests)
 
 
 @given(steps=st.lists(st.tuples(st.integers(0, 60), st.integers(-1, 30)), max_size=12))
 def test_bytes_anywhere_are_those_of_the_object(steps: list[tuple[int, int]]) -> None:
     shelf = Shelf()
     data = bytes(range(50))
-    with place(shelf, data).opened() as stream:
+    with ref(shelf, data).opened() as stream:
         for offset, size in steps:
             stream.seek(offset)
             assert stream.read(size) == (data[offset:] if size < 0 else data[offset : offset + size])
@@ -365,7 +365,7 @@ def test_bytes_anywhere_are_those_of_the_object(steps: list[tuple[int, int]]) ->
 
 def test_a_large_object_is_asked_for_in_one_request_when_it_is_read_at_once() -> None:
     shelf = Shelf()
-    with place(shelf, b"x" * 3_000_000).opened() as stream:
+    with ref(shelf, b"x" * 3_000_000).opened() as stream:
         assert len(stream.read(8 << 20)) == 3_000_000
     assert shelf.verbs["get_object"] == 1
 
@@ -383,7 +383,7 @@ class BreaksOff(io.BytesIO):
 def test_a_connection_that_breaks_is_taken_up_where_it_broke() -> None:
     shelf = Shelf()
     broken: Iterator[bool] = itertools.cycle([True, False])
-    there = place(shelf, bytes(range(200)))
+    there = ref(shelf, bytes(range(200)))
     shelf.body = lambda part: BreaksOff(part[:10]) if next(broken) else io.BytesIO(part)
     with there.opened() as stream:
         assert stream.read() == bytes(range(200))
@@ -391,7 +391,7 @@ def test_a_connection_that_breaks_is_taken_up_where_it_broke() -> None:
 
 def test_a_server_that_sends_nothing_is_unavailable_and_not_an_empty_object() -> None:
     shelf = Shelf()
-    there = place(shelf, b"x" * 100)
+    there = ref(shelf, b"x" * 100)
     shelf.body = lambda _part: io.BytesIO(b"")
     with there.opened() as stream, pytest.raises(Unavailable, match="fewer bytes"):
         stream.read()
@@ -399,7 +399,7 @@ def test_a_server_that_sends_nothing_is_unavailable_and_not_an_empty_object() ->
 
 def test_an_object_that_changes_while_it_is_read_is_an_error() -> None:
     shelf = Shelf()
-    there = place(shelf, b"x" * 1_000_000)
+    there = ref(shelf, b"x" * 1_000_000)
     with there.opened() as stream:
         stream.read(10)
         shelf.put("a", data=b"y" * 1_000_000)
@@ -411,19 +411,19 @@ def test_small_objects_are_fetched_several_at_a_time_and_an_error_waits_for_its_
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     shelf, count = Shelf(), 2 * read_ahead.THREADS
-    places = [place(shelf, f"{number}".encode(), f"k{number}") for number in range(count)]
-    large = place(shelf, b"x" * (read_ahead.SMALL_BYTES + 1), "large")
+    refs = [ref(shelf, f"{number}".encode(), f"k{number}") for number in range(count)]
+    large = ref(shelf, b"x" * (read_ahead.SMALL_BYTES + 1), "large")
     del shelf.items["k3"]
     all_of_them, get_object = threading.Barrier(read_ahead.THREADS, timeout=30), shelf.get_object
 
-    def together(**arguments: Any) -> Any:
+    def when_all_have_asked(**arguments: Any) -> Any:
         if arguments["Key"] != "large":
             all_of_them.wait()
         return get_object(**arguments)
 
-    monkeypatch.setattr(shelf, "get_object", together)
+    monkeypatch.setattr(shelf, "get_object", when_all_have_asked)
     read: list[bytes] = []
-    for (split,) in read_ahead.read_ahead([Split("b", one, 0, one.size) for one in [*places, large]]):
+    for (split,) in read_ahead.read_ahead([Split("b", r, 0, r.size) for r in [*refs, large]]):
         try:
             with split.ref.opened() as stream:
                 read.append(stream.read())
@@ -435,21 +435,21 @@ def test_small_objects_are_fetched_several_at_a_time_and_an_error_waits_for_its_
     ] + [b"x" * (read_ahead.SMALL_BYTES + 1)]
 
 
-def test_many_tiny_objects_share_turns_and_one_that_is_gone_spoils_none_of_the_others() -> None:
+def test_many_tiny_objects_share_groups_and_one_that_is_gone_spoils_none_of_the_others() -> None:
     shelf, count = Shelf(), 4 * read_ahead.THREADS
-    splits = [Split("b", place(shelf, b"%d" % number, f"k{number}"), 0, 2) for number in range(count)]
-    middling = Split("b", place(shelf, b"x" * (read_ahead.TINY_BYTES + 1), "middling"), 0, 2)
+    splits = [Split("b", ref(shelf, b"%d" % number, f"k{number}"), 0, 2) for number in range(count)]
+    middling = Split("b", ref(shelf, b"x" * (read_ahead.TINY_BYTES + 1), "middling"), 0, 2)
     del shelf.items["k4"]
-    asked, turns, gone = [*splits[:5], middling, *splits[5:]], [], []
-    for turn in read_ahead.read_ahead(asked):
-        turns.append([one.ref.path for one in turn])
-        for one in turn:
+    mixed, groups, gone = [*splits[:5], middling, *splits[5:]], [], []
+    for group in read_ahead.read_ahead(mixed):
+        groups.append([split.ref.path for split in group])
+        for split in group:
             try:
-                assert len(one.ref.fetched()) == one.ref.size
+                assert len(split.ref.fetched()) == split.ref.size
             except BatchError:
-                gone.append(one.ref.path)
-    assert [len(turn) for turn in turns[:4]] == [2, 2, 1, 1]
-    assert [path for turn in turns for path in turn] == [one.ref.path for one in asked]
+                gone.append(split.ref.path)
+    assert [len(group) for group in groups[:4]] == [2, 2, 1, 1]
+    assert [path for group in groups for path in group] == [split.ref.path for split in mixed]
     assert gone == ["s3://landing/k4"]
 
 

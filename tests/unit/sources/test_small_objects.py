@@ -33,7 +33,7 @@ def bodies(lines: Sequence[bytes]) -> st.SearchStrategy[list[bytes]]:
     """Objects made of such lines; the last line of some has no end, or half of one."""
     whole = st.lists(st.tuples(st.sampled_from(lines), st.sampled_from(BREAKS)).map(b"".join), max_size=4).map(b"".join)
     ends = st.sampled_from([b"\n", b"\r\n", b""])
-    return st.lists(st.tuples(whole, ends).map(lambda told: told[0].removesuffix(told[1])), min_size=2, max_size=6)
+    return st.lists(st.tuples(whole, ends).map(lambda pair: pair[0].removesuffix(pair[1])), min_size=2, max_size=6)
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ def rows_of(read: ObjectRows) -> list[Any]:
 
 
 def one_by_one(splits: Sequence[Split], codec: Any) -> list[Any]:
-    return rows_of(ObjectRows([[one] for one in splits], codec, "auto", None))
+    return rows_of(ObjectRows([[small] for small in splits], codec, "auto", None))
 
 
 @pytest.mark.parametrize(("name", "schema"), [("jsonl", None), ("jsonl", SCHEMA), ("newline", None)])
