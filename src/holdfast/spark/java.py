@@ -29,7 +29,7 @@ OLDEST_JAVA = 17
 
 _WRAPPER = """\
 #!/bin/sh
-# Made by holdfast: runs Java without what Spark asks for and this Java lacks or warns about.
+# Made by holdfast: runs Java without the options of Spark that this Java does not have or warns about.
 for argument do
     shift
     case "$argument" in

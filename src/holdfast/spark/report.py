@@ -78,7 +78,7 @@ class JobReport:
         return self._with_dropped(reports)
 
     def _with_dropped(self, reports: list[Report]) -> list[Report]:
-        """The reports, of which the first `Staged` carries what the frame's processors have dropped of all batches."""
+        """Add the rows of all batches that the frame's processors have dropped to the first `Staged` report."""
         for index, report in enumerate(reports if self.dropped else ()):
             if isinstance(report, Staged):
                 reports[index] = replace(report, dropped={**report.dropped, **self.dropped})
@@ -134,14 +134,14 @@ def _dropped_in_tasks(reports: Sequence[TaskReport]) -> dict[str, int]:
 
 
 def _routed(pipeline: Pipeline, sink: str, reports: Sequence[TaskReport], counts: Counts) -> Json:
-    """How many of the batch's rows a sink with routes was given: counted apart from what it says it has staged."""
+    """How many rows of the batch a sink with routes was given, counted independently of what it has staged."""
     if sink not in pipeline.routes.by_sink:
         return {}
     return {"routed": {"rows": sum(report.routed.get(sink, 0) for report in reports), "of": counts.processed}}
 
 
 def _check_size(pipeline: Pipeline, batch: Batch, receipts: Mapping[str, Json]) -> None:
-    """Raise `BatchError` if the row could not hold the receipts: each task has kept the bound for itself alone."""
+    """Raise `BatchError` if a receipt does not fit into the row: each task has checked its own part only."""
     for sink, receipt in receipts.items():
         if len(files := receipt.get("files", ())) <= FILES_IN_ANY_ROW:
             continue

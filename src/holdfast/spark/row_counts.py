@@ -134,7 +134,10 @@ class ProcessorCounts:
         return frame
 
     def dropped(self, job: DataFrame, staged: RowCount) -> dict[str, int]:
-        """By processor, the good rows that `job`, which is done, has dropped. Raises `BatchError` for lost faults."""
+        """By processor, the good rows that it has dropped in `job`, which is done.
+
+        Raises `BatchError` if rows with a fault were lost.
+        """
         read = self.read.total()
         observed = {border: _observed(job, border) for border in self._observed}
         rows = {border: count.rows for border, count in observed.items()}

@@ -23,7 +23,7 @@ _NOT_AN_OBJECT = "the message is not a JSON object"
 
 
 class MessageColumns(ABC):
-    """Makes columns of messages. Messages that cannot be decoded at once are halved until the bad ones are alone."""
+    """Makes columns of messages. A portion that cannot be decoded is halved until the bad messages are alone."""
 
     def __init__(self, schema: pa.Schema) -> None:
         self.schema = schema

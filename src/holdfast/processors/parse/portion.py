@@ -208,13 +208,13 @@ def with_output_folders(rows: Any, folders: Any) -> Any:
 
 
 def with_column(rows: Any, name: str, column: Any) -> Any:
-    """The rows with this column in place of that of the same name, else as the last one."""
+    """The rows with this column, which replaces the column of the same name or is appended."""
     index = rows.schema.get_field_index(name)
     return rows.append_column(name, column) if index < 0 else rows.set_column(index, name, column)
 
 
 def with_data(rows: Any, schema: Any, columns: Sequence[Any], kept: Sequence[str]) -> Any:
-    """The rows' columns that are holdfast's or are kept, followed by the new ones."""
+    """The rows with holdfast's columns, those that are kept, and the new ones, in this order."""
     stay = [name for name in rows.schema.names if is_ours(name)] + [name for name in kept if name in rows.schema.names]
     fields = [*(rows.schema.field(name) for name in stay), *(field.with_nullable(True) for field in schema)]
     return pa.RecordBatch.from_arrays([*(rows.column(name) for name in stay), *columns], schema=pa.schema(fields))
