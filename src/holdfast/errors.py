@@ -186,7 +186,7 @@ class LeaseMissing(LeaseLost):
 
 
 class SessionExpired(HoldfastError):
-    """This node's session was declared dead; it must stop its work and join anew."""
+    """This node's session was declared dead; it must stop its work and join again."""
 
 
 class PartitionError(HoldfastError):

@@ -381,4 +381,4 @@ def test_a_redrive_that_is_choosing_its_letters_is_ended(site: Site) -> None:
     site.make_run("redrive-0123456789ab", "INITIALIZING")
     site.carry_out(15)
     run = site.stored().runs().show("redrive-0123456789ab")
-    assert (run.status, "is replaced" in (run.error or "")) == (RunStatus.FAILED, True)
+    assert (run.status, "are being replaced" in (run.error or "")) == (RunStatus.FAILED, True)

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def build(config: KafkaConfig) -> KafkaSource:
-    """The source with these settings; connects to nothing yet."""
+    """Return the source with these settings; connects to nothing yet."""
     from holdfast.sources.kafka.source import KafkaSource
 
     return KafkaSource(config)
