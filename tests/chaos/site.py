@@ -9,12 +9,12 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+from holdfast.testing.proxy import TcpProxy
 from tests.e2e.fleet import Node, eventually
 from tests.e2e.freezing import thaw
 from tests.servers.http_proxy import Fault, HttpProxy
 from tests.servers.kafka import KafkaServer
 from tests.servers.processes import PASSWORD, PostgresqlServer, running
-from tests.servers.proxy import Proxy
 from tests.servers.s3 import ACCESS_KEY, REGION, SECRET_KEY, S3Server
 
 BUCKET, PREFIX = "lake", "events/"
@@ -71,7 +71,7 @@ class Weather:
 class Member:
     """A node under a name that others may have had before, with lines of its own."""
 
-    def __init__(self, node: Node, began: int, store: Proxy, bucket: HttpProxy) -> None:
+    def __init__(self, node: Node, began: int, store: TcpProxy, bucket: HttpProxy) -> None:
         self.node, self.store, self.bucket = node, store, bucket
         self._began = began
         self.wanted = True
@@ -121,7 +121,7 @@ class Site:
     def start(self, name: str) -> Member:
         """A new process under that name, of the generation of now."""
         earlier = self.members.get(name)
-        store = earlier.store if earlier else self._stack.enter_context(Proxy(self.postgresql.port))
+        store = earlier.store if earlier else self._stack.enter_context(TcpProxy(self.postgresql.port))
         bucket = earlier.bucket if earlier else self._line_to_bucket()
         config = self.root / f"{name}.yaml"
         config.write_text(self.config(store.port, bucket.port))

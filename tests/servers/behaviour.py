@@ -18,13 +18,13 @@ from holdfast.leases.store import ClaimingStore, Outcome, Swap
 from holdfast.leases.transitions import take
 from holdfast.testing.rows import PIPELINE, assigned_row, make_row, touched
 from tests.servers.databases import request
-from tests.servers.outages import OutageBehaviour
+from tests.servers.outages import DatabaseOutageBehaviour
 from tests.servers.processes import PASSWORD
 
 OK, CONFLICT = Outcome.OK, Outcome.CONFLICT
 
 
-class ServerStoreBehaviour(OutageBehaviour):
+class ServerStoreBehaviour(DatabaseOutageBehaviour):
     """Rows, clocks, locks, tables and settings on a real server."""
 
     def body_of(self, key: str) -> str:
@@ -237,11 +237,6 @@ class ServerStoreBehaviour(OutageBehaviour):
             self.open(skip_table_creation=skip)
 
     # --- settings ----------------------------------------------------------------------------------------------
-
-    def test_a_wrong_password_is_told_without_it(self) -> None:
-        with pytest.raises((StoreError, StoreUnavailable)) as caught:
-            self.open(password="wrong and secret")
-        assert "secret" not in str(caught.value)
 
     def test_a_url_can_take_the_place_of_the_parts(self) -> None:
         scheme = {"postgres": "postgresql", "tests": "mysql"}[self.database.name]

@@ -6,7 +6,7 @@ import socket
 import threading
 from dataclasses import dataclass, field
 
-from tests.servers.proxy import CHUNK, Proxy
+from holdfast.testing.proxy import CHUNK, TcpProxy
 
 SYNC = b"S\0\0\0\4"
 """The last message of every request of the extended protocol."""
@@ -24,7 +24,7 @@ class Hold:
     """To be set when it may go on; a request then reaches the server even if its sender is dead by now."""
 
 
-class HoldingProxy(Proxy):
+class HoldingProxy(TcpProxy):
     """Passes everything on but the next request that is to be held. Other connections are not held up."""
 
     def __init__(self, port: int) -> None:

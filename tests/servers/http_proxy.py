@@ -18,7 +18,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from enum import Enum, auto
 
-from tests.servers.proxy import CHUNK, Proxy
+from holdfast.testing.proxy import CHUNK, TcpProxy
 
 LINGER = 1.0  # seconds in which a client may say the rest of a request that was refused
 
@@ -38,7 +38,7 @@ class Fault(Enum):
     """The server does what it is asked, but the connection ends before its answer comes."""
 
 
-class HttpProxy(Proxy):
+class HttpProxy(TcpProxy):
     """Passes requests on after `delay` seconds each, which may be changed at any time.
 
     `decide` is asked about every request that `fail` does not name; it gets the request's first line, in the thread of

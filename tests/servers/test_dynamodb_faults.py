@@ -18,9 +18,10 @@ from holdfast.leases import transitions
 from holdfast.leases.coordinator import Coordinator
 from holdfast.leases.lease import FINISHED, Lease, Partition, Status
 from holdfast.leases.query import Query
-from holdfast.leases.store import Outcome, Swap
+from holdfast.leases.store import Outcome, Store, Swap
 from holdfast.leases.transitions import Advance
 from holdfast.stores.dynamodb import DynamodbConfig, client
+from holdfast.testing import OutageBehaviour
 from holdfast.testing.rows import PIPELINE, assigned_row, make_row, touched
 from holdfast.testing.worlds import TurnableClock
 from tests.servers.dynamodb import DynamodbServer, PolicedStore, fresh_table, opened_store, raw_client, refusal
@@ -41,6 +42,19 @@ def config(dynamodb_server: DynamodbServer) -> Iterator[DynamodbConfig]:
 def store(config: DynamodbConfig) -> Iterator[PolicedStore]:
     with opened_store(config) as store:
         yield store
+
+
+class TestDynamodbOutages(OutageBehaviour):
+    commit = b'"ConditionExpression"'
+    hangs_up_after = None  # three tries of ten seconds
+
+    @pytest.fixture(autouse=True)
+    def one_table(self, config: DynamodbConfig, store: PolicedStore) -> None:
+        self.config = config
+        self.server_port = int((config.endpoint_url or "").rpartition(":")[2])
+
+    def make_store(self, port: int) -> Store:
+        return PolicedStore(self.config.model_copy(update={"endpoint_url": f"http://127.0.0.1:{port}"}))
 
 
 def every_call(store: PolicedStore) -> Mapping[str, Callable[[], Any]]:

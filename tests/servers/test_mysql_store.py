@@ -85,6 +85,7 @@ class TestMariadbServer(ServerStoreBehaviour):
     @pytest.fixture(autouse=True)
     def one_table(self, mariadb_server: MariadbServer) -> None:
         self.database = Mariadb(mariadb_server)
+        self.server_port = self.database.server.port
 
     def mysql(self, **changes: Any) -> MysqlStore:
         store: ClaimingStore = self.open(**changes)

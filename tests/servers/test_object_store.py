@@ -26,6 +26,7 @@ from holdfast.leases.transitions import Advance
 from holdfast.stores.object.rows import name_of
 from holdfast.stores.object.s3 import S3TaggedObjects
 from holdfast.stores.object.store import ObjectStore
+from holdfast.testing import OutageBehaviour
 from holdfast.testing.rows import PIPELINE, make_row, touched
 from holdfast.testing.stores import StoreBehaviour
 from holdfast.testing.worlds import TurnableClock, make_world
@@ -80,6 +81,17 @@ class TestObjectStoreOnS3(StoreBehaviour):
         client, name = self.root.server.client(), self.root.prefix + name_of(key)
         line, _, body = client.get_object(Bucket=BUCKET, Key=name)["Body"].read().partition(b"\n")
         client.put_object(Bucket=BUCKET, Key=name, Body=line + b"\n" + body[:20])
+
+
+class TestObjectStoreOutages(OutageBehaviour):
+    commit = b'"nonce"'
+
+    @pytest.fixture(autouse=True)
+    def one_prefix(self, root: S3Root) -> None:
+        self.root, self.server_port = root, root.server.port
+
+    def make_store(self, port: int) -> Store:
+        return ObjectStore(S3TaggedObjects(replace(access(port), patience=1.0), self.root.prefix))
 
 
 # --- requests --------------------------------------------------------------------------------------------------------

@@ -81,6 +81,7 @@ class TestPostgresqlServer(ServerStoreBehaviour):
     @pytest.fixture(autouse=True)
     def one_table(self, postgresql_server: PostgresqlServer) -> None:
         self.database = Postgresql(postgresql_server)
+        self.server_port = self.database.server.port
 
     # --- traps -------------------------------------------------------------------------------------------------
 

@@ -20,8 +20,8 @@ from holdfast.flow.names import staging_folder
 from holdfast.s3 import client as s3_client
 from holdfast.s3.access import Traits
 from holdfast.testing.buckets import KEY, NAME, staged
+from holdfast.testing.proxy import TcpProxy
 from tests.servers.processes import running
-from tests.servers.proxy import Proxy
 from tests.servers.s3 import S3Server
 from tests.servers.s3_roots import BUCKET, PART, S3Root, access
 
@@ -45,8 +45,8 @@ def root(server: S3Server) -> S3Root:
 
 
 @pytest.fixture
-def proxy(server: S3Server) -> Iterator[Proxy]:
-    with Proxy(server.port) as line:
+def proxy(server: S3Server) -> Iterator[TcpProxy]:
+    with TcpProxy(server.port) as line:
         yield line
 
 
@@ -62,7 +62,7 @@ def repeated(call: Callable[[], Result]) -> Result:
 
 
 @pytest.mark.parametrize("delivered", [True, False])
-def test_a_create_without_an_answer_is_known_to_be_ours(root: S3Root, proxy: Proxy, delivered: bool) -> None:
+def test_a_create_without_an_answer_is_known_to_be_ours(root: S3Root, proxy: TcpProxy, delivered: bool) -> None:
     bucket = root.bucket(port=proxy.port)
     bucket.read("connected")
     # The body is sent when the server has agreed to the head of the request.
@@ -72,7 +72,9 @@ def test_a_create_without_an_answer_is_known_to_be_ours(root: S3Root, proxy: Pro
     assert not bucket.create("a", b"these bytes")
 
 
-def test_a_create_without_an_answer_that_somebody_else_has_won_is_known_to_be_lost(root: S3Root, proxy: Proxy) -> None:
+def test_a_create_without_an_answer_that_somebody_else_has_won_is_known_to_be_lost(
+    root: S3Root, proxy: TcpProxy
+) -> None:
     root.bucket().create("a", b"these bytes")
     bucket = root.bucket(port=proxy.port)
     bucket.read("connected")
@@ -83,7 +85,7 @@ def test_a_create_without_an_answer_that_somebody_else_has_won_is_known_to_be_lo
 @pytest.mark.parametrize("delivered", [True, False])
 @pytest.mark.parametrize("staging", ["multipart", "copy"])
 def test_publishing_without_an_answer_is_resolved_by_looking(
-    root: S3Root, proxy: Proxy, staging: Any, delivered: bool
+    root: S3Root, proxy: TcpProxy, staging: Any, delivered: bool
 ) -> None:
     bucket = root.bucket(staging, proxy.port)
     file = staged(bucket, b"some bytes")
@@ -92,7 +94,7 @@ def test_publishing_without_an_answer_is_resolved_by_looking(
     assert bucket.read(KEY) == b"some bytes"
 
 
-def test_a_part_whose_line_breaks_is_sent_again(root: S3Root, proxy: Proxy) -> None:
+def test_a_part_whose_line_breaks_is_sent_again(root: S3Root, proxy: TcpProxy) -> None:
     bucket = root.bucket("multipart", proxy.port)
     bucket.probe()
     proxy.cut(b"partNumber=2", delivered=False)
@@ -102,7 +104,7 @@ def test_a_part_whose_line_breaks_is_sent_again(root: S3Root, proxy: Proxy) -> N
 
 
 @pytest.mark.parametrize("withheld", [1 << 16, 10])
-def test_a_read_that_breaks_off_is_not_half_an_object(root: S3Root, proxy: Proxy, withheld: int) -> None:
+def test_a_read_that_breaks_off_is_not_half_an_object(root: S3Root, proxy: TcpProxy, withheld: int) -> None:
     bucket = root.bucket(port=proxy.port)
     bucket.create("a", b"x" * 1000)
     proxy.cut(b"GET ", withheld=withheld)
@@ -142,7 +144,7 @@ def test_a_server_that_is_away_is_unavailable_and_then_works_again(
 
 
 def test_a_server_that_hangs_is_not_waited_for_for_ever(
-    root: S3Root, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+    root: S3Root, proxy: TcpProxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(s3_client, "CONNECT_TIMEOUT", 0.5)
     file = staged(root.bucket("multipart"), b"some bytes")

@@ -50,6 +50,10 @@ class Unable(Unavailable):
     """The server answered that it takes no such request; to ask again will not help."""
 
 
+class NotSent(Unavailable):
+    """No connection could be made: the request was not sent, and nothing was done."""
+
+
 class S3Client:
     """A client and a few threads. Its own threads may use it at the same time; a forked process must not."""
 
@@ -123,7 +127,9 @@ class S3Client:
         message = f"cannot {verb.replace('_', ' ')} {where}{at}: {_reason(error)}"
         if status in {401, 403} or code in _DENIED or _is_credentials(error):
             return Denied(message)
-        return Unable(message) if _is_hopeless(error) else Unavailable(message)
+        if _is_hopeless(error):
+            return Unable(message)
+        return NotSent(message) if _was_never_sent(error) and not perhaps_done else Unavailable(message)
 
 
 def _answers(futures: Sequence[Future[_Result]]) -> list[_Result]:
@@ -208,10 +214,14 @@ def _is_hopeless(error: Exception) -> bool:
 
 
 def _was_refused(error: Exception) -> bool:
-    """Whether the server said that it has done nothing."""
+    """Whether nothing was done: the request was not sent, or the server said so."""
+    return _was_never_sent(error) or 400 <= _status(error) < 500
+
+
+def _was_never_sent(error: Exception) -> bool:
     from botocore.exceptions import ConnectTimeoutError, EndpointConnectionError
 
-    return isinstance(error, ConnectTimeoutError | EndpointConnectionError) or 400 <= _status(error) < 500
+    return isinstance(error, ConnectTimeoutError | EndpointConnectionError)
 
 
 def _is_credentials(error: Exception) -> bool:

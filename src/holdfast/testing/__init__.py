@@ -13,8 +13,10 @@ _PUBLIC = {
     "holdfast.testing.flows": "HandEngine MemoryBucket NumbersSource",
     "holdfast.testing.formats": "FormatBehaviour",
     "holdfast.testing.processors": "ProcessorBehaviour",
+    "holdfast.testing.proxy": "TcpProxy",
     "holdfast.testing.sinks": "SinkBehaviour",
     "holdfast.testing.sources": "SourceBehaviour",
+    "holdfast.testing.store_outages": "OutageBehaviour",
     "holdfast.testing.stores": "StoreBehaviour StoreMachine",
     "holdfast.testing.worlds": "TurnableClock",
 }

@@ -4,6 +4,7 @@ from holdfast.testing.formats import FormatBehaviour
 from holdfast.testing.processors import ProcessorBehaviour
 from holdfast.testing.sinks import SinkBehaviour
 from holdfast.testing.sources import SourceBehaviour
+from holdfast.testing.store_outages import OutageBehaviour as OutageBehaviour
 from holdfast.testing.stores import StoreBehaviour, StoreMachine
 from holdfast.testing.worlds import TurnableClock
 

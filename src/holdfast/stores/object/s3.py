@@ -9,7 +9,7 @@ from uuid import uuid4
 
 from holdfast.errors import AnswerLost, StoreUnavailable, Unavailable
 from holdfast.s3.access import SCHEME, S3Access
-from holdfast.s3.client import Denied, Exists, Missing, Unable, client_of
+from holdfast.s3.client import Denied, Exists, Missing, NotSent, Unable, client_of
 from holdfast.s3.objects import S3Objects
 from holdfast.stores._server_clock import ServerClock
 from holdfast.stores.object.objects import Changed, Found, Input, Result, TaggedObjects
@@ -93,7 +93,7 @@ def _store_errors(lost: type[StoreUnavailable] = StoreUnavailable) -> Iterator[N
     """Errors of the client as those of a store; `lost` is for a request that may have been applied."""
     try:
         yield
-    except (Denied, Unable) as refused:
+    except (Denied, NotSent, Unable) as refused:
         raise StoreUnavailable(str(refused)) from refused
     except Unavailable as away:
         raise lost(str(away)) from away

@@ -1,22 +1,24 @@
-"""A TCP proxy that cuts the line at the worst moment, or keeps everything back for a while."""
+"""A TCP proxy that cuts the line at the worst moment, refuses connections, or passes nothing on."""
 
 from __future__ import annotations
 
 import selectors
 import socket
 import threading
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Self
 
 CHUNK = 1 << 16
+RESPONDS_WITHIN = 10.0
 
 
 @dataclass(frozen=True)
 class Cut:
     """Where the line breaks, once: at the next request that contains `request`.
 
-    If `delivered`, the server gets it, and all but the last `withheld` bytes of its answer still come through.
+    If `delivered`, the server gets it, and all but the last `withheld` bytes of its response still come through.
     """
 
     request: bytes
@@ -24,31 +26,58 @@ class Cut:
     withheld: int
 
 
-class Proxy:
-    """Passes everything on between clients and one port, until it is told to cut."""
+class TcpProxy:
+    """Passes everything on between clients and one port of this host, and misbehaves when asked to.
+
+    Use it as a context manager; clients connect to `port` on 127.0.0.1.
+    """
 
     def __init__(self, port: int) -> None:
         self._target = port
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listener.getsockname()[1]
         self._cut: Cut | None = None
+        self._flows = threading.Event()
+        self._flows.set()
         self._clients: list[socket.socket] = []
-        self._threads = [threading.Thread(target=self._accept, daemon=True)]
+        self._threads: list[threading.Thread] = []
 
     def __enter__(self) -> Self:
-        self._threads[0].start()
+        self._listen()
         return self
 
     def __exit__(self, *_: object) -> None:
-        # Unlike close, shutdown wakes the thread that waits in accept.
-        self._listener.shutdown(socket.SHUT_RDWR)
+        self._flows.set()
+        self.refuse()
+        for thread in self._threads:
+            thread.join(5)
+
+    def refuse(self) -> None:
+        """End all connections and refuse new ones, as a server does that is not running."""
+        with suppress(OSError):  # it may be refusing already
+            # Unlike close, shutdown wakes the thread that waits in accept.
+            self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
-        # Clients keep their connections for the next time, which does not come.
+        self.drop()
+
+    def accept(self) -> None:
+        """Take connections again, on the same port, after `refuse`."""
+        self._listener = socket.create_server(("127.0.0.1", self.port))
+        self._listen()
+
+    def drop(self) -> None:
+        """End all connections; new ones are taken."""
         for client in self._clients:
             with suppress(OSError):
                 client.shutdown(socket.SHUT_RDWR)
-        for thread in self._threads:
-            thread.join(5)
+
+    def freeze(self) -> None:
+        """Take connections and requests, and pass nothing on, as a server does that hangs."""
+        self._flows.clear()
+
+    def thaw(self) -> None:
+        """Pass on what was held, and everything after it."""
+        self._flows.set()
 
     def cut(self, request: bytes = b"", *, delivered: bool = True, withheld: int = CHUNK) -> None:
         """Break the line at the next such request."""
@@ -59,16 +88,22 @@ class Proxy:
         """Whether such a request has come since."""
         return self._cut is None
 
-    def _accept(self) -> None:
+    def _listen(self) -> None:
+        self._start(self._accept, self._listener)
+
+    def _start(self, work: Callable[..., None], *arguments: object) -> None:
+        thread = threading.Thread(target=work, args=arguments, daemon=True)
+        self._threads.append(thread)
+        thread.start()
+
+    def _accept(self, listener: socket.socket) -> None:
         while True:
             try:
-                client, _ = self._listener.accept()
+                client, _ = listener.accept()
             except OSError:
                 return
-            self._clients = [*(known for known in self._clients if known.fileno() >= 0), client]
-            thread = threading.Thread(target=self._serve, args=(client,), daemon=True)
-            self._threads.append(thread)
-            thread.start()
+            self._clients = [*(other for other in self._clients if other.fileno() >= 0), client]
+            self._start(self._serve, client)
 
     def _serve(self, client: socket.socket) -> None:
         with (
@@ -78,8 +113,8 @@ class Proxy:
             socket.create_connection(("127.0.0.1", self._target)) as server,
             selectors.DefaultSelector() as ready,
         ):
-            for one in (client, server):
-                ready.register(one, selectors.EVENT_READ)
+            for side in (client, server):
+                ready.register(side, selectors.EVENT_READ)
             while True:
                 for key, _ in ready.select():
                     if not self._pass_on(client, server, from_client=key.fileobj is client):
@@ -89,6 +124,7 @@ class Proxy:
         source, target = (client, server) if from_client else (server, client)
         try:
             data = source.recv(CHUNK)
+            self._flows.wait()
             cut = self._cut
             if from_client and data and cut is not None and cut.request in data:
                 self._cut = None
@@ -103,5 +139,6 @@ class Proxy:
         if not cut.delivered:
             return
         server.sendall(request)
-        answer = server.recv(CHUNK)
-        client.sendall(answer[: max(0, len(answer) - cut.withheld)])
+        server.settimeout(RESPONDS_WITHIN)
+        response = server.recv(CHUNK)
+        client.sendall(response[: max(0, len(response) - cut.withheld)])
