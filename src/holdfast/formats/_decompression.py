@@ -22,13 +22,13 @@ MAX_EXPANSION = 64
 """Snappy never compresses better than about 21 to 1: a chunk that claims more is damaged, and gets no memory."""
 MAX_CHUNK = 256 << 20
 _SMALL_PART = 64 << 10
-"""Bytes of a part when damage is expected: a decompressor that meets damage gives nothing of the part it works on."""
+"""Size of a part where damage is expected: all of the part in which a decompressor meets damage is lost."""
 _SMALL_READ = 128 << 10
 _MAX_FRAME = 65536
 _COMPRESSED_FRAME, _PLAIN_FRAME, _PADDING_FRAME = 0x00, 0x01, 0xFE
 Read: TypeAlias = Callable[[int], bytes]
 """Returns that many next bytes; fewer only at the end."""
-# Magic number, blocks that stand alone and hold up to 4 MiB, and the checksum of these two facts.
+# Magic number, flags (independent blocks of up to 4 MiB), and the checksum of the flags.
 _LZ4_FRAME = bytes.fromhex("04224d18607073")
 
 
@@ -44,7 +44,7 @@ def decompressed(data: Readable, compression: Compression) -> Iterator[bytes]:
 
 
 def small_parts(data: Readable, compression: FileCompression) -> Iterator[bytes]:
-    """The parts of a file that any program wrote, in little memory. Raises `ValueError` as `decompressed`.
+    """The parts of a file that any program wrote, in little memory. Raises `ValueError` like `decompressed`.
 
     Zeros may follow each gzip member, as tapes and block devices leave them. Both framings of snappy are read.
     """
@@ -167,7 +167,7 @@ def _snappy_frames(read: Read) -> Iterator[bytes]:
             if part:
                 yield part
         elif kind != _PADDING_FRAME and head + body != SNAPPY_MAGIC:
-            # Nobody writes the other chunks that may be skipped; one flipped bit would turn a good chunk into one.
+            # No program writes other skippable chunks, and one flipped bit would turn a good chunk into one.
             raise ValueError(f"there is a chunk of the kind {kind:#x}")
 
 

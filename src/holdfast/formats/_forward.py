@@ -1,4 +1,4 @@
-"""A file or object that is read forwards in large portions and taken in exact counts of bytes."""
+"""Reads a file or object forwards: fetches large portions, and returns exact numbers of bytes."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ class Seekable(Readable, Protocol):
 
 
 class ForwardReader:
-    """Bytes from the beginning of a file on."""
+    """Reads a file from its beginning."""
 
     def __init__(self, data: Readable, size: int | None = None) -> None:
-        """`data` must stand at its beginning. `size` is that of the whole file, if it is known."""
+        """`data` must be at its beginning. `size` is the size of the whole file, if it is known."""
         self.size = size
         self._data = data
         self._buffer = b""
@@ -48,7 +48,7 @@ class ForwardReader:
         return not self.peek(1)
 
     def peek(self, size: int) -> bytes:
-        """The next bytes, which are read a second time later; fewer only at the end."""
+        """The next bytes, without consuming them; fewer only at the end."""
         self._fill(size)
         return self._buffer[self._index : self._index + size]
 
@@ -83,7 +83,7 @@ class ForwardReader:
 
 
 class RangeReader(ForwardReader):
-    """Bytes from the beginning on, or from behind a mark between two blocks on."""
+    """Reads an object from its beginning, or from behind a mark between two blocks."""
 
     def __init__(self, data: Seekable, size: int) -> None:
         super().__init__(data, size)

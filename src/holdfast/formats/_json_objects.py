@@ -42,7 +42,7 @@ def _objects(names: Sequence[str], columns: Sequence[Any], count: int) -> Any:
     if not members:
         return pa.array(["{}"] * count, pa.string())
     if all(member.null_count for member in members):
-        # Arrow gives null for a row in which every member is skipped.
+        # Arrow returns no element at all for a row whose members are all skipped.
         empty = reduce(pc.and_, (member.is_null() for member in members))
         members[0] = pc.if_else(empty, "", members[0])
     inner = pc.binary_join_element_wise(*members, ",", null_handling="skip")
@@ -118,7 +118,7 @@ def _names(keys: Any) -> Any:
 
 
 def _fractions(column: Any) -> Any:
-    """A whole number is written as `1.0`: a search index would take `1` for the type of the field."""
+    """Whole numbers are written as `1.0`: a search index that sees `1` first maps the field to integers."""
     texts = column.cast(pa.string())
     whole = pc.invert(pc.match_substring_regex(texts, "[.e]"))
     texts = pc.if_else(whole, pc.binary_join_element_wise(texts, ".0", ""), texts)

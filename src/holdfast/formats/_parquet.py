@@ -28,7 +28,12 @@ class ParquetConfig(Options):
 
 
 def open_parquet(
-    raw: RawWriter, schema: Any, compression: Compression, row_group_bytes: int, repetitive: Sequence[str] | None = None
+    raw: RawWriter,
+    schema: Any,
+    compression: Compression,
+    row_group_bytes: int,
+    *,
+    repetitive: Sequence[str] | None = None,
 ) -> FormatWriter:
     """A writer of record batches. `repetitive`: columns that get dictionaries; by default all columns are tried."""
     import pyarrow as pa

@@ -35,7 +35,7 @@ class Raw(Format):
         return dict.fromkeys(COLUMNS)
 
     def open(self, raw: RawWriter, schema: Any) -> FormatWriter:
-        return open_parquet(raw, schema, self._compression, self._row_group_bytes, REPETITIVE)
+        return open_parquet(raw, schema, self._compression, self._row_group_bytes, repetitive=REPETITIVE)
 
     def read(self, data: BinaryIO) -> Iterator[Any]:
         return read_parquet(data)

@@ -153,7 +153,11 @@ def delimiter_bytes(text: str) -> bytes:
 
 def _built(config: TextConfig) -> Text:
     return Text(
-        delimiter_bytes(config.delimiter), config.containing, config.tombstones, config.compression, config.level
+        delimiter_bytes(config.delimiter),
+        containing=config.containing,
+        tombstones=config.tombstones,
+        compression=config.compression,
+        level=config.level,
     )
 
 

@@ -87,7 +87,12 @@ class SequenceFile(Format):
 
 def _built(config: SequenceFileConfig) -> SequenceFile:
     return SequenceFile(
-        config.key, config.compression, config.codec, config.level, config.block_bytes, config.tombstones
+        key=config.key,
+        compression=config.compression,
+        codec=config.codec,
+        level=config.level,
+        block_bytes=config.block_bytes,
+        tombstones=config.tombstones,
     )
 
 

@@ -34,7 +34,7 @@ class ObjectCleanup:
         unavailable: list[Unavailable] = []
 
         def clean(entry: tuple[S3Ref, int]) -> Unavailable | None:
-            # A server that does not respond to the first request gets no hundred more: the node has other work.
+            # If the server does not respond to one request, the others are not sent: the node has other work to do.
             if not unavailable and (error := self._cleaned(*entry)) is not None:
                 unavailable.append(error)
             return unavailable[0] if unavailable else None

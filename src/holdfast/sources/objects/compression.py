@@ -12,7 +12,7 @@ from holdfast.formats._decompression import SNAPPY_MAGIC, FileCompression, small
 from holdfast.sources.objects.object_ref import Damaged, Stream
 
 HEAD_BYTES = 16
-"""This many first bytes are enough to recognise every compression that can be recognised."""
+"""Number of first bytes that are enough to recognise a compression."""
 _ENDINGS: dict[str, FileCompression] = {
     ".gz": "gzip",
     ".gzip": "gzip",

@@ -23,7 +23,7 @@ from holdfast.sources.objects.source import ObjectsSource, found_by_other_settin
 from holdfast.sources.objects.splits import Split
 
 PAUSE = 5.0
-"""Seconds until a file is tried again that the host could not read."""
+"""Seconds until the next attempt to read a file after an error of the host."""
 SPEC_KEY = "path"
 """Specs of files have this key; those of objects in buckets do not."""
 

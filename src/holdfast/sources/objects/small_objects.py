@@ -1,4 +1,4 @@
-"""Tiny objects of lines are decoded as if they were one: a call for each of them would cost more than its work.
+"""Tiny objects of lines are decoded in one call: a call per object would cost more than the decoding itself.
 
 This is for plain objects only. If one object of a group is not plain, all of the group are read one by one.
 """

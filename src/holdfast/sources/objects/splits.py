@@ -16,9 +16,9 @@ from holdfast.sources.objects.object_ref import ObjectRef
 
 TASKS_PER_CORE = 4
 TASK_BYTES = 16 << 20
-"""Work that is worth a task of its own."""
+"""Bytes of work that justify another task."""
 COMPRESSED_WORK = 5
-"""Decompression and the bytes that come out of it cost about this many times the compressed bytes."""
+"""The work of reading a compressed object, as a multiple of its size."""
 
 
 @dataclass(frozen=True)
