@@ -14,7 +14,7 @@ from holdfast.flow.pipeline import Pipeline
 from holdfast.leases import transitions
 from holdfast.runs import letter_selection, redriven, replace
 from holdfast.runs.redriven import Redriven
-from holdfast.sinks.files.receipt_budget import ReceiptBudget
+from holdfast.sinks.files.output_files import ReceiptBudget
 from holdfast.sinks.opensearch import sink as opensearch_sink
 from holdfast.spark import batch_limits, report
 from holdfast.spark.batch_limits import CommitLimit

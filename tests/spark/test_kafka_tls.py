@@ -11,8 +11,7 @@ import pytest
 
 from holdfast.config import Secret
 from holdfast.sources.kafka.cluster import Cluster
-from holdfast.sources.kafka.config import KafkaConfig, Security
-from holdfast.sources.kafka.properties import client_properties, spark_options
+from holdfast.sources.kafka.config import KafkaConfig, Security, client_properties, spark_options
 from tests.servers.kafka import KafkaServer
 from tests.servers.processes import free_port, run, running
 

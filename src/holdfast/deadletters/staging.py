@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
-from holdfast.buckets.staged_file import OpenFile, StagingAttempt
+from holdfast.buckets.bucket import OpenFile, StagingAttempt
 from holdfast.errors import Unavailable
 from holdfast.flow.fault import Fault, dead_letter
 from holdfast.flow.names import dead_letter_key

@@ -16,7 +16,7 @@ from holdfast.errors import Interrupted, LeaseLost, Refused, StoreUnavailable, U
 from holdfast.events import FinalizingFailed, LateRecords, PlaceFinalized, Unreachable
 from holdfast.finalize.output import FinalFolder, FinalizableOutput, Finalizes, FinalTime
 from holdfast.finalize.rules import FolderView, PartitionView, TopicView, decode, encode
-from holdfast.flow.plugin_calls import call_isolated
+from holdfast.flow.pipeline import call_isolated
 from holdfast.flow.sink import Sink
 from holdfast.flow.source import KnowsExtents, Source
 from holdfast.leases import transitions

@@ -18,8 +18,7 @@ from holdfast.flow.commit import Committer
 from holdfast.flow.engine import Report
 from holdfast.flow.generations import NodeGeneration
 from holdfast.flow.holdings import Capacity, Held, Holdings
-from holdfast.flow.pipeline import Pipeline
-from holdfast.flow.plugin_calls import call_isolated, describe, reported
+from holdfast.flow.pipeline import Pipeline, call_isolated, describe, reported
 from holdfast.flow.sink import KeepsStaged, Witness
 from holdfast.flow.source import CountsScans, Source, UsesStoreClock
 from holdfast.leases import transitions

@@ -20,8 +20,7 @@ from holdfast.flow.batch import Batch, Close, Cut
 from holdfast.flow.engine import Advanced, Failed, Report, Staged
 from holdfast.flow.generations import NodeGeneration
 from holdfast.flow.holdings import Held, Holdings
-from holdfast.flow.pipeline import Pipeline
-from holdfast.flow.plugin_calls import describe
+from holdfast.flow.pipeline import Pipeline, describe
 from holdfast.flow.publish import Publisher
 from holdfast.flow.sink import Publication, Restages, Sink, VisibleWhenStaged
 from holdfast.flow.source import AfterPublish

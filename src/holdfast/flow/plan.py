@@ -18,8 +18,7 @@ from holdfast.flow.batch import Batch, Close, Cut, Done, Limits, Plan, Wait
 from holdfast.flow.commit import Committer
 from holdfast.flow.engine import Advanced, Engine, Report, Staged
 from holdfast.flow.holdings import SUSPECT_AFTER_TAKEOVERS, Capacity, Held, Holdings
-from holdfast.flow.pipeline import ReportsEvents
-from holdfast.flow.plugin_calls import call_isolated, describe, reported
+from holdfast.flow.pipeline import ReportsEvents, call_isolated, describe, reported
 from holdfast.flow.source import AfterPublish, HearsOfStaging, Source
 from holdfast.leases import transitions
 from holdfast.leases.coordinator import Coordinator

@@ -11,8 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from holdfast.errors import Halt, LeaseLost, StagedDataGone
 from holdfast.events import BatchPublished, PartitionCompleted, Unreachable
 from holdfast.flow.holdings import Held, Holdings
-from holdfast.flow.pipeline import Pipeline, ReportsEvents
-from holdfast.flow.plugin_calls import call_isolated, reported
+from holdfast.flow.pipeline import Pipeline, ReportsEvents, call_isolated, reported
 from holdfast.flow.sink import KeepsStaged, Publication, PublishesFiles, PublishResult
 from holdfast.flow.source import HearsOfPublishing
 from holdfast.leases import transitions

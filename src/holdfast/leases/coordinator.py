@@ -21,14 +21,13 @@ from holdfast.events import (
     Unreachable,
 )
 from holdfast.leases import transitions
-from holdfast.leases.contention import Contention
 from holdfast.leases.lease import Key, Lease, Partition, Status, facts, new_lease
 from holdfast.leases.query import Query
 from holdfast.leases.session import Session, expire_silent_sessions, was_planned
 from holdfast.leases.store import ClaimingStore, ClaimRequest, Outcome, Store, Swap
 from holdfast.leases.token_floor import read_floor
 from holdfast.leases.transitions import RetryLimits, stamped
-from holdfast.leases.world import World
+from holdfast.leases.world import Dice, World
 from holdfast.leases.writes import FencedWrites, ensure_rows, until_answered
 
 CREATE_CHUNK = 500
@@ -313,3 +312,30 @@ def _freed(row: Lease, session: Lease | None, now: float) -> Lease:
     """A lease of an ended session, free to be taken; handed back if the session's end was planned."""
     planned = session is not None and was_planned(session)
     return transitions.release(row, now) if planned else transitions.orphan(row, now)
+
+
+WIDEST = 16
+"""How many times as many leases are found as are wanted, at most."""
+
+
+class Contention:
+    """How many leases one claimer chooses from, by the races that it has lost."""
+
+    def __init__(self, dice: Dice) -> None:
+        self._dice = dice
+        self.width = 1
+        """How many times as many leases to find as are wanted."""
+
+    def choose(self, found: Sequence[Lease], limit: int) -> list[Lease]:
+        """At most `limit` of the leases found, at random, in the order in which they were found."""
+        if self.width == 1 or len(found) <= limit:
+            return list(found[:limit])
+        drawn = sorted(range(len(found)), key=lambda _: self._dice.random())[:limit]
+        return [found[index] for index in sorted(drawn)]
+
+    def learn(self, won: int, lost: int) -> None:
+        """Double the width after a claim that lost more races than it won; halve it after one that lost none."""
+        if lost > won:
+            self.width = min(2 * self.width, WIDEST)
+        elif not lost:
+            self.width = max(1, self.width // 2)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.buckets.staged_file import StagingAttempt
+from holdfast.buckets.bucket import StagingAttempt
 from holdfast.deadletters.staging import LetterFiles
 from holdfast.errors import BatchError
 from holdfast.flow.batch import Name

@@ -10,7 +10,7 @@ import pytest
 from holdfast.errors import Interrupted, Unavailable
 from holdfast.events import AttemptFailed, DiscoveryFailed, Notice, PartitionFailed, Unreachable
 from holdfast.flow.batch import Batch
-from holdfast.flow.plugin_calls import call_isolated
+from holdfast.flow.pipeline import call_isolated
 from holdfast.flow.sink import Publication, Sink, VisibleWhenStaged
 from holdfast.flow.source import AfterPublish, CountsScans, HearsOfPublishing, HearsOfStaging
 from holdfast.leases.lease import Json, Lease, Status

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import random
 
-from holdfast.leases.contention import WIDEST, Contention
+from holdfast.leases.coordinator import WIDEST, Contention
 from holdfast.testing.rows import make_row
 
 ROWS = [make_row(f"{number:02d}") for number in range(64)]

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from holdfast.sources.kafka.config import KafkaConfig, Security
-from holdfast.sources.kafka.properties import client_properties, spark_options
+from holdfast.sources.kafka.config import KafkaConfig, Security, client_properties, spark_options
 
 
 def test_certificates_travel_to_executors_which_need_not_have_the_files(tmp_path: Path) -> None:

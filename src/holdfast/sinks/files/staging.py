@@ -12,8 +12,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from typing import Any
 
-from holdfast.buckets.bucket import Bucket
-from holdfast.buckets.staged_file import StagingAttempt
+from holdfast.buckets.bucket import Bucket, StagingAttempt
 from holdfast.deadletters.staging import LetterFiles
 from holdfast.errors import Refused, Unavailable
 from holdfast.flow.fault import Fault, record_fault
@@ -22,8 +21,7 @@ from holdfast.flow.staging import Room, StagedBatch, Stager, Staging
 from holdfast.formats._json_objects import raw_records
 from holdfast.leases.lease import Json
 from holdfast.sinks.files.layout import Layout
-from holdfast.sinks.files.output_files import OutputFiles
-from holdfast.sinks.files.receipt_budget import ReceiptBudget
+from holdfast.sinks.files.output_files import OutputFiles, ReceiptBudget
 
 MAX_BUFFERED_BYTES = 128 << 20
 """Bytes that all open files of one task may keep in memory."""

@@ -12,8 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from holdfast.buckets.bucket import Bucket
-from holdfast.buckets.staged_file import StagingAttempt
+from holdfast.buckets.bucket import Bucket, StagingAttempt
 from holdfast.deadletters.staging import LetterFiles, LetterStaging
 from holdfast.errors import Unavailable
 from holdfast.flow.fault import Fault
@@ -21,8 +20,7 @@ from holdfast.flow.staging import StagedBatch, Stager, Staging
 from holdfast.leases.lease import Json
 from holdfast.sinks.opensearch.bulk_body import OpenBody
 from holdfast.sinks.opensearch.bulk_request import BulkClient, BulkTarget
-from holdfast.sinks.opensearch.bulk_sender import BulkSender
-from holdfast.sinks.opensearch.concurrency import AdaptiveConcurrency
+from holdfast.sinks.opensearch.bulk_sender import AdaptiveConcurrency, BulkSender
 from holdfast.sinks.opensearch.dead_letter_index import LetterIndex
 from holdfast.sinks.opensearch.document_ids import RecordNumbers
 from holdfast.sinks.opensearch.documents import ORIGIN, EntryBuilder

@@ -13,8 +13,7 @@ from holdfast.flow.upload_policy import Backlog, Due, decide
 from holdfast.leases.lease import Json, Lease
 from holdfast.sources.kafka.cluster import Cluster, LogEnd, TopicPartition
 from holdfast.sources.kafka.config import KafkaConfig
-from holdfast.sources.kafka.logs import CHECK_EVERY, Doubt, LeaderEpochs, Logs, ReadPosition
-from holdfast.sources.kafka.tracking import Reports, Tracking
+from holdfast.sources.kafka.logs import CHECK_EVERY, Doubt, LeaderEpochs, Logs, ReadPosition, Reports, Tracking
 
 EARLIEST = "earliest"
 GONE_AFTER = 60.0

@@ -28,9 +28,8 @@ from holdfast.flow.kafka_columns import (
 from holdfast.flow.letter import Letter
 from holdfast.flow.source import BATCH_COLUMN, FAULT_COLUMN, ITEM_COLUMN, SIZE_COLUMN
 from holdfast.sources.kafka.cluster import TopicPartition
-from holdfast.sources.kafka.config import KafkaConfig
+from holdfast.sources.kafka.config import KafkaConfig, spark_options
 from holdfast.sources.kafka.planning import range_of, topic_partition_of
-from holdfast.sources.kafka.properties import spark_options
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession

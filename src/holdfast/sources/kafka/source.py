@@ -29,10 +29,9 @@ from holdfast.flow.source import (
 )
 from holdfast.leases.lease import Json, Lease, Partition
 from holdfast.sources.kafka.cluster import Cluster, Topic, TopicPartition
-from holdfast.sources.kafka.config import KafkaConfig
+from holdfast.sources.kafka.config import KafkaConfig, client_properties
 from holdfast.sources.kafka.consumer_group import GroupOffsets
 from holdfast.sources.kafka.planning import EARLIEST, Planner, range_of, topic_partition_of
-from holdfast.sources.kafka.properties import client_properties
 
 if TYPE_CHECKING:
     from holdfast.sources.kafka.reading import MessageRebuilder

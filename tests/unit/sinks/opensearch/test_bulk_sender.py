@@ -16,8 +16,7 @@ from holdfast.sinks.opensearch import bulk_sender as sending
 from holdfast.sinks.opensearch.bulk_body import Body, Entries
 from holdfast.sinks.opensearch.bulk_request import BulkOutcome, Busy, ClusterAway, RequestRefused
 from holdfast.sinks.opensearch.bulk_response import Verdicts
-from holdfast.sinks.opensearch.bulk_sender import BulkSender
-from holdfast.sinks.opensearch.concurrency import AdaptiveConcurrency
+from holdfast.sinks.opensearch.bulk_sender import AdaptiveConcurrency, BulkSender
 from holdfast.sinks.opensearch.document_ids import RecordNumbers
 from holdfast.sinks.opensearch.documents import EntryBuilder
 from holdfast.sinks.opensearch.templates import IndexName, Template

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from holdfast.sinks.opensearch.concurrency import AdaptiveConcurrency
+from holdfast.sinks.opensearch.bulk_sender import AdaptiveConcurrency
 
 
 class Clock:

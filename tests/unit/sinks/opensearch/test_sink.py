@@ -10,9 +10,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from holdfast.buckets.bucket import StagedFile
+from holdfast.buckets.bucket import StagedFile, StagingAttempt
 from holdfast.buckets.local import LocalBucket
-from holdfast.buckets.staged_file import StagingAttempt
 from holdfast.deadletters.staging import LetterFiles
 from holdfast.errors import BatchError, Halt, Refused, SinkUnavailable, StagedDataGone
 from holdfast.events import DocumentsIndexed
