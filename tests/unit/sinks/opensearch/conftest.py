@@ -7,17 +7,17 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.unit.sinks.opensearch.door import Door, Doors
+from tests.unit.sinks.opensearch.stub_server import StubServer, StubServers
 
 
 @pytest.fixture
-def doors() -> Iterator[Doors]:
-    made: list[Door] = []
+def stub_servers() -> Iterator[StubServers]:
+    made: list[StubServer] = []
 
-    def build(context: ssl.SSLContext | None = None) -> Door:
-        made.append(Door(context))
+    def build(context: ssl.SSLContext | None = None) -> StubServer:
+        made.append(StubServer(context))
         return made[-1]
 
     yield build
-    for door in made:
-        door.close()
+    for stub in made:
+        stub.close()

@@ -21,10 +21,10 @@ from holdfast.sinks.opensearch.access import Access, AwsAccess, Tls
 from holdfast.sinks.opensearch.dead_letter_index import IndexLetters
 from holdfast.sinks.opensearch.index_setup import IndexSetup
 from holdfast.sinks.opensearch.templates import IndexName, Template
-from tests.unit.sinks.opensearch.door import Doors
+from tests.unit.sinks.opensearch.stub_server import StubServers
 
 
-def knock(access: Access) -> Any:
+def send_request(access: Access) -> Any:
     client = access.connect()
     try:
         return access.call(client.info)
@@ -32,25 +32,25 @@ def knock(access: Access) -> Any:
         client.close()
 
 
-def test_a_name_and_a_password(doors: Doors) -> None:
-    door = doors()
-    knock(Access((door.url,), username="me", password=Secret("se:cret")))
-    ((_, headers),) = door.knocks
+def test_a_name_and_a_password(stub_servers: StubServers) -> None:
+    stub = stub_servers()
+    send_request(Access((stub.url,), username="me", password=Secret("se:cret")))
+    ((_, headers),) = stub.requests
     assert headers["authorization"] == "Basic " + base64.b64encode(b"me:se:cret").decode()
 
 
-def test_an_api_key(doors: Doors) -> None:
-    door = doors()
-    knock(Access((door.url,), api_key=Secret("a2V5")))
-    assert door.knocks[0][1]["authorization"] == "ApiKey a2V5"
+def test_an_api_key(stub_servers: StubServers) -> None:
+    stub = stub_servers()
+    send_request(Access((stub.url,), api_key=Secret("a2V5")))
+    assert stub.requests[0][1]["authorization"] == "ApiKey a2V5"
 
 
-def test_a_signature_that_amazon_would_make(doors: Doors) -> None:
-    door = doors()
+def test_a_signature_that_amazon_would_make(stub_servers: StubServers) -> None:
+    stub = stub_servers()
     aws = AwsAccess("eu-central-1", "aoss", Secret("AKID"), Secret("secret"), Secret("token"))
-    knock(Access((door.url,), aws=aws))
-    path, headers = door.knocks[0]
-    request = AWSRequest("GET", door.url + path, data=None)
+    send_request(Access((stub.url,), aws=aws))
+    path, headers = stub.requests[0]
+    request = AWSRequest("GET", stub.url + path, data=None)
     request.context["timestamp"] = headers["x-amz-date"]
     request.headers["X-Amz-Date"] = headers["x-amz-date"]
     request.headers["X-Amz-Security-Token"] = "token"
@@ -61,29 +61,29 @@ def test_a_signature_that_amazon_would_make(doors: Doors) -> None:
     assert datetime.strptime(headers["x-amz-date"], "%Y%m%dT%H%M%SZ").replace(tzinfo=UTC) <= datetime.now(UTC)
 
 
-def test_an_authority_of_ones_own_is_trusted_and_no_other(doors: Doors, tmp_path: Path) -> None:
+def test_an_authority_of_ones_own_is_trusted_and_no_other(stub_servers: StubServers, tmp_path: Path) -> None:
     key, certificate = str(tmp_path / "key.pem"), str(tmp_path / "cert.pem")
     made = ("req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=search")
     names = ("-addext", "subjectAltName=IP:127.0.0.1", "-keyout", key, "-out", certificate)
     subprocess.run(["openssl", *made, *names], check=True, capture_output=True)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate, key)
-    door = doors(context)
-    knock(Access((door.url,), tls=Tls(ca=Path(certificate).read_text())))
-    assert len(door.knocks) == 1
+    stub = stub_servers(context)
+    send_request(Access((stub.url,), tls=Tls(ca=Path(certificate).read_text())))
+    assert len(stub.requests) == 1
     with pytest.raises(Refused, match="cannot be trusted"):
-        knock(Access((door.url,)))
-    knock(Access((door.url,), tls=Tls(verify=False)))
-    assert len(door.knocks) == 2
+        send_request(Access((stub.url,)))
+    send_request(Access((stub.url,), tls=Tls(verify=False)))
+    assert len(stub.requests) == 2
 
 
 @pytest.mark.parametrize(("status", "found"), [(200, "Elasticsearch 8.0.0"), (404, "a search cluster")])
-def test_a_cluster_need_not_say_what_it_is(doors: Doors, status: int, found: str) -> None:
-    door = doors()
-    door.status = status
-    door.body = b'{"version":{"number":"8.0.0"}}' if status == 200 else b"{}"
-    setup = IndexSetup(Access((door.url,)), IndexName(Template("orders")), "unused")
-    assert setup.apply() == f"{found} at {door.url}"
+def test_a_cluster_need_not_say_what_it_is(stub_servers: StubServers, status: int, found: str) -> None:
+    stub = stub_servers()
+    stub.status = status
+    stub.body = b'{"version":{"number":"8.0.0"}}' if status == 200 else b"{}"
+    setup = IndexSetup(Access((stub.url,)), IndexName(Template("orders")), "unused")
+    assert setup.apply() == f"{found} at {stub.url}"
 
 
 @pytest.mark.parametrize(
@@ -95,11 +95,13 @@ def test_a_cluster_need_not_say_what_it_is(doors: Doors, status: int, found: str
         (400, Refused, "refuses"),
     ],
 )
-def test_answers_become_our_own_errors(doors: Doors, status: int, kind: type[Exception], words: str) -> None:
-    door = doors()
-    door.status = status
+def test_answers_become_our_own_errors(
+    stub_servers: StubServers, status: int, kind: type[Exception], words: str
+) -> None:
+    stub = stub_servers()
+    stub.status = status
     with pytest.raises(kind, match=words):
-        knock(Access((door.url,)))
+        send_request(Access((stub.url,)))
 
 
 PAGE = b"<html><title>Log in</title></html>"
@@ -124,20 +126,20 @@ PAGE = b"<html><title>Log in</title></html>"
     ],
 )
 def test_at_start_what_is_not_an_answer_of_a_search_cluster_means_unavailable(
-    doors: Doors, status: int, body: bytes, content_type: str | None
+    stub_servers: StubServers, status: int, body: bytes, content_type: str | None
 ) -> None:
-    door = doors()
-    door.status, door.body, door.content_type = status, body, content_type
-    setup = IndexSetup(Access((door.url,)), IndexName(Template("orders")), "unused", mappings={"dynamic": False})
+    stub = stub_servers()
+    stub.status, stub.body, stub.content_type = status, body, content_type
+    setup = IndexSetup(Access((stub.url,)), IndexName(Template("orders")), "unused", mappings={"dynamic": False})
     with pytest.raises(SinkUnavailable, match="not a response of a search cluster"):
         setup.apply()
 
 
-def test_a_cluster_that_does_not_know_us_says_so_in_plain_text(doors: Doors) -> None:
-    door = doors()
-    door.status, door.body, door.content_type = 401, b"Unauthorized", "text/plain"
+def test_a_cluster_that_does_not_know_us_says_so_in_plain_text(stub_servers: StubServers) -> None:
+    stub = stub_servers()
+    stub.status, stub.body, stub.content_type = 401, b"Unauthorized", "text/plain"
     with pytest.raises(Refused, match="denies access: 401 Unauthorized"):
-        knock(Access((door.url,)))
+        send_request(Access((stub.url,)))
 
 
 @pytest.mark.parametrize(
@@ -148,25 +150,25 @@ def test_a_cluster_that_does_not_know_us_says_so_in_plain_text(doors: Doors) -> 
     ],
 )
 def test_a_cluster_that_is_blocked_or_full_at_start_is_waited_for(
-    doors: Doors, status: int, kind: str, reason: str
+    stub_servers: StubServers, status: int, kind: str, reason: str
 ) -> None:
-    door = doors()
-    door.status = status
-    door.body = json.dumps({"error": {"type": kind, "reason": reason}, "status": status}).encode()
+    stub = stub_servers()
+    stub.status = status
+    stub.body = json.dumps({"error": {"type": kind, "reason": reason}, "status": status}).encode()
     with pytest.raises(SinkUnavailable, match="cannot serve the request now"):
-        knock(Access((door.url,)))
-    letters = IndexLetters(Access((door.url,)), "letters", "orders", "search")
+        send_request(Access((stub.url,)))
+    letters = IndexLetters(Access((stub.url,)), "letters", "orders", "search")
     with pytest.raises(SinkUnavailable, match="cannot serve the request now"):
         letters.prepare()
 
 
-def test_who_may_not_look_at_settings_hears_that_nothing_can_be_told_of_deletes(doors: Doors) -> None:
-    door = doors()
+def test_who_may_not_look_at_settings_hears_that_nothing_can_be_told_of_deletes(stub_servers: StubServers) -> None:
+    stub = stub_servers()
     denied = {"error": {"type": "security_exception", "reason": "no permissions"}, "status": 403}
-    door.by_path = {
+    stub.by_path = {
         "/": (200, b'{"version":{"number":"2.0","distribution":"opensearch"}}'),
         "/_index_template/orders": (200, b'{"acknowledged":true}'),
         "/orders/_settings/index.gc_deletes": (403, json.dumps(denied).encode()),
     }
-    setup = IndexSetup(Access((door.url,)), IndexName(Template("orders")), "orders", keeps_deletes=True)
+    setup = IndexSetup(Access((stub.url,)), IndexName(Template("orders")), "orders", keeps_deletes=True)
     assert "cannot be read: 403 security_exception: no permissions" in setup.apply()

@@ -26,18 +26,18 @@ from holdfast.sinks.opensearch.bulk_response import Verdicts
 from holdfast.sinks.opensearch.document_ids import RecordNumbers
 from holdfast.sinks.opensearch.documents import EntryBuilder
 from holdfast.sinks.opensearch.templates import IndexName, Template
-from tests.unit.sinks.opensearch.door import Door, Doors
+from tests.unit.sinks.opensearch.stub_server import StubServer, StubServers
 
 BATCH = StagedBatch("b1", "orders", "in|a", Name("in", "a"), 3, 1)
 PAGE = b"<html><title>Log in</title></html>"
 
 
-def posted(door: Door, rows: int = 2) -> BulkOutcome:
+def posted(stub: StubServer, rows: int = 2) -> BulkOutcome:
     values = pa.RecordBatch.from_pydict({"value": ["{}"] * rows})
     ((entries, _),) = EntryBuilder(IndexName(Template("orders"))).entries(
         BATCH, RecordNumbers(), pa.array(range(rows), pa.int64()), values
     )
-    poster = BulkClient(BulkTarget(Access((door.url,)), "orders"), 1)
+    poster = BulkClient(BulkTarget(Access((stub.url,)), "orders"), 1)
     try:
         return poster.post(Body([entries]))
     finally:
@@ -67,37 +67,37 @@ def posted(door: Door, rows: int = 2) -> BulkOutcome:
     ],
 )
 def test_what_is_not_an_answer_to_the_request_means_unavailable(
-    doors: Doors, status: int, body: bytes, content_type: str | None
+    stub_servers: StubServers, status: int, body: bytes, content_type: str | None
 ) -> None:
-    door = doors()
-    door.status, door.body, door.content_type = status, body, content_type
-    answer = posted(door)
+    stub = stub_servers()
+    stub.status, stub.body, stub.content_type = status, body, content_type
+    answer = posted(stub)
     assert isinstance(answer, ClusterAway)
     assert "not a response of a search cluster" in answer.reason
 
 
-def test_an_answer_about_every_document_is_one(doors: Doors) -> None:
-    door = doors()
-    door.body = b'{"errors":false,"items":[{"index":{"status":201}},{"index":{"status":200}}]}'
-    assert posted(door) == Verdicts()
+def test_an_answer_about_every_document_is_one(stub_servers: StubServers) -> None:
+    stub = stub_servers()
+    stub.body = b'{"errors":false,"items":[{"index":{"status":201}},{"index":{"status":200}}]}'
+    assert posted(stub) == Verdicts()
 
 
 def refusal(kind: str, reason: str) -> bytes:
     return json.dumps({"error": {"type": kind, "reason": reason}, "status": 400}).encode()
 
 
-def test_a_request_that_the_cluster_itself_refuses_is_cut(doors: Doors) -> None:
-    door = doors()
-    door.status, door.body = 400, refusal("illegal_argument_exception", "Malformed action/metadata line [1]")
-    assert isinstance(posted(door), RequestRefused)
-    door.body = refusal("validation_exception", "this cluster currently has [10]/[10] maximum shards open")
-    assert isinstance(posted(door), ClusterAway)
+def test_a_request_that_the_cluster_itself_refuses_is_cut(stub_servers: StubServers) -> None:
+    stub = stub_servers()
+    stub.status, stub.body = 400, refusal("illegal_argument_exception", "Malformed action/metadata line [1]")
+    assert isinstance(posted(stub), RequestRefused)
+    stub.body = refusal("validation_exception", "this cluster currently has [10]/[10] maximum shards open")
+    assert isinstance(posted(stub), ClusterAway)
 
 
 @pytest.mark.parametrize("body", [b"", PAGE])
-def test_whoever_says_that_a_request_is_too_large_is_believed(doors: Doors, body: bytes) -> None:
-    door = doors()
-    door.status, door.body, door.content_type = 413, body, "text/html"
-    assert isinstance(posted(door), RequestRefused)
-    door.status = 429
-    assert isinstance(posted(door), Busy)
+def test_whoever_says_that_a_request_is_too_large_is_believed(stub_servers: StubServers, body: bytes) -> None:
+    stub = stub_servers()
+    stub.status, stub.body, stub.content_type = 413, body, "text/html"
+    assert isinstance(posted(stub), RequestRefused)
+    stub.status = 429
+    assert isinstance(posted(stub), Busy)

@@ -26,7 +26,7 @@ from holdfast.sinks.opensearch.config import OpenSearchConfig
 from holdfast.sinks.opensearch.dead_letter_index import LetterIndex, letter_id
 from holdfast.sinks.opensearch.sink import OpenSearchSink, build_sink
 from holdfast.testing.flows import MemoryBucket
-from tests.unit.sinks.opensearch.door import Doors
+from tests.unit.sinks.opensearch.stub_server import StubServers
 
 BATCH = StagedBatch("b1", "orders", "in|a", Name("in", "a"), token=3, generation=2)
 
@@ -67,10 +67,10 @@ def test_a_receipt_is_small_and_what_it_took_is_heard_once() -> None:
     assert sink.noticed() == []
 
 
-def test_a_task_to_which_a_proxy_shows_a_page_finds_the_sink_unavailable(doors: Doors) -> None:
-    door = doors()
-    door.status, door.body, door.content_type = 200, b"<html>Log in</html>", "text/html"
-    config = OpenSearchConfig(hosts=(door.url,), index="orders", patience=0.001)
+def test_a_task_to_which_a_proxy_shows_a_page_finds_the_sink_unavailable(stub_servers: StubServers) -> None:
+    stub = stub_servers()
+    stub.status, stub.body, stub.content_type = 200, b"<html>Log in</html>", "text/html"
+    config = OpenSearchConfig(hosts=(stub.url,), index="orders", patience=0.001)
     staging = build_sink("search", config).stager().begin()
     rows = pa.RecordBatch.from_pydict({"value": ['{"n":1}', '{"n":2}']})
     staging.write(BATCH, pa.array([0, 1], pa.int64()), rows)

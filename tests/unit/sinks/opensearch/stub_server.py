@@ -1,4 +1,4 @@
-"""A stand-in for whatever answers at a cluster's address: a cluster, or a proxy before it."""
+"""A stub of a cluster, or of a proxy in front of it."""
 
 from __future__ import annotations
 
@@ -9,27 +9,27 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 
-class Door:
-    """A server that notes who knocks, and answers with one status, or by path."""
+class StubServer:
+    """Records requests, and responds with one status, or by path."""
 
     def __init__(self, context: ssl.SSLContext | None = None) -> None:
         self.status = 200
         self.body = b"{}"
         self.content_type: str | None = "application/json"
         self.by_path: dict[str, tuple[int, bytes]] = {}
-        self.knocks: list[tuple[str, dict[str, str]]] = []
-        door = self
+        self.requests: list[tuple[str, dict[str, str]]] = []
+        stub = self
 
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
-                door.knocks.append((self.path, {name.lower(): value for name, value in self.headers.items()}))
+                stub.requests.append((self.path, {name.lower(): value for name, value in self.headers.items()}))
                 self.rfile.read(int(self.headers.get("content-length", 0)))
-                status, body = door.by_path.get(self.path.partition("?")[0], (door.status, door.body))
+                status, body = stub.by_path.get(self.path.partition("?")[0], (stub.status, stub.body))
                 self.send_response(status)
-                if door.content_type is not None:
-                    self.send_header("content-type", door.content_type)
+                if stub.content_type is not None:
+                    self.send_header("content-type", stub.content_type)
                 if 300 <= status < 400:
-                    self.send_header("location", f"{door.url}/login")
+                    self.send_header("location", f"{stub.url}/login")
                 self.send_header("content-length", str(len(body)))
                 self.end_headers()
                 self.wfile.write(body)
@@ -52,4 +52,4 @@ class Door:
         self._server.server_close()
 
 
-Doors = Callable[..., Door]
+StubServers = Callable[..., StubServer]
