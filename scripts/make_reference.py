@@ -79,7 +79,7 @@ def _code(text: object) -> str:
 
 def _cli() -> Iterator[str]:
     yield "# Commands"
-    yield "How every command ends is told in [errors and exit codes](errors.md)."
+    yield "[Errors and exit codes](errors.md) lists the exit codes of all commands."
     root = typer.main.get_command(app)
     yield from _command(root, typer.Context(root, info_name="holdfast"))
 
@@ -142,7 +142,7 @@ def _settings(model: type[BaseModel], path: str) -> Iterator[str]:
 
 
 def _group(schema: Schema, path: str, definitions: Mapping[str, Schema], headings: dict[str, str]) -> Iterator[str]:
-    """A table of the settings of one group, and then one of each group below it; `told` are those that had theirs."""
+    """Yield a table of the settings of one group, and of each group below it; `headings` are those already shown."""
     required = schema.get("required", ())
     settings: Mapping[str, Schema] = schema.get("properties", {})
     if not settings:
@@ -237,8 +237,8 @@ def _about(schema: Schema, definitions: Mapping[str, Schema]) -> str:
 def _metrics() -> Iterator[str]:
     yield "# Metrics"
     yield (
-        "Served for Prometheus on `node.metrics_port`. All count what this node did since it started, and are 0 from "
-        "the start for every pipeline of the file. `pipeline` is the pipeline's name without `partition_prefix`."
+        "Served for Prometheus on `node.metrics_port`. All values are those of this node since it started, and begin "
+        "at 0 for every pipeline of the file. `pipeline` is the pipeline's name without `partition_prefix`."
     )
     rows = [(_code(metric.name), "counter", _labels(metric), metric.help, _counted(metric)) for metric in COUNTERS]
     rows.append((_code(SESSION_USABLE), "gauge", "", SESSION_USABLE_HELP, _code("Heartbeat")))
@@ -254,10 +254,10 @@ def _metrics() -> Iterator[str]:
     yield "## Source coordinator"
     yield (
         "Named `<pipeline>_source_coordinator_<name>`, without labels and without a suffix; exposed as untyped, "
-        "because Prometheus would add `_total` to a typed counter. In `<pipeline>` every character that a metric's "
-        "name cannot have, such as `-`, is `_`, and a digit at the beginning gets `_` before it. Where two pipelines "
-        "of a file would get the same name, as `a-b` and `a_b`, the one that is called just so has it, and every "
-        "other one gets `_` and the first 8 digits of its own name's SHA-256 behind it."
+        "because Prometheus would add `_total` to a typed counter. In `<pipeline>`, characters that are not "
+        "allowed in metric names, such as `-`, are replaced by `_`, and a leading digit gets `_` in front. If two "
+        "pipelines of a file would get the same name, as `a-b` and `a_b`, the pipeline with just that name keeps it, "
+        "and every other one gets `_` and the first 8 digits of the SHA-256 of its name appended."
     )
     yield _table(
         ("name", "meaning", "events"),
