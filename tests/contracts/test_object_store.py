@@ -312,9 +312,9 @@ def test_a_read_that_is_overtaken_by_our_own_write_does_not_cover_it(watched: Wa
     assert ours.get([row.id]) == [row]
     watched.read = read  # type: ignore[method-assign]
     assert [found.version for found in ours.recent(5.0).find(Query(PIPELINE))] == [1]
-    known = ours._rows.cached(name_of(row.id))
-    assert known is not None
-    assert known.row.version == 1
+    cached = ours._rows.cached(name_of(row.id))
+    assert cached is not None
+    assert cached.row.version == 1
 
 
 def test_a_stale_listing_delays_and_breaks_nothing(watched: Watched, store: ObjectStore) -> None:
@@ -399,16 +399,16 @@ def test_a_store_is_made_by_open_unless_that_is_forbidden(root: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("mark", "told"),
+    ("mark", "message"),
     [
         ({"holdfast": "leases", "version": 2, "oldest": 2}, "newer holdfast"),
         ({"landlord": "x"}, "not that of a holdfast store"),
     ],
 )
-def test_a_store_of_somebody_else_is_refused(root: Path, mark: dict[str, object], told: str) -> None:
+def test_a_store_of_somebody_else_is_refused(root: Path, mark: dict[str, object], message: str) -> None:
     root.mkdir()
     (root / "store.json").write_text(json.dumps(mark))
-    with pytest.raises(SchemaMismatch, match=told):
+    with pytest.raises(SchemaMismatch, match=message):
         folder_store(root).open()
 
 

@@ -166,8 +166,8 @@ class _ForgetfulStaging(SqliteStaging):
     def bury(self, batch: StagedBatch, faults: Any) -> None:
         pass
 
-    def write(self, batch: StagedBatch, items: Any, rows: Any, place: str = "") -> int:
-        super().write(batch, items[:2], rows[:2], place)
+    def write(self, batch: StagedBatch, items: Any, rows: Any, output_folder: str = "") -> int:
+        super().write(batch, items[:2], rows[:2], output_folder)
         return 0
 
 

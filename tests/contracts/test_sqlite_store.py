@@ -269,10 +269,10 @@ def test_nodes_of_this_version_work_on_tables_of_the_next(path: Path, store: Sql
     store.add([make_row("a", extra={"flavour": 1})])
     become_next_version(path, oldest=SCHEMA_VERSION)
     other = SqliteStore(path, skip_table_creation=skip)
-    for one in (store, other):
-        (lease,) = one.claim(ClaimRequest(PIPELINE, "me", "w", 1))
+    for opened in (store, other):
+        (lease,) = opened.claim(ClaimRequest(PIPELINE, "me", "w", 1))
         assert lease.extra == {"flavour": 1}
-        assert one.swap([Swap(lease.version, stamped(lease, release(lease, one.now()), "w"))]) == [Outcome.OK]
+        assert opened.swap([Swap(lease.version, stamped(lease, release(lease, opened.now()), "w"))]) == [Outcome.OK]
     other.close()
     with raw(path) as later:
         assert later.execute("SELECT version FROM schema_version").fetchone() == (SCHEMA_VERSION + 1,)

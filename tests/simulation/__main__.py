@@ -44,15 +44,15 @@ EVERY_KIND_FROM = 2000
 
 def main(arguments: list[str]) -> int:
     """Exit code: 1 if a seed failed, or if a kind of fault never struck."""
-    asked = _parser().parse_args(arguments)
-    if asked.seed is not None:
-        return _show(asked.scenario if asked.scenario != "all" else "micro", asked.seed, trace=asked.trace)
+    options = _parser().parse_args(arguments)
+    if options.seed is not None:
+        return _show(options.scenario if options.scenario != "all" else "micro", options.seed, trace=options.trace)
     total = Summary()
-    for scenario, seeds in _seeds(asked.scenario, asked.start, asked.seeds).items():
-        summary = run_parallel(scenario, seeds, asked.jobs)
+    for scenario, seeds in _seeds(options.scenario, options.start, options.seeds).items():
+        summary = run_parallel(scenario, seeds, options.jobs)
         _print_figures(scenario, summary)
         total.add(summary)
-    return _print_verdict(total, every_kind=asked.scenario == "all" and asked.seeds >= EVERY_KIND_FROM)
+    return _print_verdict(total, every_kind=options.scenario == "all" and options.seeds >= EVERY_KIND_FROM)
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -68,11 +68,11 @@ class FailureBudget:
 
     def fails(self, dice: random.Random, kind: str, key: str, position: int) -> bool:
         """Whether a batch fails now in that way. The position counts because attempts begin anew when it moves."""
-        place = (key, position)
-        spent = self._spent.get(place, 0)
+        at = (key, position)
+        spent = self._spent.get(at, 0)
         if spent >= self._retries or not self._faults.happens(dice, kind, 0.5):
             return False
-        self._spent[place] = spent + 1
+        self._spent[at] = spent + 1
         return True
 
 
@@ -182,8 +182,8 @@ class SimulatedEngine(Engine):
             self._kernel.dice, "executor_outlives", 0.9
         )
 
-    def _report(self, told: tuple[Work, Report]) -> None:
-        work, report = told
+    def _report(self, reported: tuple[Work, Report]) -> None:
+        work, report = reported
         if work.cancelled and not self._faults.happens(self._kernel.dice, "report_after_cancel", 1.0):
             return
         if not work.cancelled and not work.reported:
@@ -220,16 +220,16 @@ class SimulatedEngine(Engine):
         receipts = {sink: {"files": self._files(batch, bucket, end)} for sink, bucket in self._buckets.items()}
         last = batch.cut.last and end == offset_of(batch.cut.end)
         number = len(self._items(batch, end))
-        told = {"offset": self._told_end(batch, end, number)}
-        return Staged(batch.id, told, last, receipts, Counts(number, number))
+        position = {"offset": self._reported_end(batch, end, number)}
+        return Staged(batch.id, position, last, receipts, Counts(number, number))
 
-    def _told_end(self, batch: Batch, end: int, number: int) -> int:
+    def _reported_end(self, batch: Batch, end: int, number: int) -> int:
         """Where a batch ends that was staged up to `end`: the task that read it may have come further than that."""
         planned = offset_of(batch.cut.end)
         staged = TaskEnd(number, end if end < planned else None)
         reading = TaskEnd(0, end + 1 if end + 1 < planned else None, reads=True)
-        told = engine.common_end([staged, reading])
-        return planned if told is None else told
+        end_of_tasks = engine.common_end([staged, reading])
+        return planned if end_of_tasks is None else end_of_tasks
 
     def _is_cut_short(self, batch: Batch) -> bool:
         if batch.restages is None:
@@ -267,8 +267,8 @@ class SimulatedEngine(Engine):
         key = names.file_key(batch.name, lease.commit.generation, items[0], "jsonl", (f"dt={shelf}",))
         salt = self._kernel.below(1 << 30) if varies else 0
         digest = f"{lease.key}{items}{salt}{self._parser}"
-        place = names.staging_key(batch.name, lease.token, batch.id, f"{shelf}")
-        bucket.stage(place, key, DataFile(lease.key, tuple(items), digest, self._parser))
+        staged_key = names.staging_key(batch.name, lease.token, batch.id, f"{shelf}")
+        bucket.stage(staged_key, key, DataFile(lease.key, tuple(items), digest, self._parser))
         return {
             "key": key,
             "rows": len(items),
@@ -276,5 +276,5 @@ class SimulatedEngine(Engine):
             "sha256": digest,
             "first": items[0],
             "last": items[-1],
-            "staged": place,
+            "staged": staged_key,
         }

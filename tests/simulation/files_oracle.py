@@ -72,9 +72,9 @@ class FilesOracle(Oracle):
             self.fail(f"{row.key}: commit {row.commit.sequence} has receipts of {sorted(receipts)} only")
         start, end = offset_of(before.progress.position), offset_of(row.progress.position)
         for receipt in receipts.values():
-            told = (offset_of(receipt["from"]), offset_of(receipt["to"]))
-            if told != (start, end):
-                self.fail(f"{row.key}: a commit of {told} moves the position from {start} to {end}")
+            span = (offset_of(receipt["from"]), offset_of(receipt["to"]))
+            if span != (start, end):
+                self.fail(f"{row.key}: a commit of {span} moves the position from {start} to {end}")
         self.decided(row)
 
     def receipts_changed(self, before: Lease, row: Lease) -> None:
@@ -93,12 +93,12 @@ class FilesOracle(Oracle):
             bucket = self.buckets[sink]
             self._require_not_behind(row, sink)
             for file in receipt["files"]:
-                place, key, digest = file["staged"], file["key"], file["sha256"]
+                staged_key, key, digest = file["staged"], file["key"], file["sha256"]
                 self._decided[sink, key, digest] = (row.key, row.commit.sequence)
-                needed.add((sink, place))
-                content = bucket.staged.get(place) or self._visible(sink, key, digest)
-                if content is None and place not in bucket.expired and not self.rollbacks:
-                    self.fail(f"{row.key}: commit {row.commit.sequence} names {place}, which is not staged")
+                needed.add((sink, staged_key))
+                content = bucket.staged.get(staged_key) or self._visible(sink, key, digest)
+                if content is None and staged_key not in bucket.expired and not self.rollbacks:
+                    self.fail(f"{row.key}: commit {row.commit.sequence} names {staged_key}, which is not staged")
                 if content is not None:
                     self.file_decided(row, content)
                 items.extend(range(file["first"], file["last"] + 1) if content is None else content.items)
@@ -117,9 +117,9 @@ class FilesOracle(Oracle):
                 self.fail(f"{row.key}: commit {row.commit.sequence} was decided anew though {sink} has its manifest")
 
     def _require_all_items(self, row: Lease, sink: str, receipt: Mapping[str, Any], items: list[int]) -> None:
-        known = not self.buckets[sink].expired and not self.rollbacks
+        complete = not self.buckets[sink].expired and not self.rollbacks
         start, end = offset_of(receipt["from"]), offset_of(receipt["to"])
-        if known and sorted(items) != self._data.left_between(row.key, start, end):
+        if complete and sorted(items) != self._data.left_between(row.key, start, end):
             self.fail(f"{row.key}: commit {start} to {end} of {sink} staged {sorted(items)}")
 
     def _require_visible(self, before: Lease) -> None:
@@ -140,13 +140,13 @@ class FilesOracle(Oracle):
 
     def created(self, sink: str, key: str, data: bytes) -> None:
         """A manifest: the only objects that the product creates while it runs."""
-        told = json.loads(data)
-        start, end = offset_of(told["start"]), offset_of(told["end"])
-        lost = self._data.lost_between(told["key"], start, end)
-        if tuple(map(tuple, told.get("gaps", ()))) != lost:
-            self.fail(f"{sink}: the manifest {key} tells of gaps {told.get('gaps')}, and {lost} were lost")
-        self._manifests[sink, told["key"], told["sequence"]] = told
-        self._witnesses[sink, told["key"], told["sequence"]] = self.kernel.now
+        manifest = json.loads(data)
+        start, end = offset_of(manifest["start"]), offset_of(manifest["end"])
+        lost = self._data.lost_between(manifest["key"], start, end)
+        if tuple(map(tuple, manifest.get("gaps", ()))) != lost:
+            self.fail(f"{sink}: the manifest {key} tells of gaps {manifest.get('gaps')}, and {lost} were lost")
+        self._manifests[sink, manifest["key"], manifest["sequence"]] = manifest
+        self._witnesses[sink, manifest["key"], manifest["sequence"]] = self.kernel.now
 
     def became_visible(self, sink: str, key: str, file: DataFile) -> None:
         seen = self._seen[sink]
@@ -161,21 +161,21 @@ class FilesOracle(Oracle):
         manifest = self._manifests.get((sink, *decided))
         if manifest is None:
             self.fail(f"{sink}: {key} is visible before its manifest")
-        elif (key, file.digest) not in [(told["key"], told["sha256"]) for told in manifest["files"]]:
+        elif (key, file.digest) not in [(file_entry["key"], file_entry["sha256"]) for file_entry in manifest["files"]]:
             self.fail(f"{sink}: {key} is visible and its manifest names others")
 
     def moved(self, sink: str, key: str, file: DataFile) -> None:
         self.fail(f"{sink}: {key} with {file.items} was taken away")
 
-    def discarded(self, sink: str, place: str) -> None:
+    def discarded(self, sink: str, staged_key: str) -> None:
         if self.rollbacks:
             return
         for partition, needed in self._needed.items():
-            if (sink, place) in needed:
+            if (sink, staged_key) in needed:
                 receipt = (self.rows[Key(PIPELINE, "", partition)].commit.receipts or {}).get(sink)
                 for file in [] if receipt is None else receipt["files"]:
-                    if file["staged"] == place and self._visible(sink, file["key"], file["sha256"]) is None:
-                        self.fail(f"{sink}: {place} was deleted before {file['key']} was visible")
+                    if file["staged"] == staged_key and self._visible(sink, file["key"], file["sha256"]) is None:
+                        self.fail(f"{sink}: {staged_key} was deleted before {file['key']} was visible")
 
     # --- at the end -----------------------------------------------------------------------------------------------
 

@@ -1,7 +1,7 @@
-"""A world in which places are declared final while producers write, transactions hang and partitions fall idle.
+"""A world in which output folders are declared final while producers write, transactions hang and partitions fall idle.
 
-What must hold: whoever declares a place final has made every record of it visible, those behind an open transaction and
-those that nobody has read yet among them. What must come about: in the end all places are final.
+What must hold: when an output folder is declared final, every record of it is visible, those behind an open transaction
+and those that nobody has read yet among them. What must come about: in the end all folders are final.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ class FinalOracle(FilesOracle):
         if not key.endswith(SUCCESS):
             super().created(sink, key, data)
             return
-        place = key.split("/")[1]
-        missing = [one for one in self._logs.items_of(place) if one not in self.visible_items(sink)]
+        folder = key.split("/")[1]
+        missing = [item for item in self._logs.items_of(folder) if item not in self.visible_items(sink)]
         if missing:
-            self.fail(f"{place} is final, and {missing} are not there")
+            self.fail(f"{folder} is final, and {missing} are not there")
         rows = json.loads(data)["rows"]
-        if rows != len(self._logs.items_of(place)):
-            self.fail(f"{place} is final with {rows} rows, and {len(self._logs.items_of(place))} are there")
-        self.final.add(place)
+        if rows != len(self._logs.items_of(folder)):
+            self.fail(f"{folder} is final with {rows} rows, and {len(self._logs.items_of(folder))} are there")
+        self.final.add(folder)
 
     def judge_end(self) -> None:
         rows = [self.live(key) for key in self.numbers]
@@ -57,13 +57,13 @@ class FinalOracle(FilesOracle):
             if row is not None and row.status is Status.FAILED:
                 self._judge_failed(row)
         if not any(row is not None and row.status is Status.FAILED for row in rows):
-            left = sorted(self._logs.places - self.final)
+            left = sorted(self._logs.folders - self.final)
             if left:
                 self.fail(f"{left} are never final")
 
 
 class SimulatedFinalizing(FinalizableOutput):
-    """Places of one node's bucket; the time of a place is in its name."""
+    """Places of one node's bucket; the time of a folder is in its name."""
 
     def __init__(self, bucket: BucketClient, logs: Logs, knobs: Knobs, rules: Rules) -> None:
         self.rules = rules
@@ -72,8 +72,8 @@ class SimulatedFinalizing(FinalizableOutput):
         self._bucket = bucket
         self._logs = logs
 
-    def period(self, place: str) -> Period | None:
-        return self._logs.span(place)
+    def period(self, folder: str) -> Period | None:
+        return self._logs.span(folder)
 
     def manifest(self, name: Name, sequence: int) -> Manifest | None:
         data = self._bucket.read(manifest_key(name, sequence))
@@ -90,22 +90,22 @@ class SimulatedFinalizing(FinalizableOutput):
 
 
 class PlacingEngine(SimulatedEngine):
-    """Executors that write one file for each place of a batch."""
+    """Executors that write one file for each folder of a batch."""
 
     logs: Logs
 
     def _files(self, batch: Batch, bucket: BucketServer, end: int) -> list[dict[str, Json]]:
-        places: dict[str, list[int]] = {}
+        folders: dict[str, list[int]] = {}
         for item in range(offset_of(batch.cut.start), end):
-            places.setdefault(self.logs.place(batch.lease.key, item), []).append(item)
+            folders.setdefault(self.logs.folder(batch.lease.key, item), []).append(item)
         return [
-            {**self._file(batch, bucket, int(place.removeprefix("t=")), items, varies=False), "place": place}
-            for place, items in places.items()
+            {**self._file(batch, bucket, int(folder.removeprefix("t=")), items, varies=False), "place": folder}
+            for folder, items in folders.items()
         ]
 
 
 class FinalizingFleet(Fleet):
-    """Nodes that archive logs, one of which at a time declares places final."""
+    """Nodes that archive logs, one of which at a time declares folders final."""
 
     oracle: FinalOracle
     engine_type = PlacingEngine
@@ -118,8 +118,8 @@ class FinalizingFleet(Fleet):
         self.logs = draw_logs(self.kernel, keys, self.scenario.items, ttl, self.knobs.quiet_at, late_by)
         items = {key: len(records) for key, records in self.logs.records.items()}
         poison = {key: items[key] // 2 for key in keys if self.faults["poison"] and dice.random() < 0.4}
-        known = dice.random() < 0.5
-        return Data(items, dict.fromkeys(keys, 0.0), poison, lives_long=True, known=known)
+        discovered = dice.random() < 0.5
+        return Data(items, dict.fromkeys(keys, 0.0), poison, lives_long=True, discovered=discovered)
 
     def files_oracle(self) -> FilesOracle:
         return FinalOracle(self.kernel, self.data, self.knobs.max_retries, self.logs)
@@ -150,14 +150,14 @@ class FinalizingFleet(Fleet):
     @property
     def unfinished(self) -> object:
         rows = [(row.key, str(row.status), row.progress.position) for row in self._rows()]
-        return rows, sorted(self.logs.places - self.oracle.final)
+        return rows, sorted(self.logs.folders - self.oracle.final)
 
     @property
     def work_is_done(self) -> bool:
         rows = self._rows()
         if any(row.status is Status.FAILED for row in rows):
             return all(self._is_through(row) for row in rows)
-        return self.logs.places == self.oracle.final
+        return self.logs.folders == self.oracle.final
 
     def _is_through(self, row: Lease) -> bool:
         read = offset_of(row.progress.position) == len(self.logs.records[row.key])

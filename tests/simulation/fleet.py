@@ -85,16 +85,16 @@ class Fleet(Site):
 
     def prepare(self) -> None:
         """Discovery may have been here before: its row is complete, and every partition has one."""
-        if not self.data.known:
+        if not self.data.discovered:
             return
         now, host = self.store.now(), Host(self.kernel, self.faults, "before", self.knobs.ttl, self.new_id)
         rows = [
             new_lease(PIPELINE, Partition(key), self.new_id(), now=now, index=index)
             for index, key in enumerate(self.data.items)
         ]
-        place = discovery_of(PIPELINE)
+        row_key = discovery_of(PIPELINE)
         done = Ownership(Status.COMPLETED, version=1, due_at=None)
-        self.store.add([*rows, Lease(place.pipeline, place.key, ownership=done)], host)
+        self.store.add([*rows, Lease(row_key.pipeline, row_key.key, ownership=done)], host)
 
     # --- nodes ----------------------------------------------------------------------------------------------------
 

@@ -59,7 +59,7 @@ class GenerationsOracle(FilesOracle):
             self.fail(f"{row.key}: halted though its staged data is there: {row.history.halt_reason}")
 
     def _staged_data_expired(self, row: Lease) -> bool:
-        named = [(sink, file) for sink, told in (row.commit.receipts or {}).items() for file in told["files"]]
+        named = [(sink, file) for sink, receipt in (row.commit.receipts or {}).items() for file in receipt["files"]]
         return any(file["staged"] in self.buckets[sink].expired for sink, file in named)
 
     @property
@@ -125,8 +125,10 @@ class Versioned:
     program: Program | None = None
 
     def run(self) -> None:
-        known = Generations(self.store, self.host.world.new_id, PIPELINE)
-        self._own = follow(known, known, self.version, self.host.world, switch=self.site.automatic, patience=None)
+        generations = Generations(self.store, self.host.world.new_id, PIPELINE)
+        self._followed = follow(
+            generations, generations, self.version, self.host.world, switch=self.site.automatic, patience=None
+        )
         assert self.program is not None
         self.program.run()
 
@@ -135,10 +137,10 @@ class Versioned:
         self.program.stop()
 
     def current(self) -> int | None:
-        return self._own.current()
+        return self._followed.current()
 
     def has_parsing_of(self, number: int) -> bool:
-        return self._own.has_parsing_of(number)
+        return self._followed.has_parsing_of(number)
 
 
 class Person:

@@ -102,7 +102,7 @@ class _Line:
 
     def call(self, verb: str, **arguments: Any) -> Mapping[str, Any]:
         values = {
-            name: next(iter(one.values())) for name, one in arguments.get("ExpressionAttributeValues", {}).items()
+            name: next(iter(typed.values())) for name, typed in arguments.get("ExpressionAttributeValues", {}).items()
         }
         version = int(values[":version"]) if ":version" in values else None
         if verb == "get_item":

@@ -40,7 +40,7 @@ class Logs:
 
     records: Mapping[str, Sequence[Record]]
     period: float
-    """Seconds that one place holds."""
+    """Seconds that one folder holds."""
 
     def end(self, key: str, now: float) -> LogEnd:
         records = self.records[key]
@@ -48,22 +48,22 @@ class Logs:
         stable = next((n for n, record in enumerate(records[:high]) if record.stable_at > now), high)
         return LogEnd(stable, high)
 
-    def place(self, key: str, item: int) -> str:
+    def folder(self, key: str, item: int) -> str:
         return f"t={int((EPOCH + self.records[key][item].made_at) // self.period)}"
 
-    def span(self, place: str) -> tuple[float, float]:
-        """Begin and end of a place, in the store's time."""
-        number = int(place.removeprefix("t="))
+    def span(self, folder: str) -> tuple[float, float]:
+        """Begin and end of a folder, in the store's time."""
+        number = int(folder.removeprefix("t="))
         return number * self.period, (number + 1) * self.period
 
-    def items_of(self, place: str) -> list[tuple[str, int]]:
-        """Partition and item of all records that belong to a place, whether or not they have come."""
+    def items_of(self, folder: str) -> list[tuple[str, int]]:
+        """Partition and item of all records that belong to a folder, whether or not they have come."""
         everything = [(key, item) for key, records in self.records.items() for item in range(len(records))]
-        return [(key, item) for key, item in everything if self.place(key, item) == place]
+        return [(key, item) for key, item in everything if self.folder(key, item) == folder]
 
     @property
-    def places(self) -> set[str]:
-        return {self.place(key, n) for key, records in self.records.items() for n in range(len(records))}
+    def folders(self) -> set[str]:
+        return {self.folder(key, n) for key, records in self.records.items() for n in range(len(records))}
 
 
 def draw_logs(kernel: Kernel, keys: Iterable[str], most: int, ttl: float, until: float, late_by: float) -> Logs:
@@ -88,12 +88,12 @@ class SimulatedCluster(Cluster):
         self._logs = logs
         self._host = host
 
-    def ends(self, places: Iterable[TopicPartition]) -> dict[TopicPartition, LogEnd]:
+    def ends(self, topic_partitions: Iterable[TopicPartition]) -> dict[TopicPartition, LogEnd]:
         now = self._host.kernel.now
-        return {place: self._logs.end(f"p{place.partition}", now) for place in places}
+        return {each: self._logs.end(f"p{each.partition}", now) for each in topic_partitions}
 
-    def starts(self, places: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        return dict.fromkeys(places, 0)
+    def starts(self, topic_partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        return dict.fromkeys(topic_partitions, 0)
 
 
 class LogSource(SimulatedSource, KnowsExtents):

@@ -219,14 +219,16 @@ def a_sweep_does_not_look_at_the_token(put: Put) -> None:
 
 def _send_and_give_up(self: Any, pending: list[Any]) -> None:
     """As `FencedWrites._send`, but a write without an answer counts as lost."""
-    outcomes = self._until_answered(lambda: self._store.swap([Swap(one.lease.version, one.wanted) for one in pending]))
-    for one, outcome in zip(pending, outcomes, strict=True):
+    outcomes = self._until_answered(
+        lambda: self._store.swap([Swap(write.lease.version, write.wanted) for write in pending])
+    )
+    for write, outcome in zip(pending, outcomes, strict=True):
         if outcome is Outcome.OK:
-            one.result = one.wanted
+            write.result = write.wanted
         elif outcome is Outcome.UNKNOWN:
-            one.result = LeaseLost("no answer")
+            write.result = LeaseLost("no answer")
         else:
-            self._read_back([one])
+            self._read_back([write])
 
 
 def _cleaning_up_what_is_lost() -> Callable[..., None]:

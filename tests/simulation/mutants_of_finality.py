@@ -18,10 +18,11 @@ from tests.simulation.mutation import Put, mutant, mutant_of_test
 @mutant("finalizer", start=13)
 def what_an_open_transaction_keeps_back_is_passed_over(put: Put) -> None:
     def extents(self: KafkaSource, leases: Sequence[Lease]) -> list[tuple[int, int] | None]:
-        told = original(self, leases)
+        extents = original(self, leases)
         ends = self._cluster.ends([topic_partition_of(lease) for lease in leases])
         return [
-            one and (one[0], ends[topic_partition_of(lease)].stable) for one, lease in zip(told, leases, strict=True)
+            extent and (extent[0], ends[topic_partition_of(lease)].stable)
+            for extent, lease in zip(extents, leases, strict=True)
         ]
 
     original = KafkaSource.extents
@@ -67,8 +68,8 @@ def a_partition_that_has_failed_blocks_nobody(put: Put) -> None:
 def a_commit_counts_before_it_is_published(put: Put) -> None:
     original = FinalizerPass._read
 
-    def read(self: FinalizerPass, view: TopicView, own: PartitionView, row: Lease, now: float) -> None:
-        original(self, view, own, replace(row, commit=replace(row.commit, receipts=None)), now)
+    def read(self: FinalizerPass, view: TopicView, partition: PartitionView, row: Lease, now: float) -> None:
+        original(self, view, partition, replace(row, commit=replace(row.commit, receipts=None)), now)
 
     put(FinalizerPass, "_read", read)
 

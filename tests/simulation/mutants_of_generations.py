@@ -64,8 +64,8 @@ def a_node_that_starts_makes_its_own_generation_the_current_one(put: Put) -> Non
 
     def register(self: Generations, mine: Generation, *, switch: bool) -> tuple[int, str]:
         original(self, mine, switch=switch)
-        told = {"number": mine.number, "digest": mine.digest}
-        self._switched(lambda _present: told)
+        state = {"number": mine.number, "digest": mine.digest}
+        self._switched(lambda _present: state)
         return mine.number, mine.digest
 
     put(Generations, "register", register)
@@ -75,11 +75,11 @@ def a_node_that_starts_makes_its_own_generation_the_current_one(put: Put) -> Non
 def the_way_back_has_the_number_that_the_parsing_had(put: Put) -> None:
     def back(self: Generations, created_by: str) -> Generation:
         number, digest = self.current()
-        earlier = [one for one in self.list() if one.number < number and one.digest != digest]
+        earlier = [each for each in self.list() if each.number < number and each.digest != digest]
         if not earlier:
             return self.show(number)
-        told: dict[str, Json] = {"number": earlier[-1].number, "digest": earlier[-1].digest}
-        self._switched(lambda _present: told)
+        state: dict[str, Json] = {"number": earlier[-1].number, "digest": earlier[-1].digest}
+        self._switched(lambda _present: state)
         return replace(earlier[-1], created_by=created_by)
 
     put(Generations, "back", back)

@@ -145,7 +145,9 @@ def a_halt_is_only_put_off(put: Put) -> None:
     original = Publisher._settled
 
     def settled(self: Publisher, held: Held, results: dict[str, Any]) -> bool:
-        soft = {name: Unavailable(str(one)) if isinstance(one, Halt) else one for name, one in results.items()}
+        soft = {
+            name: Unavailable(str(result)) if isinstance(result, Halt) else result for name, result in results.items()
+        }
         return original(self, held, soft)
 
     put(Publisher, "_settled", settled)
@@ -167,7 +169,7 @@ def a_file_is_not_published_where_another_was_missing(put: Put) -> None:
 
     def through_all_sinks(self: Publisher, pending: Sequence[Held]) -> Any:
         results = original(self, pending)
-        return {key: dict.fromkeys(told) for key, told in results.items()}
+        return {key: dict.fromkeys(by_sink) for key, by_sink in results.items()}
 
     put(Publisher, "_through_all_sinks", through_all_sinks)
 
@@ -200,7 +202,7 @@ def a_sweep_does_not_look_at_the_sessions_row(put: Put) -> None:
         now = self.store.now()
         if rows:
             free = [stamped(row, transitions.orphan(row, now), self.world.new_id()) for row in rows]
-            self.store.swap([Swap(row.version, one) for row, one in zip(rows, free, strict=True)])
+            self.store.swap([Swap(row.version, freed) for row, freed in zip(rows, free, strict=True)])
 
     put(Coordinator, "_orphan", orphan)
 

@@ -33,7 +33,7 @@ def a_row_that_was_not_sent_counts_as_written(put: Put) -> None:
     write_each = DynamodbStore._write_each
 
     def hopeful(self: DynamodbStore, leases: Sequence[Lease], write: Callable[[int], Any]) -> list[Outcome]:
-        told = write_each(self, leases, write)
-        return [Outcome.OK if outcome is Outcome.UNKNOWN else outcome for outcome in told]
+        outcomes = write_each(self, leases, write)
+        return [Outcome.OK if outcome is Outcome.UNKNOWN else outcome for outcome in outcomes]
 
     put(DynamodbStore, "_write_each", hopeful)

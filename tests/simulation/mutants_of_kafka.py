@@ -131,7 +131,7 @@ def _asking(**answers: Any) -> Any:
     original = engines._after_failure
 
     def after_failure(source: Any, batches: Sequence[Batch], error: Exception) -> Any:
-        told = {"doubts": source.doubts, "is_away": source.is_away, **answers}
-        return original(SimpleNamespace(**told), batches, error)  # type: ignore[arg-type]
+        attributes = {"doubts": source.doubts, "is_away": source.is_away, **answers}
+        return original(SimpleNamespace(**attributes), batches, error)  # type: ignore[arg-type]
 
     return after_failure

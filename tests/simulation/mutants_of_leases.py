@@ -43,11 +43,11 @@ def a_take_does_not_raise_the_token(put: Put) -> None:
 @mutant()
 def a_swap_is_blind(put: Put) -> None:
     def send(self: Any, pending: list[Any]) -> None:
-        rows = self._until_answered(lambda: self._store.get([one.lease.id for one in pending]))
-        for one, row in zip(pending, rows, strict=True):
+        rows = self._until_answered(lambda: self._store.get([write.lease.id for write in pending]))
+        for write, row in zip(pending, rows, strict=True):
             if row is not None:
-                unstamped = replace(one.wanted, ownership=replace(one.wanted.ownership, version=row.version))
-                one.lease, one.wanted = row, transitions.stamped(row, unstamped, one.write_id)
+                unstamped = replace(write.wanted, ownership=replace(write.wanted.ownership, version=row.version))
+                write.lease, write.wanted = row, transitions.stamped(row, unstamped, write.write_id)
         original(self, pending)
 
     original = FencedWrites._send
@@ -282,11 +282,11 @@ def _with_take(take: Callable[..., Lease]) -> Callable[..., Lease]:
     return claim_take
 
 
-def _answers_turned(told: Outcome, into: Outcome) -> Callable[..., Any]:
+def _answers_turned(original_outcome: Outcome, into: Outcome) -> Callable[..., Any]:
     """Answers to swaps with one kind taken for another."""
     original = FencedWrites._until_answered
 
     def until_answered(self: FencedWrites, call: Callable[[], Any]) -> Any:
-        return [into if answer is told else answer for answer in original(self, call)]
+        return [into if answer is original_outcome else answer for answer in original(self, call)]
 
     return until_answered

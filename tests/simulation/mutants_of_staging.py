@@ -29,16 +29,16 @@ NO_ROOTS = "it begins after settings are read and sinks are opened"
 
 @mutant()
 def the_last_of_several_ends_is_taken(put: Put) -> None:
-    def last(told: Sequence[TaskEnd]) -> int | None:
-        return next((task.end for task in reversed(told) if task.end is not None), None)
+    def last(tasks: Sequence[TaskEnd]) -> int | None:
+        return next((task.end for task in reversed(tasks) if task.end is not None), None)
 
     put(engine, "common_end", last)
 
 
 @mutant_of_test(f"{BATCH_LIMITS}::test_a_batch_in_several_tasks_is_not_cut", ONE_TASK)
 def a_batch_in_several_tasks_is_cut(put: Put) -> None:
-    def least(told: Sequence[TaskEnd]) -> int | None:
-        return min((task.end for task in told if task.end is not None), default=None)
+    def least(tasks: Sequence[TaskEnd]) -> int | None:
+        return min((task.end for task in tasks if task.end is not None), default=None)
 
     put(report, "common_end", least)
 

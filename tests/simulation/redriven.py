@@ -58,9 +58,9 @@ class RedrivenOracle(LettersOracle):
         self.begun[row.key] = min(start, self.begun.get(row.key, END))
 
     def became_visible(self, sink: str, key: str, file: DataFile) -> None:
-        again = [item for item in file.items if item >= self.begun.get(file.partition, END)]
-        if again:
-            self.fail(f"{sink}: {key} shows {again} of {file.partition}, which are written again")
+        repeated = [item for item in file.items if item >= self.begun.get(file.partition, END)]
+        if repeated:
+            self.fail(f"{sink}: {key} shows {repeated} of {file.partition}, which are written again")
         super().became_visible(sink, key, file)
 
     def moved(self, sink: str, key: str, file: DataFile) -> None:
@@ -185,8 +185,8 @@ class RangeReplacer:
             host.wait(site.knobs.ttl * 2 * host.kernel.random())
             try:
                 self._act()
-            except trouble as told:
-                host.kernel.note(host.name, "tries again later", repr(told))
+            except trouble as error:
+                host.kernel.note(host.name, "tries again later", repr(error))
 
     def _left(self) -> list[str]:
         site = self._site

@@ -88,7 +88,7 @@ class LettersOracle(Oracle):
                 self.fail(f"item {item} of {file.partition} is in {self.seen[file.partition, item]} and in {key}")
             self.seen[file.partition, item] = key
 
-    def discarded(self, sink: str, place: str) -> None:
+    def discarded(self, sink: str, staged_key: str) -> None:
         """Leftovers; that nothing is lost shows in the end."""
 
     def moved(self, sink: str, key: str, file: DataFile) -> None:
@@ -111,13 +111,13 @@ class LettersEngine(SimulatedEngine):
 
     def _files(self, batch: Batch, bucket: BucketServer, end: int) -> list[dict[str, Json]]:
         ids = letter_ids(batch.lease)[offset_of(batch.cut.start) : end]
-        items = [self.letters[one][1] for one in ids]
+        items = [self.letters[letter][1] for letter in ids]
         lease, digest = batch.lease, f"{batch.lease.key}{items}"
         key = file_key(batch.name, lease.commit.generation, items[0], "jsonl")
-        place = staging_key(batch.name, lease.token, batch.id, "0")
-        bucket.stage(place, key, DataFile(lease.key, tuple(items), digest))
-        told = {"rows": len(items), "size": len(items), "first": items[0], "last": items[-1]}
-        return [{"key": key, "sha256": digest, "staged": place, **told}]
+        staged_key = staging_key(batch.name, lease.token, batch.id, "0")
+        bucket.stage(staged_key, key, DataFile(lease.key, tuple(items), digest))
+        figures = {"rows": len(items), "size": len(items), "first": items[0], "last": items[-1]}
+        return [{"key": key, "sha256": digest, "staged": staged_key, **figures}]
 
 
 class LettersAtRest(LettersSource):
@@ -128,8 +128,8 @@ class LettersAtRest(LettersSource):
         self._host = host
 
     def plan(self, leases: Any, limits: Limits) -> Any:
-        few = 1 + self._host.kernel.below(3)
-        return super().plan(leases, Limits(max_records=few, timeout=limits.timeout))
+        most = 1 + self._host.kernel.below(3)
+        return super().plan(leases, Limits(max_records=most, timeout=limits.timeout))
 
 
 _ANY: Any = SimpleNamespace(refusal=lambda _letter: None, keeps=None)
@@ -259,7 +259,7 @@ class Command(_Driver):
             self._new = NewRun(waiting, {"kind": KIND, "sink": SINK, "generation": 1}, "somebody")
         self._run_node(LettersAtRest(box, self._host), sink)
         rows = Operator(self._store, self.world.new_id, PIPELINE, self._id).rows()
-        box.mark([one for row in rows for one in sent_ids(row)], self._id)
+        box.mark([letter for row in rows for letter in sent_ids(row)], self._id)
 
     def _run_node(self, source: LettersSource, sink: FilesSink) -> None:
         site, knobs = self._site, self._site.knobs

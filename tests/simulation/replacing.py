@@ -110,7 +110,7 @@ class ReplacingSite(RollOut):
 
     def draw_data(self) -> Data:
         drawn = super().draw_data()
-        return Data(drawn.items, drawn.appears_at, drawn.poison, lives_long=True, known=True)
+        return Data(drawn.items, drawn.appears_at, drawn.poison, lives_long=True, discovered=True)
 
     def files_oracle(self) -> FilesOracle:
         super().files_oracle()

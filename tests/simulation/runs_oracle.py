@@ -83,11 +83,11 @@ class RunsOracle(Oracle):
         elif self._permit.get((sender.name, row.run), 0.0) > ran_until:
             self.fail(f"{row.key}: {sender.name} took it although {row.run} had ceased to run when it looked")
 
-    def _run_written(self, run: str, told: Mapping[str, Any], sender: Host) -> None:
-        before, now = self._status(run), str(told["status"])
+    def _run_written(self, run: str, state: Mapping[str, Any], sender: Host) -> None:
+        before, now = self._status(run), str(state["status"])
         if before is not None and now != before and now not in AFTER.get(before, ()):
             self.fail(f"{run}: was {before} and became {now}")
-        self.runs[run] = told
+        self.runs[run] = state
         if before == now:
             return
         if now == "RUNNING":

@@ -118,13 +118,15 @@ def draw_data(kernel: Kernel, scenario: Scenario, faults: Faults, knobs: Knobs) 
     keys = [f"p{index}" for index in range(scenario.partitions)]
     items = {key: 1 + dice.randrange(scenario.items) if scenario.partitions > 1 else scenario.items for key in keys}
     fair = scenario.partitions > 1 and dice.random() < 0.5
-    known = dice.random() < (0.7 if scenario.partitions == 1 else 0.3)
-    late = not known and scenario.late_partitions and dice.random() < 0.5
+    discovered = dice.random() < (0.7 if scenario.partitions == 1 else 0.3)
+    late = not discovered and scenario.late_partitions and dice.random() < 0.5
     appears_at = {key: knobs.quiet_at * dice.random() if late else 0.0 for key in keys}
     poison = {key: items[key] // 2 for key in keys if faults["poison"] and dice.random() < 0.4}
     rerun_after = knobs.ttl if late else None
     lost = {key: _draw_range(kernel, items[key]) for key in keys if scenario.losing and dice.random() < 0.6}
-    return Data(items, appears_at, poison, rediscover_after=rerun_after, lives_long=fair, known=known, lost=lost)
+    return Data(
+        items, appears_at, poison, rediscover_after=rerun_after, lives_long=fair, discovered=discovered, lost=lost
+    )
 
 
 def _draw_range(kernel: Kernel, items: int) -> tuple[int, int]:

@@ -26,7 +26,7 @@ class Data:
     rediscover_after: float | None = None
     lives_long: bool = False
     """Whether nodes share the partitions fairly, and hand them off to each other, instead of pulling them."""
-    known: bool = False
+    discovered: bool = False
     """Whether the partitions were found before the world begins."""
     lost: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     """Items [from, to) of a partition that the source has lost before anybody read them."""

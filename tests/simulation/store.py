@@ -200,9 +200,9 @@ class ProductStoreClient(StoreClient):
 def one_after_the_other(do: Callable[[Input], T], inputs: Iterable[Input]) -> list[T]:
     """`do` of each; as with threads, an error of one does not keep the others from being sent."""
     results, errors = list[T](), list[HoldfastError]()
-    for one in inputs:
+    for each in inputs:
         try:
-            results.append(do(one))
+            results.append(do(each))
         except HoldfastError as error:
             errors.append(error)
     if errors:
@@ -224,10 +224,10 @@ def _shown(answer: object) -> str:
     if isinstance(answer, list):
         return "[" + ", ".join(_shown(item) for item in answer) + "]"
     if isinstance(answer, Lease):
-        own, commit = answer.ownership, answer.commit
+        owned, commit = answer.ownership, answer.commit
         pending = " pending" if commit.receipts is not None else ""
         return (
-            f"{answer.key} {own.status} of {own.owner} token {own.token} version {own.version}"
+            f"{answer.key} {owned.status} of {owned.owner} token {owned.token} version {owned.version}"
             f" sequence {commit.sequence}{pending} position {answer.progress.position}"
         )
     return answer.name if isinstance(answer, Outcome) else str(answer)

@@ -44,7 +44,7 @@ class Shard:
     draining: bool = False
     over: bool = False
     cancelled: bool = False
-    told_until: float = 0.0
+    reported_until: float = 0.0
     """When the last report arrives: reports of a batch never overtake each other."""
     telling: deque[Report] = field(default_factory=deque)
     """Reports on their way."""
@@ -109,8 +109,8 @@ class StreamEngine(Engine):
             if self._has(lease.key):
                 self._oracle.fail(f"{lease.key}: two handlers of {self._host.name} have it at once")
             start = lease.progress.position or 0
-            known = {item for first, end in lease.progress.acked for item in range(first, end)}
-            shard = Shard(batch, start, start, known)
+            acked = {item for first, end in lease.progress.acked for item in range(first, end)}
+            shard = Shard(batch, start, start, acked)
             self._shards[batch.id] = shard
             self._kernel.note(self._host.name, f"engine.submit {lease.key}", f"from {start} as {batch.id}")
             self._kernel.after(0.05 * self._ttl * self._kernel.random(), self._deliver, shard)
@@ -149,8 +149,8 @@ class StreamEngine(Engine):
             self._kernel.after(0.3 * self._ttl * self._kernel.random() ** 2, self._handled, (shard, item))
         self._finish_if_through(shard)
 
-    def _handled(self, told: tuple[Shard, int]) -> None:
-        shard, item = told
+    def _handled(self, delivered: tuple[Shard, int]) -> None:
+        shard, item = delivered
         if shard.over or self._host.dead:
             return
         if self._budget.fails(self._kernel.dice, "batch_failed", shard.batch.lease.key, shard.position):
@@ -159,7 +159,7 @@ class StreamEngine(Engine):
             return
         if self._faults.happens(self._kernel.dice, "ack_lost", 0.3):
             # The handler's word does not come through; it says it again later.
-            self._kernel.after(0.3 * self._ttl * self._kernel.random(), self._handled, told)
+            self._kernel.after(0.3 * self._ttl * self._kernel.random(), self._handled, delivered)
             return
         self._oracle.acknowledged(shard.batch.lease.key, item)
         shard.out.remove(item)
@@ -180,9 +180,9 @@ class StreamEngine(Engine):
         arrives = kernel.now
         if self._faults.happens(kernel.dice, "report_late", 0.2):
             arrives += 0.5 * self._ttl * kernel.random()
-        shard.told_until = max(shard.told_until, arrives)
+        shard.reported_until = max(shard.reported_until, arrives)
         shard.telling.append(report)
-        kernel.after(shard.told_until - kernel.now, self._arrive, shard)
+        kernel.after(shard.reported_until - kernel.now, self._arrive, shard)
 
     def _arrive(self, shard: Shard) -> None:
         # Not the report that was meant to come now: rounding may turn two around that are due at the same time.

@@ -181,7 +181,7 @@ def test_a_heartbeat_of_a_session_that_was_left_says_nothing_of_the_new_one(monk
         return now()
 
     monkeypatch.setattr(fleet.store, "now", joins_meanwhile)
-    with pytest.raises(SessionExpired, match="was left for a new one"):
+    with pytest.raises(SessionExpired, match="was replaced by a new one"):
         node.session.heartbeat()
     assert node.session.id != began
     assert node.session.usable

@@ -83,8 +83,8 @@ class IndexSink(Sink, VisibleWhenStaged):
         return not receipt["hidden"]
 
     def publish(self, publications: Sequence[Publication]) -> list[PublishResult]:
-        for told in publications:
-            self._documents |= {(told.lease.key, item) for item in told.receipt["hidden"]}
+        for publication in publications:
+            self._documents |= {(publication.lease.key, item) for item in publication.receipt["hidden"]}
         return [None] * len(publications)
 
 

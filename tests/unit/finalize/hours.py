@@ -27,7 +27,7 @@ HOUR = 3600.0
 TOPIC = "orders"
 
 
-def place(hour: int) -> str:
+def output_folder(hour: int) -> str:
     """The place of that hour of the year 1970."""
     return f"dt=1970-01-{hour // 24 + 1:02}/hr={hour % 24:02}"
 
@@ -106,14 +106,14 @@ class Archive:
         sink: Any = node.loop._publisher._sinks["files"]
         reports = []
         for batch in list(node.engine.out.values()):
-            staging, told = sink.stager_for([batch]).begin(), staged_batch(batch)
+            staging, staged = sink.stager_for([batch]).begin(), staged_batch(batch)
             start, end = batch.cut.start["offset"], batch.cut.end["offset"]
             dead = 0
             for offset in range(start, end):
                 hour = self.source.records[batch.name.label][offset]
                 rows = pa.RecordBatch.from_pydict({"value": [json.dumps({"hour": hour})]})
-                dead += staging.write(told, pa.array([offset], pa.int64()), rows, place(hour))
-            receipts = {"files": sink.receipt([staging.finish(told)])}
+                dead += staging.write(staged, pa.array([offset], pa.int64()), rows, output_folder(hour))
+            receipts = {"files": sink.receipt([staging.finish(staged)])}
             counts = Counts(end - start, end - start - dead, 0, dead)
             reports.append(Staged(batch.id, batch.cut.end, last=False, receipts=receipts, counts=counts))
         return reports

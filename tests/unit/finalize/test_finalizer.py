@@ -15,7 +15,7 @@ from holdfast.flow.batch import Name
 from holdfast.flow.manifest import Manifest
 from holdfast.leases.lease import Lease, Status
 from holdfast.sinks.files.finalizing import FilesFinalizing
-from tests.unit.finalize.hours import HOUR, TOPIC, Archive, place
+from tests.unit.finalize.hours import HOUR, TOPIC, Archive, output_folder
 from tests.unit.flow.rig import PIPELINE, TestNode
 
 HERE = "tests.unit.finalize.test_finalizer"
@@ -28,10 +28,10 @@ class Killed(BaseException):
     """The process ends here."""
 
 
-def hook(told: dict[str, Any]) -> None:
+def hook(fact: dict[str, Any]) -> None:
     if TROUBLE:
         raise TROUBLE.pop()
-    CALLS.append(told)
+    CALLS.append(fact)
 
 
 @pytest.fixture(autouse=True)
@@ -41,7 +41,7 @@ def _quiet_hook() -> None:
 
 
 def called() -> list[str]:
-    return [told["place"] for told in CALLS]
+    return [fact["place"] for fact in CALLS]
 
 
 def row(archive: Archive) -> Lease:
@@ -64,12 +64,12 @@ def test_places_are_final_when_all_partitions_have_passed_them() -> None:
     assert archive.successes() == []
     archive.archive(node, p1=[8])
     archive.look(node)
-    assert archive.successes() == [place(5), place(6)] == called()
-    told = json.loads(archive.bucket.visible[f"{TOPIC}/{place(5)}/_SUCCESS"])
-    assert (told["files"], told["rows"], told["ends"]) == (2, 3, {"0": 3, "1": 3})
-    assert archive.fleet.told(PlaceFinalized) == [
-        PlaceFinalized(PIPELINE, TOPIC, place(5), 2, 3, 0),
-        PlaceFinalized(PIPELINE, TOPIC, place(6), 1, 1, 0),
+    assert archive.successes() == [output_folder(5), output_folder(6)] == called()
+    fact = json.loads(archive.bucket.visible[f"{TOPIC}/{output_folder(5)}/_SUCCESS"])
+    assert (fact["files"], fact["rows"], fact["ends"]) == (2, 3, {"0": 3, "1": 3})
+    assert archive.fleet.emitted(PlaceFinalized) == [
+        PlaceFinalized(PIPELINE, TOPIC, output_folder(5), 2, 3, 0),
+        PlaceFinalized(PIPELINE, TOPIC, output_folder(6), 1, 1, 0),
     ]
     archive.look(node)
     assert len(CALLS) == 2
@@ -90,7 +90,7 @@ def test_what_lies_behind_an_open_transaction_keeps_its_places_open_for_ever() -
     for _ in range(3):
         archive.look(node)
         archive.pass_time(2 * HOUR, node)
-    assert archive.successes() == [place(5), place(6)]
+    assert archive.successes() == [output_folder(5), output_folder(6)]
 
 
 def test_a_place_is_final_by_the_clock_when_the_next_one_has_begun() -> None:
@@ -103,7 +103,7 @@ def test_a_place_is_final_by_the_clock_when_the_next_one_has_begun() -> None:
     assert archive.successes() == []
     archive.pass_time(0.2 * HOUR, node)
     archive.look(node)
-    assert archive.successes() == [place(5)]
+    assert archive.successes() == [output_folder(5)]
 
 
 def test_a_place_is_not_final_before_its_files_are_visible(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -120,15 +120,15 @@ def test_a_place_is_not_final_before_its_files_are_visible(monkeypatch: pytest.M
         assert archive.successes() == []
     archive.look(node)
     archive.look(node)
-    assert archive.successes() == [place(5)]
+    assert archive.successes() == [output_folder(5)]
 
 
 def test_only_new_manifests_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[int] = []
+    sequences: list[int] = []
     real = FilesFinalizing.manifest
 
     def noted(self: FilesFinalizing, name: Name, sequence: int) -> Manifest | None:
-        asked.append(sequence)
+        sequences.append(sequence)
         return real(self, name, sequence)
 
     monkeypatch.setattr(FilesFinalizing, "manifest", noted)
@@ -137,7 +137,7 @@ def test_only_new_manifests_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
     for hour in range(4):
         archive.archive(node, p0=[hour])
         archive.look(node)
-    assert asked == [1, 2, 3, 4]
+    assert sequences == [1, 2, 3, 4]
 
 
 def test_a_partition_that_has_nothing_to_read_blocks_no_longer_than_the_setting_says() -> None:
@@ -151,10 +151,10 @@ def test_a_partition_that_has_nothing_to_read_blocks_no_longer_than_the_setting_
     assert archive.successes() == []
     archive.pass_time(12 * HOUR, node)
     archive.look(node)
-    assert archive.successes() == [place(5)]  # as far as the other partition is, which was not quiet so long
+    assert archive.successes() == [output_folder(5)]  # as far as the other partition is, which was not quiet so long
     archive.pass_time(12 * HOUR, node)
     archive.look(node)
-    assert archive.successes() == [place(5), place(8)]
+    assert archive.successes() == [output_folder(5), output_folder(8)]
 
 
 def test_a_partition_with_unread_records_blocks_for_ever() -> None:
@@ -187,12 +187,12 @@ def test_one_of_two_nodes_looks_and_the_other_learns() -> None:
     b = archive.node("b").join()
     archive.pass_time(100, a, b)
     assert (finalizer(a).run(), finalizer(b).run()) == (True, False)
-    assert called() == [place(5)]
+    assert called() == [output_folder(5)]
     sink: Any = b.loop._publisher._sinks["files"]
     assert sink.finalizing()._final_times[TOPIC].final == 7 * HOUR
     archive.pass_time(100, a, b)
     assert (finalizer(b).run(), finalizer(a).run()) == (True, False)
-    assert called() == [place(5)]
+    assert called() == [output_folder(5)]
 
 
 def test_a_node_that_dies_behind_success_leaves_the_hook_to_the_next() -> None:
@@ -204,13 +204,13 @@ def test_a_node_that_dies_behind_success_leaves_the_hook_to_the_next() -> None:
     TROUBLE.append(Killed())
     with pytest.raises(Killed):
         finalizer(a).run()
-    assert archive.successes() == [place(5)]
+    assert archive.successes() == [output_folder(5)]
     assert called() == []
     archive.fleet.clock.time += 1000  # a's session is over
     b.join()
     assert finalizer(b).run()
-    assert called() == [place(5)]
-    assert archive.fleet.told(PlaceFinalized) == [PlaceFinalized(PIPELINE, TOPIC, place(5), 1, 1, 0)]
+    assert called() == [output_folder(5)]
+    assert archive.fleet.emitted(PlaceFinalized) == [PlaceFinalized(PIPELINE, TOPIC, output_folder(5), 1, 1, 0)]
 
 
 def test_a_hook_that_fails_is_called_again_after_a_while_and_blocks_nothing_else() -> None:
@@ -219,13 +219,13 @@ def test_a_hook_that_fails_is_called_again_after_a_while_and_blocks_nothing_else
     TROUBLE.append(OSError("no metastore"))
     archive.archive(node, p0=[5, 6, 8])
     archive.look(node)
-    assert called() == [place(6)]
-    assert archive.fleet.told(FinalizingFailed) == [
-        FinalizingFailed(PIPELINE, TOPIC, place(5), 1, "OSError: no metastore")
+    assert called() == [output_folder(6)]
+    assert archive.fleet.emitted(FinalizingFailed) == [
+        FinalizingFailed(PIPELINE, TOPIC, output_folder(5), 1, "OSError: no metastore")
     ]
     archive.archive(node, p0=[9])
     archive.look(node)
-    assert called() == [place(6), place(5)]
+    assert called() == [output_folder(6), output_folder(5)]
 
 
 def test_waits_between_calls_of_a_failing_hook_grow(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -235,9 +235,9 @@ def test_waits_between_calls_of_a_failing_hook_grow(monkeypatch: pytest.MonkeyPa
     archive.archive(node, p0=[5, 8])
     times = []
     for _ in range(200):
-        before = len(archive.fleet.told(FinalizingFailed))
+        before = len(archive.fleet.emitted(FinalizingFailed))
         archive.look(node)
-        if len(archive.fleet.told(FinalizingFailed)) > before:
+        if len(archive.fleet.emitted(FinalizingFailed)) > before:
             times.append(archive.fleet.clock.time)
     pauses = [later - earlier for earlier, later in pairwise(times)]
     assert pauses[0] == 100
@@ -250,10 +250,10 @@ def test_a_bucket_that_is_away_is_told_of_and_nothing_is_forgotten() -> None:
     archive.archive(node, p0=[5, 8])
     archive.bucket.away = True
     archive.look(node)
-    assert [event.what for event in archive.fleet.told(Unreachable)][-1] == "sink"
+    assert [event.what for event in archive.fleet.emitted(Unreachable)][-1] == "sink"
     archive.bucket.away = False
     archive.look(node)
-    assert called() == [place(5)]
+    assert called() == [output_folder(5)]
 
 
 def test_a_broken_manifest_is_told_of() -> None:
@@ -263,7 +263,7 @@ def test_a_broken_manifest_is_told_of() -> None:
     (key,) = [key for key in archive.bucket.visible if "/commits/" in key]
     archive.bucket.visible[key] = b"{"
     archive.look(node)
-    (failed,) = archive.fleet.told(FinalizingFailed)
+    (failed,) = archive.fleet.emitted(FinalizingFailed)
     assert "manifest" in failed.error
     assert row(archive).status is Status.CLOSED
 
@@ -275,14 +275,18 @@ def test_late_records_come_to_their_place_and_are_counted() -> None:
     archive.look(node)
     archive.archive(node, p0=[5, 4, 8])
     archive.look(node)
-    assert archive.fleet.told(LateRecords) == [
-        LateRecords(PIPELINE, TOPIC, place(4), 1),
-        LateRecords(PIPELINE, TOPIC, place(5), 1),
+    assert archive.fleet.emitted(LateRecords) == [
+        LateRecords(PIPELINE, TOPIC, output_folder(4), 1),
+        LateRecords(PIPELINE, TOPIC, output_folder(5), 1),
     ]
     assert row(archive).progress.state["topics"][TOPIC]["late"] == 2
-    # A place that there was not before is final from the start.
-    assert archive.successes() == [place(4), place(5)]
-    assert [(told["place"], told["late"]) for told in CALLS] == [(place(5), 0), (place(4), 1), (place(5), 1)]
+    # An output folder that did not exist before is final from the start.
+    assert archive.successes() == [output_folder(4), output_folder(5)]
+    assert [(fact["place"], fact["late"]) for fact in CALLS] == [
+        (output_folder(5), 0),
+        (output_folder(4), 1),
+        (output_folder(5), 1),
+    ]
 
 
 def test_late_records_go_to_a_place_of_their_own() -> None:
@@ -292,11 +296,11 @@ def test_late_records_go_to_a_place_of_their_own() -> None:
     archive.look(node)
     archive.archive(node, p0=[5, 8, 9])
     archive.look(node)
-    assert archive.keys("_late") == [f"_late/{TOPIC}/{place(5)}"]
-    files = [key for key in archive.bucket.visible if key.startswith(f"{TOPIC}/{place(5)}/1_")]
+    assert archive.keys("_late") == [f"_late/{TOPIC}/{output_folder(5)}"]
+    files = [key for key in archive.bucket.visible if key.startswith(f"{TOPIC}/{output_folder(5)}/1_")]
     assert len(files) == 1
-    assert archive.fleet.told(LateRecords) == [LateRecords(PIPELINE, TOPIC, place(5), 1)]
-    assert called() == [place(5)]
+    assert archive.fleet.emitted(LateRecords) == [LateRecords(PIPELINE, TOPIC, output_folder(5), 1)]
+    assert called() == [output_folder(5)]
 
 
 def test_late_records_go_to_the_dead_letters() -> None:
@@ -307,13 +311,13 @@ def test_late_records_go_to_the_dead_letters() -> None:
     archive.archive(node, p0=[5, 5, 8])
     archive.look(node)
     (letters,) = [data for key, data in archive.bucket.visible.items() if key.startswith("_holdfast/deadletters/")]
-    told = [json.loads(line) for line in letters.splitlines()]
-    assert [(one["reason"], one["raw"], one["origin"]["item"]) for one in told] == [
-        (f"it came late: {place(5)} was final already", '{"hour": 5}', offset) for offset in (2, 3)
+    letters_found = [json.loads(line) for line in letters.splitlines()]
+    assert [(letter["reason"], letter["raw"], letter["origin"]["item"]) for letter in letters_found] == [
+        (f"it came late: {output_folder(5)} was final already", '{"hour": 5}', offset) for offset in (2, 3)
     ]
     counts = archive.fleet.row(f"{TOPIC}|0").progress.counts
     assert (counts.processed, counts.succeeded, counts.dead) == (5, 3, 2)
-    assert archive.fleet.told(LateRecords) == [LateRecords(PIPELINE, TOPIC, place(5), 2)]
+    assert archive.fleet.emitted(LateRecords) == [LateRecords(PIPELINE, TOPIC, output_folder(5), 2)]
 
 
 def test_a_batch_that_was_planned_before_adds_to_a_final_place_and_is_counted() -> None:
@@ -324,12 +328,12 @@ def test_a_batch_that_was_planned_before_adds_to_a_final_place_and_is_counted() 
     node.turn(2)
     (report,) = archive.staged(node)
     archive.look(node)
-    assert archive.successes() == [place(5)]
+    assert archive.successes() == [output_folder(5)]
     node.engine.report(report)
     node.turn(2)
     archive.look(node)
     assert archive.keys("_late") == []
-    assert archive.fleet.told(LateRecords) == [LateRecords(PIPELINE, TOPIC, place(5), 1)]
+    assert archive.fleet.emitted(LateRecords) == [LateRecords(PIPELINE, TOPIC, output_folder(5), 1)]
 
 
 def test_a_commit_that_is_made_again_goes_where_it_went_before() -> None:
@@ -378,9 +382,9 @@ def test_more_manifests_than_one_look_reads_are_read_before_anything_is_decided(
     node.turn()
     assert archive.successes() == []
     node.turn()
-    told = json.loads(archive.bucket.visible[f"{TOPIC}/{place(5)}/_SUCCESS"])
-    assert told["rows"] == 2
-    assert archive.fleet.told(LateRecords) == []
+    fact = json.loads(archive.bucket.visible[f"{TOPIC}/{output_folder(5)}/_SUCCESS"])
+    assert fact["rows"] == 2
+    assert archive.fleet.emitted(LateRecords) == []
 
 
 def test_an_unreachable_sink_is_no_error_of_the_look(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -392,5 +396,5 @@ def test_an_unreachable_sink_is_no_error_of_the_look(monkeypatch: pytest.MonkeyP
     archive.archive(node, p0=[5, 8])
     monkeypatch.setattr(FilesFinalizing, "finish", away)
     archive.look(node)
-    assert archive.fleet.told(FinalizingFailed) == []
-    assert row(archive).progress.state["topics"][TOPIC]["due"].keys() == {place(5)}
+    assert archive.fleet.emitted(FinalizingFailed) == []
+    assert row(archive).progress.state["topics"][TOPIC]["due"].keys() == {output_folder(5)}

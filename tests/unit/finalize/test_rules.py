@@ -17,9 +17,9 @@ NOW = 1000 * HOUR
 RULES = Rules(lateness=HOUR, idle_after=5 * HOUR)
 
 
-def period(place: str) -> Period | None:
-    """Places are called by the number of their hour."""
-    return (int(place) * HOUR, (int(place) + 1) * HOUR) if place.isdecimal() else None
+def period(output_folder: str) -> Period | None:
+    """Output folders are named by the number of their hour."""
+    return (int(output_folder) * HOUR, (int(output_folder) + 1) * HOUR) if output_folder.isdecimal() else None
 
 
 @dataclass
@@ -33,8 +33,8 @@ class Topic:
         self, label: str, *hours: int, start: int | None = None, now: float = NOW, **entry: Any
     ) -> dict[str, int]:
         """One commit with one row for each hour. Answers its late records."""
-        own = self.view.partitions.get(label)
-        sequence, offset = (own.sequence + 1, own.through) if own else (1, 0)
+        partition = self.view.partitions.get(label)
+        sequence, offset = (partition.sequence + 1, partition.through) if partition else (1, 0)
         offset = offset if start is None else start
         files = tuple(
             {"key": f"t/{hour}/f", "place": str(hour), "rows": 1, "size": 10, **entry} for hour in dict.fromkeys(hours)
@@ -60,22 +60,22 @@ def test_a_place_is_final_when_all_partitions_have_passed_its_end_and_the_latene
     topic.commit("1", 7)
     assert topic.advance() == ["5"]
     assert topic.advance() == []
-    told = topic.view.due["5"]
-    assert (told.files, told.rows, told.size, told.late) == (2, 2, 20, 0)
+    content = topic.view.due["5"]
+    assert (content.files, content.rows, content.size, content.late) == (2, 2, 20, 0)
 
 
 def test_within_a_period_a_partition_goes_on_with_the_clock_as_far_as_its_log_was_read() -> None:
     topic = Topic(("0",))
     topic.commit("0", 5, 6)
-    own = topic.view.partitions["0"]
-    own.look(10, quiet=False, now=NOW)  # everything is read
+    partition = topic.view.partitions["0"]
+    partition.look(10, quiet=False, now=NOW)  # everything is read
     assert topic.advance(NOW) == []
-    own.look(20, quiet=False, now=NOW + HOUR)  # more has come
+    partition.look(20, quiet=False, now=NOW + HOUR)  # more has come
     assert topic.advance(NOW + HOUR) == []
-    own.look(90, quiet=False, now=NOW + 2 * HOUR)  # and is not read yet
+    partition.look(90, quiet=False, now=NOW + 2 * HOUR)  # and is not read yet
     assert topic.advance(NOW + 2 * HOUR) == []
     topic.commit("0", 6)
-    own.look(90, quiet=False, now=NOW + 3 * HOUR)  # what had come an hour after the period was entered is read now
+    partition.look(90, quiet=False, now=NOW + 3 * HOUR)  # all of the first hour of the period is read
     assert topic.advance(NOW + 3 * HOUR) == ["5"]
 
 
@@ -133,7 +133,7 @@ def test_records_of_a_final_place_are_late_and_the_place_is_due_again() -> None:
     topic.view.due.clear()
     assert topic.commit("0", 5, 8, 6) == {"5": 1, "6": 1}
     assert topic.view.late == 2
-    assert {place: told.late for place, told in topic.view.due.items()} == {"5": 1, "6": 1}
+    assert {folder: content.late for folder, content in topic.view.due.items()} == {"5": 1, "6": 1}
 
 
 def test_what_is_written_again_is_not_late() -> None:
@@ -210,8 +210,8 @@ def test_nothing_is_final_while_a_partition_could_bring_it_in_time(steps: list[t
     for label, hours in steps:
         if label == "clock":
             now += (hours or [0])[0] * 60
-            for own in topic.view.partitions.values():
-                own.look(own.through, quiet=False, now=now)
+            for partition in topic.view.partitions.values():
+                partition.look(partition.through, quiet=False, now=now)
             silent.clear()
         elif hours is None:
             silent.add(label)
@@ -223,16 +223,16 @@ def test_nothing_is_final_while_a_partition_could_bring_it_in_time(steps: list[t
             topic.view.partitions[label].quiet_since = None
             if max(hours) > reached.get(label, -1):
                 reached[label], entered[label] = max(hours), now
-        for place in topic.advance(now):
-            hour = int(place)
+        for folder in topic.advance(now):
+            hour = int(folder)
             assert hour not in final
             final.add(hour)
-            for one in set(LABELS) - silent:
-                waited = now - entered[one] >= RULES.lateness and reached[one] > hour
-                assert reached[one] >= hour + 2 or waited
+            for other in set(LABELS) - silent:
+                waited = now - entered[other] >= RULES.lateness and reached[other] > hour
+                assert reached[other] >= hour + 2 or waited
     assert counted == late
     committed = {hour for label, hours in steps if label != "clock" for hour in hours or ()}
-    assert {int(place) for place in topic.view.open} | {int(place) for place in topic.view.due} == committed
+    assert {int(folder) for folder in topic.view.open} | {int(folder) for folder in topic.view.due} == committed
 
 
 def _is_late(hour: int, final: float | None) -> bool:

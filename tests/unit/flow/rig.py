@@ -70,7 +70,7 @@ class Fleet:
         assert row is not None
         return row
 
-    def told(self, kind: type[Event]) -> list[Any]:
+    def emitted(self, kind: type[Event]) -> list[Any]:
         return [event for event in self.events if isinstance(event, kind)]
 
     def visible(self, sink: str = "files") -> list[int]:
@@ -116,7 +116,7 @@ class TestNode:
         replicas: int = 0,
         max_batches: int = 100,
         sinks: Callable[[str, Bucket], Sink] = FilesSink,
-        own: NodeGeneration | None = None,
+        followed: NodeGeneration | None = None,
     ) -> None:
         self.fleet = fleet
         self.engine = WakingEngine(self)
@@ -132,7 +132,7 @@ class TestNode:
             Pipeline(fleet.source, (), built),
             self.engine,
             settings=LoopSettings(limits, max_batches, generation, replicas),
-            generation=own,
+            generation=followed,
             duties=finalizers(self.coordinator, fleet.source, built),
         )
         self.node = Node(self.session, [self.loop], self.engine, self.world)

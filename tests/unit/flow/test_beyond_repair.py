@@ -36,6 +36,6 @@ def test_what_is_beyond_repair_is_not_tried_again_and_what_was_good_is_published
         assert fleet.row(key).status is Status.FAILED
         assert fleet.row(key).history.last_error == "the rest is damaged"
         assert fleet.row(key).commit.receipts is None
-    assert [event.attempts for event in fleet.told(AttemptFailed)] == [1, 1]
-    assert {event.key for event in fleet.told(PartitionFailed)} == set(sizes)
-    assert not fleet.told(PartitionCompleted)
+    assert [event.attempts for event in fleet.emitted(AttemptFailed)] == [1, 1]
+    assert {event.key for event in fleet.emitted(PartitionFailed)} == set(sizes)
+    assert not fleet.emitted(PartitionCompleted)

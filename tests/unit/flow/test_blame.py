@@ -12,7 +12,7 @@ from holdfast.leases.lease import Lease, Status
 from holdfast.leases.transitions import RetryLimits
 from tests.unit.flow.rig import Fleet, TestNode
 
-FEW = RetryLimits(max_takeovers=2)
+STRICT = RetryLimits(max_takeovers=2)
 
 
 def quiet_fleet(*keys: str) -> Fleet:
@@ -41,7 +41,7 @@ def outage(node: TestNode) -> None:
 def test_a_quiet_partition_survives_any_number_of_unclean_deaths() -> None:
     fleet = quiet_fleet("p", "q")
     for life in range(15):
-        TestNode(fleet, f"n{life}", retries=FEW).start()
+        TestNode(fleet, f"n{life}", retries=STRICT).start()
         assert {fleet.row(key).status for key in "pq"} == {Status.ASSIGNED}
         die(fleet)
     assert {fleet.row(key).history.takeovers for key in "pq"} == {0}
@@ -50,7 +50,7 @@ def test_a_quiet_partition_survives_any_number_of_unclean_deaths() -> None:
 def test_a_partition_whose_turn_never_came_is_not_blamed_for_what_its_company_did() -> None:
     fleet = Fleet({"p": 3, "q": 3})
     for life in range(6):
-        node = TestNode(fleet, f"n{life}", retries=FEW, max_batches=1).join()
+        node = TestNode(fleet, f"n{life}", retries=STRICT, max_batches=1).join()
         node.engine._room = 1
         node.turn(3)
         die(fleet)
@@ -104,7 +104,7 @@ def test_a_batch_that_ended_before_its_node_died_is_not_blamed() -> None:
         die(fleet)
 
 
-@pytest.mark.parametrize("retries", [FEW, RetryLimits()])
+@pytest.mark.parametrize("retries", [STRICT, RetryLimits()])
 def test_outages_of_the_store_are_not_blamed_on_what_a_node_had_out_or_held(retries: RetryLimits) -> None:
     fleet = Fleet({"p": 3})
     node = TestNode(fleet, retries=retries).start()
@@ -118,7 +118,7 @@ def test_outages_of_the_store_are_not_blamed_on_what_a_node_had_out_or_held(retr
 
 def test_a_session_that_takes_its_own_lease_again_counts_nothing() -> None:
     fleet = Fleet({"p": 3})
-    node = TestNode(fleet, retries=FEW).start()
+    node = TestNode(fleet, retries=STRICT).start()
     watcher = TestNode(fleet, "watcher").join()
     fleet.clock.wait(29)
     watcher.session.heartbeat()
@@ -133,7 +133,7 @@ def test_a_death_that_was_planned_is_not_blamed() -> None:
     TestNode(fleet, "a").start()
     die(fleet)
     for life in range(4):
-        node = TestNode(fleet, f"b{life}", retries=FEW).start()
+        node = TestNode(fleet, f"b{life}", retries=STRICT).start()
         assert fleet.row("p").history.begun
         node.session.drain()
         node.session.heartbeat()  # it has told that it stops, and is killed before it has

@@ -46,7 +46,7 @@ def test_the_source_settles_a_partition_when_all_of_it_is_visible_and_before_it_
         node.turn()
     assert source.settled == [("p", [0, 1, 2])]
     assert fleet.row("p").status is Status.COMPLETED
-    assert [told.key for told in fleet.told(PartitionCompleted)] == ["p"]
+    assert [event.key for event in fleet.emitted(PartitionCompleted)] == ["p"]
 
 
 class Refusing(FilesSink):
@@ -76,7 +76,7 @@ def test_a_source_that_is_away_is_asked_again_and_the_partition_waits() -> None:
     node.turn()
     assert fleet.row("p").status is Status.ASSIGNED
     assert fleet.row("p").history.attempts == 0
-    assert {told.what for told in fleet.told(Unreachable)} == {"source"}
+    assert {event.what for event in fleet.emitted(Unreachable)} == {"source"}
     source.away = False
     fleet.clock.wait(10)
     node.turn()
@@ -116,7 +116,7 @@ def test_a_partition_that_is_closed_sleeps_until_it_reopens_and_the_pipeline_is_
     fleet, node = closing(None)
     row = fleet.row("p")
     assert (row.status, row.history.closed_count) == (Status.CLOSED, 1)
-    assert [told.reopen_at for told in fleet.told(PartitionClosed)] == [row.ownership.due_at]
+    assert [event.reopen_at for event in fleet.emitted(PartitionClosed)] == [row.ownership.due_at]
     fleet.clock.wait(50)
     node.session.heartbeat()
     node.turn()
@@ -134,8 +134,8 @@ def test_a_partition_that_was_closed_often_enough_is_complete() -> None:
     node.session.heartbeat()
     node.turn(3)
     assert fleet.row("p").status is Status.COMPLETED
-    assert fleet.told(PartitionCompleted)
-    assert fleet.told(PipelineFinished)
+    assert fleet.emitted(PartitionCompleted)
+    assert fleet.emitted(PipelineFinished)
 
 
 class Showing(FilesSink, VisibleWhenStaged):
@@ -174,8 +174,8 @@ def test_a_batch_that_every_sink_has_shown_is_committed_and_complete_in_one_writ
     node.turn()
     assert fleet.row("p").version == before + 2
     assert fleet.row("p").status is Status.COMPLETED
-    assert [told.key for told in fleet.told(PartitionCompleted)] == ["p"]
-    assert [told.sequence for told in fleet.told(BatchPublished)] == [1, 2]
+    assert [event.key for event in fleet.emitted(PartitionCompleted)] == ["p"]
+    assert [event.sequence for event in fleet.emitted(BatchPublished)] == [1, 2]
     assert [key for key, _ in source.heard] == ["p", "p"]
 
 
@@ -211,5 +211,5 @@ def test_what_was_shown_under_a_lease_that_is_lost_is_told_to_nobody() -> None:
     Operator(fleet.store, lambda: "by-hand", PIPELINE).fail("p", "looks wrong")
     node.turn()
     assert source.heard == []
-    assert fleet.told(BatchPublished) == []
+    assert fleet.emitted(BatchPublished) == []
     assert fleet.row("p").status is Status.FAILED

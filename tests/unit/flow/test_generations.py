@@ -29,7 +29,7 @@ def test_the_first_that_is_registered_is_current(generations: Generations) -> No
     generations.register(FIRST, switch=False)
     generations.register(FIRST, switch=False)
     assert generations.current() == (1, "aaa")
-    assert [one.number for one in generations.list()] == [1]
+    assert [generation.number for generation in generations.list()] == [1]
     assert generations.show(1).settings == {"format": "text"}
 
 
@@ -55,10 +55,10 @@ def test_changed_parsing_under_an_old_number_is_refused(generations: Generations
 
 
 def test_the_way_back_is_the_old_parsing_under_the_next_number(generations: Generations) -> None:
-    for one in (FIRST, SECOND):
-        generations.register(one, switch=True)
-    again = generations.back("me")
-    assert (again.number, again.digest) == (3, "aaa")
+    for generation in (FIRST, SECOND):
+        generations.register(generation, switch=True)
+    restored = generations.back("me")
+    assert (restored.number, restored.digest) == (3, "aaa")
     assert generations.current() == (3, "aaa")
     forth = generations.back("me")
     assert (forth.number, forth.digest) == (4, "bbb")
@@ -71,8 +71,8 @@ def test_there_is_no_way_back_from_the_first(generations: Generations) -> None:
 
 
 def test_nothing_goes_back_to_a_lower_number_or_to_one_that_does_not_exist(generations: Generations) -> None:
-    for one in (FIRST, SECOND):
-        generations.register(one, switch=True)
+    for generation in (FIRST, SECOND):
+        generations.register(generation, switch=True)
     with pytest.raises(UsageError, match="generation back"):
         generations.switch(1)
     with pytest.raises(UsageError, match="no generation 9"):
@@ -82,15 +82,15 @@ def test_nothing_goes_back_to_a_lower_number_or_to_one_that_does_not_exist(gener
 def test_a_node_makes_known_again_what_the_store_has_lost() -> None:
     store, world = MemoryStore(), make_world("a")
     store.open()
-    known = Generations(store, world.new_id, "orders")
-    known.register(FIRST, switch=False)
-    own = follow(known, known, SECOND, world, switch=True, patience=0.0)
-    assert own.current() == 2
+    generations = Generations(store, world.new_id, "orders")
+    generations.register(FIRST, switch=False)
+    followed = follow(generations, generations, SECOND, world, switch=True, patience=0.0)
+    assert followed.current() == 2
     lost = store.get([Key(generations_of("orders"), "", key) for key in (CURRENT, "0000000002")])
     store.remove([row for row in lost if row is not None])
-    assert own.current() == 2
-    assert known.current() == (2, "bbb")
-    assert known.show(2).digest == "bbb"
+    assert followed.current() == 2
+    assert generations.current() == (2, "bbb")
+    assert generations.show(2).digest == "bbb"
 
 
 def test_a_node_that_starts_while_a_later_generation_becomes_current_does_not_go_back() -> None:
@@ -100,23 +100,23 @@ def test_a_node_that_starts_while_a_later_generation_becomes_current_does_not_go
 
     class Raced(Generations):
         def _added(self, key: str, state: dict[str, Json]) -> dict[str, Json]:
-            told = super()._added(key, state)
-            if key == CURRENT and told["number"] == 1:
-                known.switch(3)
-            return told
+            stored = super()._added(key, state)
+            if key == CURRENT and stored["number"] == 1:
+                shared.switch(3)
+            return stored
 
-    known = Generations(store, lambda: next(ids), "orders")
-    for one in (FIRST, Generation(3, "ccc")):
-        known.register(one, switch=False)
+    shared = Generations(store, lambda: next(ids), "orders")
+    for generation in (FIRST, Generation(3, "ccc")):
+        shared.register(generation, switch=False)
     assert Raced(store, lambda: next(ids), "orders").register(SECOND, switch=True) == (3, "ccc")
-    assert known.current() == (3, "ccc")
+    assert shared.current() == (3, "ccc")
 
 
 def test_a_parsing_is_known_again_under_any_number_that_it_has(generations: Generations) -> None:
-    for one in (FIRST, SECOND):
-        generations.register(one, switch=True)
-    own = FollowedGeneration(generations, generations, FIRST, generations.current())
-    assert own.current() is None
-    again = generations.back("me")
-    assert own.current() == again.number
-    assert [own.has_parsing_of(number) for number in (1, 2, again.number, 9)] == [True, False, True, False]
+    for generation in (FIRST, SECOND):
+        generations.register(generation, switch=True)
+    followed = FollowedGeneration(generations, generations, FIRST, generations.current())
+    assert followed.current() is None
+    restored = generations.back("me")
+    assert followed.current() == restored.number
+    assert [followed.has_parsing_of(number) for number in (1, 2, restored.number, 9)] == [True, False, True, False]

@@ -77,7 +77,7 @@ def test_two_nodes_have_as_many_each_of_partitions_that_are_not_tiny() -> None:
         for node in nodes:
             node.turn()
     assert [len(node.engine.out) for node in nodes] == [10, 10]
-    assert [[len(one) for one in node.engine.rounds] for node in nodes] == [[5, 5], [5, 5]]
+    assert [[len(batches) for batches in node.engine.rounds] for node in nodes] == [[5, 5], [5, 5]]
 
 
 def test_the_time_in_which_a_round_waits_for_the_one_before_it_is_not_counted_against_it() -> None:
@@ -93,7 +93,7 @@ def test_the_time_in_which_a_round_waits_for_the_one_before_it_is_not_counted_ag
         for batch in batches:
             node.stage(batch.lease.key)
         node.turn()
-    assert fleet.told(BatchCancelled) == []
+    assert fleet.emitted(BatchCancelled) == []
     assert len(fleet.visible()) == 10
 
 
@@ -105,7 +105,7 @@ def test_a_round_that_hangs_behind_another_is_cancelled_all_the_same() -> None:
         fleet.clock.wait(10)
         node.session.heartbeat()
         node.turn()
-    assert len(fleet.told(BatchCancelled)) == 10
+    assert len(fleet.emitted(BatchCancelled)) == 10
 
 
 def test_what_comes_while_a_round_is_out_is_begun_with_as_soon_as_that_is_over() -> None:
@@ -117,5 +117,5 @@ def test_what_comes_while_a_round_is_out_is_begun_with_as_soon_as_that_is_over()
         node.stage(batch.lease.key)
     began = fleet.clock.time
     node.turn()
-    assert fleet.told(PipelineFinished)
+    assert fleet.emitted(PipelineFinished)
     assert fleet.clock.time == began

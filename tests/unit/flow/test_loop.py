@@ -41,7 +41,7 @@ def test_a_bounded_pipeline_is_finished_when_everything_is() -> None:
     node.turn()
     finished.append(node.loop.finished)
     assert finished == [False, True]
-    assert fleet.told(PipelineFinished) == [PipelineFinished(PIPELINE, completed=1, failed=0)]
+    assert fleet.emitted(PipelineFinished) == [PipelineFinished(PIPELINE, completed=1, failed=0)]
 
 
 def test_each_batch_is_committed_as_soon_as_it_is_reported_while_others_are_still_out() -> None:
@@ -81,7 +81,7 @@ def test_a_batch_that_exceeds_its_limit_is_cancelled_and_counts_an_attempt() -> 
     assert node.engine.cancelled == [batch.id]
     assert fleet.row("p").history.attempts == 1
     assert "longer than 20 s" in str(fleet.row("p").history.last_error)
-    assert [event.key for event in fleet.told(BatchCancelled)] == ["p"]
+    assert [event.key for event in fleet.emitted(BatchCancelled)] == ["p"]
 
 
 def test_a_report_that_comes_after_its_batch_was_cancelled_changes_nothing() -> None:
@@ -101,7 +101,7 @@ def test_rows_that_processors_have_dropped_are_told_with_the_commit() -> None:
     batch = node.engine.batch_of("p")
     node.engine.report(Staged(batch.id, 3, last=True, receipts={}, dropped={"1-filter": 2, "3-sql": 1}))
     node.turn()
-    assert [(told.processor, told.rows) for told in fleet.told(RowsDropped)] == [("1-filter", 2), ("3-sql", 1)]
+    assert [(event.processor, event.rows) for event in fleet.emitted(RowsDropped)] == [("1-filter", 2), ("3-sql", 1)]
 
 
 def test_a_bad_partition_fails_alone_after_its_retries_with_its_error_on_the_row() -> None:
@@ -153,7 +153,7 @@ def test_while_something_outside_is_down_the_lease_is_kept_and_no_attempt_counte
     node.turn()
     row = fleet.row("p")
     assert (row.status, row.history.attempts) == (Status.ASSIGNED, 0)
-    assert [(told.what, told.error) for told in fleet.told(Unreachable)] == [("sink", "the cluster is down")]
+    assert [(event.what, event.error) for event in fleet.emitted(Unreachable)] == [("sink", "the cluster is down")]
     assert len(node.engine.rounds) == 1
     fleet.clock.wait(6)
     node.turn()
@@ -168,7 +168,7 @@ def test_a_batch_that_waited_in_vain_for_its_source_says_so() -> None:
     node = TestNode(fleet).start()
     node.engine.report(Failed(node.engine.batch_of("p").id, "timed out", unavailable=True, what="source"))
     node.turn()
-    assert [(told.what, told.error) for told in fleet.told(Unreachable)] == [("source", "timed out")]
+    assert [(event.what, event.error) for event in fleet.emitted(Unreachable)] == [("source", "timed out")]
     assert fleet.row("p").history.attempts == 0
 
 
@@ -182,7 +182,7 @@ def test_a_bucket_that_a_source_reads_and_that_does_not_respond_is_the_source_an
 
     source.plan = plan
     node = TestNode(fleet).start()
-    assert [(event.what, event.error) for event in fleet.told(Unreachable)] == [
+    assert [(event.what, event.error) for event in fleet.emitted(Unreachable)] == [
         ("source", "the bucket does not respond")
     ]
     assert fleet.row("p").history.attempts == 0
@@ -201,7 +201,7 @@ def test_batches_that_wait_for_the_same_thing_are_told_once_and_tried_again_toge
         node.engine.report(Failed(node.engine.batch_of(key).id, "the cluster is down", unavailable=True))
     node.stage("r")
     node.turn()
-    assert len(fleet.told(Unreachable)) == 1
+    assert len(fleet.emitted(Unreachable)) == 1
     assert fleet.row("r").status is Status.COMPLETED
     fleet.clock.wait(6)
     node.turn()
@@ -216,7 +216,7 @@ def test_while_the_sink_is_down_the_lease_is_kept_and_the_commit_is_published_la
     node.turn(3)
     assert fleet.row("p").status is Status.ASSIGNED
     assert fleet.row("p").commit.receipts is not None
-    assert fleet.told(Unreachable)
+    assert fleet.emitted(Unreachable)
     fleet.buckets["files"].away = False
     fleet.clock.wait(5)
     node.turn()
@@ -250,7 +250,7 @@ def test_a_crash_between_the_publishes_of_two_sinks_is_finished_by_the_next_owne
     heir.turn(3)
     assert (fleet.visible("first"), fleet.visible("second")) == ([0, 1, 2], [0, 1, 2])
     assert fleet.row("p").status is Status.COMPLETED
-    assert [event.rolled_forward for event in fleet.told(BatchPublished)] == [True]
+    assert [event.rolled_forward for event in fleet.emitted(BatchPublished)] == [True]
     assert not heir.engine.rounds, "nothing is read again"
 
 
@@ -294,7 +294,7 @@ def test_a_store_that_has_lost_commits_is_found_out_by_the_manifests_and_nothing
     row = lost.row("p")
     assert row.status is Status.FAILED
     assert "has lost what came after" in str(row.history.halt_reason)
-    assert [event.key for event in lost.told(PartitionHalted)] == ["p"]
+    assert [event.key for event in lost.emitted(PartitionHalted)] == ["p"]
     assert lost.visible() == [0, 1]
 
 

@@ -32,7 +32,7 @@ def test_a_node_ends_by_itself_when_its_bounded_pipelines_are_finished() -> None
     node.node.run()
     assert sorted(fleet.visible()) == sorted([*range(5), *range(5)])
     assert node.engine.closed
-    assert fleet.told(NodeLeft)
+    assert fleet.emitted(NodeLeft)
 
 
 def test_a_node_takes_what_discovery_finds_without_waiting_for_its_next_idle_turn() -> None:
@@ -107,9 +107,9 @@ def test_a_node_that_could_not_renew_in_time_drops_its_work_and_joins_as_somebod
 
     node.engine.script = script
     node.node.run()
-    joined = [event.session for event in fleet.told(NodeJoined)]
+    joined = [event.session for event in fleet.emitted(NodeJoined)]
     assert len(joined) == len(set(joined)) == 2
-    assert fleet.told(SessionEnded) == [SessionEnded(first[0], STOOD_STILL)]
+    assert fleet.emitted(SessionEnded) == [SessionEnded(first[0], STOOD_STILL)]
     assert fleet.row("p").token == 2
 
 

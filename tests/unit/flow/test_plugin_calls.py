@@ -51,8 +51,8 @@ def raising_for(key: str, original: Callable[..., Any]) -> Callable[..., Any]:
     """The method, which raises whenever that partition is among what it is given."""
 
     def method(given: Any, *others: Any) -> Any:
-        for one in given if isinstance(given, Sequence) else [given]:
-            lease: Any = one[0] if isinstance(one, tuple) else one
+        for argument in given if isinstance(given, Sequence) else [given]:
+            lease: Any = argument[0] if isinstance(argument, tuple) else argument
             if (lease.lease if isinstance(lease, Publication) else lease).key == key:
                 raise ZeroDivisionError("float division by zero")
         return original(given, *others)
@@ -76,7 +76,7 @@ def test_a_partition_that_the_source_cannot_bear_fails_and_the_others_go_on(
     assert row.status is Status.FAILED
     assert words in str(row.history.last_error)
     assert "ZeroDivisionError: float division by zero" in str(row.history.last_error)
-    assert [event.key for event in fleet.told(PartitionFailed)] == ["bad"]
+    assert [event.key for event in fleet.emitted(PartitionFailed)] == ["bad"]
 
 
 def test_a_plan_that_fails_counts_attempts_with_a_backoff_like_any_error(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -87,7 +87,7 @@ def test_a_plan_that_fails_counts_attempts_with_a_backoff_like_any_error(monkeyp
         fleet.clock.wait(15)
         node.session.heartbeat()
         node.turn(2)
-    assert [event.attempts for event in fleet.told(AttemptFailed)] == [1, 2, 3]
+    assert [event.attempts for event in fleet.emitted(AttemptFailed)] == [1, 2, 3]
     assert fleet.row("bad").status is Status.FAILED
     assert [batch.lease.key for batch in node.engine.out.values()] == ["a"]
 
@@ -98,7 +98,7 @@ def test_a_partition_that_cannot_be_settled_waits_and_the_others_are_complete(mo
     start_with(monkeypatch, "after_publish", fleet)
     statuses = {key: fleet.row(key).status for key in fleet.source.sizes}
     assert statuses == {"a": Status.COMPLETED, "bad": Status.ASSIGNED, "c": Status.COMPLETED}
-    assert fleet.told(Unreachable)
+    assert fleet.emitted(Unreachable)
 
 
 @pytest.mark.parametrize("method", ["witness", "publish"])
@@ -115,7 +115,7 @@ def test_a_partition_that_a_sink_cannot_bear_is_put_off_and_the_others_are_publi
     node.turn(2)
     statuses = {key: fleet.row(key).status for key in fleet.source.sizes}
     assert statuses == {"a": Status.COMPLETED, "bad": Status.ASSIGNED, "c": Status.COMPLETED}
-    assert any("float division by zero" in event.error for event in fleet.told(Unreachable))
+    assert any("float division by zero" in event.error for event in fleet.emitted(Unreachable))
 
 
 def test_what_a_plugin_is_only_told_stops_nobody_when_it_raises(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -136,15 +136,15 @@ def test_what_a_plugin_is_only_told_stops_nobody_when_it_raises(monkeypatch: pyt
     fleet.source = Hearing(fleet.source.sizes)
     for method in ("staged", "published"):
 
-        def told(*_: object, method: str = method) -> None:
+        def failing(*_: object, method: str = method) -> None:
             raise KeyError(method)
 
-        monkeypatch.setattr(fleet.source, method, told)
+        monkeypatch.setattr(fleet.source, method, failing)
     node = TestNode(fleet, sinks=broken).start()
     node.stage("a")
     node.turn(2)
     assert fleet.row("a").status is Status.COMPLETED
-    messages = " ".join(event.message for event in fleet.told(Notice))
+    messages = " ".join(event.message for event in fleet.emitted(Notice))
     assert all(f"KeyError: '{method}'" in messages for method in ("staged", "published", "discard_staged", "sweep"))
 
 
@@ -167,7 +167,7 @@ def test_a_discovery_whose_end_fails_is_reported_and_tried_again(monkeypatch: py
 
     fleet.source = Miscounting(fleet.source.sizes)
     node = TestNode(fleet).start()
-    assert fleet.told(DiscoveryFailed)
+    assert fleet.emitted(DiscoveryFailed)
     fleet.clock.wait(15)
     node.turn()
     assert node.engine.out, "what was found is worked on"

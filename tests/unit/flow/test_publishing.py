@@ -91,7 +91,7 @@ def test_many_commits_of_a_thousand_files_keep_the_heartbeat_and_come_to_an_end(
         turn(node, heart)
         turns += 1
         assert turns < 200
-    assert fleet.told(HeartbeatWithheld) == []
+    assert fleet.emitted(HeartbeatWithheld) == []
     assert (node.session.id, node.session.usable) == (session, True)
     assert len(bucket.data()) == 30_000
     assert turns >= 30, "other work has its turn in between"
@@ -104,7 +104,7 @@ def test_a_commit_of_many_files_that_takes_longer_than_a_step_keeps_the_heartbea
     bucket.keepers.append(heart)
     stage_many(node, "p000", 2000)
     turn(node, heart)
-    assert fleet.told(HeartbeatWithheld) == []
+    assert fleet.emitted(HeartbeatWithheld) == []
     assert fleet.row("p000").status is Status.COMPLETED
 
 
@@ -137,4 +137,4 @@ def test_a_bucket_that_hangs_does_not_pass_for_one_that_works() -> None:
     heart = Heart(node)
     stage_many(node, "p000", 3)
     turn(node, heart)
-    assert [event.step for event in fleet.told(HeartbeatWithheld)] == ["publish"]
+    assert [event.step for event in fleet.emitted(HeartbeatWithheld)] == ["publish"]

@@ -47,7 +47,7 @@ def test_a_commit_that_no_node_can_make_again_halts_with_the_reason() -> None:
     reason = str(row.history.halt_reason)
     assert "only the parsing of generation 1" in reason
     assert "generation 2 is current" in reason
-    assert [event.key for event in fleet.told(PartitionHalted)] == ["p"]
+    assert [event.key for event in fleet.emitted(PartitionHalted)] == ["p"]
     assert (row.commit.receipts, row.commit.generation, fleet.visible()) == (receipts, 1, [])
 
 
@@ -72,7 +72,7 @@ def test_the_same_parsing_under_a_later_number_makes_the_commit_again_as_that_of
     turned_until(fleet, new, lambda row: row.status is Status.FAILED)
     new.session.leave()
     Operator(fleet.store, lambda: "by-hand", PIPELINE).reopen("p")
-    back = TestNode(fleet, "back", own=ParsingOfTheFirst(3)).join()
+    back = TestNode(fleet, "back", followed=ParsingOfTheFirst(3)).join()
     turned_until(fleet, back, lambda _row: bool(back.engine.out))
     back.stage("p")
     row = turned_until(fleet, back, lambda row: row.status is Status.COMPLETED)

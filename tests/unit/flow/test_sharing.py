@@ -50,9 +50,9 @@ def test_a_node_that_joins_gets_its_share_by_the_fewest_hand_offs_and_nothing_mo
     fleet.join("c")
     fleet.passes(4)
     assert fleet.shares() == {"a": 4, "b": 4, "c": 4}
-    assert len(fleet.told(PartitionHandedOff)) == 6 + 4
+    assert len(fleet.emitted(PartitionHandedOff)) == 6 + 4
     fleet.passes(3)
-    assert len(fleet.told(PartitionHandedOff)) == 6 + 4
+    assert len(fleet.emitted(PartitionHandedOff)) == 6 + 4
 
 
 def test_a_handed_off_partition_goes_on_where_it_stood_under_the_next_token() -> None:
@@ -61,7 +61,7 @@ def test_a_handed_off_partition_goes_on_where_it_stood_under_the_next_token() ->
     fleet.passes(3)
     fleet.join("b")
     fleet.passes(6)
-    moved = [fleet.row(event.key) for event in fleet.told(PartitionHandedOff)]
+    moved = [fleet.row(event.key) for event in fleet.emitted(PartitionHandedOff)]
     assert {row.token for row in moved} == {2}
     assert all(len(set(numbers)) == len(numbers) for numbers in [fleet.visible_of(row.key) for row in moved])
 
@@ -92,7 +92,7 @@ def test_leases_of_a_node_that_leaves_are_shared_by_the_others_at_their_next_pas
     leaver.session.leave()
     fleet.passes(1)
     assert fleet.shares() == {"a": 6, "b": 6}
-    assert not fleet.told(PartitionHandedOff)
+    assert not fleet.emitted(PartitionHandedOff)
 
 
 def test_a_fixed_number_of_replicas_fixes_the_share() -> None:
@@ -128,7 +128,7 @@ def test_a_node_that_waits_for_its_share_looks_again_long_before_its_next_heartb
     for batch in list(first.engine.out.values()):
         first.stage(batch.lease.key)
     first.turn(2)
-    assert len(fleet.told(PartitionHandedOff)) == 6
+    assert len(fleet.emitted(PartitionHandedOff)) == 6
     assert not second.engine.out
     fleet.clock.wait(2.5)
     second.turn(2)

@@ -80,7 +80,7 @@ def test_a_run_that_is_stopped_just_after_a_claim_whose_answer_was_lost_comes_to
         node.session.heartbeat()
         node.turn()
     assert runs.aggregate("r").status is RunStatus.STOPPED
-    assert [event.key for event in fleet.told(PartitionReleased)] == ["p"]
+    assert [event.key for event in fleet.emitted(PartitionReleased)] == ["p"]
 
 
 @pytest.mark.parametrize("names", list(itertools.permutations(["x", "b", "c"])))

@@ -27,8 +27,8 @@ def test_enough_for_a_full_batch_is_due_at_once_with_a_little_more_than_the_mean
 
 
 def test_records_may_be_the_limit_and_are_counted_exactly() -> None:
-    few = UploadPolicy(max_bytes=1000, max_records=40, max_age=60.0)
-    assert decide(few, backlog(5000)) == Due(40)
+    policy = UploadPolicy(max_bytes=1000, max_records=40, max_age=60.0)
+    assert decide(policy, backlog(5000)) == Due(40)
 
 
 def test_a_small_batch_is_due_when_its_oldest_record_is_old_enough() -> None:

@@ -15,13 +15,13 @@ from holdfast.testing.rows import make_row
 from holdfast.testing.store_rows import FULL_ROW
 
 
-def again(lease: Lease) -> Lease:
+def round_trip(lease: Lease) -> Lease:
     return decode(columns(lease), encode_body(lease))
 
 
 @pytest.mark.parametrize("lease", [FULL_ROW, Lease("p", "k"), make_row("k", state={}, position=0, created_at=0.0)])
 def test_a_lease_survives_the_round_trip(lease: Lease) -> None:
-    assert again(lease) == lease
+    assert round_trip(lease) == lease
 
 
 def test_a_body_that_is_not_utf8_is_never_refused() -> None:
@@ -41,9 +41,9 @@ def test_falsy_values_that_are_no_defaults_are_kept() -> None:
         make_row("k", state=0, position=0, work_units=0, range_start=0, created_at=0.0, last_error=""),
         commit=Commit(receipts={}),
     )
-    assert again(lease) == lease
-    assert again(lease).progress.state == 0
-    assert again(lease).history.created_at == 0.0
+    assert round_trip(lease) == lease
+    assert round_trip(lease).progress.state == 0
+    assert round_trip(lease).history.created_at == 0.0
 
 
 def test_what_a_later_version_wrote_is_kept() -> None:
@@ -52,7 +52,7 @@ def test_what_a_later_version_wrote_is_kept() -> None:
     assert lease.unreadable is None
     changed = replace(lease, history=History(attempts=1))
     assert json.loads(encode_body(changed))["colour"] == "red"
-    assert again(changed).extra == {"colour": "red", "shape": {"sides": 3}}
+    assert round_trip(changed).extra == {"colour": "red", "shape": {"sides": 3}}
 
 
 def test_what_an_earlier_version_did_not_write_has_its_default() -> None:
@@ -93,7 +93,7 @@ def test_a_row_with_a_status_of_a_later_version_is_left_alone() -> None:
 def test_any_error_text_can_be_stored_as_utf8(text: str) -> None:
     lease = make_row("k", last_error=text + "\udc80")
     encode_body(lease).encode()
-    assert again(lease) == lease
+    assert round_trip(lease) == lease
 
 
 @settings(deadline=None)
@@ -158,7 +158,7 @@ def test_a_stored_row_that_cannot_be_taken_is_given_back_as_it_is(change: dict[s
 @pytest.mark.parametrize("counts", [Counts(5, 4, 0, 1, 7), Counts(dropped=7), Counts(5, 5), Counts()])
 def test_dropped_rows_are_kept_beside_the_counts_that_older_nodes_read(counts: Counts) -> None:
     lease = Lease("p", "k", progress=Progress(counts=counts))
-    assert again(lease).progress.counts == counts
+    assert round_trip(lease).progress.counts == counts
     body = json.loads(encode_body(lease))
     assert len(body.get("counts", "1234")) == 4
     assert body.get("dropped", 0) == counts.dropped

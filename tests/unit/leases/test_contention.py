@@ -31,10 +31,10 @@ def test_who_mostly_loses_looks_twice_as_far_each_time_up_to_a_bound() -> None:
 
 
 def test_claimers_that_lost_choose_different_leases_and_keep_their_order() -> None:
-    one, other = Contention(random.Random(1)), Contention(random.Random(2))
-    for contention in (one, other):
+    first, second = Contention(random.Random(1)), Contention(random.Random(2))
+    for contention in (first, second):
         contention.learn(won=0, lost=4)
-    mine, yours = one.choose(ROWS, 8), other.choose(ROWS, 8)
+    mine, yours = first.choose(ROWS, 8), second.choose(ROWS, 8)
     assert len(mine) == len(yours) == 8
     assert mine != yours
     assert mine == sorted(mine, key=ROWS.index)

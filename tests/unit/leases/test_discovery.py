@@ -193,7 +193,7 @@ def test_the_state_that_a_run_leaves_tells_when_the_next_one_is_due_and_which_wa
         ended.append(discovery.exhausted)
         rig.clock.turn(61.0)
     assert ended == [False, True]
-    assert [told.exhausted for told in node.world.seen(DiscoveryFinished)] == [False, True]
+    assert [event.exhausted for event in node.world.seen(DiscoveryFinished)] == [False, True]
 
 
 def test_signs_of_life_make_no_partitions_and_keep_the_supplier_with_its_node() -> None:

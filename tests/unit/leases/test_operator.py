@@ -44,8 +44,8 @@ def test_a_failed_partition_is_reopened_from_where_it_stands(rig: Rig, operator:
     node.leases.write([lease], lambda row, now: transitions.fail_attempt(row, "bad record", limits, now))
     assert node.leases.claim(1) == []
     assert operator.reopen("k").status is Status.UNASSIGNED
-    (again,) = node.leases.claim(1)
-    assert (again.token, again.history.attempts) == (2, 0)
+    (reclaimed,) = node.leases.claim(1)
+    assert (reclaimed.token, reclaimed.history.attempts) == (2, 0)
 
 
 def test_a_release_takes_the_partition_from_its_owner(rig: Rig, operator: Operator) -> None:

@@ -18,7 +18,7 @@ def fewest_moves(table: Table, members: list[str]) -> int:
     held = Counter(owner for owner in table.values() if owner)
     base, extra = divmod(len(table), len(members))
     sizes = sorted((held[member] for member in members), reverse=True)
-    return sum(max(0, size - base - (place < extra)) for place, size in enumerate(sizes))
+    return sum(max(0, size - base - (rank < extra)) for rank, size in enumerate(sizes))
 
 
 def one_pass(table: Table, members: list[str], snapshot: Table, member: str) -> int:

@@ -289,9 +289,9 @@ def test_a_deleted_partition_leaves_its_key_below_the_token_floor(rig: Rig, node
     operator = Operator(rig.store, node.world.new_id, PIPELINE)
     assert operator.forget(list(operator.forgettable())) == 1
     assert source.create_partitions([Partition("k")]) == 1
-    again = source.acquire_next()
-    assert again is not None
-    assert again.token > row.version
+    reacquired = source.acquire_next()
+    assert reacquired is not None
+    assert reacquired.token > row.version
     with pytest.raises(PartitionNotOwned):
         source.save_state(lease, {"page": 2})
 

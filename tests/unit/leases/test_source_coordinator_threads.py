@@ -79,16 +79,16 @@ def test_a_thread_whose_partition_was_acquired_anew_by_another_thread_does_not_o
     source.create_partitions([Partition("k")])
     slow = source.acquire_next()
     rig.pass_time(21.0, node)
-    quick = source.acquire_next()
+    second = source.acquire_next()
     assert slow is not None
-    assert quick is not None
-    assert (slow.key, slow.token, quick.token) == ("k", 1, 2)
-    source.save_state(quick, {"page": 2})
+    assert second is not None
+    assert (slow.key, slow.token, second.token) == ("k", 1, 2)
+    source.save_state(second, {"page": 2})
     for _ in range(2):
         with pytest.raises(PartitionNotOwned, match="token 2"):
             source.save_state(slow, {"page": 1})
     assert rig.row("k").progress.state == {"page": 2}
-    source.complete(quick)
+    source.complete(second)
     assert rig.row("k").status is Status.COMPLETED
 
 

@@ -84,8 +84,8 @@ def test_a_death_counts_if_a_batch_may_have_caused_it(takeovers: int, begun: boo
     lapsed = assigned_row("k", "dead", due_at=NOW - 1, takeovers=takeovers, begun=begun)
     taken = transitions.take(lapsed, "me", NOW)
     assert (taken.history.takeovers, taken.history.begun) == (counted, False)
-    own = transitions.take(replace(lapsed, ownership=replace(lapsed.ownership, owner="me")), "me", NOW)
-    assert own.history.takeovers == takeovers, "who takes its own lease again is alive"
+    retaken = transitions.take(replace(lapsed, ownership=replace(lapsed.ownership, owner="me")), "me", NOW)
+    assert retaken.history.takeovers == takeovers, "who takes its own lease again is alive"
     at_work = transitions.take(lapsed, "me", NOW, NOW + 60)
     assert at_work.history.takeovers == takeovers + 1, "with a deadline, work begins with the lease"
 
@@ -239,8 +239,8 @@ def test_an_unreadable_row_is_failed_and_its_body_kept() -> None:
 def test_closing_sleeps_until_it_has_been_closed_often_enough() -> None:
     first = transitions.close(HELD, NOW, NOW + 60, max_closed=2)
     assert (first.status, first.ownership.due_at, first.history.closed_count) == (Status.CLOSED, NOW + 60, 1)
-    again = transitions.take(first, "me", NOW + 60)
-    last = transitions.close(again, NOW + 61, NOW + 121, max_closed=2)
+    later = transitions.take(first, "me", NOW + 60)
+    last = transitions.close(later, NOW + 61, NOW + 121, max_closed=2)
     assert (last.status, last.owner, last.history.closed_count) == (Status.COMPLETED, None, 2)
     assert last.history.completed_at == NOW + 61
 
@@ -313,10 +313,10 @@ def test_reopening_tries_again_from_where_it_stands(status: Status) -> None:
         halt_reason="x",
         created_at=1.0,
     )
-    again = transitions.reopen(row, NOW)
-    assert transitions.claimable(again, NOW)
-    assert (again.token, again.progress.position) == (7, 5)
-    assert (again.history.attempts, again.history.takeovers, again.history.halt_reason) == (0, 0, None)
+    later = transitions.reopen(row, NOW)
+    assert transitions.claimable(later, NOW)
+    assert (later.token, later.progress.position) == (7, 5)
+    assert (later.history.attempts, later.history.takeovers, later.history.halt_reason) == (0, 0, None)
 
 
 def test_a_purged_row_cannot_be_reopened() -> None:
