@@ -19,12 +19,13 @@ from pydantic import ValidationError
 
 from holdfast.errors import BatchError, Refused, Unavailable
 from holdfast.flow.batch import Batch, Close, Cut, Done, Limits
-from holdfast.flow.source import AfterPublish
+from holdfast.flow.source import AfterPublish, WeighsPartitions
 from holdfast.leases.lease import Counts, History, Lease, Progress
 from holdfast.sources.objects import PLUGIN, listing, prefix, read_ahead
-from holdfast.sources.objects.bucket import partition_key
+from holdfast.sources.objects.bucket import BucketSource, partition_key
 from holdfast.sources.objects.listing import Candidate, by_time, outermost
 from holdfast.sources.objects.object_ref import S3Ref
+from holdfast.sources.objects.prefix import PrefixSource
 from holdfast.sources.objects.source import ObjectsSource
 from holdfast.sources.objects.splits import Split
 from tests.unit.sources.shelf import Shelf
@@ -49,6 +50,30 @@ def at(lease: Lease, position: Any, *, dead: int = 0, attempts: int = 0) -> Leas
     return replace(
         lease, progress=Progress(position=position, counts=Counts(dead=dead)), history=History(attempts=attempts)
     )
+
+
+# --- which source --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("settings", "kind", "acts_after_publish", "has_weight"),
+    [
+        ({}, BucketSource, False, True),
+        ({"after_success": "keep"}, BucketSource, False, True),
+        ({"after_success": "delete"}, BucketSource, True, True),
+        ({"delete_s3_objects_on_read": True}, BucketSource, True, True),
+        ({"after_success": {"tag": {"done": "yes"}}}, BucketSource, True, True),
+        ({"after_success": "delete", "partition_by": "prefix"}, PrefixSource, False, False),
+    ],
+)
+def test_a_source_has_the_capabilities_that_its_settings_need_and_no_others(
+    settings: dict[str, Any], kind: type[ObjectsSource], acts_after_publish: bool, has_weight: bool
+) -> None:
+    # Without work after publish a partition is completed in the same write as its publish.
+    source = Shelf().source(**settings)
+    assert isinstance(source, kind)
+    assert isinstance(source, AfterPublish) == acts_after_publish
+    assert isinstance(source, WeighsPartitions) == has_weight
 
 
 # --- finding -------------------------------------------------------------------------------------------------------
