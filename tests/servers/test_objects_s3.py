@@ -114,7 +114,7 @@ def test_more_objects_than_a_page_holds_are_all_found(landing: Landing) -> None:
     assert [lease.spec["key"] for lease in leases(landing.source(bucket={"include_prefix": ["logs/"]}))] == wanted
 
 
-def test_the_oldest_comes_first_where_that_is_asked_for(landing: Landing) -> None:
+def test_the_oldest_comes_first_where_that_is_set(landing: Landing) -> None:
     for key in ("c", "a", "b"):
         landing.put(key)
     assert [lease.spec["key"] for lease in leases(landing.source(order="name"))] == ["a", "b", "c"]

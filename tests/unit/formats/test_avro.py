@@ -119,7 +119,7 @@ def test_every_kind_of_column_is_read_by_fastavro_and_by_us() -> None:
     assert [{**row, "map": None if row["map"] is None else dict(row["map"])} for row in ours] == repeated
 
 
-def test_what_avro_cannot_hold_is_told_with_its_name() -> None:
+def test_what_avro_cannot_hold_is_refused_by_name() -> None:
     for rows, reason in (
         (pa.RecordBatch.from_pydict({"a-b": [1]}), "'a-b'"),
         (pa.RecordBatch.from_pydict({"a": pa.array([1], pa.uint64())}), "uint64"),

@@ -84,7 +84,7 @@ def test_parquet_is_read_back_as_it_was() -> None:
     ("compression", "said"),
     list(SAID.items()),
 )
-def test_parquet_is_compressed_as_asked(compression: Any, said: str) -> None:
+def test_parquet_is_compressed_as_set(compression: Any, said: str) -> None:
     file = pq.ParquetFile(io.BytesIO(written(Parquet(compression), ROWS)))
     assert file.metadata.row_group(0).column(0).compression == said
 
@@ -95,7 +95,7 @@ def test_row_groups_end_when_they_are_large_enough() -> None:
     assert [file.metadata.row_group(number).num_rows for number in range(file.num_row_groups)] == [300, 200]
 
 
-def test_buffered_bytes_are_told_and_given_up_by_a_flush() -> None:
+def test_buffered_bytes_are_counted_and_written_by_a_flush() -> None:
     writer = Parquet().open(io.BytesIO(), ROWS.schema)
     writer.write(ROWS)
     assert writer.buffered > 50

@@ -1,4 +1,4 @@
-"""JSON lines never alter a message: each line is the message, or says openly that it was none."""
+"""JSON lines never alter a message: each line is the message, or a JSON string that stands for it."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def test_line_breaks_between_tokens_become_spaces_and_null_is_null() -> None:
     assert written(Jsonl(), rows) == b'null\n{"a": 1  }\n{}\n'
 
 
-def test_if_asked_for_what_is_not_json_is_a_json_string_of_its_text() -> None:
+def test_if_set_what_is_not_json_is_a_json_string_of_its_text() -> None:
     form, rows = Jsonl(not_json="string"), lines(*JSON, *NOT_JSON, *NO_TEXT, None)
     assert refused(form, rows) == [IS_NOT_TEXT if value in NO_TEXT else None for value in rows.column(0).to_pylist()]
     found = written(form, lines(*JSON, *NOT_JSON, None)).split(b"\n")
@@ -121,7 +121,7 @@ def test_if_asked_for_what_is_not_json_is_a_json_string_of_its_text() -> None:
     assert found[-2:] == [b"null", b""]
 
 
-def test_if_asked_for_what_is_not_json_is_its_bytes_in_base64() -> None:
+def test_if_set_what_is_not_json_is_its_bytes_in_base64() -> None:
     form, others = Jsonl(not_json="base64"), NOT_JSON + NO_TEXT
     rows = lines(*JSON, *others)
     assert form.faults(rows) is None
@@ -158,7 +158,7 @@ def test_text_beside_other_columns_is_a_member() -> None:
     assert written(Jsonl(), rows) == b'{"day":"2026","value":"text"}\n'
 
 
-def test_rows_that_have_no_json_are_told_with_the_reason() -> None:
+def test_rows_that_have_no_json_are_faults_with_the_reason() -> None:
     text = pa.array([b"a", b"\xff", b"c"]).view(pa.string())
     times = pa.array([0, 0, (1 << 63) - 1], pa.timestamp("us", "UTC"))
     reasons = refused(Jsonl(), pa.record_batch({"text": text, "at": times}))

@@ -139,7 +139,7 @@ def test_blocks_end_when_they_are_large_enough() -> None:
     assert [part[0] for part in data.split(b"\xff\xff\xff\xff" + sync)[1:]] == [10, 10, 5]
 
 
-def test_waiting_bytes_are_told() -> None:
+def test_waiting_bytes_are_counted() -> None:
     writer = SequenceFile("legacy", "block").open(io.BytesIO(), rows(b"").schema)
     writer.write(rows(b"x" * 100))
     assert writer.buffered == 112

@@ -1,4 +1,4 @@
-"""Text: messages and delimiters, and what becomes of messages that contain one."""
+"""Text: messages and delimiters, and messages that contain a delimiter."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_messages_stand_one_under_the_other() -> None:
     assert written(Text(b"--"), messages(b"a", b"-b")) == b"a---b--"
 
 
-def test_a_message_that_contains_the_delimiter_is_a_dead_letter_unless_told_otherwise() -> None:
+def test_a_message_that_contains_the_delimiter_is_a_dead_letter_by_default() -> None:
     rows = messages(b"a\nb", b"c", b"\n", b"")
     reasons = Text().faults(rows)
     assert reasons is not None
@@ -117,7 +117,7 @@ def test_any_message_comes_back_beside_any_delimiter(delimiter: bytes, containin
     assert read(form, written(form, messages(*values))) == values
 
 
-def test_lengths_tell_null_from_empty() -> None:
+def test_lengths_distinguish_null_from_empty() -> None:
     form = Text(containing="length_prefix")
     assert written(form, messages(b"ab", b"", None)) == b"\0\0\0\x02ab\0\0\0\0\xff\xff\xff\xff"
     assert read(form, written(form, messages(None, b"", b"\n"))) == [None, b"", b"\n"]
@@ -135,7 +135,7 @@ def test_a_tombstone_is_a_dead_letter_or_empty_but_never_dropped() -> None:
     assert [reason is None for reason in both.to_pylist()] == [False, False, True]
 
 
-def test_other_columns_are_left_aside_and_a_missing_one_is_told() -> None:
+def test_other_columns_are_left_aside_and_a_missing_one_is_named() -> None:
     rows = pa.record_batch({"day": ["2026"], "value": [b"a"]})
     assert written(Text(), rows) == b"a\n"
     with pytest.raises(BatchError, match="needs the column value, and the rows have day"):
@@ -148,7 +148,7 @@ def test_a_backslash_that_nobody_escaped_is_refused() -> None:
             read(Text(containing="escape"), data)
 
 
-def test_file_names_tell_the_compression() -> None:
+def test_file_names_show_the_compression() -> None:
     names = [built(compression=compression).extension for compression in get_args(Compression)]
     assert names == ["txt", "txt.gz", "txt.zst", "txt.snappy", "txt.lz4"]
 

@@ -1,4 +1,4 @@
-"""Good lines survive beside bad ones, and each bad one is told with its reason."""
+"""Good lines are kept beside bad ones, and each bad line is a fault with its reason."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ def test_the_reason_says_what_is_wrong(line: bytes, reason: str) -> None:
     assert (base64.b64decode(fault.raw or "") if fault.base64 else str(fault.raw).encode()) == line
 
 
-def test_of_a_long_record_the_beginning_is_kept_and_its_size_told() -> None:
+def test_of_a_long_record_the_beginning_is_kept_with_its_size() -> None:
     line = b'{"id":"' + "é".encode() * MAX_RAW_BYTES + b'"}'
     ((_, fault),) = decode(Jsonl(SCHEMA), line)[1]
     assert not fault.base64

@@ -1,4 +1,4 @@
-"""Parquet, Avro and SequenceFile: any cuts give every row once, and what is damaged is told after what is good."""
+"""Parquet, Avro and SequenceFile: any ranges give every row once, and damage is raised after all good rows."""
 
 from __future__ import annotations
 
@@ -290,7 +290,7 @@ def test_a_value_that_does_not_fit_is_a_dead_letter_and_leaves_the_others_alone(
         assert damage is None
 
 
-def test_a_column_that_can_never_be_read_as_asked_is_an_error_of_the_object_and_no_damage() -> None:
+def test_a_column_that_can_never_have_the_wanted_type_is_an_error_of_the_object_and_no_damage() -> None:
     with pytest.raises(BatchError, match="column note is string") as caught:
         read(Parquet(pa.schema([("note", pa.list_(pa.int64()))])), parquet([{"id": 1, "note": "a"}]))
     assert not isinstance(caught.value, Damaged)
@@ -337,7 +337,7 @@ def test_a_length_that_is_wrong_is_damage_and_the_records_before_it_are_good() -
     assert read(SequenceFile(), bytes(data))[0] == whole[:30]
 
 
-def test_an_avro_block_that_is_damaged_is_told_and_those_before_it_are_good() -> None:
+def test_an_avro_block_that_is_damaged_is_reported_and_those_before_it_are_good() -> None:
     data = bytearray(avro(ROWS, 500))
     whole = read(Avro(SCHEMA), bytes(data))[0]
     data[len(data) // 2] ^= 0xFF
@@ -365,7 +365,7 @@ def test_a_parquet_file_without_its_footer_is_damaged(spoil: Any) -> None:
     assert "not a valid Parquet file" in str(damage)
 
 
-def test_a_row_group_that_is_damaged_is_told_and_those_before_it_are_good() -> None:
+def test_a_row_group_that_is_damaged_is_reported_and_those_before_it_are_good() -> None:
     data = bytearray(parquet(ROWS, 20, write_page_checksum=True, compression="none", use_dictionary=False))
     column = pq.ParquetFile(io.BytesIO(bytes(data))).metadata.row_group(1).column(1)
     data[column.data_page_offset + column.total_compressed_size // 2] ^= 0xFF
@@ -377,7 +377,7 @@ def test_a_row_group_that_is_damaged_is_told_and_those_before_it_are_good() -> N
 @pytest.mark.parametrize("kind", makers)
 @settings(deadline=None, max_examples=150)
 @given(where=st.integers(0, 100_000), new=st.integers(0, 255), length=st.integers(1, 8))
-def test_whatever_bytes_are_altered_only_damage_is_told(kind: str, where: int, new: int, length: int) -> None:
+def test_whatever_bytes_are_altered_only_damage_is_reported(kind: str, where: int, new: int, length: int) -> None:
     make, codec = makers[kind]
     data = bytearray(make(ROWS, 500))
     offset = where % len(data)

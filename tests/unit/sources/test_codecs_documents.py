@@ -1,4 +1,4 @@
-"""JSON documents and CSV: records are found as Python's own parsers find them, in whatever portions the bytes come."""
+"""JSON documents and CSV: records are the same as those of Python's parsers, in whatever portions the bytes come."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_the_first_list_of_an_object_has_the_records(
     assert values(text.encode(), chunk) == [_distinct(record) for record in records]
 
 
-def test_elements_have_types_and_items_that_tell_where_they_begin() -> None:
+def test_elements_have_types_and_items_of_where_they_begin() -> None:
     data = b'\xef\xbb\xbf [\n {"id": 1,\n  "note": "a"}, {"id": 2} ]\n'
     rows, faults, damage = read(JsonList(SCHEMA), data)
     assert (faults, damage) == ([], None)
@@ -113,7 +113,7 @@ def test_an_empty_list_has_no_elements(empty: bytes) -> None:
 
 @settings(deadline=None, max_examples=100)
 @given(records=objects.filter(bool), keep=st.floats(0, 0.999), chunk=st.integers(1, 60), wrapped=st.booleans())
-def test_half_a_document_gives_its_whole_elements_and_is_told(
+def test_half_a_document_gives_its_whole_elements_and_is_reported(
     records: list[Any], keep: float, chunk: int, wrapped: bool
 ) -> None:
     text = json.dumps({"r": records} if wrapped else records).encode()
@@ -139,7 +139,9 @@ def test_half_a_document_gives_its_whole_elements_and_is_told(
     ],
 )
 @pytest.mark.parametrize("chunk", [1, 1 << 20])
-def test_what_is_no_such_document_is_told_after_what_is_good(text: bytes, reason: str, kept: int, chunk: int) -> None:
+def test_an_invalid_document_is_reported_after_its_good_elements(
+    text: bytes, reason: str, kept: int, chunk: int
+) -> None:
     rows, _, damage = read(JsonList(None, 1 << 20, chunk), text)
     assert reason in str(damage)
     assert len(rows) == kept

@@ -1,4 +1,4 @@
-"""What was packed comes out again, in any portions; what is damaged is told after all that was good."""
+"""Compressed data is decompressed in any portions, and damage is raised after all good bytes."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def read(data: bytes, kind: str, size: int = 1000) -> tuple[bytes, str | None]:
 @pytest.mark.parametrize("kind", KINDS)
 @settings(deadline=None, max_examples=30)
 @given(parts=st.lists(st.binary(max_size=400), max_size=4), size=st.integers(1, 500))
-def test_files_that_are_put_together_are_one_stream(kind: str, parts: list[bytes], size: int) -> None:
+def test_files_that_are_concatenated_are_one_stream(kind: str, parts: list[bytes], size: int) -> None:
     assert read(b"".join(packed(part, kind) for part in parts), kind, size) == (b"".join(parts), None)
 
 
@@ -74,7 +74,7 @@ def test_a_large_object_comes_out_whole(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_of_a_file_that_is_cut_off_the_beginning_is_there_before_the_damage_is_told(kind: str) -> None:
+def test_of_a_file_that_is_cut_off_the_beginning_is_there_before_the_damage_is_raised(kind: str) -> None:
     data = b"".join(b"%d %d\n" % (number, number * 7919 % 10_007) for number in range(300_000))
     whole = packed(data, kind)
     found, damage = read(whole[: len(whole) * 3 // 4], kind, 8 << 20)
@@ -157,13 +157,13 @@ def test_the_checksum_in_lanes_is_the_one_byte_by_byte(data: bytes) -> None:
         ("gz", None),
     ],
 )
-def test_the_ending_of_a_name_tells(path: str, kind: str | None) -> None:
+def test_the_ending_of_a_name_decides(path: str, kind: str | None) -> None:
     assert compression_by_name(path) == kind
 
 
 @pytest.mark.parametrize("kind", ["gzip", "bzip2", "zstd", "framed snappy"])
 @pytest.mark.parametrize("data", [b"", b"some text"])
-def test_the_first_bytes_tell_where_the_name_does_not(kind: str, data: bytes) -> None:
+def test_the_first_bytes_decide_where_the_name_does_not(kind: str, data: bytes) -> None:
     if kind == "zstd" and not data:
         return  # nothing is written at all
     assert compression_of("a", "auto", lambda: packed(data, kind)[:16]) == KINDS[kind]

@@ -1,4 +1,4 @@
-"""A damaged object: told in full, or its good records kept; and how it comes to its end."""
+"""A damaged object fails as a whole, or its good records are kept; and how such a partition ends."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pieces of any size, read in any portions, give every line exactly once."""
+"""Ranges of any size, read in any portions, give every line exactly once."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ bodies = st.builds(
 @example(data=BYTE_ORDER_MARK + b"a\nb", cuts=[1, 2], chunk=8)
 @example(data=b"x" * 100 + b"\ny\n", cuts=[50, 101], chunk=7)
 @example(data=b"a\r\n\r\nb\r", cuts=[2, 3, 4], chunk=1)
-def test_pieces_together_give_every_line_once_with_its_offset(data: bytes, cuts: list[int], chunk: int) -> None:
+def test_ranges_give_every_line_once_with_its_offset(data: bytes, cuts: list[int], chunk: int) -> None:
     borders = sorted({0, len(data), *(cut for cut in cuts if cut < len(data))})
     found = [line for start, end in itertools.pairwise(borders) for line in read(data, start, end, chunk)]
     assert found == expected(data)
@@ -90,7 +90,7 @@ def test_without_an_end_everything_is_read(data: bytes, chunk: int) -> None:
         (8, 13, [b"three"]),
     ],
 )
-def test_a_piece_owns_the_lines_that_begin_in_it(start: int, end: int, found: list[bytes]) -> None:
+def test_a_range_owns_the_lines_that_begin_in_it(start: int, end: int, found: list[bytes]) -> None:
     assert [text for _, text in read(b"one\ntwo\nthree", start, end, 4)] == found
 
 

@@ -45,7 +45,7 @@ def test_a_scan_that_failed_is_repeated_in_full() -> None:
     assert len(scan(source, before)) == 1_000, "the state of a run that fails is not kept"
 
 
-def test_a_node_that_was_not_the_last_to_scan_takes_nothing_for_known() -> None:
+def test_a_node_that_was_not_the_last_to_scan_skips_nothing() -> None:
     shelf, state = Shelf(), dict[str, Any]()
     put(shelf, 1_000)
     a, b = shelf.source(scan="follow"), shelf.source(scan="follow")

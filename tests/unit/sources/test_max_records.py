@@ -117,7 +117,7 @@ def test_an_object_that_is_just_as_large_is_not_cut(tmp_path: Path) -> None:
     assert [len(items) for items in _all_batches(source, "jsonl", lease, Limits(max_records=len(ROWS)))] == [len(ROWS)]
 
 
-def test_damage_that_is_known_stays_known_behind_a_cut(tmp_path: Path) -> None:
+def test_damage_that_was_met_stays_in_the_position_behind_a_cut(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_bytes(LINES)
     source, lease = _source(tmp_path, "jsonl")
     lease = replace(lease, progress=Progress(position=source.damaged({"offset": 0}, "half of it is gone")))

@@ -135,7 +135,7 @@ def test_a_folder_that_is_not_there_or_cannot_be_listed_is_an_error_and_not_empt
         list(source_of(tmp_path).discover({}))
 
 
-def test_only_a_source_that_follows_is_asked_again(tmp_path: Path) -> None:
+def test_only_a_source_that_follows_scans_a_second_time(tmp_path: Path) -> None:
     assert source_of(tmp_path).rediscover_after is None
     assert source_of(tmp_path, scan="follow", interval="5s").rediscover_after == 5
 
@@ -221,7 +221,7 @@ def whole(batch: str, start: int, end: int, *, gzipped: bool = False) -> Split:
 
 
 @given(start=st.integers(0, 1000), length=st.integers(1, 1000), most=st.integers(1, 300))
-def test_pieces_cover_their_batch_without_gap_and_none_is_too_large(start: int, length: int, most: int) -> None:
+def test_splits_cover_their_batch_without_gap_and_none_is_too_large(start: int, length: int, most: int) -> None:
     splits = divide(whole("b", start, start + length), most)
     assert splits[0].start == start
     assert splits[-1].end == start + length
@@ -237,7 +237,7 @@ batches = st.lists(st.tuples(st.integers(1, 5000), st.booleans()), max_size=30)
 
 
 @given(sizes=batches, cores=st.integers(1, 8))
-def test_tasks_hold_every_piece_once_and_no_two_of_one_batch(sizes: list[tuple[int, bool]], cores: int) -> None:
+def test_tasks_hold_every_split_once_and_no_two_of_one_batch(sizes: list[tuple[int, bool]], cores: int) -> None:
     splits = [
         divide(whole(f"b{number}", 0, size << 20, gzipped=gzipped), 64 << 20)
         for number, (size, gzipped) in enumerate(sizes)
@@ -261,7 +261,7 @@ def test_many_small_objects_share_as_many_tasks_as_there_are_cores() -> None:
     assert [len(task) for task in packed] == [50, 50]
 
 
-def test_there_are_no_tasks_without_pieces() -> None:
+def test_there_are_no_tasks_without_splits() -> None:
     assert pack([], 2) == []
 
 

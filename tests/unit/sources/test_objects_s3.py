@@ -92,7 +92,7 @@ def test_objects_are_found_page_by_page_and_named_by_bucket_and_key() -> None:
     assert shelf.verbs["list_objects_v2"] == 3
 
 
-def test_the_next_page_is_asked_for_when_the_last_one_is_used_up() -> None:
+def test_the_next_page_is_requested_when_the_last_one_is_used_up() -> None:
     shelf = Shelf()
     shelf.page = 10
     shelf.put(*(f"{number:03}" for number in range(100)))
@@ -281,7 +281,7 @@ def test_a_row_of_other_settings_is_an_error_that_says_so(tmp_path: Any) -> None
         ({"interval": "1h"}, [3600.0] * 4),
     ],
 )
-def test_scans_are_repeated_as_often_as_asked(scan: Any, waits: list[float | None]) -> None:
+def test_scans_are_repeated_as_often_as_set(scan: Any, waits: list[float | None]) -> None:
     source = Shelf().source(scan=scan)
     state: dict[str, Any] = {}
     for expected in waits:
@@ -365,7 +365,7 @@ def ref(shelf: Shelf, data: bytes, key: str = "a") -> S3Ref:
     return S3Ref(shelf.access, key, len(data), shelf.items[key].etag)
 
 
-def test_bytes_are_read_ahead_in_ranges_that_grow_and_a_place_can_be_sent_to_a_task() -> None:
+def test_bytes_are_read_ahead_in_ranges_that_grow_and_a_ref_can_be_sent_to_a_task() -> None:
     shelf = Shelf()
     data = bytes(range(256)) * 8192
     there = ref(shelf, data)
@@ -388,7 +388,7 @@ def test_bytes_anywhere_are_those_of_the_object(steps: list[tuple[int, int]]) ->
             assert stream.read(size) == (data[offset:] if size < 0 else data[offset : offset + size])
 
 
-def test_a_large_object_is_asked_for_in_one_request_when_it_is_read_at_once() -> None:
+def test_a_large_object_is_fetched_in_one_request_when_it_is_read_at_once() -> None:
     shelf = Shelf()
     with ref(shelf, b"x" * 3_000_000).opened() as stream:
         assert len(stream.read(8 << 20)) == 3_000_000
@@ -526,7 +526,7 @@ def test_tags_are_added_to_those_that_are_there() -> None:
     assert shelf.items["a"].tags == {"team": "x", "read": "yes"}
 
 
-def test_a_server_that_is_away_is_told_and_asked_once_and_nothing_is_taken_for_done() -> None:
+def test_a_server_that_does_not_respond_is_reported_and_tried_once_and_nothing_is_taken_for_done() -> None:
     shelf = Shelf()
     shelf.put("a", "b", "c")
     source = shelf.source(after_success="delete")

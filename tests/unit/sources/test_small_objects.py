@@ -1,4 +1,4 @@
-"""Tiny objects that are read together give what each of them gives when it is read alone."""
+"""Tiny objects that are decoded in one call give what each of them gives when it is read alone."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def one_by_one(splits: Sequence[Split], codec: Any) -> list[Any]:
 
 @pytest.mark.parametrize(("name", "schema"), [("jsonl", None), ("jsonl", SCHEMA), ("newline", None)])
 @given(bodies(GOOD))
-def test_what_is_read_together_is_what_each_gives_alone(
+def test_what_is_decoded_in_one_call_is_what_each_gives_alone(
     name: CodecName, schema: pa.Schema | None, data: list[bytes]
 ) -> None:
     codec, splits = codec_of(name, schema, 1000), [split(number, body) for number, body in enumerate(data)]
@@ -102,7 +102,7 @@ def test_whatever_is_among_them_the_rows_are_those_that_each_gives_alone(data: l
     assert rows_of(ObjectRows([splits], codec, "auto", None)) == one_by_one(splits, codec)
 
 
-def test_plain_ones_are_read_together_with_the_empty_among_them() -> None:
+def test_plain_ones_are_decoded_with_the_empty_among_them() -> None:
     splits = [split(0, b""), split(1, b'{"id":1}\n{"id":2}'), split(2, b""), split(3, b'{"id":3}\n'), split(4, b"")]
     found = read_small_objects(splits, codec_of("jsonl", None, 1000), "auto")
     assert found is not None
@@ -122,7 +122,7 @@ def test_plain_ones_are_read_together_with_the_empty_among_them() -> None:
     ],
     ids=["mark", "packed", "said to be packed", "broken", "vanished", "too long"],
 )
-def test_one_that_is_not_plain_is_told_as_if_it_were_alone_and_its_company_is_read(odd: Split) -> None:
+def test_one_that_is_not_plain_is_reported_as_if_it_were_alone_and_its_company_is_read(odd: Split) -> None:
     codec = codec_of("jsonl", None, 1000)
     company = [split(number, b'{"id":%d}' % number) for number in range(4 * read_ahead.THREADS) if number != 1]
     splits = [odd, *company]
