@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 BY_OFFSET = "the offsets in it"
 BY_RANGE = "its manifest: the format keeps no offsets"
+_NAME = re.compile(r"(?P<stream>[^/]+)/(?:.*/)?\d+_(?P<label>\d+)_(?P<first>\d+)\.[^/]+")
+"""Usual file names; other files are searched for in all manifests."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,10 +106,6 @@ def _holds(audited: AuditedSink, manifest: Manifest, file: ManifestFile, at: str
     """Return whether the offset is in the file; None if the format keeps no offsets."""
     offsets = offsets_in(audited.root, file, at, audited.format_of(manifest.stream))
     return None if offsets is None else bool((offsets == offset).any())
-
-
-_NAME = re.compile(r"(?P<stream>[^/]+)/(?:.*/)?\d+_(?P<label>\d+)_(?P<first>\d+)\.[^/]+")
-"""Usual file names; other files are searched for in all manifests."""
 
 
 def locate_files(

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from holdfast.leases.lease import Lease
     from holdfast.leases.store import Store
 
+PLAN = "plan.json"
+
 
 class Manifests:
     """Manifests of one partition, up to the sequence in its row. Raises `UsageError` for a partition without a row."""
@@ -136,9 +138,6 @@ def _first_is(root: Root, folder: str, stream: str, label: str) -> bool:
 def _has(manifest: Manifest, offset: int) -> bool:
     start, end = offset_of(manifest.start), offset_of(manifest.end)
     return start is not None and end is not None and start <= offset < end
-
-
-PLAN = "plan.json"
 
 
 class Plans:

@@ -18,6 +18,16 @@ from holdfast.errors import Unavailable, UsageError
 
 OURS = "_holdfast/"
 STAGING = f"{OURS}staging/"
+_ABSENT = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
+TRIES = 5
+CONNECTIONS = 32
+CONNECT_TIMEOUT = 5.0
+READ_TIMEOUT = 60.0
+_ABSENT_CODES = {"NoSuchKey", "NotFound", "404"}
+Given = TypeVar("Given")
+Made = TypeVar("Made")
+THREADS = 8
+WINDOW = 16
 
 
 class Listed(NamedTuple):
@@ -72,9 +82,6 @@ def root_of(root: str, s3: Any) -> Root:
     if root.startswith("s3://"):
         return S3Root(root, s3)
     return FolderRoot(root)
-
-
-_ABSENT = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
 
 
 class FolderRoot(Root):
@@ -145,13 +152,6 @@ def _listed(key: str, entry: os.DirEntry[str]) -> Iterator[Listed]:
         yield Listed(key, entry.stat().st_size)
     except FileNotFoundError:
         return
-
-
-TRIES = 5
-CONNECTIONS = 32
-CONNECT_TIMEOUT = 5.0
-READ_TIMEOUT = 60.0
-_ABSENT_CODES = {"NoSuchKey", "NotFound", "404"}
 
 
 class S3Root(Root):
@@ -254,13 +254,6 @@ def _connect(options: Any) -> Any:
     return session.client(
         "s3", region_name=session.region_name or "us-east-1", endpoint_url=given("endpoint_url"), config=config
     )
-
-
-Given = TypeVar("Given")
-Made = TypeVar("Made")
-
-THREADS = 8
-WINDOW = 16
 
 
 def read_ahead(

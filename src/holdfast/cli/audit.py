@@ -42,6 +42,13 @@ Backup = Annotated[
 ]
 
 LOCATED = ("OFFSETS", "PLACE", "FILE", "TOLD BY")
+COLUMNS = (
+    "SINK", "PARTITION", "FROM", "TO", "COMMITS", "FILES", "ROWS", "GAPS", "DEAD LETTERS", "NO RECORD", "VERDICT",
+)  # fmt: skip
+ROUTED = "ROUTED ELSEWHERE"
+"""Column that is shown only if a sink has routes."""
+MOST_ROWS = 1000
+MOST_SENTENCES = 200
 
 
 def verify(
@@ -132,15 +139,6 @@ def _in_backup(
     from holdfast.audit.locate import locate_files
 
     return [found for backup in backups for found in locate_files(audited_sinks, backup, store, files)]
-
-
-COLUMNS = (
-    "SINK", "PARTITION", "FROM", "TO", "COMMITS", "FILES", "ROWS", "GAPS", "DEAD LETTERS", "NO RECORD", "VERDICT",
-)  # fmt: skip
-ROUTED = "ROUTED ELSEWHERE"
-"""Column that is shown only if a sink has routes."""
-MOST_ROWS = 1000
-MOST_SENTENCES = 200
 
 
 class Report:

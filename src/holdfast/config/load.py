@@ -32,6 +32,7 @@ from holdfast.errors import ConfigError, Mark
 from holdfast.registry import Registry
 
 MAX_BYTES = 1_000_000
+_NO_MAPPING = "expected keys such as 'pipelines:' at the top of the file"
 
 
 def load(path: str | Path, registry: Registry, environ: Mapping[str, str] = os.environ) -> Settings:
@@ -76,9 +77,6 @@ def _validate(data: Any, context: dict[str, Any]) -> tuple[Settings | None, list
         found = error.errors(include_url=False, include_input=False)
     # Outside the handler: pydantic's error holds resolved values and must not become the context of ours.
     return None, found
-
-
-_NO_MAPPING = "expected keys such as 'pipelines:' at the top of the file"
 
 
 def _read(path: str | Path) -> str:

@@ -12,6 +12,12 @@ from holdfast.config.plugins import BESIDE_A_SINK, Name, NamedSink, problem_at
 from holdfast.config.units import VALUE_ERROR
 from holdfast.registry import did_you_mean
 
+DEFAULT_ROUTE = "_default"
+"""Name for the rows that no route matches."""
+Condition = Annotated[str, Field(min_length=1)]
+HIDDEN = "_holdfast"
+"""Folder below a root for manifests, staged files and dead letters."""
+
 # --- names -----------------------------------------------------------------------------------------------------------
 
 
@@ -45,9 +51,6 @@ def names_differ(sinks: tuple[NamedSink, ...]) -> tuple[NamedSink, ...]:
 
 # --- routes ----------------------------------------------------------------------------------------------------------
 
-DEFAULT_ROUTE = "_default"
-"""Name for the rows that no route matches."""
-
 
 def _check_route_name(name: str) -> str:
     if name.startswith("_"):
@@ -58,7 +61,6 @@ def _check_route_name(name: str) -> str:
 
 
 RouteName = Annotated[Name, AfterValidator(_check_route_name)]
-Condition = Annotated[str, Field(min_length=1)]
 
 
 def routes_exist(sinks: tuple[NamedSink, ...], routes: Collection[str]) -> None:
@@ -77,9 +79,6 @@ def _hint(route: str, routes: Collection[str]) -> str:
 
 
 # --- roots -----------------------------------------------------------------------------------------------------------
-
-HIDDEN = "_holdfast"
-"""Folder below a root for manifests, staged files and dead letters."""
 
 
 @runtime_checkable

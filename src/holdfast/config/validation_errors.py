@@ -51,6 +51,7 @@ _BOUNDS = {
     "string_pattern_mismatch": "does not match the pattern {pattern}",
 }
 _NO_REASON = "the reason is not shown because it may contain the value"
+Path = tuple[str | int, ...]
 
 
 class Explainer:
@@ -165,9 +166,6 @@ def _references(value: Any) -> Iterator[Resolved]:
     elif isinstance(value, Sequence) and not isinstance(value, str):
         for entry in value:
             yield from _references(entry)
-
-
-Path = tuple[str | int, ...]
 
 
 def possible_keys(model: type[BaseModel], path: Path, registry: Registry) -> list[str]:

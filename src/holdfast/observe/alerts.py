@@ -28,6 +28,7 @@ As long as a round of Spark may take, because an unreachable sink is noticed onl
 """
 MOST_OF_A_KIND = 1000
 """Alerts of one kind that are tracked at a time."""
+TICK = 1.0
 
 
 @dataclass(slots=True)
@@ -134,9 +135,6 @@ def _by_event() -> dict[type[Event], list[AlertKind]]:
 
 
 _ENDED_BY = _by_event()
-
-
-TICK = 1.0
 
 
 @contextmanager

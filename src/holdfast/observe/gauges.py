@@ -17,6 +17,12 @@ ALERT_ACTIVE = "holdfast_alert_active"
 ALERT_ACTIVE_HELP = (
     "Alerts that this node has raised and not cleared; pipeline is empty if the alert concerns no single pipeline."
 )
+LAG_RECORDS = "holdfast_lag_records"
+LAG_RECORDS_HELP = "Unread records in the source, of each partition that this node holds."
+LAG_SECONDS = "holdfast_lag_seconds"
+LAG_SECONDS_HELP = "Age of the oldest unread record; 0 if there is none, absent if the source does not report it."
+BULK_LIMIT = "holdfast_bulk_limit"
+BULK_LIMIT_HELP = "Bulk requests that a task may have in flight: raised by successful responses, halved by rejections."
 
 
 class AlertMetrics:
@@ -63,12 +69,6 @@ class AlertMetrics:
         return self._pipelines.get(pipeline or "", "")
 
 
-LAG_RECORDS = "holdfast_lag_records"
-LAG_RECORDS_HELP = "Unread records in the source, of each partition that this node holds."
-LAG_SECONDS = "holdfast_lag_seconds"
-LAG_SECONDS_HELP = "Age of the oldest unread record; 0 if there is none, absent if the source does not report it."
-
-
 class LagMetrics:
     """The last measurement of each partition that is held. Not thread-safe by itself."""
 
@@ -98,10 +98,6 @@ class LagMetrics:
                 if name is not None and lag is not None:
                     family.add_metric((name, measured.key), lag)
         yield from (records, seconds)
-
-
-BULK_LIMIT = "holdfast_bulk_limit"
-BULK_LIMIT_HELP = "Bulk requests that a task may have in flight: raised by successful responses, halved by rejections."
 
 
 class BulkMetrics:

@@ -19,6 +19,12 @@ from holdfast.sources.kafka.cluster import Cluster, Glimpse, TopicPartition
 
 CHECK_EVERY = 5.0
 """Seconds for which first offsets are cached; a Spark job that reads deleted offsets fails by itself."""
+FIRST_GUESS = 256.0
+"""Assumed bytes of a record when none could be looked at. A guess that is too small costs one short batch."""
+WEIGHT = 0.3
+"""Weight of the latest batch in the running mean."""
+REPORT_EVERY = 60.0
+"""Seconds until an open transaction is reported, and between two reports of the same condition."""
 
 
 class Logs:
@@ -123,12 +129,6 @@ class LeaderEpochs:
         return max((epoch for epoch in epochs if epoch is not None), default=None)
 
 
-FIRST_GUESS = 256.0
-"""Assumed bytes of a record when none could be looked at. A guess that is too small costs one short batch."""
-WEIGHT = 0.3
-"""Weight of the latest batch in the running mean."""
-
-
 @dataclass(slots=True)
 class _Track:
     position: int = -1
@@ -223,10 +223,6 @@ class Tracking:
 
     def _track(self, topic_partition: TopicPartition) -> _Track:
         return self._tracks.setdefault(topic_partition, _Track())
-
-
-REPORT_EVERY = 60.0
-"""Seconds until an open transaction is reported, and between two reports of the same condition."""
 
 
 class Reports:
