@@ -9,6 +9,7 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow.parquet as pq
 import pytest
 
 from holdfast import assemble
@@ -40,6 +41,7 @@ class Node:
 
     def __init__(self, spark: SparkSession, pipeline: str) -> None:
         store = "source_coordination: {store: {in_memory: {}}}\nallow_plaintext_secrets: true\n"
+        store += "node: {session_timeout: 10m}\n"  # nobody sends heartbeats
         self.settings = load_text(f"{store}pipelines:\n  {PIPELINE}:\n{pipeline}", "walk.yaml", Registry.installed())
         self.world = host_world(lambda _event: None)
         self.store = assemble.open_store(self.settings)
@@ -114,7 +116,7 @@ def test_a_record_from_kafka_to_files(
         spark,
         f"    source: {{kafka: {{bootstrap_servers: '{kafka_server.bootstrap}', topics: [{topic}], "
         "upload: {max_age: 1ms}, commit_offsets: false}}\n"
-        f"    sinks: [{{files: {{root: {tmp_path}/out, format: text}}}}]\n",
+        f"    sinks: [{{files: {{root: {tmp_path}/out, format: parquet}}}}]\n",
     )
     try:
         (key,) = node.add_partitions()
@@ -123,8 +125,8 @@ def test_a_record_from_kafka_to_files(
         node.carry(key, 2, walk)
     finally:
         node.close()
-    lines = [line for file in (tmp_path / "out" / topic).rglob("*.txt*") for line in file.read_text().split()]
-    assert sorted(lines) == ["first", "second"]
+    written = [pq.read_table(file) for file in sorted((tmp_path / "out" / topic).rglob("*.parquet"))]
+    assert [value for table in written for value in table["value"].to_pylist()] == [b"first", b"second"]
     check(walk, "from Kafka to files")
 
 

@@ -112,7 +112,8 @@ class Holdings:
 
     def drain(self, helds: Sequence[Held]) -> None:
         """Let long-lived batches of these leases finish what is out and take no more."""
-        self._engine.drain([held.batch.id for held in helds if held.batch is not None])
+        if carried := [held.batch.id for held in helds if held.batch is not None]:
+            self._engine.drain(carried)
 
     def carrying(self, batch_id: str) -> Held | None:
         """The lease of that batch; None if the batch was cancelled or abandoned."""

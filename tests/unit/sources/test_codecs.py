@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 
 from holdfast.errors import Refused
 from holdfast.flow.fault import MAX_RAW_BYTES, Fault
-from holdfast.sources.objects.codecs.lines import Jsonl, LineCodec, Text, concatenated, sift
-from holdfast.sources.objects.lines import Lines, split_lines
+from holdfast.sources.objects.codecs.lines import Jsonl, LineCodec, Lines, Text, concatenated, sift, split_lines
 
 SCHEMA = pa.schema([("id", pa.int64()), ("note", pa.string())])
 

@@ -19,7 +19,7 @@ from holdfast.errors import BatchError, Refused
 from holdfast.sources.objects.codecs.codec import StreamCodec
 from holdfast.sources.objects.codecs.csv import Csv
 from holdfast.sources.objects.codecs.json_list import JsonList
-from holdfast.sources.objects.lines import END_OF_STREAM, Lines, split_quoted_lines
+from holdfast.sources.objects.codecs.lines import END_OF_STREAM, Lines, split_quoted_lines
 from holdfast.sources.objects.object_ref import Damaged
 
 SCHEMA = pa.schema([("id", pa.int64()), ("note", pa.string())])

@@ -11,8 +11,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from holdfast.errors import BatchError
+from holdfast.sources.objects.codecs.lines import BYTE_ORDER_MARK, END_OF_STREAM, LongLine, split_lines
 from holdfast.sources.objects.compression import decompressed
-from holdfast.sources.objects.lines import BYTE_ORDER_MARK, END_OF_STREAM, LongLine, split_lines
 
 LONGEST = 40
 

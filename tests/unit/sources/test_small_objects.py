@@ -19,7 +19,7 @@ from holdfast.sources.objects import read_ahead
 from holdfast.sources.objects.codecs import codec_of
 from holdfast.sources.objects.config import CodecName
 from holdfast.sources.objects.object_ref import RandomBytes
-from holdfast.sources.objects.small_objects import read_small_objects
+from holdfast.sources.objects.read_ahead import read_small_objects
 from holdfast.sources.objects.splits import Split
 from holdfast.sources.objects.task_rows import ObjectRows
 

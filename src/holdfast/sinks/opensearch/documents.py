@@ -22,8 +22,7 @@ from holdfast.flow.fault import Fault, record_fault
 from holdfast.flow.staging import StagedBatch
 from holdfast.formats._arrays import beside, binary, content, has_byte, is_bytes
 from holdfast.formats._json_objects import json_objects
-from holdfast.sinks.opensearch.bulk_body import Entries
-from holdfast.sinks.opensearch.document_ids import RecordNumbers, origin_prefix
+from holdfast.sinks.opensearch.bulk_body import Entries, RecordNumbers, origin_prefix
 from holdfast.sinks.opensearch.fields import VALUE, Fields, are_objects, document_column
 from holdfast.sinks.opensearch.templates import IndexName, Template
 

@@ -38,15 +38,14 @@ from holdfast.flow.sink import (
 from holdfast.leases.lease import Json, Lease
 from holdfast.observe.addresses import allowed, resolved
 from holdfast.sinks.opensearch.access import Access, AwsAccess, Tls
+from holdfast.sinks.opensearch.bulk_body import check_records_together
 from holdfast.sinks.opensearch.bulk_request import BulkTarget
 from holdfast.sinks.opensearch.bulk_sender import LONGEST_PAUSE
 from holdfast.sinks.opensearch.config import ID_KINDS, OpenSearchConfig
 from holdfast.sinks.opensearch.dead_letter_index import IndexLetters, LetterIndex, letters_index
-from holdfast.sinks.opensearch.document_ids import check_records_together
 from holdfast.sinks.opensearch.documents import EntryBuilder
 from holdfast.sinks.opensearch.index_setup import IndexSetup
-from holdfast.sinks.opensearch.outage_reports import OutageListener
-from holdfast.sinks.opensearch.staging import OpenSearchStager, SendLimits
+from holdfast.sinks.opensearch.staging import OpenSearchStager, OutageListener, SendLimits
 from holdfast.sinks.opensearch.templates import IndexName, Template, index_name_of
 
 SUMS = ("documents", "conflicts", "dead", "requests", "retried", "rejected", "size")

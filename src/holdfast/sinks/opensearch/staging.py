@@ -6,6 +6,9 @@ twice is there once, because its id follows from the record.
 
 from __future__ import annotations
 
+import json
+import secrets
+import socket
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -18,14 +21,12 @@ from holdfast.errors import Unavailable
 from holdfast.flow.fault import Fault
 from holdfast.flow.staging import StagedBatch, Stager, Staging
 from holdfast.leases.lease import Json
-from holdfast.sinks.opensearch.bulk_body import OpenBody
+from holdfast.sinks.opensearch.bulk_body import OpenBody, RecordNumbers
 from holdfast.sinks.opensearch.bulk_request import BulkClient, BulkTarget
 from holdfast.sinks.opensearch.bulk_sender import AdaptiveConcurrency, BulkSender
 from holdfast.sinks.opensearch.dead_letter_index import LetterIndex
-from holdfast.sinks.opensearch.document_ids import RecordNumbers
 from holdfast.sinks.opensearch.documents import ORIGIN, EntryBuilder
 from holdfast.sinks.opensearch.fields import DOCUMENT, VALUE
-from holdfast.sinks.opensearch.outage_reports import OutageReporter
 
 MAX_WAITING_LETTERS = 8 << 20
 """Bytes of a batch's dead letters that may wait in memory. Refusals come late and in any order: the more of them are
@@ -161,3 +162,70 @@ def _letter_staging(letters: Bucket | LetterIndex, sender: BulkSender) -> Letter
     if isinstance(letters, LetterIndex):
         return letters.begin(sender.send)
     return LetterFiles(StagingAttempt(letters), MAX_WAITING_LETTERS)
+
+
+MAX_DATAGRAM_BYTES = 1200
+"""A datagram of this size is not fragmented."""
+MAX_REASON_LENGTH = 250
+MAX_DATAGRAMS_READ = 1000
+
+
+@dataclass(frozen=True)
+class OutageReporter:
+    """Sends reports to a node. Picklable; `key` proves that a report comes from a task of that node."""
+
+    host: str
+    port: int
+    key: str
+
+    def report(self, reason: str) -> None:
+        """Send the reason. Neither blocks nor raises."""
+        fields = {"key": self.key, "reason": reason[:MAX_REASON_LENGTH]}
+        message = json.dumps(fields, ensure_ascii=False).encode("utf-8", "replace")
+        with suppress(OSError):
+            family, kind, protocol, _, address = socket.getaddrinfo(self.host, self.port, type=socket.SOCK_DGRAM)[0]
+            with socket.socket(family, kind, protocol) as sender:
+                sender.setblocking(False)
+                sender.sendto(message, address)
+
+
+class OutageListener:
+    """Receives reports on the node, at the address of the Spark driver. Raises `OSError` if it cannot listen."""
+
+    def __init__(self) -> None:
+        host, bound_to = _driver_addresses()
+        family, kind, protocol, _, address = socket.getaddrinfo(bound_to, 0, type=socket.SOCK_DGRAM)[0]
+        self._socket = socket.socket(family, kind, protocol)
+        self._socket.setblocking(False)
+        self._socket.bind(address)
+        self.reporter = OutageReporter(host, self._socket.getsockname()[1], secrets.token_hex(16))
+
+    def last_reason(self) -> str | None:
+        """The last reason that was reported since the previous call, if any. Does not block."""
+        reason = None
+        with suppress(OSError):
+            for _ in range(MAX_DATAGRAMS_READ):
+                reason = self._reason(self._socket.recv(MAX_DATAGRAM_BYTES)) or reason
+        return reason
+
+    def _reason(self, message: bytes) -> str | None:
+        try:
+            fields = json.loads(message)
+            trusted = secrets.compare_digest(str(fields["key"]).encode(), self.reporter.key.encode())
+            return str(fields["reason"]) if trusted else None
+        except (ValueError, KeyError, TypeError):
+            return None
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+def _driver_addresses() -> tuple[str, str]:
+    """The host under which executors reach the driver, and the address to bind to; loopback without a Spark session."""
+    from pyspark import SparkContext
+
+    context = SparkContext._active_spark_context  # noqa: SLF001 - PySpark has no public way to get it
+    if context is None:
+        return "127.0.0.1", "127.0.0.1"
+    host = context.getConf().get("spark.driver.host", "127.0.0.1") or "127.0.0.1"
+    return host, context.getConf().get("spark.driver.bindAddress", host) or host

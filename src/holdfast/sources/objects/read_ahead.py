@@ -1,7 +1,7 @@
 """Small objects of a task are fetched several at a time, before they are needed: most of their time is waiting.
 
-Tiny objects are fetched in groups, because handing an object over costs more than reading it. An object that cannot be
-fetched raises its error when it is read.
+Tiny objects are fetched and decoded in groups, because handing an object over costs more than reading it. An
+object that cannot be fetched raises its error when it is read.
 """
 
 from __future__ import annotations
@@ -12,8 +12,15 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from itertools import accumulate
+from typing import Any
 
-from holdfast.errors import Unavailable
+import numpy as np
+
+from holdfast.errors import BatchError, Unavailable
+from holdfast.sources.objects.codecs.codec import Codec
+from holdfast.sources.objects.codecs.lines import BYTE_ORDER_MARK, LineCodec, LongLine, split_lines
+from holdfast.sources.objects.compression import HEAD_BYTES, compression_of
 from holdfast.sources.objects.object_ref import ObjectRef, RandomBytes
 from holdfast.sources.objects.splits import Split
 
@@ -115,3 +122,51 @@ def _fetch(ref: ObjectRef) -> bytes | Exception:
         return ref.fetched()
     except Exception as error:  # noqa: BLE001 - raised when the object is read
         return error
+
+
+@dataclass(frozen=True, slots=True)
+class SmallObjects:
+    """Records of several objects, object by object."""
+
+    indices: Any
+    """The index of each record's object among the splits."""
+    items: Any
+    columns: Sequence[Any]
+
+
+def read_small_objects(splits: Sequence[Split], codec: Codec, compression: str) -> SmallObjects | None:
+    """The records of these objects; None if they must be read one by one. Blocks until all bytes are there."""
+    if len(splits) < 2 or not isinstance(codec, LineCodec) or not all(map(_is_whole, splits)):
+        return None
+    bodies = _bodies(splits)
+    if bodies is None or not all(_is_plain(*pair, compression) for pair in zip(splits, bodies, strict=True)):
+        return None
+    ended = [body if body.endswith(b"\n") or not body else body + b"\n" for body in bodies]
+    found = list(split_lines(io.BytesIO(b"".join(ended)), longest=codec.longest))
+    if len(found) != 1 or isinstance(found[0], LongLine):
+        return None
+    try:
+        items, columns = codec.decode(found[0])
+    except ValueError:
+        return None
+    starts = np.array([0, *accumulate(map(len, ended))], np.int64)
+    indices = np.searchsorted(starts, items, side="right") - 1
+    bases = np.array([split.base for split in splits], np.int64)
+    return SmallObjects(indices, items - starts[indices] + bases[indices], columns)
+
+
+def _is_whole(split: Split) -> bool:
+    return (split.start, split.end) == (0, split.ref.size)
+
+
+def _bodies(splits: Sequence[Split]) -> list[bytes] | None:
+    try:
+        return [split.ref.fetched() for split in splits]
+    except (BatchError, Unavailable):
+        return None  # reported when the object is read by itself
+
+
+def _is_plain(split: Split, body: bytes, compression: str) -> bool:
+    if body.startswith(BYTE_ORDER_MARK):
+        return False
+    return compression_of(split.ref.path, compression, lambda: body[:HEAD_BYTES]) == "none"

@@ -11,8 +11,8 @@ import pyarrow as pa
 from holdfast.errors import Refused
 from holdfast.flow.fault import COLUMNS
 from holdfast.flow.letter import Letter
+from holdfast.sources.objects.codecs.lines import END_OF_STREAM
 from holdfast.sources.objects.config import LINE_CODECS, ObjectsConfig
-from holdfast.sources.objects.lines import END_OF_STREAM
 from holdfast.sources.objects.planner import ObjectPlanner
 
 if TYPE_CHECKING:

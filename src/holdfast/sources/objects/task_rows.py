@@ -19,11 +19,10 @@ from holdfast.errors import BatchError, Unavailable, is_host_fault
 from holdfast.flow.fault import Fault, batch_fault, cut_fault, damage_fault, unavailable_fault
 from holdfast.flow.source import BATCH_COLUMN, FAULT_COLUMN, ITEM_COLUMN
 from holdfast.sources.objects.codecs.codec import BlockCodec, Codec, Portion, Range, StreamCodec
+from holdfast.sources.objects.codecs.lines import END_OF_STREAM
 from holdfast.sources.objects.compression import Peeked, compression_of, decompressed
-from holdfast.sources.objects.lines import END_OF_STREAM
 from holdfast.sources.objects.object_ref import Damaged, RandomBytes
-from holdfast.sources.objects.read_ahead import read_ahead
-from holdfast.sources.objects.small_objects import read_small_objects
+from holdfast.sources.objects.read_ahead import read_ahead, read_small_objects
 from holdfast.sources.objects.splits import Split
 
 _SYSTEM = pa.schema(

@@ -13,7 +13,7 @@ import pytest
 from holdfast.flow.batch import Name
 from holdfast.flow.staging import StagedBatch
 from holdfast.sinks.opensearch.access import Access
-from holdfast.sinks.opensearch.bulk_body import Body
+from holdfast.sinks.opensearch.bulk_body import Body, RecordNumbers
 from holdfast.sinks.opensearch.bulk_request import (
     BulkClient,
     BulkOutcome,
@@ -23,7 +23,6 @@ from holdfast.sinks.opensearch.bulk_request import (
     RequestRefused,
 )
 from holdfast.sinks.opensearch.bulk_response import Verdicts
-from holdfast.sinks.opensearch.document_ids import RecordNumbers
 from holdfast.sinks.opensearch.documents import EntryBuilder
 from holdfast.sinks.opensearch.templates import IndexName, Template
 from tests.unit.sinks.opensearch.stub_server import StubServer, StubServers

@@ -13,11 +13,10 @@ from holdfast.errors import BatchError, SinkUnavailable
 from holdfast.flow.batch import Name
 from holdfast.flow.staging import StagedBatch
 from holdfast.sinks.opensearch import bulk_sender as sending
-from holdfast.sinks.opensearch.bulk_body import Body, Entries
+from holdfast.sinks.opensearch.bulk_body import Body, Entries, RecordNumbers
 from holdfast.sinks.opensearch.bulk_request import BulkOutcome, Busy, ClusterAway, RequestRefused
 from holdfast.sinks.opensearch.bulk_response import Verdicts
 from holdfast.sinks.opensearch.bulk_sender import AdaptiveConcurrency, BulkSender
-from holdfast.sinks.opensearch.document_ids import RecordNumbers
 from holdfast.sinks.opensearch.documents import EntryBuilder
 from holdfast.sinks.opensearch.templates import IndexName, Template
 

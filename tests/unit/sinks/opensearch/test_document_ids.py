@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from holdfast.errors import BatchError
 from holdfast.flow.batch import Name
 from holdfast.flow.staging import StagedBatch
-from holdfast.sinks.opensearch.document_ids import RecordNumbers, check_records_together, origin_prefix
+from holdfast.sinks.opensearch.bulk_body import RecordNumbers, check_records_together, origin_prefix
 
 BATCH = StagedBatch("b1", "orders", "in|a", Name("in", "a"), 3, 1, incarnation="e1")
 

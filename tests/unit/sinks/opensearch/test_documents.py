@@ -15,7 +15,7 @@ from holdfast.flow.batch import Name
 from holdfast.flow.fault import Fault
 from holdfast.flow.staging import StagedBatch
 from holdfast.sinks.opensearch import documents
-from holdfast.sinks.opensearch.document_ids import RecordNumbers, origin_prefix
+from holdfast.sinks.opensearch.bulk_body import RecordNumbers, origin_prefix
 from holdfast.sinks.opensearch.documents import EntryBuilder
 from holdfast.sinks.opensearch.templates import IndexName, Template
 

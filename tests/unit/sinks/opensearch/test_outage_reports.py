@@ -12,8 +12,8 @@ import pytest
 
 from holdfast.events import Unreachable
 from holdfast.sinks.opensearch.config import OpenSearchConfig
-from holdfast.sinks.opensearch.outage_reports import OutageListener, OutageReporter
 from holdfast.sinks.opensearch.sink import build_sink
+from holdfast.sinks.opensearch.staging import OutageListener, OutageReporter
 
 
 @pytest.fixture

@@ -17,8 +17,7 @@ import pyarrow.csv
 
 from holdfast.errors import BatchError, Refused
 from holdfast.sources.objects.codecs.codec import Portion, StreamCodec
-from holdfast.sources.objects.codecs.lines import LineCodec
-from holdfast.sources.objects.lines import CHUNK, Lines, LongLine, split_quoted_lines
+from holdfast.sources.objects.codecs.lines import CHUNK, LineCodec, Lines, LongLine, split_quoted_lines
 from holdfast.sources.objects.object_ref import Damaged, Stream
 
 _ZONE = r":\d\d(\.\d+)?(Z|[+-]\d\d(:?\d\d)?)$"

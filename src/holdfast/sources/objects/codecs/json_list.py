@@ -15,8 +15,7 @@ import pyarrow as pa
 from holdfast.flow.fault import record_fault
 from holdfast.formats._framing import first_of_pairs
 from holdfast.sources.objects.codecs.codec import Portion, StreamCodec
-from holdfast.sources.objects.codecs.lines import Jsonl
-from holdfast.sources.objects.lines import BYTE_ORDER_MARK, KEPT_OF_LONG_LINE, Lines, LongLine, bounded
+from holdfast.sources.objects.codecs.lines import BYTE_ORDER_MARK, KEPT_OF_LONG_LINE, Jsonl, Lines, LongLine, bounded
 from holdfast.sources.objects.object_ref import Damaged, Stream
 
 CHUNK = 2 << 20
