@@ -175,7 +175,7 @@ def test_a_writer_that_hangs_holds_up_its_own_row_only_and_frees_it_when_it_dies
         assert child.stdout is not None
         assert child.stdout.readline() == "locked\n"
         assert store.find(Query(PIPELINE)) == rows, "readers do not wait for writers"
-        with pytest.raises(StoreUnavailable, match="somebody who does not end"):
+        with pytest.raises(StoreUnavailable, match="a process that does not finish"):
             store.swap([Swap(0, touched(rows[0]))])
         assert store.swap([Swap(0, touched(row)) for row in rows]) == [Outcome.UNKNOWN, Outcome.OK]
         child.kill()

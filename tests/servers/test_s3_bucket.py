@@ -164,7 +164,7 @@ def test_tasks_that_use_the_bucket_are_done_several_at_a_time(root: S3Root) -> N
         both.wait()
         return bucket.create(key, b"")
 
-    assert bucket.together([partial(create, "first"), partial(create, "second")]) == [True, True]
+    assert bucket.run_all([partial(create, "first"), partial(create, "second")]) == [True, True]
 
 
 def test_a_small_object_is_fetched_whole_in_the_version_that_was_asked_for(root: S3Root) -> None:
@@ -172,9 +172,9 @@ def test_a_small_object_is_fetched_whole_in_the_version_that_was_asked_for(root:
     bucket.create("small", b"all of it")
     client, key = bucket._objects.client, bucket._objects.full("small")
     etag = client.call("head_object", Key=key)["ETag"]
-    assert client.whole(key, etag) == b"all of it"
-    assert client.whole(key, '"another"') is None
-    assert client.whole(f"{key}-that-is-not-there", etag) is None
+    assert client.small_object(key, etag) == b"all of it"
+    assert client.small_object(key, '"another"') is None
+    assert client.small_object(f"{key}-that-is-not-there", etag) is None
 
 
 def test_secrets_are_not_shown(root: S3Root) -> None:

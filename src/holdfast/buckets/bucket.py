@@ -1,7 +1,7 @@
 """The bucket: an object store or a file system, seen through the few verbs that exactly-once needs.
 
 Keys are paths relative to the pipeline's root, made by `holdfast.flow.names`. All calls block and raise
-`Unavailable` when the bucket does not answer; the same call may then be made again.
+`Unavailable` when the bucket does not respond; the same call may then be repeated.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class Bucket(ABC):
     """One root in a bucket. Instances are picklable and open their clients where they are used."""
 
     portion: int = 100
-    """How many files a caller gives to one call, so that it can tell of progress between two."""
+    """How many files a caller gives to one call, so that it can report progress between two."""
 
     def portions(self, files: Sequence[_Item], times: int = 1) -> Iterator[Sequence[_Item]]:
         """The files or handles in order, as many at a time as one call should get."""
@@ -86,7 +86,7 @@ class Bucket(ABC):
         """Find out, with harmless objects of its own, whether this bucket holds what exactly-once needs of it.
 
         Called once when a sink opens, before anything else; what is found travels with copies pickled afterwards.
-        May be called again. Raises `Refused` when it does not hold or does not let us in, `Unavailable` when it
+        May be repeated. Raises `Refused` when it does not hold or does not let us in, `Unavailable` when it
         is away.
         """
         return Verdict("create and publish overwrite nothing", "files")
@@ -110,7 +110,7 @@ class Bucket(ABC):
     def keys(self, prefix: str) -> Iterator[str]:
         """Keys of all objects whose key begins with the prefix, hidden ones included, sorted.
 
-        What is only staged is no object.
+        A staged object does not count.
         """
 
     @abstractmethod
@@ -118,7 +118,7 @@ class Bucket(ABC):
         """Open a staged object that will get the final key `key`. `staged_key` is unique to this try."""
 
     def close_all(self, writers: Sequence[StagedWriter]) -> list[tuple[Json, int, str]]:
-        """What closing each answers, in order; a bucket that is far away closes several at a time.
+        """Close all; returns what each `close` returns, in order. A remote bucket closes several at a time.
 
         The first error is raised when all were tried; which of them are closed then is not known.
         """
@@ -144,10 +144,10 @@ class Bucket(ABC):
     def staged_under(self, prefix: str) -> Iterator[tuple[str, Json]]:
         """Key and handle of every staged object whose key begins with the prefix."""
 
-    def together(self, tasks: Sequence[Callable[[], _Result]]) -> list[_Result]:
-        """What each task answers, in order; with a bucket that is far away several are done at a time.
+    def run_all(self, tasks: Sequence[Callable[[], _Result]]) -> list[_Result]:
+        """Run the tasks; returns their results, in order. A remote bucket runs several at a time.
 
-        Tasks may call this bucket, but not `together`. The first error is raised when all were done.
+        Tasks may call this bucket, but not `run_all`. The first error is raised when all were done.
         """
         return [task() for task in tasks]
 
@@ -160,7 +160,7 @@ class Bucket(ABC):
         raise Refused(f"{type(self).__name__} cannot move {key} to {to}")
 
     def lock(self, *, exclusive: bool) -> RootLock | None:  # noqa: ARG002 - for those that have locks
-        """Hold this root: alone, or together with others that do not ask for it alone. None if it is taken otherwise.
+        """Hold this root: alone, or run_all with others that do not ask for it alone. None if it is taken otherwise.
 
         The lock ends with the process. It catches mistakes of people; no data depends on it. A bucket that has no locks
         keeps nobody out.

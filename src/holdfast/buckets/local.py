@@ -1,7 +1,7 @@
 """A bucket on a file system: staged as hidden files, published by hard link, never by rename.
 
 A link fails when the name exists, so nothing is overwritten, and the file appears with all of its bytes at once.
-What a call has answered survives a power cut: files are fsynced before they get a name that counts, and the folders
+What a call has returned survives a power cut: files are fsynced before they get a name that counts, and the folders
 that name them before the call returns. Several processes may use one root; on a network mount it needs atomic links.
 """
 
@@ -49,7 +49,7 @@ class LocalBucket(Bucket):
 
     def create(self, key: str, data: bytes) -> bool:
         path = self._path(key)
-        with _told(f"create {path}"):
+        with _errors_of(f"create {path}"):
             draft = self._draft(data)
             try:
                 return _link_durably(draft, path, Folders())
@@ -68,7 +68,7 @@ class LocalBucket(Bucket):
 
     def read(self, key: str) -> bytes | None:
         path = self._path(key)
-        with _told(f"read {path}"):
+        with _errors_of(f"read {path}"):
             try:
                 return _contents(path)
             except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
@@ -76,31 +76,31 @@ class LocalBucket(Bucket):
 
     def written_at(self, key: str) -> float | None:
         path = self._path(key)
-        with _told(f"look at {path}"):
+        with _errors_of(f"look at {path}"):
             try:
                 return path.stat().st_mtime
             except FileNotFoundError:
                 return None
 
     def keys(self, prefix: str) -> Iterator[str]:
-        with _told(f"list {self._root}"):
+        with _errors_of(f"list {self._root}"):
             for key in self._walk(prefix):
                 if not key.startswith(STAGING) and key != LOCK:
                     yield key
 
     def stage(self, staged_key: str, key: str) -> LocalWriter:  # noqa: ARG002 - a link needs no key before
         path = self._staged(staged_key)
-        with _told(f"write {path}"):
+        with _errors_of(f"write {path}"):
             folders = Folders()
             return LocalWriter(staged_key, path, folders.creating(path), folders)
 
     def has_staged(self, files: Sequence[StagedFile]) -> list[bool]:
-        with _told(f"look for staged files under {self._root}"):
+        with _errors_of(f"look for staged files under {self._root}"):
             return [os.path.lexists(self._staged(file.handle)) for file in files]
 
     def publish(self, files: Sequence[StagedFile]) -> list[Published]:
         folders = Folders()
-        with _told(f"publish under {self._root}"):
+        with _errors_of(f"publish under {self._root}"):
             results = [self._publish(file, folders) for file in files]
             folders.sync()
         return results
@@ -122,7 +122,7 @@ class LocalBucket(Bucket):
         staging = self._root / STAGING
         for handle in handles:
             path = self._staged(handle)
-            with _told(f"delete {path}"), suppress(FileNotFoundError, NotADirectoryError):
+            with _errors_of(f"delete {path}"), suppress(FileNotFoundError, NotADirectoryError):
                 path.unlink()
             _remove_empty(path.parent, staging)
 
@@ -130,14 +130,14 @@ class LocalBucket(Bucket):
         return len(staged_key) + 2
 
     def staged_under(self, prefix: str) -> Iterator[tuple[str, Json]]:
-        with _told(f"list {self._root / STAGING}"):
+        with _errors_of(f"list {self._root / STAGING}"):
             for key in self._walk(prefix):
                 if key.startswith(STAGING) and not key.startswith(f"{STAGING}."):
                     yield key, key
 
     def move(self, key: str, to: str) -> bool:
         old, new = self._path(key), self._path(to)
-        with _told(f"move {old} to {new}"):
+        with _errors_of(f"move {old} to {new}"):
             folders = Folders()
             folders.make(new.parent)
             try:
@@ -154,7 +154,7 @@ class LocalBucket(Bucket):
 
     def lock(self, *, exclusive: bool) -> LocalLock | None:
         path = self._root / LOCK
-        with _told(f"lock {path}"):
+        with _errors_of(f"lock {path}"):
             folders = Folders()
             folders.make(path.parent)
             folders.sync()
@@ -177,9 +177,9 @@ class LocalBucket(Bucket):
     # --- paths -------------------------------------------------------------------------------------------------
 
     def _path(self, key: str) -> Path:
-        """Where that object is. `ValueError` for what is no key, `Unavailable` if it leads out of the root."""
+        """Where that object is. `ValueError` for what is not a key, `Unavailable` if it leads out of the root."""
         if "\0" in key or any(part in {"", ".", ".."} for part in key.split("/")):
-            raise ValueError(f"{key!r} is no key")
+            raise ValueError(f"{key!r} is not a key")
         path = self._root / key
         root, folder = os.path.realpath(self._root), os.path.realpath(path.parent)
         if os.path.commonpath([root, folder]) != root:
@@ -189,7 +189,7 @@ class LocalBucket(Bucket):
     def _staged(self, handle: Json) -> Path:
         # A handle comes from a row of the store: it must never name a published object.
         if not isinstance(handle, str) or not handle.startswith(STAGING):
-            raise ValueError(f"{handle!r} is no staged object")
+            raise ValueError(f"{handle!r} is not a staged object")
         return self._path(handle)
 
 
@@ -212,7 +212,7 @@ class LocalWriter:
     def write(self, data: bytes | memoryview) -> int:
         # A file that lacks what could not be written must never be closed as if it were whole.
         whole, self._whole = self._whole, False
-        with self._dropping(), _told(f"write {self._path}"):
+        with self._dropping(), _errors_of(f"write {self._path}"):
             self._file.write(data)
         self._digest.update(data)
         size = memoryview(data).nbytes
@@ -223,7 +223,7 @@ class LocalWriter:
     def close(self) -> tuple[Json, int, str]:
         if not self._whole:
             raise Unavailable(f"cannot write {self._path}: an earlier write has failed")
-        with self._dropping(), _told(f"write {self._path}"), self._file:
+        with self._dropping(), _errors_of(f"write {self._path}"), self._file:
             self._file.flush()
             os.fsync(self._file.fileno())
             self._folders.sync()
@@ -253,7 +253,7 @@ class LocalLock:
 
 
 @contextmanager
-def _told(doing: str) -> Iterator[None]:
+def _errors_of(doing: str) -> Iterator[None]:
     """Turn an error of the operating system into one that a person can act on."""
     try:
         yield
@@ -322,7 +322,7 @@ def _opened(path: Path) -> BufferedReader:
     number = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     if not stat.S_ISREG(os.fstat(number).st_mode):
         os.close(number)
-        raise IsADirectoryError(errno.EISDIR, "it is no regular file")
+        raise IsADirectoryError(errno.EISDIR, "it is not a regular file")
     return os.fdopen(number, "rb")
 
 

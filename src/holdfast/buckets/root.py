@@ -26,7 +26,7 @@ def _as_text(value: Any) -> Any:
 
 def _checked_root(root: str) -> str:
     if not root:
-        raise PydanticCustomError(VALUE_ERROR, "is no folder; write a path or s3://bucket/prefix")
+        raise PydanticCustomError(VALUE_ERROR, "is not a folder; write a path or s3://bucket/prefix")
     if "://" in root:
         try:
             split_root(root)
@@ -38,7 +38,7 @@ def _checked_root(root: str) -> str:
 def _checked_endpoint(url: str) -> str:
     # A password in an address would be shown with it.
     if not re.fullmatch(r"https?://[A-Za-z0-9.\-\[\]:]+/?", url):
-        raise PydanticCustomError(VALUE_ERROR, "is no endpoint; write https://host or http://host:port")
+        raise PydanticCustomError(VALUE_ERROR, "is not an endpoint; write https://host or http://host:port")
     return url
 
 
@@ -62,7 +62,7 @@ class S3Reach(Options):
     @model_validator(mode="after")
     def _keys_come_in_pairs(self) -> Self:
         if (self.access_key_id is None) != (self.secret_access_key is None):
-            raise PydanticCustomError(PLAIN_ERROR, "access_key_id and secret_access_key are only good together")
+            raise PydanticCustomError(PLAIN_ERROR, "access_key_id and secret_access_key must be given both, or neither")
         if self.session_token is not None and self.access_key_id is None:
             raise PydanticCustomError(PLAIN_ERROR, "session_token needs access_key_id and secret_access_key")
         return self
@@ -112,7 +112,7 @@ def bucket_of(root: str, s3: S3Options | None) -> Bucket:
 def access_of(root: str, options: S3Reach, patience: float = PATIENCE) -> tuple[S3Access, str]:
     """How to reach the bucket of a root on S3, and the prefix in it. Raises `UsageError` where boto3 is missing."""
     with needing("a root on S3", "boto3", "s3"):
-        import boto3  # noqa: F401 - told now, not in a task
+        import boto3  # noqa: F401 - it fails here and not in a task
     bucket, prefix = split_root(root)
     access = S3Access(
         bucket,

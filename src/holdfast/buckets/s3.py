@@ -1,7 +1,7 @@
 """A bucket on S3, or on a server that speaks S3: staged as uploads that are not completed, or as hidden objects.
 
-Needs a server that holds `If-None-Match: *` on PUT; `probe` finds out. What a call has answered is as durable as the
-server's answers are. Several processes may use one root. There are no locks.
+Needs a server that holds `If-None-Match: *` on PUT; `probe` finds out. What a call has returned is as durable as the
+server makes it. Several processes may use one root. There are no locks.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class S3Bucket(Bucket):
         self._traits, text = probe(self._objects, self._wanted)
         return Verdict(text, self._traits.staging)
 
-    def _known(self) -> Traits:
+    def _probed_traits(self) -> Traits:
         """What the probe has found; whoever did not probe pays for it now."""
         if self._traits is None:
             self.probe()
@@ -74,7 +74,9 @@ class S3Bucket(Bucket):
     def stage(self, staged_key: str, key: str) -> S3Writer:
         if not staged_key.startswith(STAGING) or staged_key.endswith(REGISTERED):
             raise ValueError(f"{staged_key!r} is not a key of a staged object")
-        return S3Writer(self._objects, staged_key, key, staging=self._known().staging, part_size=self._part_size)
+        return S3Writer(
+            self._objects, staged_key, key, staging=self._probed_traits().staging, part_size=self._part_size
+        )
 
     def close_all(self, writers: Sequence[StagedWriter]) -> list[tuple[Json, int, str]]:
         return client_of(self._access).each(lambda writer: writer.close(), writers)
@@ -83,7 +85,7 @@ class S3Bucket(Bucket):
         return client_of(self._access).each(self._staged.is_there, files)
 
     def publish(self, files: Sequence[StagedFile]) -> list[Published]:
-        staged, traits = self._staged, self._known()
+        staged, traits = self._staged, self._probed_traits()
 
         def publish(file: StagedFile) -> Published:
             return staged.publish(file, traits)
@@ -96,8 +98,8 @@ class S3Bucket(Bucket):
     def staged_under(self, prefix: str) -> Iterator[tuple[str, Json]]:
         return self._staged.under(prefix)
 
-    def together(self, tasks: Sequence[Callable[[], _Result]]) -> list[_Result]:
-        return client_of(self._access).together(tasks)
+    def run_all(self, tasks: Sequence[Callable[[], _Result]]) -> list[_Result]:
+        return client_of(self._access).run_all(tasks)
 
     def move(self, key: str, to: str) -> bool:
         return self._objects.move(key, to)

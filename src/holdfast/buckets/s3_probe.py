@@ -1,6 +1,6 @@
 """Whether a server holds what exactly-once needs, found out with objects below `_holdfast/staging/.probe/`.
 
-A probe can find a server out; it cannot prove one right.
+A probe can show that a server is wrong; it cannot prove that it is right.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _MARK = "holdfast-probe"
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Whether one way of staging holds, and whether publishing by it can be told to overwrite nothing."""
+    """Whether one way of staging holds, and whether publishing by it can be made to overwrite nothing."""
 
     holds: bool
     conditional: bool = False
@@ -34,7 +34,7 @@ class Finding:
 def probe(objects: S3Objects, wanted: Staging) -> tuple[Traits, str]:
     """How to stage here, and a sentence about it.
 
-    Raises `Refused` when the server must not be used so, `Unavailable` when it does not answer.
+    Raises `Refused` when the server must not be used so, `Unavailable` when it does not respond.
     """
     bench = Bench(objects, f"{HIDDEN}probe/{uuid.uuid4().hex}/")
     try:
@@ -123,7 +123,7 @@ class Bench:
             return Finding(holds=False)
 
     def try_copies(self) -> Finding:
-        """A copy is there with its metadata, and can be told to overwrite nothing."""
+        """A copy is there with its metadata, and can be made to overwrite nothing."""
         source, key = f"{self._folder}source", f"{self._folder}copy"
         try:
             self._objects.put(source, b"copied", {_MARK: source})

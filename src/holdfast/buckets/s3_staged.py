@@ -23,14 +23,14 @@ from holdfast.s3.objects import STAGED_KEY, S3Objects
 
 STAGING = f"{OURS}/staging/"
 HIDDEN = f"{STAGING}."
-"""What begins with this is no staged object: names made from data never begin with a dot."""
+"""What begins with this is not a staged object: names made from data never begin with a dot."""
 _SECOND_LOOK = 0.5
 _MOST_REMEMBERED = 10_000
 
 
 @dataclass
 class Remembered:
-    """What this process knows of uploads without asking, by upload id; saves two requests for each. Never needed.
+    """Uploads of this process, by upload id. It saves two requests for each upload and is never needed.
 
     A closed upload never changes, and one that was completed has nothing left to abort.
     """
@@ -65,7 +65,7 @@ class S3Staged:
         return self._objects.metadata(handle["place"]) is not None
 
     def publish(self, file: StagedFile, traits: Traits) -> Published:
-        """Make it visible. A server that cannot be told to overwrite nothing is looked at before."""
+        """Make it visible. On a server that cannot be made to overwrite nothing, the key is read first."""
         handle = checked(file.handle)
         conditional = traits.conditional_complete if "upload" in handle else traits.conditional_copy
         if not conditional and (present := self._look(file)) is not None:
@@ -133,9 +133,9 @@ class S3Staged:
 
     def discard(self, handles: list[Json]) -> None:
         """Abort uploads, then delete their registry objects and the hidden objects."""
-        known = [checked(handle) for handle in handles]
-        self._client.each(self._abort, [handle for handle in known if "upload" in handle])
-        self._objects.delete([handle["place"] + (REGISTERED if "upload" in handle else "") for handle in known])
+        ours = [checked(handle) for handle in handles]
+        self._client.each(self._abort, [handle for handle in ours if "upload" in handle])
+        self._objects.delete([handle["place"] + (REGISTERED if "upload" in handle else "") for handle in ours])
 
     def _abort(self, handle: dict[str, str]) -> None:
         if handle["upload"] in self._memory.completed:
@@ -162,5 +162,5 @@ class S3Staged:
 def checked(handle: Json) -> dict[str, str]:
     """A handle comes from a row of the store: it must never name a published object as a staged one."""
     if not isinstance(handle, dict) or not str(handle.get("place", "")).startswith(STAGING):
-        raise ValueError(f"{handle!r} is no staged object")
+        raise ValueError(f"{handle!r} is not a staged object")
     return handle

@@ -102,7 +102,7 @@ class S3Writer:
             self._etags.append(self._sending.popleft().result())
         part, self._part = self._part, bytearray()
         self._parts += 1
-        self._sending.append(self._objects.client.soon(partial(self._upload_part, self._parts, part)))
+        self._sending.append(self._objects.client.submit(partial(self._upload_part, self._parts, part)))
 
     def _check_limits(self) -> None:
         advice = "set max_file_bytes of the sink lower"
@@ -119,7 +119,7 @@ class S3Writer:
         objects, target, metadata = self._objects, self._objects.full(self._target), {STAGED_KEY: self._staged_key}
         upload = str(objects.client.call("create_multipart_upload", Key=target, Metadata=metadata)["UploadId"])
         registered = json.dumps({"place": self._staged_key, "key": self._target, "upload": upload}).encode()
-        self._registering = objects.client.soon(partial(objects.put, self._staged_key + REGISTERED, registered, {}))
+        self._registering = objects.client.submit(partial(objects.put, self._staged_key + REGISTERED, registered, {}))
         return upload
 
     def _upload_part(self, number: int, part: bytearray) -> str:
@@ -136,7 +136,7 @@ class S3Writer:
         try:
             self._objects.client.call("complete_multipart_upload", MultipartUpload={"Parts": parts}, **named)
         except Missing as gone:
-            # An answer may have been lost: then the object is there, and nobody else can have made it.
+            # A response may have been lost: then the object is there, and no other process can have made it.
             if self._objects.metadata(self._staged_key) is None:
                 raise self._swept() from gone
 

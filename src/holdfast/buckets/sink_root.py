@@ -106,7 +106,7 @@ class SinkRoot:
 
     def sweep(self, taken: Sequence[tuple[Lease, Name]]) -> None:
         """Delete what lower tokens staged and no row names. Never raises: a later owner sweeps, too."""
-        self._bucket.together([partial(self._sweep, lease, name) for lease, name in taken])
+        self._bucket.run_all([partial(self._sweep, lease, name) for lease, name in taken])
 
     def _sweep(self, lease: Lease, name: Name) -> None:
         with suppress(Unavailable):

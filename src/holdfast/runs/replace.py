@@ -248,7 +248,7 @@ class Replacement:
     def _moved(self, bucket: Bucket, plan: ReplacementPlan) -> Iterator[str]:
         """Move every file, and yield those that did not exist."""
         moves = list(plan.moves)
-        results = bucket.together([partial(bucket.move, *move) for move in moves])
+        results = bucket.run_all([partial(bucket.move, *move) for move in moves])
         for (old, _), found in zip(moves, results, strict=True):
             if not found:
                 self._emit(Notice(f"{old} is named by a manifest, but does not exist and was not moved"))

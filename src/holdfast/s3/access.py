@@ -28,12 +28,12 @@ class S3Access:
     session_token: Secret | None = None
     path_style: bool = False
     patience: float = PATIENCE
-    """Seconds to wait for an answer; as long again, nothing is asked another time."""
+    """Seconds to wait for a response. A request is not repeated after that many seconds either."""
 
 
 @dataclass(frozen=True, slots=True)
 class Traits:
-    """How to stage, and which requests can be told to overwrite nothing. Found by `holdfast.buckets.s3_probe`.
+    """How to stage, and which requests can be made to overwrite nothing. Found by `holdfast.buckets.s3_probe`.
 
     `multipart` stages every file as an upload that is not completed, `copy` as a hidden object that is copied; `mixed`
     copies files of less than one part, because that takes half the requests, and completes uploads of larger ones.

@@ -1,6 +1,6 @@
 """Requests to S3: one client for each process and way of access, repeated with care, errors in words.
 
-botocore's own repetitions are off: after one of them nobody could tell "it is there already" from "I have made it".
+botocore's own repetitions are off: after one of them, "it exists" and "I have created it" look the same.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 from holdfast.config.secrets import Secret
 from holdfast.errors import Unavailable
-from holdfast.s3 import small_objects as s3_quick
+from holdfast.s3 import small_objects
 from holdfast.s3.access import S3Access
 
 TRIES = 4
@@ -35,7 +35,7 @@ class Missing(Exception):
 
 
 class Exists(Exception):
-    """The request would have overwritten an object. `perhaps_ours`: a try before this one had no answer."""
+    """The request would have overwritten an object. `perhaps_ours`: an earlier try of this request had no response."""
 
     def __init__(self, *, perhaps_ours: bool) -> None:
         super().__init__("an object is there already")
@@ -47,7 +47,7 @@ class Denied(Unavailable):
 
 
 class Unable(Unavailable):
-    """The server answered that it takes no such request; to ask again will not help."""
+    """The server does not support the request; repeating it will not help."""
 
 
 class NotSent(Unavailable):
@@ -67,7 +67,7 @@ class S3Client:
         self._callers = ThreadPoolExecutor(THREADS, thread_name_prefix="holdfast-s3-task")
 
     def call(self, verb: str, take: Callable[[Any], Any] | None = None, /, **arguments: Any) -> Any:
-        """The answer of `verb` on our bucket, or what `take` makes of it while it still streams in.
+        """The response to `verb` on our bucket, or what `take` makes of it while it still streams in.
 
         Blocks; repeats what may help. Raises `Missing`, `Exists`, or `Unavailable` with the reason.
         """
@@ -77,28 +77,28 @@ class S3Client:
         give_up_at = time.monotonic() + self.access.patience
         for attempt in range(1, TRIES + 1):
             try:
-                answer = getattr(self._client, verb)(Bucket=self.access.bucket, **arguments)
-                return answer if take is None else take(answer)
+                response = getattr(self._client, verb)(Bucket=self.access.bucket, **arguments)
+                return response if take is None else take(response)
             except (BotoCoreError, ClientError, OSError) as error:
                 if attempt == TRIES or time.monotonic() > give_up_at or not _is_passing(error):
-                    raise self._told(verb, arguments, error, perhaps_done) from error
+                    raise self._translated(verb, arguments, error, perhaps_done) from error
                 perhaps_done = perhaps_done or not _was_refused(error)
             time.sleep(_FIRST_PAUSE * 2**attempt * random.uniform(0.5, 1.0))
         raise AssertionError
 
-    def whole(self, key: str, etag: str) -> bytes | None:
-        """All bytes of a small object in the quickest way; None: ask by `call`, which tells what is wrong."""
-        return s3_quick.fetch(self.access, key, etag)
+    def small_object(self, key: str, etag: str) -> bytes | None:
+        """All bytes of a small object by the fastest client; None if that fails, and `call` reports why."""
+        return small_objects.fetch(self.access, key, etag)
 
     def each(self, do: Callable[[_Input], _Result], inputs: Iterable[_Input]) -> list[_Result]:
         """`do` of each input, several at a time, in order. The first error is raised when all have ended."""
-        return _answers([self._pool.submit(do, given) for given in inputs])
+        return _results([self._pool.submit(do, given) for given in inputs])
 
-    def together(self, tasks: Iterable[Callable[[], _Result]]) -> list[_Result]:
-        """The same for tasks that may call `each`, but not this."""
-        return _answers([self._callers.submit(task) for task in tasks])
+    def run_all(self, tasks: Iterable[Callable[[], _Result]]) -> list[_Result]:
+        """Run the tasks, several at a time; returns their results in order. Tasks may call `each`, but not this."""
+        return _results([self._callers.submit(task) for task in tasks])
 
-    def soon(self, do: Callable[[], _Result]) -> Future[_Result]:
+    def submit(self, do: Callable[[], _Result]) -> Future[_Result]:
         """`do` in another thread. It must not wait for others."""
         return self._senders.submit(do)
 
@@ -116,7 +116,7 @@ class S3Client:
                 return
             more = {"ContinuationToken": page["NextContinuationToken"]}
 
-    def _told(self, verb: str, arguments: dict[str, Any], error: Exception, perhaps_done: bool) -> Exception:
+    def _translated(self, verb: str, arguments: dict[str, Any], error: Exception, perhaps_done: bool) -> Exception:
         status, code = _status(error), error_code(error)
         if code == "PreconditionFailed" or status == 412:
             return Exists(perhaps_ours=perhaps_done)
@@ -132,7 +132,7 @@ class S3Client:
         return NotSent(message) if _was_never_sent(error) and not perhaps_done else Unavailable(message)
 
 
-def _answers(futures: Sequence[Future[_Result]]) -> list[_Result]:
+def _results(futures: Sequence[Future[_Result]]) -> list[_Result]:
     errors = [error for error in [future.exception() for future in futures] if error is not None]
     if errors:
         raise errors[0]
@@ -149,7 +149,7 @@ def _connect(access: S3Access) -> Any:
         read_timeout=access.patience,
         max_pool_connections=3 * THREADS,
         retries={"total_max_attempts": 1, "mode": "standard"},
-        # The signature covers the bytes; more than that not every server knows.
+        # The signature covers the bytes; other checksums are not supported by every server.
         request_checksum_calculation="when_required",
         response_checksum_validation="when_required",
         signature_version="s3v4",
@@ -174,8 +174,8 @@ def _moment(value: Any) -> datetime:
 
     if isinstance(value, str) and value[4:5] == "-" and value.endswith("Z"):
         return datetime.fromisoformat(value)
-    told: datetime = parse_timestamp(value)
-    return told
+    moment: datetime = parse_timestamp(value)
+    return moment
 
 
 def _revealed(secret: Secret | None) -> str | None:
@@ -186,14 +186,14 @@ def _revealed(secret: Secret | None) -> str | None:
 
 
 def _status(error: Exception) -> int:
-    answer = getattr(error, "response", None) or {}
-    return int(answer.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)) if isinstance(answer, dict) else 0
+    response = getattr(error, "response", None) or {}
+    return int(response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)) if isinstance(response, dict) else 0
 
 
 def error_code(error: BaseException | None) -> str:
-    """What the server calls the error; nothing if it is none of a server."""
-    answer = getattr(error, "response", None) or {}
-    return str(answer.get("Error", {}).get("Code", "")) if isinstance(answer, dict) else ""
+    """The code that the server gives the error; empty if the error is not a server's."""
+    response = getattr(error, "response", None) or {}
+    return str(response.get("Error", {}).get("Code", "")) if isinstance(response, dict) else ""
 
 
 def _is_passing(error: Exception) -> bool:
@@ -207,7 +207,7 @@ def _is_passing(error: Exception) -> bool:
 
 
 def _is_hopeless(error: Exception) -> bool:
-    """Whether the server, or a client that is too old, said that there is no such request."""
+    """Whether the server, or a client that is too old, does not support the request."""
     from botocore.exceptions import ParamValidationError
 
     return isinstance(error, ParamValidationError) or (_status(error) >= 400 and not _is_passing(error))
@@ -229,11 +229,11 @@ def _is_credentials(error: Exception) -> bool:
 
 
 def _reason(error: Exception) -> str:
-    answer = getattr(error, "response", None)
-    if not isinstance(answer, dict):
+    response = getattr(error, "response", None)
+    if not isinstance(response, dict):
         return str(error)
-    told = answer.get("Error", {})
-    return f"{told.get('Code', '')} {told.get('Message', '')} (HTTP {_status(error)})".strip()
+    details = response.get("Error", {})
+    return f"{details.get('Code', '')} {details.get('Message', '')} (HTTP {_status(error)})".strip()
 
 
 # --- one client per process and access -------------------------------------------------------------------------------

@@ -38,13 +38,13 @@ class S3Objects:
         self._observe = observe
 
     def full(self, key: str) -> str:
-        """The key in the bucket. `ValueError` for what is no key of ours."""
+        """The key in the bucket. `ValueError` for what is not a key of ours."""
         if "\0" in key or any(part in {"", ".", ".."} for part in key.split("/")):
-            raise ValueError(f"{key!r} is no key")
+            raise ValueError(f"{key!r} is not a key")
         return self.prefix + key
 
     def create(self, key: str, data: bytes) -> bool:
-        """Create the object unless there is one. A lost answer is resolved by looking who made it."""
+        """Create the object unless there is one. After a lost response the object itself shows who made it."""
         write_id = uuid.uuid4().hex
         try:
             self.client.call(
@@ -63,7 +63,7 @@ class S3Objects:
         return str(self._call("put_object", Key=self.full(key), Body=data, **condition)["ETag"])
 
     def put(self, key: str, data: bytes | bytearray, metadata: Mapping[str, str]) -> None:
-        """Write an object under a key that nobody else uses."""
+        """Write an object under a key that no other process uses."""
         self.client.call("put_object", Key=self.full(key), Body=data, Metadata=dict(metadata))
 
     def read(self, key: str) -> bytes | None:
@@ -147,7 +147,7 @@ class S3Objects:
             source = {"Bucket": self.client.access.bucket, "Key": self.full(key)}
             self.client.call("copy_object", Key=self.full(to), CopySource=source)
             if self.size(to) != size:
-                raise Unavailable(f"{to} is no copy of {key}, which was not touched")
+                raise Unavailable(f"{to} is not a copy of {key}, which was not touched")
         self.delete([key])
         return True
 
@@ -164,8 +164,8 @@ def _version(response: Mapping[str, Any]) -> ObjectVersion:
     return ObjectVersion(bytes(response["Body"].read()), str(response["ETag"]))
 
 
-def _digest(answer: Mapping[str, Any]) -> str:
+def _digest(response: Mapping[str, Any]) -> str:
     digest = hashlib.sha256()
-    for chunk in answer["Body"].iter_chunks(_CHUNK):
+    for chunk in response["Body"].iter_chunks(_CHUNK):
         digest.update(chunk)
     return digest.hexdigest()

@@ -1,7 +1,7 @@
 """Whole small objects by obstore, for a fifth of the time that botocore takes for a request.
 
-Only an answer that is what was wished for counts. For everything else there is None, and the caller asks again through
-`S3Client`, which repeats with care and tells errors in words.
+Only a complete response with the expected ETag counts. For everything else there is None, and the caller repeats the
+request through `S3Client`, which handles errors.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ CONNECT_WITHIN = "5s"
 
 
 def fetch(access: S3Access, key: str, etag: str) -> bytes | None:
-    """All bytes of the object, if it has this ETag; None if it has not, or if it cannot be told right now.
+    """All bytes of the object, if it has this ETag; None if it has not, or if the request fails.
 
     Blocks for a request or two, and may be called by several threads.
     """
@@ -53,22 +53,22 @@ def _store_of(access: S3Access) -> S3Store | None:
 def _connect(access: S3Access) -> S3Store:
     from obstore.store import S3Store
 
-    told: dict[str, Any] = {
+    settings: dict[str, Any] = {
         "region": access.region or "us-east-1",
         "virtual_hosted_style_request": not access.path_style,
     }
     if access.endpoint_url is not None:
-        told["endpoint"] = access.endpoint_url
+        settings["endpoint"] = access.endpoint_url
     if access.access_key_id is not None and access.secret_access_key is not None:
-        told["access_key_id"] = access.access_key_id.reveal()
-        told["secret_access_key"] = access.secret_access_key.reveal()
+        settings["access_key_id"] = access.access_key_id.reveal()
+        settings["secret_access_key"] = access.secret_access_key.reveal()
         if access.session_token is not None:
-            told["session_token"] = access.session_token.reveal()
+            settings["session_token"] = access.session_token.reveal()
     else:
-        told["credential_provider"] = _provider(access)
+        settings["credential_provider"] = _provider(access)
     patience = f"{access.patience:g}s"
     options: Any = {"allow_http": True, "connect_timeout": CONNECT_WITHIN, "timeout": patience}
-    return S3Store(access.bucket, client_options=options, retry_config={"max_retries": 1}, **told)
+    return S3Store(access.bucket, client_options=options, retry_config={"max_retries": 1}, **settings)
 
 
 def _provider(access: S3Access) -> Any:

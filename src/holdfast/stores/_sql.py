@@ -1,6 +1,6 @@
 """What the SQL stores share: the table's statements, rows to leases and back, and the conditions of a `Query`.
 
-Values travel as parameters only, written `?`. Statuses stand in the text: they are words of our own, and a partial
+Values travel as parameters only, written `?`. Statuses stand in the text: they are constants of holdfast, and a partial
 index serves a statement only if it names the status. The second half is for those that talk to a server.
 """
 # ruff: noqa: S608 - the texts are made of constants of this module alone
@@ -58,9 +58,9 @@ def update_of(row: Row, version: int) -> Row:
 
 
 def searches(query: Query, now: float) -> list[Statement]:
-    """One statement per status, so that each is served by one index; none of them sorts more than it answers.
+    """One statement per status, so that each is served by one index; none of them sorts more than it returns.
 
-    In order of claim their answers follow each other; otherwise each is ordered by key and they are to be merged.
+    In order of claim their rows follow each other; otherwise each is ordered by key and they are to be merged.
     """
     if not query.statuses and not query.due:
         return [_search(query, None, now)]
@@ -124,16 +124,16 @@ def for_server(text: str, table: str, select: str = "") -> str:
     return text.replace(SELECT, select or SELECT).replace(" lease", f" {table}").replace("?", "%s")
 
 
-def together(statements: Sequence[Statement]) -> Statement:
-    """One statement that answers what these answer, so that all of it is of one moment."""
+def combined(statements: Sequence[Statement]) -> Statement:
+    """One statement that returns the rows of all, so that they are of one moment."""
     if len(statements) == 1:
         return statements[0]
-    text = " UNION ALL ".join(f"({one.text})" for one in statements)
-    return Statement(text, [value for one in statements for value in one.parameters])
+    text = " UNION ALL ".join(f"({statement.text})" for statement in statements)
+    return Statement(text, [value for statement in statements for value in statement.parameters])
 
 
 def in_order(rows: Iterable[Row], query: Query) -> list[Row]:
-    """The rows as the query wants them, whatever the order in which the server put their parts together."""
+    """The rows as the query wants them, whatever the order in which the server put their parts combined."""
     if not query.due:
         return sorted(rows, key=lambda row: (row[2], row[1]))[: query.limit]
     index = {status.value: at for at, status in enumerate(query.claim_statuses)}
@@ -145,7 +145,7 @@ def parts_of_snapshot(pipeline: str, sessions: str, run: str) -> Statement:
     parts = searches(Query(sessions, run=None), 0.0)
     if pipeline != sessions:
         parts += searches(Query(pipeline, run, UNFINISHED), 0.0)
-    return together(parts)
+    return combined(parts)
 
 
 def snapshot_of(rows: Iterable[Row], pipeline: str, sessions: str, run: str) -> tuple[list[Row], list[Row]]:
@@ -173,13 +173,13 @@ def rounds(keys: Sequence[Key]) -> list[list[int]]:
         if number == len(parted):
             parted.append([])
         parted[number].append(index)
-    return [sorted(one, key=keys.__getitem__) for one in parted]
+    return [sorted(indexes, key=keys.__getitem__) for indexes in parted]
 
 
 class Connections(Generic[C]):
     """Connections to one server: as many as threads call at once, each used by one thread at a time.
 
-    `connect` opens one, `usable` tells whether one that was idle for so many seconds can still be used.
+    `connect` opens one, `usable` says whether one that was idle for so many seconds can still be used.
     """
 
     def __init__(
@@ -192,7 +192,7 @@ class Connections(Generic[C]):
         self._lock = threading.Lock()
 
     def take(self) -> C:
-        """A connection that nobody else uses. Raises what `connect` raises."""
+        """A connection that no other thread uses. Raises what `connect` raises."""
         while True:
             with self._lock:
                 if not self._idle:
@@ -220,7 +220,7 @@ class Connections(Generic[C]):
             self.give_back(connection)
 
     def close(self) -> None:
-        """Close all that are idle; the others are closed by nobody, so call it when no call is under way."""
+        """Close all that are idle; the others stay open, so call it when no call is under way."""
         with self._lock:
             idle, self._idle = self._idle, []
         for connection, _ in idle:
@@ -240,13 +240,13 @@ class Tables(NamedTuple):
 NO_TABLES = Tables(0, 0)
 
 
-def is_behind(location: str, found: Tables, known: int, *, may_change: bool) -> bool:
-    """Whether the tables must be brought up to the known version. Raises `SchemaMismatch` if they cannot be used."""
+def is_behind(location: str, found: Tables, wanted: int, *, may_change: bool) -> bool:
+    """Whether the tables must be brought up to the wanted version. Raises `SchemaMismatch` if they cannot be used."""
     there = f"tables of version {found.version}" if found.version else "no lease tables"
-    needs = f"{location} has {there}, and this holdfast needs version {known}"
-    if found.oldest > known:
+    needs = f"{location} has {there}, and this holdfast needs version {wanted}"
+    if found.oldest > wanted:
         raise SchemaMismatch(f"{needs}: they belong to a newer holdfast; upgrade this one")
-    if found.version < known and not may_change:
+    if found.version < wanted and not may_change:
         maker = "`holdfast run` makes them, or whoever opens it without skip_table_creation"
         raise SchemaMismatch(f"{needs}: nothing is created here; {maker}")
-    return found.version < known
+    return found.version < wanted

@@ -222,13 +222,13 @@ def _rank(row: Lease) -> Rank:
 
 
 def _matches(row: Lease, query: Query, strangers: frozenset[str] | None, now: float) -> bool:
-    own = row.ownership
-    is_due = own.due_at is not None and own.due_at <= now
+    owned = row.ownership
+    is_due = owned.due_at is not None and owned.due_at <= now
     return (
         not (query.due and not is_due)
         and not (query.not_due and is_due)
-        and (query.owner is None or own.owner == query.owner)
-        and (strangers is None or (own.owner is not None and own.owner not in strangers))
+        and (query.owner is None or owned.owner == query.owner)
+        and (strangers is None or (owned.owner is not None and owned.owner not in strangers))
         and (query.group is None or row.group == query.group)
         and (query.after_key is None or row.key > query.after_key)
     )

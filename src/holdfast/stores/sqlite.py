@@ -93,7 +93,7 @@ class SqliteStore(ClaimingStore):
         self._lock = threading.Lock()
 
     def open(self) -> None:
-        """Open the file; make its tables, or bring them up to date, unless told not to."""
+        """Open the file; make its tables, or bring them up to date, unless the settings forbid it."""
         with self._lock, WATCHDOG.holding(self._busy_timeout):
             self._connected()
 
@@ -131,7 +131,7 @@ class SqliteStore(ClaimingStore):
         return self._each([(_sql.UPDATE_ONE, update) for update in updates])
 
     def remove(self, leases: Sequence[Lease]) -> list[Outcome]:
-        return self._answered(lambda db: [_removed(db, lease) for lease in leases], len(leases))
+        return self._outcomes(lambda db: [_removed(db, lease) for lease in leases], len(leases))
 
     def count(self, pipeline: str, run: str = "") -> Mapping[Status, int]:
         rows = self._read(lambda db: db.execute(_sql.COUNT, (pipeline, run)).fetchall())
@@ -160,9 +160,9 @@ class SqliteStore(ClaimingStore):
             changed = [db.execute(text, values).rowcount for text, values in statements]
             return [Outcome.OK if count else Outcome.CONFLICT for count in changed]
 
-        return self._answered(work, len(statements))
+        return self._outcomes(work, len(statements))
 
-    def _answered(self, work: Callable[[sqlite3.Connection], list[Outcome]], rows: int) -> list[Outcome]:
+    def _outcomes(self, work: Callable[[sqlite3.Connection], list[Outcome]], rows: int) -> list[Outcome]:
         try:
             return self._write(work)
         except AnswerLost:
@@ -180,12 +180,12 @@ class SqliteStore(ClaimingStore):
                 db.execute("COMMIT")
                 return result
             except sqlite3.Error as error:
-                raise self._trouble(error) from error
+                raise self._translated(error) from error
             finally:
                 self._roll_back(db)
 
     def _write(self, work: Callable[[sqlite3.Connection], T]) -> T:
-        """Run `work` while nobody else writes, and commit. Raises `AnswerLost` if the commit itself fails."""
+        """Run `work` while no other process writes, and commit. Raises `AnswerLost` if the commit itself fails."""
         with self._lock, WATCHDOG.holding(self._busy_timeout):
             db = self._connected()
             try:
@@ -193,7 +193,7 @@ class SqliteStore(ClaimingStore):
                 result = _decoding(work, db)
             except sqlite3.Error as error:
                 self._roll_back(db)
-                raise self._trouble(error) from error
+                raise self._translated(error) from error
             except BaseException:
                 self._roll_back(db)
                 raise
@@ -212,7 +212,7 @@ class SqliteStore(ClaimingStore):
             # Closing the connection ends the transaction too; the next call opens another.
             self._disconnect()
 
-    def _trouble(self, error: sqlite3.Error) -> StoreError | StoreUnavailable:
+    def _translated(self, error: sqlite3.Error) -> StoreError | StoreUnavailable:
         code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
         if code in _PASSING:
             return StoreUnavailable(f"{self._path}: {error}")
@@ -230,12 +230,12 @@ class SqliteStore(ClaimingStore):
                     self._path, timeout=self._busy_timeout, isolation_level=None, check_same_thread=False
                 )
             except sqlite3.Error as error:
-                raise self._trouble(error) from error
+                raise self._translated(error) from error
             try:
                 self._prepare(db)
             except sqlite3.Error as error:
                 db.close()
-                raise self._trouble(error) from error
+                raise self._translated(error) from error
             except BaseException:
                 db.close()
                 raise
@@ -269,7 +269,7 @@ class SqliteStore(ClaimingStore):
     def _prepare(self, db: sqlite3.Connection) -> None:
         (mode,) = db.execute("PRAGMA journal_mode = WAL").fetchone()
         if mode != "wal":
-            raise StoreError(f"{self._path}: needs a local file in WAL mode, but SQLite answers {mode!r}")
+            raise StoreError(f"{self._path}: needs a local file in WAL mode, but SQLite returns {mode!r}")
         db.execute("PRAGMA synchronous = FULL")
         if self._is_behind(_tables(db)):
             db.execute("BEGIN IMMEDIATE")
@@ -361,7 +361,7 @@ def _tables(db: sqlite3.Connection) -> _sql.Tables:
     if not db.execute("SELECT 1 FROM sqlite_master WHERE name = 'schema_version'").fetchone():
         return _sql.NO_TABLES
     row = db.execute("SELECT * FROM schema_version").fetchone()
-    # The first files say their version only; then nobody else may use them.
+    # The first files say their version only; then no other version may use them.
     return _sql.NO_TABLES if row is None else _sql.Tables(row[0], row[-1])
 
 

@@ -62,7 +62,7 @@ class FakeS3:
     def each(self, do: Callable[[Any], Any], inputs: Iterable[Any]) -> list[Any]:
         return [do(given) for given in inputs]
 
-    def soon(self, do: Callable[[], Any]) -> Future[Any]:
+    def submit(self, do: Callable[[], Any]) -> Future[Any]:
         future: Future[Any] = Future()
         future.set_result(do())
         return future

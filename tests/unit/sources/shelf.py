@@ -70,13 +70,13 @@ class Shelf:
         answer = getattr(self, verb)(**arguments)
         return answer if take is None else take(answer)
 
-    def whole(self, key: str, etag: str) -> bytes | None:
+    def small_object(self, key: str, etag: str) -> bytes | None:
         return None
 
     def each(self, do: Callable[[Any], Any], inputs: Iterable[Any]) -> list[Any]:
         return [do(given) for given in inputs]
 
-    def soon(self, do: Callable[[], Any]) -> Future[Any]:
+    def submit(self, do: Callable[[], Any]) -> Future[Any]:
         future: Future[Any] = Future()
         try:
             future.set_result(do())

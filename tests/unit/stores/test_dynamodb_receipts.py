@@ -274,7 +274,7 @@ def test_without_a_place_nothing_is_spilled_or_asked_for() -> None:
     plain = Receipts(None)
     lease = committed(SPILL_FROM)
     assert plain.outgoing(lease, None) == Outgoing(lease)
-    assert plain.asked == {}
+    assert plain.request_options == {}
 
 
 def test_a_body_that_only_mentions_the_mark_names_nothing() -> None:

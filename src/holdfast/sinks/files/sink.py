@@ -101,7 +101,7 @@ class FilesSink(Sink, StagesByBatch, Witness, KeepsStaged, PublishesFiles, Resta
             )
 
     def witness(self, taken: Sequence[tuple[Lease, Name]]) -> list[Halt | Unavailable | None]:
-        return self._bucket.together([partial(self._ahead, lease, name) for lease, name in taken])
+        return self._bucket.run_all([partial(self._ahead, lease, name) for lease, name in taken])
 
     def _ahead(self, lease: Lease, name: Name) -> Halt | Unavailable | None:
         unknown = manifest_key(name, lease.commit.sequence + 1)
@@ -119,7 +119,7 @@ class FilesSink(Sink, StagesByBatch, Witness, KeepsStaged, PublishesFiles, Resta
         self._root.sweep(taken)
 
     def publish(self, publications: Sequence[Publication]) -> list[PublishResult]:
-        return self._bucket.together([partial(self._publish, publication) for publication in publications])
+        return self._bucket.run_all([partial(self._publish, publication) for publication in publications])
 
     def _publish(self, publication: Publication) -> PublishResult:
         files = staged_files(publication.receipt)

@@ -158,7 +158,7 @@ class S3Ref:
     def fetched(self) -> bytes:
         from holdfast.s3.client import client_of
 
-        whole = client_of(self.access).whole(self.key, self.etag)
+        whole = client_of(self.access).small_object(self.key, self.etag)
         if whole is not None and len(whole) == self.size:
             return whole
         with self.opened() as data:

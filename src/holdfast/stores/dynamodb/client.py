@@ -1,7 +1,7 @@
-"""Requests to DynamoDB: slowed down together when it throttles, several at a time, errors in the words of a store.
+"""Requests to DynamoDB: throttled together, several at a time, with the errors of a store.
 
-The SDK's own repetitions are off: after one of them nobody could tell a conflict from one's own success. What was
-throttled was surely not done and is repeated here; a write without an answer is never repeated here.
+The SDK's own repetitions are off: after one of them, a conflict and a success of an earlier try look the same. What was
+throttled was surely not done and is repeated here; a write without a response is never repeated here.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class DynamodbClient:
         self._pool: ThreadPoolExecutor | None = None
 
     def call(self, verb: str, **arguments: Any) -> Mapping[str, Any]:
-        """The answer of `verb` on the table. Blocks, for a few seconds if DynamoDB throttles.
+        """The response to `verb` on the table. Blocks, for a few seconds if DynamoDB throttles.
 
         Raises `ConditionFailed`; `StoreUnavailable` if nothing was done; `AnswerLost` if a write may have been done;
         `StoreError` if waiting will not help.
@@ -81,17 +81,17 @@ class DynamodbClient:
             self._pace.wait()
             tries += 1
             try:
-                answer: Mapping[str, Any] = getattr(self._connected(), verb)(
+                response: Mapping[str, Any] = getattr(self._connected(), verb)(
                     TableName=self._config.table_name, **arguments
                 )
             except (BotoCoreError, ClientError) as error:
-                self.clock.hear_response(_answer(error))
-                if not self._again(verb, error, tries, give_up_at):
-                    raise self._told(verb, error) from error
+                self.clock.hear_response(_response(error))
+                if not self._may_repeat(verb, error, tries, give_up_at):
+                    raise self._translated(verb, error) from error
                 continue
             self._pace.faster()
-            self.clock.hear_response(answer)
-            return answer
+            self.clock.hear_response(response)
+            return response
 
     def pages(self, **arguments: Any) -> Iterator[Mapping[str, Any]]:
         """All pages of a Query."""
@@ -107,8 +107,8 @@ class DynamodbClient:
         """`do` of each input, several at a time, in order. The first error is raised when all have ended."""
         given = list(inputs)
         if len(given) < 2:
-            return [do(one) for one in given]
-        futures = [self._threads().submit(do, one) for one in given]
+            return [do(item) for item in given]
+        futures = [self._threads().submit(do, item) for item in given]
         errors = [error for error in [future.exception() for future in futures] if error is not None]
         if errors:
             raise errors[0]
@@ -135,14 +135,14 @@ class DynamodbClient:
                 self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="holdfast-dynamodb")
             return self._pool
 
-    def _again(self, verb: str, error: Exception, tries: int, give_up_at: float) -> bool:
+    def _may_repeat(self, verb: str, error: Exception, tries: int, give_up_at: float) -> bool:
         if _code(error) in _THROTTLED:
             self._pace.slower()
             return time.monotonic() < give_up_at
         broken = isinstance(error, HTTPClientError) or _status(error) >= 500
         return broken and verb not in _WRITES and not isinstance(error, _NEVER_SENT) and tries < READ_TRIES
 
-    def _told(self, verb: str, error: Exception) -> Exception:
+    def _translated(self, verb: str, error: Exception) -> Exception:
         code, status = _code(error), _status(error)
         if code == "ConditionalCheckFailedException":
             return ConditionFailed()
@@ -187,23 +187,23 @@ class _Pace:
                 self._pause = self._pause / 2 if self._pause > _FIRST_PAUSE else 0.0
 
 
-def _answer(error: Exception) -> Mapping[str, Any]:
+def _response(error: Exception) -> Mapping[str, Any]:
     """What the server said; nothing if it is an error of the line."""
-    answer = getattr(error, "response", None)
-    return answer if isinstance(answer, dict) else {}
+    response = getattr(error, "response", None)
+    return response if isinstance(response, dict) else {}
 
 
 def _status(error: Exception) -> int:
-    return int(_answer(error).get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
+    return int(_response(error).get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
 
 
 def _code(error: Exception) -> str:
-    return str(_answer(error).get("Error", {}).get("Code", ""))
+    return str(_response(error).get("Error", {}).get("Code", ""))
 
 
 def _reason(error: Exception) -> str:
-    told = _answer(error).get("Error", {})
-    return f"{told.get('Code', '')} {told.get('Message', '')}".strip() or str(error)
+    details = _response(error).get("Error", {})
+    return f"{details.get('Code', '')} {details.get('Message', '')}".strip() or str(error)
 
 
 # --- who we are ------------------------------------------------------------------------------------------------------
@@ -236,15 +236,15 @@ def _session_of_role(config: DynamodbConfig) -> Any:
     from botocore.exceptions import NoCredentialsError
     from botocore.session import get_session
 
-    own = get_session()
-    ours = own.get_credentials()
+    base = get_session()
+    ours = base.get_credentials()
     if ours is None:
         raise NoCredentialsError
     named = {"RoleSessionName": "holdfast"}
     if config.sts_external_id is not None:
         named["ExternalId"] = config.sts_external_id
     fetcher = AssumeRoleCredentialFetcher(
-        client_creator=functools.partial(own.create_client, region_name=config.region),
+        client_creator=functools.partial(base.create_client, region_name=config.region),
         source_credentials=ours,
         role_arn=str(config.sts_role_arn),
         extra_args=named,

@@ -37,11 +37,11 @@ def _is_session(lease: Lease) -> bool:
 
 
 class Floors:
-    """Token floors as this process knows them. They never sink, so that what is known holds for ever."""
+    """Token floors that this process has seen. Floors never sink, so that they hold for ever."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._known: dict[str, int] = {}
+        self._seen: dict[str, int] = {}
 
     def raise_above(self, leases: Sequence[Lease]) -> None:
         """Raise the floors of their pipelines above those of the rows that may expire. Raises `StoreUnavailable`."""
@@ -50,8 +50,8 @@ class Floors:
             if may_expire(lease) and not _is_session(lease):
                 needed[lease.pipeline] = max(height(lease), needed.get(lease.pipeline, 0))
         for pipeline, floor in needed.items():
-            if self._known.get(pipeline, 0) < floor:
-                self._known[pipeline] = self._raise(floor_of(pipeline), -(-floor // STEP) * STEP)
+            if self._seen.get(pipeline, 0) < floor:
+                self._seen[pipeline] = self._raise(floor_of(pipeline), -(-floor // STEP) * STEP)
 
     def _raise(self, key: Key, floor: int) -> int:
         while True:

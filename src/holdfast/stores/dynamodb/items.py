@@ -24,7 +24,7 @@ PIPELINE, SORT_KEY = "sourceIdentifier", "sourcePartitionKey"
 INDEX, SHARD, RANK = "source-status", "sourceStatusCombinationKey", "partitionPriority"
 STATUS, OWNER, VERSION, EXPIRES = "sourcePartitionStatus", "partitionOwner", "version", "expirationTime"
 PROJECTED = ("run", "key", STATUS, OWNER, VERSION, "due_at", "group")
-"""What index entries tell beside the keys."""
+"""Attributes that index entries hold beside the keys."""
 
 SHARDS = 4
 """Keys of the index per pipeline and run. Every node must know the same number: it is part of the table's format."""
@@ -95,11 +95,11 @@ def _digest(text: str) -> str:
 
 def rank(lease: Lease) -> str:
     """Where the index has the row: in order of claim within one status."""
-    own, tail = lease.ownership, lease.key[:HEAD]
-    if own.due_at is None:
-        return f"{REST_OF_THEM}{own.status.value}{tail}"
-    *numbers, _ = claim_rank(own.status, float(own.due_at), lease.order.priority, lease.order.ordinal, lease.key)
-    return LETTERS[own.status] + "".join(map(sortable, numbers)) + tail
+    owned, tail = lease.ownership, lease.key[:HEAD]
+    if owned.due_at is None:
+        return f"{REST_OF_THEM}{owned.status.value}{tail}"
+    *numbers, _ = claim_rank(owned.status, float(owned.due_at), lease.order.priority, lease.order.ordinal, lease.key)
+    return LETTERS[owned.status] + "".join(map(sortable, numbers)) + tail
 
 
 def sortable(number: float | str) -> str:

@@ -1,6 +1,6 @@
 """Receipts that are too large for a row: spilled to an object before the row is written, deleted when they are cleared.
 
-The row has the object's name and hash in the place of the receipts. Whoever reads the row gets the receipts themselves;
+The row has the object's name and hash instead of the receipts. Whoever reads the row gets the receipts themselves;
 if the object is gone, or is not what the hash says, the row is unreadable and its partition halts.
 
 Names begin with the row and the token under which they were made, and are used once. So an object that no row names,
@@ -44,7 +44,7 @@ class Reference(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Outgoing:
-    """A lease as its row will hold it, and what must be at the place before that."""
+    """A lease as its row will hold it, and what must be in the storage before that."""
 
     lease: Lease
     version: int | None = None
@@ -67,12 +67,12 @@ class Receipts:
         self._texts: dict[str, bytes] = {}
 
     @property
-    def asked(self) -> dict[str, str]:
-        """What a write asks for, so that `settle` learns which object the row named before."""
+    def request_options(self) -> dict[str, str]:
+        """Options of a write request, so that `settle` learns which object the row named before."""
         return {} if self._config is None else {"ReturnValues": "ALL_OLD"}
 
     def open(self) -> None:
-        """Look whether the place lets us in. Raises `Refused`, `StoreUnavailable`."""
+        """Check that the storage lets us in. Raises `Refused`, `StoreUnavailable`."""
         if self._config is not None:
             check_storage(self._storage, self._root)
 
@@ -89,24 +89,24 @@ class Receipts:
         if len(data) > LARGEST:
             raise RowTooLarge(f"partition {lease.key[:200]!r}: its receipts take {len(data)} bytes, {LARGEST} may be")
         sha256 = hashlib.sha256(data).hexdigest()
-        known = self._usable.get(lease.id)
-        # The row still is of that version when the write succeeds, so that nobody has let the object go.
-        if known is not None and known[0] == version and known[1].sha256 == sha256:
-            return Outgoing(_naming(lease, known[1]))
+        usable = self._usable.get(lease.id)
+        # The row still is of that version when the write succeeds, so that no other write has let the object go.
+        if usable is not None and usable[0] == version and usable[1].sha256 == sha256:
+            return Outgoing(_naming(lease, usable[1]))
         name = f"{_folder(lease.id)}{lease.token:020d}-{uuid.uuid4().hex}"
         made = Reference(self._root, name, sha256)
         return Outgoing(_naming(lease, made), version, made, data)
 
-    def send(self, one: Outgoing) -> None:
+    def send(self, outgoing: Outgoing) -> None:
         """Make the object. Raises `StoreUnavailable`; the row must not be written then."""
-        if one.made is None:
+        if outgoing.made is None:
             return
         with store_errors(self._root):
-            is_ours = self._storage.create(one.made.name, one.data)
+            is_ours = self._storage.create(outgoing.made.name, outgoing.data)
         if not is_ours:
-            raise StoreUnavailable(f"spill {self._root}: somebody else has made {one.made.name}")
+            raise StoreUnavailable(f"spill {self._root}: another process has made {outgoing.made.name}")
         # A write that is tried again and again makes one object.
-        self._remember(one.lease.id, one.version, one.made)
+        self._remember(outgoing.lease.id, outgoing.version, outgoing.made)
 
     def settle(self, lease: Lease, item: Item | None, old: Mapping[str, Any] | None) -> None:
         """The row is now as `item`, or deleted, and was as `old`: delete what it does not name any more. Never raises.
@@ -133,8 +133,8 @@ class Receipts:
 
     # --- reading -----------------------------------------------------------------------------------------------
 
-    def whole(self, item: Mapping[str, Any], again: Callable[[Key], Mapping[str, Any] | None]) -> Lease | None:
-        """The lease of an item, with its receipts. `again` reads a row anew; None if that finds none any more.
+    def whole(self, item: Mapping[str, Any], reread: Callable[[Key], Mapping[str, Any] | None]) -> Lease | None:
+        """The lease of an item, with its receipts. `reread` reads a row anew; None if that finds none any more.
 
         Raises `RowUnreadable` if this node cannot know the receipts, `StoreUnavailable` if it cannot now.
         """
@@ -146,7 +146,7 @@ class Receipts:
             if reference is not None and text is not None:
                 self._remember(lease.id, lease.version, reference)
                 return replace(lease, commit=replace(lease.commit, receipts=json.loads(text)))
-            newer = again(lease.id)
+            newer = reread(lease.id)
             if newer is None:
                 return None
             # Objects are deleted after the row has let them go; if it has not, this one is lost.
@@ -204,8 +204,8 @@ def reference_in(item: Mapping[str, Any]) -> Reference | None:
     if MARK not in body:
         return None
     try:
-        told = json.loads(body)["receipts"][MARK]
-        found = Reference(str(told["root"]), str(told["name"]), str(told["sha256"]))
+        parts = json.loads(body)["receipts"][MARK]
+        found = Reference(str(parts["root"]), str(parts["name"]), str(parts["sha256"]))
     except (ValueError, TypeError, KeyError):
         return None
     # A name comes from the table: it must never lead elsewhere.

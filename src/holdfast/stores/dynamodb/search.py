@@ -166,10 +166,10 @@ class _Shard(NamedTuple):
 
 
 def _look(client: DynamodbClient, pipeline: str, key: str, page: int) -> _Shard:
-    # Most looks find little or nothing, and one request per key tells it for all statuses.
-    answer = client.call("query", **_range(key, DUE_ASSIGNED, _next(UNASSIGNED)), Limit=page)
-    hints = [hint_of(item, pipeline) for item in answer["Items"]]
-    return _Shard(client, pipeline, key, hints, answer.get("LastEvaluatedKey"))
+    # Most searches find little or nothing, and one request per key shows that for all statuses.
+    response = client.call("query", **_range(key, DUE_ASSIGNED, _next(UNASSIGNED)), Limit=page)
+    hints = [hint_of(item, pipeline) for item in response["Items"]]
+    return _Shard(client, pipeline, key, hints, response.get("LastEvaluatedKey"))
 
 
 def _entries(client: DynamodbClient, pipeline: str, key: str, start: str, end: str, **more: Any) -> Iterator[Hint]:

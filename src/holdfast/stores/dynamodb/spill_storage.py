@@ -24,7 +24,7 @@ PATIENCE = 10.0
 
 
 class SpillStorage(Protocol):
-    """Objects by name. All calls block, may be repeated, and raise `Unavailable` when there is no answer."""
+    """Objects by name. All calls block, may be repeated, and raise `Unavailable` when there is no response."""
 
     def create(self, key: str, data: bytes) -> bool:
         """Make the object, durably, unless there is one; False if there is."""
@@ -79,7 +79,7 @@ class SpillFolder:
 
 
 def storage_of(config: SpillConfig) -> SpillStorage:
-    """The place that the settings name, not yet reached."""
+    """The storage that the settings name, not yet reached."""
     if not config.root.startswith(SCHEME):
         return SpillFolder(config.root)
     access, prefix = access_of(config.root, config.s3 or S3Reach(), PATIENCE)
@@ -87,7 +87,7 @@ def storage_of(config: SpillConfig) -> SpillStorage:
 
 
 def check_storage(storage: SpillStorage, root: str) -> None:
-    """Look once whether it lets us in. Raises `Refused`, or `StoreUnavailable` if it is away."""
+    """Check that the storage lets us in. Raises `Refused`, or `StoreUnavailable` if it is away."""
     try:
         next(iter(storage.keys("")), None)
     except (Denied, Unable) as refused:
@@ -98,7 +98,7 @@ def check_storage(storage: SpillStorage, root: str) -> None:
 
 @contextmanager
 def store_errors(root: str) -> Iterator[None]:
-    """Errors of the place in the words of a store: nothing was sent to the table."""
+    """Errors of the storage as errors of the store: nothing was sent to the table."""
     try:
         yield
     except Unavailable as away:

@@ -71,7 +71,7 @@ class DynamodbStore(Store):
         self._prepared = False
 
     def now(self) -> float:
-        """The server's time as far as its answers tell. Asks for one if there was none of late."""
+        """The server's time by its last responses; sends a request if there was none of late."""
         if self._clock is not None:
             return self._clock()
         now = self._client.clock.now()
@@ -79,7 +79,7 @@ class DynamodbStore(Store):
             self.get([Key("$clock", "", "")])
             now = self._client.clock.now()
         if now is None:
-            raise StoreUnavailable(f"{self._client.location}: its answers do not tell the time")
+            raise StoreUnavailable(f"{self._client.location}: its responses have no date")
         return now
 
     # --- reads -------------------------------------------------------------------------------------------------
@@ -147,8 +147,10 @@ class DynamodbStore(Store):
         def delete(index: int) -> None:
             lease = leases[index]
             condition = _at_version(f"attribute_not_exists(#name) OR {_THIS_VERSION}", lease.version)
-            answer = self._client.call("delete_item", Key=table_key(lease.id), **condition, **self._receipts.asked)
-            self._receipts.settle(lease, None, answer.get("Attributes"))
+            response = self._client.call(
+                "delete_item", Key=table_key(lease.id), **condition, **self._receipts.request_options
+            )
+            self._receipts.settle(lease, None, response.get("Attributes"))
 
         return self._write_each(leases, delete)
 
@@ -160,15 +162,15 @@ class DynamodbStore(Store):
 
         def put(index: int) -> None:
             self._receipts.send(outgoing[index])
-            asked = {**condition(index), **self._receipts.asked}
-            answer = self._client.call("put_item", Item=items[index], **asked)
-            self._receipts.settle(leases[index], items[index], answer.get("Attributes"))
+            options = {**condition(index), **self._receipts.request_options}
+            response = self._client.call("put_item", Item=items[index], **options)
+            self._receipts.settle(leases[index], items[index], response.get("Attributes"))
 
         return self._write_each(leases, put)
 
     def _items(self, outgoing: Sequence[Outgoing]) -> list[Item]:
         """All of them, before any is written: one that is too large stops the whole batch."""
-        leases = [one.lease for one in outgoing]
+        leases = [row.lease for row in outgoing]
         if self._config.ttl is None:
             return [self._item(lease, None) for lease in leases]
         self._floors.raise_above(leases)

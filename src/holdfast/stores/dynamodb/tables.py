@@ -126,9 +126,9 @@ def _require_ttl(client: DynamodbClient, config: DynamodbConfig) -> None:
 
 
 def _has_ttl(client: DynamodbClient) -> bool:
-    told = client.call("describe_time_to_live")["TimeToLiveDescription"]
-    if told["TimeToLiveStatus"] not in {"ENABLED", "ENABLING"}:
+    found = client.call("describe_time_to_live")["TimeToLiveDescription"]
+    if found["TimeToLiveStatus"] not in {"ENABLED", "ENABLING"}:
         return False
-    if told.get("AttributeName") != EXPIRES:
-        raise SchemaMismatch(f"{client.location}: TTL goes by {told.get('AttributeName')}, and must go by {EXPIRES}")
+    if found.get("AttributeName") != EXPIRES:
+        raise SchemaMismatch(f"{client.location}: TTL goes by {found.get('AttributeName')}, and must go by {EXPIRES}")
     return True

@@ -1,7 +1,7 @@
 """Leases in MariaDB 10.6 or later, or MySQL 8. Settings and plugin; `store` has the store itself.
 
-Tested on MariaDB. For MySQL 8 only SQL that both share is used; nobody has run it there. All nodes must talk to one
-server: a Galera cluster keeps row locks on the node that was asked, so send all of them to the same one.
+Tested on MariaDB. For MySQL 8 only SQL that both share is used; it was not tested there. All nodes must talk to one
+server: a Galera cluster keeps row locks on the node that took the request, so send all requests to the same node.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class MysqlConfig(SqlServerOptions):
     statement_timeout: Timeout = Field(
         "10s",
         validate_default=True,
-        description="How long to wait for an answer, and in all for rows that others have locked.",
+        description="How long to wait for a response, and in all for rows that others have locked.",
     )
 
 

@@ -116,7 +116,7 @@ def _connect(server: _Server, config: MysqlConfig) -> Connection[Any]:
             **server._asdict(),
             charset="utf8mb4",
             autocommit=True,
-            # An UPDATE answers how many rows it met, not how many it changed.
+            # An UPDATE returns how many rows it met, not how many it changed.
             client_flag=CLIENT.FOUND_ROWS,
             connect_timeout=math.ceil(config.connect_timeout),
             read_timeout=patience + 1,
@@ -150,8 +150,8 @@ def _tls(config: MysqlConfig) -> dict[str, Any]:
     tls = config.tls
     if tls.ca is None:
         return {}
-    own = {name: str(path) for name, path in (("ssl_cert", tls.cert), ("ssl_key", tls.key)) if path is not None}
-    return {"ssl_ca": str(tls.ca), "ssl_verify_cert": True, "ssl_verify_identity": tls.check_host, **own}
+    files = {name: str(path) for name, path in (("ssl_cert", tls.cert), ("ssl_key", tls.key)) if path is not None}
+    return {"ssl_ca": str(tls.ca), "ssl_verify_cert": True, "ssl_verify_identity": tls.check_host, **files}
 
 
 def _server(config: MysqlConfig) -> _Server:

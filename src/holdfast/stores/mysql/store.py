@@ -2,7 +2,7 @@
 
 Every write is one transaction in READ COMMITTED: in the default isolation a locking scan also locks the gaps between
 rows, and others could insert nothing there, and a plain SELECT shows rows of the past. Whatever fails before the
-COMMIT was not applied, because all of it is rolled back; only a COMMIT without an answer leaves a doubt. Rows are
+COMMIT was not applied, because all of it is rolled back; only a COMMIT without a response leaves a doubt. Rows are
 judged by `WHERE version = …`, never by what was read before. The store's clock is the server's.
 """
 
@@ -63,7 +63,7 @@ class MysqlStore(ClaimingStore):
         self._prepared = False
 
     def open(self) -> None:
-        """Connect; make the tables, or bring them up to date, unless told not to."""
+        """Connect; make the tables, or bring them up to date, unless the settings forbid it."""
         self._read(lambda _: None)
 
     def close(self) -> None:
@@ -77,7 +77,7 @@ class MysqlStore(ClaimingStore):
 
     def add(self, leases: Sequence[Lease]) -> list[Outcome]:
         rows = [_sql.row_of(lease, self.max_body_bytes) for lease in leases]
-        return self._answered(lambda cursor: self._added(cursor, rows), len(rows))
+        return self._outcomes(lambda cursor: self._added(cursor, rows), len(rows))
 
     def get(self, keys: Sequence[Key]) -> list[Lease | None]:
         found = self._read(lambda cursor: self._rows_of(cursor, keys, _sql.SELECT)) if keys else []
@@ -87,7 +87,7 @@ class MysqlStore(ClaimingStore):
     def find(self, query: Query) -> list[Lease]:
         def work(cursor: Cursor) -> list[_sql.Row]:
             now = self._time(cursor) if query.due or query.not_due else 0.0
-            return self._rows(cursor, _sql.together(_sql.searches(query, now)))
+            return self._rows(cursor, _sql.combined(_sql.searches(query, now)))
 
         return [_sql.lease_of(row) for row in _sql.in_order(self._read(work), query)]
 
@@ -106,13 +106,13 @@ class MysqlStore(ClaimingStore):
                 lambda index: self._met(cursor, _sql.UPDATE_ONE, updates[index]),
             )
 
-        return self._answered(work, len(swaps))
+        return self._outcomes(work, len(swaps))
 
     def remove(self, leases: Sequence[Lease]) -> list[Outcome]:
         def work(cursor: Cursor) -> list[Outcome]:
             return _in_order_of_key([lease.id for lease in leases], lambda index: self._removed(cursor, leases[index]))
 
-        return self._answered(work, len(leases))
+        return self._outcomes(work, len(leases))
 
     def count(self, pipeline: str, run: str = "") -> Mapping[Status, int]:
         rows = self._read(lambda cursor: self._rows(cursor, _sql.Statement(_sql.COUNT, (pipeline, run))))
@@ -187,7 +187,7 @@ class MysqlStore(ClaimingStore):
 
     # --- transactions ------------------------------------------------------------------------------------------
 
-    def _answered(self, work: Callable[[Cursor], list[Outcome]], rows: int) -> list[Outcome]:
+    def _outcomes(self, work: Callable[[Cursor], list[Outcome]], rows: int) -> list[Outcome]:
         try:
             return self._write(work) if rows else []
         except AnswerLost:
@@ -228,7 +228,7 @@ class MysqlStore(ClaimingStore):
             close(db)
             if isinstance(error, pymysql.Error) and code_of(error) in CLASHES:
                 raise
-            raise AnswerLost(f"{self._location}: no answer to a commit: {error}") from error
+            raise AnswerLost(f"{self._location}: no response to a commit: {error}") from error
         return result
 
     def _prepare(self, db: Connection[Any]) -> None:
@@ -239,7 +239,7 @@ class MysqlStore(ClaimingStore):
 
 
 def _in_order_of_key(keys: Sequence[Key], write: Callable[[int], Outcome]) -> list[Outcome]:
-    """Write the rows in one order that all keep, so that nobody locks the other out; answer in the caller's."""
+    """Write the rows in order of key, as all do, so that no two lock each other out; returns them in the caller's."""
     outcomes = {index: write(index) for index in sorted(range(len(keys)), key=keys.__getitem__)}
     return [outcomes[index] for index in range(len(keys))]
 

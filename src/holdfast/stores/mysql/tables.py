@@ -1,4 +1,4 @@
-"""The tables in MariaDB and MySQL: how they are made, and how their version is told.
+"""The tables in MariaDB and MySQL: how they are created, and where their version is.
 
 Names are bytes: every collation for text calls some of them equal that are not. Their lengths are what an index can
 hold: 400 bytes for a pipeline and for a run, 2,000 for a key.

@@ -32,7 +32,7 @@ class ObjectConfig(Options):
         False, description="Never make a store; refuse to start if there is none at the root."
     )
     request_timeout: Annotated[Duration, Field(gt=0)] = Field(
-        "10s", validate_default=True, description="How long to wait for an answer, or for a lock in a folder."
+        "10s", validate_default=True, description="How long to wait for a response, or for a lock in a folder."
     )
 
     @model_validator(mode="after")
@@ -49,7 +49,7 @@ def build(config: ObjectConfig) -> ObjectStore:
 
 
 def objects_of(config: ObjectConfig) -> TaggedObjects:
-    """The place for the objects, not yet reached."""
+    """The storage of the objects, not yet reached."""
     if not config.root.startswith(SCHEME):
         from holdfast.stores.object.folder import FolderObjects
 

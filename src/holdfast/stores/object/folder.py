@@ -27,7 +27,7 @@ from holdfast.stores.object.objects import Changed, Found, Input, Result, Tagged
 THREADS = 8
 FIRST_PAUSE, LONGEST_PAUSE = 0.001, 0.1
 STEP = 1_000
-"""Nanoseconds by which a file's time moves on at least: every file system of today tells microseconds apart."""
+"""Nanoseconds by which a file's time moves on at least: every file system of today keeps microseconds."""
 
 
 class FolderObjects(TaggedObjects):
@@ -36,7 +36,7 @@ class FolderObjects(TaggedObjects):
     def __init__(
         self, root: str | os.PathLike[str], patience: float = 10.0, above: str | os.PathLike[str] = "/"
     ) -> None:
-        """`patience`: seconds to wait for somebody who writes the same object."""
+        """`patience`: seconds to wait for another process that writes the same object."""
         self._root = Path(root).absolute()
         self._above = Path(above).absolute()
         self._patience = patience
@@ -50,7 +50,7 @@ class FolderObjects(TaggedObjects):
 
     def check(self) -> None:
         # Made here, it would be a store of this host alone if a mount is missing.
-        with self._told(f"look for {self._above}"):
+        with self._store_errors(f"look for {self._above}"):
             there = self._above.is_dir()
         if not there:
             raise StoreError(f"there is no folder {self._above}; make it, or mount it, before nodes start")
@@ -59,14 +59,14 @@ class FolderObjects(TaggedObjects):
         self._marker = self._root / marker
 
     def tags(self, prefix: str) -> dict[str, str]:
-        with self._told(f"list {self._root / prefix}"):
+        with self._store_errors(f"list {self._root / prefix}"):
             found = dict(_walk(self._root / prefix, prefix))
             # Looked for afterwards: a mount that vanishes meanwhile shows a part of its files, or none.
             self._require_marker()
             return found
 
     def read(self, name: str) -> Found | None:
-        with self._told(f"read {self._root / name}"):
+        with self._store_errors(f"read {self._root / name}"):
             try:
                 with (self._root / name).open("rb") as file:
                     return Found(file.read(), _tag(os.fstat(file.fileno())))
@@ -77,7 +77,7 @@ class FolderObjects(TaggedObjects):
     def write(self, name: str, data: bytes, tag: str | None) -> str:
         path = self._root / name
         draft = self._root / "drafts" / uuid.uuid4().hex
-        with self._told(f"write {path}"):
+        with self._store_errors(f"write {path}"):
             self._require_marker()
             try:
                 self._write_draft(draft, data)
@@ -113,7 +113,7 @@ class FolderObjects(TaggedObjects):
             folders.sync()
             self._require_marker()
         except (OSError, StoreUnavailable) as error:
-            # A server of files may have done what it did not answer for.
+            # A file server may have done what it did not confirm.
             raise AnswerLost(f"cannot make sure that {path} stays: {error}") from error
         return _tag(made)
 
@@ -151,7 +151,7 @@ class FolderObjects(TaggedObjects):
                 fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 if time.monotonic() > give_up_at:
-                    held = f"{self._root / name} is being written by somebody who does not end"
+                    held = f"{self._root / name} is locked by a process that does not finish"
                     raise StoreUnavailable(held) from None
             else:
                 return
@@ -164,10 +164,10 @@ class FolderObjects(TaggedObjects):
     def each(self, do: Callable[[Input], Result], inputs: Iterable[Input]) -> list[Result]:
         given = list(inputs)
         if len(given) < 2:
-            return [do(one) for one in given]
+            return [do(item) for item in given]
         if self._pool is None:
             self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="holdfast-folder")
-        futures = [self._pool.submit(do, one) for one in given]
+        futures = [self._pool.submit(do, item) for item in given]
         errors = [error for error in [future.exception() for future in futures] if error is not None]
         if errors:
             raise errors[0]
@@ -177,7 +177,7 @@ class FolderObjects(TaggedObjects):
         now = self._clock.now()
         if now is None:
             draft = self._root / "drafts" / uuid.uuid4().hex
-            with self._told(f"write {draft}"):
+            with self._store_errors(f"write {draft}"):
                 self._require_marker()
                 try:
                     self._write_draft(draft, b"")
@@ -185,7 +185,7 @@ class FolderObjects(TaggedObjects):
                     _drop(draft)
             now = self._clock.now()
         if now is None:
-            raise StoreUnavailable(f"{self._root} does not tell the time")
+            raise StoreUnavailable(f"{self._root} has no file times")
         return now
 
     def close(self) -> None:
@@ -194,7 +194,7 @@ class FolderObjects(TaggedObjects):
             pool.shutdown()
 
     @contextmanager
-    def _told(self, what: str) -> Iterator[None]:
+    def _store_errors(self, what: str) -> Iterator[None]:
         try:
             yield
         except OSError as error:

@@ -1,6 +1,6 @@
 """Opening a store: its mark is made or read, and a probe finds out whether conditional writes hold.
 
-A probe can find a place out; it cannot prove one right.
+A probe can show that the storage is wrong; it cannot prove that it is right.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ RACES, RACERS = 4, 4
 
 
 def open_store(objects: TaggedObjects, *, may_create: bool) -> None:
-    """See that the place holds a store of ours, or make one. Only who may create it also probes.
+    """Check that the storage holds a store of ours, or make one. Only a process that may create it probes.
 
     Raises `Refused`, `SchemaMismatch`, `StoreError`, `StoreUnavailable`.
     """
@@ -90,7 +90,7 @@ def _written(objects: TaggedObjects, name: str, data: bytes, tag: str | None) ->
     try:
         return objects.write(name, data, tag)
     except Changed:
-        # The network may have repeated the request, and this answers the second; whose bytes are there decides.
+        # The network may have repeated the request, and this may be the second response: the bytes decide.
         found = objects.read(name)
         return found.tag if found is not None and found.data == data else None
 

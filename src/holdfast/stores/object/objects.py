@@ -1,4 +1,4 @@
-"""What the store needs of a place for objects: list with tags, read, write if unchanged. A bucket or a folder has it.
+"""What the store needs of its storage: list with tags, read, write if unchanged. Buckets and folders provide it.
 
 A tag names one state of one object: it changes with every write, also if the object gets the same bytes again or is
 made anew. Names are relative paths of ours, made in `holdfast.stores.object.rows`.
@@ -26,9 +26,9 @@ class Changed(Exception):
 
 
 class TaggedObjects(ABC):
-    """A place for objects. All calls block and may be made by several threads at once.
+    """Objects with tags. All calls block and may be made by several threads at once.
 
-    Reads and `list` raise `StoreUnavailable` when there is no answer, never an empty one.
+    Reads and `list` raise `StoreUnavailable` when there is no response, and never return an empty result for it.
     """
 
     @property
@@ -53,7 +53,7 @@ class TaggedObjects(ABC):
 
     @abstractmethod
     def write(self, name: str, data: bytes, tag: str | None) -> str:
-        """Replace the object that has this tag, or make one if the tag is None; answers the new tag.
+        """Replace the object that has this tag, or make one if the tag is None; returns the new tag.
 
         Raises `Changed` if the object has another tag, or is there though none should be, or is not there;
         `AnswerLost` if it may have been written; `StoreUnavailable` if it surely was not.
@@ -65,7 +65,7 @@ class TaggedObjects(ABC):
 
     @abstractmethod
     def discard(self, name: str) -> None:
-        """Delete an object that nobody else uses. Never raises."""
+        """Delete an object that no other process uses. Never raises."""
 
     @abstractmethod
     def each(self, do: Callable[[Input], Result], inputs: Iterable[Input]) -> list[Result]:
@@ -73,7 +73,7 @@ class TaggedObjects(ABC):
 
     @abstractmethod
     def now(self) -> float:
-        """Seconds since 1970, as the place itself tells time. Costs a request only if none was made before."""
+        """Seconds since 1970, by the clock of the storage. Costs a request only if none was made before."""
 
     @abstractmethod
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""What this process knows of the objects: rows by name with their tags, and the last listing.
+"""Rows as this process has last read or written them, by name, with their tags; and the last listing.
 
 Only objects whose tag has changed are read. A row that was written from here is known without being read.
 """
@@ -52,14 +52,14 @@ class RowCache:
         return None if found is None else found[1]
 
     def below(self, prefix: str, max_age: float) -> list[Stored]:
-        """The rows below a folder; with `max_age`, as a listing of at most that age and our own writes tell."""
+        """The rows below a folder; with `max_age`, from a listing of at most that age and our own writes."""
         tags = self._recent(max_age).below(prefix) if max_age > 0 else self._objects.tags(prefix)
         self.read([name for name, tag in tags.items() if self._tag_of(name) != tag])
         rows = [self.cached(name) for name in tags]
         return [row for row in rows if row is not None and not row.gone]
 
     def recently(self, names: Sequence[str], max_age: float) -> list[Stored | None]:
-        """These rows, as `below` would tell them."""
+        """These rows, as `below` returns them."""
         listing = self._recent(max_age)
         tags = {name: listing.folders.get(_folder(name), {}).get(name) for name in names}
         self.read([name for name, tag in tags.items() if tag is not None and self._tag_of(name) != tag])
@@ -67,7 +67,7 @@ class RowCache:
         return [None if row is None or row.gone else row for row in rows]
 
     def read(self, names: Sequence[str]) -> list[Stored | None]:
-        """These rows as they are now; a removed one that has left its object is answered, too."""
+        """These rows as they are now; also a removed one whose object is still there."""
         return self._objects.each(self._read, names)
 
     def wrote(self, name: str, row: Stored) -> None:
@@ -75,7 +75,7 @@ class RowCache:
         self._note(name, next(self._moments), row)
 
     def doubt(self, name: str) -> None:
-        """Nobody knows what is there now: read it when it is next asked for."""
+        """What is there now is unknown: it is read when it is next needed."""
         with self._lock:
             self._rows.pop(name, None)
             self._note_tag(name, next(self._moments), READ_ANEW)

@@ -25,7 +25,7 @@ _GONE = "GONE"
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """A row as it is in its object. The body is decoded only when somebody wants it."""
+    """A row as it is in its object. The body is decoded when it is needed."""
 
     row: Columns
     body: str
@@ -52,25 +52,25 @@ def stored(lease: Lease, nonce: str, max_bytes: int) -> Stored:
 
 
 def tombstone(lease: Lease, nonce: str) -> Stored:
-    """What takes the place of a removed row."""
+    """The row that replaces a removed one."""
     return Stored(columns(lease)._replace(status=_GONE), "", nonce)
 
 
 def parsed(name: str, found: Found) -> Stored:
-    """The row of an object. One that is no row of ours is FAILED under the object's name: somebody must look at it."""
+    """The row of an object. An object that is not a row is FAILED under its own name: a person must look at it."""
     # Bytes that are not UTF-8 are kept: what cannot be read is written back as it is.
     text = found.data.decode("utf-8", "surrogateescape")
     line, _, body = text.partition("\n")
     try:
-        told = json.loads(line)
-        return Stored(_columns(told["row"]), body, told["nonce"], found.tag)
+        parts = json.loads(line)
+        return Stored(_columns(parts["row"]), body, parts["nonce"], found.tag)
     except (ValueError, TypeError, KeyError):
         unknown = Columns("", "", f"?{name}", "", Status.FAILED.value, None, 0, -1, None, 0, 0)
         return Stored(unknown, text, "", found.tag)
 
 
-def _columns(told: Any) -> Columns:
-    row = Columns(*told)
+def _columns(values: Any) -> Columns:
+    row = Columns(*values)
     kinds = [type(value) for value in (*row[:5], *row[6:8], *row[9:])]
     if kinds != [str] * 5 + [int] * 4 or not isinstance(row.due_at, float | int | None):
         raise TypeError("not a row")
@@ -89,7 +89,7 @@ def name_of(key: Key) -> str:
 
 
 def _part(text: str) -> str:
-    # Keys are opaque and may have a thousand bytes: what tells them apart is the digest, the rest is for people.
+    # Keys are opaque and may have a thousand bytes: the digest distinguishes them, the rest is for people.
     shown = re.sub(r"[^A-Za-z0-9_-]", "_", text[:_SHOWN])
     return f"{shown}-{hashlib.sha256(text.encode()).hexdigest()[:32]}"
 

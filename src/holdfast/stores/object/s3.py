@@ -81,7 +81,7 @@ class S3TaggedObjects(TaggedObjects):
                 next(self._objects.etags("clock"), None)
             now = self._clock.now()
         if now is None:
-            raise StoreUnavailable(f"{self.location}: its responses do not tell the time")
+            raise StoreUnavailable(f"{self.location}: its responses have no date")
         return now
 
     def close(self) -> None:

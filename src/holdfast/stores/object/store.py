@@ -22,7 +22,7 @@ from holdfast.stores.object.row_cache import RowCache
 from holdfast.stores.object.rows import Stored, folder_of, matching, name_of, stored, tombstone
 
 TRIES = 4
-Answer: TypeAlias = Outcome | StoreUnavailable
+WriteResult: TypeAlias = Outcome | StoreUnavailable
 
 
 class ObjectStore(Store):
@@ -39,7 +39,7 @@ class ObjectStore(Store):
         rows: RowCache | None = None,
         max_age: float = 0.0,
     ) -> None:
-        """`now` takes the place of the objects' own clock."""
+        """`now` replaces the clock of the storage."""
         self._objects = objects
         self._skip_table_creation = skip_table_creation
         self._clock = now or objects.now
@@ -51,7 +51,7 @@ class ObjectStore(Store):
         return ObjectStore(self._objects, now=self._now, rows=self._rows, max_age=max_age)
 
     def open(self) -> None:
-        """Make the store if it is not there, unless told not to, and see that conditional writes hold.
+        """Make the store if it is not there, unless the settings forbid it, and check that conditional writes hold.
 
         Raises `Refused` where they do not, `SchemaMismatch`, or `StoreUnavailable`.
         """
@@ -109,8 +109,8 @@ class ObjectStore(Store):
     def _each(self, writes: Sequence[tuple[str, Callable[[str], Outcome]]]) -> list[Outcome]:
         """Each write for itself, several at a time unless two are of one row."""
 
-        def write(one: tuple[str, Callable[[str], Outcome]]) -> Answer:
-            name, do = one
+        def write(item: tuple[str, Callable[[str], Outcome]]) -> WriteResult:
+            name, do = item
             try:
                 return do(name)
             except AnswerLost:
@@ -119,9 +119,9 @@ class ObjectStore(Store):
             except StoreUnavailable as away:
                 return away
 
-        together = len({name for name, _ in writes}) == len(writes)
-        answers = self._objects.each(write, writes) if together else [write(one) for one in writes]
-        return _settled(answers)
+        distinct = len({name for name, _ in writes}) == len(writes)
+        results = self._objects.each(write, writes) if distinct else [write(item) for item in writes]
+        return _settled(results)
 
     def _adding(self, row: Stored) -> Callable[[str], Outcome]:
         def add(name: str) -> Outcome:
@@ -173,7 +173,7 @@ class ObjectStore(Store):
         return self._rows.read([name])[0]
 
     def _wrote(self, name: str, row: Stored, present: Stored | None) -> bool:
-        """Whether the row was put in the place of the present one; if not, what is there now has been read."""
+        """Whether the row has replaced the present one; if not, what is there now has been read."""
         try:
             tag = self._objects.write(name, row.data(), None if present is None else present.tag)
         except Changed:
@@ -190,9 +190,9 @@ class ObjectStore(Store):
             raise AnswerLost(str(away)) from away
 
 
-def _settled(answers: Sequence[Answer]) -> list[Outcome]:
+def _settled(results: Sequence[WriteResult]) -> list[Outcome]:
     """UNKNOWN for rows that could not be reached, unless that is so for all and nothing was sent."""
-    away = [answer for answer in answers if isinstance(answer, StoreUnavailable)]
-    if away and len(away) == len(answers):
+    away = [result for result in results if isinstance(result, StoreUnavailable)]
+    if away and len(away) == len(results):
         raise away[0]
-    return [Outcome.UNKNOWN if isinstance(answer, StoreUnavailable) else answer for answer in answers]
+    return [Outcome.UNKNOWN if isinstance(result, StoreUnavailable) else result for result in results]

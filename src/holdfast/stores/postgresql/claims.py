@@ -1,6 +1,6 @@
 """Claims in PostgreSQL: one statement, with SKIP LOCKED, for as many leases as are wanted.
 
-The candidates are locked first, in order of claim, and nobody is waited for. What decides is in the row itself: in
+The candidates are locked first, in order of claim, and no lock is waited for. What decides is in the row itself: in
 READ COMMITTED a row that was changed meanwhile is judged by its new version, but a joined row would not be. The clock
 is read after the row is locked. A row that was changed and is still free is passed over, because its new version is
 not in this statement's view; the next claim finds it.

@@ -52,7 +52,7 @@ CLASHES = ("40001", "40P01")
 
 
 class PatientConnection(psycopg.Connection[TupleRow]):
-    """A connection on which nobody waits for ever: a server that hangs counts as gone."""
+    """A connection on which no call waits for ever: a server that hangs counts as gone."""
 
     patience: float = 60.0
 
@@ -67,7 +67,7 @@ class PatientConnection(psycopg.Connection[TupleRow]):
         return super().wait(gen, interval, self.patience if timeout is None else timeout)
 
     def usable(self, idle_for: float) -> bool:
-        """Whether nothing is under way, and the server has not hung up while nobody looked."""
+        """Whether nothing is under way, and the server has not hung up while it was idle."""
         # A connection that is closed or broken has no status.
         if self.pgconn.transaction_status != TransactionStatus.IDLE:
             return False
@@ -92,7 +92,7 @@ class PatientConnection(psycopg.Connection[TupleRow]):
     def _result(self, wanted: ExecStatus) -> PGresult:
         results: list[PGresult] = self.wait(generators.execute(self.pgconn))
         for result in results:
-            # The rows come before the commit: one that fails is told of in a second result.
+            # The rows come before the commit: a commit that fails is reported in a second result.
             if result.status != wanted:
                 raise psycopg.errors.error_from_result(result)
         return results[0]
@@ -112,14 +112,14 @@ def server_name(config: PostgresqlConfig) -> str:
     return f"postgresql at {parts.get('host', 'localhost')}:{parts.get('port', 5432)}/{parts.get('dbname', '')}"
 
 
-def answered(where: str, error: psycopg.Error, *, writing: bool) -> StoreError | StoreUnavailable:
+def translated(where: str, error: psycopg.Error, *, writing: bool) -> StoreError | StoreUnavailable:
     """The error in the words of a store. `writing`: the statement that failed might have changed rows."""
     code = error.sqlstate or ""
     silent = not code and isinstance(error, psycopg.OperationalError)
     # The server's own hints may quote rows; its first line says what is wrong.
     message = f"{where}: {str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__}"
     if silent or code.startswith(_NO_ANSWER):
-        return AnswerLost(f"{message} (no answer)") if writing else StoreUnavailable(message)
+        return AnswerLost(f"{message} (no response)") if writing else StoreUnavailable(message)
     if code.startswith(_PASSING) or isinstance(error, psycopg.InterfaceError):
         return StoreUnavailable(message)
     if code.startswith(_OTHER_TABLES):
@@ -133,7 +133,7 @@ def _connect(conninfo: str, config: PostgresqlConfig) -> PatientConnection:
     except psycopg.Error as error:
         raise StoreUnavailable(f"{server_name(config)} cannot be reached: {error}") from error
     connection.patience = 1.0 + 1.5 * config.statement_timeout
-    # Everything we run we run often; whether it is worth preparing is no question.
+    # Everything we run we run often; so that preparing always pays.
     connection.prepare_threshold = 0
     try:
         connection.execute(_COMMITS_LAST)
@@ -154,7 +154,7 @@ def _conninfo(config: PostgresqlConfig) -> str:
         "connect_timeout": math.ceil(config.connect_timeout),
         "client_encoding": "UTF8",
         "application_name": given.pop("application_name", "holdfast"),
-        # A standby would answer with rows of the past.
+        # A standby would return rows of the past.
         "target_session_attrs": "read-write",
     }
     return make_conninfo("", **{**KEEPALIVES, **given, **_tls(config), **fixed})
@@ -167,7 +167,7 @@ def _server(config: PostgresqlConfig) -> dict[str, Any]:
 
 def _tls(config: PostgresqlConfig) -> Mapping[str, Any]:
     tls = config.tls
-    # A URL may say it as well; what stands beside it counts only if somebody wrote it there.
+    # A URL may say it as well; a setting beside it counts only if it is given.
     mode = tls.mode if config.url is None or "mode" in tls.model_fields_set else None
     words = {"sslmode": mode, "sslrootcert": tls.ca, "sslcert": tls.cert, "sslkey": tls.key}
     return {name: str(value) for name, value in words.items() if value is not None}

@@ -1,6 +1,6 @@
 """The store in PostgreSQL.
 
-Every write is one statement outside of a transaction, so that its answer is the answer to the commit: an error that
+Every write is one statement outside of a transaction, so that its response is the response to the commit: an error that
 the server tells means that nothing was applied, and no answer means that nobody knows. Reads of several parts are
 one statement too, hence of one moment. The store's clock is the server's.
 """
@@ -27,9 +27,9 @@ from holdfast.stores.postgresql.connection import (
     CLASHES,
     READ_ONLY,
     PatientConnection,
-    answered,
     connections,
     server_name,
+    translated,
 )
 from holdfast.stores.postgresql.statements import Texts, arrays, lease_of, written
 from holdfast.stores.postgresql.tables import lease_table, prepare_tables, require_unicode, seal_of
@@ -58,7 +58,7 @@ class PostgresqlStore(ClaimingStore):
         self._prepared = False
 
     def open(self) -> None:
-        """Connect; make the tables, or bring them up to date, unless told not to."""
+        """Connect; make the tables, or bring them up to date, unless the settings forbid it."""
         with self._connections.lent() as db:
             self._prepare(db)
 
@@ -84,7 +84,7 @@ class PostgresqlStore(ClaimingStore):
 
     def find(self, query: Query) -> list[Lease]:
         now = self.now() if query.due or query.not_due else 0.0
-        rows = self._search(_sql.together(_sql.searches(query, now)))
+        rows = self._search(_sql.combined(_sql.searches(query, now)))
         return [lease_of(row) for row in _sql.in_order(rows, query)]
 
     def snapshot(self, pipeline: str, sessions: str, run: str = "") -> Snapshot:
@@ -134,12 +134,12 @@ class PostgresqlStore(ClaimingStore):
         return leases
 
     def _claim_unsealed(self, request: ClaimRequest, some_taken: bool) -> list[Lease]:
-        """Rows whose body somebody else has written: unreadable ones as they are, others taken by version."""
+        """Rows whose body was not written by holdfast: unreadable ones as they are, others taken by version."""
         try:
             now = self.now()
             query = Query(request.pipeline, request.run, request.order, due=True, limit=request.limit)
             unsealed = [one._replace(text=one.text.replace("WHERE", _UNSEALED, 1)) for one in _sql.searches(query, now)]
-            rows = [lease_of(row) for row in _sql.in_order(self._search(_sql.together(unsealed)), query)]
+            rows = [lease_of(row) for row in _sql.in_order(self._search(_sql.combined(unsealed)), query)]
             readable = [row for row in rows if row.unreadable is None]
             taken = [request.take(row, now) for row in readable]
             outcomes = self.swap([Swap(row.version, lease) for row, lease in zip(readable, taken, strict=True)])
@@ -148,7 +148,7 @@ class PostgresqlStore(ClaimingStore):
                 return []  # the next claim finds them
             raise
         if Outcome.UNKNOWN in outcomes:
-            raise AnswerLost(f"{self._location}: no answer to a claim")
+            raise AnswerLost(f"{self._location}: no response to a claim")
         won = {lease.key: lease for lease, outcome in zip(taken, outcomes, strict=True) if outcome is Outcome.OK}
         return [won.get(row.key, row) for row in rows if row.unreadable is not None or row.key in won]
 
@@ -165,7 +165,7 @@ class PostgresqlStore(ClaimingStore):
         """Send all rows; OK for those whose keys come back."""
         keys = [lease.id for lease in leases]
         outcomes = [Outcome.CONFLICT] * len(keys)
-        unanswered = set(range(len(keys)))
+        pending = set(range(len(keys)))
         for number, indexes in enumerate(_sql.rounds(keys)):
             values = arrays([rows[index] for index in indexes])
             try:
@@ -176,8 +176,8 @@ class PostgresqlStore(ClaimingStore):
                 break
             for index in indexes:
                 outcomes[index] = Outcome.OK if keys[index] in met else Outcome.CONFLICT
-            unanswered.difference_update(indexes)
-        for index in unanswered:
+            pending.difference_update(indexes)
+        for index in pending:
             outcomes[index] = Outcome.UNKNOWN
         for lease in leases:
             self._heads[lease.pipeline, lease.run].written(lease)
@@ -196,7 +196,7 @@ class PostgresqlStore(ClaimingStore):
                 if error.sqlstate == READ_ONLY:
                     db.close()  # the next connection finds the server that writes now
                 if error.sqlstate not in CLASHES or tries == TRIES:
-                    raise answered(self._location, error, writing=writing) from error
+                    raise translated(self._location, error, writing=writing) from error
             finally:
                 self._connections.give_back(db)
 
@@ -207,5 +207,5 @@ class PostgresqlStore(ClaimingStore):
             require_unicode(db, self._config)
             prepare_tables(db, self._config)
         except psycopg.Error as error:
-            raise answered(self._location, error, writing=False) from error
+            raise translated(self._location, error, writing=False) from error
         self._prepared = True

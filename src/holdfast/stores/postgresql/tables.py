@@ -1,4 +1,4 @@
-"""The tables in PostgreSQL: how they are made, and how their version is told.
+"""The tables in PostgreSQL: how they are created, and where their version is.
 
 Next to the columns that every store has, a row has those that a claim changes (`claim_id`, `claimed_at`, `started_at`,
 `takeovers`): a claim then leaves the body alone, however large it is. They count only while `claim_id` is set, that
@@ -40,7 +40,7 @@ OLDEST_USABLE = 1
 
 
 def seal_of(body: str) -> str:
-    """SQL for the seal of a body. It only tells that nobody else wrote there, so that any good hash will do."""
+    """SQL for the seal of a body. It only shows that holdfast wrote the body, so that any good hash will do."""
     return f"hashtextextended({body}, {BODY_VERSION})"
 
 
@@ -72,7 +72,7 @@ def _migrate(db: PatientConnection, names: dict[str, str], found: Tables) -> Non
 
 
 def _found(db: PatientConnection, names: dict[str, str]) -> Tables:
-    # Not by to_regclass: it may remember that there was no table before somebody else was waited for.
+    # Not by to_regclass: it may remember that there was no table before another node was waited for.
     there = "SELECT 1 FROM pg_catalog.pg_class WHERE relname = %s AND pg_catalog.pg_table_is_visible(oid)"
     if db.execute(there, (names["versions"].strip('"'),)).fetchone() is None:
         return NO_TABLES
