@@ -30,8 +30,8 @@ _PUBLIC = {
         "VisibleWhenStaged Witness"
     ),
     "holdfast.flow.source": (
-        "AfterPublish BATCH_COLUMN CountsScans CutsShort FAULT_COLUMN FixedColumns HearsOfPublishing "
-        "HearsOfStaging ITEM_COLUMN KnowsExtents MayChange OUTPUT_FOLDER_COLUMN OffsetPositions "
+        "AfterPublish BATCH_COLUMN CountsScans CutsShort FAULT_COLUMN FixedColumns PublishingListener "
+        "StagingListener ITEM_COLUMN ReportsExtents MayChange OUTPUT_FOLDER_COLUMN OffsetPositions "
         "ReadsByConnector Rebuilds SIZE_COLUMN SYSTEM_COLUMNS SalvagesDamage Source TaskRows "
         "UsesSourceCoordination UsesStoreClock WeighsPartitions"
     ),

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from holdfast.errors import BatchError
 from holdfast.flow.batch import Cut, Done, Wait
-from holdfast.flow.source import KnowsExtents
+from holdfast.flow.source import ReportsExtents
 from holdfast.leases.lease import Lease
 from holdfast.sources.kafka.cluster import Cluster, LogEnd, TopicPartition
 from holdfast.sources.kafka.config import KafkaConfig
@@ -96,7 +96,7 @@ class SimulatedCluster(Cluster):
         return dict.fromkeys(topic_partitions, 0)
 
 
-class LogSource(SimulatedSource, KnowsExtents):
+class LogSource(SimulatedSource, ReportsExtents):
     """Reads what is stable, waits for more, and tells how far the logs reach with the product's own Kafka source."""
 
     def __init__(self, logs: Logs, data: Data, host: Host, ttl: float, largest: int) -> None:

@@ -18,7 +18,7 @@ from holdfast.finalize.output import FinalFolder, FinalizableOutput, Finalizes, 
 from holdfast.finalize.rules import FolderView, PartitionView, TopicView, decode, encode
 from holdfast.flow.pipeline import call_isolated
 from holdfast.flow.sink import Sink
-from holdfast.flow.source import KnowsExtents, Source
+from holdfast.flow.source import ReportsExtents, Source
 from holdfast.leases import transitions
 from holdfast.leases.coordinator import Coordinator
 from holdfast.leases.duty import Duty
@@ -73,7 +73,7 @@ def finalizer_of(pipeline: str, sink: str) -> Key:
 
 
 def finalizers(coordinator: Coordinator, source: Source, sinks: Mapping[str, Sink]) -> list[Finalizer]:
-    """One for each sink that declares output folders final. Raises `Refused` if the source cannot tell when."""
+    """One for each sink whose settings ask for it. Raises `Refused` if the partitions of the source come to an end."""
     able = {name: sink.finalizing() for name, sink in sinks.items() if isinstance(sink, Finalizes)}
     wanted = {name: output for name, output in able.items() if output is not None}
     if wanted and not source.lives_long:
@@ -160,7 +160,7 @@ class FinalizerPass:
         return until_answered(self._lock.world, "store", lambda: self._lock.store.find(query))
 
     def _extents(self, rows: Sequence[Lease]) -> list[tuple[int, int] | None]:
-        if not isinstance(self._source, KnowsExtents):
+        if not isinstance(self._source, ReportsExtents):
             return [None] * len(rows)
         try:
             extents = call_isolated(self._source.extents, rows, Unavailable)

@@ -109,7 +109,7 @@ class Acquirer:
         passing = self._pass_is_due(now)
         if passing:
             self._permission.refresh(finished=self.finished)
-            # Also where nothing may be claimed: a lost answer or a hand-off may have left leases with this node.
+            # Also where nothing may be claimed: a lost response or a hand-off may have left leases with this node.
             self._reconcile()
         if not self._permission.granted:
             self._next_look = self._next_pass
@@ -141,7 +141,7 @@ class Acquirer:
             self._next_pass = min(self._next_pass, now + pause)
 
     def _reconcile(self) -> None:
-        """Compare with the store: drop what was taken away, and hold what a lost answer has left with this node."""
+        """Compare with the store: drop what was taken away, and hold what a lost response has left with this node."""
         rows = {row.key: row for row in self._coordinator.owned()}
         for held in self._holdings:
             row = rows.get(held.lease.key)

@@ -39,7 +39,7 @@ class Routes:
     by_sink: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def leave_out(self, sinks: int) -> bool:
-        """Whether there may be rows that none of so many sinks takes."""
+        """Whether there may be rows that go to none of the sinks; `sinks` is their number."""
         used = {route for routes in self.by_sink.values() for route in routes}
         return len(self.by_sink) == sinks and not used >= {DEFAULT_ROUTE, *self.conditions}
 

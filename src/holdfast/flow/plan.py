@@ -19,7 +19,7 @@ from holdfast.flow.commit import Committer
 from holdfast.flow.engine import Advanced, Engine, Report, Staged
 from holdfast.flow.holdings import SUSPECT_AFTER_TAKEOVERS, Capacity, Held, Holdings
 from holdfast.flow.pipeline import ReportsEvents, call_isolated, describe, reported
-from holdfast.flow.source import AfterPublish, HearsOfStaging, Source
+from holdfast.flow.source import AfterPublish, Source, StagingListener
 from holdfast.leases import transitions
 from holdfast.leases.coordinator import Coordinator
 from holdfast.leases.lease import History, Lease
@@ -53,7 +53,7 @@ class Planner:
 
     def learn(self, reports: Sequence[Report]) -> None:
         """A sign of life puts off the deadline of its batch; the source learns from what was staged."""
-        source = self._source if isinstance(self._source, HearsOfStaging) else None
+        source = self._source if isinstance(self._source, StagingListener) else None
         for report in reports:
             held = self._holdings.carrying(report.batch_id)
             if held is None or held.batch is None:

@@ -13,7 +13,7 @@ from holdfast.events import BatchPublished, PartitionCompleted, Unreachable
 from holdfast.flow.holdings import Held, Holdings
 from holdfast.flow.pipeline import Pipeline, ReportsEvents, call_isolated, reported
 from holdfast.flow.sink import KeepsStaged, Publication, PublishesFiles, PublishResult
-from holdfast.flow.source import HearsOfPublishing
+from holdfast.flow.source import PublishingListener
 from holdfast.leases import transitions
 from holdfast.leases.coordinator import Coordinator
 from holdfast.leases.lease import Json, Lease, Status
@@ -62,7 +62,7 @@ class Publisher:
 
     def notify_source(self, rows: Sequence[Lease]) -> None:
         """Notify the source that everything before the positions of these rows is visible."""
-        if not isinstance(self._source, HearsOfPublishing):
+        if not isinstance(self._source, PublishingListener):
             return
         with reported(self._coordinator.world.emit, f"{self._coordinator.pipeline}: `published` of the source"):
             self._source.published(rows)

@@ -180,7 +180,7 @@ class AfterPublish(ABC):
         """
 
 
-class HearsOfStaging(ABC):
+class StagingListener(ABC):
     """Later plans learn from what was staged."""
 
     @abstractmethod
@@ -188,7 +188,7 @@ class HearsOfStaging(ABC):
         """A batch of this node was staged up to `end`, with that many rows and bytes. Does not block."""
 
 
-class HearsOfPublishing(ABC):
+class PublishingListener(ABC):
     """The source reports how far the output is, for example to a consumer group."""
 
     @abstractmethod
@@ -196,8 +196,8 @@ class HearsOfPublishing(ABC):
         """Everything before the positions of these leases is visible. Never raises, never waits."""
 
 
-class KnowsExtents(ABC):
-    """The source can tell how much there is to read, so that output folders can be declared final."""
+class ReportsExtents(ABC):
+    """The source reports how much there is to read, so that output folders can be declared final."""
 
     @abstractmethod
     def extents(self, leases: Sequence[Lease]) -> list[tuple[int, int] | None]:

@@ -1,6 +1,6 @@
 """Checkouts: which leases of a session its threads work on.
 
-The store knows sessions, not threads. A lease that a lost answer has left with the session must be told apart from a
+The store knows sessions, not threads. A lease that a lost response has left with the session must not be mistaken for a
 lease that another thread of the same session has just taken.
 """
 

@@ -95,7 +95,7 @@ class Coordinator:
             return []
 
     def check_out(self) -> Lease | None:
-        """A free lease, or one that a lost answer has left with the session, for one of the session's threads.
+        """A free lease, or one that a lost response has left with the session, for one of the session's threads.
 
         The thread calls `check_in` when it has done with it. Raises `StoreUnavailable` if nothing was sent.
         """

@@ -27,7 +27,7 @@ class Keeper:
         self._step = ("start", world.clock.monotonic() + session.timing.timeout)
         self._shift = 0
         self.hindrance = STOOD_STILL
-        """Why the session was not renewed in time, if it was not: as far as the keeper can tell."""
+        """Why the session was not renewed in time, if it was not."""
 
     def start(self) -> None:
         """Begin to renew. Call after the session has joined; a thread of an earlier `start` ends by itself."""

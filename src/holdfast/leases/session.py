@@ -239,7 +239,7 @@ class Session:
 
 
 def _require_live(row: Lease) -> None:
-    # The row of an ended session keeps its owner and token, so that only its status tells.
+    # The row of an ended session keeps its owner and token; only its status shows that it has ended.
     if row.status is not Status.ASSIGNED:
         raise TransitionRefused(f"session {row.key} has ended")
 

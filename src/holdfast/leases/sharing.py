@@ -118,7 +118,7 @@ def share(me: str, members: Sequence[str], owners: Sequence[str], free: Sequence
 
     `members` are the sessions that take part, `owners` names the owner of each lease that is held, by a member or not,
     and `free` has the keys of leases that can be taken now, in order of claim. With `replicas`, the share is that of
-    so many nodes even while fewer are there.
+    this many nodes even while fewer are there.
     """
     held = Counter(owners)
     base, extra = divmod(len(owners) + len(free), max(len(members), replicas))

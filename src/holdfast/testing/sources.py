@@ -28,14 +28,14 @@ from holdfast.flow.source import (
     CountsScans,
     CutsShort,
     FixedColumns,
-    HearsOfPublishing,
-    HearsOfStaging,
-    KnowsExtents,
     MayChange,
     OffsetPositions,
+    PublishingListener,
     Rebuilds,
+    ReportsExtents,
     SalvagesDamage,
     Source,
+    StagingListener,
     UsesStoreClock,
     WeighsPartitions,
 )
@@ -232,7 +232,7 @@ class SourceBehaviour(SourceSetting):
 
     def test_extents_reach_from_the_position_to_the_end(self, spark: Any) -> None:
         with self.opened() as source:
-            if not isinstance(source, KnowsExtents):
+            if not isinstance(source, ReportsExtents):
                 pytest.skip("the source does not know extents")
             for extent in source.extents(self.leases(source)):
                 assert extent is not None
@@ -244,9 +244,9 @@ class SourceBehaviour(SourceSetting):
         with self.opened() as source:
             batches = self.planned(source, self.leases(source), self.small)
             for batch in batches * 2:
-                if isinstance(source, HearsOfStaging):
+                if isinstance(source, StagingListener):
                     source.staged(batch, batch.cut.end, 2, 100)
-                if isinstance(source, HearsOfPublishing):
+                if isinstance(source, PublishingListener):
                     source.published([at(batch.lease, batch.cut.end)])
             starts = [self.plan(source, batch.lease, self.small) for batch in batches]
             assert [cut.start for cut in starts if isinstance(cut, Cut)] == [batch.cut.start for batch in batches]

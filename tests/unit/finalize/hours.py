@@ -12,7 +12,7 @@ import pyarrow as pa
 from holdfast.buckets.bucket import Bucket
 from holdfast.flow.batch import Cut, Limits, Name, Plan, Wait
 from holdfast.flow.engine import Staged
-from holdfast.flow.source import KnowsExtents, Source
+from holdfast.flow.source import ReportsExtents, Source
 from holdfast.flow.staging import staged_batch
 from holdfast.formats.jsonl import Jsonl
 from holdfast.leases.lease import Counts, Lease, Partition
@@ -32,7 +32,7 @@ def output_folder(hour: int) -> str:
     return f"dt=1970-01-{hour // 24 + 1:02}/hr={hour % 24:02}"
 
 
-class Hours(Source, KnowsExtents):
+class Hours(Source, ReportsExtents):
     """Partitions of one topic; the records of each are the hours that the test has brought, one after the other."""
 
     lives_long = True

@@ -9,7 +9,7 @@ from holdfast.errors import Unavailable
 from holdfast.events import BatchPublished, PartitionClosed, PartitionCompleted, PipelineFinished, Unreachable
 from holdfast.flow.batch import Close, Limits
 from holdfast.flow.sink import Publication, PublishResult, VisibleWhenStaged
-from holdfast.flow.source import AfterPublish, HearsOfPublishing
+from holdfast.flow.source import AfterPublish, PublishingListener
 from holdfast.leases.lease import Json, Lease, Status
 from holdfast.leases.operator import Operator
 from holdfast.sinks.files.sink import FilesSink
@@ -150,7 +150,7 @@ class NeverAsked(Showing):
         raise AssertionError(publications)
 
 
-class Hearing(NumbersSource, HearsOfPublishing):
+class Hearing(NumbersSource, PublishingListener):
     """Notes what it is told to be visible."""
 
     def __init__(self, sizes: dict[str, int]) -> None:

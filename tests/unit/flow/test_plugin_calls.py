@@ -12,7 +12,7 @@ from holdfast.events import AttemptFailed, DiscoveryFailed, Notice, PartitionFai
 from holdfast.flow.batch import Batch
 from holdfast.flow.pipeline import call_isolated
 from holdfast.flow.sink import Publication, Sink, VisibleWhenStaged
-from holdfast.flow.source import AfterPublish, CountsScans, HearsOfPublishing, HearsOfStaging
+from holdfast.flow.source import AfterPublish, CountsScans, PublishingListener, StagingListener
 from holdfast.leases.lease import Json, Lease, Status
 from holdfast.leases.transitions import RetryLimits
 from holdfast.sinks.files.sink import FilesSink
@@ -27,7 +27,7 @@ class Tidying(NumbersSource, AfterPublish):
         return [None] * len(leases)
 
 
-class Hearing(NumbersSource, HearsOfStaging, HearsOfPublishing):
+class Hearing(NumbersSource, StagingListener, PublishingListener):
     def staged(self, batch: Batch, end: Json, rows: int, size: int) -> None:
         raise NotImplementedError
 

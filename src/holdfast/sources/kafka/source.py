@@ -17,14 +17,14 @@ from holdfast.flow.batch import Batch, Limits, Name, Plan
 from holdfast.flow.pipeline import ReportsEvents
 from holdfast.flow.source import (
     FixedColumns,
-    HearsOfPublishing,
-    HearsOfStaging,
-    KnowsExtents,
     MayChange,
     OffsetPositions,
+    PublishingListener,
     ReadsByConnector,
     Rebuilds,
+    ReportsExtents,
     Source,
+    StagingListener,
     UsesStoreClock,
 )
 from holdfast.leases.lease import Json, Lease, Partition
@@ -50,9 +50,9 @@ class KafkaSource(
     Source,
     FixedColumns,
     OffsetPositions,
-    HearsOfStaging,
-    HearsOfPublishing,
-    KnowsExtents,
+    StagingListener,
+    PublishingListener,
+    ReportsExtents,
     Rebuilds,
     MayChange,
     ReadsByConnector,
