@@ -19,7 +19,7 @@ from holdfast.sinks.files.sink import FilesSink
 from holdfast.testing.buckets import KEY, BucketBehaviour, staged
 from holdfast.testing.flows import MemoryBucket
 
-NO_HANDLE = re.compile("no staged object|no key")
+NO_HANDLE = re.compile("not a staged object|not a key")
 
 
 class TestLocalBucket(BucketBehaviour):

@@ -61,7 +61,7 @@ def test_secrets_are_shown_nowhere_and_still_reach_tasks() -> None:
         ({"root": "s3://lake/../x"}, "prefix"),
         ({"root": ""}, "no folder"),
         ({"root": "/data", "s3": {}}, "begins with s3://"),
-        ({"root": "s3://lake", "s3": {"access_key_id": "a"}}, "only good together"),
+        ({"root": "s3://lake", "s3": {"access_key_id": "a"}}, "must be given both"),
         ({"root": "s3://lake", "s3": {"session_token": "a"}}, "session_token needs"),
         ({"root": "s3://lake", "s3": {"endpoint_url": "ftp://host"}}, "no endpoint"),
         ({"root": "s3://lake", "s3": {"endpoint_url": "http://user:hush@host"}}, "no endpoint"),
