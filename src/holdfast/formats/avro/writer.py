@@ -110,8 +110,8 @@ def _text(data: bytes) -> bytes:
 
 def encoded(columns: Any, count: int) -> Any:
     """The bytes of each row of these columns."""
-    pieces = [piece for column in columns for piece in _nullable(column)]
-    return beside(*pieces) if pieces else pa.array([b""] * count, pa.binary())
+    parts = [part for column in columns for part in _nullable(column)]
+    return beside(*parts) if parts else pa.array([b""] * count, pa.binary())
 
 
 def number(value: int) -> bytes:
@@ -140,13 +140,13 @@ def numbers(values: Any) -> Any:
 def _nullable(column: Any) -> list[Any]:
     """The parts of each row: the index of its type in the union, and the value if it is not null."""
     if not column.null_count:
-        return [pa.scalar(_THERE), *_pieces(column)]
+        return [pa.scalar(_THERE), *_parts(column)]
     there = column.is_valid()
-    value = beside(*_pieces(column))
+    value = beside(*_parts(column))
     return [pc.if_else(there, _THERE, _NULL), pc.if_else(there, value, pa.scalar(b"", pa.binary()))]
 
 
-def _pieces(column: Any) -> list[Any]:
+def _parts(column: Any) -> list[Any]:
     types, kind = pa.types, column.type
     if is_bytes(kind):
         values = binary(column)
@@ -163,7 +163,7 @@ def _items(column: Any) -> list[Any]:
     borders = np.asarray(column.offsets).astype(np.int32)
     sizes = np.diff(borders)
     if pa.types.is_map(column.type):
-        values = [*_pieces(column.keys), *_nullable(column.items)]
+        values = [*_parts(column.keys), *_nullable(column.items)]
     else:
         values = _nullable(column.values)
     inner = beside(*values)

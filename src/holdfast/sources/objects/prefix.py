@@ -98,7 +98,7 @@ class PrefixSource(ObjectsSource):
         kept = self._delete_last_batch(lease)
         if len(kept) > MAX_KEPT:
             return Halt(
-                f"more than {MAX_KEPT} objects with dead letters or damage are kept below this prefix; take them away"
+                f"more than {MAX_KEPT} objects with dead letters or damage are kept below this prefix; remove them"
             )
         objects = list(_batch(_unread(listing, lease, kept), limits.max_bytes))
         if not objects:
