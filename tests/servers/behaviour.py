@@ -171,16 +171,16 @@ class ServerStoreBehaviour(DatabaseOutageBehaviour):
     def test_tables_are_made_once_by_many_who_start_together(self) -> None:
         stores = [self.database.make_store() for _ in range(8)]
         self._stores += stores
-        together = threading.Barrier(8, timeout=60)
+        barrier = threading.Barrier(8, timeout=60)
 
         def start(store: ClaimingStore) -> list[Outcome]:
-            together.wait()
+            barrier.wait()
             store.open()
             return store.add([make_row("a")])
 
         with ThreadPoolExecutor(8) as pool:
             outcomes = [outcome for (outcome,) in pool.map(start, stores)]
-        assert sorted(outcomes, key=lambda one: one.name) == [CONFLICT] * 7 + [OK]
+        assert sorted(outcomes, key=lambda outcome: outcome.name) == [CONFLICT] * 7 + [OK]
         assert self.database.run(f"SELECT count(*) FROM {self.database.versions}") == [(1,)]
 
     def test_tables_are_not_made_if_that_is_forbidden(self) -> None:
@@ -209,13 +209,13 @@ class ServerStoreBehaviour(DatabaseOutageBehaviour):
         body = self.body_of("a").removesuffix("}") + ',"flavour":{"of":"the next version"}}'
         changes = f'UPDATE {self.database.table} SET "flavour" = %s, "body" = %s WHERE "key" = %s'
         self.database.run(changes, values=("vanilla", body, "a"))
-        for one in (store, self.open()):
-            assert [lease.key for lease in one.claim(request(1))] == ["a"]
-            (row,) = one.get([make_row("a").id])
+        for handle in (store, self.open()):
+            assert [lease.key for lease in handle.claim(request(1))] == ["a"]
+            (row,) = handle.get([make_row("a").id])
             assert row is not None
             assert row.extra == {"flavour": {"of": "the next version"}}
-            free = transitions.release(row, one.now())
-            assert one.swap([Swap(row.version, transitions.stamped(row, free, "w"))]) == [OK]
+            free = transitions.release(row, handle.now())
+            assert handle.swap([Swap(row.version, transitions.stamped(row, free, "w"))]) == [OK]
         assert store.add([make_row("c")]) == [OK]
         found = f'SELECT "key", "flavour" FROM {self.database.table} ORDER BY "key"'
         rows = [(_text(key), flavour and _text(flavour)) for key, flavour in self.database.run(found)]
@@ -241,9 +241,9 @@ class ServerStoreBehaviour(DatabaseOutageBehaviour):
     def test_a_url_can_take_the_place_of_the_parts(self) -> None:
         scheme = {"postgres": "postgresql", "tests": "mysql"}[self.database.name]
         word = PASSWORD.replace("'", "%27").replace(" ", "%20")
-        place = f"127.0.0.1:{self.database.server.port}/{self.database.name}"
+        address = f"127.0.0.1:{self.database.server.port}/{self.database.name}"
         config = self.database.config(
-            url=f"{scheme}://{self.database.server.user}:{word}@{place}", table_prefix=self.database.prefix
+            url=f"{scheme}://{self.database.server.user}:{word}@{address}", table_prefix=self.database.prefix
         )
         store: ClaimingStore = self.database.store(config)
         self._stores.append(store)

@@ -31,7 +31,7 @@ class HoldingProxy(TcpProxy):
         super().__init__(port)
         self._hold: Hold | None = None
         self._lock = threading.Lock()
-        self._asked: dict[socket.socket, bytes] = {}
+        self._requests: dict[socket.socket, bytes] = {}
         """What each client has sent since it got an answer: a long request comes in pieces."""
 
     def hold(self, *parts: bytes, delivered: bool) -> Hold:
@@ -58,10 +58,10 @@ class HoldingProxy(TcpProxy):
         return bool(data)
 
     def _matching(self, client: socket.socket, data: bytes, *, from_client: bool) -> Hold | None:
-        asked = self._asked[client] = self._asked.get(client, b"") + data if from_client else b""
+        request = self._requests[client] = self._requests.get(client, b"") + data if from_client else b""
         with self._lock:
             hold = self._hold
-            if hold is None or not asked.endswith(SYNC) or not all(part in asked for part in hold.parts):
+            if hold is None or not request.endswith(SYNC) or not all(part in request for part in hold.parts):
                 return None
             self._hold = None
             return hold

@@ -244,13 +244,13 @@ def test_nodes_wait_for_a_server_that_crashes_and_lose_nothing(
     begun = threading.Barrier(nodes + 1, timeout=120)
 
     def work(number: int) -> list[Lease]:
-        own = PolicedStore(config)
-        node = node_on(own, f"node {number}")
+        store = PolicedStore(config)
+        node = node_on(store, f"node {number}")
         done = finish(node, node.claim(3))
         begun.wait()
         while any(status not in FINISHED for status in node.counts()):
             done += finish(node, node.claim(5) or node.owned())
-        own.close()
+        store.close()
         return done
 
     with ThreadPoolExecutor(nodes) as pool:
@@ -324,7 +324,9 @@ def freeze_index(store: PolicedStore) -> None:
         if values[":shard"] not in entries:
             entries[values[":shard"]] = []
         then = entries[values[":shard"]]
-        return {"Items": [one for one in then if values[":start"] <= one["partitionPriority"]["S"] <= values[":end"]]}
+        return {
+            "Items": [item for item in then if values[":start"] <= item["partitionPriority"]["S"] <= values[":end"]]
+        }
 
     for number in range(4):
         shard = f"{PIPELINE}||#{number}"
@@ -345,7 +347,7 @@ def test_what_the_index_still_shows_as_free_is_not_taken_from_its_owner(
     freeze_index(late)
     owner, other = node_on(store, "owner"), node_on(late, "other")
     (lease,) = owner.claim(1)
-    assert [one.key for one in other.claim(9)] == ["k2"]
+    assert [lease.key for lease in other.claim(9)] == ["k2"]
     assert other.claim(9) == []
     assert store.get([lease.id]) == [lease]
     late.close()

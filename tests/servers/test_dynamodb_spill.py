@@ -134,8 +134,8 @@ def test_a_write_that_comes_too_late_leaves_the_object_of_the_row_alone(store: P
     assert store.get([lease.id]) == [committed]
     assert len(spill.objects()) == 2
     node.release([committed])
-    (again,) = node.claim(1)
-    complete(node, again)
+    (retaken,) = node.claim(1)
+    complete(node, retaken)
     assert spill.objects() == [], "under a later token the late one goes, too"
 
 

@@ -217,8 +217,8 @@ def test_the_table_is_made_with_the_capacity_asked_for(config: DynamodbConfig) -
         capacity = part["ProvisionedThroughput"]
         assert (capacity["ReadCapacityUnits"], capacity["WriteCapacityUnits"]) == (10, 10)
     assert index["IndexName"] == "source-status"
-    told = raw_client(config).describe_time_to_live(TableName=config.table_name)["TimeToLiveDescription"]
-    assert told == {"TimeToLiveStatus": "ENABLED", "AttributeName": "expirationTime"}
+    found = raw_client(config).describe_time_to_live(TableName=config.table_name)["TimeToLiveDescription"]
+    assert found == {"TimeToLiveStatus": "ENABLED", "AttributeName": "expirationTime"}
 
 
 def test_a_table_can_be_paid_by_request(config: DynamodbConfig) -> None:
@@ -266,16 +266,16 @@ def test_a_table_of_data_prepper_can_be_used(config: DynamodbConfig) -> None:
 
 
 @pytest.mark.parametrize(
-    ("keys", "index", "told"),
+    ("keys", "index", "message"),
     [
         (("id", "sort"), {}, "keys of the table"),
         (("sourceIdentifier", "sourcePartitionKey"), {"IndexName": "another"}, "no index source-status"),
         (("sourceIdentifier", "sourcePartitionKey"), {"Projection": {"ProjectionType": "KEYS_ONLY"}}, "must hold ALL"),
     ],
 )
-def test_another_table_is_refused(config: DynamodbConfig, keys: tuple[str, str], index: Any, told: str) -> None:
+def test_another_table_is_refused(config: DynamodbConfig, keys: tuple[str, str], index: Any, message: str) -> None:
     table_of(config, *keys, **index)
-    with pytest.raises(SchemaMismatch, match=told):
+    with pytest.raises(SchemaMismatch, match=message):
         PolicedStore(config).open()
 
 

@@ -108,8 +108,8 @@ class S3Behaviour(BucketBehaviour):
         assert bucket.read(f"a/{PART}") == bytes(PART)
 
     def test_many_files_are_closed_side_by_side(self, bucket: Bucket) -> None:
-        places = [staging_key(NAME, 1, "b", str(number)) for number in range(30)]
-        writers = [bucket.stage(place, f"a/{number}") for number, place in enumerate(places)]
+        staged_keys = [staging_key(NAME, 1, "b", str(number)) for number in range(30)]
+        writers = [bucket.stage(staged_key, f"a/{number}") for number, staged_key in enumerate(staged_keys)]
         contents = [bytes([number]) * (2 * PART + 1 if number < 10 else 5) for number in range(30)]
         for writer, content in zip(writers, contents, strict=True):
             writer.write(content)
@@ -199,32 +199,32 @@ def test_the_client_of_a_parent_is_not_used_by_a_forked_child(root: S3Root) -> N
     mine = staged(bucket, bytes(PART), key="mine", batch="mine")
     assert bucket.has_staged([mine] * 20) == [True] * 20
     forking = multiprocessing.get_context("fork")
-    told = forking.Queue()
-    child = forking.Process(target=_stage_and_tell, args=(bucket, told), daemon=True)
+    results = forking.Queue()
+    child = forking.Process(target=_stage_and_tell, args=(bucket, results), daemon=True)
     child.start()
-    inherited, file = told.get(timeout=60)
+    inherited, file = results.get(timeout=60)
     child.join()
     assert inherited == []
     assert bucket.publish([file]) == [Published.DONE]
     assert bucket.read(KEY) == bytes(PART + 1)
 
 
-def _stage_and_tell(bucket: Bucket, told: Any) -> None:
+def _stage_and_tell(bucket: Bucket, results: Any) -> None:
     inherited = list(s3_client._clients)
-    told.put((inherited, staged(bucket, bytes(PART + 1))))
+    results.put((inherited, staged(bucket, bytes(PART + 1))))
 
 
 @pytest.mark.slow
 def test_of_many_processes_that_create_the_same_keys_exactly_one_wins_each(root: S3Root) -> None:
     spawning = multiprocessing.get_context("spawn")
-    barrier, told = spawning.Barrier(CREATORS), spawning.SimpleQueue()
+    barrier, results = spawning.Barrier(CREATORS), spawning.SimpleQueue()
     bucket = root.bucket()
     creators = [
-        spawning.Process(target=_create_all, args=(bucket, number, barrier, told)) for number in range(CREATORS)
+        spawning.Process(target=_create_all, args=(bucket, number, barrier, results)) for number in range(CREATORS)
     ]
     for process in creators:
         process.start()
-    winners = [(key, creator) for creator, keys in [told.get() for _ in creators] for key in keys]
+    winners = [(key, creator) for creator, keys in [results.get() for _ in creators] for key in keys]
     for process in creators:
         process.join()
     assert len(winners) == len(dict(winners)) == CONTESTED
@@ -232,7 +232,7 @@ def test_of_many_processes_that_create_the_same_keys_exactly_one_wins_each(root:
     assert read == [str(creator).encode() for _, creator in winners]
 
 
-def _create_all(bucket: Bucket, number: int, barrier: Any, told: Any) -> None:
+def _create_all(bucket: Bucket, number: int, barrier: Any, results: Any) -> None:
     barrier.wait(120)
     keys = [f"contested/{key:03d}" for key in range(CONTESTED)]
-    told.put((number, [key for key in keys if bucket.create(key, str(number).encode())]))
+    results.put((number, [key for key in keys if bucket.create(key, str(number).encode())]))

@@ -224,9 +224,9 @@ def grumbler() -> Iterator[Callable[[int, str], int]]:
         return int(servers[-1].server_port)
 
     yield started
-    for one in servers:
-        one.shutdown()
-        one.server_close()
+    for server in servers:
+        server.shutdown()
+        server.server_close()
 
 
 @pytest.mark.parametrize(

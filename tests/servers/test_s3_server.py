@@ -104,7 +104,7 @@ def test_objects_and_uploads_survive_a_restart_on_the_same_port(server: S3Server
     server.start()
     assert content(client, key) == b"before"
     found = client.list_multipart_uploads(Bucket=BUCKET, Prefix=f"{key}-staged")["Uploads"]
-    assert [one["UploadId"] for one in found] == [upload]
+    assert [upload_found["UploadId"] for upload_found in found] == [upload]
     assert server.port == port
 
 

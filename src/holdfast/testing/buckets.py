@@ -171,14 +171,14 @@ class BucketBehaviour:
         staged(bucket, b"x", name=Name("orders", "00"))
         found = dict(bucket.staged_under(staging_folder(NAME)))
         assert found.keys() == files.keys()
-        bucket.discard([found[place] for place in list(found)[:2]])
-        assert bucket.has_staged([files[place] for place in found]) == [False, False, True]
+        bucket.discard([found[key] for key in list(found)[:2]])
+        assert bucket.has_staged([files[key] for key in found]) == [False, False, True]
 
     def test_a_place_can_be_used_again_after_everything_around_it_was_discarded(self, bucket: Bucket) -> None:
         file = staged(bucket, b"x")
         bucket.discard([file.handle])
-        again = staged(bucket, b"y", batch="b2")
-        assert bucket.publish([again]) == [Published.DONE]
+        restaged = staged(bucket, b"y", batch="b2")
+        assert bucket.publish([restaged]) == [Published.DONE]
 
     # --- processes -------------------------------------------------------------------------------------------------
 
@@ -204,13 +204,13 @@ class BucketBehaviour:
     def _raced(self, attempt: Callable[[Bucket, str, str], bool], bucket: Bucket) -> dict[str, list[str]]:
         """Who won, by key: two processes that go from key to key side by side."""
         spawning = multiprocessing.get_context("spawn")
-        barrier, told = spawning.Barrier(2), spawning.SimpleQueue()
+        barrier, results = spawning.Barrier(2), spawning.SimpleQueue()
         racers = [
-            spawning.Process(target=_race, args=(attempt, bucket, racer, barrier, told)) for racer in ("one", "two")
+            spawning.Process(target=_race, args=(attempt, bucket, racer, barrier, results)) for racer in ("one", "two")
         ]
         for process in racers:
             process.start()
-        wins = dict([told.get() for _ in racers])
+        wins = dict([results.get() for _ in racers])
         for process in racers:
             process.join()
         return {key: [racer for racer, won in wins.items() if key in won] for key in _raced_keys()}
@@ -232,9 +232,9 @@ class BucketBehaviour:
         assert self.make_bucket().lock(exclusive=True) is None
         shared.close()
         too.close()
-        again = other.lock(exclusive=True)
-        assert again is not None
-        again.close()
+        freed = other.lock(exclusive=True)
+        assert freed is not None
+        freed.close()
 
 
 def staged(
@@ -258,13 +258,13 @@ def _raced_keys() -> list[str]:
     return [f"race/{number:04d}" for number in range(RACES)]
 
 
-def _race(attempt: Callable[[Bucket, str, str], bool], bucket: Bucket, racer: str, barrier: Any, told: Any) -> None:
+def _race(attempt: Callable[[Bucket, str, str], bool], bucket: Bucket, racer: str, barrier: Any, results: Any) -> None:
     won = []
     for key in _raced_keys():
         barrier.wait(60)
         if attempt(bucket, key, racer):
             won.append(key)
-    told.put((racer, won))
+    results.put((racer, won))
 
 
 def _create(bucket: Bucket, key: str, racer: str) -> bool:

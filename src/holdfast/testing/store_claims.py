@@ -165,7 +165,7 @@ class ClaimBehaviour(StoreSetting):
     def test_of_many_threads_that_write_one_row_one_wins(self) -> None:
         rows = [make_row(f"{number:03d}") for number in range(100)]
         handles = [self.store, self.another_store()] * (CLAIMERS // 2)
-        together = threading.Barrier(CLAIMERS)
+        barrier = threading.Barrier(CLAIMERS)
 
         def race(call: Callable[[Store, str], list[Outcome]]) -> list[str]:
             names = [f"thread {number}" for number in range(CLAIMERS)]
@@ -177,11 +177,11 @@ class ClaimBehaviour(StoreSetting):
             return [name for (name,) in winners]
 
         def add(store: Store, name: str) -> list[Outcome]:
-            together.wait()
+            barrier.wait()
             return [store.add([touched(row, name)])[0] for row in rows]
 
         def swap(store: Store, name: str) -> list[Outcome]:
-            together.wait()
+            barrier.wait()
             return [store.swap([Swap(1, touched(touched(row), name))])[0] for row in rows]
 
         for call in (add, swap):

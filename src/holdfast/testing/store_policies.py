@@ -215,8 +215,8 @@ class PolicyBehaviour(StoreSetting):
         a.leases.create([Partition("k")])
         store.order("claim" if isinstance(store, ClaimingStore) else "swap", fault)
         assert a.leases.claim(1) == []
-        again = a.leases.claim(1) or a.leases.owned()
-        assert [lease.key for lease in again] == ["k"]
+        found = a.leases.claim(1) or a.leases.owned()
+        assert [lease.key for lease in found] == ["k"]
         assert self.row("k").token == 1
 
     @pytest.mark.parametrize("fault", [fault for fault in Fault if fault is not Fault.LATE])

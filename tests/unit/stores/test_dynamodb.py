@@ -36,7 +36,7 @@ def test_settings_have_the_names_and_defaults_of_data_prepper() -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "told"),
+    ("settings", "message"),
     [
         ({"table_name": "a/b"}, "pattern"),
         ({"ttl": "PT1H"}, "at least P1D"),
@@ -46,8 +46,8 @@ def test_settings_have_the_names_and_defaults_of_data_prepper() -> None:
         ({"endpoint_url": "http://user:secret@host"}, "pattern"),
     ],
 )
-def test_settings_that_do_not_fit_are_refused(settings: dict[str, Any], told: str) -> None:
-    with pytest.raises(ValidationError, match=told):
+def test_settings_that_do_not_fit_are_refused(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValidationError, match=message):
         config(**settings)
 
 
@@ -136,11 +136,11 @@ def test_an_item_beyond_the_limit_of_dynamodb_is_refused_before_it_is_sent() -> 
 
 
 class _Sts(BaseHTTPRequestHandler):
-    asked: list[dict[str, list[str]]]
+    requests: list[dict[str, list[str]]]
 
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers["Content-Length"])).decode()
-        self.asked.append(parse_qs(body))
+        self.requests.append(parse_qs(body))
         answer = (
             b"<AssumeRoleResponse><AssumeRoleResult><Credentials><AccessKeyId>ROLEKEY</AccessKeyId>"
             b"<SecretAccessKey>s</SecretAccessKey><SessionToken>token</SessionToken>"
@@ -156,7 +156,7 @@ class _Sts(BaseHTTPRequestHandler):
 
 
 def test_a_role_is_assumed_with_its_external_id(monkeypatch: pytest.MonkeyPatch) -> None:
-    _Sts.asked = []
+    _Sts.requests = []
     with HTTPServer(("127.0.0.1", 0), _Sts) as sts:
         threading.Thread(target=sts.serve_forever, daemon=True).start()
         monkeypatch.setenv("AWS_ENDPOINT_URL_STS", f"http://127.0.0.1:{sts.server_port}")
@@ -166,8 +166,8 @@ def test_a_role_is_assumed_with_its_external_id(monkeypatch: pytest.MonkeyPatch)
         keys = client._request_signer._credentials.get_frozen_credentials()
         sts.shutdown()
     assert (keys.access_key, keys.token) == ("ROLEKEY", "token")
-    (asked,) = _Sts.asked
-    assert (asked["RoleArn"], asked["ExternalId"]) == (["arn:aws:iam::1:role/leases"], ["outside"])
+    (request,) = _Sts.requests
+    assert (request["RoleArn"], request["ExternalId"]) == (["arn:aws:iam::1:role/leases"], ["outside"])
 
 
 def test_the_sdk_repeats_nothing_whatever_the_environment_says(monkeypatch: pytest.MonkeyPatch) -> None:
