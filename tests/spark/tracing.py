@@ -22,12 +22,17 @@ def is_walked(module: str) -> bool:
 
 
 class Walk:
-    """The functions that were called first of each module, in order, while it was `recording`."""
+    """The modules that were visited while it was `recording`, in order of the first call.
+
+    For each the function that was called first; of functions with one line alone, such as accessors and the defaults of
+    interfaces, one is kept only if no other function of the module was called.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.recording = False
         self.visits: dict[str, str] = {}
+        self.read: dict[str, str] = {}
         folder.mkdir()
 
     @contextmanager
@@ -42,8 +47,10 @@ class Walk:
     def note(self, code: CodeType, module: str) -> None:
         # Bodies of modules and classes are run by imports, and methods of dataclasses are nowhere to be read.
         is_function = code.co_flags & inspect.CO_OPTIMIZED and code.co_filename != "<string>"
-        if self.recording and is_function and is_walked(module):
+        if self.recording and is_function and is_walked(module) and module not in self.read:
             self.visits.setdefault(module, code.co_qualname)
+            if len({line for *_, line in code.co_lines()} - {code.co_firstlineno, None}) > 1:
+                self.read[module] = code.co_qualname
 
     @contextmanager
     def on_the_node(self) -> Iterator[None]:
@@ -74,6 +81,7 @@ class Walk:
             from pathlib import Path
 
             visits: dict[str, str] = {}
+            read: dict[str, str] = {}
             importing = [0]
 
             def profile(frame: Any, event: str, _argument: Any) -> None:
@@ -82,8 +90,10 @@ class Walk:
                     importing[0] += {"call": 1, "return": -1}.get(event, 0)
                 elif event == "call" and importing[0] == 0 and code.co_flags & 1 and code.co_filename != "<string>":
                     module = frame.f_globals.get("__name__", "")
-                    if module.startswith("holdfast."):
+                    if module.startswith("holdfast.") and module not in read:
                         visits.setdefault(module, code.co_qualname)
+                        if len({line for *_, line in code.co_lines()} - {code.co_firstlineno, None}) > 1:
+                            read[module] = code.co_qualname
 
             threading.setprofile(profile)
             sys.setprofile(profile)
@@ -92,15 +102,15 @@ class Walk:
             finally:
                 sys.setprofile(None)
                 threading.setprofile(None)
-                Path(folder, f"{uuid.uuid4().hex}.json").write_text(json.dumps(visits))
+                Path(folder, f"{uuid.uuid4().hex}.json").write_text(json.dumps([visits, read]))
 
         return traced
 
-    def modules(self) -> dict[str, str]:
-        """Modules and their first functions: those of the node, then those that only tasks have visited."""
-        found = dict(self.visits)
+    def modules(self) -> dict[str, str | None]:
+        """Modules, those of the node first, and a function of more than one line that was called; None if none was."""
+        visits, read = dict(self.visits), dict(self.read)
         for file in sorted(self.folder.glob("*.json")):
-            for module, function in json.loads(file.read_text()).items():
-                if is_walked(module):
-                    found.setdefault(module, function)
-        return found
+            of_task, read_in_task = json.loads(file.read_text())
+            visits |= {module: function for module, function in of_task.items() if module not in visits}
+            read = {**read_in_task, **read}
+        return {module: read.get(module) for module in visits if is_walked(module)}
