@@ -35,6 +35,14 @@ def _stub(package: ModuleType) -> dict[str, str]:
     return {alias.asname or alias.name: str(node.module) for node in imports for alias in node.names}
 
 
+def _listed(package: ModuleType) -> list[str]:
+    """What the stub exports."""
+    tree = ast.parse(Path(str(package.__file__)).with_suffix(".pyi").read_text())
+    (names,) = [node.value for node in tree.body if isinstance(node, ast.Assign)]
+    listed: list[str] = ast.literal_eval(names)
+    return listed
+
+
 @pytest.mark.parametrize("package", PACKAGES, ids=_name)
 def test_every_public_name_is_that_of_its_module(package: ModuleType) -> None:
     for name, module in package._MODULES.items():
@@ -46,6 +54,7 @@ def test_every_public_name_is_that_of_its_module(package: ModuleType) -> None:
 @pytest.mark.parametrize("package", PACKAGES, ids=_name)
 def test_type_checkers_see_the_same_names(package: ModuleType) -> None:
     assert _stub(package) == package._MODULES
+    assert set(_listed(package)) == set(package.__all__)
     assert set(package.__all__) == set(package._MODULES) <= set(dir(package))
 
 

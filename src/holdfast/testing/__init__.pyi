@@ -2,9 +2,10 @@ from holdfast.testing.buckets import BucketBehaviour
 from holdfast.testing.flows import HandEngine, MemoryBucket, NumbersSource
 from holdfast.testing.formats import FormatBehaviour
 from holdfast.testing.processors import ProcessorBehaviour
+from holdfast.testing.proxy import TcpProxy
 from holdfast.testing.sinks import SinkBehaviour
 from holdfast.testing.sources import SourceBehaviour
-from holdfast.testing.store_outages import OutageBehaviour as OutageBehaviour
+from holdfast.testing.store_outages import OutageBehaviour
 from holdfast.testing.stores import StoreBehaviour, StoreMachine
 from holdfast.testing.worlds import TurnableClock
 
@@ -14,10 +15,12 @@ __all__ = [
     "HandEngine",
     "MemoryBucket",
     "NumbersSource",
+    "OutageBehaviour",
     "ProcessorBehaviour",
     "SinkBehaviour",
     "SourceBehaviour",
     "StoreBehaviour",
     "StoreMachine",
+    "TcpProxy",
     "TurnableClock",
 ]
