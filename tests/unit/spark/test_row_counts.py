@@ -40,7 +40,7 @@ class _Nothing(Stager, Staging):
     def begin(self) -> Staging:
         return self
 
-    def write(self, batch: StagedBatch, items: Any, rows: Any, place: str = "") -> int:
+    def write(self, batch: StagedBatch, items: Any, rows: Any, output_folder: str = "") -> int:
         return 0
 
     def bury(self, batch: StagedBatch, faults: Any) -> None: ...
