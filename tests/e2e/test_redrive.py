@@ -83,5 +83,5 @@ def test_letters_are_sent_again_once_into_the_sinks_of_their_routes(tmp_path: Pa
 
     proven = site.holdfast("verify", str(site.file), "--deep")
     assert proven.splitlines()[-1].startswith("proven: ")
-    assert "each sink with routes holds every row that it was given" in proven
+    assert "each sink with routes holds every row that was routed to it" in proven
     assert proven.count("redrive-") == 2
