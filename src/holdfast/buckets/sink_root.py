@@ -113,16 +113,16 @@ class SinkRoot:
             self._discard(self._stale(lease, name))
 
     def _stale(self, lease: Lease, name: Name) -> list[Json]:
-        named = {_comparable(file.handle) for file in self._named_files(lease)}
+        named = {_comparable(handle) for handle in self._named_handles(lease)}
         return [
             handle
             for key, handle in self._bucket.staged_under(staging_folder(name))
             if staged_token(name, key) < lease.token and _comparable(handle) not in named
         ]
 
-    def _named_files(self, lease: Lease) -> list[StagedFile]:
+    def _named_handles(self, lease: Lease) -> list[Json]:
         receipt = (lease.commit.receipts or {}).get(self._sink)
-        return [] if receipt is None else staged_files(receipt)
+        return [] if receipt is None else [file["staged"] for file in receipt["files"]]
 
     def _discard(self, handles: Sequence[Json]) -> None:
         for portion in self._bucket.portions(handles, DISCARDED_PORTIONS):
