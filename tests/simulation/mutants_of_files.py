@@ -202,7 +202,7 @@ def a_staging_name_has_neither_batch_nor_token(put: Put) -> None:
 
 @mutant()
 def a_sweep_deletes_what_a_row_names(put: Put) -> None:
-    put(SinkRoot, "_named_files", lambda self, lease: [])
+    put(SinkRoot, "_named_handles", lambda self, lease: [])
 
 
 @mutant(start=3647)
