@@ -16,7 +16,7 @@ import fastavro
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from holdfast.errors import BatchError, Unavailable
@@ -377,6 +377,7 @@ def test_a_row_group_that_is_damaged_is_reported_and_those_before_it_are_good() 
 @pytest.mark.parametrize("kind", makers)
 @settings(deadline=None, max_examples=150)
 @given(where=st.integers(0, 100_000), new=st.integers(0, 255), length=st.integers(1, 8))
+@example(where=39274, new=47, length=6)  # Arrow does not implement the integers of this Parquet footer
 def test_whatever_bytes_are_altered_only_damage_is_reported(kind: str, where: int, new: int, length: int) -> None:
     make, codec = makers[kind]
     data = bytearray(make(ROWS, 500))

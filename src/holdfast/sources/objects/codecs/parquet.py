@@ -32,7 +32,7 @@ class Parquet(BlockCodec):
             )
             for group, first in _groups(file.metadata, extent):
                 yield from self._rows(file, group, first)
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, pa.ArrowException) as error:
             if isinstance(error, OSError) and error.errno is not None:
                 raise
             raise Damaged(f"it is not a valid Parquet file: {error}") from error
