@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.spark
 
-MOST_MODULES = 50
+MOST_MODULES = 47
 PATIENCE = 120.0
 PIPELINE = "walk"
 
