@@ -173,7 +173,7 @@ def test_only_one_run_goes_on_at_a_time(site: Site, fleet: Fleet) -> None:
 
 def test_the_lock_passes_to_another_run_only_from_the_expected_one(site: Site) -> None:
     site.lock.acquire("r1")
-    with pytest.raises(Refused, match="not of 'r7'"):
+    with pytest.raises(Refused, match="not to 'r7'"):
         site.lock.transfer("r7", "r2")
     site.lock.transfer("r1", "r2")
     assert site.lock.holder() == "r2"
