@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.spark
 
 MOST_MODULES = 47
-PATIENCE = 120.0
+PATIENCE = 300.0
 PIPELINE = "walk"
 
 
