@@ -109,20 +109,20 @@ def extremes() -> pa.RecordBatch:
     """Columns `a`, `b` and so on, one of every type; each row has one extreme value, and null in all other columns."""
     names = [chr(ord("a") + number) for number in range(len(_EXTREMES))]
     schema = pa.schema(list(zip(names, _EXTREMES, strict=True)))
-    told = [{name: value} for name, values in zip(names, _EXTREMES.values(), strict=True) for value in values]
-    return pa.RecordBatch.from_pylist([{}, *told], schema)
+    rows = [{name: value} for name, values in zip(names, _EXTREMES.values(), strict=True) for value in values]
+    return pa.RecordBatch.from_pylist([{}, *rows], schema)
 
 
 def kafka_extremes() -> pa.RecordBatch:
     """Messages of every time that Kafka can carry, with offsets and partitions as large as they can be."""
     rows = kafka_rows([b'{"number":%d}' % number for number in range(len(MICROSECONDS))])
     largest = (1 << 63) - 1 - len(MICROSECONDS)
-    told = {
+    columns = {
         "offset": pa.array(range(largest, largest + len(MICROSECONDS)), pa.int64()),
         "partition": pa.array([(1 << 31) - 1] * len(MICROSECONDS), pa.int32()),
         "timestamp": pa.array(MICROSECONDS, pa.timestamp("us", "UTC")),
     }
-    for name, column in told.items():
+    for name, column in columns.items():
         rows = rows.set_column(rows.schema.get_field_index(name), name, column)
     return rows
 
@@ -130,7 +130,7 @@ def kafka_extremes() -> pa.RecordBatch:
 def comparable(value: Any) -> Any:
     """Rows, or what is in them, so that any reader's can be compared: times are numbers, and NaN is itself."""
     if isinstance(value, pa.RecordBatch | pa.Table):
-        numbers = [value.column(place).cast(_timeless(field.type)) for place, field in enumerate(value.schema)]
+        numbers = [value.column(index).cast(_timeless(field.type)) for index, field in enumerate(value.schema)]
         return comparable(pa.table(numbers, names=value.schema.names).to_pylist())
     if isinstance(value, dict):
         return {name: comparable(inner) for name, inner in value.items()}

@@ -1,4 +1,4 @@
-"""A world in which nothing happens by itself: time moves when it is told to, ids count up, events are kept."""
+"""A world in which nothing happens by itself: a test advances the time, ids count up, events are kept."""
 
 from __future__ import annotations
 
