@@ -222,4 +222,4 @@ def test_two_applications_share_topics_and_their_executors_need_no_holdfast(
         eventually(lambda: not any(worker.executors() for worker in shop.cluster.workers), 30, "executors are gone")
     log = first.said() + second.said()
     assert not re.search(f"{SPARK_SECRET}|{SECRET_KEY}", log)
-    assert "may read its tasks" not in log
+    assert "can read its tasks" not in log

@@ -81,7 +81,7 @@ def test_in_memory_is_for_one_process_and_says_so(tmp_path: Path) -> None:
         assert "sqlite" in second.said()
         first.send(signal.SIGTERM)
         assert first.exit_code() == 0
-    assert "forgets everything" in first.said()
+    assert "loses everything when it ends" in first.said()
     with site.nodes("c") as (third,):
         assert third.exit_code(240) == 2
     assert "sqlite" in third.said()
