@@ -88,7 +88,7 @@ class StoredPipeline:
         return Generations(self.store, _new_id, self.identifier)
 
     def operator(self, run: str = "") -> Operator:
-        """Return what a person may do to the partitions of the live pipeline, or of a run."""
+        """Return the operator of the partitions of the live pipeline, or of a run."""
         return Operator(self.store, _new_id, self.identifier, run)
 
     def runs(self, emit: Emit = lambda _event: None) -> Runs:

@@ -137,7 +137,7 @@ class Refused(HoldfastError):
 class Unavailable(HoldfastError):
     """A server or a disk does not respond now; the same call may work later.
 
-    The S3 client and buckets raise this class itself: the caller knows whether a source, sink or store uses them.
+    The S3 client and buckets raise this class itself; their callers raise the class for a source, sink or store.
     """
 
 
@@ -178,7 +178,7 @@ class TransitionRefused(HoldfastError):
 
 
 class LeaseLost(HoldfastError):
-    """Another owner or token is on the lease; nothing more may be written under it."""
+    """The lease has another owner or token; nothing more may be written under it."""
 
 
 class LeaseMissing(LeaseLost):

@@ -50,7 +50,7 @@ class Plugin:
 
 @contextmanager
 def needing(what: str, package: str, extra: str) -> Iterator[None]:
-    """Wrap imports of an optional package: if it is missing, `UsageError` says what to install."""
+    """Wrap imports of an optional package: if it is missing, the `UsageError` names what to install."""
     try:
         yield
     except ImportError as error:

@@ -91,9 +91,9 @@ def _warn_of_expiry(store: Store, pipelines: Mapping[str, Pipeline], emit: Emit)
         if ttl is not None and ttl < built.source.rediscovery_window:
             emit(
                 Notice(
-                    f"pipeline {name}: the store forgets completed objects after {format_duration(ttl)} (ttl), but "
-                    "scans still find them: they will be read again. Raise ttl, make scans cover less (range), or "
-                    "delete objects that were read (after_success)"
+                    f"pipeline {name}: the store deletes rows of completed objects after {format_duration(ttl)} (ttl), "
+                    "but scans still find the objects: they will be read again. Raise ttl, make scans cover less "
+                    "(range), or delete objects that were read (after_success)"
                 )
             )
 
@@ -151,7 +151,7 @@ def _run_node(
 
 @contextmanager
 def stopped_by_signals(node: Node, clock: HostClock) -> Iterator[None]:
-    """While the block runs, SIGTERM and SIGINT ask the node to stop. Restores the previous handlers."""
+    """While the block runs, SIGTERM and SIGINT stop the node. Restores the previous handlers."""
 
     def stop(_number: int) -> None:
         clock.ask_to_stop(STOP_WITHIN)

@@ -402,7 +402,7 @@ def test_a_store_is_made_by_open_unless_that_is_forbidden(root: Path) -> None:
     ("mark", "message"),
     [
         ({"holdfast": "leases", "version": 2, "oldest": 2}, "newer holdfast"),
-        ({"landlord": "x"}, "not that of a holdfast store"),
+        ({"landlord": "x"}, "does not belong to a holdfast store"),
     ],
 )
 def test_a_store_of_somebody_else_is_refused(root: Path, mark: dict[str, object], message: str) -> None:

@@ -246,7 +246,7 @@ def test_tables_are_not_made_if_that_is_forbidden(path: Path) -> None:
     assert not path.exists()
     sqlite3.connect(path).close()
     path.touch()
-    with pytest.raises(SchemaMismatch, match=r"no lease tables.*nothing is created here"):
+    with pytest.raises(SchemaMismatch, match=r"no lease tables.*may not be created here"):
         SqliteStore(path, skip_table_creation=True).open()
 
 

@@ -270,7 +270,11 @@ def test_a_table_of_data_prepper_can_be_used(config: DynamodbConfig) -> None:
     [
         (("id", "sort"), {}, "keys of the table"),
         (("sourceIdentifier", "sourcePartitionKey"), {"IndexName": "another"}, "no index source-status"),
-        (("sourceIdentifier", "sourcePartitionKey"), {"Projection": {"ProjectionType": "KEYS_ONLY"}}, "must hold ALL"),
+        (
+            ("sourceIdentifier", "sourcePartitionKey"),
+            {"Projection": {"ProjectionType": "KEYS_ONLY"}},
+            "must project ALL",
+        ),
     ],
 )
 def test_another_table_is_refused(config: DynamodbConfig, keys: tuple[str, str], index: Any, message: str) -> None:

@@ -218,7 +218,7 @@ class TestMariadbServer(ServerStoreBehaviour):
     def test_whoever_makes_the_tables_is_waited_for(self) -> None:
         with self.database.session() as other:
             other.execute("SELECT GET_LOCK(%s, 0)", (f"tests.{self.database.table}",))
-            with pytest.raises(StoreUnavailable, match="another node is making the tables"):
+            with pytest.raises(StoreUnavailable, match="another node is creating the tables"):
                 self.open(statement_timeout=1.0)
         assert self.open().add([make_row("a")]) == [OK]
 

@@ -66,7 +66,7 @@ class Chain:
         self._proof.doubts.add(f"manifest {sequence} is missing")
 
     def add(self, manifest: Manifest, span: Span) -> None:
-        """Add the next commit; `span` is what its files were found to hold."""
+        """Add the next commit; `span` is the contents of its files."""
         if self.last is None:
             self._proof.start = manifest.start
         else:

@@ -22,17 +22,17 @@ CHUNK = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """What a file was found to hold."""
+    """The contents of a file."""
 
     sha256: str
     rows: int | None = None
-    """None if it was not decoded."""
+    """None if the file was not decoded."""
     offsets: Any = None
     """numpy array of int64, one for each row, in the order of the file; None if the format keeps no offsets."""
     trouble: str | None = None
-    """Why it could not be decoded."""
+    """The reason why the file could not be decoded."""
     foreign: bool = False
-    """It is not in the format of the current settings."""
+    """Whether the file is not in the format of the current settings."""
 
 
 def read_contents(

@@ -31,7 +31,7 @@ class Found:
     """`file`, `dead letter`, `gap`, or why there is no file."""
     file: str | None = None
     evidence: str | None = None
-    """What shows that the offsets are in the file."""
+    """How it is known that the offsets are in the file."""
     root: str | None = None
     by_route: bool = False
     """The offsets are in no file, and the sink has routes: the record may have gone to another sink."""

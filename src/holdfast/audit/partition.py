@@ -25,7 +25,7 @@ def manifest_at(folder: str, sequence: int) -> str:
 
 
 class PartitionAudit:
-    """Proves one partition, or doubts it."""
+    """Proves one partition, or reports doubts."""
 
     def __init__(self, audited: AuditedSink, inventory: Inventory, pool: Executor, *, deep: bool) -> None:
         self._audited = audited

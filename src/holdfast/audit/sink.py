@@ -41,7 +41,7 @@ class AuditedSink:
     """One `files` sink. `format_of` returns the format in which a stream's files are written now."""
 
     pipeline: str
-    """Its name in the store."""
+    """The pipeline's name in the store."""
     sink: str
     root: Root
     format_of: Callable[[str], Format]

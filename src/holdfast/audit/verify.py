@@ -98,7 +98,7 @@ class Verification:
                 )
 
     def _redrive(self, first: Manifest) -> str:
-        """Return the redrive whose folder this is; empty if it is not one of a redrive."""
+        """Return the id of the redrive that wrote this folder; empty if no redrive did."""
         return next((run for run in self._audited.redrives if first.label.endswith(f"-{run}")), "")
 
     def _of_redrive(self, folder: str, listed: int, first: Manifest, run: str) -> PartitionProof:

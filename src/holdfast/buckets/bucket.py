@@ -1,4 +1,4 @@
-"""The bucket: an object store or a file system, seen through the few verbs that exactly-once needs.
+"""The bucket: an object store or a file system, reduced to the operations that exactly-once needs.
 
 Keys are paths relative to the pipeline's root, made by `holdfast.flow.names`. All calls block and raise
 `Unavailable` when the bucket does not respond; the same call may then be repeated.
@@ -24,10 +24,10 @@ _Item = TypeVar("_Item")
 
 
 class Published(Enum):
-    """What is at the final key now."""
+    """The object at the final key after a publish."""
 
     DONE = "done"
-    """The very bytes that were staged, by this call or an earlier one."""
+    """Exactly the staged bytes, published by this call or an earlier one."""
     GONE = "gone"
     """Nothing, and the staged data is gone as well."""
     FOREIGN = "foreign"
@@ -36,18 +36,18 @@ class Published(Enum):
 
 @dataclass(frozen=True, slots=True)
 class StagedFile:
-    """A staged object on its way to its final key. `handle` is what the bucket needs to find it again."""
+    """A staged object that will get a final key. The bucket finds it by its `handle`."""
 
     handle: Json
     key: str
     sha256: str
     size: int | None = None
-    """Bytes it had when it was closed, where that is known: staged data that is shorter now counts as gone."""
+    """Size of the object when it was closed, if known: staged data that is shorter now counts as gone."""
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What a bucket was found to be good for, for people, and how it stages."""
+    """The result of a probe: a message for people, and how the bucket stages."""
 
     text: str
     staging: str
@@ -59,15 +59,15 @@ class StagedWriter(Protocol):
     def write(self, data: bytes | memoryview) -> int: ...
 
     def close(self) -> tuple[Json, int, str]:
-        """Make it durable. Answers its handle, its size and the SHA-256 of its bytes. May be called once."""
+        """Make the object durable. Returns its handle, its size and the SHA-256 of its bytes. May be called once."""
         ...
 
 
 class RootLock(Protocol):
-    """A root that is held by this process."""
+    """A root that this process has locked."""
 
     def close(self) -> None:
-        """Let others have it. May be called again; never raises."""
+        """Release the root. May be repeated; never raises."""
         ...
 
 
@@ -75,35 +75,35 @@ class Bucket(ABC):
     """One root in a bucket. Instances are picklable and open their clients where they are used."""
 
     portion: int = 100
-    """How many files a caller gives to one call, so that it can report progress between two."""
+    """How many files a caller passes to one call, so that it can report progress between calls."""
 
     def portions(self, files: Sequence[_Item], times: int = 1) -> Iterator[Sequence[_Item]]:
-        """The files or handles in order, as many at a time as one call should get."""
+        """The files or handles in order, in lists of the size that one call should get."""
         size = self.portion * times
         return (files[at : at + size] for at in range(0, len(files), size))
 
     def probe(self) -> Verdict:
-        """Find out, with harmless objects of its own, whether this bucket holds what exactly-once needs of it.
+        """Test with temporary objects whether this bucket gives the guarantees that exactly-once needs.
 
-        Called once when a sink opens, before anything else; what is found travels with copies pickled afterwards.
-        May be repeated. Raises `Refused` when it does not hold or does not let us in, `Unavailable` when it
-        is away.
+        Called once when a sink opens, before anything else; copies that are pickled afterwards include the result. May
+        be repeated. Raises `Refused` when a guarantee does not hold or access is denied, `Unavailable` when the bucket
+        does not respond.
         """
         return Verdict("create and publish overwrite nothing", "files")
 
     def warm_up(self) -> None:
-        """Load what this process will need to use it. Asks no server, never raises."""
+        """Load the modules that this process needs to use the bucket. Sends no request, never raises."""
 
     @abstractmethod
     def create(self, key: str, data: bytes) -> bool:
-        """Create an object with these bytes if there is none; False if there is. Atomic and durable."""
+        """Create an object with these bytes; False if the key exists already. Atomic and durable."""
 
     @abstractmethod
     def read(self, key: str) -> bytes | None:
-        """The object's bytes; None if there is none."""
+        """The object's bytes; None if it does not exist."""
 
     def written_at(self, key: str) -> float | None:  # noqa: ARG002 - for those that know it
-        """When the object was created, in seconds since 1970, for people; None if that is not known."""
+        """When the object was created, in seconds since 1970, for display; None if that is unknown."""
         return None
 
     @abstractmethod
@@ -115,29 +115,29 @@ class Bucket(ABC):
 
     @abstractmethod
     def stage(self, staged_key: str, key: str) -> StagedWriter:
-        """Open a staged object that will get the final key `key`. `staged_key` is unique to this try."""
+        """Open a staged object that will get the final key `key`. `staged_key` is unique to this attempt."""
 
     def close_all(self, writers: Sequence[StagedWriter]) -> list[tuple[Json, int, str]]:
-        """Close all; returns what each `close` returns, in order. A remote bucket closes several at a time.
+        """Close all writers; returns the results of `close` in order. A remote bucket closes several at a time.
 
-        The first error is raised when all were tried; which of them are closed then is not known.
+        The first error is raised after all were tried; it is then unknown which of them are closed.
         """
         return [writer.close() for writer in writers]
 
     @abstractmethod
     def has_staged(self, files: Sequence[StagedFile]) -> list[bool]:
-        """Whether the staged data of each is still there."""
+        """For each file, whether its staged data still exists."""
 
     @abstractmethod
     def publish(self, files: Sequence[StagedFile]) -> list[Published]:
-        """Make each visible under its final key; durable when the call returns. Never overwrites."""
+        """Make each file visible under its final key; durable when the call returns. Never overwrites."""
 
     @abstractmethod
     def discard(self, handles: Sequence[Json]) -> None:
-        """Delete staged objects; those that are gone already are passed over."""
+        """Delete staged objects; missing ones are ignored."""
 
     def handle_size(self, staged_key: str, key: str) -> int:
-        """Bytes that the handle of an object staged there takes in a receipt, at most."""
+        """Maximum number of bytes that the handle of an object staged under this key takes in a receipt."""
         return len(staged_key) + len(key) + 320
 
     @abstractmethod
@@ -147,30 +147,30 @@ class Bucket(ABC):
     def run_all(self, tasks: Sequence[Callable[[], _Result]]) -> list[_Result]:
         """Run the tasks; returns their results, in order. A remote bucket runs several at a time.
 
-        Tasks may call this bucket, but not `run_all`. The first error is raised when all were done.
+        Tasks may call this bucket, but not `run_all`. The first error is raised after all have ended.
         """
         return [task() for task in tasks]
 
     def move(self, key: str, to: str) -> bool:
-        """Give an object another key, under which nobody else ever puts anything. False if it is at neither.
+        """Give an object another key, which no other caller ever uses. False if it exists under neither key.
 
-        Durable when the call returns. May be repeated, also after half of it: there is never a moment without the
-        object. Raises `Refused` when another object is at `to`; then nothing was changed.
+        Durable when the call returns. May be repeated, also after an interruption: the object exists under at least one
+        key at all times. Raises `Refused`, and changes nothing, when another object is at `to`.
         """
         raise Refused(f"{type(self).__name__} cannot move {key} to {to}")
 
     def lock(self, *, exclusive: bool) -> RootLock | None:  # noqa: ARG002 - for those that have locks
-        """Hold this root: alone, or run_all with others that do not ask for it alone. None if it is taken otherwise.
+        """Lock this root, exclusively or shared with other holders. None if another lock conflicts.
 
-        The lock ends with the process. It catches mistakes of people; no data depends on it. A bucket that has no locks
-        keeps nobody out.
+        The lock ends with the process. It catches mistakes of operators; no data depends on it. A bucket without locks
+        always returns one.
         """
         return _NoLock()
 
 
 class _NoLock:
     def close(self) -> None:
-        """Nothing was taken."""
+        """Nothing to do: there is no lock."""
 
 
 class StagingAttempt:
@@ -202,7 +202,7 @@ class OpenFile:
 
     @property
     def buffered(self) -> int:
-        """Bytes that wait in memory, in the format's writer or on the way to the bucket."""
+        """Bytes buffered in memory, by the format's writer or on the way to the bucket."""
         waiting = 0 if self.writer is None else self.writer.buffered
         return waiting + int(getattr(self._raw, "buffered", 0))
 
@@ -229,7 +229,7 @@ class OpenFile:
         self.write(line)
 
     def end(self) -> StagedWriter:
-        """Write the end of the file. Returns the writer that is left to be closed; `entry` takes what that returns."""
+        """Write the end of the file. Returns the writer for the caller to close; `entry` takes the result of that."""
         if self.writer is not None:
             self.writer.close()
         return self._raw

@@ -1,4 +1,4 @@
-"""Folders of a local bucket: made durably, fsynced once per call, listed in the order of keys."""
+"""Folders of a local bucket: created durably, fsynced once per call, listed in the order of keys."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Folders:
         self._changed: set[Path] = set()
 
     def make(self, folder: Path) -> None:
-        """Make the folder, and those above it, unless they are there. An entry of it is about to change."""
+        """Create the folder and its parents if they are missing. An entry of it is about to change."""
         self._changed.add(folder)
         missing = folder
         while not missing.is_dir():
@@ -28,7 +28,7 @@ class Folders:
         folder.mkdir(parents=True, exist_ok=True)
 
     def creating(self, path: Path) -> BinaryIO:
-        """A new file, open for writing; `FileExistsError` if there is one."""
+        """A new file, open for writing. Raises `FileExistsError` if it exists."""
         for attempt in range(_PATIENCE):
             self.make(path.parent)
             try:
@@ -52,9 +52,9 @@ class Folders:
 
 
 def walk(folder: Path, at: str, prefix: str) -> Iterator[str]:
-    """Keys of the regular files in a folder whose key is `at`, if they begin with the prefix.
+    """Keys of the regular files below the folder, whose key is `at`, if they begin with the prefix.
 
-    Sorted as text. Lazy; follows no links. A folder that is not there holds nothing.
+    Sorted as text. Lazy; follows no links. A missing folder counts as empty.
     """
     try:
         with os.scandir(folder) as entries:

@@ -1,8 +1,8 @@
 """A bucket on a file system: staged as hidden files, published by hard link, never by rename.
 
-A link fails when the name exists, so nothing is overwritten, and the file appears with all of its bytes at once.
-What a call has returned survives a power cut: files are fsynced before they get a name that counts, and the folders
-that name them before the call returns. Several processes may use one root; on a network mount it needs atomic links.
+A link fails when the name exists, so nothing is overwritten, and the file appears with all of its bytes at once. What a
+call has written survives a power cut: files are fsynced before they get their final name, and their folders before the
+call returns. Several processes may use one root; on a network mount it needs atomic links.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _REASONS = {
 
 
 class LocalBucket(Bucket):
-    """A folder. It is made when the first object is."""
+    """A folder. It is created with the first object."""
 
     def __init__(self, root: str | os.PathLike[str]) -> None:
         self._root = Path(root).absolute()
@@ -57,7 +57,7 @@ class LocalBucket(Bucket):
                 draft.unlink(missing_ok=True)
 
     def _draft(self, data: bytes) -> Path:
-        """A hidden file with these bytes, durable, for a name that it gets by link."""
+        """A durable hidden file with these bytes, to be linked to its final name."""
         # Names of staged objects never begin with a dot, so nobody takes a draft for one.
         draft = self._root / STAGING / f".{uuid.uuid4().hex}"
         with Folders().creating(draft) as file:
@@ -177,7 +177,7 @@ class LocalBucket(Bucket):
     # --- paths -------------------------------------------------------------------------------------------------
 
     def _path(self, key: str) -> Path:
-        """Where that object is. `ValueError` for what is not a key, `Unavailable` if it leads out of the root."""
+        """The object's path. Raises `ValueError` for an invalid key, `Unavailable` if it leads out of the root."""
         if "\0" in key or any(part in {"", ".", ".."} for part in key.split("/")):
             raise ValueError(f"{key!r} is not a key")
         path = self._root / key
@@ -194,9 +194,10 @@ class LocalBucket(Bucket):
 
 
 class LocalWriter:
-    """A staged file. Whatever is written to it is hashed on its way.
+    """A staged file. Everything written to it is hashed.
 
-    One that is not closed in order is deleted: on a full disk, what each attempt leaves would keep the next one out.
+    A file that is not closed properly is deleted: on a full disk, the leftovers of one attempt would make the next one
+    fail.
     """
 
     def __init__(self, staged_key: str, path: Path, file: BinaryIO, folders: Folders) -> None:
@@ -254,7 +255,7 @@ class LocalLock:
 
 @contextmanager
 def _errors_of(doing: str) -> Iterator[None]:
-    """Turn an error of the operating system into one that a person can act on."""
+    """Turn an `OSError` into `Unavailable` with a readable reason."""
     try:
         yield
     except OSError as error:
@@ -263,7 +264,7 @@ def _errors_of(doing: str) -> Iterator[None]:
 
 
 def _drop(maker: int, path: Path, file: BinaryIO) -> None:
-    """Delete a staged file that nobody will ever name. A process that was forked meanwhile leaves it alone."""
+    """Delete a staged file that no receipt names. Does nothing in a forked process."""
     if os.getpid() == maker:
         with suppress(OSError):
             path.unlink()
@@ -272,7 +273,7 @@ def _drop(maker: int, path: Path, file: BinaryIO) -> None:
 
 
 def _link_durably(draft: Path, path: Path, folders: Folders) -> bool:
-    """Give the draft this name too; False if the name is taken. The name is durable either way."""
+    """Link the draft to this name too; False if the name exists. The name is durable either way."""
     folders.make(path.parent)
     try:
         os.link(draft, path)
@@ -291,7 +292,7 @@ def _sync(folder: Path) -> None:
 
 
 def _is_same_file(staged: Path, path: Path) -> bool:
-    """Whether both names are of one file: then nothing needs to be read."""
+    """Whether both names are links to one file, so that the bytes need not be compared."""
     try:
         return os.path.samestat(staged.lstat(), path.lstat())
     except FileNotFoundError:
@@ -299,7 +300,7 @@ def _is_same_file(staged: Path, path: Path) -> bool:
 
 
 def _compare(path: Path, sha256: str) -> Published:
-    """What is at that name already: the decided bytes, or somebody else's."""
+    """Whether the file at that name has the committed bytes or other ones."""
     try:
         with _opened(path) as file:
             digest = hashlib.file_digest(file, "sha256").hexdigest()
@@ -318,7 +319,7 @@ def _contents(path: Path) -> bytes:
 
 
 def _opened(path: Path) -> BufferedReader:
-    """The regular file of that name; links are not followed, and pipes are not waited for."""
+    """Open the regular file of that name. Does not follow links, and does not block on pipes."""
     number = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     if not stat.S_ISREG(os.fstat(number).st_mode):
         os.close(number)
@@ -327,7 +328,7 @@ def _opened(path: Path) -> BufferedReader:
 
 
 def _remove_empty(folder: Path, up_to: Path) -> None:
-    """Remove folders that hold nothing, from there upwards. Whoever wants one again makes it."""
+    """Remove empty folders, from this one upwards. They are created again when needed."""
     with suppress(OSError):
         while folder != up_to:
             folder.rmdir()

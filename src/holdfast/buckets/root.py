@@ -1,4 +1,4 @@
-"""Where files are kept, as settings name it: a folder, or a prefix of an S3 bucket."""
+"""The root of files in the settings: a folder, or a prefix of an S3 bucket."""
 
 from __future__ import annotations
 
@@ -46,17 +46,17 @@ Root = Annotated[str, BeforeValidator(_as_text), AfterValidator(_checked_root)]
 
 
 class S3Reach(Options):
-    """How to reach S3, or a server that speaks it. Without keys: environment, profile, role of the machine."""
+    """How to reach S3 or a compatible server. Without keys: environment, profile, role of the machine."""
 
     endpoint_url: Annotated[str, AfterValidator(_checked_endpoint)] | None = Field(
         None, description="Address of a server other than Amazon's, for example `http://minio:9000`."
     )
     region: str | None = Field(None, description="Region of the bucket; by default that of the environment.")
-    access_key_id: Secret | None = Field(None, description="Key to log in with; better leave it to the machine's role.")
-    secret_access_key: Secret | None = Field(None, description="Secret that belongs to the key.")
+    access_key_id: Secret | None = Field(None, description="Access key; prefer the role of the machine.")
+    secret_access_key: Secret | None = Field(None, description="Secret of the access key.")
     session_token: Secret | None = Field(None, description="Token of temporary keys.")
     path_style: bool = Field(
-        False, description="Name the bucket in the path and not in the host name, as most other servers need it."
+        False, description="Put the bucket into the path, not into the host name; most other servers need it."
     )
 
     @model_validator(mode="after")
@@ -69,15 +69,15 @@ class S3Reach(Options):
 
 
 class S3Options(S3Reach):
-    """How to reach S3, or a server that speaks it, and how files wait there."""
+    """How to reach S3 or a compatible server, and how files are staged there."""
 
     staging: Literal["auto", "multipart", "copy"] = Field(
         "auto",
-        description="How files wait for their commit: as uploads that are not completed, or as hidden objects that are "
-        "copied. `auto` asks the server at start what it holds.",
+        description="How files are staged until their commit: as incomplete uploads, or as hidden objects that are "
+        "copied. With `auto`, a probe at start decides.",
     )
     part_size: Annotated[ByteSize, Field(ge=SMALLEST_PART, le=5 << 30)] = Field(
-        PART_SIZE, description="Files are sent in parts of this size; an open file keeps up to three in memory."
+        PART_SIZE, description="Size of the parts of an upload; an open file keeps up to three of them in memory."
     )
 
 
@@ -88,7 +88,7 @@ def check_together(root: str, s3: S3Reach | None) -> None:
 
 
 def root_identity(root: str, s3: S3Reach | None) -> str:
-    """The same text for the same root, however the settings write it."""
+    """A text that is the same for the same root, regardless of how the settings spell it."""
     if not root.startswith(SCHEME):
         return os.path.realpath(root)
     bucket, prefix = split_root(root)
@@ -97,7 +97,7 @@ def root_identity(root: str, s3: S3Reach | None) -> str:
 
 
 def bucket_of(root: str, s3: S3Options | None) -> Bucket:
-    """The bucket that the settings name, not yet reached."""
+    """The bucket that the settings name. Sends no request."""
     if not root.startswith(SCHEME):
         from holdfast.buckets.local import LocalBucket
 
@@ -110,7 +110,7 @@ def bucket_of(root: str, s3: S3Options | None) -> Bucket:
 
 
 def access_of(root: str, options: S3Reach, patience: float = PATIENCE) -> tuple[S3Access, str]:
-    """How to reach the bucket of a root on S3, and the prefix in it. Raises `UsageError` where boto3 is missing."""
+    """How to reach the bucket of a root on S3, and the prefix in it. Raises `UsageError` if boto3 is missing."""
     with needing("a root on S3", "boto3", "s3"):
         import boto3  # noqa: F401 - it fails here and not in a task
     bucket, prefix = split_root(root)

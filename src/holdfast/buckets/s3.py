@@ -1,6 +1,6 @@
-"""A bucket on S3, or on a server that speaks S3: staged as uploads that are not completed, or as hidden objects.
+"""A bucket on S3 or a compatible server: files are staged as uploads that are not completed, or as hidden objects.
 
-Needs a server that holds `If-None-Match: *` on PUT; `probe` finds out. What a call has returned is as durable as the
+Needs a server that honours `If-None-Match: *` on PUT, which `probe` tests. What a call has written is as durable as the
 server makes it. Several processes may use one root. There are no locks.
 """
 
@@ -22,7 +22,7 @@ _Result = TypeVar("_Result")
 
 
 class S3Bucket(Bucket):
-    """A prefix of a bucket, which must exist. What a probe has found travels with copies that are pickled after it."""
+    """A prefix of a bucket, which must exist. Copies that are pickled after a probe include its result."""
 
     def __init__(
         self, access: S3Access, prefix: str = "", staging: Staging = "auto", part_size: int = PART_SIZE
@@ -53,7 +53,7 @@ class S3Bucket(Bucket):
         return Verdict(text, self._traits.staging)
 
     def _probed_traits(self) -> Traits:
-        """What the probe has found; whoever did not probe pays for it now."""
+        """The result of the probe, which runs now if it did not run before."""
         if self._traits is None:
             self.probe()
         assert self._traits is not None

@@ -1,4 +1,4 @@
-"""Whether a server holds what exactly-once needs, found out with objects below `_holdfast/staging/.probe/`.
+"""Tests whether a server gives the guarantees of exactly-once, with objects below `_holdfast/staging/.probe/`.
 
 A probe can show that a server is wrong; it cannot prove that it is right.
 """
@@ -25,16 +25,16 @@ _MARK = "holdfast-probe"
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Whether one way of staging holds, and whether publishing by it can be made to overwrite nothing."""
+    """Whether one way of staging works, and whether publishing this way can be prevented from overwriting."""
 
     holds: bool
     conditional: bool = False
 
 
 def probe(objects: S3Objects, wanted: Staging) -> tuple[Traits, str]:
-    """How to stage here, and a sentence about it.
+    """How to stage on this server, and a message for people.
 
-    Raises `Refused` when the server must not be used so, `Unavailable` when it does not respond.
+    Raises `Refused` when the server is not safe to use, `Unavailable` when it does not respond.
     """
     bench = Bench(objects, f"{HIDDEN}probe/{uuid.uuid4().hex}/")
     try:
@@ -48,7 +48,7 @@ def probe(objects: S3Objects, wanted: Staging) -> tuple[Traits, str]:
 
 
 def choose(objects: S3Objects, wanted: Staging, uploads: Finding, copies: Finding) -> Traits:
-    """The way to stage that overwrites least, then the one with the fewest requests."""
+    """The safest way to stage; among equally safe ones, the one with the fewest requests."""
     flags = (uploads.conditional, copies.conditional)
     if wanted == "auto" and uploads.holds and copies.conditional:
         return Traits("mixed", *flags)
@@ -57,13 +57,13 @@ def choose(objects: S3Objects, wanted: Staging, uploads: Finding, copies: Findin
     if copies.holds and wanted != "multipart":
         return Traits("copy", *flags)
     raise Refused(
-        f"the server of s3://{objects.client.access.bucket} cannot stage by {wanted!r}: what is not published could be "
-        "seen, or would not be published as it was staged. Set s3.staging to auto, or use another server"
+        f"the server of s3://{objects.client.access.bucket} cannot stage by {wanted!r}: unpublished data could be "
+        "visible, or would not be published as it was staged. Set s3.staging to auto, or use another server"
     )
 
 
 def describe(traits: Traits) -> str:
-    """The verdict in words."""
+    """The traits as a message for people."""
     how = {
         "mixed": "small files are staged as hidden objects and copied, large ones as uploads that are not completed",
         "multipart": "files are staged as uploads that are not completed",
@@ -92,7 +92,7 @@ class Bench:
                 self._objects.delete(list(self._objects.keys(self._folder)))
 
     def check_create(self) -> None:
-        """Raise `Refused` unless exactly one of several creates wins, one after the other and side by side."""
+        """Raise `Refused` unless exactly one of several creates succeeds, both in sequence and concurrently."""
         key = f"{self._folder}once"
         if self._objects.read(key) is not None or not self._objects.create(key, b"first"):
             raise Refused(f"the server of {self._where()} shows an object that was never written")
@@ -103,12 +103,12 @@ class Bench:
             wins.append(sum(winners) != 1)
         if any(wins) or self._objects.read(key) != b"first":
             raise Refused(
-                f"the server of {self._where()} lets two writers create one object: it does not hold "
+                f"the server of {self._where()} lets two writers create one object: it does not honour "
                 "`If-None-Match: *` on PUT, so nodes could overwrite each other's files. Use a server that does"
             )
 
     def try_uploads(self) -> Finding:
-        """An upload is hidden until it is completed, then there with its metadata, and completing again is harmless."""
+        """Check that an upload is invisible until completed, keeps its metadata, and may be completed twice."""
         key = f"{self._folder}upload"
         try:
             with _Upload(self._objects, key, b"uploaded") as first, _Upload(self._objects, key, b"other") as second:
@@ -123,7 +123,7 @@ class Bench:
             return Finding(holds=False)
 
     def try_copies(self) -> Finding:
-        """A copy is there with its metadata, and can be made to overwrite nothing."""
+        """Check that a copy keeps its metadata and whether it can be prevented from overwriting."""
         source, key = f"{self._folder}source", f"{self._folder}copy"
         try:
             self._objects.put(source, b"copied", {_MARK: source})
@@ -143,7 +143,7 @@ class Bench:
         return self._objects.read(key) == data and (self._objects.metadata(key) or {}).get(_MARK) == (mark or key)
 
     def _keeps_out(self, key: str, overwrite: Any, present: bytes) -> bool:
-        """Whether a conditional request leaves the object that is there alone, and says so."""
+        """Whether a conditional request leaves an existing object unchanged and returns an error."""
         try:
             overwrite({"IfNoneMatch": "*"})
         except Exists:
@@ -157,7 +157,7 @@ class Bench:
 
 
 class _Upload:
-    """An upload that has its data. What was not completed is aborted at the end."""
+    """An upload with all its parts. It is aborted at the end unless it was completed."""
 
     def __init__(self, objects: S3Objects, key: str, data: bytes) -> None:
         self._client = objects.client

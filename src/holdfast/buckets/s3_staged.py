@@ -1,8 +1,9 @@
-"""Staged objects on S3 after their writer has closed them: are they there, publish, discard, list.
+"""Staged objects on S3 after their writer has closed them: check, publish, discard and list them.
 
 A handle is `{"place"}` for a hidden object, which is published by copying it, and `{"place", "key", "upload"}` for an
-upload that is not completed, which is published by completing it. The same handles come from a listing, so that a sweep
-can tell what a receipt names. Whoever finds an object at the final key looks whether it was made from this staged key.
+upload that is not completed, which is published by completing it. A listing returns the same handles, so that a sweep
+can compare them with receipts. If an object exists at the final key, its metadata shows whether it was made from this
+staged key.
 """
 
 from __future__ import annotations
@@ -23,16 +24,16 @@ from holdfast.s3.objects import STAGED_KEY, S3Objects
 
 STAGING = f"{OURS}/staging/"
 HIDDEN = f"{STAGING}."
-"""What begins with this is not a staged object: names made from data never begin with a dot."""
+"""Keys with this prefix are not staged objects: names made from data never begin with a dot."""
 _SECOND_LOOK = 0.5
 _MOST_REMEMBERED = 10_000
 
 
 @dataclass
 class Remembered:
-    """Uploads of this process, by upload id. It saves two requests for each upload and is never needed.
+    """Uploads of this process, by upload id. A cache that saves two requests for each upload.
 
-    A closed upload never changes, and one that was completed has nothing left to abort.
+    A closed upload never changes, and a completed one need not be aborted.
     """
 
     parts: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
@@ -48,7 +49,7 @@ class Remembered:
 
 
 class S3Staged:
-    """The verbs on handles. All may be repeated, also by several nodes at a time."""
+    """Operations on handles. All may be repeated, also by several nodes at a time."""
 
     def __init__(self, objects: S3Objects, memory: Remembered) -> None:
         self._objects = objects
@@ -65,7 +66,7 @@ class S3Staged:
         return self._objects.metadata(handle["place"]) is not None
 
     def publish(self, file: StagedFile, traits: Traits) -> Published:
-        """Make it visible. On a server that cannot be made to overwrite nothing, the key is read first."""
+        """Make the object visible. If the server cannot be prevented from overwriting, the key is read first."""
         handle = checked(file.handle)
         conditional = traits.conditional_complete if "upload" in handle else traits.conditional_copy
         if not conditional and (present := self._look(file)) is not None:
@@ -96,7 +97,7 @@ class S3Staged:
         return True
 
     def _parts(self, file: StagedFile) -> list[dict[str, Any]] | None:
-        """What completing needs; None if the upload is gone or is not what was closed."""
+        """The parts that completing the upload needs; None if it is gone or differs from what was closed."""
         key, upload, after = self._objects.full(file.handle["key"]), file.handle["upload"], 0
         parts: list[dict[str, Any]] = []
         size = 0
@@ -114,7 +115,7 @@ class S3Staged:
         return None if not parts or (file.size is not None and file.size != size) else parts
 
     def _decided(self, file: StagedFile) -> Published:
-        """What is at the final key, when this call could not put anything there."""
+        """Which object is at the final key, after this call could not create it."""
         present = self._look(file)
         if present is None:
             # Another node may be completing it at this very moment; a false "gone" would cost a rebuild.
@@ -149,7 +150,7 @@ class S3Staged:
             return
 
     def under(self, prefix: str) -> Iterator[tuple[str, Json]]:
-        """Place and handle of what is staged, from the names of hidden and registry objects."""
+        """Staged key and handle of every staged object, from the names of hidden and registry objects."""
         for key in self._objects.keys(prefix):
             if not key.startswith(STAGING) or key.startswith(HIDDEN):
                 continue
@@ -160,7 +161,7 @@ class S3Staged:
 
 
 def checked(handle: Json) -> dict[str, str]:
-    """A handle comes from a row of the store: it must never name a published object as a staged one."""
+    """Check a handle, which comes from a row of the store: it must never name a published object."""
     if not isinstance(handle, dict) or not str(handle.get("place", "")).startswith(STAGING):
         raise ValueError(f"{handle!r} is not a staged object")
     return handle

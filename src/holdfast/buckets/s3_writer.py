@@ -15,14 +15,14 @@ from holdfast.s3.client import Missing
 from holdfast.s3.objects import STAGED_KEY, S3Objects
 
 REGISTERED = ".upload"
-"""What the name of an upload's registry object ends with; the rest of the name is the staged key."""
+"""Suffix of the name of an upload's registry object; the rest of the name is the staged key."""
 IN_FLIGHT = 2
 MOST_PARTS = 10_000
 LARGEST_COPY = 5 << 30
 
 
 class S3Writer:
-    """Less than one part is kept in memory until it is closed. Never aborts anything: a higher token sweeps."""
+    """Buffers less than one part until it is closed. Never aborts an upload: the owner with a higher token sweeps."""
 
     def __init__(
         self,
@@ -51,7 +51,7 @@ class S3Writer:
 
     @property
     def buffered(self) -> int:
-        """Bytes in memory: of the part that is being filled, and of those on their way."""
+        """Bytes in memory: the part that is being filled, and the parts that are being sent."""
         return len(self._part) + self._part_size * len(self._sending)
 
     def write(self, data: bytes | memoryview) -> int:
@@ -94,7 +94,7 @@ class S3Writer:
         return {"place": self._staged_key}
 
     def _send(self) -> None:
-        """Begin to send what is in memory; waits while too many parts are on their way."""
+        """Begin to send the buffered part; blocks while too many parts are being sent."""
         self._check_limits()
         if self._upload is None:
             self._upload = self._begin()
@@ -114,7 +114,7 @@ class S3Writer:
     def _begin(self) -> str:
         """Begin an upload and register it, so that it can be found and aborted when this process dies.
 
-        The first part need not wait for that: whoever closes the writer does.
+        The first part is sent at the same time; `close` waits for the registration.
         """
         objects, target, metadata = self._objects, self._objects.full(self._target), {STAGED_KEY: self._staged_key}
         upload = str(objects.client.call("create_multipart_upload", Key=target, Metadata=metadata)["UploadId"])
@@ -130,7 +130,7 @@ class S3Writer:
             raise self._swept() from gone
 
     def _complete(self) -> None:
-        """Make the hidden object of this staged key out of its parts."""
+        """Complete the upload of the hidden object with this staged key."""
         parts = [{"ETag": etag, "PartNumber": number} for number, etag in enumerate(self._etags, 1)]
         named = {"Key": self._objects.full(self._target), "UploadId": self._upload}
         try:

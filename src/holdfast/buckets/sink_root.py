@@ -1,4 +1,4 @@
-"""The root of one sink: who owns it, and what becomes of the files that tasks have staged below it.
+"""The root of one sink: its owner, and publishing and deleting of the files that tasks have staged below it.
 
 A root belongs to one sink of one pipeline, which `_holdfast/owner.json` names. A sink decides by its own receipts what
 it may delete below its root, so that two sinks with the same root would delete each other's committed files.
@@ -20,7 +20,7 @@ from holdfast.flow.sink import Publication
 from holdfast.leases.lease import Json, Lease
 
 DISCARDED_PORTIONS = 10
-"""How many portions of files are discarded in one call: deleting takes less time than publishing."""
+"""Portions of files that are discarded in one call; more than are published, because deleting takes less time."""
 
 
 class SinkRoot:
@@ -38,10 +38,10 @@ class SinkRoot:
     # --- the owner ---------------------------------------------------------------------------------------------
 
     def open(self, pipeline: str, *, durable: bool) -> str:
-        """Probe the bucket and claim the root. Returns what was found, for people. May be repeated.
+        """Probe the bucket and claim the root. Returns the result of the probe, for people. May be repeated.
 
-        Raises `Refused` if the bucket is not fit, or if the root belongs to another sink or is in use; `Unavailable`
-        if the bucket does not respond.
+        Raises `Refused` if the bucket is not suitable, or if the root is in use or belongs to another sink;
+        `Unavailable` if the bucket does not respond.
         """
         verdict = self._bucket.probe()
         self.claim(pipeline, alone=not durable)
@@ -100,12 +100,12 @@ class SinkRoot:
             self._count(len(portion))
 
     def discard_staged(self, publications: Sequence[Publication]) -> None:
-        """Delete what is left of the staged data of these receipts. Never raises: a later owner sweeps it."""
+        """Delete the remaining staged data of these receipts. Never raises: a later owner sweeps it."""
         with suppress(Unavailable):
             self._discard([file.handle for each in publications for file in staged_files(each.receipt)])
 
     def sweep(self, taken: Sequence[tuple[Lease, Name]]) -> None:
-        """Delete what lower tokens staged and no row names. Never raises: a later owner sweeps, too."""
+        """Delete files of lower tokens that no row names. Never raises: a later owner sweeps too."""
         self._bucket.run_all([partial(self._sweep, lease, name) for lease, name in taken])
 
     def _sweep(self, lease: Lease, name: Name) -> None:
@@ -130,7 +130,7 @@ class SinkRoot:
             self._count(len(portion))
 
     def _count(self, files: int) -> None:
-        """Report progress after a portion of files; small commits add up to one."""
+        """Report progress after every portion of files; the files of small commits are added up."""
         self._files_done += files
         if self._files_done >= self._bucket.portion:
             self._files_done = 0

@@ -112,5 +112,5 @@ def _in_one_line(error: Exception) -> str:
 
 
 def _discard_stdout() -> None:
-    """Discard buffered output after the reader has gone, as `head` does, so that exiting raises no error."""
+    """Discard buffered output after the reader, such as `head`, has ended, so that exiting raises no error."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

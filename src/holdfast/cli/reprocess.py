@@ -23,7 +23,9 @@ To = Annotated[str, typer.Option("--to", metavar="OFFSET|TIME", help="Where to b
 NewRoot = Annotated[
     str | None,
     typer.Option(
-        "--root", metavar="ROOT", help="Root of the new files; the old root with `-g` and the generation unless given."
+        "--root",
+        metavar="ROOT",
+        help="Root of the new files; unless given, the old root followed by `-g` and the generation.",
     ),
 ]
 Backup = Annotated[

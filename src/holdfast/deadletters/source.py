@@ -43,7 +43,7 @@ class PartitionLetters:
 
 
 def redriven_name(lease: Lease) -> Name:
-    """The name under which a redrive writes this partition: not the live one, whose commits have their own numbers."""
+    """The name under which a redrive writes this partition. Its commits are numbered apart from the live ones."""
     return Name(lease.spec["stream"], f"{lease.spec['label']}-{lease.run}")
 
 

@@ -22,7 +22,7 @@ class LetterStaging(ABC):
         """Keep these faults as dead letters. May return before they are durable."""
 
     def flush_if_many(self, batch: StagedBatch) -> None:
-        """All letters of a portion of rows have come: write them if they take much memory."""
+        """Called after each portion of rows: writes the letters if they take much memory."""
 
     @abstractmethod
     def finish(self, batch: StagedBatch) -> list[dict[str, Json]]:
@@ -30,7 +30,7 @@ class LetterStaging(ABC):
 
     @abstractmethod
     def abandon(self, batch: StagedBatch) -> None:
-        """The batch has failed: delete what was staged for it. Never raises."""
+        """Delete the staged letters of a batch that has failed. Never raises."""
 
 
 class LetterFiles(LetterStaging):

@@ -1,7 +1,7 @@
 """Every fact that the system reports, as frozen dataclasses.
 
-Log, metrics and history consume them; nothing else is logged or counted. Lower layers are given an `emit` function and
-do not know the consumers. `pipeline` is the identifier with its prefix. Rows are mappings; consumers add the time.
+Log, metrics and history consume them; nothing else is logged or counted. Lower layers get an `emit` function and do not
+depend on the consumers. `pipeline` is the identifier with its prefix. Rows are mappings; consumers add the time.
 """
 
 from holdfast.events.event import (

@@ -22,7 +22,7 @@ class Unreachable(Event):
 
 @dataclass(frozen=True, slots=True)
 class SinkOpened(Event):
-    """A sink has checked its output; `verdict` says what it found and how the output will be used."""
+    """A sink has checked its output; `verdict` describes the result and how the output will be used."""
 
     pipeline: str
     sink: str
@@ -105,7 +105,7 @@ class AlertRaised(Event):
 
 @dataclass(frozen=True, slots=True)
 class AlertCleared(Event):
-    """The cause of an alert is gone, as far as this node can see; `reason` says why."""
+    """The cause of an alert is gone, as far as this node can see; `reason` explains why."""
 
     kind: str
     pipeline: str | None

@@ -34,13 +34,13 @@ class RowsDropped(Event):
     level: ClassVar[Level] = "debug"
     pipeline: str
     processor: str
-    """Its index among the processors of the pipeline, and its name."""
+    """The processor's index in the pipeline, and its name."""
     rows: int
 
 
 @dataclass(frozen=True, slots=True)
 class DocumentsIndexed(Event):
-    """A batch's documents were sent to a search index: outcomes and effort."""
+    """A batch's documents were sent to a search index: counts of outcomes and requests."""
 
     level: ClassVar[Level] = "debug"
     pipeline: str

@@ -1,8 +1,8 @@
 """The finalizer: declares output folders final, run by one node at a time under the `$finalizer` lease of a sink.
 
-Nothing waits for it: it runs beside the loop, and what it cannot do now it does in a later pass. What it has read and
-decided is kept in the row of its lease, and written there before hooks are called, so that a node that dies in between
-is followed by one that calls them again.
+It runs beside the loop, which never waits for it; work that fails is repeated in a later pass. Its progress and
+decisions are saved in the row of its lease before hooks are called. If a node dies in between, the next one calls the
+hooks again.
 """
 
 from __future__ import annotations
@@ -68,26 +68,26 @@ class Finalizer(Duty):
 
 
 def finalizer_of(pipeline: str, sink: str) -> Key:
-    """The key of the lease of a sink's finalizer: beside the pipeline's partitions, never among them."""
+    """The key of the lease of a sink's finalizer, which is not one of the pipeline's partitions."""
     return Key(f"{pipeline}/{FINALIZER}/{sink}", "", FINALIZER)
 
 
 def finalizers(coordinator: Coordinator, source: Source, sinks: Mapping[str, Sink]) -> list[Finalizer]:
-    """One for each sink whose settings ask for it. Raises `Refused` if the partitions of the source come to an end."""
+    """A finalizer for each sink with `finalize` settings. Raises `Refused` if the partitions of the source end."""
     able = {name: sink.finalizing() for name, sink in sinks.items() if isinstance(sink, Finalizes)}
     wanted = {name: output for name, output in able.items() if output is not None}
     if wanted and not source.lives_long:
-        raise Refused("finalize needs a source whose partitions go on for ever, such as kafka")
+        raise Refused("finalize needs a source whose partitions never end, such as kafka")
     return [Finalizer(coordinator, source, name, output) for name, output in wanted.items()]
 
 
 class FinalizerPass:
-    """One pass of the finalizer, under its lease. `go` is called once; blocks while store and hooks take their time."""
+    """One pass of the finalizer, under its lease. `go` is called once, and blocks on store and hooks."""
 
     def __init__(
         self, lock: Coordinator, pipeline: str, source: Source, output: FinalizableOutput, lease: Lease, renew: Renew
     ) -> None:
-        """`pipeline` is the one whose partitions bring the records; `renew` extends the lease and saves its state."""
+        """`pipeline` identifies the pipeline that writes the records; `renew` extends the lease and saves its state."""
         self._lock = lock
         self._renew = renew
         self._pipeline = pipeline
@@ -99,9 +99,9 @@ class FinalizerPass:
         self._late: defaultdict[tuple[str, str], int] = defaultdict(int)
 
     def go(self) -> bool:
-        """Read, decide and announce, then let the lease sleep until the next pass. Errors are reported, not raised.
+        """Read, decide and announce, then close the lease until the next pass. Errors are reported, not raised.
 
-        Returns whether there is more to read at once.
+        Returns whether more manifests wait to be read.
         """
         emit, more = self._lock.world.emit, False
         try:
@@ -139,7 +139,7 @@ class FinalizerPass:
                 view.advance(rows, self._output.period, self._output.rules, now)
 
     def _by_topic(self) -> dict[str, dict[str, Lease]]:
-        """Partitions that may still bring records: those that are FAILED among them, those that are COMPLETED not."""
+        """Partitions that may still get records, by topic: FAILED ones included, COMPLETED ones not."""
         found: defaultdict[str, dict[str, Lease]] = defaultdict(dict)
         for row in self._rows():
             if row.status is not Status.COMPLETED and row.unreadable is None:
@@ -169,7 +169,7 @@ class FinalizerPass:
         return [None if isinstance(extent, Exception) else extent for extent in extents]
 
     def _read(self, view: TopicView, partition: PartitionView, row: Lease, now: float) -> None:
-        """Read the new manifests of this partition, as many as this pass has left."""
+        """Read the new manifests of this partition, up to the limit of this pass."""
         name = self._source.name(row)
         # A manifest is written before its files; they are all visible when the row has no receipts any more.
         published = row.commit.sequence - (row.commit.receipts is not None)
@@ -198,7 +198,7 @@ class FinalizerPass:
                     return
 
     def _finish(self, topic: str, folder: str) -> bool:
-        """Announce one output folder and save the result. Returns False if the lease is another node's now."""
+        """Announce one output folder and save the result. Returns False if another node has taken the lease."""
         view, emit = self._views[topic], self._lock.world.emit
         content = view.due[folder]
         error = self._output.finish(FinalFolder(self._pipeline, topic, folder, content, _ends(view)))
@@ -217,7 +217,7 @@ class FinalizerPass:
         return replace(content, failures=content.failures + 1, not_before=self._lock.now() + pause)
 
     def _save(self, views: Mapping[str, TopicView] | None) -> bool:
-        """Renew the lease, and save these views. Returns False if the lease is another node's now."""
+        """Renew the lease, and save these views. Returns False if another node has taken the lease."""
         written = self._renew(self._lease, None if views is None else encode(views))
         if isinstance(written, LeaseLost):
             return False

@@ -1,4 +1,4 @@
-"""What a sink offers so that its output folders can be declared final; `holdfast.finalize.finalizer` decides when."""
+"""The interface of output whose folders can be declared final; `holdfast.finalize.finalizer` decides when."""
 
 from __future__ import annotations
 
@@ -70,4 +70,4 @@ class Finalizes(ABC):
 
     @abstractmethod
     def finalizing(self) -> FinalizableOutput | None:
-        """The output whose folders are declared final; None if the settings do not ask for it."""
+        """The output whose folders are declared final; None if that is not configured."""

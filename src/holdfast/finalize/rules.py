@@ -24,7 +24,7 @@ PeriodOf: TypeAlias = Callable[[str], Period | None]
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """Seconds that a folder stays open after its end, and after which a partition without records blocks no others."""
+    """Seconds that a folder stays open after its end, and after which an idle partition does not keep it open."""
 
     lateness: float = 3600.0
     idle_after: float = 3600.0
@@ -36,7 +36,7 @@ class PartitionView:
 
     sequence: int = 0
     latest: float | None = None
-    """Beginning of the latest period that it has records of."""
+    """Beginning of the latest period that the partition has records of."""
     until: float = 0.0
     """End of that period."""
     through: int = 0
@@ -68,7 +68,7 @@ class PartitionView:
             self.latest, self.until, self.entered = *period, now
 
     def passed(self, rules: Rules, now: float) -> float | None:
-        """The time that it has passed; None if that is unknown."""
+        """The time that the partition has passed; None if that is unknown."""
         if self.quiet_since is not None and now - self.quiet_since >= rules.idle_after:
             return max(self.latest or 0.0, now - rules.idle_after)
         if self.latest is None or self.entered is None or self.read_until is None:
@@ -79,15 +79,15 @@ class PartitionView:
 
 @dataclass(slots=True)
 class FolderView:
-    """What was committed to an output folder; if it is final, what was not announced yet."""
+    """Files and rows committed to an output folder; for a final folder, those that were not announced yet."""
 
     files: int = 0
     rows: int = 0
     size: int = 0
     late: int = 0
-    """Rows that came when the folder was final already."""
+    """Rows that were committed after the folder was final."""
     failures: int = 0
-    """How often announcing it has failed."""
+    """How often announcing the folder has failed."""
     not_before: float = 0.0
 
     def add(self, file: Mapping[str, Json], *, late: bool) -> None:
@@ -145,7 +145,7 @@ class TopicView:
         return not repeated
 
     def advance(self, standing: Iterable[str], period_of: PeriodOf, rules: Rules, now: float) -> list[str]:
-        """Decide what is final. `standing` are the labels of all partitions that may still bring records.
+        """Decide which folders are final. `standing` are the labels of all partitions that may still get records.
 
         Returns the output folders that have become final, in order; each of them is due.
         """
@@ -175,7 +175,7 @@ def is_hidden(file: Mapping[str, Json]) -> bool:
 
 
 def encode(topics: Mapping[str, TopicView]) -> Json:
-    """The state of the finalizer's row. There may be thousands of open folders, so that only their figures are kept."""
+    """The state of the finalizer's row. Open folders keep only counts, because there may be thousands."""
     return {"topics": {name: asdict(view) | {"open": _figures(view)} for name, view in topics.items()}}
 
 

@@ -1,8 +1,8 @@
 """Acquire: which leases this node holds, and when it gives them back.
 
-A pass compares what is held with the store, frees leases of dead nodes and takes new ones. If nothing was acquired,
-discovery looks for more partitions. Before a lease that was just taken is worked on, the sinks are asked whether they
-have more commits of its partition than its row.
+A pass compares the held leases with the store, frees leases of dead nodes and takes new ones. If nothing was acquired,
+discovery looks for more partitions. Before work on a new lease begins, the sinks check that they have no more commits
+of its partition than its row.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Permission:
         self.granted = False
 
     def refresh(self, *, finished: bool) -> None:
-        """Look at the store. While it does not respond, what it said before holds."""
+        """Read the current generation from the store. While the store does not respond, the last result is kept."""
         session = self._coordinator.session
         try:
             generation = None if finished else self._current.current()
@@ -97,7 +97,7 @@ class Acquirer:
         return self._discovery is not None and self._discovery.running
 
     def learn(self, reports: Sequence[Report]) -> None:
-        """A batch that has ended leaves room for more leases, whatever the last look has found."""
+        """Note that a batch has ended: there may be room for more leases, even if the last look found none."""
         if reports and not self._source.lives_long:
             self._look_soon()
 
@@ -141,7 +141,7 @@ class Acquirer:
             self._next_pass = min(self._next_pass, now + pause)
 
     def _reconcile(self) -> None:
-        """Compare with the store: drop what was taken away, and hold what a lost response has left with this node."""
+        """Compare with the store: drop leases that were taken away, hold those of claims whose response was lost."""
         rows = {row.key: row for row in self._coordinator.owned()}
         for held in self._holdings:
             row = rows.get(held.lease.key)
@@ -187,7 +187,7 @@ class Acquirer:
     # --- admit -------------------------------------------------------------------------------------------------
 
     def admit(self) -> None:
-        """Let the sinks check the leases that were just taken. Until then nothing happens under them."""
+        """Let the sinks check new leases. No work begins under a lease before that."""
         new = self._holdings.ready(self._world.clock.monotonic(), lambda held: not held.admitted)
         if not new:
             return
@@ -212,31 +212,31 @@ class Acquirer:
     # --- give back ---------------------------------------------------------------------------------------------
 
     def hand_off(self) -> None:
-        """Give the leases that other nodes should have to them, as soon as they are at rest."""
+        """Hand off the leases chosen for other nodes, as soon as they are at rest."""
         self._hand_off.give()
 
     def hand_back(self) -> None:
-        """Cancel what is out and give every lease back at once."""
+        """Cancel running batches and hand back every lease at once."""
         self._holdings.cancel(list(self._holdings))
         self._coordinator.release([held.lease for held in self._holdings])
         self._holdings.clear()
 
     def abandon(self) -> None:
-        """Cancel what is out and forget every lease. Writes nothing."""
+        """Cancel running batches and forget every lease. Writes nothing."""
         self._holdings.cancel(list(self._holdings))
         self._holdings.clear()
         self._next_look = self._next_pass = 0.0
 
 
 class HandOff:
-    """Gives leases to nodes that hold less than their share, one by one, when nothing of them is out."""
+    """Hands off leases to nodes that hold less than their share, each when no batch of it is running."""
 
     def __init__(self, coordinator: Coordinator, holdings: Holdings) -> None:
         self._coordinator = coordinator
         self._holdings = holdings
 
     def choose(self, targets: Sequence[str]) -> None:
-        """Choose a lease for each target. Replaces the choices of before that are not carried out yet."""
+        """Choose a lease for each target. Replaces earlier choices that were not carried out yet."""
         wanted = Counter(targets)
         for held in self._holdings:
             if held.hand_to is not None and wanted[held.hand_to] > 0:
@@ -248,7 +248,7 @@ class HandOff:
         self._holdings.drain([held for held in self._holdings if held.hand_to])
 
     def _candidates(self) -> Iterator[Held]:
-        """Leases that may go, each time one of the group with most of them left, so that a busy topic is shared too."""
+        """Leases that may be handed off, each from the group with the most left, so that busy topics are shared too."""
         staying = self._holdings.where(lambda held: held.hand_to is None)
         groups: dict[str, list[Held]] = defaultdict(list)
         for held in sorted(staying, key=lambda held: held.at_rest):  # taken from the end: those at rest first
@@ -263,7 +263,7 @@ class HandOff:
                 heapq.heappush(left, (-len(group), not group[-1].at_rest, name))
 
     def give(self) -> None:
-        """Give away what is chosen and at rest, in one write each: there is no moment without an owner."""
+        """Hand off the chosen leases that are at rest, in one write each, so that none is ever without an owner."""
         going = self._holdings.where(lambda held: held.hand_to is not None and held.at_rest)
         if not going:
             return

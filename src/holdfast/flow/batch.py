@@ -1,7 +1,7 @@
-"""A batch: the rows of one partition from a start position to an end position, as one try of one node.
+"""A batch: the rows of one partition from a start position to an end position, as one attempt of one node.
 
-A batch belongs to the lease under which it was planned. Its id is new for every try, so that nothing that one try
-stages can be mistaken for what another staged.
+A batch belongs to the lease under which it was planned. Its id is new for every attempt, so that files staged by
+different attempts cannot be confused.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Cut:
     start: Json
     end: Json
     last: bool = False
-    """Nothing follows in this partition: it is complete when the batch is published."""
+    """Whether this is the last batch: the partition is complete when it is published."""
     size: int = 0
     """Estimated bytes, to balance the tasks of a round."""
     max_bytes: int | None = None
@@ -64,11 +64,11 @@ class Done:
 
 @dataclass(frozen=True, slots=True)
 class Close:
-    """There is nothing to read for a long time: the partition sleeps, and any node takes it when it is due."""
+    """There is nothing to read for a long time: the partition is closed until it is due; any node may take it then."""
 
     seconds: float
     most: int | None = None
-    """It is complete when it has been closed this many times."""
+    """The partition is complete when it has been closed this many times."""
 
 
 Plan: TypeAlias = Cut | Wait | Done | Close | BatchError | Halt

@@ -1,4 +1,4 @@
-"""Commit: the engine's reports become one fenced write per lease. Progress is decided here and nowhere else."""
+"""Commit: turns the engine's reports into one fenced write per lease. No other module decides progress."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Committer:
         self._generation = generation
 
     def commit(self, reports: Sequence[Report]) -> None:
-        """Commit what is staged, count what failed. Reports of batches that this node no longer holds are ignored."""
+        """Commit staged batches, count failed ones. Reports of batches that this node no longer holds are ignored."""
         for wave in _waves(reports):
             self._commit_wave(wave)
 
@@ -135,7 +135,7 @@ class Committer:
         return isinstance(sink, VisibleWhenStaged) and sink.is_visible(receipt)
 
     def _committed(self, held: Held, report: Staged | Advanced, result: Lease | LeaseLost) -> Lease | None:
-        """The row, if everything before its position is visible; else None."""
+        """The row if everything before its position is visible, else None."""
         if isinstance(result, LeaseLost):
             self._let_go(held)
             return None
@@ -207,7 +207,7 @@ class Committer:
         self._coordinator.world.emit(BatchRebuilt(result.pipeline, result.key, result.commit.sequence))
 
     def _mended(self, held: Held, fresh: Mapping[str, Json]) -> dict[str, Json]:
-        """The receipts, with those replaced whose data is gone; what another sink has published stays as it is."""
+        """The receipts, with those replaced whose data is gone; receipts that other sinks have published are kept."""
         mended = dict(held.lease.commit.receipts or {})
         for name in held.gone:
             publication = self._publisher.publication(held, name)
@@ -218,7 +218,7 @@ class Committer:
     # --- ends --------------------------------------------------------------------------------------------------
 
     def complete(self, *helds: Held) -> None:
-        """Nothing is left of these partitions."""
+        """Mark these partitions as complete."""
         results = self._coordinator.write([held.lease for held in helds], transitions.complete) if helds else []
         for held, result in zip(helds, results, strict=True):
             self._holdings.drop(held)
@@ -226,7 +226,7 @@ class Committer:
                 self._emit_completed(result)
 
     def close(self, held: Held, plan: Close) -> None:
-        """Let it sleep; it is complete if it has been closed often enough."""
+        """Close the partition; it is complete once it has been closed often enough."""
         (result,) = self._coordinator.write(
             [held.lease], lambda row, now: transitions.close(row, now, now + plan.seconds, plan.most)
         )
@@ -258,18 +258,18 @@ class Committer:
             emit(PartitionFailed(result.pipeline, result.key, error))
 
     def hand_back_later(self, held: Held, seconds: float) -> None:
-        """Hand it back; any node may take it after that time. Does not count an attempt."""
+        """Hand the lease back; any node may take it after that time. Does not count an attempt."""
         self._coordinator.write([held.lease], lambda row, now: transitions.release(row, now, now + seconds))
         self._holdings.drop(held)
 
     def _let_go(self, held: Held) -> None:
-        """Drop a lease that this node no longer owns: a long-lived batch under it must end."""
+        """Drop a lease that this node no longer owns, and end a long-lived batch under it."""
         if held.batch is not None:
             self._holdings.cancel([held])
         self._holdings.drop(held)
 
     def put_off(self, helds: Sequence[Held], what: str, away: Exception) -> None:
-        """Source or sink do not respond: keep these leases and leave them alone for a while."""
+        """Keep these leases and pause work on them, because the source or sink does not respond."""
         world = self._coordinator.world
         pause = world.jittered(OUTSIDE_PAUSE)
         world.emit(Unreachable(what, str(away), pause, self._coordinator.pipeline))
@@ -277,7 +277,7 @@ class Committer:
             held.put_off(world.clock.monotonic() + pause)
 
     def _wait_for_outside(self, away: Sequence[tuple[Held, Failed]]) -> None:
-        """Put these batches off, with one event for all: hundreds of them may wait for the same server."""
+        """Put these batches off, with one event for all of them: hundreds may wait for the same server."""
         world = self._coordinator.world
         pause = world.jittered(OUTSIDE_PAUSE) if away else 0.0
         for what, error in {failed.what: failed.error for _, failed in reversed(away)}.items():
@@ -288,7 +288,7 @@ class Committer:
 
 
 def _waves(reports: Sequence[Report]) -> list[list[Report]]:
-    """The reports in waves with one report per batch: a later one is derived from the row of the earlier one."""
+    """The reports in waves with one report per batch at most: each write is derived from the row of the one before."""
     waves: list[list[Report]] = []
     seen: dict[str, int] = {}
     for report in reports:
@@ -309,7 +309,7 @@ def _mended_receipt(sink: Sink, publication: Publication, fresh: Json) -> Json:
 
 
 def _has_news(report: Advanced, lease: Lease) -> bool:
-    """Whether the report has more than the row; if not, it is a sign of life."""
+    """Whether the report advances the row; otherwise it is only a sign of life."""
     progress = lease.progress
     return (report.position, report.acked) != (progress.position, progress.acked) or report.counts != Counts()
 

@@ -1,7 +1,7 @@
 """The engine: carries the batches of a round to the sinks' staging areas and reports each.
 
-Spark implements it for real, the simulator has its own. The node's loop never blocks on a job: it submits, polls and
-commits each batch as soon as it is reported.
+Spark implements it; the simulator has its own implementation. The node's loop never blocks on a job: it submits, polls
+and commits each batch as soon as it is reported.
 """
 
 from __future__ import annotations
@@ -72,11 +72,11 @@ class TaskEnd:
     end: int | None
     """None if all of its rows were staged."""
     reads: bool = False
-    """It read in order and staged nothing: no other task got what it left."""
+    """Whether the task read in order and staged nothing, so that no other task got the rows that it left."""
 
 
 def common_end(tasks: Sequence[TaskEnd]) -> int | None:
-    """The item at which a batch ends that some of its tasks have cut short; None if no task has.
+    """The item at which a batch ends that was cut short by some of its tasks; None if it was not.
 
     Everything before it is staged, and nothing from it on. Raises `BatchError` if there is no such item.
     """
@@ -85,9 +85,9 @@ def common_end(tasks: Sequence[TaskEnd]) -> int | None:
         holding = sum(not task.reads and (task.rows > 0 or task.end is not None) for task in tasks)
         if holding > 1:
             raise BatchError(
-                f"the batch must be cut short, and its rows are in {holding} tasks, of which others may have staged "
-                "what comes behind the cut. Keep the rows of a batch in one task, without joins and repartitioning; or "
-                "raise max_files of the sink, or lower max_bytes of the source's batches"
+                f"the batch must be cut short, but its rows are in {holding} tasks, and other tasks may have staged "
+                "rows after the cut. Keep the rows of a batch in one task, without joins and repartitioning; or raise "
+                "max_files of the sink, or lower max_bytes of the source's batches"
             )
     return min(ends, default=None)
 
@@ -100,7 +100,7 @@ class Engine(ABC):
 
     @abstractmethod
     def room(self) -> int:
-        """How many rounds it would accept now. Does not block."""
+        """How many more rounds the engine accepts now. Does not block."""
 
     @abstractmethod
     def submit(self, pipeline: str, batches: Sequence[Batch]) -> None:
@@ -118,7 +118,7 @@ class Engine(ABC):
         """
 
     def drain(self, batch_ids: Sequence[str]) -> None:
-        """Let long-lived batches finish what is out and take no more; each ends with `Staged`. Does not block."""
+        """Let long-lived batches finish the records that they have read; each ends with `Staged`. Does not block."""
 
     def close(self) -> None:
         """Cancel everything and free resources. May be repeated; never raises."""

@@ -34,7 +34,7 @@ class Fault:
     reason: str
     raw: str | None = None
     base64: bool = False
-    """Whether `raw` is in base64, because the record is not UTF-8."""
+    """Whether `raw` is base64, because the record is not UTF-8."""
     size: int | None = None
     """Bytes of the whole record, when `raw` is only its beginning."""
     form: str | None = None

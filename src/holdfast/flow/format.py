@@ -14,7 +14,7 @@ from typing import Any, BinaryIO, Protocol
 
 
 class RawWriter(Protocol):
-    """Where bytes go."""
+    """A writer of raw bytes."""
 
     def write(self, data: bytes | memoryview) -> int: ...
 

@@ -139,7 +139,7 @@ class Generations:
 
 
 class NodeGeneration(Protocol):
-    """What the loop of a node needs from generations."""
+    """The part of generations that a node's loop uses."""
 
     def current(self) -> int | None:
         """The number of the current generation; None if this node does not have its parsing. Does not raise."""
@@ -150,7 +150,7 @@ class NodeGeneration(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class FixedGeneration:
-    """A generation that is always current: that of a run, or of a node that runs alone."""
+    """A generation that is always current, for a run or for a node that runs alone."""
 
     number: int
 

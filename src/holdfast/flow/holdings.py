@@ -1,4 +1,4 @@
-"""Holdings: the leases of one pipeline on one node, where each one is on its way, and how many there may be."""
+"""Holdings: the leases of one pipeline on one node, the progress of each, and how many there may be."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Held:
     gone: tuple[str, ...] = ()
     """Sinks whose staged data of the pending commit is gone and must be staged again."""
     hand_to: str | None = None
-    """The session that gets this lease as soon as it is at rest."""
+    """The session that this lease is handed to as soon as it is at rest."""
     wait_until: float = 0.0
     waits: int = 0
 
@@ -44,21 +44,21 @@ class Held:
 
     @property
     def at_rest(self) -> bool:
-        """Whether nothing of it is out and nothing waits to be published."""
+        """Whether no batch is running and no commit waits to be published."""
         return self.batch is None and not self.pending
 
     @property
     def suspect(self) -> bool:
-        """Whether it should run apart from others, because it may have caused their batches to fail."""
+        """Whether the lease should run apart from others, because it may have caused their batches to fail."""
         return self.deadly or self.lease.history.attempts > 0
 
     @property
     def deadly(self) -> bool:
-        """Whether its batches may have killed their nodes."""
+        """Whether batches of this lease may have killed their nodes."""
         return self.lease.history.takeovers >= SUSPECT_AFTER_TAKEOVERS
 
     def put_off(self, until: float) -> None:
-        """Leave it alone until then."""
+        """Start no work on the lease until then."""
         self.wait_until = until
         self.waits += 1
 
@@ -94,12 +94,12 @@ class Holdings:
         self.recall(held)
 
     def send(self, held: Held, batch: Batch, cancel_at: float) -> None:
-        """The batch is out."""
+        """Note that the batch is running."""
         held.batch, held.cancel_at = batch, cancel_at
         self._by_batch[batch.id] = held
 
     def recall(self, held: Held) -> None:
-        """The batch is no longer out."""
+        """Note that the batch is no longer running."""
         if held.batch is not None:
             self._by_batch.pop(held.batch.id, None)
             held.batch = None
@@ -111,7 +111,7 @@ class Holdings:
             self.recall(held)
 
     def drain(self, helds: Sequence[Held]) -> None:
-        """Let long-lived batches of these leases finish what is out and take no more."""
+        """Let long-lived batches of these leases finish the records that they have read."""
         if carried := [held.batch.id for held in helds if held.batch is not None]:
             self._engine.drain(carried)
 
@@ -123,7 +123,7 @@ class Holdings:
         return [held for held in self._by_key.values() if wanted(held)]
 
     def ready(self, now: float, wanted: Callable[[Held], bool]) -> list[Held]:
-        """As `where`, without those that wait; `now` is the node's own clock."""
+        """Like `where`, without leases that are put off; `now` is the node's own clock."""
         return self.where(lambda held: held.wait_until <= now and wanted(held))
 
     def clear(self) -> None:
@@ -134,10 +134,10 @@ class Holdings:
 class Capacity:
     """How many leases a node holds: its whole share where partitions live long, else as many as two rounds carry.
 
-    With two rounds the next partitions are read while the ones before are committed. While partitions are tiny a round
-    may carry more of them, or its fixed costs would be all there is. The number grows step by step, so that a node
-    never takes many large partitions away from others because the ones before them were small. Of larger partitions it
-    holds fewer: what a node holds when it dies waits until its session has ended.
+    With two rounds, the next partitions are read while the previous ones are committed. A round may carry more
+    partitions while they are tiny, because its fixed costs would dominate otherwise. The number grows step by step, so
+    that a node never takes many large partitions away from others because the ones before them were small. It holds
+    fewer large partitions, because the leases of a dead node wait until its session has ended.
     """
 
     def __init__(self, source: Source, batches: int) -> None:
@@ -152,7 +152,7 @@ class Capacity:
         return self._most if self._source.lives_long else max(1, self._most // ROUNDS)
 
     def room(self, held: Sequence[Lease], idle: int) -> int:
-        """How many more leases may be taken, if nothing happens yet with `idle` of those that are held."""
+        """How many more leases may be taken, when `idle` of the held ones have no batch yet."""
         if self._source.lives_long:
             return UNBOUNDED - len(held)
         if self._weighing is None or not self._weighing.is_light(held):

@@ -20,7 +20,7 @@ class LetterId:
     """Identifies a letter of a sink. The letter of an id never changes."""
 
     container: str
-    """The key of the file that holds the letter, or, for letters in an index, what their ids begin with."""
+    """The key of the file that holds the letter, or, for letters in an index, the prefix of their ids."""
     number: int
     """The letter's line in the file, or its item."""
 
@@ -40,13 +40,13 @@ class Letter:
     """Bytes of the whole record, when `raw` is only its beginning."""
     form: str | None = None
     at: float | None = None
-    """When it became visible, if that is known: seconds since 1970."""
+    """When the letter became visible, in seconds since 1970, if known."""
     redriven: str | None = None
-    """The run that has sent it again."""
+    """The run that has sent the letter again."""
 
     @property
     def refusal(self) -> str | None:
-        """Why it cannot be sent again; None if it can."""
+        """The reason why the letter cannot be sent again; None if it can."""
         if self.raw is None:
             return "no record is kept in it"
         if self.size is not None:

@@ -1,7 +1,7 @@
 """One pipeline on one node: acquire, plan, read, process, stage, commit, publish.
 
-`turn` does what can be done now and never waits for a job: reading, processing and staging is the engine's part, and
-its reports come with a later turn. Every job of holdfast is this loop over leased partitions.
+`turn` does what can be done now and never waits for a job: the engine reads, processes and stages, and a later turn
+gets its reports. Every job of holdfast is this loop over leased partitions.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ Declare = Callable[[str, float], None]
 
 @dataclass(frozen=True, slots=True)
 class LoopSettings:
-    """How much one node takes at a time."""
+    """Limits of the work that one node takes at a time."""
 
     limits: Limits = Limits()
     max_batches: int = 100
-    """Batches in one round; where partitions are soon done, leases held, in two rounds. More while they are tiny."""
+    """Batches in one round; for short-lived partitions, leases held in two rounds; more while they are tiny."""
     generation: int = 1
     replicas: int = 0
-    """For sources whose partitions live long: hold the share of this many nodes; 0: of the nodes that are there."""
+    """For sources whose partitions live long: hold the share of this many nodes; 0: of the running nodes."""
     step_limit: float = 60.0
     """Seconds that one step of a turn may take; a node that hangs for longer stops its heartbeat."""
 
@@ -92,7 +92,7 @@ class PipelineLoop:
     def turn(self, reports: Sequence[Report], declare: Declare) -> None:
         """Do everything that can be done now. `declare` is called before each step, with its name and limit.
 
-        Also called when the pipeline is finished: what a late write gives to this node is handed back.
+        Also called when the pipeline is finished, to hand back leases that a late write assigns to this node.
         """
         self._steps.declare_to(declare)
         self._steps.begin("commit")
@@ -118,7 +118,7 @@ class PipelineLoop:
 
     @property
     def busy(self) -> bool:
-        """Whether a batch is out or a commit waits to be published."""
+        """Whether a batch is running or a commit waits to be published."""
         return not all(held.at_rest for held in self._holdings)
 
     @property
@@ -132,20 +132,20 @@ class PipelineLoop:
         return self._acquirer.finished
 
     def drain(self) -> None:
-        """Take no more leases and start no more rounds; long-lived batches finish what is out."""
+        """Take no more leases and start no more rounds; long-lived batches finish the records that they have read."""
         self._acquirer.draining = True
         self._holdings.drain(list(self._holdings))
 
     def hand_back(self) -> None:
-        """Cancel what is out and give every lease back at once."""
+        """Cancel running batches and hand back every lease at once."""
         self._acquirer.hand_back()
 
     def abandon(self) -> None:
-        """The session is over: forget what was held under it. Writes nothing."""
+        """Forget all leases, because the session has ended. Writes nothing."""
         self._acquirer.abandon()
 
     def release_former(self, session: str) -> None:
-        """Hand back what this process still owns under a former session: no batch of it has killed the process."""
+        """Hand back leases of an ended session of this process: the process lives, so no batch has killed it."""
         self._coordinator.release_former(session)
 
 
@@ -153,7 +153,7 @@ class Steps:
     """The steps of a turn. The keeper renews the session while the current step is within its limit."""
 
     def __init__(self, limit: float, sinks: Iterable[Sink]) -> None:
-        """`limit`: seconds that a step may take, or the part of a step after which a sink reports progress."""
+        """`limit`: seconds that a step may take, or each part of a step if a sink reports progress in between."""
         for sink in sinks:
             if isinstance(sink, PublishesFiles):
                 sink.report_progress_to(self.progress)

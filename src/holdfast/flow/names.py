@@ -60,12 +60,12 @@ def manifest_key(name: Name, sequence: int) -> str:
 
 
 def staging_folder(name: Name) -> str:
-    """The folder of everything that was ever staged for the partition."""
+    """The folder of all files that were ever staged for the partition."""
     return f"{OURS}/staging/{folder(name)}/"
 
 
 def staging_key(name: Name, token: int, batch_id: str, part: str) -> str:
-    """A key that no other try can have: token, batch id and part are in it."""
+    """A key that is unique to the attempt: it contains token, batch id and part."""
     return f"{staging_folder(name)}{token:020d}/{batch_id}/{part}"
 
 

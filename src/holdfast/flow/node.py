@@ -14,11 +14,11 @@ from holdfast.leases.world import World
 
 IDLE_WAIT = 0.5
 DISCOVERY_WAIT = 0.05
-"""Seconds between turns while partitions are being found: there is work as soon as the first are."""
+"""Seconds between turns while discovery runs: work begins with the first partition found."""
 
 
 class Node:
-    """Runs until its pipelines are finished or it is asked to stop. `run` is called once, by one thread."""
+    """Runs until its pipelines are finished or it is stopped. `run` is called once, by one thread."""
 
     def __init__(
         self,
@@ -32,7 +32,7 @@ class Node:
     ) -> None:
         """`grace`: seconds that running batches have to finish when the node is stopped.
 
-        `coordinators` are those of sources: what they hold is handed back too.
+        `coordinators` are those of sources: their leases are handed back too.
         """
         self._session = session
         self._keeper = Keeper(session, world)
@@ -44,7 +44,7 @@ class Node:
         self._stopping = False
 
     def stop(self) -> None:
-        """Let the node finish or cancel what is out, hand its leases back and leave. Safe in a signal handler."""
+        """Let the node finish or cancel running batches, hand back its leases and leave. Safe in a signal handler."""
         self._stopping = True
 
     def run(self) -> bool:
@@ -90,7 +90,7 @@ class Node:
         self._keeper.start()
 
     def _rejoin(self) -> None:
-        """Other nodes may have ended this session: drop everything that was done under it and join again."""
+        """Drop all leases and join again, because other nodes may have ended this session."""
         former = self._session.id
         self._keeper.stop()  # the thread that kept the former session must not renew the new one
         self._session.tell_ended(former, self._keeper.hindrance)

@@ -24,22 +24,22 @@ from holdfast.leases.codec import size_without_receipts
 from holdfast.leases.store import SMALLEST_BODY
 
 RECEIPT_MARGIN = 8 * 1024
-"""For the range and the token of each receipt, and a position that is longer than the last one."""
+"""Bytes reserved for the range and the token of each receipt, and for a position that is longer than the last one."""
 
 
 @dataclass(frozen=True)
 class Routes:
     """Which rows go to which sink: conditions by name, and the routes of those sinks that have some.
 
-    A row may go to several sinks, and to none if the settings say so. Rows with a fault have no route: every sink keeps
-    them as dead letters.
+    A row may go to several sinks, or to none if the settings allow it. Rows with a fault have no route: every sink
+    keeps them as dead letters.
     """
 
     conditions: Mapping[str, str] = field(default_factory=dict)
     by_sink: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def leave_out(self, sinks: int) -> bool:
-        """Whether there may be rows that go to none of the sinks; `sinks` is their number."""
+        """Whether some rows may go to no sink; `sinks` is the number of sinks."""
         used = {route for routes in self.by_sink.values() for route in routes}
         return len(self.by_sink) == sinks and not used >= {DEFAULT_ROUTE, *self.conditions}
 
@@ -81,7 +81,7 @@ class Pipeline:
 
 
 class ReportsEvents(ABC):
-    """A capability of sources and sinks: they notice things that people should know, such as lag."""
+    """A capability of sources and sinks: they report events, such as lag."""
 
     @abstractmethod
     def noticed(self) -> list[Event]:
@@ -95,7 +95,7 @@ R = TypeVar("R")
 def call_isolated(
     call: Callable[[Sequence[T]], Sequence[R]], items: Sequence[T], *passes: type[Exception]
 ) -> list[R | Exception]:
-    """What the call returns for each item, or the error that it raises for that item alone.
+    """The result of the call for each item, or the error that it raises for that item alone.
 
     The call is made for all items at once; if it raises, for each half of them, until the culprits are alone. It must
     be repeatable. `Interrupted` and the errors that `passes` names concern all items and are raised.
@@ -119,7 +119,7 @@ def call_isolated(
 
 @contextmanager
 def reported(emit: Callable[[Event], None], call: str) -> Iterator[None]:
-    """For a call that only notifies a plugin: its error is emitted as a notice and not raised."""
+    """Wrap a call that only notifies a plugin: an error is emitted as a notice and not raised."""
     try:
         yield
     except Interrupted:
@@ -129,5 +129,5 @@ def reported(emit: Callable[[Event], None], call: str) -> Iterator[None]:
 
 
 def describe(error: Exception) -> str:
-    """The error for people, with its type: the text of a `KeyError` alone says nothing."""
+    """The error as text with its type, because the message of a `KeyError` alone is not enough."""
     return f"{type(error).__name__}: {error}"

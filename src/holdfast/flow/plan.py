@@ -1,9 +1,10 @@
 """Plan: where the next batch of each lease ends, and which batches one job carries.
 
 Partitions that may have killed their node run apart from the others: in groups of half a round, and of half as many
-each time that the node of a group dies, so that the culprit is found in a few jobs and not in one for each suspect. One
-that has a single take-over left runs alone. While such a group is out, nothing else of the pipeline is out on its node,
-or a partition would be halted for what another did. One whose own batch has failed runs alone in its round.
+each time that the node of a group dies, so that the culprit is found in a few jobs and not in one for each suspect. A
+partition that has a single take-over left runs alone. While such a group runs, no other batch of the pipeline runs on
+its node; otherwise a partition could be halted for a crash that another one caused. A partition whose own batch has
+failed runs alone in its round.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ class Planner:
         self._limits = limits
 
     def learn(self, reports: Sequence[Report]) -> None:
-        """A sign of life puts off the deadline of its batch; the source learns from what was staged."""
+        """Process reports: a sign of life postpones its batch's deadline; the source is notified of staged batches."""
         source = self._source if isinstance(self._source, StagingListener) else None
         for report in reports:
             held = self._holdings.carrying(report.batch_id)
@@ -65,7 +66,7 @@ class Planner:
                     source.staged(held.batch, report.end, report.counts.processed, report.size)
 
     def plan_rounds(self, generation: int | None) -> None:
-        """Plan what is idle and send as many rounds as the engine has room for; the rest is planned again later."""
+        """Plan idle leases and send as many rounds as the engine has room for; the rest is planned again later."""
         if not self._rounds.has_room:
             return
         clock, most = self._world.clock, self._capacity.round_size
@@ -85,7 +86,7 @@ class Planner:
         self._rounds.send([(held, cut) for held, cut in ranges if cut is not None], self._capacity.round_size)
 
     def plan(self, idle: Sequence[Held]) -> list[Planned]:
-        """The next batch of each lease that has one; the others wait, sleep, are complete, or count an attempt.
+        """The next batch of each lease that has one; the others wait, are closed or complete, or count an attempt.
 
         An error that the source raises for one partition is an attempt of that partition.
         """
@@ -107,7 +108,7 @@ class Planner:
         return self._source.plan([held.lease for held in idle], self._limits)
 
     def is_at(self, generation: int | None, held: Held) -> bool:
-        """Whether batches of this lease belong to that generation; the row is switched to it where that is allowed."""
+        """Whether batches of this lease belong to that generation; switches the row to it if that is allowed."""
         present = held.lease.commit.generation
         if present == generation:
             return True
@@ -160,7 +161,7 @@ class Rounds:
         *,
         timeout: float,
     ) -> None:
-        """`timeout`: seconds that a batch may be out before it is cancelled and counts an attempt."""
+        """`timeout`: seconds that a batch may run before it is cancelled and counts an attempt."""
         self._coordinator = coordinator
         self._engine = engine
         self._holdings = holdings
@@ -180,7 +181,7 @@ class Rounds:
                 self._submit(begun)
 
     def _compatible(self, groups: Sequence[list[Planned]]) -> Sequence[list[Planned]]:
-        """Of these rounds, those that may be out beside each other and beside what is out."""
+        """The rounds that may run beside each other and beside the running ones."""
         if self._engine.endless:
             return groups
         out = self._holdings.where(lambda held: held.batch is not None)
@@ -192,7 +193,7 @@ class Rounds:
         return [] if out else deadly[:1]
 
     def _begin(self, group: Sequence[Planned]) -> list[Planned]:
-        """Record in the rows that need it that a batch is out; returns the batches whose leases are still held."""
+        """Record in the rows that need it that a batch runs; returns the batches whose leases are still held."""
         doubtful = [held for held, _ in group if held.lease.history.begun is False]
         results = self._coordinator.write([held.lease for held in doubtful], _begun) if doubtful else []
         for held, result in zip(doubtful, results, strict=True):
@@ -217,11 +218,11 @@ class Rounds:
     # --- deadlines ---------------------------------------------------------------------------------------------
 
     def deadline(self) -> float:
-        """When a batch that has just given a sign of life is cancelled."""
+        """The deadline of a batch that has just given a sign of life."""
         return self._coordinator.world.clock.monotonic() + self._timeout
 
     def _deadline_of_round(self) -> float:
-        """Twice the timeout if another round is out: the engine gives the cores to that one first."""
+        """Twice the timeout if another round is running, because the engine gives the cores to that round first."""
         is_second = any(held.batch is not None for held in self._holdings)
         return self.deadline() + (self._timeout if is_second else 0.0)
 
@@ -238,10 +239,10 @@ class Rounds:
 
 
 def grouped(planned: Sequence[Planned], most: int, limits: RetryLimits) -> list[list[Planned]]:
-    """The rounds in which these batches run, those of the least suspected first. Pure.
+    """The rounds in which these batches run, ordered by how much their partitions are suspected. Pure.
 
-    Batches of partitions that are not suspected come second, so that neither kind waits for ever where there is room
-    for few rounds.
+    Rounds of partitions that are not suspected come second, after one round of suspects, so that neither kind waits for
+    ever if there is room for few rounds.
     """
     innocent: list[Planned] = []
     suspects: defaultdict[int, list[Planned]] = defaultdict(list)
@@ -254,7 +255,7 @@ def grouped(planned: Sequence[Planned], most: int, limits: RetryLimits) -> list[
 
 
 def _suspects_per_round(past: History, most: int, limits: RetryLimits) -> int:
-    """How many suspects may share a round with a partition that has this past, itself included."""
+    """How many suspects may share a round with a partition of this history, itself included."""
     if past.attempts > 0 or past.takeovers >= limits.max_takeovers:
         return 1
     return max(1, most >> (past.takeovers - SUSPECT_AFTER_TAKEOVERS + 1))

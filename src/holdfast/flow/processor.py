@@ -1,4 +1,4 @@
-"""The processor: a DataFrame in, a DataFrame out; or Arrow rows in and out, inside the task that stages them."""
+"""The processor: maps a DataFrame to a DataFrame, or Arrow rows to Arrow rows inside the staging task."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ class Processor(ABC):
     """One step between reading and staging. Lazy: it adds to the plan and runs nothing."""
 
     may_fault: bool = False
-    """Whether it sets faults; the engine then keeps each record as it was read until the last processor."""
+    """Whether the processor sets faults; the engine then keeps each record as it was read until the last processor."""
 
     keeps_rows: bool = False
-    """Whether it neither drops nor adds rows. Otherwise the engine counts the rows that it drops."""
+    """Whether the processor neither drops nor adds rows. Otherwise the engine counts the rows that it drops."""
     touches_faults: bool = True
-    """Whether it may set faults, or drop rows that have one: the engine checks that it drops none."""
+    """Whether the processor may set faults, or drop rows that have one: the engine checks that it drops none."""
 
     @property
     def name(self) -> str:
@@ -43,7 +43,7 @@ class Processor(ABC):
 
     @property
     def changes_rows(self) -> bool:
-        """Whether it may change data columns, or make several rows of one row.
+        """Whether the processor may change data columns, or make several rows of one row.
 
         A step that only leaves rows out does not.
         """

@@ -1,7 +1,8 @@
 """Publish: make committed batches visible, then clear their receipts from the rows.
 
-A node that holds a lease with receipts does this first, whether it made the commit itself or found it. All sinks must
-have published before the row moves on. Publishing is safe even if the lease is lost: it only repeats decided bytes.
+A node that holds a lease with receipts publishes them first, whether it made the commit itself or found it. All sinks
+must have published before the row moves on. Publishing is safe even if the lease is lost: it only repeats what was
+committed.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from holdfast.leases.writes import Change
 
 COMMITS_PER_STEP = 100
 FILES_PER_STEP = 1000
-"""The most commits and files that are published in one step of the loop, unless one commit has more files."""
+"""Maximum number of commits and files published in one step of the loop, unless one commit has more files."""
 FIRST_WAIT = 0.5
 LONGEST_WAIT = 30.0
 
@@ -36,9 +37,9 @@ class Publisher:
         self._holdings = holdings
 
     def publish_pending(self, begin_step: Callable[[], None]) -> None:
-        """Publish what waits, in order, as many commits at a time as are one step; `begin_step` is called before each.
+        """Publish pending commits in order, step by step; `begin_step` is called before each step.
 
-        Ends after a heartbeat's time: the rest waits for the next turn, after what else there is to do.
+        Ends after the time of a heartbeat; the rest is published in the next turn.
         """
         self._emit_noticed()
         clock, until = self._coordinator.world.clock, None
@@ -54,7 +55,7 @@ class Publisher:
             self.publish(portion)
 
     def publish(self, pending: Sequence[Held]) -> None:
-        """Try each once. What cannot be published now is put off, halted, or marked to be rebuilt."""
+        """Try each commit once. A commit that cannot be published is put off, halted, or marked to be rebuilt."""
         results = self._through_all_sinks(pending)
         done = [held for held in pending if self._settled(held, results[held.lease.key])]
         self._clear_receipts(done)
@@ -123,7 +124,7 @@ class Publisher:
         return not errors
 
     def put_off(self, held: Held, error: Exception) -> None:
-        """The sink does not respond: try this commit again after a pause."""
+        """Try this commit again after a pause, because the sink does not respond."""
         world = self._coordinator.world
         pause = world.jittered(min(LONGEST_WAIT, FIRST_WAIT * 2.0 ** min(held.waits, 10)))
         world.emit(Unreachable("sink", str(error), pause, self._coordinator.pipeline))
@@ -143,7 +144,7 @@ class Publisher:
                 self.published(held, result)
 
     def published(self, held: Held, row: Lease) -> None:
-        """All sinks have published the row's last commit; the lease is dropped if the partition is complete."""
+        """Record that all sinks have published the row's last commit; drop the lease if the partition is complete."""
         emit = self._coordinator.world.emit
         emit(BatchPublished(row.pipeline, row.key, row.commit.sequence, held.found_pending))
         held.lease, held.waits, held.found_pending = row, 0, False

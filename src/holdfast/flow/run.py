@@ -2,7 +2,7 @@
 
 A run's row is kept beside the pipeline's partitions and is changed by version; its partitions carry the run's id, so
 that they share neither keys nor positions with the live pipeline or another run. Partitions are claimed only while the
-run is RUNNING. Which run may go on at all is decided by `RunLock`.
+run is RUNNING. `RunLock` decides which run may continue.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class RunStatus(StrEnum):
     STOPPING = "STOPPING"
     """A person has stopped it; its nodes are handing their partitions back."""
     STOPPED = "STOPPED"
-    """It was stopped, and no node holds a partition of it."""
+    """The run was stopped, and no node holds a partition of it."""
     COMPLETED = "COMPLETED"
     """All its partitions are COMPLETED."""
     COMPLETED_WITH_ERRORS = "COMPLETED_WITH_ERRORS"
@@ -75,7 +75,7 @@ class GroupStats:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A run, as its row has it. Times are the store's."""
+    """A run as stored in its row. Times are by the store's clock."""
 
     id: str
     status: RunStatus
@@ -117,7 +117,7 @@ class Runs:
         self._rows = Operator(coordinator.store, coordinator.world.new_id, runs_of(coordinator.pipeline))
 
     def create(self, run_id: str, partitions: Iterable[Partition], *, configuration: Json, created_by: str) -> Run:
-        """A READY run with these partitions. Raises `Refused` when there are too many; the run is then FAILED."""
+        """Create a READY run with these partitions. Raises `Refused` if there are too many; the run is then FAILED."""
         now = self._live.now()
         run = Run(run_id, RunStatus.INITIALIZING, configuration, created_by, created_at=now, updated_at=now)
         self._add(run)
@@ -132,11 +132,11 @@ class Runs:
         return self._change(run_id, RunStatus.READY, groups=stats)
 
     def start(self, run_id: str) -> Run:
-        """READY becomes RUNNING; from now on its partitions are claimed."""
+        """Set a READY run to RUNNING; from now on its partitions are claimed."""
         return self._change(run_id, RunStatus.RUNNING, started_at=self._live.now())
 
     def stop(self, run_id: str) -> Run:
-        """Let every node hand its partitions back, with its next pass."""
+        """Stop the run: every node hands back its partitions in its next pass."""
         return self._change(run_id, RunStatus.STOPPING)
 
     def fail(self, run_id: str, error: str) -> Run:
@@ -158,7 +158,7 @@ class Runs:
         return Coordinator(live.store, live.world, live.session, live.pipeline, run=run_id, policy=live.policy)
 
     def aggregate(self, run_id: str) -> Run:
-        """Sum up the counts of the partitions, and end the run when all partitions are finished.
+        """Sum the counts of the partitions, and end the run when all partitions are finished.
 
         May be called by several nodes at a time. If the status of the run changes meanwhile, the run is not ended.
         """
@@ -245,7 +245,7 @@ def _summed(leases: list[Lease], before: Mapping[str, GroupStats]) -> dict[str, 
 
 
 def _ending(status: RunStatus, leases: list[Lease]) -> RunStatus | None:
-    """The final status of the run; None if it goes on."""
+    """The final status of the run; None if it continues."""
     states = Counter(lease.status for lease in leases)
     if status is RunStatus.STOPPING:
         return None if states[Status.ASSIGNED] else RunStatus.STOPPED

@@ -1,9 +1,9 @@
-"""The sink: staging happens in the engine's tasks, everything else here, on the node.
+"""The sink: tasks of the engine stage; the node does everything else.
 
-A sink has three methods: stager, receipt and publish. What only some sinks can do is a capability: an interface of its
-own, which a sink may also implement and which the loop finds by type. The order for one commit is stage, commit,
+A sink has three methods: stager, receipt and publish. A feature that only some sinks have is a capability: a separate
+interface that a sink may also implement and that the loop finds by type. The order for one commit is stage, commit,
 publish, discard_staged. Each call may be repeated, by any node, at any time, also at the same time as another node's; a
-commit that was published stays so.
+published commit stays published.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ class Sink(ABC):
     name: str
 
     def open(self, pipeline: str, *, durable: bool) -> str | None:
-        """Check that this output belongs to this pipeline. `durable` says whether the store survives a restart.
+        """Check that this output belongs to this pipeline. `durable`: whether the store survives a restart.
 
-        Returns what it found, as a text for people, or None. Raises `Refused` when going on would put data at risk,
+        Returns a message for people, or None. Raises `Refused` when going on would put data at risk,
         `Unavailable` when the output does not respond.
         """
 
@@ -90,7 +90,7 @@ class KeepsStaged(ABC):
 
     @abstractmethod
     def discard_staged(self, publications: Sequence[Publication]) -> None:
-        """No row has these receipts any more: delete what is left of their staged data. Never raises."""
+        """Delete the remaining staged data of these receipts, which no row has any more. Never raises."""
 
     @abstractmethod
     def sweep(self, taken: Sequence[tuple[Lease, Name]]) -> None:
@@ -98,7 +98,7 @@ class KeepsStaged(ABC):
 
 
 class VisibleWhenStaged(ABC):
-    """Readers may see rows as soon as they are staged; publishing them is empty."""
+    """Readers may see rows as soon as they are staged; publishing does nothing."""
 
     @abstractmethod
     def is_visible(self, receipt: Json) -> bool:
@@ -115,7 +115,7 @@ class PublishesFiles:
         self._progress = progress
 
     def progress(self) -> None:
-        """Part of a call is done. A part that takes longer than `step_limit` costs the node its leases."""
+        """Report that part of a call is done. A part that takes longer than `step_limit` costs the node its leases."""
         if self._progress is not None:
             self._progress()
 
@@ -129,7 +129,7 @@ class Restages(ABC):
 
     @abstractmethod
     def mend(self, publication: Publication, fresh: Json) -> Json:
-        """The receipt to record in place of the one whose staged data is gone.
+        """The receipt that replaces the one whose staged data is gone.
 
         Raises `Halt` when part of the commit is visible already and the fresh data is not the same.
         """

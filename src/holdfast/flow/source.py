@@ -1,12 +1,13 @@
 """The source: which partitions there are, where the next batch of each ends, and how a batch is read.
 
-A source has four verbs: discover, name, plan and read. What only some sources can do is a capability: an interface of
-its own, which a source may also implement and which the loop finds by type. Discovering and planning happen on the node
-and must not need Spark. Reading is lazy and stateless: another node may read the same batch after this one has died.
+A source has four methods: discover, name, plan and read. A feature that only some sources have is a capability: a
+separate interface that a source may also implement and that the loop finds by type. Discovering and planning happen on
+the node and must not need Spark. Reading is lazy and stateless: another node may read the same batch after this one has
+died.
 
 Positions are JSON that only the source understands: an offset, a key of a table. A second read of a batch should return
-the same rows. Where it may not, as from a live table, sinks must overwrite by identity (`VisibleWhenStaged`); a sink
-that publishes what was staged before halts rather than mix two reads.
+the same rows. If it may not, as with a live table, sinks must overwrite by identity (`VisibleWhenStaged`); a sink that
+publishes staged files halts rather than mix two reads.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ BATCH_COLUMN = "_batch"
 """The batch of a row: its id, or its index among the batches that `read` was given."""
 ITEM_COLUMN = "_item"
 """A number that grows within the partition and names the record: the offset at which it begins, or an integer key. A
-source whose keys are not numbers counts the rows of its batch, and has the key among its data columns."""
+source whose keys are not numbers uses the row's number in its batch, and has the key among its data columns."""
 FAULT_COLUMN = "_fault"
 """Null for good rows. Else JSON: {"kind": …, "reason": …, "raw": …}, see `holdfast.flow.fault`.
 
@@ -68,10 +69,10 @@ class Source(ABC):
     """Seconds between two runs of `discover`; None if one complete run finds everything."""
 
     lives_long: bool = False
-    """Whether partitions go on for ever and are shared fairly; otherwise nodes pull the next free one."""
+    """Whether partitions never end and are shared fairly; otherwise nodes pull the next free partition."""
 
     rediscovery_window: float = 0.0
-    """Seconds for which `discover` may yield a complete partition. If the store forgets its row before that, the
+    """Seconds for which `discover` may yield a complete partition. If the store deletes its row before that, the
     partition is read a second time."""
 
     def open(self) -> None:
@@ -116,7 +117,7 @@ class Source(ABC):
 
 
 class FixedColumns(ABC):
-    """The data columns are fixed before anything is read, so that `read` can leave out those that are not needed."""
+    """The data columns are known before anything is read, so that `read` can leave out unneeded ones."""
 
     @abstractmethod
     def columns(self) -> Any:
@@ -124,7 +125,7 @@ class FixedColumns(ABC):
 
 
 class CountsScans(ABC):
-    """Discovery runs a fixed number of times, or as often as its state says."""
+    """Discovery runs a fixed number of times, or as often as its state requires."""
 
     @property
     @abstractmethod
@@ -133,7 +134,7 @@ class CountsScans(ABC):
 
     @abstractmethod
     def next_scan_after(self, state: dict[str, Any]) -> float | None:
-        """Seconds after which to discover again, once a discovery has ended with this state; None means never."""
+        """Seconds from the end of a discovery with this state until the next one; None means never."""
 
 
 class CutsShort(ABC):
@@ -156,11 +157,11 @@ class OffsetPositions(CutsShort):
 
 
 class SalvagesDamage(ABC):
-    """Rows with the fault `damage` are dead letters, and what is good in their batch is committed and published."""
+    """Rows with the fault `damage` are dead letters, and the good rows of their batch are committed and published."""
 
     @abstractmethod
     def damaged(self, end: Json, reason: str) -> Json:
-        """The position after a batch that ended there with damage. Pure; may be called twice.
+        """The position after a batch that ended at `end` with damage. Pure; may be called twice.
 
         A later plan then returns `BeyondRepair` instead of `Done`.
         """
@@ -174,14 +175,15 @@ class AfterPublish(ABC):
 
     @abstractmethod
     def after_publish(self, leases: Sequence[Lease]) -> Sequence[Unavailable | None]:
-        """Everything of these partitions is visible in all sinks; those for which this returns None are complete.
+        """Called when these partitions are visible in all sinks. A partition whose result is None is complete.
 
-        Blocks. Repeated for the others, and by another node if this node dies before it is recorded.
+        Blocks. The call is repeated for the others, and by another node if this node dies before the result is
+        recorded.
         """
 
 
 class StagingListener(ABC):
-    """Later plans learn from what was staged."""
+    """The source is notified of staged batches, for later plans."""
 
     @abstractmethod
     def staged(self, batch: Batch, end: Json, rows: int, size: int) -> None:
@@ -225,7 +227,7 @@ class WeighsPartitions(ABC):
 
 
 class MayChange(ABC):
-    """What is being read may be deleted or replaced without the reader noticing."""
+    """The data may be deleted or replaced during a read without the reader noticing."""
 
     @abstractmethod
     def doubts(self, batches: Sequence[Batch]) -> Mapping[str, str]:
@@ -236,14 +238,14 @@ class MayChange(ABC):
 
 
 class ReadsByConnector(ABC):
-    """Spark reads it through a connector, whose errors are Spark's."""
+    """Spark reads the source through a connector, whose errors are errors of Spark."""
 
     connectors: tuple[str, ...] = ()
     """Connectors that Spark needs, as `holdfast.spark.shipping` names them."""
 
     @abstractmethod
     def is_away(self, error: str) -> bool:
-        """Whether an error of Spark's own, all of its text, says that the source does not respond. Pure."""
+        """Whether the full text of a Spark error means that the source does not respond. Pure."""
 
 
 class UsesStoreClock(ABC):
@@ -251,14 +253,14 @@ class UsesStoreClock(ABC):
 
     @abstractmethod
     def use_clock(self, now: Callable[[], float]) -> None:
-        """Use this clock from now on: seconds since 1970 by the store's clock, whatever the host's says.
+        """Use this clock from now on: seconds since 1970 by the store's clock, regardless of the host's clock.
 
         It may be read once the node has joined, and does not block.
         """
 
 
 class UsesSourceCoordination(ABC):
-    """The source shares other work among nodes besides its batches, such as the pages of a large listing.
+    """The source shares more work among nodes than its batches, such as the pages of a large listing.
 
     It is given a coordinator with partitions of its own, kept beside those of the pipeline; no loop claims them.
     """
@@ -268,5 +270,5 @@ class UsesSourceCoordination(ABC):
         """Keep the coordinator; called once, before the node joins. Does not block.
 
         Any thread may use it. `acquire_next` raises `SessionExpired` before the node has joined, after its session has
-        expired, and after it has left; what is held is handed back when the node stops.
+        expired, and after it has left; leases are handed back when the node stops.
         """

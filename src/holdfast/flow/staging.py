@@ -1,7 +1,7 @@
-"""Staging in the engine's tasks: what a sink is given there, and what it returns.
+"""Staging in the engine's tasks: the input of a sink there, and its results.
 
 A sink's `Stager` is made on the node and pickled into every task. A task may run several times, also at the same time;
-only what the engine's result returns counts, so whatever is staged has a name that no other attempt can have.
+only the attempt whose result the engine returns counts, so staged files have names that are unique to their attempt.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ class StagedBatch:
     max_bytes: int | None = None
     """Where the batch may be cut short; None: it must be staged as it was planned."""
     incarnation: str = ""
-    """Which of several things with the same key it is read from, such as an object's ETag."""
+    """Which incarnation of its key is read, such as an object's ETag."""
     changed: bool = False
     """Whether processors have changed the rows, so that they are not the records as they were read."""
     max_receipt_bytes: int | None = None
     """Bytes that the receipt of one sink may take in the row; None: any number."""
 
     def raw_form(self, *, is_value: bool) -> str | None:
-        """The form of the text that a sink keeps of a row which it refuses: the source's `value`, or all columns."""
+        """The form in which a sink keeps a row that it refuses: the source's `value`, or all columns."""
         return ROW if self.changed else None if is_value else COLUMNS
 
 
@@ -62,7 +62,7 @@ def staged_batch(batch: Batch, *, changed: bool = False, max_receipt_bytes: int 
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """What a batch may still add to its commit in one sink."""
+    """How much a batch may still add to its commit in one sink."""
 
     files: int
     size: int | None
@@ -88,11 +88,11 @@ class Staging(ABC):
         """
 
     def room(self, batch: StagedBatch) -> Room | None:  # noqa: ARG002 - most have no bound
-        """What may be added to this batch; None: anything. A batch that may be cut short is cut there."""
+        """How much may be added to this batch; None: no limit. A batch that may be cut short is cut there."""
         return None
 
     def expect(self, batch: StagedBatch, output_folders: Collection[str]) -> None:
-        """The next rows are of these output folders: those that `room` has called open stay open until they come."""
+        """Announce the output folders of the next rows: files that `room` has reported as open stay open for them."""
 
     @abstractmethod
     def bury(self, batch: StagedBatch, faults: Sequence[tuple[int, Fault]]) -> None:
@@ -103,15 +103,15 @@ class Staging(ABC):
         """Make durable what was staged for the batch. Returns this task's part of the receipt, for `Sink.receipt`."""
 
     def late_unfit(self, batch: StagedBatch) -> int:  # noqa: ARG002 - most find out in `write`
-        """How many rows turned out to be dead letters after `write` had returned; called once, after `finish`."""
+        """How many rows became dead letters after `write` had returned; called once, after `finish`."""
         return 0
 
     @abstractmethod
     def abandon(self, batch: StagedBatch) -> None:
-        """The batch has failed before its receipt was reported: delete what was staged. Never raises."""
+        """Delete everything staged for a batch that failed before its receipt was reported. Never raises."""
 
     def close(self) -> None:
-        """The task is over: end threads and close connections. Never raises."""
+        """End threads and close connections at the end of the task. Never raises."""
 
 
 class Stager(ABC):
@@ -124,8 +124,8 @@ class Stager(ABC):
     def columns(self, fields: Any) -> Mapping[str, Any]:
         """Called on the node: the columns that `Staging.write` needs, made from the data columns `fields`.
 
-        `fields` is Spark's `StructType`. Each is a Spark expression, or None for the data column of that name as it is.
-        Raises `Refused` when such data cannot be staged.
+        `fields` is Spark's `StructType`. A value is a Spark expression, or None for the unchanged data column of that
+        name. Raises `Refused` when such data cannot be staged.
         """
 
     def plain_columns(self, fields: Any) -> Mapping[str, Any] | None:
@@ -134,7 +134,7 @@ class Stager(ABC):
         return wanted if all(made is None for made in wanted.values()) else None
 
     def warm_up(self) -> None:
-        """Called in a task before there is work: load what every task needs. Calls no server, never raises."""
+        """Called in a task before there is work: load modules that every task needs. Sends no request, never raises."""
 
     @abstractmethod
     def begin(self) -> Staging:

@@ -10,7 +10,8 @@ import math
 from dataclasses import dataclass
 
 SLACK = 1.05
-"""Factor by which more is planned than fits on average: a batch is cut where it is full, and so is never too small."""
+"""Factor by which plans exceed the average size of a full batch: a batch is cut where it is full, so it is never too
+small."""
 
 
 @dataclass(frozen=True, slots=True)

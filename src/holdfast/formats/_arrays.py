@@ -1,7 +1,7 @@
 """Operations on the bytes of many records at once, in Arrow and numpy: no Python object per record.
 
-A column of bytes is one buffer in memory, record behind record. A file mostly has the same bytes, with something small
-before or behind each record.
+A column of bytes is one buffer in memory, record after record. A file mostly has the same bytes, with a few bytes
+before or after each record.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def lengths(array: Any) -> Any:
 
 
 def has_byte(array: Any, byte: bytes) -> bool:
-    """Whether the byte occurs in any record. May also find it in the memory behind a null."""
+    """Whether the byte occurs in any record. May also match in the memory of a null."""
     return bool((np.frombuffer(content(array), np.uint8) == ord(byte)).any())
 
 

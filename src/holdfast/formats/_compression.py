@@ -111,7 +111,7 @@ def compressed(raw: RawWriter, compression: Compression, level: int | None = Non
 
 
 def packer(codec: str, level: int | None = None) -> Pack:
-    """Compresses data by itself, as Hadoop's codec of that name does: zlib, gzip, snappy or lz4."""
+    """A function that compresses a block of data as Hadoop's codec of that name does: zlib, gzip, snappy or lz4."""
     from isal import isal_zlib
 
     if codec in RAW_CODECS:

@@ -19,15 +19,16 @@ FileCompression = Literal["none", "gzip", "zstd", "snappy", "bzip2"]
 SNAPPY_MAGIC = b"\xff\x06\x00\x00sNaPpY"
 """The first bytes of snappy's official framing. Hadoop's framing has none."""
 MAX_EXPANSION = 64
-"""Snappy never compresses better than about 21 to 1: a chunk that claims more is damaged, and gets no memory."""
+"""Snappy never compresses better than about 21 to 1: a chunk that claims more is damaged, and no memory is allocated
+for it."""
 MAX_CHUNK = 256 << 20
 _SMALL_PART = 64 << 10
-"""Size of a part where damage is expected: all of the part in which a decompressor meets damage is lost."""
+"""Size of a part where damage is expected: the whole part in which damage occurs is lost."""
 _SMALL_READ = 128 << 10
 _MAX_FRAME = 65536
 _COMPRESSED_FRAME, _PLAIN_FRAME, _PADDING_FRAME = 0x00, 0x01, 0xFE
 Read: TypeAlias = Callable[[int], bytes]
-"""Returns that many next bytes; fewer only at the end."""
+"""Returns the next bytes, as many as requested; fewer only at the end."""
 # Magic number, flags (independent blocks of up to 4 MiB), and the checksum of the flags.
 _LZ4_FRAME = bytes.fromhex("04224d18607073")
 
@@ -44,7 +45,7 @@ def decompressed(data: Readable, compression: Compression) -> Iterator[bytes]:
 
 
 def small_parts(data: Readable, compression: FileCompression) -> Iterator[bytes]:
-    """The parts of a file that any program wrote, in little memory. Raises `ValueError` like `decompressed`.
+    """The decompressed parts of a file from any program, in little memory. Raises `ValueError` like `decompressed`.
 
     Zeros may follow each gzip member, as tapes and block devices leave them. Both framings of snappy are read.
     """
@@ -146,7 +147,7 @@ def _hadoop_blocks(read: Read, compression: str) -> Iterator[bytes]:
             part = unpack(_whole(read(size), size))
             missing -= len(part)
             if missing < 0:
-                raise ValueError("a compressed block holds more than it says")
+                raise ValueError("a compressed block holds more than its stated size")
             yield part
 
 
@@ -168,7 +169,7 @@ def _snappy_frames(read: Read) -> Iterator[bytes]:
                 yield part
         elif kind != _PADDING_FRAME and head + body != SNAPPY_MAGIC:
             # No program writes other skippable chunks, and one flipped bit would turn a good chunk into one.
-            raise ValueError(f"there is a chunk of the kind {kind:#x}")
+            raise ValueError(f"a chunk has the unknown type {kind:#x}")
 
 
 def _whole(part: bytes, size: int) -> bytes:
@@ -191,12 +192,12 @@ def _unsnappy(chunk: bytes) -> bytes:
         if byte < 0x80:
             break
     if size > MAX_EXPANSION * (len(chunk) + 1):
-        raise ValueError("a compressed chunk says that it holds too much")
+        raise ValueError("the stated size of a compressed chunk is too large")
     return _decoded(lambda: pa.Codec("snappy").decompress(chunk, size, asbytes=True))
 
 
 def _unlz4(chunk: bytes) -> bytes:
-    """A chunk does not say how much it holds; a frame around it lets Arrow find out."""
+    """Decompress a chunk. Its decompressed size is not stored, so a frame is put around it for Arrow's decoder."""
     import pyarrow as pa
 
     frame = b"".join([_LZ4_FRAME, struct.pack("<I", len(chunk)), chunk, bytes(4)])
@@ -212,7 +213,7 @@ def _decoded(decode: Callable[[], Any]) -> bytes:
 
 def _not_empty(part: bytes) -> bytes:
     if not part:
-        raise ValueError("a compressed block holds less than it says")
+        raise ValueError("a compressed block holds less than its stated size")
     return part
 
 
@@ -221,7 +222,7 @@ def _not_empty(part: bytes) -> bytes:
 _CRC_MASK = 0xA282EAD8
 _CRC_POLYNOMIAL = 0x82F63B78
 _LANE_BYTES = 64
-"""Bytes that one lane of a checksum goes over."""
+"""Bytes that one lane of a checksum covers."""
 
 
 def crc32c(data: bytes) -> int:
@@ -264,7 +265,7 @@ def _crc_table() -> Any:
 
 @cache
 def _lane_shift() -> list[list[int]]:
-    """What each byte of a register becomes when a lane of zeros goes by."""
+    """Table of the value of each register byte after a lane of zeros."""
     import numpy as np
 
     numbers = np.arange(256, dtype=np.uint32)[None, :] << (8 * np.arange(4, dtype=np.uint32))[:, None]

@@ -26,7 +26,7 @@ class Times:
     """Whether an instant before 1970 must be a whole second."""
 
     def faults(self, rows: Any) -> Any | None:
-        """As `Format.faults`."""
+        """Like `Format.faults`."""
         import numpy as np
         import pyarrow as pa
 
@@ -96,7 +96,7 @@ def _rows_with(column: Any, odd: Callable[[Any], Any | None]) -> Any | None:
 
 
 def text_faults(rows: Any) -> Any | None:
-    """As `Format.faults`: rows with text that is not UTF-8, which Spark lets through."""
+    """Like `Format.faults`: rows with text that is not UTF-8, which Spark does not reject."""
     return reasons_at(not_utf8(rows), rows.num_rows, NOT_UTF8)
 
 
@@ -116,7 +116,7 @@ def not_utf8(rows: Any) -> Any:
 
 
 def reasons_at(indices: Any, count: int, reason: str) -> Any | None:
-    """As `Format.faults`: the same reason at all of these indices."""
+    """Like `Format.faults`: the same reason at all of these indices."""
     import numpy as np
     import pyarrow as pa
 

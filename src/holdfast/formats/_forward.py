@@ -34,7 +34,7 @@ class ForwardReader:
         self._buffer = b""
         self._index = 0
         self._next = 0
-        """Offset in the file behind the buffer."""
+        """Offset in the file after the buffer."""
 
     @property
     def offset(self) -> int:
@@ -83,14 +83,14 @@ class ForwardReader:
 
 
 class RangeReader(ForwardReader):
-    """Reads an object from its beginning, or from behind a mark between two blocks."""
+    """Reads an object from its beginning, or from a sync marker between two blocks."""
 
     def __init__(self, data: Seekable, size: int) -> None:
         super().__init__(data, size)
         self._seekable = data
 
     def skip_behind(self, mark: bytes, start: int, end: int) -> bool:
-        """Go behind the first mark that ends at `start` or later, and before `end`; False if there is none."""
+        """Skip past the first sync marker that ends at `start` or later, and before `end`; False if there is none."""
         begin = max(start - len(mark), 0)
         self._buffer, self._index, self._next = b"", 0, self._seekable.seek(begin)
         while True:

@@ -21,7 +21,7 @@ def chained(values: Any, delimiter: bytes) -> Any:
 
 
 def holds(values: Any, delimiter: bytes) -> Any | None:
-    """A mask of the messages that contain the delimiter, or form one with it; None if there are none."""
+    """A mask of the messages that contain the delimiter, or form one at their end with it; None if there are none."""
     import pyarrow.compute as pc
 
     from holdfast.formats._arrays import beside, has_byte, lengths
@@ -53,7 +53,7 @@ def split(parts: Iterator[bytes], delimiter: bytes) -> Iterator[Any]:
 
 
 def prefixed(values: Any) -> Any:
-    """One buffer: each message behind its length; null has the length -1."""
+    """One buffer: each message preceded by its length; null has the length -1."""
     import numpy as np
 
     from holdfast.formats._arrays import joined, lengths, rows_of
@@ -107,7 +107,7 @@ class Escapes:
         self._letter = letter
 
     def escaped(self, values: Any) -> Any:
-        """The messages without the byte."""
+        """The messages with the byte escaped."""
         import pyarrow.compute as pc
 
         from holdfast.formats._arrays import has_byte

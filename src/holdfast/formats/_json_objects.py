@@ -30,7 +30,7 @@ def json_objects(rows: Any) -> Any:
 
 
 def raw_records(rows: Any) -> tuple[list[bytes], bool]:
-    """The bytes of each row for a dead letter, and whether they are its value; else they are JSON of all columns."""
+    """The bytes of each row for a dead letter, and whether they are the column `value` or JSON of all columns."""
     names = rows.schema.names
     is_value = VALUE in names and is_bytes(rows.schema.field(VALUE).type) and (OFFSET in names or names == [VALUE])
     records = binary(rows.column(VALUE)).fill_null(b"") if is_value else binary(json_objects(rows))
@@ -118,7 +118,7 @@ def _names(keys: Any) -> Any:
 
 
 def _fractions(column: Any) -> Any:
-    """Whole numbers are written as `1.0`: a search index that sees `1` first maps the field to integers."""
+    """Write whole numbers as `1.0`, because a search index that gets `1` first maps the field to integers."""
     texts = column.cast(pa.string())
     whole = pc.invert(pc.match_substring_regex(texts, "[.e]"))
     texts = pc.if_else(whole, pc.binary_join_element_wise(texts, ".0", ""), texts)

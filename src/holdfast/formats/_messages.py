@@ -42,7 +42,7 @@ def value_of(rows: Any, name: str, *, nulls: bool = True) -> Any:
 
 
 def null_faults(rows: Any, name: str) -> Any | None:
-    """As `Format.faults`: messages whose value is null."""
+    """Like `Format.faults`: messages whose value is null."""
     import pyarrow as pa
     import pyarrow.compute as pc
 

@@ -47,7 +47,7 @@ class GroupedFile(FormatWriter):
 
 
 def _payload(array: Any) -> int:
-    """Bytes of the values alone. Depends on the rows only, not on whether Arrow has a validity bitmap."""
+    """Bytes of the values alone. Depends only on the rows, not on whether Arrow allocated a validity bitmap."""
     import pyarrow as pa
 
     kind = array.type

@@ -1,7 +1,7 @@
-"""Text: unchanged messages, with a delimiter behind each.
+"""Text: unchanged messages, each followed by a delimiter.
 
-A message that contains the delimiter would be read back as two, and a null message as an empty one. The settings say
-what to do with them; by default they become dead letters.
+A message that contains the delimiter would be read back as two, and a null message as an empty one. Settings decide how
+they are handled; by default they become dead letters.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class TextConfig(CompressedOptions):
     """How messages become text."""
 
     delimiter: str = Field(
-        "\n", description="Delimiter behind each message: text, or `hex:` and hexadecimal digits for any other bytes."
+        "\n", description="Delimiter after each message: text, or `hex:` and hexadecimal digits for any other bytes."
     )
     containing: Containing = Field(
         "dead_letter",

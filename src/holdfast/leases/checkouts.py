@@ -1,7 +1,7 @@
 """Checkouts: which leases of a session its threads work on.
 
-The store knows sessions, not threads. A lease that a lost response has left with the session must not be mistaken for a
-lease that another thread of the same session has just taken.
+Rows of the store name sessions, not threads. A lease that a lost response has left with the session must not be
+mistaken for a lease that another thread of the same session has just taken.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Checkouts:
         self._claims_under_way = 0
 
     def check_out(self, claim: Callable[[], list[Lease]]) -> list[Lease]:
-        """Make the claim and check out the leases that it took."""
+        """Run the claim and check out the leases that it took."""
         with self._lock:
             self._claims_under_way += 1
         taken: list[Lease] = []
@@ -41,7 +41,7 @@ class Checkouts:
     def check_out_left_over(self, owned: Callable[[], Iterable[Lease]]) -> list[Lease]:
         """Check out a lease that the session owns and no thread has; at most one.
 
-        None while a claim is under way: the store shows what it takes before its thread gets the response.
+        None while a claim is in progress: the store shows its leases before its thread gets the response.
         """
         if self._is_unclear():
             return []
@@ -58,7 +58,7 @@ class Checkouts:
         return _id(row) not in self._held and _id(row) not in self._returned
 
     def check_in(self, lease: Lease) -> None:
-        """No thread works on the lease any more: a write has ended it, or it is lost."""
+        """Note that no thread works on the lease any more: a write has ended it, or it is lost."""
         with self._lock:
             self._held.discard(_id(lease))
             self._returned.append(_id(lease))

@@ -2,8 +2,8 @@
 
 Stores keep columns only for what is searched or compared; everything else is in the body. The body's keys are flat, so
 that a store may change one of them in place. Keys that this version does not have are kept: a node of the next version
-may have written them. What fences and resumes the work is always written; other values are left out where they are as
-in a new row, which makes most bodies four times smaller.
+may have written them. Values needed for fencing and resuming are always written; others are left out if they are the
+same as in a new row, which makes most bodies four times smaller.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ BODY_VERSION = 1
 
 
 class Columns(NamedTuple):
-    """What every store can search by, in the order of its table."""
+    """The columns that every store can search by, in the order of its table."""
 
     pipeline: str
     run: str
@@ -132,7 +132,7 @@ def decode(row: Columns, body: str) -> Lease:
 
 
 def decode_claimed(row: Columns, body: str, changes: Mapping[str, Json], deaths: int) -> Lease:
-    """As `decode`, for a store whose claims leave the body as it was and keep their changes beside it.
+    """Like `decode`, for a store whose claims leave the body unchanged and store their changes in columns.
 
     `deaths` is the body's `takeovers` plus one for each claim since that took the row from another owner.
     """

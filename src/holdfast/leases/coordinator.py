@@ -32,7 +32,7 @@ from holdfast.leases.writes import FencedWrites, ensure_rows, until_answered
 
 CREATE_CHUNK = 500
 RECENT = 0.5
-"""Part of a heartbeat: how old a read that decides nothing may be. One read serves a whole pass."""
+"""Maximum age of a read that decides nothing, as a part of the heartbeat. One read serves a whole pass."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,14 +41,14 @@ class ClaimPolicy:
 
     closed_last: bool = False
     ownership_timeout: float | None = None
-    """None: the session alone keeps the lease, as the built-in loop wants it."""
+    """None: the lease lasts as long as the session, as in the built-in loop."""
     limits: RetryLimits = RetryLimits()
 
 
 class Coordinator:
     """Leases of one pipeline (and run) for one session. Blocks while the store does not respond.
 
-    Several threads may use one, and several may serve one session.
+    Thread-safe; one session may have several coordinators.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class Coordinator:
     # --- taking ------------------------------------------------------------------------------------------------
 
     def claim(self, limit: int) -> list[Lease]:
-        """Take up to `limit` free leases. What a claim took whose response is lost, `owned` returns later.
+        """Take up to `limit` free leases. If the response is lost, `owned` returns the leases later.
 
         A lease that was taken over too often since its last commit is halted and not returned. None are taken while
         the store does not respond.
@@ -97,7 +97,7 @@ class Coordinator:
     def check_out(self) -> Lease | None:
         """A free lease, or one that a lost response has left with the session, for one of the session's threads.
 
-        The thread calls `check_in` when it has done with it. Raises `StoreUnavailable` if nothing was sent.
+        The thread calls `check_in` when it is done. Raises `StoreUnavailable` if nothing was sent.
         """
         checkouts = self._checkouts
         try:
@@ -115,11 +115,11 @@ class Coordinator:
         self._checkouts.check_in(lease)
 
     def adopt(self, found: Iterable[Lease]) -> list[Lease]:
-        """Of leases that `owned` returned and nobody here holds, those that are fit for work; the others are halted."""
+        """Of leases that `owned` returned and that are not held yet, those fit for work; the others are halted."""
         return [lease for lease in found if self._fit_for_work(lease)]
 
     def claim_rows(self, rows: Sequence[Lease]) -> list[Lease]:
-        """Take these leases, as a snapshot has them; those that have changed since are left out."""
+        """Take these leases of a snapshot; leases that have changed since are left out."""
         if not rows:
             return []
         try:
@@ -208,12 +208,12 @@ class Coordinator:
                 self.world.emit(PartitionReleased(self.pipeline, result.key))
 
     def release_former(self, session: str) -> None:
-        """Hand back what an ended session of this process still owns: the process lives, so no batch has killed it."""
+        """Hand back leases of an ended session of this process: the process lives, so no batch has killed it."""
         query = Query(self.pipeline, self.run, (Status.ASSIGNED,), owner=session)
         self.release(until_answered(self.world, "store", lambda: self.store.find(query)))
 
     def halt(self, lease: Lease, reason: str, lost: tuple[int, int] | None = None) -> None:
-        """Set it FAILED with an alarm; only a person reopens it. `lost`: items that were gone before they were read."""
+        """Set the lease to FAILED with an alert. `lost`: items that were deleted before they were read."""
         (result,) = self.write([lease], lambda row, now: transitions.halt(row, reason, now, lost))
         if isinstance(result, Lease):
             self.world.emit(PartitionHalted(self.pipeline, lease.key, reason))
@@ -309,22 +309,22 @@ class Coordinator:
 
 
 def _freed(row: Lease, session: Lease | None, now: float) -> Lease:
-    """A lease of an ended session, free to be taken; handed back if the session's end was planned."""
+    """A lease of an ended session, made claimable; handed back if the session's end was planned."""
     planned = session is not None and was_planned(session)
     return transitions.release(row, now) if planned else transitions.orphan(row, now)
 
 
 WIDEST = 16
-"""How many times as many leases are found as are wanted, at most."""
+"""Maximum factor by which more leases are searched for than are wanted."""
 
 
 class Contention:
-    """How many leases one claimer chooses from, by the races that it has lost."""
+    """How many candidates a claimer chooses from, adapted to the claims that it has lost to other nodes."""
 
     def __init__(self, dice: Dice) -> None:
         self._dice = dice
         self.width = 1
-        """How many times as many leases to find as are wanted."""
+        """Factor by which more leases are searched for than are wanted."""
 
     def choose(self, found: Sequence[Lease], limit: int) -> list[Lease]:
         """At most `limit` of the leases found, at random, in the order in which they were found."""
@@ -334,7 +334,7 @@ class Contention:
         return [found[index] for index in sorted(drawn)]
 
     def learn(self, won: int, lost: int) -> None:
-        """Double the width after a claim that lost more races than it won; halve it after one that lost none."""
+        """Double the width after a claim that lost more leases than it took; halve it after a claim that lost none."""
         if lost > won:
             self.width = min(2 * self.width, WIDEST)
         elif not lost:

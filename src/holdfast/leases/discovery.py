@@ -1,8 +1,8 @@
 """Discovery: runs the supplier of partitions, on one node at a time, under the `$discovery` lease.
 
-The state of the lease is the supplier's global state, shared by all nodes. After a run the lease sleeps until the next
-run is due, or is complete when there is nothing more to find. A node that dies in the middle loses nothing: rows that
-exist are not added twice, and the next node runs the supplier from the saved state.
+The state of the lease is the supplier's global state, shared by all nodes. After a run the lease is closed until the
+next run is due, or is complete when there is nothing more to find. A node that dies in the middle loses nothing: rows
+that exist are not added twice, and the next node runs the supplier from the saved state.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ class Discovery(Duty):
         added: Callable[[], None] = lambda: None,
     ) -> None:
         """`rerun_after`: seconds until the supplier runs again, or a function that returns them for the state that a
-        run has left; None if that run has found everything. `added` is called when partitions may be there that
-        were not there before: now and then while the supplier runs, and after each run of this node.
+        run has left; None if that run has found everything. `added` is called when there may be new partitions:
+        periodically while the supplier runs, and after each run of this node.
         """
         super().__init__(partitions, discovery_of(partitions.pipeline, partitions.run), patience=PATIENCE)
         self._partitions = partitions
@@ -64,7 +64,7 @@ class Discovery(Duty):
         return ran
 
     def run_or_raise(self) -> bool:
-        """As `run`. Raises `SupplierFailed` if the supplier fails, or has failed before and is not due yet."""
+        """Like `run`, but raises `SupplierFailed` if the supplier fails, or has failed before and is not due yet."""
         row = self.recent_row()
         if row is None:
             self.add_row()
@@ -129,7 +129,7 @@ class Discovery(Duty):
 
 
 class _Found:
-    """The partitions that a supplier yields, counted; calls `goes_on` now and then. Signs of life are left out.
+    """The partitions that a supplier yields, counted; calls `goes_on` periodically. Signs of life are left out.
 
     An error of the supplier ends the iteration and is kept, so that what was yielded before is added.
     """
@@ -168,5 +168,5 @@ class _Found:
 
 
 def discovery_of(pipeline: str, run: str = "") -> Key:
-    """The key of the pipeline's discovery lease: beside its partitions, never among them."""
+    """The key of the pipeline's discovery lease, which is not one of its partitions."""
     return Key(f"{pipeline}/$discovery", run, "$discovery")

@@ -1,6 +1,6 @@
 """Duties: work for a whole pipeline that one node does at a time, such as discovery.
 
-Every node has an instance of each duty and runs it now and then, in a thread beside its loop. A lease decides which
+Every node has an instance of each duty and runs it periodically, in a thread beside its loop. A lease decides which
 node does the work, and its row keeps the state of the duty. A node that dies loses nothing: another node takes the
 lease over and goes on from the saved state.
 """
@@ -46,7 +46,7 @@ class Duty(ABC):
     # --- beside the loop ---------------------------------------------------------------------------------------
 
     def turn(self) -> None:
-        """Start a run in a thread of its own if it is time for one and none goes on. Does not block."""
+        """Start a run in a separate thread if one is due and none is in progress. Does not block."""
         if not self.running and self._is_time():
             self.running = True
             self.world.spawn(self._run_beside)
@@ -80,7 +80,7 @@ class Duty(ABC):
 
     @abstractmethod
     def report(self, error: Exception) -> None:
-        """Emit the event for a run that `turn` started and that has raised this."""
+        """Emit the event for a run that `turn` started and that raised this error."""
 
     # --- under the lease ---------------------------------------------------------------------------------------
 
@@ -90,13 +90,13 @@ class Duty(ABC):
         return row
 
     def recent_row(self) -> Lease | None:
-        """As `row`, but it may be a little older. Enough for reads that decide nothing."""
+        """Like `row`, but possibly a little older. For reads that decide nothing."""
         query = Query(self._key.pipeline, self._key.run)
         rows = until_answered(self.world, "store", lambda: self.lock.recent.find(query))
         return rows[0] if rows else None
 
     def add_row(self) -> None:
-        """Make the row of the duty unless another node has made it."""
+        """Add the row of the duty if it does not exist."""
         lock, partition = self.lock, Partition(self._key.key)
         row = new_lease(lock.pipeline, partition, self.world.new_id(), run=lock.run, now=lock.now())
         ensure_rows(lock.store, self.world, lambda: [row])
@@ -104,7 +104,7 @@ class Duty(ABC):
     def under_lease(self, work: Callable[[Lease], None]) -> bool:
         """Do the work under the duty's lease; returns False if the lease is not due or another node has it.
 
-        The work ends the lease itself, by a write that says when the duty is due next.
+        The work itself ends the lease, with a write that sets when the duty is due next.
         """
         self.lock.sweep()
         lease = until_answered(self.world, "store", self.lock.check_out)

@@ -30,14 +30,14 @@ class Keeper:
         """Why the session was not renewed in time, if it was not."""
 
     def start(self) -> None:
-        """Begin to renew. Call after the session has joined; a thread of an earlier `start` ends by itself."""
+        """Begin to renew. Call after the session has joined; the thread of an earlier `start` ends on its own."""
         self._shift += 1
         shift, session = self._shift, self._session.id
         self.hindrance = STOOD_STILL
         self._world.spawn(lambda: self._run(shift, session))
 
     def stop(self) -> None:
-        """Stop renewing; a heartbeat that is on its way may still land. Does not block; may be repeated."""
+        """Stop renewing; a heartbeat that was already sent may still be applied. Does not block; may be repeated."""
         self._shift += 1
 
     def step(self, name: str, limit: float) -> None:

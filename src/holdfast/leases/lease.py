@@ -26,11 +26,11 @@ class Status(StrEnum):
     """The state of a partition."""
 
     UNASSIGNED = "UNASSIGNED"
-    """Nobody works on it; it may be claimed from `due_at` on."""
+    """It has no owner; it may be claimed from `due_at` on."""
     ASSIGNED = "ASSIGNED"
     """A session owns it; it may be claimed once the session has ended or `due_at`, if set, has passed."""
     CLOSED = "CLOSED"
-    """Nothing to do for now: it sleeps until `due_at` and may be claimed then."""
+    """There is nothing to do until `due_at`; it may be claimed then."""
     COMPLETED = "COMPLETED"
     """All of it is processed. Nothing happens to it unless a person reopens it."""
     FAILED = "FAILED"
@@ -69,7 +69,7 @@ class Partition:
     index: int | None = None
     """Number of the partition within its group."""
     incarnation: str = ""
-    """Which of several things of the same name it is, such as a Kafka topic's id."""
+    """Distinguishes incarnations of the same name, such as a Kafka topic's id."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +145,7 @@ class History:
     updated_at: float | None = None
     completed_at: float | None = None
     lost: Sequence[int] | None = None
-    """Items [from, to) that the source deleted before they were read, if it was halted for that."""
+    """Items [from, to) that the source deleted before they were read, if that is why it was halted."""
     begun: bool | None = None
     """Whether the owner has begun a batch; None if that is not recorded, as no owner has died at this position."""
 

@@ -1,7 +1,7 @@
-"""What a person may do to partitions: reopen, release, fail, purge, forget.
+"""Actions of a person on partitions: reopen, release, fail, purge, forget.
 
-No lease is needed; the row's version decides. If the partition has an owner, its next write finds another version and
-the owner lets go.
+No lease is needed; the row's version decides. If the partition has an owner, the owner's next write finds another
+version, and the owner drops the lease.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Operator:
         return row
 
     def reopen(self, key: str) -> Lease:
-        """Let a FAILED, CLOSED or COMPLETED partition be tried once more, from its position."""
+        """Make a FAILED, CLOSED or COMPLETED partition claimable again, from its position."""
         return self.change(key, transitions.reopen)
 
     def release(self, key: str) -> Lease:
@@ -89,7 +89,7 @@ class Operator:
     def forget(self, rows: list[Lease]) -> int:
         """Delete those of the rows that were purged long enough ago. Returns how many.
 
-        A partition that discovery finds later is then read a second time: deduplication is the source's task. Nobody
+        A partition that discovery finds later is then read a second time: deduplication is the source's task. No node
         ever works under a token of a deleted row, see `holdfast.leases.token_floor`.
         """
         limit = self.store.now() - self.rest
@@ -102,7 +102,7 @@ class Operator:
         self._swap(key, lambda row, _: _with_token(row, max(row.token, token)))
 
     def change(self, key: str, change: Callable[[Lease, float], Lease]) -> Lease:
-        """Change a row by version; it is derived once more if the row has changed. Raises `PartitionNotFound`."""
+        """Change a row by version; the change is derived again if the row has changed. Raises `PartitionNotFound`."""
         return self._swap(Key(self.pipeline, self.run, key), change)
 
     def _swap(self, key: Key, change: Callable[[Lease, float], Lease]) -> Lease:

@@ -8,7 +8,7 @@ The order of claim is defined here and nowhere else, in the forms that stores ne
   sort keys that a store keeps itself;
 - `by_claim`: the sort key of decoded rows over all statuses.
 
-A store whose server searches builds its statements from the first two. A store that must look at rows itself uses
+A store whose server evaluates queries builds its statements from the first two. A store that filters rows itself uses
 `select`, or `matches` and `in_order`.
 """
 
@@ -34,7 +34,7 @@ class Query:
     """Only rows whose `due_at` the store's own clock has reached; they are returned in the order of claim."""
     owner: str | None = None
     without_owners: tuple[str, ...] | None = None
-    """Only rows that have an owner, and none of these."""
+    """Only rows that have an owner, and whose owner is not one of these."""
     not_due: bool = False
     """Only rows whose `due_at` is null or lies ahead by the store's own clock."""
     group: str | None = None
@@ -87,7 +87,7 @@ def claim_rank(status: str, due_at: float | None, priority: int, ordinal: int, k
 
 
 def by_claim(statuses: Sequence[Status]) -> Callable[[Lease], tuple[int, Rank, str]]:
-    """The sort key of rows in the order of claim, for statuses that are taken in that order."""
+    """The sort key of rows in the order of claim; `statuses` are in the order in which they are claimed."""
     index = {status: at for at, status in enumerate(dict.fromkeys(statuses))}
 
     def rank(row: Lease) -> tuple[int, Rank, str]:
@@ -99,7 +99,7 @@ def by_claim(statuses: Sequence[Status]) -> Callable[[Lease], tuple[int, Rank, s
 
 
 def by_key(row: Lease) -> tuple[str, str]:
-    """The sort key of a query that does not ask for due rows."""
+    """The sort key of a query that does not select due rows."""
     return (row.key, row.run)
 
 
@@ -126,5 +126,5 @@ def select(rows: Iterable[Lease], query: Query, now: float) -> list[Lease]:
 
 
 def in_order(rows: Iterable[Lease], query: Query) -> list[Lease]:
-    """Rows in the order of the query: by key and run, or in the order of claim if it asks for due rows."""
+    """Rows in the order of the query: by key and run, or in the order of claim if it selects due rows."""
     return sorted(rows, key=by_claim(query.claim_statuses) if query.due else by_key)

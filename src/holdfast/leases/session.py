@@ -1,9 +1,9 @@
 """A node's session: its row in `$nodes`, and the heartbeat that keeps all its leases.
 
-A lease is live while its owner's session is. A session ends when the store's clock has passed its `due_at` (in a store
-without a clock: when its row has not changed for its timeout) and a node has marked it as ended; after that it can
-never send a heartbeat again. The node itself stops relying on it a margin earlier, by its own clock. That saves work;
-what keeps data safe is the token.
+A lease is live while the session of its owner is live. A session ends when the store's clock has passed its `due_at`
+(in a store without a clock: when its row has not changed for its timeout) and a node has marked it as ended; after that
+it can never send a heartbeat again. The node itself stops relying on it a margin earlier, by its own clock. That saves
+work; the token keeps data safe.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from holdfast.leases.world import World
 from holdfast.leases.writes import FencedWrites, ensure_rows, until_answered
 
 CLOCK_RATE_BOUND = 0.05
-"""How much faster than the store's clock a node's clock may run before it relies on its leases for too long."""
+"""How much a node's clock may deviate from the store's clock without the node relying on its leases for too long."""
 KEEP_ENDED_SESSIONS = 24 * 3600.0
-"""Seconds for which ended sessions are kept, for people who look at what happened."""
+"""Seconds for which ended sessions are kept, for diagnosis."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,10 +253,10 @@ def _ended(row: Lease, now: float) -> Lease:
 def expire_silent_sessions(
     store: Store, world: World, fleet: str, seen_by: str, watch: SessionWatch | None = None
 ) -> None:
-    """Mark every session as ended whose time is over by the store's clock, or by the watch where the store has none.
+    """Mark expired sessions as ended: by the store's clock, or by the watch if the store has no clock.
 
-    It can never send a heartbeat again. A session that renews at the same moment wins or loses by version. Does nothing
-    if the store does not respond.
+    An ended session cannot send a heartbeat any more. If a session renews at the same moment, its version decides which
+    write is applied. Does nothing if the store does not respond.
     """
     try:
         silent = _silent_sessions(store, world, fleet, watch)

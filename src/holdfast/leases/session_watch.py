@@ -12,15 +12,15 @@ from dataclasses import dataclass
 from holdfast.leases.lease import Lease
 
 LONGEST_GAP = 0.5
-"""At most this part of the timeout counts between two looks: a host that slept has not watched meanwhile."""
+"""Maximum part of the timeout that counts between two observations: a suspended host observes nothing."""
 
 UNREADABLE_TIMEOUT = 60.0
-"""For a row without a timeout."""
+"""Seconds; the timeout of a session whose row has none that can be read."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Watched:
-    """One session: its version, when it was last looked at, and for how long it was silent."""
+    """One session: its version, when it was last observed, and for how long it was silent."""
 
     version: int
     looked_at: float
@@ -28,7 +28,7 @@ class _Watched:
 
 
 class SessionWatch:
-    """What one node has seen of the sessions of its fleet. Several threads may use it."""
+    """One node's observations of the sessions of its fleet. Thread-safe."""
 
     def __init__(self) -> None:
         self._watched: dict[str, _Watched] = {}

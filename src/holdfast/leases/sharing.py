@@ -1,4 +1,4 @@
-"""Two ways to share a pipeline's leases among nodes: pull what is free, or hold a fair share."""
+"""Two ways to share a pipeline's leases among nodes: pull free leases, or hold a fair share."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Sharing(Protocol):
     """How a node gets its leases."""
 
     def look(self, held: int, room: int) -> Look:
-        """Take what is this node's to take, at most `room` leases beside the `held` ones.
+        """Take the leases that this node should take, at most `room` in addition to the `held` ones.
 
         Takes nothing while the store does not respond.
         """
@@ -39,7 +39,7 @@ class Sharing(Protocol):
 
 
 class Pull:
-    """Take the next free leases: right for work that is soon done, such as objects and key ranges."""
+    """Take the next free leases: for work that ends soon, such as objects and key ranges."""
 
     def __init__(self, coordinator: Coordinator) -> None:
         self._coordinator = coordinator
@@ -49,10 +49,10 @@ class Pull:
 
 
 class FairShare:
-    """Hold an equal part of the leases: right for partitions that live long, such as those of a topic."""
+    """Hold an equal part of the leases: for partitions that live long, such as those of a topic."""
 
     def __init__(self, coordinator: Coordinator, replicas: int = 0) -> None:
-        """`replicas`: hold the share of this many nodes even while fewer are there; 0: of the nodes that are there."""
+        """`replicas`: number of nodes that share the leases, even while fewer are running; 0: the running ones."""
         self._coordinator = coordinator
         self._replicas = replicas
         self._rank = by_claim(claim_statuses(closed_last=coordinator.policy.closed_last))
@@ -76,9 +76,9 @@ class FairShare:
         return Look(taken, plan.shed_to[: max(0, held - plan.quota)], held + len(taken) < plan.quota)
 
     def _members(self, sessions: Sequence[Lease]) -> list[str]:
-        """A node counts once it has renewed its session, so that a node that comes and goes moves nothing.
+        """Sessions that take part: those renewed at least once, so that a short-lived node causes no moves.
 
-        A node that is alone counts at once: it disturbs no other.
+        A node that is alone counts at once.
         """
         alive = [row for row in sessions if row.status is Status.ASSIGNED and row.unreadable is None]
         nodes = {row.key: node_info(row) for row in alive}
@@ -93,24 +93,24 @@ class FairShare:
 
 
 def sharing_of(coordinator: Coordinator, replicas: int, *, lives_long: bool) -> Sharing:
-    """How a node gets its leases. Nodes of a run pull: it ends some day and shares nothing with the live pipeline."""
+    """How a node gets its leases. Nodes of a run pull: a run ends, and shares no leases with the live pipeline."""
     return FairShare(coordinator, replicas) if lives_long and not coordinator.run else Pull(coordinator)
 
 
 @dataclass(frozen=True, slots=True)
 class SharePlan:
-    """What one node has to do for a fair share."""
+    """The claims and hand-offs of one node for a fair share."""
 
     quota: int
-    """How many leases it should hold."""
+    """How many leases the node should hold."""
     claims: tuple[str, ...] = ()
-    """Keys of the free leases that it takes."""
+    """Keys of the free leases that the node takes."""
     shed_to: tuple[str, ...] = ()
-    """Sessions that should each get one of its leases; which one is the owner's choice."""
+    """Sessions that should each get one of the node's leases; the node chooses which."""
 
 
 def share(me: str, members: Sequence[str], owners: Sequence[str], free: Sequence[str], replicas: int = 0) -> SharePlan:
-    """The part of `me` in the fair share, by Plan-Shed-Claim. Pure: every node computes the same plan from a snapshot.
+    """The plan of session `me` for a fair share, by Plan-Shed-Claim. Pure: all nodes compute it from the same snapshot.
 
     A node claims only what the plan gives it and hands off only what it owns, so that moves never compete. Every move
     goes from a node above its quota to a node below it: there are no cycles, no moves when all is balanced, and no
@@ -118,7 +118,7 @@ def share(me: str, members: Sequence[str], owners: Sequence[str], free: Sequence
 
     `members` are the sessions that take part, `owners` names the owner of each lease that is held, by a member or not,
     and `free` has the keys of leases that can be taken now, in order of claim. With `replicas`, the share is that of
-    this many nodes even while fewer are there.
+    this many nodes even while fewer are running.
     """
     held = Counter(owners)
     base, extra = divmod(len(owners) + len(free), max(len(members), replicas))

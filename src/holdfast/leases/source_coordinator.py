@@ -1,4 +1,4 @@
-"""The API for source authors: what a pull-based source needs to share its work among nodes.
+"""The API for source authors, with which a pull-based source shares its work among nodes.
 
 Its methods take a partition's key, or the lease that `acquire_next` returned, and raise one of three errors (not found,
 not owned, update failed). Each lease has a deadline: set when it is acquired, renewed by `save_state`. After the
@@ -41,7 +41,7 @@ UPDATE_PATIENCE = 30.0
 
 
 class SourceCoordinator:
-    """Partitions of one pipeline for one node. Several threads may use one, and several may serve one session."""
+    """Partitions of one pipeline for one node. Thread-safe; a session may have several coordinators."""
 
     def __init__(
         self,
@@ -66,10 +66,10 @@ class SourceCoordinator:
         """The next free partition: one whose owner is gone, else a closed one that is due, else an unassigned one.
 
         If there is none, the supplier makes new partitions (one caller at a time, with the shared global state) and a
-        free partition is looked for once more; `force_supplier` runs it first, whatever is free. Returns None if there
-        is nothing now; the caller should wait before it calls again. Raises `SupplierFailed` if there is nothing and
-        the supplier failed, here or before on another node, `StoreUnavailable` if the store does not respond, and
-        `SessionExpired` if the session has not joined or could not be renewed in time.
+        free partition is looked for once more; `force_supplier` runs it first, even if partitions are free. Returns
+        None if there is nothing now; the caller should wait before it calls again. Raises `SupplierFailed` if there is
+        nothing and the supplier failed, here or before on another node, `StoreUnavailable` if the store does not
+        respond, and `SessionExpired` if the session has not joined or could not be renewed in time.
         """
         if not self._leases.session.usable:
             raise SessionExpired("the session has not joined, or could not be renewed in time; join again")
@@ -88,14 +88,14 @@ class SourceCoordinator:
         return lease
 
     def supplied(self) -> bool:
-        """Whether the supplier was ever run to its end, by any node: only then no partitions means that all are done.
+        """Whether any node has completed a run of the supplier: only then, no free partition means that all are done.
 
         Blocks while the store does not respond.
         """
         return self._discovery(lambda _state: ()).has_run
 
     def create_partitions(self, partitions: Iterable[Partition]) -> int:
-        """Add partitions that are not there yet; returns how many were new. Streams; may be repeated."""
+        """Add partitions that do not exist yet; returns how many were new. Streams; may be repeated."""
         return self._leases.create(partitions)
 
     def save_state(self, partition: Acquired, state: Json) -> None:
@@ -105,7 +105,7 @@ class SourceCoordinator:
         )
 
     def renew(self, partition: Acquired, for_seconds: float | None = None) -> None:
-        """Keep the lease for longer without touching its state, for example while waiting for acknowledgements."""
+        """Renew the lease without changing its state, for example while waiting for acknowledgements."""
         span = self._timeout if for_seconds is None else for_seconds
         self._update(
             partition,
@@ -114,7 +114,7 @@ class SourceCoordinator:
         )
 
     def close(self, partition: Acquired, reopen_after: float, max_closed_count: int) -> None:
-        """Let the partition sleep, with its state; it is COMPLETED when it has been closed `max_closed_count` times."""
+        """Close the partition and save its state; it is COMPLETED when it has been closed `max_closed_count` times."""
         lease = self._end(
             partition,
             "close",
@@ -126,11 +126,11 @@ class SourceCoordinator:
             self._leases.world.emit(PartitionClosed(lease.pipeline, lease.key, lease.ownership.due_at or 0.0))
 
     def complete(self, partition: Acquired) -> None:
-        """The partition is done and is never acquired again."""
+        """Mark the partition as done; it is never acquired again."""
         self._emit_completed(self._end(partition, "complete", transitions.complete))
 
     def delete(self, partition: Acquired) -> None:
-        """The partition is done; only its key and token are kept, below the token floor.
+        """Mark the partition as done and keep only its key and token, below the token floor.
 
         `create_partitions` does not create it again before its row is forgotten, see `Operator.forget`. If the store
         stops responding in the middle, the partition is COMPLETED, and purging does the rest.
@@ -211,7 +211,7 @@ class _HeldLeases:
         self._leases: dict[str, Lease] = {}
 
     def get(self, partition: Acquired) -> Lease:
-        """Raises `PartitionNotOwned` if it is not held, or not under the token of the given lease."""
+        """The held lease. Raises `PartitionNotOwned` if it is not held, or not under the token of the given lease."""
         key = partition.key if isinstance(partition, Lease) else partition
         with self._lock:
             lease = self._leases.get(key)
@@ -243,7 +243,7 @@ class _HeldLeases:
                 del self._leases[lease.key]
 
     def take_all(self) -> list[Lease]:
-        """Drop everything and return it."""
+        """Drop all held leases and return them."""
         with self._lock:
             leases = list(self._leases.values())
             self._leases.clear()

@@ -1,8 +1,8 @@
-"""The store: a table of leases with a small set of verbs. Policy lives above it, in pure functions.
+"""The store: a table of leases with a small set of operations. Policy is above it, in pure functions.
 
 Rules for every implementation, checked by `holdfast.testing.stores`:
 
-- All verbs block until the server has responded. All take batches and return results in the order of their argument.
+- All operations block until the server has responded, take batches and return results in the order of their argument.
 - A read that decides something is linearizable: it sees every write that was acknowledged before it began.
 - A write returns an outcome per row: OK (applied), CONFLICT (not applied: the row has another version, or exists),
   UNKNOWN (sent, no response; it may be applied now or later). UNKNOWN is never reported as CONFLICT.
@@ -93,13 +93,13 @@ class Store(ABC):
 
     @property
     def max_receipt_bytes(self) -> int:
-        """Bytes that a row with its receipts may take; more than a body where receipts are kept beside it."""
+        """Maximum bytes of a row with its receipts; more than a body if receipts are stored outside the row."""
         return self.max_body_bytes
 
     def recent(self, max_age: float) -> Store:  # noqa: ARG002 - for stores whose reads are expensive
         """This store, with reads that may be up to `max_age` seconds old.
 
-        For reads that decide nothing: whoever acts on them swaps by version. They include what was written through this
+        For reads that decide nothing: a write based on them swaps by version. They include writes through this
         instance. Stores whose reads are cheap return current rows.
         """
         return self
@@ -118,18 +118,18 @@ class Store(ABC):
 
     @abstractmethod
     def add(self, leases: Sequence[Lease]) -> list[Outcome]:
-        """Insert the rows whose key is not there yet; CONFLICT for the others, which stay untouched."""
+        """Insert the rows whose key does not exist yet; CONFLICT for the others, which stay unchanged."""
 
     @abstractmethod
     def get(self, keys: Sequence[Key]) -> list[Lease | None]:
-        """The rows as they are now."""
+        """The current rows."""
 
     @abstractmethod
     def find(self, query: Query) -> list[Lease]:
-        """Matching rows, ordered by key and run, or in the order of claim if the query asks for due rows.
+        """Matching rows, ordered by key and run, or in the order of claim if the query selects due rows.
 
-        The order of claim is that of `holdfast.leases.query.in_order`: the statuses as the query names them, or
-        `ALL_STATUSES` if it names none; within a status as `CLAIM_COLUMNS` says.
+        The order of claim is that of `holdfast.leases.query.in_order`: by status in the order of the query, or of
+        `ALL_STATUSES` if it names none; within a status by `CLAIM_COLUMNS`.
         """
 
     @abstractmethod

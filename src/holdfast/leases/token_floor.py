@@ -22,7 +22,7 @@ from holdfast.leases.lease import Key, Lease
 from holdfast.leases.store import Store
 
 REST = 86_400.0
-"""Seconds from the last write of a row until it may be deleted, at least."""
+"""Minimum number of seconds from the last write of a row until it may be deleted."""
 
 
 def floor_of(pipeline: str) -> Key:

@@ -20,7 +20,7 @@ ERROR_ENDS = 2000
 
 @dataclass(frozen=True, slots=True)
 class Advance:
-    """What a commit records: the new position, and receipts by sink (empty for an acknowledgement without data)."""
+    """The changes of a commit: the new position, and receipts by sink (empty for an acknowledgement without data)."""
 
     commit_id: str
     position: Json
@@ -53,7 +53,7 @@ def stamped(old: Lease, new: Lease, write_id: str) -> Lease:
 
 
 def claimable(lease: Lease, now: float) -> bool:
-    """Whether the lease is free now, or past its deadline."""
+    """Whether the lease is free, or past its deadline."""
     due_at = lease.ownership.due_at
     return lease.status not in FINISHED and due_at is not None and due_at <= now
 
@@ -77,7 +77,7 @@ def blamed(takeovers: int, begun: bool | None, *, deadline: bool) -> int:
 
     With a `deadline` the owner works on the lease from the moment it took it, so that the death counts. Otherwise it
     counts if the owner had recorded with `begin` that a batch was out. The first death at a position is counted later,
-    by `begin`: a partition of which no batch is begun has killed nobody.
+    by `begin`: a partition without a begun batch has not killed its node.
     """
     innocent = not deadline and (begun is False or (begun is None and takeovers == 0))
     return takeovers if innocent else takeovers + 1
@@ -140,7 +140,7 @@ def restage(lease: Lease, commit_id: str, receipts: Mapping[str, Json], now: flo
 
 
 def published(lease: Lease, commit_id: str, now: float) -> Lease:
-    """Nothing is left to publish of that commit. Needs no owner and may be repeated."""
+    """Record that the commit is published. Needs no owner and may be repeated."""
     if lease.commit.commit_id != commit_id or lease.commit.receipts is None:
         return lease
     return replace(
@@ -162,7 +162,7 @@ def save_state(lease: Lease, state: Json, now: float, due_at: float | None = Non
 
 
 def release(lease: Lease, now: float, not_before: float = 0.0, priority: int | None = None) -> Lease:
-    """Hand it back; the next owner goes on at the committed position. Does not count an attempt.
+    """Hand the lease back; the next owner continues at the committed position. Does not count an attempt.
 
     `priority`, if given, replaces the priority of the lease.
     """
@@ -183,7 +183,7 @@ def fail_attempt(lease: Lease, error: str, limits: RetryLimits, now: float) -> L
 
 
 def halt(lease: Lease, reason: str, now: float, lost: tuple[int, int] | None = None) -> Lease:
-    """Set it FAILED with an alarm: evidence disagrees, or the partition kills its owners. Pending receipts stay.
+    """Set the lease to FAILED with an alert: evidence disagrees, or it kills its owners. Pending receipts stay.
 
     `lost`: items [from, to) that its source deleted before they were read, if that is why.
     """
@@ -194,7 +194,7 @@ def halt(lease: Lease, reason: str, now: float, lost: tuple[int, int] | None = N
 
 
 def close(lease: Lease, now: float, reopen_at: float, max_closed: int | None = None) -> Lease:
-    """Let it sleep until `reopen_at`; COMPLETED when it has been closed `max_closed` times."""
+    """Close the lease until `reopen_at`; COMPLETED when it has been closed `max_closed` times."""
     _require_owned(lease)
     count = lease.history.closed_count + 1
     closed = replace(lease, history=replace(_moved(lease.history, now), closed_count=count))
@@ -222,7 +222,7 @@ def switch_generation(lease: Lease, generation: int, now: float) -> Lease:
 
 
 def hand_off(lease: Lease, target: str, now: float) -> Lease:
-    """Give it to another session under the next token, in one write."""
+    """Hand the lease off to another session under the next token, in one write."""
     _require_owned(lease)
     # The giver may have been ended meanwhile and its leases set free; from now on the target's session keeps it.
     ownership = replace(lease.ownership, owner=target, token=lease.token + 1, due_at=None)
@@ -230,25 +230,25 @@ def hand_off(lease: Lease, target: str, now: float) -> Lease:
 
 
 def orphan(lease: Lease, now: float) -> Lease:
-    """Make it claimable because its owner's session has ended. The row keeps the owner until another takes it."""
+    """Make the lease claimable because its owner's session has ended. The row keeps the owner until it is claimed."""
     _require_owned(lease)
     return replace(lease, ownership=replace(lease.ownership, due_at=now))
 
 
 def reopen(lease: Lease, now: float) -> Lease:
-    """A person lets a FAILED, CLOSED or COMPLETED partition be tried once more, from its position."""
+    """Make a FAILED, CLOSED or COMPLETED partition claimable again, from its position; done by a person."""
     if lease.status is Status.ASSIGNED:
         raise TransitionRefused(f"{lease.key!r} is being worked on by {lease.owner}; release it first")
     if set_aside_for(lease) is not None:
         raise TransitionRefused(f"{lease.key!r} is being replaced; `holdfast rewind --replace` goes on with it")
     if is_stripped(lease):
-        raise TransitionRefused(f"{lease.key!r} was purged: its row no longer says how to read it")
+        raise TransitionRefused(f"{lease.key!r} was purged: its row no longer has the data to read it")
     fresh = replace(lease.history, attempts=0, takeovers=0, begun=None, halt_reason=None, completed_at=None, lost=None)
     return _free(replace(lease, history=fresh), Status.UNASSIGNED, 0.0, now)
 
 
 def set_aside(lease: Lease, why: Json, reason: str, now: float) -> Lease:
-    """Take it from its owner under the next token, until `restart`: what it has committed is about to be replaced.
+    """Take the lease from its owner under the next token, until `restart`: its commits are about to be replaced.
 
     `why` is kept in the row. May be repeated with the same `why`.
     """
@@ -268,7 +268,7 @@ def set_aside(lease: Lease, why: Json, reason: str, now: float) -> Lease:
 
 
 def set_aside_for(lease: Lease) -> Json:
-    """Why it was set aside; None if it is not."""
+    """The reason why the lease was set aside; None if it is not set aside."""
     state = lease.progress.state
     return state.get(SET_ASIDE) if isinstance(state, dict) and lease.status is Status.FAILED else None
 
@@ -276,7 +276,7 @@ def set_aside_for(lease: Lease) -> Json:
 def restart(lease: Lease, position: Json, generation: int, now: float) -> Lease:
     """Free a lease that was set aside, at an earlier position and under a later generation.
 
-    Token, version and sequence go on, so that nothing that was begun before can be committed.
+    Token, version and sequence continue, so that no earlier batch can be committed.
     """
     if set_aside_for(lease) is None or lease.commit.receipts is not None:
         raise TransitionRefused(f"{lease.key!r} was not set aside")
@@ -292,7 +292,7 @@ def restart(lease: Lease, position: Json, generation: int, now: float) -> Lease:
 
 
 def is_stripped(lease: Lease) -> bool:
-    """Whether only key and token are left of a row."""
+    """Whether the row was reduced to its key and token."""
     return lease.history.created_at is None and not lease.spec and lease.unreadable is None
 
 

@@ -59,8 +59,8 @@ class World:
     spawn: Callable[[Callable[[], None]], Task]
     emit: Callable[[Event], None]
     lock: Callable[[], AbstractContextManager[Any]] = field(default=threading.Lock, kw_only=True)
-    """Makes a lock for what several threads of this process share. It is held for a moment, never across a call of the
-    store."""
+    """Makes a lock for data that threads of this process share. It is held briefly, never during a call of the store.
+    """
 
     def jittered(self, seconds: float) -> float:
         """The duration, changed at random by up to a fifth, so that nodes do not act in step."""

@@ -1,8 +1,8 @@
 """Fenced writes: derive the change, swap it by version, and if the outcome is not OK, read the row back.
 
-The row shows what happened. With the write's id, it was applied. With the same token and owner, somebody else has
-changed the row (a person, a sweep), and the change is derived from the new row. With another token or owner, the lease
-is lost. Nothing is ever guessed.
+The row shows what happened. With the write's id, it was applied. With the same token and owner, a person or a sweep has
+changed the row, and the change is derived from the new row. With another token or owner, the lease is lost. No outcome
+is guessed.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ LONGEST_WAIT = 10.0
 
 @dataclass(slots=True)
 class _Pending:
-    """A change on its way: the row that it is derived from, and the row that it makes."""
+    """A change that is not applied yet: the row that it is derived from, and the new row."""
 
     lease: Lease
     change: Change
@@ -104,7 +104,7 @@ class FencedWrites:
 
 
 def ensure_rows(store: Store, world: World, make: Callable[[], Sequence[Lease]]) -> int:
-    """Add the rows that are not there yet; returns how many this call has added. Blocks until every row is there.
+    """Add the rows that do not exist yet; returns how many this call has added. Blocks until every row exists.
 
     `make` is called before every try and may raise `StoreUnavailable`. Its rows have the same keys each time, and one
     write id, new for this call, which distinguishes an earlier try of this call from another node's row.
@@ -138,7 +138,7 @@ def still_held(row: Lease, held: Lease) -> bool:
 
 
 def until_answered(world: World, what: str, call: Callable[[], T], patience: float | None = None) -> T:
-    """What the call returns; while it raises `Unavailable`, wait and repeat it. The call must be repeatable.
+    """The result of the call, which is repeated with pauses while it raises `Unavailable`. It must be repeatable.
 
     With `patience`, the error is raised to the caller once that many seconds are over.
     """

@@ -1,7 +1,8 @@
 """Alerts: events that need a person, raised once instead of a thousand times.
 
-Most kinds are raised at once. An unreachable server raises an alert only after a while: a failed call says when it will
-be repeated; until then the server counts as unreachable, and after that its state is unknown until the next event.
+Most kinds are raised at once. An unreachable server raises an alert only after a while: the event of a failed call
+contains when it will be repeated; until then the server counts as unreachable, and after that its state is unknown
+until the next event.
 """
 
 from __future__ import annotations

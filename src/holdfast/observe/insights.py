@@ -36,7 +36,7 @@ class NodeView:
     last_heartbeat: str | None
     leases: int
     shards: str
-    """Numbers of the partitions that it holds, as ranges; empty if they have no numbers."""
+    """Numbers of the partitions that the node holds, as ranges; empty if they have no numbers."""
 
     def row(self) -> Row:
         """Return the session as JSON: first the fields that members of consumer groups have, then the rest."""

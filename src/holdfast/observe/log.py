@@ -29,8 +29,8 @@ class Log:
     Text has the form `<time> <level> <event in words>: <field> <value>, …`, without fields that are None. JSON is one
     object per line with `ts`, `level`, `event` (the class name) and the event's fields.
 
-    Warnings that differ only in durations are written once in `REPEAT_AFTER` seconds; the next one that is written
-    says how many were left out (`repeated` in JSON).
+    Warnings that differ only in durations are written once in `REPEAT_AFTER` seconds; the next one that is written has
+    the number of those left out (`repeated` in JSON).
     """
 
     def __init__(

@@ -123,7 +123,7 @@ class _Outbox:
         """Alerts dropped since the receiver was last informed."""
 
     def add(self, alert: Alert) -> None:
-        """Does not block."""
+        """Add an alert; drops the oldest one if the queue is full. Does not block."""
         with self._changed:
             self._alerts.append(alert)
             self._drop_oldest()

@@ -1,4 +1,4 @@
-"""The user's functions by name. They are trusted code, imported from where Python finds modules, never from data."""
+"""The user's functions by name. They are trusted code, imported from Python's module path, never from data."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ FunctionName = Annotated[str, AfterValidator(_check), WithJsonSchema({"type": "s
 
 
 def imported(function_name: FunctionName) -> Callable[..., Any]:
-    """The function of the name `module:name`. Raises `UsageError` when there is none."""
+    """The function named `module:name`. Raises `UsageError` if it does not exist."""
     module, _, name = function_name.partition(":")
     try:
         function = getattr(importlib.import_module(module), name)

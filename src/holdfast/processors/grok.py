@@ -92,7 +92,7 @@ class Grok(Processor):
         return changed(frame, self._config, columns, sql.coalesce(*reasons))
 
     def _check_regexes(self, spark: Any) -> None:
-        """Once: an expression that Java does not accept would fail the tasks of every job."""
+        """Check the expressions once: one that Java does not accept would fail the tasks of every job."""
         from pyspark.errors import PySparkException
 
         every = (pattern for patterns in self._patterns.values() for pattern in patterns)

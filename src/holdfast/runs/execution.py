@@ -34,7 +34,7 @@ class RunPipeline:
 
 @dataclass(frozen=True)
 class NewRun:
-    """What a run is created with. Another node builds the same `RunPipeline` from `configuration`."""
+    """The data from which a run is created. Another node builds the same `RunPipeline` from `configuration`."""
 
     partitions: Iterable[Partition]
     """Iterated once, while the lock is held."""

@@ -1,4 +1,4 @@
-"""Selects the dead letters of a redrive: those that wait, without letters that were or cannot be sent."""
+"""Selects the dead letters of a redrive, without letters that were sent before or cannot be sent."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Choice:
 
 @dataclass
 class Taken:
-    """The letters that a redrive takes, and why it leaves others."""
+    """The letters that a redrive takes, and counts of the others by reason."""
 
     partitions: list[PartitionLetters] = field(default_factory=list)
     refused: Counter[str] = field(default_factory=Counter)

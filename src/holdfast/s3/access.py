@@ -1,4 +1,4 @@
-"""Where an S3 bucket is, who we are there, and what its server was found to hold. Picklable; shows no secrets."""
+"""Access to an S3 bucket: address, credentials, and what a probe found about its server. Picklable; hides secrets."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
 
 @dataclass(frozen=True, slots=True)
 class S3Access:
-    """How to reach a bucket. Without keys the usual chain is asked: environment, profile, role of the machine."""
+    """How to reach a bucket. Without keys, the usual chain is used: environment, profile, role of the machine."""
 
     bucket: str
     endpoint_url: str | None = None
@@ -33,7 +33,7 @@ class S3Access:
 
 @dataclass(frozen=True, slots=True)
 class Traits:
-    """How to stage, and which requests can be made to overwrite nothing. Found by `holdfast.buckets.s3_probe`.
+    """How to stage, and which requests can be prevented from overwriting. Found by `holdfast.buckets.s3_probe`.
 
     `multipart` stages every file as an upload that is not completed, `copy` as a hidden object that is copied; `mixed`
     copies files of less than one part, because that takes half the requests, and completes uploads of larger ones.
@@ -45,7 +45,7 @@ class Traits:
 
 
 def split_root(root: str) -> tuple[str, str]:
-    """Bucket and key prefix of `s3://bucket/prefix`; `ValueError` for what cannot be one."""
+    """Bucket and key prefix of `s3://bucket/prefix`. Raises `ValueError` for an invalid root."""
     bucket, _, prefix = root.removeprefix(SCHEME).partition("/")
     prefix = prefix.strip("/")
     if not root.startswith(SCHEME) or not _BUCKET.fullmatch(bucket):

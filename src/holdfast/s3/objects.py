@@ -27,24 +27,24 @@ class ObjectVersion(NamedTuple):
 
 
 class S3Objects:
-    """The verbs on whole objects. All block; all raise `Unavailable` when the server does not respond."""
+    """Operations on whole objects. All block and raise `Unavailable` when the server does not respond."""
 
     def __init__(
         self, client: S3Client, prefix: str, observe: Callable[[Mapping[str, Any]], None] | None = None
     ) -> None:
-        """`observe` is given every response, its headers included."""
+        """`observe` is called with every response, including its headers."""
         self.client = client
         self.prefix = prefix
         self._observe = observe
 
     def full(self, key: str) -> str:
-        """The key in the bucket. `ValueError` for what is not a key of ours."""
+        """The full key in the bucket. Raises `ValueError` for an invalid key."""
         if "\0" in key or any(part in {"", ".", ".."} for part in key.split("/")):
             raise ValueError(f"{key!r} is not a key")
         return self.prefix + key
 
     def create(self, key: str, data: bytes) -> bool:
-        """Create the object unless there is one. After a lost response the object itself shows who made it."""
+        """Create the object unless it exists. After a lost response, its metadata shows whether this call made it."""
         write_id = uuid.uuid4().hex
         try:
             self.client.call(
@@ -55,9 +55,9 @@ class S3Objects:
         return True
 
     def replace(self, key: str, data: bytes, etag: str | None) -> str:
-        """Write the object if it still has this ETag, or if there is none where the ETag is None; returns the new ETag.
+        """Write the object if it still has this ETag, or does not exist if the ETag is None; returns the new ETag.
 
-        Raises `Exists` or `Missing` if that is not so. What is there may still be an earlier try of the same call.
+        Raises `Exists` or `Missing` otherwise. The existing object may come from an earlier attempt of the same call.
         """
         condition = {"IfNoneMatch": "*"} if etag is None else {"IfMatch": etag}
         return str(self._call("put_object", Key=self.full(key), Body=data, **condition)["ETag"])
@@ -67,12 +67,12 @@ class S3Objects:
         self.client.call("put_object", Key=self.full(key), Body=data, Metadata=dict(metadata))
 
     def read(self, key: str) -> bytes | None:
-        """Its bytes; None if there is none."""
+        """The object's bytes; None if it does not exist."""
         found = self.version(key)
         return None if found is None else found.data
 
     def version(self, key: str) -> ObjectVersion | None:
-        """Its bytes and their ETag; None if there is none."""
+        """The object's bytes and ETag; None if it does not exist."""
         try:
             found: ObjectVersion = self._call("get_object", _version, Key=self.full(key))
         except Missing:
@@ -80,28 +80,28 @@ class S3Objects:
         return found
 
     def metadata(self, key: str) -> dict[str, str] | None:
-        """What was written with it; None if there is none."""
+        """The object's metadata; None if it does not exist."""
         try:
             return dict(self.client.call("head_object", Key=self.full(key)).get("Metadata", {}))
         except Missing:
             return None
 
     def size(self, key: str) -> int | None:
-        """How many bytes it has; None if there is none."""
+        """The object's size; None if it does not exist."""
         try:
             return int(self.client.call("head_object", Key=self.full(key))["ContentLength"])
         except Missing:
             return None
 
     def written_at(self, key: str) -> float | None:
-        """When it was created, by the server's clock; None if there is none."""
+        """When the object was created, by the server's clock; None if it does not exist."""
         try:
             return float(self.client.call("head_object", Key=self.full(key))["LastModified"].timestamp())
         except Missing:
             return None
 
     def sha256(self, key: str) -> str | None:
-        """The digest of its bytes, all of which are read; None if there is none."""
+        """The digest of the object's bytes, all of which are read; None if it does not exist."""
         try:
             return str(self.client.call("get_object", _digest, Key=self.full(key)))
         except Missing:
@@ -120,14 +120,14 @@ class S3Objects:
         return self.client.pages("list_objects_v2", "Contents", *observers, Prefix=self.prefix + prefix)
 
     def delete_version(self, key: str, etag: str) -> None:
-        """Delete the object if it still has this ETag, on servers that heed the condition; others delete it anyway.
+        """Delete the object if it still has this ETag; servers that ignore the condition delete it anyway.
 
-        Raises `Exists` or `Missing` if it has not.
+        Raises `Exists` or `Missing` if it has another ETag or does not exist.
         """
         self._call("delete_object", Key=self.full(key), IfMatch=etag)
 
     def delete(self, keys: Sequence[str]) -> None:
-        """Delete these; what is gone already is passed over."""
+        """Delete these objects; missing ones are ignored."""
         for start in range(0, len(keys), _DELETED_AT_ONCE):
             some = keys[start : start + _DELETED_AT_ONCE]
             wanted = {"Objects": [{"Key": self.full(key)} for key in some], "Quiet": True}
@@ -137,7 +137,7 @@ class S3Objects:
                     raise Unavailable(f"cannot delete {error.get('Key')}: {error.get('Code')}")
 
     def move(self, key: str, to: str) -> bool:
-        """As `Bucket.move`. Both are there for a moment."""
+        """Like `Bucket.move`. Both objects exist for a moment."""
         size, there = self.size(key), self.size(to)
         if size is None:
             return there is not None

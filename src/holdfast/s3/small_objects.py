@@ -1,7 +1,7 @@
-"""Whole small objects by obstore, for a fifth of the time that botocore takes for a request.
+"""Fetches small objects with obstore, in a fifth of the time that botocore takes for a request.
 
-Only a complete response with the expected ETag counts. For everything else there is None, and the caller repeats the
-request through `S3Client`, which handles errors.
+Only a complete response with the expected ETag counts. In all other cases the result is None, and the caller repeats
+the request through `S3Client`, which handles errors.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ CONNECT_WITHIN = "5s"
 
 
 def fetch(access: S3Access, key: str, etag: str) -> bytes | None:
-    """All bytes of the object, if it has this ETag; None if it has not, or if the request fails.
+    """All bytes of the object if it has this ETag; None if it does not, or if the request fails.
 
     Blocks for a request or two, and may be called by several threads.
     """
@@ -39,7 +39,7 @@ _user = os.getpid()
 
 
 def _store_of(access: S3Access) -> S3Store | None:
-    """None in a process forked from one that has used obstore: its threads are not here, and a call would not end."""
+    """The client; None in a process forked from one that has used obstore, because its threads are missing here."""
     global _user  # noqa: PLW0603 - the process that has used it first
     with _opening:
         if _stores and _user != os.getpid():
@@ -72,7 +72,7 @@ def _connect(access: S3Access) -> S3Store:
 
 
 def _provider(access: S3Access) -> Any:
-    """The chain that boto3 asks: environment, profile, role of the machine."""
+    """Credentials from boto3's chain: environment, profile, role of the machine."""
     import boto3
     from obstore.auth.boto3 import Boto3CredentialProvider
 

@@ -1,6 +1,6 @@
 """Arrow rows of a task, divided by batch, into good and faulty ones, by output folder, and where a batch is full.
 
-All of it by Arrow and numpy; nothing runs per row.
+Uses Arrow and numpy; no Python code runs per row.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from holdfast.flow.staging import Room
 
 
 def by_batch(rows: Any, batch_ids: Sequence[str]) -> Iterator[tuple[str, Any]]:
-    """The rows of each batch. `batch_ids` of the round, in order, for rows that carry their batch's number."""
+    """The rows of each batch. `batch_ids`: of the round, in order, for rows that have the index of their batch."""
     column = rows.column(BATCH_COLUMN)
     if not len(column):
         return

@@ -1,4 +1,4 @@
-"""Where a batch is cut short that turns out larger than planned: in bytes of records, or in files of its commit.
+"""Cuts a batch short that is larger than planned: in bytes of records, or in files of its commit.
 
 Sizes are planned from means and known only when records are read. A source that gives sizes reads each batch in order
 and in one task, so that everything from the first row that does not fit belongs to the next batch.
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 Rooms = Callable[[StagedBatch], Sequence[tuple[Room, str | None]]]
-"""What every sink with a bound has left for a batch, and the column that is true for the sink's rows."""
+"""The room that every sink with a bound has left for a batch, and the column that is true for the sink's rows."""
 
 
 @dataclass
@@ -48,14 +48,14 @@ class Admitted:
 
 
 class SizeLimit:
-    """Admits the rows of batches up to `max_bytes` of each. One for each attempt of a task."""
+    """Admits the rows of batches up to `max_bytes` of each batch. There is one instance per task attempt."""
 
     def __init__(self, batches: Mapping[str, StagedBatch]) -> None:
         self.admitted: dict[str, Admitted] = {}
         self._batches = batches
 
     def admit(self, batch_id: str, rows: Any) -> Any:
-        """The rows that still fit, without their sizes. A first row always does, however large."""
+        """The rows that still fit, without their sizes. The first row always fits, however large."""
         admitted = self.admitted.setdefault(batch_id, Admitted())
         if admitted.end is not None:
             return rows.slice(0, 0)
@@ -78,7 +78,7 @@ class SizeLimit:
 
 
 class _ByTask(AccumulatorParam[dict[str, tuple[int, int | None]]]):
-    """By batch: size and end. A task that ran twice has added the same twice."""
+    """By batch: size and end. A task that ran twice adds the same values twice."""
 
     def zero(self, value: Any) -> dict[str, tuple[int, int | None]]:  # noqa: ARG002 - Spark's interface
         return {}
@@ -113,7 +113,7 @@ class CommitLimit:
     """Admits the rows of batches in whole records, as long as their commit has room for the files."""
 
     def __init__(self, size_limit: SizeLimit, rooms: Rooms, *, is_bounded: bool) -> None:
-        """A cut is recorded in `size_limit`. `is_bounded`: whether any sink has a bound."""
+        """`size_limit` records where batches are cut. `is_bounded`: whether any sink has a bound."""
         self._size_limit = size_limit
         self._rooms = rooms
         self._is_bounded = is_bounded
@@ -147,7 +147,7 @@ class CommitLimit:
             yield self._within_room(batch, joined(self._held.pop(batch.id)))
 
     def forget(self, batch_id: str) -> None:
-        """The batch has failed."""
+        """Drop the state of a batch that has failed."""
         self._held.pop(batch_id, None)
 
     def _whole_records(self, batch_id: str, rows: Any) -> Iterator[Any]:

@@ -76,7 +76,7 @@ class SparkEngine(Engine):
         self._todo.put(carried)
 
     def poll(self, timeout: float) -> list[Report]:
-        """As the interface says; once, when the Spark session turns out to be gone, it raises `Unavailable`."""
+        """As in the interface, but raises `Unavailable`, once, when the Spark session is gone."""
         deadline = time.monotonic() + timeout
         reports = self._collect(max(0.0, timeout))
         while not reports and not self._gone and (left := deadline - time.monotonic()) > 0:
@@ -88,7 +88,7 @@ class SparkEngine(Engine):
         return reports
 
     def cancel(self, batch_ids: Sequence[str]) -> None:
-        """As the interface says. The job goes on for the others of its round, and is stopped when there are none."""
+        """As in the interface. The job continues for other batches of its round; it is stopped if there are none."""
         for carried in self._rounds:
             carried.wanted.difference_update(batch_ids)
             if not carried.wanted:
@@ -213,7 +213,7 @@ def _after_failure(
 def watched(source: Source, batches: Sequence[Batch], cancel: Callable[[], None]) -> Iterator[None]:
     """Call `cancel`, at most once and never after the block, when the source doubts one of the batches.
 
-    A task may wait long for records that are gone, and all others of the job with it.
+    A task may wait long for records that no longer exist, and delay the whole job.
     """
     if not isinstance(source, MayChange):
         yield

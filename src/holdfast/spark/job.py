@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 ROUTE_COLUMN = "_holdfast_to_"
-"""Begins the names of columns that are true for the rows of a sink with routes."""
+"""Prefix of the columns that are true for the rows of a sink with routes."""
 
 
 def run_job(spark: SparkSession, pipeline: Pipeline, batches: Sequence[Batch]) -> list[Report]:
@@ -81,12 +81,12 @@ class Job:
     """A lazy Spark job, and the counters that its tasks fill."""
 
     frame: DataFrame | None
-    """Its rows are the reports of the tasks. None if there is nothing to read."""
+    """The frame whose rows are the reports of the tasks; None if there is nothing to read."""
     counts: ProcessorCounts | None = None
     size_limit: SizeLimitStep | None = None
 
     def run(self, batches: Sequence[Batch]) -> JobReport:
-        """Run it. Blocks; raises what Spark raises, and `BatchError` if rows with a fault were lost on the way."""
+        """Run the job. Blocks; raises what Spark raises, and `BatchError` if rows with a fault were lost on the way."""
         reports = defaultdict[str, list[TaskReport]](list)
         if self.frame is None:
             return JobReport(reports)
@@ -107,8 +107,8 @@ class Job:
 class Planner:
     """Plans one job.
 
-    The last processors run inside the staging task where they can. Without other processors, without routes, and
-    if no sink wants an expression, rows that tasks read themselves never pass through the JVM.
+    The last processors run inside the staging task where they can. Without other processors, without routes, and if no
+    sink needs an expression, rows that tasks read themselves never pass through the JVM.
     """
 
     def __init__(self, spark: SparkSession, pipeline: Pipeline, batches: Sequence[Batch]) -> None:
@@ -186,7 +186,7 @@ class Planner:
         return frame.select(*carried.values()).mapInArrow(self._stage_task(names, route_columns), REPORT_SCHEMA)
 
     def _sink_columns(self, fields: StructType) -> dict[str, Mapping[str, Any]]:
-        """By sink, the columns that it wants."""
+        """By sink, the columns that it needs."""
         return {name: stager.columns(fields) for name, stager in self._stagers.items()}
 
     def _step_inputs(self, wanted: Mapping[str, Mapping[str, Any]]) -> frozenset[str] | None:
@@ -214,7 +214,7 @@ class Planner:
 
     @cached_property
     def _to_stage(self) -> list[StagedBatch]:
-        """The batches as the tasks get them."""
+        """The batches in the form in which tasks get them."""
         changed = any(processor.changes_rows for processor in self._pipeline.processors)
         bounded = any(stager.bounded for stager in self._task_stagers.values())
         limit = self._pipeline.receipt_bytes if bounded else lambda _batch: None
@@ -256,7 +256,7 @@ def _read_and_stage(rows: TaskRows, stage: StageTask, task: int) -> Any:
 
 
 def _carry(carried: dict[str, Column], index: int, columns: Mapping[str, Any]) -> dict[str, str]:
-    """Add what a sink wants to the columns that are carried; returns the names under which it finds them."""
+    """Add the columns that a sink needs to those that are carried; returns their carried names by the sink's names."""
     from pyspark.sql import functions as sql
 
     names = {}

@@ -1,4 +1,4 @@
-"""What the tasks of a job report, and how these reports become `Staged` or `Failed` for each batch."""
+"""Reports of the tasks of a job, and their conversion to `Staged` or `Failed` for each batch."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from holdfast.leases.lease import Counts, Json
 
 REPORT_SCHEMA = "batch string, report string"
 FILES_IN_ANY_ROW = 16
-"""A receipt with at most so many files fits into the row of any store."""
+"""Maximum number of files whose receipt fits into the row of any store."""
 
 
 @dataclass
 class TaskReport:
-    """What one task did for one batch."""
+    """The result of one task for one batch."""
 
     rows: int = 0
     dead: int = 0
@@ -30,18 +30,18 @@ class TaskReport:
     rows_in: int = 0
     """Rows that came to the task, also after the batch had failed."""
     faults_in: int = 0
-    """Those of them that came with a fault."""
+    """Rows that came to the task with a fault."""
     dropped: dict[str, int] = field(default_factory=dict)
-    """By processor, good rows that did not come out of it."""
+    """By processor, the number of good rows that it dropped."""
     size: int = 0
     end: int | None = None
     """The first item that was left for the next batch; None if all was staged."""
     reads: bool = False
-    """Reported by a step that reads in order and stages nothing: what it left has come to no task."""
+    """Reported by a step that reads in order and stages nothing: the rows that it left came to no task."""
     source_end: int | None = None
     """The first item that the source itself has left for the next batch: nothing from it on came to a task."""
     damage: str | None = None
-    """What is wrong with what the rows were read from; those that are there are good."""
+    """Damage of the object that the rows were read from; the rows that were read are good."""
     error: str | None = None
     unavailable: bool = False
     parts: dict[str, Json] = field(default_factory=dict)
@@ -59,11 +59,11 @@ class TaskReport:
 
 @dataclass(frozen=True)
 class JobReport:
-    """What the tasks of one job have reported."""
+    """The reports of the tasks of one job."""
 
     by_batch: Mapping[str, Sequence[TaskReport]]
     dropped: Mapping[str, int] = field(default_factory=dict)
-    """By processor of the frame, the good rows of all batches that did not come out of it."""
+    """By processor of the frame, the number of good rows of all batches that it dropped."""
     read: Mapping[str, int] = field(default_factory=dict)
     """By batch, the rows that came to the processors of the frame, where there are any."""
 

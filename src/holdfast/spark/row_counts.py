@@ -3,8 +3,8 @@
 A function as harmless as `orders.where("amount > 0")` drops every row with a fault, because its other columns are null.
 The dead letter would be lost, or worse: an object that could not be read would count as read.
 
-The tasks that read and stage count their rows. Between two processors of which one may drop rows Spark counts, in the
-same job.
+The tasks that read and stage count their rows. Between two processors, Spark counts the rows in the same job if one of
+the processors may drop rows.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class ReadCounts:
         self._read = spark.sparkContext.accumulator({}, _ByTask())
 
     def counted(self, task: int, portions: Iterator[Any]) -> Iterator[Any]:
-        """The same rows; their count is added when the last one was taken."""
+        """Yield the same rows, and add their count after the last row."""
         read, faults = Counter[str | int](), 0
         for rows in portions:
             for entry in rows.column(BATCH_COLUMN).value_counts().to_pylist():
@@ -76,14 +76,14 @@ class ReadCounts:
         self._read.add({task: (dict(read), faults)})
 
     def counted_here(self, portions: Iterator[Any]) -> Iterator[Any]:
-        """As `counted`, for the Spark task in which it is called."""
+        """Like `counted`, for the Spark task in which it is called."""
         from pyspark import TaskContext
 
         context = TaskContext.get()
         return self.counted(0 if context is None else context.partitionId(), portions)
 
     def rows_by_batch(self, batch_ids: Sequence[str]) -> dict[str, int]:
-        """Rows by batch, when the job is done. `batch_ids` in order, for rows that carry their batch's number."""
+        """Rows by batch, when the job is done. `batch_ids`: in order, for rows that have the index of their batch."""
         read = Counter[str]()
         for rows, _ in self._read.value.values():
             for batch, number in rows.items():
@@ -104,7 +104,7 @@ class ProcessorCounts:
     """
 
     def __init__(self, spark: SparkSession, processors: Mapping[str, Processor]) -> None:
-        """`processors` by their names, in order."""
+        """`processors`: by name, in order."""
         self.read = ReadCounts(spark)
         self._processors = dict(processors)
         self._rows = _last_of_same([not processor.keeps_rows for processor in self._processors.values()])

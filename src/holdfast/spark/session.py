@@ -1,7 +1,7 @@
 """Starting and stopping the Spark session of a node.
 
 A process has one session. Its JVM is in a separate process group, so that Ctrl-C in a terminal or a signal to the
-node's group reaches Python only, which then lets running batches finish. The JVM ends by itself when Python dies,
+node's group reaches Python only, which then lets running batches finish. The JVM exits when Python dies,
 because it reads a pipe that only this process holds open.
 """
 
@@ -59,7 +59,7 @@ _LOCAL_DEFAULTS = {
 }
 
 _PATIENCE = 3.0
-"""Seconds that a JVM gets to end by itself after each request, before it is terminated, and then killed."""
+"""Seconds for the JVM to exit after each request, before it is terminated, and then killed."""
 
 
 def start_session(
@@ -118,9 +118,9 @@ def _ship(context: SparkContext, master: str, py_files: Sequence[Path]) -> None:
 
 
 def warm_up(spark: SparkSession, stagers: Sequence[Stager]) -> None:
-    """Run a task on every core that loads what these stagers need; blocks until all are done.
+    """Run a task on every core that loads the modules of these stagers; blocks until all are done.
 
-    The first job of a JVM takes seconds, in which a node that has joined would hold leases and do nothing for them.
+    The first job of a JVM takes seconds, during which a node that has joined would hold leases without using them.
     Raises `UsageError` when Spark cannot run a task at all, for example because executors have another Python.
     """
     from holdfast.spark.failures import readable
@@ -139,7 +139,7 @@ def _prepared(stagers: Sequence[Stager], _task: int) -> Iterator[Any]:
 
 
 def is_unprotected(session: SparkSession) -> bool:
-    """Whether anybody who reaches the ports of this session may read its tasks or send it other ones."""
+    """Whether any client that reaches the ports of this session can read its tasks or submit others."""
     conf = session.sparkContext.getConf()
     encrypted = _is_true(conf, "spark.network.crypto.enabled") or _is_true(conf, "spark.ssl.rpc.enabled")
     protected = _is_true(conf, "spark.authenticate") and encrypted
@@ -196,7 +196,7 @@ def _is_local(master: str) -> bool:
 
 @contextmanager
 def _recorded_processes() -> Iterator[list[subprocess.Popen[bytes]]]:
-    """The processes that Spark launches in the block, also those of a JVM that never starts."""
+    """Record the processes that Spark launches in the block, also those of a JVM that never starts."""
     from pyspark import java_gateway
 
     launched: list[subprocess.Popen[bytes]] = []

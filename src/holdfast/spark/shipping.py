@@ -1,4 +1,4 @@
-"""What Spark is given by the node: holdfast itself, modules of the user's, and the jars of its Kafka connector.
+"""Code that the node sends to Spark: holdfast itself, the user's modules, and the jars of the Kafka connector.
 
 Executors on other machines need Python with the packages that holdfast depends on, but not holdfast itself. They run
 the code of the node that sent the work, so that nodes of two versions can share a cluster.

@@ -1,4 +1,4 @@
-"""The task that stages: rows of all batches of a round in, one report per batch out.
+"""The staging task: stages rows of all batches of a round, and returns one report per batch.
 
 An error of one batch is part of its report, not a failed job. Nothing that a task stages counts before Spark has
 returned its reports.
@@ -43,7 +43,7 @@ MAX_ERROR = 1000
 
 @dataclass(frozen=True)
 class SinkTask:
-    """One sink in a task: its stager, and which columns of the frame are the ones it wants."""
+    """One sink in a task: its stager, and the columns of the frame that it needs."""
 
     stager: Stager
     columns: Mapping[str, str] | None
@@ -174,12 +174,12 @@ class _Attempt:
         return min(most, by_route.total())
 
     def _rooms(self, batch: StagedBatch) -> list[tuple[Room, str | None]]:
-        """What the sinks with a bound have left for the batch, each with the column that is true for its rows."""
+        """The room that sinks with a bound have left for the batch, each with the column that is true for its rows."""
         rooms = ((staging.room(batch), self._sinks[name].route) for name, staging in self._stagings.items())
         return [(room, route) for room, route in rooms if room is not None]
 
     def _without_cut(self, report: TaskReport, faults: Sequence[tuple[int, Fault]]) -> list[tuple[int, Fault]]:
-        """The faults of records. A row that says where the source has cut the batch short is taken out."""
+        """The faults of records. A row that marks where the source cut the batch short is removed."""
         for item, fault in faults:
             if fault.kind == CUT:
                 report.source_end = item
@@ -227,7 +227,7 @@ def _count(rows: Any) -> RowCount:
 
 
 def _renamed(rows: Any, columns: Mapping[str, str] | None) -> Any:
-    """The columns that a sink wants, under its names; None: all data columns."""
+    """The columns that a sink needs, under its names; None: all data columns."""
     if columns is None:
         return data_of(rows)
     arrays = [rows.column(name) for name in columns.values()]

@@ -5,7 +5,7 @@ socket first would print a traceback about a broken pipe, although nothing was l
 every other is.
 
 The daemon collects garbage after every task, and would traverse the objects of all loaded modules each time, for a
-tenth of a second. When a task has left that many objects, those that outlive a collection are frozen: later collections
+tenth of a second. When a task has left many objects, those that outlive a collection are frozen: later collections
 skip them.
 """
 
@@ -20,9 +20,9 @@ from typing import Any
 from pyspark import daemon
 
 MANY = 10_000
-"""So many objects take the collector a millisecond or two."""
+"""Number of objects that the collector traverses in a millisecond or two."""
 FREEZES = 8
-"""At most so many times: each freeze also keeps objects that later tasks no longer need."""
+"""Maximum number of freezes: each also keeps objects that later tasks no longer need."""
 
 
 def quiet_on_hangup(print_traceback: Callable[..., None]) -> Callable[..., None]:
@@ -42,7 +42,7 @@ def _raised_in(error: BaseException, file: str) -> bool:
 
 
 def freezing_what_stays(work: Callable[..., Any]) -> Callable[..., Any]:
-    """`work`, followed by a freeze of what it has loaded, so that later collections skip it."""
+    """`work`, followed by a freeze of the objects that it has loaded, so that later collections skip them."""
     left = FREEZES
 
     def work_and_freeze(*args: Any, **kwargs: Any) -> Any:

@@ -1,10 +1,10 @@
 """Locks of files, and processes that are stopped while they hold one (SIGSTOP, job control, a debugger).
 
-Such a lock is held for as long as its process lives, and nobody may break it: the stopped process writes on when it
-wakes. So a process that takes locks has a small one beside it that looks whether it is stopped inside for too long. It
-sends SIGCONT, so that the holder ends what it was at, and SIGKILL if that does not help. Both are safe: the lock was
-held all the time, and a node that dies is what the fencing is for. Linux only; elsewhere, and where no process can be
-started, a lock is held for as long as its holder is stopped.
+Such a lock is held as long as its process lives, and cannot be broken safely: the stopped process continues to write
+when it is resumed. So a process that takes locks has a small watchdog process, which checks whether it is stopped for
+too long while it holds a lock. The watchdog sends SIGCONT, so that the holder finishes, and SIGKILL if that does not
+help. Both are safe: the lock was held all the time, and fencing covers a node that dies. Linux only;
+elsewhere, and where no process can be started, a lock is held for as long as its holder is stopped.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 SLOTS = 64
-"""Locks that one process may hold at once; those beyond are not looked after."""
+"""Maximum number of locks of one process that are watched."""
 AGAIN_AFTER = 60.0
-"""Seconds after which another process is tried, when none could be started."""
+"""Seconds until the next attempt to start the watchdog process, after one has failed."""
 _SLOT = struct.Struct("d")
 
 _LOOK_AFTER = """
@@ -48,7 +48,7 @@ while os.getppid() == pid and not ended.poll(250):
 
 
 class LockWatchdog:
-    """Looks after this process while it holds locks. Safe to use from several threads, and after a fork."""
+    """Watches this process while it holds locks. Safe to use from several threads, and after a fork."""
 
     def __init__(self) -> None:
         self._starting = threading.Lock()
@@ -60,7 +60,7 @@ class LockWatchdog:
 
     @contextmanager
     def holding(self, limit: float) -> Iterator[None]:
-        """A lock is waited for and held in here. A process that is stopped then goes on after that many seconds."""
+        """Wait for a lock and hold it in the block. A process stopped there is resumed after that many seconds."""
         slot = self._slot()
         table = self._table
         if slot is None or table is None:
@@ -121,4 +121,4 @@ def _start_beside(pid: int, number: int, size: int) -> subprocess.Popen[bytes]:
 
 
 WATCHDOG = LockWatchdog()
-"""One for the process, whatever stores it has."""
+"""The watchdog of this process, shared by all its stores."""

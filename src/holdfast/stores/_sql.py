@@ -1,7 +1,7 @@
-"""What the SQL stores share: the table's statements, rows to leases and back, and the conditions of a `Query`.
+"""Shared by the SQL stores: the table's statements, conversion of rows and leases, and the conditions of a `Query`.
 
-Values travel as parameters only, written `?`. Statuses stand in the text: they are constants of holdfast, and a partial
-index serves a statement only if it names the status. The second half is for those that talk to a server.
+Values are passed only as parameters, written `?`. Statuses are in the text: they are constants, and a partial index is
+used only if the statement names the status. The second half is for stores on a server.
 """
 # ruff: noqa: S608 - the texts are made of constants of this module alone
 
@@ -36,7 +36,7 @@ COUNT = 'SELECT "status", count(*) FROM lease WHERE "pipeline" = ? AND "run" = ?
 
 
 class Statement(NamedTuple):
-    """A text and its parameters."""
+    """The text of a statement and its parameters."""
 
     text: str
     parameters: Sequence[Any]
@@ -53,14 +53,14 @@ def lease_of(row: Row) -> Lease:
 
 
 def update_of(row: Row, version: int) -> Row:
-    """Parameters of `UPDATE_ONE` that put this row in place of the one with that version."""
+    """Parameters of `UPDATE_ONE` that replace the row with that version by this one."""
     return (*row[3:], *row[:3], version)
 
 
 def searches(query: Query, now: float) -> list[Statement]:
-    """One statement per status, so that each is served by one index; none of them sorts more than it returns.
+    """One statement per status, so that each uses one index; none sorts more rows than it returns.
 
-    In order of claim their rows follow each other; otherwise each is ordered by key and they are to be merged.
+    In order of claim, the results are concatenated; otherwise each is ordered by key, and the caller merges them.
     """
     if not query.statuses and not query.due:
         return [_search(query, None, now)]
@@ -120,12 +120,12 @@ def _owned_by_none_of(owners: tuple[str, ...]) -> tuple[str, Sequence[Any]]:
 
 
 def for_server(text: str, table: str, select: str = "") -> str:
-    """A text of this module as drivers want it: `%s` for `?`, the table's own name, and the columns of `select`."""
+    """A statement of this module in the form of drivers: `%s` for `?`, the table's name, the columns of `select`."""
     return text.replace(SELECT, select or SELECT).replace(" lease", f" {table}").replace("?", "%s")
 
 
 def combined(statements: Sequence[Statement]) -> Statement:
-    """One statement that returns the rows of all, so that they are of one moment."""
+    """One statement that returns the rows of all statements, so that they are read at the same moment."""
     if len(statements) == 1:
         return statements[0]
     text = " UNION ALL ".join(f"({statement.text})" for statement in statements)
@@ -133,7 +133,7 @@ def combined(statements: Sequence[Statement]) -> Statement:
 
 
 def in_order(rows: Iterable[Row], query: Query) -> list[Row]:
-    """The rows as the query wants them, whatever the order in which the server put their parts combined."""
+    """The rows in the order of the query, regardless of the order in which the server returned the combined parts."""
     if not query.due:
         return sorted(rows, key=lambda row: (row[2], row[1]))[: query.limit]
     index = {status.value: at for at, status in enumerate(query.claim_statuses)}
@@ -161,10 +161,10 @@ def _rank(row: Row) -> Rank:
 
 
 def rounds(keys: Sequence[Key]) -> list[list[int]]:
-    """Indexes of the keys, sorted by key, in as few rounds as let no key occur twice in one.
+    """Indexes of the keys, sorted by key, in as few rounds as possible so that no key occurs twice in a round.
 
-    Rows that are written in one order by all do not lock each other out, and a statement for many rows has no
-    order of its own in which it could meet one of them twice.
+    Writers that lock rows in the same order do not deadlock, and a statement for many rows must not contain a row
+    twice, because it has no defined order.
     """
     parted: list[list[int]] = []
     seen: dict[Key, int] = {}
@@ -177,9 +177,9 @@ def rounds(keys: Sequence[Key]) -> list[list[int]]:
 
 
 class Connections(Generic[C]):
-    """Connections to one server: as many as threads call at once, each used by one thread at a time.
+    """Connections to one server, one for each concurrent call; each is used by one thread at a time.
 
-    `connect` opens one, `usable` says whether one that was idle for so many seconds can still be used.
+    `connect` opens a connection; `usable` returns whether a connection can still be used after that many idle seconds.
     """
 
     def __init__(
@@ -204,7 +204,7 @@ class Connections(Generic[C]):
         return self._connect()
 
     def give_back(self, connection: C) -> None:
-        """Whoever took a connection gives it back, in whatever state; it is used again if it still can be."""
+        """Return a connection, in any state; it is reused if it is still usable."""
         if self._usable(connection, 0.0):
             with self._lock:
                 self._idle.append((connection, time.monotonic()))
@@ -220,7 +220,7 @@ class Connections(Generic[C]):
             self.give_back(connection)
 
     def close(self) -> None:
-        """Close all that are idle; the others stay open, so call it when no call is under way."""
+        """Close the idle connections. Connections in use stay open, so call it when there are none."""
         with self._lock:
             idle, self._idle = self._idle, []
         for connection, _ in idle:
@@ -228,9 +228,9 @@ class Connections(Generic[C]):
 
 
 class Tables(NamedTuple):
-    """What the tables say of themselves: their version, and the oldest holdfast schema that may work on them.
+    """Versions stored in the tables: their own, and the oldest holdfast schema that may work on them.
 
-    A change that only adds leaves `oldest` one behind, so that nodes can be upgraded one by one.
+    After a change that only adds, `oldest` stays one version lower, so that nodes can be upgraded one by one.
     """
 
     version: int
@@ -241,12 +241,12 @@ NO_TABLES = Tables(0, 0)
 
 
 def is_behind(location: str, found: Tables, wanted: int, *, may_change: bool) -> bool:
-    """Whether the tables must be brought up to the wanted version. Raises `SchemaMismatch` if they cannot be used."""
+    """Whether the tables must be migrated to the wanted version. Raises `SchemaMismatch` if they cannot be used."""
     there = f"tables of version {found.version}" if found.version else "no lease tables"
     needs = f"{location} has {there}, and this holdfast needs version {wanted}"
     if found.oldest > wanted:
         raise SchemaMismatch(f"{needs}: they belong to a newer holdfast; upgrade this one")
     if found.version < wanted and not may_change:
-        maker = "`holdfast run` makes them, or whoever opens it without skip_table_creation"
-        raise SchemaMismatch(f"{needs}: nothing is created here; {maker}")
+        maker = "`holdfast run` creates them, unless skip_table_creation is set"
+        raise SchemaMismatch(f"{needs}: they may not be created here; {maker}")
     return found.version < wanted

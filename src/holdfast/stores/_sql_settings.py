@@ -17,9 +17,7 @@ _PARTS_OF_URL = {"host", "port", "database", "user", "password"}
 
 
 class SqlServerOptions(BaseModel):
-    """How to log in to an SQL server, which tables are ours, and how long to wait. The server is named in one way only:
-    the whole of it in `url`, or its parts.
-    """
+    """Login to an SQL server, prefix of the tables, and timeouts. The server is given by `url` or by its parts."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -32,7 +30,7 @@ class SqlServerOptions(BaseModel):
     table_prefix: str = Field(
         default="holdfast_",
         pattern=r"^([A-Za-z_][A-Za-z0-9_]{0,31})?$",
-        description="What the names of our tables begin with.",
+        description="Prefix of the names of holdfast's tables.",
     )
     skip_table_creation: bool = Field(
         default=False, description="Never create or migrate tables; refuse to start if they are not as needed."

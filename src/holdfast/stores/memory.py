@@ -1,7 +1,7 @@
 """A store in a dictionary, for one process: trying things out, tests, and the simulator.
 
-It forgets everything when the process ends, so it is good for pipelines whose repetition does no harm. Its clock is
-injected. Rows go in and come out as JSON would bring them, and share nothing with the caller but the spec.
+Its rows are lost when the process ends, so it suits only pipelines that may start from the beginning. Its clock is
+injected. Rows are copied as if through JSON, and share no objects with the caller except the spec.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from holdfast.leases.store import ClaimingStore, ClaimRequest, Outcome, Snapshot
 from holdfast.registry import Plugin
 
 BYTES_PER_CHARACTER = 6
-"""JSON writes a character that `repr` shows in one as up to six bytes; see `_fits_surely`."""
+"""Maximum number of JSON bytes for one character of a `repr`; see `_fits_surely`."""
 BOOKKEEPING_BYTES = 4096
 SCALARS = frozenset((str, int, float, bool, type(None)))
 
 
 class MemoryStore(ClaimingStore):
-    """Rows in a dictionary under one lock. Nothing in it ever waits."""
+    """Rows in a dictionary under one lock. No call waits."""
 
     durable = False
     shared = False
@@ -180,7 +180,7 @@ class _Table:
 
 
 class _Queue:
-    """Rows of one status in order of claim. Entries of rows that have changed since are passed over."""
+    """Rows of one status in order of claim. Outdated entries of changed rows are skipped."""
 
     def __init__(self, rows: dict[str, Lease]) -> None:
         self._rows = rows
@@ -194,7 +194,7 @@ class _Queue:
             heapq.heapify(self._entries)
 
     def take(self, limit: int, now: float) -> list[Lease]:
-        """Up to `limit` rows that are due. They leave the queue; whoever writes them puts them back."""
+        """Remove up to `limit` due rows from the queue; a write of a row puts it back."""
         taken: list[Lease] = []
         early = []
         while self._entries and len(taken) < limit:
@@ -235,7 +235,7 @@ def _matches(row: Lease, query: Query, strangers: frozenset[str] | None, now: fl
 
 
 def _isolated(lease: Lease) -> Lease:
-    """The lease with JSON of its own, so that a later change of the caller's objects changes no row."""
+    """The lease with a copy of its JSON, so that later changes of the caller's objects do not affect the row."""
     progress, commit = lease.progress, lease.commit
     if type(progress.position) not in SCALARS or type(progress.state) not in SCALARS:
         progress = Progress(_copied(progress.position), progress.acked, _copied(progress.state), progress.counts)

@@ -4,8 +4,8 @@ The store's clock is the host's wall clock: all processes that can open the file
 write lock has been taken, so that waiting for the lock does not make it stale.
 
 Every write is one `BEGIN IMMEDIATE` transaction. A deferred one that reads first and then writes would fail at once
-with `SQLITE_BUSY_SNAPSHOT`, without regard to the busy timeout. WAL with `synchronous=FULL`, because a commit that
-is lost with the power would let tokens go back.
+with `SQLITE_BUSY_SNAPSHOT`, without regard to the busy timeout. WAL with `synchronous=FULL`, because a commit that is
+lost in a power cut would let tokens go back.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
             ("pipeline", "run", "priority" DESC, "ordinal", "key", "due_at") WHERE "status" = 'UNASSIGNED'""",
     ),
 )
-"""What leads from each version of the tables to the next."""
+"""Migration from each version of the tables to the next."""
 SCHEMA_VERSION = len(MIGRATIONS)
 OLDEST_USABLE = 1
 """The oldest version of holdfast's schema that can work on tables of this version: changes only ever add."""
@@ -65,7 +65,7 @@ _PASSING = frozenset(
         sqlite3.SQLITE_PERM,
     )
 )
-"""Errors that waiting may mend, those of the host among them: a disk that is full, fails or only reads."""
+"""Errors that may pass with time, including those of the host: a disk that is full, failing or read-only."""
 
 
 _CLAIM_ONE = (
@@ -93,7 +93,7 @@ class SqliteStore(ClaimingStore):
         self._lock = threading.Lock()
 
     def open(self) -> None:
-        """Open the file; make its tables, or bring them up to date, unless the settings forbid it."""
+        """Open the file; create or migrate its tables, unless the settings forbid it."""
         with self._lock, WATCHDOG.holding(self._busy_timeout):
             self._connected()
 
@@ -154,7 +154,7 @@ class SqliteStore(ClaimingStore):
         return claimed
 
     def _each(self, statements: Sequence[tuple[str, _sql.Row]]) -> list[Outcome]:
-        """Run each statement; it is OK if it changed a row."""
+        """Run each statement. The outcome is OK if it changed a row."""
 
         def work(db: sqlite3.Connection) -> list[Outcome]:
             changed = [db.execute(text, values).rowcount for text, values in statements]
@@ -171,7 +171,7 @@ class SqliteStore(ClaimingStore):
     # --- transactions ------------------------------------------------------------------------------------------
 
     def _read(self, work: Callable[[sqlite3.Connection], T]) -> T:
-        """Run `work` on one moment of the table. It must fetch all that it asks for."""
+        """Run `work` on a consistent snapshot of the table. It must fetch all rows that it selects."""
         with self._lock:
             db = self._connected()
             try:
@@ -255,15 +255,15 @@ class SqliteStore(ClaimingStore):
             raise StoreUnavailable(f"{self._path}: {error}") from error
         if self._was_open and not made:
             # A mount that is missing for a while; a new file in its place would know of nothing.
-            raise StoreUnavailable(f"{self._path} was there and is gone")
+            raise StoreUnavailable(f"{self._path} no longer exists")
         if folder:
-            raise StoreError(f"cannot open {self._path}: it is a directory; the path names the file itself")
+            raise StoreError(f"cannot open {self._path}: it is a directory; path must name a file")
         if not there:
             raise StoreError(f"cannot open {self._path}: there is no directory {self._path.parent}")
         if self._skip_table_creation and not made:
             raise SchemaMismatch(
-                f"{self._path} does not exist, and nothing is created here; it is made by `holdfast run`, "
-                "or by whoever opens it without skip_table_creation"
+                f"{self._path} does not exist, and may not be created here; "
+                "`holdfast run` creates it, unless skip_table_creation is set"
             )
 
     def _prepare(self, db: sqlite3.Connection) -> None:
@@ -284,9 +284,9 @@ class SqliteStore(ClaimingStore):
 
 
 def _decoding(work: Callable[[sqlite3.Connection], T], db: sqlite3.Connection) -> T:
-    """The result of `work`, also where a row holds text that is not UTF-8: the driver refuses all rows for it.
+    """The result of `work`, also where a row holds text that is not UTF-8: the driver then refuses all rows.
 
-    `work` must fail by that before it changes anything. From then on text is decoded here, which takes longer.
+    `work` must raise that error before it changes anything. From then on text is decoded here, which takes longer.
     """
     try:
         return work(db)
@@ -302,7 +302,7 @@ def _text(stored: bytes) -> str:
 
 
 def _row_of(lease: Lease, max_body_bytes: int) -> _sql.Row:
-    """The row of a lease. A body that is not UTF-8 is written as the bytes that it was."""
+    """The row of a lease. A body that is not UTF-8 is written back as the same bytes."""
     *columns, body = _sql.row_of(lease, max_body_bytes)
     return (*columns, body if lease.unreadable is None else _stored_body(body))
 
@@ -330,7 +330,7 @@ def _migrate(db: sqlite3.Connection, found: _sql.Tables) -> None:
 
 @cache
 def _claim_search(order: tuple[Status, ...]) -> str:
-    """What can be claimed, in one statement: SQLite runs a compound from left to right, up to its limit."""
+    """One statement for all claimable rows: SQLite runs a compound SELECT from left to right, up to its limit."""
     select = _sql.SELECT.replace("SELECT", "SELECT rowid,")
     where = '"pipeline" = ?1 AND "run" = ?2 AND "due_at" <= ?3'
     orders = [(_sql.has(status), _sql.claim_order(status)) for status in order]
@@ -340,7 +340,7 @@ def _claim_search(order: tuple[Status, ...]) -> str:
 
 
 def _found(db: sqlite3.Connection, query: Query, now: float) -> list[_sql.Row]:
-    """Rows of one query, in its order, at most as many as it asks for."""
+    """Rows of one query, in its order, up to its limit."""
     rows: list[_sql.Row] = []
     for text, parameters in _sql.searches(query, now):
         rows += db.execute(text, parameters).fetchall()
@@ -366,7 +366,7 @@ def _tables(db: sqlite3.Connection) -> _sql.Tables:
 
 
 class SqliteConfig(BaseModel):
-    """Where the file is, and how patient its users are with each other."""
+    """The database file, and how long to wait for locks."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -375,7 +375,9 @@ class SqliteConfig(BaseModel):
         default=False, description="Never create or migrate tables; refuse to start if they are not as needed."
     )
     busy_timeout: float = Field(
-        default=5.0, gt=0, description="Seconds to wait while another process writes, before the store counts as away."
+        default=5.0,
+        gt=0,
+        description="Seconds to wait while another process writes; after that the store is unavailable.",
     )
 
 

@@ -27,10 +27,10 @@ NAME = Name("orders", "0")
 
 
 class BucketBehaviour:
-    """What a bucket promises to the files sink."""
+    """The guarantees of a bucket that the files sink relies on."""
 
     has_locks = True
-    """Set to False for a bucket whose `lock` keeps nobody out."""
+    """Set to False for a bucket without real locks."""
     across_processes = True
     """Set to False for a bucket that only one process can see."""
 
@@ -202,7 +202,7 @@ class BucketBehaviour:
             assert bucket.read(key) == winners[0].encode()
 
     def _raced(self, attempt: Callable[[Bucket, str, str], bool], bucket: Bucket) -> dict[str, list[str]]:
-        """Who won, by key: two processes that go from key to key side by side."""
+        """By key, which of two concurrent processes won."""
         spawning = multiprocessing.get_context("spawn")
         barrier, results = spawning.Barrier(2), spawning.SimpleQueue()
         racers = [

@@ -1,4 +1,4 @@
-"""Stores that misbehave on purpose, around a store that does not."""
+"""Wrappers of a store that misbehave on purpose."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Verb: TypeAlias = Literal["now", "add", "get", "find", "snapshot", "swap", "remo
 
 
 class Fault(Enum):
-    """What happens to one call. A verb that cannot answer UNKNOWN raises `AnswerLost` instead."""
+    """What happens to one call. A method that cannot return UNKNOWN raises `AnswerLost` instead."""
 
     AWAY = "raises StoreUnavailable; nothing was sent"
     ANSWER_LOST = "is applied, then raises AnswerLost"
@@ -27,7 +27,7 @@ class Fault(Enum):
 
 
 class LossyTable(Store):
-    """Passes every call on to the inner store, except those for which a fault was ordered. It cannot claim."""
+    """Passes every call to the inner store, except those for which a fault was ordered. It has no `claim`."""
 
     def __init__(self, inner: Store) -> None:
         self.inner = inner
@@ -37,7 +37,7 @@ class LossyTable(Store):
         self._under_way: list[Callable[[], object]] = []
 
     def order(self, verb: Verb, *faults: Fault | None) -> None:
-        """The next calls of this verb fare like this, one after the other; None lets one pass."""
+        """Set the faults of the next calls of this method, in order; None lets a call pass."""
         self._ordered[verb].extend(faults)
 
     def deliver(self) -> None:
@@ -90,9 +90,9 @@ class LossyTable(Store):
         if fault is None:
             return call()
         if fault is Fault.AWAY:
-            raise StoreUnavailable("the test keeps the store away")
+            raise StoreUnavailable("the test makes the store unavailable")
         self._apply(fault, call)
-        raise AnswerLost("the test dropped the answer")
+        raise AnswerLost("the test dropped the response")
 
     def _apply(self, fault: Fault | None, call: Callable[[], object]) -> None:
         if fault is Fault.LATE:
@@ -106,7 +106,7 @@ class LossyTable(Store):
 
 
 class LossyStore(LossyTable, ClaimingStore):
-    """As `LossyTable`, for a store that claims in one step."""
+    """Like `LossyTable`, for a store that claims in one step."""
 
     def __init__(self, inner: ClaimingStore) -> None:
         super().__init__(inner)

@@ -1,4 +1,4 @@
-"""Fakes to test a pipeline's loop without Spark: a source of numbers, an engine moved by hand, a bucket in memory."""
+"""Fakes for tests of a pipeline's loop without Spark: a source of numbers, an engine, and a bucket in memory."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class NumbersSource(Source):
 
 
 class HandEngine(Engine):
-    """Does nothing until the test says what happened to a batch."""
+    """An engine whose reports the test defines."""
 
     def __init__(self, room: int = 10) -> None:
         self.out: dict[str, Batch] = {}
@@ -75,13 +75,13 @@ class HandEngine(Engine):
         self.closed = True
 
     def report(self, report: Report) -> None:
-        """What the next `poll` answers. A batch that has ended is out no more."""
+        """Add a report for the next `poll`. A batch that has ended is no longer running."""
         self._reports.append(report)
         if not isinstance(report, Advanced):
             self.out.pop(report.batch_id, None)
 
     def batch_of(self, key: str) -> Batch:
-        """The batch of that partition that is out."""
+        """The running batch of that partition."""
         return next(batch for batch in self.out.values() if batch.lease.key == key)
 
     def stage(self, key: str, buckets: Mapping[str, Bucket]) -> None:
@@ -93,7 +93,7 @@ class HandEngine(Engine):
 
 
 def stage_numbers(bucket: Bucket, batch: Batch) -> dict[str, Json]:
-    """A staged file with the batch's numbers, one a line, as a receipt names it."""
+    """A staged file with the batch's numbers, one per line, as an entry of a receipt."""
     start, end = batch.cut.start, batch.cut.end
     key = file_key(batch.name, batch.lease.commit.generation, start, "txt")
     writer = bucket.stage(staging_key(batch.name, batch.lease.token, batch.id, "0"), key)
@@ -164,12 +164,12 @@ class MemoryBucket(Bucket):
         return to in self.visible
 
     def data(self) -> dict[str, bytes]:
-        """What a reader sees who skips names that begin with `_`."""
+        """The objects that are visible to readers, who skip names that begin with `_`."""
         return {key: data for key, data in self.visible.items() if not key.startswith("_")}
 
     def _answer(self) -> None:
         if self.away:
-            raise Unavailable("the bucket does not answer")
+            raise Unavailable("the bucket does not respond")
 
 
 class _MemoryWriter:

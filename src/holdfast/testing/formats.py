@@ -128,7 +128,7 @@ def kafka_extremes() -> pa.RecordBatch:
 
 
 def comparable(value: Any) -> Any:
-    """Rows, or what is in them, so that any reader's can be compared: times are numbers, and NaN is itself."""
+    """Rows or values in a form that can be compared between readers: times are numbers, and NaN equals itself."""
     if isinstance(value, pa.RecordBatch | pa.Table):
         numbers = [value.column(index).cast(_timeless(field.type)) for index, field in enumerate(value.schema)]
         return comparable(pa.table(numbers, names=value.schema.names).to_pylist())
@@ -157,12 +157,12 @@ def _timeless(kind: Any) -> Any:
 
 
 class FormatBehaviour:
-    """What a format promises to sinks and to those who read files back."""
+    """The guarantees of a format for sinks and readers of files."""
 
     unfit = 3
-    """How many of `VALUES` it may refuse."""
+    """How many of `VALUES` the format may refuse."""
     only_messages = False
-    """Whether it takes Kafka's columns and no others."""
+    """Whether the format accepts only Kafka's columns."""
 
     @abstractmethod
     def make_format(self) -> Format: ...
@@ -177,7 +177,7 @@ class FormatBehaviour:
         return _sound(form, every.select([name for name in every.schema.names if name in form.keeps]))
 
     def written(self, form: Format, *portions: pa.RecordBatch) -> bytes:
-        """The bytes of a file, written by a copy of the format as it is in a task."""
+        """The bytes of a file, written by a pickled copy of the format, as in a task."""
         raw = io.BytesIO()
         writer = pickle.loads(pickle.dumps(form)).open(raw, portions[0].schema)  # noqa: S301 - our own bytes
         for rows in portions:
@@ -197,7 +197,7 @@ class FormatBehaviour:
         return found
 
     def read_elsewhere(self, form: Format, data: bytes, schema: pa.Schema) -> list[Any]:
-        """All rows of a file that had this schema, as a program reads them that is not holdfast, `comparable`."""
+        """All rows of a file with this schema, read by a program other than holdfast, in the form of `comparable`."""
         return [row for batch in form.read(io.BytesIO(data)) for row in comparable(batch)]
 
     # --- there and back --------------------------------------------------------------------------------------------

@@ -34,14 +34,14 @@ Row = dict[str, Any]
 
 
 class ProcessorBehaviour:
-    """What a processor promises to the engine."""
+    """The guarantees of a processor that the engine relies on."""
 
     schema: str
     """The data columns of the source, as Spark writes them."""
     good: Sequence[tuple[Any, ...]]
     """Records without a fault, at least two."""
     bad: Sequence[tuple[Any, ...]] = ()
-    """Records on which it fails."""
+    """Records on which the processor fails."""
     name = Name("orders", "0")
     """The stream and the partition that the records come from."""
 
@@ -151,7 +151,7 @@ class ProcessorBehaviour:
     # --- frames ----------------------------------------------------------------------------------------------------
 
     def _frame(self, spark: Any, faulty: int = 0) -> Any:
-        """The records as one task reads them, and behind them rows that have a fault already."""
+        """The records as one task reads them, followed by rows that have a fault already."""
         records = [("b", item, None, *cells) for item, cells in enumerate([*self.good, *self.bad])]
         width = len(records[0]) - len(SYSTEM_COLUMNS)
         fault = record_fault("unreadable", b"raw").encode()

@@ -1,4 +1,4 @@
-"""A TCP proxy that cuts the line at the worst moment, refuses connections, or passes nothing on."""
+"""A TCP proxy that can break a connection at a given request, refuse connections, or forward nothing."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ RESPONDS_WITHIN = 10.0
 
 @dataclass(frozen=True)
 class Cut:
-    """Where the line breaks, once: at the next request that contains `request`.
+    """Where a connection breaks, once: at the next request that contains `request`.
 
-    If `delivered`, the server gets it, and all but the last `withheld` bytes of its response still come through.
+    If `delivered`, the server gets the request, and all but the last `withheld` bytes of its response are forwarded.
     """
 
     request: bytes
@@ -27,7 +27,7 @@ class Cut:
 
 
 class TcpProxy:
-    """Passes everything on between clients and one port of this host, and misbehaves when asked to.
+    """Forwards between clients and one port of this host, and simulates failures on request.
 
     Use it as a context manager; clients connect to `port` on 127.0.0.1.
     """
@@ -53,7 +53,7 @@ class TcpProxy:
             thread.join(5)
 
     def refuse(self) -> None:
-        """End all connections and refuse new ones, as a server does that is not running."""
+        """Close all connections and refuse new ones, like a server that is not running."""
         with suppress(OSError):  # it may be refusing already
             # Unlike close, shutdown wakes the thread that waits in accept.
             self._listener.shutdown(socket.SHUT_RDWR)
@@ -61,31 +61,31 @@ class TcpProxy:
         self.drop()
 
     def accept(self) -> None:
-        """Take connections again, on the same port, after `refuse`."""
+        """Accept connections again, on the same port, after `refuse`."""
         self._listener = socket.create_server(("127.0.0.1", self.port))
         self._listen()
 
     def drop(self) -> None:
-        """End all connections; new ones are taken."""
+        """Close all connections; new ones are accepted."""
         for client in self._clients:
             with suppress(OSError):
                 client.shutdown(socket.SHUT_RDWR)
 
     def freeze(self) -> None:
-        """Take connections and requests, and pass nothing on, as a server does that hangs."""
+        """Accept connections and requests, and forward nothing, like a server that hangs."""
         self._flows.clear()
 
     def thaw(self) -> None:
-        """Pass on what was held, and everything after it."""
+        """Forward what was held back, and everything after it."""
         self._flows.set()
 
     def cut(self, request: bytes = b"", *, delivered: bool = True, withheld: int = CHUNK) -> None:
-        """Break the line at the next such request."""
+        """Break the connection at the next such request."""
         self._cut = Cut(request, delivered, withheld)
 
     @property
     def is_cut(self) -> bool:
-        """Whether such a request has come since."""
+        """Whether the connection has been broken since `cut`."""
         return self._cut is None
 
     def _listen(self) -> None:

@@ -1,4 +1,4 @@
-"""Rows for tests, and text that has tripped up other systems."""
+"""Rows for tests, and text that other systems handle wrongly."""
 
 from __future__ import annotations
 
@@ -64,11 +64,11 @@ ODD_TEXTS = (
     "k" * 1024,
     "é" * 512,
 )
-"""Keys that must be kept apart and given back exactly. The last two have 1,024 bytes in UTF-8."""
+"""Keys that must stay distinct and be returned exactly. The last two have 1,024 bytes in UTF-8."""
 
 
 def make_row(key: str = "a", *, pipeline: str = PIPELINE, run: str = "", **fields: Any) -> Lease:
-    """A row with these fields; each goes to the part of the lease that has it.
+    """A row with these fields, each set in the part of the lease that has it.
 
     `due_at` is 0 unless given, so that an UNASSIGNED row can be claimed at once.
     """
@@ -86,7 +86,7 @@ def make_row(key: str = "a", *, pipeline: str = PIPELINE, run: str = "", **field
 
 
 def assigned_row(key: str, owner: str, *, due_at: float | None = None, **fields: Any) -> Lease:
-    """A row in the hands of `owner` under token 1."""
+    """A row that is ASSIGNED to `owner` under token 1."""
     return make_row(key, status=Status.ASSIGNED, owner=owner, due_at=due_at, **{"token": 1, **fields})
 
 

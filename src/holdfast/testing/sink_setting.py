@@ -1,4 +1,4 @@
-"""What the suite of sinks is given, and how it stages and publishes as tasks and nodes would."""
+"""What a subclass of `SinkBehaviour` defines, and how the suite stages and publishes."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def lease_at(
     commit_id: str = "",
     receipts: Mapping[str, Json] | None = None,
 ) -> Lease:
-    """The row of a partition after so many commits, of which the last has these receipts."""
+    """The row of a partition after that many commits; the last has these receipts."""
     return Lease(
         PIPELINE,
         f"orders|{label}",
@@ -45,12 +45,12 @@ def lease_at(
 
 
 def through_json(value: Any) -> Any:
-    """The value as the store would bring it back."""
+    """The value after a round trip through the store's JSON."""
     return json.loads(json.dumps(value))
 
 
 class SinkSetting:
-    """What a suite of sinks is given, and how it uses a sink as tasks and nodes would."""
+    """What a subclass of `SinkBehaviour` defines, and methods that use a sink as tasks and nodes do."""
 
     @abstractmethod
     def make_sink(self) -> Sink:
@@ -58,10 +58,10 @@ class SinkSetting:
 
     @abstractmethod
     def visible(self) -> list[str]:
-        """The column `value` of every record that a reader finds now, in any order; one there twice twice."""
+        """The column `value` of every record that a reader finds now, in any order, duplicates included."""
 
     def make_unreachable_sink(self) -> Sink | None:
-        """A sink of the same settings whose output does not respond; None if there is no such thing."""
+        """A sink of the same settings whose output does not respond; None if that cannot happen."""
         return None
 
     @pytest.fixture
@@ -71,7 +71,7 @@ class SinkSetting:
 
     @contextmanager
     def opened_beside(self) -> Iterator[Sink]:
-        """A new instance, opened as a node does it."""
+        """A new instance, opened as by a node."""
         made = self.make_sink()
         made.open(PIPELINE, durable=True)
         try:
@@ -95,7 +95,7 @@ class SinkSetting:
         return sent
 
     def rows(self, numbers: Sequence[int]) -> Any:
-        """The columns that the stager wants of these records. Override it for one that wants Spark expressions."""
+        """The columns of these records that the stager needs. Override it for a stager that needs Spark expressions."""
         return pa.RecordBatch.from_pydict({"value": pa.array([record(number) for number in numbers], pa.string())})
 
     def write(self, staging: Staging, batch: StagedBatch, numbers: Sequence[int]) -> int:
@@ -110,7 +110,7 @@ class SinkSetting:
     def part(
         self, sink: Sink, numbers: Sequence[int], *, batch_id: str = "b1", token: int = 1, label: str = "0"
     ) -> Json:
-        """What one task staged of a batch, as it comes back from the task."""
+        """The part of a batch that one task staged, as returned by the task."""
         staging, batch = self.sent_stager(sink).begin(), self.batch(batch_id, token=token, label=label)
         try:
             unfit = self.write(staging, batch, numbers)
@@ -121,7 +121,7 @@ class SinkSetting:
         return through_json(part)
 
     def receipt(self, sink: Sink, parts: Sequence[Json], *, token: int = 1) -> Json:
-        """The receipt as the row of the store has it."""
+        """The receipt as stored in the row."""
         made = sink.receipt([through_json(part) for part in parts])
         assert through_json(made) == made, "a receipt must survive JSON"
         return {**made, "from": {"offset": 0}, "to": {"offset": 1}, "token": token}

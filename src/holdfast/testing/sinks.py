@@ -36,7 +36,7 @@ MANY = 2000
 
 
 class SinkBehaviour(SinkSetting):
-    """What a sink promises to the loop."""
+    """The guarantees of a sink that the loop relies on."""
 
     # --- stage -----------------------------------------------------------------------------------------------------
 

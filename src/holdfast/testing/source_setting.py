@@ -1,4 +1,4 @@
-"""What the suite of sources is given, and batches read and planned as the loop would, outside the engine."""
+"""What a subclass of `SourceBehaviour` defines, and how the suite plans and reads, without an engine."""
 
 from __future__ import annotations
 
@@ -39,34 +39,34 @@ class ReadBatch:
 
 
 class SourceSetting:
-    """What a suite of sources is given, and how it uses a source as the loop would."""
+    """What a subclass of `SourceBehaviour` defines, and methods that use a source as the loop does."""
 
     records: int
-    """How many records there are, in all partitions together: at least two in each."""
+    """Number of records in all partitions; at least two in each."""
     small = Limits(max_bytes=64, max_records=2)
     """Limits under which a partition takes several batches."""
     run = ""
-    """Set it for a source that is only used by runs."""
+    """Set to True for a source that is only used by runs."""
     positions_are_items = True
-    """Set it to False for `OffsetPositions` that count something else than the items of the rows."""
+    """Set to False for `OffsetPositions` whose offsets are not the items of the rows."""
 
     @abstractmethod
     def make_source(self) -> Source:
-        """A new instance over the same data. What an earlier instance has deleted at the origin is put back."""
+        """A new instance over the same data. Data that an earlier instance has deleted is restored."""
 
     def make_unreachable_source(self) -> Source | None:
-        """A source whose server, folder or whatever it reads does not respond; None if there is no such thing."""
+        """A source whose server or folder does not respond; None if that cannot happen."""
         return None
 
     def partitions(self, source: Source, state: dict[str, Any] | None = None) -> list[Partition]:
-        """What discovery finds. Override it for a source whose partitions a run is given."""
+        """The partitions that discovery finds. Override it for a source of runs."""
         return [found for found in source.discover({} if state is None else state) if found is not None]
 
     def pass_time(self, seconds: float) -> None:
-        """Let that much time pass for the source that was made last; called where it plans to wait."""
+        """Let time pass for the source that was made last; called when its plan is to wait."""
 
     def make_source_beside(self) -> Source:
-        """Another instance while the first still reads, over what is left of the data. It is not opened."""
+        """Another instance over the remaining data, while the first still reads. It is not opened."""
         return self.make_source()
 
     # --- as the loop uses a source -----------------------------------------------------------------------------
@@ -85,7 +85,7 @@ class SourceSetting:
         return [replace(row, ownership=Ownership(Status.ASSIGNED, "node", 1)) for row in rows]
 
     def plan(self, source: Source, lease: Lease, limits: Limits) -> Plan:
-        """The plan when everything that is there is due."""
+        """The plan when all existing records are due."""
         (plan,) = source.plan([lease], limits)
         for _ in range(3):
             if not isinstance(plan, Wait):
@@ -106,7 +106,7 @@ class SourceSetting:
         ]
 
     def walk(self, source: Source, spark: Any, limits: Limits) -> dict[str, list[ReadBatch]]:
-        """By key, every batch of every partition, each round read at once, as a node does it."""
+        """By key, every batch of every partition; the batches of a round are read in one call, as by a node."""
         return self._walked(source, spark, self.leases(source), limits)
 
     def walk_of(self, source: Source, spark: Any, lease: Lease, limits: Limits) -> list[ReadBatch]:
@@ -133,7 +133,7 @@ class SourceSetting:
 
 
 def through_json(value: Any) -> Any:
-    """The value as the store would bring it back."""
+    """The value after a round trip through the store's JSON."""
     return json.loads(json.dumps(value))
 
 
@@ -144,7 +144,7 @@ def at(lease: Lease, position: Json, processed: int = 0) -> Lease:
 
 
 def records(parts: Sequence[ReadBatch]) -> list[dict[str, Any]]:
-    """The rows of all batches, without what belongs to the batch."""
+    """The rows of all batches, without the columns that identify the batch."""
     return [{name: cell for name, cell in row.items() if name != BATCH_COLUMN} for part in parts for row in part.rows]
 
 
@@ -154,7 +154,7 @@ def columns_of(rows: Any) -> list[str]:
 
 
 def finished(source: Source, batch: Batch, rows: list[dict[str, Any]]) -> ReadBatch:
-    """The batch as the engine would report it: cut short where the source says so."""
+    """The batch as the engine would report it: cut short where the source has cut it."""
     cuts = [row[ITEM_COLUMN] for row in rows if _kind(row) == CUT]
     if not cuts:
         return ReadBatch(batch, rows, batch.cut.end)
@@ -179,7 +179,7 @@ def read_batches(
 
 
 def _rows(rows: Any) -> Iterator[dict[str, Any]]:
-    """Rows of a frame, or those that tasks make, which are pickled to get there."""
+    """Rows of a frame, or of tasks, which are pickled as for real tasks."""
     if hasattr(rows, "collect"):
         yield from (row.asDict(recursive=True) for row in rows.collect())
         return

@@ -55,7 +55,7 @@ BIG = Limits(max_bytes=1 << 40)
 
 
 class SourceBehaviour(SourceSetting):
-    """What a source promises to the loop."""
+    """The guarantees of a source that the loop relies on."""
 
     # --- discovery -------------------------------------------------------------------------------------------------
 

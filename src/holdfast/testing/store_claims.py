@@ -30,7 +30,7 @@ class ClaimBehaviour(StoreSetting):
     """Leases are taken in order of claim, each by one owner, whether the store claims in one step or not."""
 
     many: int = MANY
-    """Leases for which many processes race; fewer where each costs a request."""
+    """Number of leases for which many processes race; fewer if each costs a request."""
 
     def claim(self, limit: int = 100, owner: str = "me", **settings: Any) -> list[Lease]:
         """Claim through the store's own `claim`, or by find and swap where it has none."""
@@ -38,7 +38,7 @@ class ClaimBehaviour(StoreSetting):
         return claim_through(self.store, request)
 
     def claimed(self, limit: int = 100, **settings: Any) -> list[str]:
-        """Keys of what was claimed, in order."""
+        """Keys of the claimed leases, in order."""
         return [lease.key for lease in self.claim(limit, **settings)]
 
     def add_one_of_each(self) -> None:
@@ -195,19 +195,19 @@ class ClaimBehaviour(StoreSetting):
         return ProcessPoolExecutor(CLAIMERS, mp_context=multiprocessing.get_context("spawn"))
 
     def found_due(self) -> list[Lease]:
-        """What could be claimed now."""
+        """The rows that can be claimed now."""
         return self.store.find(Query(PIPELINE, due=True))
 
 
 def claim_through(store: Store, request: ClaimRequest) -> list[Lease]:
-    """What the request takes, by the store's own `claim` or by the coordinator's find and swap."""
+    """The leases that the request takes, by the store's `claim` or by the coordinator's find and swap."""
     if isinstance(store, ClaimingStore):
         return store.claim(request)
     return claimer(store, request)._find_and_swap(request)  # noqa: SLF001 - the step that a claiming store replaces
 
 
 def claimer(store: Store, request: ClaimRequest) -> Coordinator:
-    """A coordinator whose claims are like this request."""
+    """A coordinator whose claims are equivalent to this request."""
     world = make_world(request.owner, seed=len(request.owner) + ord(request.owner[-1:] or "0"))
     policy = ClaimPolicy(closed_last=request.closed_last, ownership_timeout=request.ownership_timeout)
     session = Session(store, world, "$nodes", NodeInfo("node", request.owner), SessionTiming())
@@ -215,7 +215,7 @@ def claimer(store: Store, request: ClaimRequest) -> Coordinator:
 
 
 def claim_all(factory: Callable[[], Store], pipeline: str, owner: str, batch: int) -> list[str]:
-    """Claim until nothing is left; answers the keys. Runs in a process of its own."""
+    """Claim until nothing is left; returns the keys. Runs in a separate process."""
     store = factory()
     store.open()
     keys: list[str] = []

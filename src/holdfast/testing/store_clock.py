@@ -1,4 +1,4 @@
-"""What a store must do with time: tell its server's, and keep times to the microsecond. Part of `StoreBehaviour`."""
+"""What a store must do with time: return its server's, and keep times to the microsecond. Part of `StoreBehaviour`."""
 
 from __future__ import annotations
 
@@ -51,9 +51,9 @@ class ClockBehaviour(StoreSetting):
 
 @contextmanager
 def wall_clock_turned(store: Store, seconds: float) -> Iterator[None]:
-    """Turn the clock of this process, as the modules of the store's own package see it.
+    """Shift the clock of this process for the modules of the store's package.
 
-    Drivers keep the real one: a request that is signed with a wrong time would be refused.
+    Drivers keep the real clock: a request that is signed with a wrong time would be refused.
     """
     package = type(store).__module__.partition(".")[0]
     fakes = _turned_clocks(seconds)
@@ -67,7 +67,7 @@ def wall_clock_turned(store: Store, seconds: float) -> Iterator[None]:
 
 
 def _turned_clocks(seconds: float) -> dict[int, Any]:
-    """By the id of whatever tells the wall clock, the same thing turned."""
+    """Shifted replacements of the functions and modules that return the wall clock, by the id of the original."""
     by = dt.timedelta(seconds=seconds)
 
     class TurnedDatetime(dt.datetime):

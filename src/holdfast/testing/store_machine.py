@@ -1,4 +1,4 @@
-"""Random scripts against a store and against the in-memory store, which is the model; both must answer alike."""
+"""Random scripts against a store and the in-memory store, which is the model; both must return the same."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NAMES = st.sampled_from(("me", "you", "Me"))
 GROUPS = st.sampled_from(("", "g"))
 STATUSES = st.sampled_from(list(Status))
 SPANS = st.sampled_from((-1000.0, -1.0, 0.0, 5.0, 1000.0))
-"""Seconds from now; `pass_time` lets the middle ones become due."""
+"""Values of `due_at` in seconds from now; `pass_time` lets the middle ones become due."""
 SMALL = st.integers(-2, 2)
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers(-(1 << 40), 1 << 40) | st.floats(allow_nan=False) | st.text(max_size=5),
@@ -49,14 +49,14 @@ class StoreMachine(RuleBasedStateMachine):
         self.model = MemoryStore(now=self.store.now)
 
     def make_store(self) -> Store:
-        """A store with an empty table. Its clock stands still but for `pass_time`."""
+        """A store with an empty table, whose clock only `pass_time` moves."""
         raise NotImplementedError(
             f"{type(self).__name__} must define make_store(): it returns a store, not yet opened, with an empty table "
             "and a clock that stands still until pass_time() turns it"
         )
 
     def pass_time(self, seconds: float) -> None:
-        """Turn the store's clock, also backwards."""
+        """Move the store's clock, also backwards."""
         raise NotImplementedError(
             f"{type(self).__name__} must define pass_time(seconds): it turns the clock of the store, also backwards"
         )
@@ -145,7 +145,7 @@ class StoreMachine(RuleBasedStateMachine):
         assert ours == theirs
 
     def _rows(self) -> list[Lease]:
-        """All rows, the last ones of the alphabet first."""
+        """All rows, in reverse alphabetical order."""
         rows = [row for pipeline in ("p", "P", "p ") for row in self.model.find(Query(pipeline, None))]
         return sorted(rows, key=lambda row: row.key, reverse=True)
 

@@ -1,4 +1,4 @@
-"""What a store on a server must do when the server is away, hangs, or does not respond. Subclass it to prove one.
+"""What a store on a server must do when the server is down, hangs, or does not respond. Subclass it to prove one.
 
     class TestMyStoreWithoutItsServer(OutageBehaviour):
         commit = b"COMMIT"
@@ -10,8 +10,8 @@
         def make_store(self, port: int) -> Store:
             return MyStore("127.0.0.1", port, connect_timeout=1.0, request_timeout=1.0)
 
-The tests put a proxy between the store and the server. It stands for the network: nothing is asked of the server but to
-run.
+The tests put a proxy between the store and the server. It simulates failures of the network; the server itself only has
+to run.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ OK, UNKNOWN = Outcome.OK, Outcome.UNKNOWN
 
 
 class OutageBehaviour:
-    """Nothing is lost and nothing is guessed: a store says what it knows of a request, and no more."""
+    """No write is lost and no outcome is guessed: a store reports only what is certain about a request."""
 
     server_port: int
-    """Of the running server, on 127.0.0.1."""
+    """Port of the running server on 127.0.0.1."""
     commit: bytes
-    """Bytes in the request that makes a write final, and in none that it sends before; for HTTP, in its body."""
+    """Bytes that occur only in the request that commits a write; for HTTP, in its body."""
     hangs_up_after: float | None = 10.0
     """Seconds after which a call on a server that hangs must have failed; None if the store waits for longer."""
 
@@ -56,7 +56,7 @@ class OutageBehaviour:
         )
 
     def make_store_with_wrong_password(self, port: int, password: str) -> Store:
-        """The same with this password, which is wrong."""
+        """Like `make_store`, with this wrong password."""
         pytest.skip("the subclass does not say how to log in with a wrong password")
 
     @pytest.fixture(autouse=True)
@@ -77,7 +77,7 @@ class OutageBehaviour:
             store.close()
 
     def every_call(self, store: Store) -> list[Callable[[], Any]]:
-        """All verbs of the store."""
+        """Calls of all methods of the store."""
         row = make_row("a")
         calls: list[Callable[[], Any]] = [
             # Reads come first: they find out that idle connections have ended, of which a write could not be sure.
@@ -191,7 +191,7 @@ class OutageBehaviour:
         assert "secret" not in str(caught.value)
 
     def eventually(self, holds: Callable[[], bool]) -> None:
-        """Wait until that holds; the server may still be at work when the line is cut. `StoreUnavailable` may pass."""
+        """Wait until the condition holds; the server may still be working after a break. Ignores `StoreUnavailable`."""
         give_up_at = time.monotonic() + 10.0
         while True:
             try:

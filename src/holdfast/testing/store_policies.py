@@ -1,4 +1,4 @@
-"""What must come true of sessions, sweeps, lost answers and rows that cannot be read. Part of `StoreBehaviour`."""
+"""What must hold for sessions, sweeps, lost responses and rows that cannot be read. Part of `StoreBehaviour`."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Member:
     leases: Coordinator
 
     def keys(self, limit: int = 100) -> list[str]:
-        """Claim, and answer the keys."""
+        """Claim, and return the keys."""
         return [lease.key for lease in self.leases.claim(limit)]
 
     def commit(self, lease: Lease, number: int) -> Lease:
@@ -47,7 +47,7 @@ class Member:
 
 
 class PolicyBehaviour(StoreSetting):
-    """Nodes that share the store keep their leases while they live, and nobody keeps one for longer."""
+    """Nodes that share the store keep their leases exactly as long as they live."""
 
     def member(
         self, name: str, *, prefix: str = "", store: Store | None = None, clock_at: float = 0.0, joined: bool = True
@@ -69,7 +69,7 @@ class PolicyBehaviour(StoreSetting):
         )
 
     def pass_time_with_heartbeats(self, seconds: float, *members: Member) -> None:
-        """Let the store's clock go on while these nodes renew their sessions and sweep."""
+        """Advance the store's clock while these nodes renew their sessions and sweep."""
         steps = max(1, round(seconds / (2 * self.tick)))
         for _ in range(steps):
             self.pass_time(seconds / steps)
@@ -193,7 +193,7 @@ class PolicyBehaviour(StoreSetting):
     # --- lost answers ------------------------------------------------------------------------------------------
 
     def lossy(self) -> LossyTable:
-        """The store with answers that can be lost."""
+        """The store, wrapped so that responses can be lost."""
         return LossyStore(self.store) if isinstance(self.store, ClaimingStore) else LossyTable(self.store)
 
     @pytest.mark.parametrize("fault", list(Fault))

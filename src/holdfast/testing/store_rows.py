@@ -31,7 +31,7 @@ from holdfast.testing.store_setting import StoreSetting, restless_threads
 
 OK, CONFLICT = Outcome.OK, Outcome.CONFLICT
 SNAPSHOTS = 50
-"""Taken while two rows change."""
+"""Number of snapshots that are taken while two rows change."""
 
 FULL_ROW = Lease(
     "scan|über",
@@ -49,7 +49,7 @@ FULL_ROW = Lease(
 
 
 class RowBehaviour(StoreSetting):
-    """Rows are kept, found and replaced exactly, and never by accident."""
+    """Rows are stored, found and replaced exactly."""
 
     # --- add and get -------------------------------------------------------------------------------------------
 
@@ -164,7 +164,7 @@ class RowBehaviour(StoreSetting):
         assert self.store.get([small.id, make_row("other").id]) == [small, make_row("other")]
 
     def row_of_size(self, size: int) -> Lease:
-        """A row whose progress takes that many bytes, not all of them characters of one byte."""
+        """A row whose progress takes that many bytes, multi-byte characters included."""
         empty = make_row("large", spec={"text": "é"})
         missing = size - len(encode_body(empty).encode())
         return make_row("large", spec={"text": "é" + "x" * missing})

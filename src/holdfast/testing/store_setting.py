@@ -1,4 +1,4 @@
-"""What a subclass of `StoreBehaviour` gives, and what each of its tests finds."""
+"""What a subclass of `StoreBehaviour` defines, and what its tests use."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class StoreSetting:
     """One table of leases per test, empty at first, reached through any number of handles."""
 
     tick: float = 0.25
-    """The shortest span in which the store and this process surely get something done, in seconds."""
+    """Seconds in which the store and this process can certainly complete an operation."""
 
     _stores: list[Store]
 
@@ -34,17 +34,17 @@ class StoreSetting:
         return None
 
     def pass_time(self, seconds: float) -> None:
-        """Let the store's clock go on. Override it if the clock can be turned."""
+        """Let time pass on the store's clock. Override it if the clock can be set."""
         time.sleep(seconds)
 
     def corrupt(self, store: Store, key: Key) -> None:
-        """Make the stored body of that row unreadable, behind the back of the store."""
+        """Make the stored body of that row unreadable, without using the store."""
         pytest.skip("the subclass does not say how to corrupt a row")
 
     def corrupt_bytes(self, store: Store, key: Key, body: bytes) -> None:
-        """Put these bytes, which are not UTF-8, in the stored body of that row, behind the back of the store.
+        """Write these bytes, which are not UTF-8, as the stored body of that row, without using the store.
 
-        A store whose server refuses such text has nothing to define.
+        Not needed for a store whose server refuses such text.
         """
         pytest.skip("the subclass does not say how to store bytes that are not UTF-8")
 
@@ -63,14 +63,14 @@ class StoreSetting:
         return self._stores[0] if self._stores else self.another_store()
 
     def another_store(self) -> Store:
-        """One more handle, opened."""
+        """Another handle, already opened."""
         store = self.make_store()
         store.open()
         self._stores.append(store)
         return store
 
     def row(self, key: str, pipeline: str = PIPELINE, run: str = "") -> Lease:
-        """The row as it is now; it must be there."""
+        """The current row; it must exist."""
         (row,) = self.store.get([Key(pipeline, run, key)])
         assert row is not None, f"there is no row {key!r}"
         return row
@@ -78,7 +78,7 @@ class StoreSetting:
 
 @contextmanager
 def restless_threads() -> Iterator[None]:
-    """Let Python switch between threads a thousand times more often than it does by itself."""
+    """Let Python switch between threads a thousand times more often than by default."""
     interval = sys.getswitchinterval()
     sys.setswitchinterval(interval / 1000)
     try:

@@ -10,7 +10,7 @@
 
     TestMyStoreAgainstTheModel = MyMachine.TestCase
 
-`StoreSetting` lists what else may be defined: how to turn the store's clock, how to corrupt a row, how to make a handle
+`StoreSetting` lists what else may be defined: how to set the store's clock, how to corrupt a row, how to make a handle
 in another process. `docs/how-to/write-a-store.md` leads through all of it.
 """
 
@@ -27,4 +27,4 @@ __all__ = ["StoreBehaviour", "StoreMachine", "StoreSetting"]
 
 
 class StoreBehaviour(RowBehaviour, ClockBehaviour, ClaimBehaviour, PolicyBehaviour):
-    """All that a store promises, and what the policies above it make of that."""
+    """The guarantees of a store, and the behaviour of the policies above it."""

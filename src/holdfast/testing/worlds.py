@@ -1,4 +1,4 @@
-"""A world in which nothing happens by itself: a test advances the time, ids count up, events are kept."""
+"""A deterministic world: only the test moves time and runs threads, ids count up, events are kept."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ E = TypeVar("E", bound=Event)
 
 
 class TurnableClock:
-    """A clock that somebody turns. Serves as a node's clock, and its `monotonic` as the clock of a store.
+    """A clock that only tests move. Serves as a node's clock, and its `monotonic` as the clock of a store.
 
-    `wait` turns it by that much and returns at once. `on_wait` is called after each wait: a test makes things happen
-    there while the code under test sleeps.
+    `wait` advances it and returns at once. `on_wait` is called after each wait: a test can act there while the code
+    under test sleeps.
     """
 
     def __init__(self, at: float = 1_000_000.0) -> None:
@@ -29,7 +29,7 @@ class TurnableClock:
         self.on_wait: Callable[[], None] = lambda: None
 
     def monotonic(self) -> float:
-        """What the clock shows."""
+        """The time of the clock."""
         return self._at
 
     def turn(self, seconds: float) -> None:
@@ -37,7 +37,7 @@ class TurnableClock:
         self._at += seconds
 
     def wait(self, seconds: float) -> None:
-        """Turn the clock by that much; raises `Interrupted` when the allowed waits are used up."""
+        """Advance the clock by that much; raises `Interrupted` when the allowed waits are used up."""
         if self._waits_allowed is not None and len(self.waits) >= self._waits_allowed:
             raise Interrupted("the test allows no more waits")
         self.waits.append(seconds)
@@ -50,7 +50,7 @@ class TurnableClock:
 
 
 class EndedTask:
-    """A task that has nothing left to do."""
+    """A task that has ended."""
 
     def join(self, timeout: float) -> None:
         """Return at once."""
@@ -58,12 +58,12 @@ class EndedTask:
 
 @dataclass(frozen=True, slots=True)
 class FakeWorld(World):
-    """A `World` whose clock can be turned and whose events can be looked at."""
+    """A `World` whose clock tests can set, and which keeps its events."""
 
     clock: TurnableClock
     events: list[Event]
     spawned: list[Callable[[], None]]
-    """Work that was given to `spawn`; a test runs it when it likes."""
+    """Work that was passed to `spawn`; the test decides when to run it."""
 
     def seen(self, kind: type[E]) -> list[E]:
         """The events of this kind, in the order in which they were emitted."""
@@ -73,8 +73,8 @@ class FakeWorld(World):
 def make_world(name: str = "", *, clock: TurnableClock | None = None, seed: int = 0, inline: bool = False) -> FakeWorld:
     """A world for one node.
 
-    Ids count up and end with `name`, so that worlds with other names never make the same one. Jitter comes from `seed`.
-    What is spawned is kept and not run, or run on the spot if `inline`.
+    Ids count up and end with `name`, so that worlds with other names never make the same id. Jitter comes from `seed`.
+    Spawned work is kept and not run, or run immediately if `inline`.
     """
     numbers = itertools.count(1)
     events: list[Event] = []

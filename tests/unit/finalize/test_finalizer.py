@@ -356,7 +356,7 @@ def test_a_commit_that_is_made_again_goes_where_it_went_before() -> None:
 def test_finalizing_is_for_sources_whose_partitions_go_on() -> None:
     archive = Archive()
     archive.source.lives_long = False
-    with pytest.raises(Refused, match="go on for ever"):
+    with pytest.raises(Refused, match="partitions never end"):
         archive.node()
 
 

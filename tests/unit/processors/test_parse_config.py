@@ -25,7 +25,7 @@ JSON_TIME = {"json": {"field": "t", "unit": "seconds"}}
         ({"time": {"json": {"field": "t"}}}, "needs either unit or format"),
         ({"time": {"json": {"field": "t", "unit": "seconds", "format": "%Y-%j"}}}, "needs either unit or format"),
         ({"time": {"json": {"field": "a..b", "unit": "seconds"}}}, "names with '.' between them"),
-        ({"time": {"json": {"field": "t", "format": "%Y-%q"}}}, "has the unknown %q"),
+        ({"time": {"json": {"field": "t", "format": "%Y-%q"}}}, "has the unknown directive %q"),
         ({"time": {"json": {"field": "t", "format": "%H"}}}, "must have %Y"),
         ({"time": {"json": {"field": "t", "format": "%Y-%j%"}}}, "single '%'"),
         ({"time": {"json": {"field": "t", "format": "%Y-%j %Y"}}}, "not have a directive twice"),

@@ -354,7 +354,7 @@ def test_an_avro_block_with_an_impossible_number_of_rows_is_damaged(count: int) 
     last = data.rindex(mark, 0, len(data) - 16) + 16
     block = avro_number(count) + data[last + 1 :]  # the number of rows that it has takes one byte
     rows, _, damage = read(Avro(SCHEMA), data[:last] + block)
-    assert f"says that it has {count} rows" in str(damage)
+    assert f"declares {count} rows" in str(damage)
     assert 0 < len(rows) < len(ROWS)
 
 

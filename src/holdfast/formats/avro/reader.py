@@ -23,10 +23,10 @@ class Header(NamedTuple):
     """The beginning of a file."""
 
     schema: Any
-    """Of the rows, as parsed JSON."""
+    """The schema of the rows, as parsed JSON."""
     codec: str
     mark: bytes
-    """Stands behind every block."""
+    """The sync marker, which follows every block."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ def read(data: BinaryIO) -> Iterator[Any]:
 
 
 def decode_header(take: Callable[[int], bytes]) -> Header:
-    """The header of any file; `take` returns that many next bytes. Raises `ValueError`."""
+    """The header of any file; `take(n)` returns the next n bytes. Raises `ValueError`."""
     if take(len(MAGIC)) != MAGIC:
         raise ValueError("it does not begin like an Avro file")
     entries: dict[str, bytes] = {}
@@ -80,7 +80,7 @@ def blocks(forward: ForwardReader, mark: bytes, end: int = sys.maxsize) -> Itera
         if forward.take(MARK_BYTES) != mark:
             raise ValueError(f"the block at {offset} does not end with the file's mark")
         if count < 0:
-            raise ValueError(f"the block at {offset} says that it has {count} rows")
+            raise ValueError(f"the block at {offset} declares {count} rows")
         yield Block(offset, count, data)
 
 

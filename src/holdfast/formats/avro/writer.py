@@ -1,4 +1,4 @@
-"""Writes object container files: a header with the schema, then blocks of rows with a mark behind each."""
+"""Writes object container files: a header with the schema, then blocks of rows, each followed by a sync marker."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ _HEADS = {_BIN8: 1, _BIN16: 2, _BIN32: 4}
 
 
 def legacy(rows: Any) -> list[Any]:
-    """`LongWritable`: each offset by itself."""
+    """Keys of the class `LongWritable`: the offsets alone."""
     return [rows_of(_bytes_of(np.asarray(rows.column(OFFSET)), ">i8"))]
 
 
@@ -31,7 +31,7 @@ def legacy_offsets(keys: Any) -> Any:
 
 
 def messagepack(rows: Any) -> list[Any]:
-    """`BytesWritable`: the length of a map and the map, in two parts to be joined."""
+    """Keys of the class `BytesWritable`: the length of a map and the map, in two parts to be joined."""
     keys = binary(rows.column(KEY))
     sizes, has_key = lengths(keys), np.asarray(keys.is_valid())
     table = np.empty((len(keys), 4 + _SHORT + 6), np.uint8)
@@ -117,7 +117,7 @@ class _Map:
             return self._take(kind - 0xA0)
         width = {0xC4: 1, 0xC5: 2, 0xC6: 4, 0xD9: 1, 0xDA: 2, 0xDB: 4}.get(kind)
         if width is None:
-            raise ValueError(f"a key has a MessagePack value of the kind {kind:#x}")
+            raise ValueError(f"a key has a MessagePack value of the unknown type {kind:#x}")
         return self._take(int.from_bytes(self._take(width), "big"))
 
     def _take(self, size: int) -> bytes:

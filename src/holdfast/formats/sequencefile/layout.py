@@ -13,9 +13,9 @@ SYNC_BYTES = 16
 SYNC_INTERVAL = 100 << 10
 """Bytes between two marks, as in Hadoop. Readers that begin in the middle of a file search for a mark."""
 BLOCK_BYTES = 1_000_000
-"""As Hadoop's `io.seqfile.compress.blocksize`."""
+"""The default of Hadoop's `io.seqfile.compress.blocksize`."""
 ESCAPE = struct.pack(">i", -1)
-"""Stands instead of a record's length: a mark follows."""
+"""Written instead of a record's length: a sync marker follows."""
 
 KeyKind = Literal["legacy", "messagepack"]
 Compression = Literal["none", "record", "block"]
@@ -37,7 +37,7 @@ READ_CODECS: dict[str, ReadCodec] = {
     "org.apache.hadoop.io.compress.DeflateCodec": "zlib",
     "org.apache.hadoop.io.compress.BZip2Codec": "bzip2",
 }
-"""By class; `DeflateCodec` is another name of `DefaultCodec`."""
+"""Codecs by Java class; `DeflateCodec` is another name of `DefaultCodec`."""
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ def decode_any_header(take: Callable[[int], bytes]) -> AnyHeader:
 
 
 def mark_of(first_record: Any) -> bytes:
-    """The mark of a file, a digest of its first record: the same for the same rows, and unpredictable for messages."""
+    """The sync marker of a file, a digest of its first record: the same rows give the same marker."""
     return hashlib.blake2b(first_record, digest_size=SYNC_BYTES, person=b"SequenceFile").digest()
 
 
@@ -107,7 +107,7 @@ def vint(number: int) -> bytes:
 
 
 def vints(numbers: Any) -> bytes:
-    """Many lengths, one behind the other."""
+    """Many lengths, one after the other."""
     import numpy as np
 
     numbers = np.asarray(numbers, np.int32)

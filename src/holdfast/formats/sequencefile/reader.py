@@ -118,7 +118,7 @@ def cut_records(data: bytes, starts: Any, unpack: Pack | None) -> tuple[Any, Any
 
 
 def payloads(writables: Any) -> Any:
-    """The content of each `BytesWritable`, which stands behind its length."""
+    """The content of each `BytesWritable`, without its length."""
     sizes = lengths(writables).astype(np.int64)
     ends = np.cumsum(sizes)
     data = content(writables)
@@ -144,7 +144,7 @@ def blocks(
 ) -> Iterator[tuple[int, Any, Any]]:
     """Blocks from here on that begin before `end`: the offset in the file, keys and values.
 
-    The reader stands at a mark, or behind it already (`behind_mark`). Raises `ValueError` where the file is damaged,
+    The reader is at a mark, or after it (`behind_mark`). Raises `ValueError` where the file is damaged,
     or where a block has `max_records` or more.
     """
     unpack, mark = unpacker(header.codec), ESCAPE + header.sync
@@ -156,14 +156,14 @@ def blocks(
             return
         count = taken_vint(forward.take)
         if count >= max_records:
-            raise ValueError(f"the block at {offset} says that it has {count} records; up to {max_records} are read")
+            raise ValueError(f"the block at {offset} declares {count} records; at most {max_records} are read")
         parts = [unpack(forward.take(taken_vint(forward.take))) for _ in range(4)]
         keys, values = _cut(parts[1], taken_vints(parts[0], count)), _cut(parts[3], taken_vints(parts[2], count))
         yield offset, keys, values
 
 
 def _cut(data: bytes, sizes: Any) -> Any:
-    """Records of these sizes that lie one behind the other."""
+    """Consecutive records of these sizes."""
     borders = np.concatenate([[0], np.cumsum(sizes)])
     if borders[-1] != len(data):
         raise ValueError(WRONG_LENGTH)

@@ -31,7 +31,7 @@ def writer(raw: RawWriter, header: Header, level: int | None, block_bytes: int, 
 
 
 class _File(FormatWriter):
-    """Writes the header when the first record is there, because the mark is a digest of it."""
+    """Writes the header with the first record, because the sync marker is a digest of it."""
 
     def __init__(self, raw: RawWriter, header: Header, *, nulls: bool) -> None:
         self._raw = raw
@@ -48,7 +48,7 @@ class _File(FormatWriter):
 
     @abstractmethod
     def _add(self, rows: Any, values: Any) -> None:
-        """Records that follow."""
+        """Write further records."""
 
     def _keys(self, rows: Any) -> list[Any]:
         """The parts of each record's key."""

@@ -219,7 +219,7 @@ _TIME_STYLE = {"style", "granularity", "template"}
 
 
 def _completed(rule: TopicRule, above: ParseRule) -> ParseRule:
-    """The rule, completed by the settings above it. A rule that gives one setting of a group gives all of the group."""
+    """The rule, completed by the settings above it. A rule with one setting of a group inherits none of the group."""
     given = set(rule.model_fields_set)
     for group in (_NAMES, _PAYLOAD, _TIME_STYLE):
         given |= group if given & group else set()

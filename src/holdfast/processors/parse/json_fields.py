@@ -3,7 +3,7 @@
 A portion of messages is decoded in one call. If that is refused, each message is decoded by itself, so that a message
 gives the same result whatever other messages come with it.
 
-For the one call the messages become lines. A message that begins and ends with a brace, and is followed by a line
+For this call the messages are joined as lines. A message that begins and ends with a brace, and is followed by a line
 break, cannot run on into the next: in JSON `}` and `{` follow each other only between two objects, and no line break is
 in a string. So there are as many objects as messages exactly if each message is one.
 """

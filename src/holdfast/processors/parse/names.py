@@ -106,7 +106,7 @@ def joined_names(parts: Sequence[CodedTexts]) -> CodedTexts:
 
 
 def output_folders(coded: CodedTexts, count: int) -> pa.DictionaryArray:
-    """The column of output folders. A bad row gets the folder of a good one, so that it does not count as another."""
+    """The column of output folders. A bad row gets the folder of a good row, so that it does not add a folder."""
     texts = list(coded.texts) or [""]
     codes = coded.codes.copy()
     if coded.bad and len(coded.bad) < count:

@@ -1,4 +1,4 @@
-"""A portion of messages: what is read of each, and the rows that come out of it."""
+"""A portion of messages: the values that are read from each, and the resulting rows."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 
 NO_VALUE = "the message has no value"
 Bad: TypeAlias = dict[int, str]
-"""By the number of a row in its portion, why there is no value for it."""
+"""By row number in the portion, the reason why there is no value."""
 Numbers: TypeAlias = "np.ndarray[Any, np.dtype[np.int64]]"
 
 
 class Unreadable(ValueError):
-    """A message does not have the wanted value; the text says why."""
+    """A message does not have the wanted value; the text is the reason."""
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""A rule of the settings, applied: it gives rows output folders, and columns if asked for. Built where it is used."""
+"""Applies a rule of the settings: gives rows output folders, and columns if configured. Built where it is used."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Part:
 
     coded: Callable[[Portion], CodedTexts]
     invalid: str = ""
-    """What the part is for a message that has no value for it."""
+    """The text of the part for a message without a value for it."""
 
 
 class Rule:

@@ -58,7 +58,7 @@ def rule_of(rules: list[tuple[str | None, ParseRule]], topic: str) -> ParseRule:
 
 
 class Parse(Processor):
-    """Gives messages their output folders, and columns if the settings ask for them."""
+    """Gives messages their output folders, and columns if they are configured."""
 
     name = "parse"
     keeps_rows = True

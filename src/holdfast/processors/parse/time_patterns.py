@@ -98,7 +98,7 @@ class NamePattern:
         return _filled(self.text, lambda directive: _WRITE[directive](moment), str)
 
     def invalid(self) -> str:
-        """The names for a message without a time: as many names, which no time has."""
+        """The names for a message without a time: as many as for a time, and different from those of any time."""
         return "/".join(map(_invalid, self.text.split("/")))
 
 
@@ -133,7 +133,7 @@ def _directives(text: str, supported: Mapping[str, object]) -> set[str]:
         raise ValueError("ends with a single '%'; write %% for a percent sign")
     if unknown := sorted(used - set(supported)):
         raise ValueError(
-            f"has the unknown %{unknown[0]}; there are {', '.join(f'%{name}' for name in supported)} and %%"
+            f"has the unknown directive %{unknown[0]}; use {', '.join(f'%{name}' for name in supported)} or %%"
         )
     return used
 

@@ -88,7 +88,7 @@ class FilesFinalizing(FinalizableOutput):
         return LateRule(self._periods, self._config.late, self._config.late_place, found)
 
     def _final_for(self, batch: Batch, final_times: Mapping[str, FinalTime]) -> float | None:
-        """Output folders that end by this time are final for the batch; None if it has no late records."""
+        """The time up to which output folders are final for the batch; None if it has no late records."""
         if batch.restages is not None:
             receipt = (batch.lease.commit.receipts or {}).get(self._sink) or {}
             return receipt.get("final")

@@ -17,11 +17,11 @@ from holdfast.sinks.files.config import Hook
 
 SHOWN = 500
 Fact = Mapping[str, Any]
-"""What a hook gets: pipeline, sink, topic, place, folder, location, files, rows, bytes, late."""
+"""The data of a hook: pipeline, sink, topic, place, folder, location, files, rows, bytes, late."""
 
 
 class BuiltHook:
-    """A hook, ready to be called. Raises `UsageError` when it is made for a function that cannot be imported."""
+    """A hook, ready to be called. The constructor raises `UsageError` for a function that cannot be imported."""
 
     def __init__(self, hook: Hook) -> None:
         self._hook = hook
@@ -36,7 +36,7 @@ class BuiltHook:
         return self._hook.timeout
 
     def call(self, fact: Fact) -> None:
-        """Call the hook. Blocks until it has ended. Raises whatever goes wrong."""
+        """Call the hook. Blocks until it has ended. Raises any error of the hook."""
         statement = self._statement(fact)
         if self._function is not None:
             self._function(dict(fact) if statement is None else statement)

@@ -1,7 +1,7 @@
-"""Late records in a task: rows whose output folder was final when the round was planned go where a setting says.
+"""Late records in a task: rows whose output folder was final when the round was planned go where a setting decides.
 
-What is final is decided once for each batch and kept in its receipt, so that a batch that is staged again gives the
-same files. The manifest says of each file how many late records are in it.
+Which folders are final is decided once for each batch and stored in its receipt, so that a batch that is staged again
+gives the same files. The manifest has the number of late records of each file.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class LateStager(Stager):
 
 
 class LateStaging(Staging):
-    """Stages late rows as the rule says, and the others as usual."""
+    """Stages late rows by the rule, and the others as usual."""
 
     def __init__(self, stager: FilesStager, rule: LateRule) -> None:
         self._rule = rule

@@ -72,7 +72,7 @@ class OutputFiles:
         self._write_blocks(self._blocks.add(rows.append_column(ITEM_COLUMN, items)))
 
     def flush(self) -> None:
-        """Write what waits in memory; the file stays open."""
+        """Write the buffered rows; the file stays open."""
         self._write_blocks(self._blocks.rest())
         if self._file is not None:
             self._file.flush()
@@ -83,13 +83,13 @@ class OutputFiles:
         self._close_file()
 
     def end(self) -> OpenFile | None:
-        """Write what waits in memory. Returns the file that is left to be closed, if there is one."""
+        """Write the buffered rows. Returns the file that must still be closed, if there is one."""
         self._write_blocks(self._blocks.rest())
         file, self._file = self._file, None
         return file
 
     def forget(self) -> None:
-        """Drop the rows that wait in memory."""
+        """Drop the buffered rows."""
         self._blocks = Blocks()
 
     def _write_blocks(self, blocks: Iterator[Any]) -> None:
@@ -226,13 +226,13 @@ class ReceiptBudget:
         self._size = self._letters_size
 
     def room(self, is_open: Callable[[str], bool]) -> Room:
-        """What may be added; rows of an output folder whose file is open need no further file."""
+        """How much may be added; rows of an output folder whose file is open need no further file."""
         most = self._batch.max_receipt_bytes
         size = None if most is None else most - self._size
         return Room(self._max_files - self._files, size, is_open, self.entry_size)
 
     def has_room(self, output_folder: str) -> bool:
-        """Whether there may be another file in that output folder."""
+        """Whether another file in that output folder is allowed."""
         most = self._batch.max_receipt_bytes
         return self._files < self._max_files and (most is None or self._size + self.entry_size(output_folder) <= most)
 

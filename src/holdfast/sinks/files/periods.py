@@ -27,7 +27,7 @@ USUAL = (
     "%Y-%m",
     "%Y",
 )
-"""As the processor `parse` names times, the longest first."""
+"""Templates of the times that the processor `parse` writes, the longest first."""
 _PARTS = {
     "Y": r"(?P<Y>\d{4})",
     "m": r"(?P<m>\d{2})",
@@ -74,7 +74,7 @@ def check_template(text: str) -> None:
     """Raise `ValueError` for a template that does not define a period."""
     used = _DIRECTIVE.findall(text)
     if unknown := [directive for directive in used if directive not in _PARTS]:
-        raise ValueError(f"has the unknown %{unknown[0]}; there are {', '.join(f'%{name}' for name in _PARTS)}")
+        raise ValueError(f"has the unknown directive %{unknown[0]}; use {', '.join(f'%{name}' for name in _PARTS)}")
     if text.count("%") != len(used) or not all(text.split("/")):
         raise ValueError("must be names with '/' between them, as in dt=%Y-%m-%d/hr=%H")
     if "Y" not in used or len(set(used)) < len(used):

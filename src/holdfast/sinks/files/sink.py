@@ -1,7 +1,7 @@
 """The files sink on the node: it publishes commits, and rebuilds those whose staged data is gone.
 
 This is the exactly-once protocol for readers who only list the bucket. Nothing is ever overwritten or deleted: a file
-is created once under its final key, from bytes that a commit has decided, after the manifest of the commit was created.
+is created once under its final key, from the committed bytes, after the manifest of the commit was created.
 The simulator runs this code unchanged over a simulated bucket.
 """
 
@@ -58,8 +58,8 @@ class FilesSink(Sink, StagesByBatch, Witness, KeepsStaged, PublishesFiles, Resta
         verdict = self._root.open(pipeline, durable=durable)
         if not durable and next(self._bucket.keys("_holdfast/commits/"), None) is not None:
             raise Refused(
-                f"the root of sink {self.name!r} has commits of an earlier run, and the store in_memory has forgotten "
-                "them; everything would be written twice. Use a durable store, for example `sqlite`, or a new root"
+                f"the root of sink {self.name!r} has commits of an earlier run, which the store in_memory no longer "
+                "has; everything would be written twice. Use a durable store, for example `sqlite`, or a new root"
             )
         return verdict
 

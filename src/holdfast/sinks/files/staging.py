@@ -77,13 +77,13 @@ class FilesStaging(Staging):
         # By batch and output folder, least recently used first.
         self._open: OrderedDict[tuple[str, str], OutputFiles] = OrderedDict()
         self._expected: set[tuple[str, str]] = set()
-        """Those of them that get rows next."""
+        """The open files that get rows next."""
         self._letters = LetterFiles(
             self._attempt, MAX_WAITING_LETTERS, opening=lambda batch: self._budget(batch).reserve_letters()
         )
         self._budgets: dict[str, ReceiptBudget] = {}
         self._errors: dict[str, Exception] = {}
-        """By batch, what went wrong while rows of other batches were written."""
+        """By batch, the error that occurred while rows of other batches were written."""
         self._buffered = 0
         self._open_files = 0
 
@@ -178,7 +178,7 @@ class FilesStaging(Staging):
         return self._budgets[batch.id]
 
     def _check(self, batch: StagedBatch) -> None:
-        """Raise what went wrong with the batch while rows of other batches were written."""
+        """Raise the error of the batch that occurred while rows of other batches were written."""
         if batch.id in self._errors:
             raise self._errors[batch.id]
 
@@ -198,7 +198,7 @@ class FilesStaging(Staging):
 
     @contextmanager
     def _metered(self, files: OutputFiles) -> Iterator[None]:
-        """Keep the sums over all output folders up to date: there may be thousands of them, too many to be added up."""
+        """Keep totals over all output folders up to date, because summing over thousands of them each time is slow."""
         buffered, was_open = files.buffered, files.is_open
         try:
             yield
@@ -207,7 +207,7 @@ class FilesStaging(Staging):
             self._open_files += files.is_open - was_open
 
     def _make_room(self, key: tuple[str, str], *, closing: bool) -> None:
-        """Close or flush files to make room for others. Their batch raises an error of this when it is used next."""
+        """Close or flush files to make room for others. An error is raised when their batch is used next."""
         files = self._open.pop(key) if closing else self._open[key]
         try:
             with self._metered(files):

@@ -21,7 +21,7 @@ _Result = TypeVar("_Result")
 
 @dataclass(frozen=True)
 class AwsAccess:
-    """Requests are signed for a region. Without keys, those of the environment, the profile or the machine's role."""
+    """Signing of requests for a region. Without keys: those of the environment, the profile or the machine's role."""
 
     region: str
     service: str = "es"
@@ -30,7 +30,7 @@ class AwsAccess:
     session_token: Secret | None = None
 
     def signer(self) -> Any:
-        """Returns what signs each request. Keys that expire are renewed."""
+        """Return the signer of requests. Keys that expire are renewed."""
         import boto3
         from opensearchpy import Urllib3AWSV4SignerAuth
 
@@ -108,7 +108,7 @@ class Access:
         )
 
     def call(self, request: Callable[[], _Result]) -> _Result:
-        """Returns what `request` returns. Raises `SinkUnavailable` if waiting helps, `Refused` if it does not."""
+        """Return the result of `request`. Raises `SinkUnavailable` if waiting helps, `Refused` if it does not."""
         from opensearchpy.exceptions import ConnectionError as NoConnection
         from opensearchpy.exceptions import SerializationError, SSLError, TransportError
 
@@ -166,7 +166,7 @@ def _connection_class() -> Any:
     from opensearchpy.exceptions import HTTP_EXCEPTIONS, TransportError
 
     class Connection(Urllib3HttpConnection):
-        """The client's class assumes that every JSON response is an object, and fails on others."""
+        """A connection that accepts any JSON response; the client's class fails on those that are not objects."""
 
         def _raise_error(self, status_code: int, raw_data: str | bytes, content_type: str | None = None) -> None:
             if (content_type or "").partition(";")[0].strip().endswith("json"):

@@ -1,6 +1,6 @@
 """The body of a bulk request: entries of an action and mostly a document, each on a line, in contiguous memory.
 
-And the ids of documents, which follow from where their records came from.
+Also the ids of documents, which are derived from the origin of their records.
 """
 
 from __future__ import annotations
@@ -225,7 +225,7 @@ class RecordNumbers:
         return True
 
     def check(self) -> None:
-        """Raise `BatchError` if rows of a record were separated by others: then two of them have got the same id."""
+        """Raise `BatchError` if rows of a record were separated by others: two of them then have the same id."""
         if self._in_order or not self._heads:
             return
         _check_unique(self._heads)

@@ -1,4 +1,4 @@
-"""The response to a bulk request, and what is to be done about each document.
+"""The response to a bulk request, and the outcome of each document.
 
 A response that does not come from a search cluster, such as the page of a proxy, decides nothing about a document.
 """
@@ -48,16 +48,17 @@ _CLUSTER_ERRORS = {
     "rejected_execution_exception",
     "circuit_breaking_exception",
 }
-"""Errors of the cluster or of a whole index: no document is at fault. They end by themselves or a person mends them."""
+"""Errors of the cluster or of a whole index: no document is at fault. They pass with time, or a person must fix them.
+"""
 
 
 class Outcome(Enum):
     DONE = "done"
     CONFLICT = "conflict"
-    """An earlier write has put the same record or a later version of it there: counts as done."""
+    """An earlier write has indexed the same record or a later version of it: counts as done."""
     RETRY = "retry"
     BROKEN = "broken"
-    """The server failed on it. A few attempts show whether the document is at fault."""
+    """The server failed on the document. A few attempts show whether the document is at fault."""
     REFUSED = "refused"
 
 

@@ -95,7 +95,7 @@ class BulkSender:
         self._pool.submit(self._deliver_or_fail, body)
 
     def wait(self, batch_id: str) -> None:
-        """Block until nothing of the batch is in flight. Raises what went wrong with it."""
+        """Block until no document of the batch is in flight. Raises the batch's error, if any."""
         with self._changed:
             state = self._states[batch_id]
             while not self._changed.wait_for(lambda: state.in_flight == 0, REPORT_AFTER / 10):
@@ -103,7 +103,7 @@ class BulkSender:
         self.check(batch_id)
 
     def check(self, batch_id: str) -> None:
-        """Raise what has gone wrong with the batch so far."""
+        """Raise the batch's error, if there is one so far."""
         error = self._states[batch_id].error
         if error is not None:
             raise error
@@ -225,7 +225,7 @@ class BulkSender:
                 first += len(part)
 
     def record_retry(self, documents: int, reason: str) -> None:
-        """This many documents are sent again, for this reason."""
+        """Record that this many documents are sent again, and why."""
         with self._changed:
             self._tally.retried += documents
             self._last_error = reason
@@ -288,7 +288,7 @@ INITIAL_LIMIT = 2.0
 
 
 class AdaptiveConcurrency:
-    """The thread of the task acquires; the threads that send report the result and release."""
+    """Limits the requests in flight. The task's thread acquires; the sending threads report the result and release."""
 
     def __init__(self, most: int, slow_after: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._most = float(most)
@@ -312,13 +312,13 @@ class AdaptiveConcurrency:
         return free
 
     def release(self) -> None:
-        """A request has ended, with whatever result."""
+        """Note that a request has ended, with any result."""
         with self._changed:
             self._in_flight -= 1
             self._changed.notify_all()
 
     def succeeded(self, began: float) -> None:
-        """The server has accepted a request that was sent at `began`."""
+        """Note that the server has accepted a request that was sent at `began`."""
         if self._clock() - began > self._slow_after:
             self.rejected(began)
             return
@@ -327,7 +327,7 @@ class AdaptiveConcurrency:
             self._changed.notify_all()
 
     def rejected(self, began: float) -> None:
-        """The server is overloaded. Of requests that were in flight at the same time, only one counts."""
+        """Note that the server is overloaded. Of requests that were in flight at the same time, only one counts."""
         with self._changed:
             if began >= self._lowered_at:
                 self._limit = max(1.0, self._limit / 2.0)

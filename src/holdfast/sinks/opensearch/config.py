@@ -134,9 +134,9 @@ class OpenSearchConfig(Options):
     )
     document_id: Annotated[str, AfterValidator(_checked_id)] = Field(
         "origin",
-        description="origin: made from the origin of the record, so that a batch that is written twice is there once. "
+        description="origin: made from the origin of the record, so that a batch that is written twice exists once. "
         "A template such as `{id}` or `{user.id}-{day}`. server: the server assigns ids, and a record that is written "
-        "twice is there twice.",
+        "twice exists twice.",
     )
     routing: TemplateText | None = Field(None, description="Routing of documents, as a template such as `{tenant}`.")
     version: TemplateText | None = Field(

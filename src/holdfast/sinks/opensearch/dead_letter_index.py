@@ -77,7 +77,7 @@ class LetterIndex:
 
 
 class _IndexedLetters(LetterStaging):
-    """Each letter is a document whose id follows from its origin: a letter that is written twice is there once."""
+    """Each letter is a document whose id follows from its origin: a letter that is written twice exists once."""
 
     def __init__(self, sink: str, index: str | None, send: Send) -> None:
         self._sink = sink
@@ -98,7 +98,7 @@ class _IndexedLetters(LetterStaging):
         return []
 
     def abandon(self, batch: StagedBatch) -> None:
-        """What was sent stays: it will be written again, under the same ids."""
+        """Letters that were sent stay: they will be written again under the same ids."""
 
     def _entry(self, batch: StagedBatch, item: int, fault: Fault) -> bytes:
         identity = letter_id(self._sink, batch, item, fault)

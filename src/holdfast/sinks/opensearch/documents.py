@@ -78,7 +78,7 @@ class EntryBuilder:
 
 
 class _Portion:
-    """Rows that become entries. The first reason against a row is kept."""
+    """Rows that become entries. The first reason why a row is refused is kept."""
 
     def __init__(self, builder: EntryBuilder, batch: StagedBatch, numbers: Any, items: Any, rows: Any) -> None:
         self._builder = builder
@@ -239,9 +239,10 @@ class _Portion:
 
 
 def _small_entries(action: str, batch: StagedBatch, numbers: RecordNumbers, items: Any, rows: Any) -> Entries | None:
-    """The rows with ids by origin, each under this action; None if the rows or documents are not that plain.
+    """The rows with ids by origin, each under this action; None if this fast path does not apply.
 
-    For an object with one record, Arrow's calls alone take a third of a millisecond; this takes a twentieth of that.
+    For an object with one record, Arrow's calls alone take a third of a millisecond; the fast path takes a twentieth of
+    that.
     """
     if not 0 < rows.num_rows <= SMALL_PORTION or rows.schema.names != [VALUE] or not is_bytes(rows.schema.types[0]):
         return None

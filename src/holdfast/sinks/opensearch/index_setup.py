@@ -1,4 +1,4 @@
-"""What is created in the cluster before the first document: an index template, with mappings and data stream."""
+"""Prepares the cluster before the first document: an index template, with mappings and data stream."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class IndexSetup:
     """Whether documents are deleted by version, so that indexes must remember deleted versions."""
 
     def apply(self) -> str:
-        """Check the cluster and put the template. Returns what was found, for people. Blocks.
+        """Check the cluster and put the template. Returns a message for people. Blocks.
 
         Raises `SinkUnavailable` and `Refused`.
         """

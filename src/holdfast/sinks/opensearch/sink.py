@@ -1,7 +1,7 @@
 """The sink `opensearch` on the node: it checks and prepares the cluster; tasks write the documents.
 
 Staging makes documents visible, so that only files of dead letters, if there are any, are left to be published. That is
-exactly-once as long as ids follow from records: a document that is written twice is there once.
+exactly-once as long as ids follow from records: a document that is written twice exists once.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The sink in a task: rows become documents, which are visible as soon as the server has acknowledged them.
 
 A batch is finished when each of its documents is acknowledged or has become a dead letter. A document that is written
-twice is there once, because its id follows from the record.
+twice exists once, because its id is derived from the record.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class OpenSearchStager(Stager):
     """Where dead letters go: to files in a bucket, or to an index."""
     limits: SendLimits = field(default_factory=SendLimits)
     outages: OutageReporter | None = None
-    """Tells the node that a task waits for the cluster."""
+    """Reports to the node that a task waits for the cluster."""
 
     def columns(self, fields: Any) -> Mapping[str, Any]:
         """The document, and the columns that templates use."""

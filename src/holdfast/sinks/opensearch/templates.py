@@ -16,7 +16,7 @@ from functools import lru_cache
 from typing import Any
 
 ORIGIN_FIELDS = ("_item", "_key")
-"""What a template may use beside the record's fields: its item, and the key of its partition."""
+"""Fields of a template besides those of the record: its item, and the key of its partition."""
 MAX_INDEX_NAME = 255
 _INDEX_NAME = re.compile(r"[a-z0-9][a-z0-9._-]*")
 _INDEX_PATTERN = re.compile(r"[a-z0-9][a-z0-9._*-]*")

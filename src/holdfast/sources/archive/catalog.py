@@ -29,7 +29,7 @@ class ArchivedFile:
 
     @property
     def is_dense(self) -> bool:
-        """Whether it holds every offset from first to last, so that offsets follow from row numbers."""
+        """Whether the file holds every offset from first to last, so that offsets follow from row numbers."""
         return self.rows == self.last - self.first + 1
 
 

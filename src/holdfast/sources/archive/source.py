@@ -52,7 +52,7 @@ class ArchiveSource(Source, OffsetPositions):
         self._catalogs: dict[Name, list[Commit]] = {}
 
     def check(self, needed: frozenset[str]) -> None:
-        """Raise `Refused` if a column that is needed cannot be had from the archive's formats."""
+        """Raise `Refused` if the archive's formats do not keep a column that is needed."""
         for name in self._names():
             chosen = self._formats.of(name.stream)
             missing = needed - chosen.keeps - {TOPIC, PARTITION}

@@ -129,7 +129,7 @@ class Cluster:
         return {tp: _log_end(stables[tp], highs[tp]) for tp in wanted if tp in stables and tp in highs}
 
     def starts(self, topic_partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """Return the first offset that is still there; partitions that are not served are left out."""
+        """Return the first offset that still exists; partitions that are not served are left out."""
         found = self._results(
             self._list_offsets(topic_partitions, _admin().OffsetSpec.earliest(), committed_only=self._committed_only)
         )
@@ -248,7 +248,7 @@ class Cluster:
         return found
 
     def retention(self, topics: Sequence[str]) -> dict[str, float | None]:
-        """Return how many seconds topics keep records; None means for ever, or that this client may not ask."""
+        """Return how many seconds topics keep records; None means for ever, or that access is denied."""
         from confluent_kafka import KafkaException
 
         resources = [_admin().ConfigResource(_admin().ResourceType.TOPIC, name) for name in topics]

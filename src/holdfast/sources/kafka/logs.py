@@ -1,7 +1,7 @@
-"""What a node knows about the logs of its partitions: topic ids, first offsets, retention, leader epochs, backlog.
+"""A node's view of the logs of its partitions: topic ids, first offsets, retention, leader epochs, backlog.
 
 A leader never takes records back. While the leader's epoch is the one under which a position was read, nothing has
-changed. Only after a change of leader are the brokers asked how far the log of the old epoch reaches.
+changed. Only after a change of leader, the end of the log of the old epoch is requested from the brokers.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Logs:
         self.ids: dict[str, str] = {}
         """Ids of the topics that exist."""
         self.firsts: dict[TopicPartition, int] = {}
-        """The first offset that is still there."""
+        """The first offset that still exists."""
         self.kept: dict[str, float | None] = {}
         """Seconds for which topics keep records; None: for ever, or unknown."""
         self._checked_at = 0.0
@@ -68,7 +68,7 @@ class Logs:
         return max(0.0, self._now() - self._gone_since.get(topic, self._now()))
 
     def learn_retention(self, topics: set[str]) -> None:
-        """Look up how long topics keep records. Only warnings depend on it, and not every client may ask."""
+        """Look up how long topics keep records. Only warnings depend on it, and access may be denied."""
         unknown = sorted(topics - self.kept.keys())
         with suppress(SourceUnavailable):
             self.kept |= dict.fromkeys(unknown) | (self._cluster.retention(unknown) if unknown else {})
@@ -100,7 +100,7 @@ class LeaderEpochs:
         self._seen: dict[TopicPartition, tuple[int, int]] = {}
 
     def doubts(self, read: Mapping[TopicPartition, ReadPosition]) -> dict[TopicPartition, Doubt]:
-        """Return partitions whose log may not continue where reading ended; asks the brokers after a leader change."""
+        """Return partitions whose log may not continue where reading ended; a leader change causes a request."""
         changed: dict[TopicPartition, tuple[int, int]] = {}
         for topic_partition, at in read.items():
             epoch = self._last_epoch(topic_partition, at)

@@ -17,7 +17,8 @@ from holdfast.sources.kafka.logs import CHECK_EVERY, Doubt, LeaderEpochs, Logs, 
 
 EARLIEST = "earliest"
 GONE_AFTER = 60.0
-"""Seconds for which brokers must report a topic as missing before it counts as deleted: one may not know it yet."""
+"""Seconds for which brokers must report a topic as missing before it counts as deleted: a broker may have outdated
+metadata."""
 
 
 class Look(NamedTuple):

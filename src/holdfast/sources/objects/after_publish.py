@@ -1,7 +1,7 @@
 """Deletes or tags objects on S3 when all sinks have all of their records.
 
-Every step may be repeated: a node that dies before a partition is recorded as complete is followed by another that does
-the same. An object that has been overwritten since it was read is left alone.
+Every step may be repeated: if a node dies before a partition is recorded as complete, the next one repeats them. An
+object that has been overwritten since it was read is left alone.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class ObjectCleanup:
         self._notices: list[Event] = []
 
     def after_publish(self, read: Sequence[tuple[S3Ref, int]]) -> list[Unavailable | None]:
-        """Each object that was read to its end, and how many of its records became dead letters.
+        """Delete or tag objects that were read to their end, each given with its number of dead letters.
 
         Several requests run at a time. Returns for each object why it is not done yet, or None.
         """

@@ -25,7 +25,7 @@ from holdfast.sources.objects.splits import Split
 SPEC_KEY = "key"
 """Specs of objects have this key; those of files and prefixes do not."""
 VERSION = "version"
-"""In a position: the version that is read, if it is not the one that was found."""
+"""In a position: the version that is read, if it differs from the version that was found."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +111,7 @@ class BucketSource(ObjectsSource, WeighsPartitions):
         return planned
 
     def _version(self, lease: Lease) -> Version | None:
-        """The version to read; None if it is gone and a partition of its own covers the newer one."""
+        """The version to read; None if it is gone and the newer version has its own partition."""
         position, found = lease.progress.position, _found_version(lease)
         if isinstance(position, Mapping):
             return _version_in(position) or found

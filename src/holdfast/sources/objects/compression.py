@@ -1,6 +1,6 @@
 """Compressed objects: how an object is recognised as compressed, and its decompressed bytes, in little memory.
 
-What was decompressed before the damage of an object is returned before the damage is raised.
+The content before the damage of an object is returned before the damage is raised.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def compression_of(path: str, setting: str, head: Callable[[], bytes]) -> FileCo
 
 
 def decompressed(data: Stream, compression: FileCompression) -> Stream:
-    """The content of an object that is read from its beginning. Reading raises `Damaged` where it is not valid."""
+    """The content of an object that is read from its beginning. Reading raises `Damaged` where the data is invalid."""
     return data if compression == "none" else Decompressed(small_parts(data, compression), compression)
 
 

@@ -79,7 +79,7 @@ class FolderSource(ObjectsSource, WeighsPartitions):
         except OSError as error:
             raise Unavailable(f"cannot read {self._folder}: {error.strerror}") from error
         if not exists:
-            raise Unavailable(f"the folder {self._folder} is not there")
+            raise Unavailable(f"the folder {self._folder} does not exist")
 
     def _candidates(self, now: float) -> Iterator[Candidate]:
         start, end = self._config.window(now)
@@ -139,7 +139,7 @@ def _walk(folder: Path, below: str) -> Iterator[str]:
     except FileNotFoundError:
         if below:
             return  # deleted since its parent was listed
-        raise Unavailable(f"the folder {folder} is not there") from None
+        raise Unavailable(f"the folder {folder} does not exist") from None
     except OSError as error:
         raise Unavailable(f"cannot list {folder / below}: {error.strerror}") from error
     for name in names:

@@ -65,7 +65,7 @@ class BucketListing:
             raise Refused(str(denied)) from denied
 
     def objects(self, now: float) -> Iterator[ListedObject | None]:
-        """The selected objects in order of keys; None now and then while none is selected.
+        """The selected objects in order of keys, and None as a sign of life while none is selected.
 
         `now` is when the scan began. Raises `Unavailable`: an error is not the end of the listing.
         """
@@ -118,7 +118,7 @@ class BucketListings:
         return self._access[bucket]
 
     def check(self) -> None:
-        """As `BucketListing.check`, for all buckets."""
+        """Like `BucketListing.check`, for all buckets."""
         for listing in self:
             listing.check()
 
@@ -131,9 +131,9 @@ def objects_below(access: S3Access, prefix: str, *, deep: bool = True) -> Iterat
 
 
 def prefixes_below(access: S3Access, prefix: str, depth: int) -> Iterator[tuple[str, bool]]:
-    """Folders `depth` levels below the prefix, with True: all that is below them counts.
+    """Folders `depth` levels below the prefix, each with True: all objects below them count.
 
-    The folders above them come with False: only the objects directly in them count.
+    The folders above them are yielded with False: only the objects directly in them count.
     """
     if not depth:
         yield prefix, True

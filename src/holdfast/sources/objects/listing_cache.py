@@ -1,9 +1,9 @@
-"""What the last scan of this process has listed, so that a follow-up scan does not offer every object to the store.
+"""Cache of the last scan of this process, so that a follow-up scan does not offer every object to the store.
 
-A listing is cut into runs of some hundred objects, at borders that depend on the keys alone: where an object comes or
-goes, one run changes and the others stay the same. A run is remembered by its digest, so a million objects take a few
-thousand digests. Runs that are not in the cache, because another node did the last scan or this one has restarted, are
-offered to the store, which has rows for their objects already.
+A listing is cut into runs of some hundred objects, at borders that depend on the keys alone: when an object is added or
+deleted, one run changes and the others stay the same. A run is remembered by its digest, so a million objects take a
+few thousand digests. Runs that are not in the cache, because another node did the last scan or this one has restarted,
+are offered to the store, which has rows for their objects already.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ class ListingCache:
         self._scan_id = ""
 
     def begin(self, state: dict[str, Any]) -> None:
-        """Begin a scan. The digests of the last one are used if the state says that all its rows were created."""
+        """Begin a scan. The digests of the last scan are used if, by the state, all its rows were created."""
         is_confirmed = self._scan_id and state.get(SCAN_ID) == self._scan_id
         self._confirmed = self._listed if is_confirmed else set()
         self._listed = set()
         state[SCAN_ID] = self._scan_id = uuid.uuid4().hex
 
     def without(self, found: Iterable[Candidate | None]) -> Iterator[Candidate | None]:
-        """The candidates without the runs of the last scan; each of those is replaced by None, a sign of life."""
+        """The candidates without the runs of the last scan; each such run is replaced by None, a sign of life."""
         run: list[Candidate] = []
         for candidate in found:
             if candidate is None:

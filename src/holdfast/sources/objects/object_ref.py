@@ -1,4 +1,4 @@
-"""References to objects, a file of a folder or an object of an S3 bucket, and the bytes behind them. Picklable.
+"""References to objects, a file of a folder or an object of an S3 bucket, and their bytes. Picklable.
 
 An object is read only as it was when it was found: a file by its size and time, an object on S3 by its ETag.
 """
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Damaged(BatchError):
-    """The object itself is broken: truncated, altered, or not of the kind that the settings say."""
+    """The object itself is broken: truncated, altered, or not of the configured format."""
 
 
 class Stream(Protocol):
@@ -53,19 +53,19 @@ class ObjectRef(Protocol):
         """Size in bytes."""
 
     def check(self) -> None:
-        """Raise `BatchError` if it has vanished or changed, where that costs no request; or `Unavailable`."""
+        """Raise `BatchError` if the object has vanished or changed, or `Unavailable`. Sends no request."""
 
     @property
     def is_remote(self) -> bool:
         """Whether reading it waits for a server."""
 
     def fetched(self) -> bytes:
-        """All its bytes, in the fastest way there is. Raises as `opened`. Thread-safe."""
+        """All its bytes, read in the fastest way. Raises like `opened`. Thread-safe."""
 
     def opened(self) -> AbstractContextManager[RandomBytes]:
-        """Its bytes, which can be read until the block ends.
+        """The object's bytes, which can be read until the block ends.
 
-        Raises `BatchError` if it has vanished or changed, `Unavailable` if it cannot be reached now. Files are
+        Raises `BatchError` if the object has vanished or changed, `Unavailable` if it cannot be reached now. Files are
         checked when the block begins and when it ends, objects on S3 with every request.
         """
 
@@ -110,7 +110,7 @@ class FileRef:
 
 
 class _FileBytes:
-    """An open file. Errors of the host are raised as `Unavailable`, so that no codec takes them for damage."""
+    """An open file. Errors of the host are raised as `Unavailable`, so that codecs do not treat them as damage."""
 
     def __init__(self, path: str, file: RawIOBase) -> None:
         self._path = path
@@ -139,7 +139,7 @@ def _source_errors(path: str) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class S3Ref:
-    """An object of a bucket, in the version that has this ETag. Without slots, as the splits that go to tasks."""
+    """An object of a bucket, in the version that has this ETag. Without slots, like the splits that go to tasks."""
 
     access: S3Access
     key: str

@@ -1,4 +1,4 @@
-"""Planning by the settings: where the next batch of an object ends, and which splits the tasks of a round get."""
+"""Plans by the settings where the next batch of an object ends, and which splits the tasks of a round get."""
 
 from __future__ import annotations
 
@@ -79,9 +79,9 @@ class ObjectPlanner:
         return replace(whole, max_records=cut.max_records)
 
     def salvaged(self, batch: Batch, split: Split) -> Split:
-        """The split with what to do if its object is damaged. An object with damage seen before is always salvaged.
+        """The split, with how damage is handled. An object with known damage is always salvaged.
 
-        The first attempt keeps nothing of a damaged object: the object may be fine, and only the transfer was not.
+        The first attempt keeps nothing of a damaged object, because only the transfer may have failed.
         """
         keep, by_prefix = self._config.on_corrupt == "keep", self._config.partition_by == "prefix"
         # Below a prefix, the damage of an earlier batch is of other objects.
@@ -95,7 +95,7 @@ class ObjectPlanner:
         return self._config.codec in LINE_CODECS and not self._is_undivided(ref)
 
     def _is_undivided(self, ref: ObjectRef) -> bool:
-        """Whether it can only be read from its beginning. Raises what opening and reading the object raise."""
+        """Whether the object can only be read from its beginning. Raises what opening and reading the object raise."""
         codec = self._config.codec
         if codec in BLOCK_CODECS:
             return False
@@ -140,29 +140,29 @@ class ObjectPlanner:
 
 
 def damaged(end: Json, reason: str) -> Json:
-    """The position after a batch that ended there and met damage. The damage stays in all later positions."""
+    """The position after a batch that ended at `end` with damage. All later positions keep the damage."""
     return end if damage_of(end) is not None else {**end, _DAMAGE: reason[:_MAX_REASON]}
 
 
 def damage_of(position: Json) -> str | None:
-    """The damage of the object that was met before, if any."""
+    """The damage that was found in the object before, if any."""
     damage = position.get(_DAMAGE) if isinstance(position, dict) else None
     return None if damage is None else str(damage)
 
 
 def item_of(position: Json) -> int | None:
-    """The item of the next record, where the batch before was cut short; None where a position is a byte offset."""
+    """The item of the next record if the previous batch was cut short; None if the position is a byte offset."""
     item = position.get(_ITEM) if isinstance(position, dict) else None
     return item if isinstance(item, int) else None
 
 
 def is_counted(end: Json) -> bool:
-    """Whether one task reads the batch that ends there in order, because its records are counted."""
+    """Whether one task reads the batch that ends at `end`, in order, because its records are counted."""
     return _ITEM in end or _COUNTED in end
 
 
 def cut_short(start: Json, item: int) -> Json:
-    """The position after a batch that began there and was cut short before that item."""
+    """The position after a batch that was cut short before that item."""
     damage, end = damage_of(start), {_ITEM: item}
     return end if damage is None else damaged(end, damage)
 

@@ -1,7 +1,7 @@
-"""Prefixes of buckets as partitions: one node at a time reads what is below, then closes it until the next scan.
+"""Prefixes of buckets as partitions: one node at a time reads a prefix, then closes it until the next scan.
 
 An object is deleted when all sinks have it, so whatever is still there has not been read. The position lists the
-objects of the last batch: whoever holds the lease when that batch is published deletes them before it lists the prefix
+objects of the last batch: the owner of the lease deletes them, once that batch is published, before it lists the prefix
 again.
 """
 
@@ -116,7 +116,7 @@ class PrefixSource(ObjectsSource):
         return Cut(begin, end, size=sum(listed.size for listed in objects), max_records=limits.max_records)
 
     def _delete_last_batch(self, lease: Lease) -> list[str]:
-        """Delete what the last batch has read; returns digests of all objects kept for dead letters or damage."""
+        """Delete the objects of the last batch; returns digests of all objects kept for dead letters or damage."""
         position = lease.progress.position
         if position is None:
             return []

@@ -1,6 +1,6 @@
-"""Small objects of a task are fetched several at a time, before they are needed: most of their time is waiting.
+"""Fetches small objects of a task several at a time, before they are needed, because most of the time is latency.
 
-Tiny objects are fetched and decoded in groups, because handing an object over costs more than reading it. An
+Tiny objects are fetched and decoded in groups, because passing an object between threads costs more than reading it. An
 object that cannot be fetched raises its error when it is read.
 """
 
@@ -135,7 +135,7 @@ class SmallObjects:
 
 
 def read_small_objects(splits: Sequence[Split], codec: Codec, compression: str) -> SmallObjects | None:
-    """The records of these objects; None if they must be read one by one. Blocks until all bytes are there."""
+    """The records of these objects; None if they must be read one by one. Blocks until all bytes have arrived."""
     if len(splits) < 2 or not isinstance(codec, LineCodec) or not all(map(_is_whole, splits)):
         return None
     bodies = _bodies(splits)

@@ -52,7 +52,7 @@ class S3Fetch:
         self._drop()
 
     def _some(self, most: int) -> bytes:
-        """At least one byte. A connection that breaks is replaced by another that continues at the same offset."""
+        """Read at least one byte. A broken connection is replaced by another that continues at the same offset."""
         from botocore.exceptions import BotoCoreError
 
         broken: Exception | None = None

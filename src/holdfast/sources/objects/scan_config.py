@@ -32,7 +32,7 @@ class Selection:
 
 
 def _pattern(glob: str) -> re.Pattern[str]:
-    """The glob as an expression for whole paths: `*`, `?` and `[…]` stay in a name, `**/` is any folders or none."""
+    """The glob as a regular expression for whole paths: only `**/` matches across folders, any number of them."""
     tokens = re.findall(r"\*\*/|\*\*|\*|\?|\[!?[^\]/]+\]|.", glob, re.DOTALL)
     try:
         return re.compile("".join(map(_translated, tokens)), re.DOTALL)

@@ -1,4 +1,4 @@
-"""What the sources of a folder, of buckets and of prefixes have in common: scans, reading, and dead letters."""
+"""Shared by the sources of a folder, of buckets and of prefixes: scans, reading, and dead letters."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 SCANS = "scans"
 """In the state of discovery: how many scans there have been."""
 LIGHT_BYTES = 1 << 20
-"""Objects of two rounds that are smaller than this in total cost next to nothing beside the rounds themselves."""
+"""Total bytes of two rounds below which reading the objects takes negligible time compared with the rounds themselves.
+"""
 
 
 class ObjectsSource(Source, CountsScans, CutsShort, SalvagesDamage, Rebuilds, ReportsEvents):
@@ -96,12 +97,12 @@ class ObjectsSource(Source, CountsScans, CutsShort, SalvagesDamage, Rebuilds, Re
 
 
 def is_light(leases: Sequence[Lease]) -> bool:
-    """As `WeighsPartitions.is_light`, by the sizes in the specs."""
+    """Like `WeighsPartitions.is_light`, by the sizes in the specs."""
     return sum(int(lease.spec.get("size", LIGHT_BYTES)) for lease in leases) < LIGHT_BYTES
 
 
 def name_by_key(lease: Lease) -> Name:
-    """A name for a partition whose spec is not of this source: other settings found it."""
+    """A name for a partition that was found with other settings, whose spec this source cannot read."""
     return Name("objects", hashlib.sha256(lease.key.encode()).hexdigest()[:32])
 
 

@@ -49,7 +49,7 @@ class Split:
     in_order: bool = False
     """Whether one task reads all splits of the batch, in order."""
     base: int = 0
-    """Added to every item, where a batch has several objects."""
+    """Number that is added to every item, if a batch has several objects."""
 
 
 def divide(whole: Split, split_bytes: int) -> list[Split]:

@@ -1,4 +1,4 @@
-"""Reading in a task: splits in, Arrow record batches with the system columns out.
+"""Reads splits in a task into Arrow record batches with the system columns.
 
 A record that cannot be read becomes a row with a fault. A split that cannot be read becomes one row with a fault of its
 batch, and the other splits of the task are still read. If damage is salvaged, that fault is a dead letter.
@@ -72,7 +72,7 @@ class ObjectRows:
                 yield frame.faulty([(split.start, _fault(split, error))])
 
     def _read_to_the_end(self, split: Split) -> None:
-        """Raise what is wrong with the whole object, before any of it is kept."""
+        """Read the whole object and raise its error, if any, before any record is kept."""
         whole = replace(split, start=0, end=split.ref.size)
         with whole.ref.opened() as data:
             for _ in self._portions(whole, data):
@@ -132,7 +132,7 @@ class _Frame:
 
 
 def _framed(schema: pa.Schema, batches: Any, indices: Any, items: Any, faults: Any, columns: Sequence[Any]) -> Any:
-    """The data columns behind the system columns; `indices` has each row's index among `batches`."""
+    """The system columns followed by the data columns; `indices` has each row's index among `batches`."""
     batch_column = pa.DictionaryArray.from_arrays(pa.array(indices, pa.int32()), batches)
     return pa.RecordBatch.from_arrays([batch_column, items, faults, *columns], schema=schema)
 
@@ -164,14 +164,14 @@ class RecordCounter:
         return split.batch in self._ended
 
     def ends_before(self, split: Split) -> bool:
-        """Whether the batch is cut short here, where another of its objects would begin."""
+        """Whether the batch is cut short before this split, where another object begins."""
         full = split.whole_objects and split.max_records is not None and self._taken[split.batch] >= split.max_records
         if full:
             self._ended.add(split.batch)
         return full
 
     def admitted(self, split: Split, portion: Portion) -> tuple[Portion, int | None]:
-        """The records that belong to the batch, and the first item that is left if the batch is cut short there."""
+        """The records that belong to the batch, and the item before which the batch is cut short, if it is."""
         portion = _between(portion, split.first, split.until)
         limit = None if split.whole_objects else split.max_records
         cut = None if limit is None else self._cut(split, limit, portion)

@@ -1,7 +1,7 @@
-"""Leases in a DynamoDB table, for fleets that have no database of their own. Settings and plugin.
+"""Leases in a DynamoDB table, for fleets without a database. Settings and plugin.
 
 Keys of table and index are those of Data Prepper's source coordination, so that its table definition and its policy can
-be used as they are. One region only: a global table lets the last writer win, and nothing would be fenced.
+be used as they are. One region only: in a global table the last writer wins, so fencing would not work.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ ENDPOINT = r"^https?://[^@\s]+$"
 
 
 class SpillConfig(Options):
-    """Where receipts go that are too large for a row, and how to reach it."""
+    """Storage for receipts that are too large for a row."""
 
     root: Root = Field(
-        description="Folder that all nodes reach, which must be there, or `s3://bucket/prefix`. The receipts are below "
-        "`_holdfast/receipts/`, so that it may be the root of a sink, too. The same on all nodes."
+        description="Folder that all nodes share, which must exist, or `s3://bucket/prefix`. The receipts are below "
+        "`_holdfast/receipts/`, so that it may also be the root of a sink. The same on all nodes."
     )
-    s3: S3Reach | None = Field(None, description="How to reach S3, if the root is there.")
+    s3: S3Reach | None = Field(None, description="How to reach S3, for a root there.")
 
     @model_validator(mode="after")
     def _s3_is_for_roots_on_s3(self) -> Self:
@@ -41,7 +41,7 @@ class SpillConfig(Options):
 
 
 class DynamodbConfig(BaseModel):
-    """Which table, who we are there, and what it may cost.
+    """The table, the role, and its capacity.
 
     Credentials come from the usual chain: environment, profile, role of the machine.
     """
@@ -50,23 +50,23 @@ class DynamodbConfig(BaseModel):
 
     table_name: str = Field(pattern=TABLE_NAME, description="The table of leases. Several fleets may share it.")
     region: str = Field(min_length=1, description="The region of the table.")
-    sts_role_arn: str | None = Field(default=None, description="A role to assume that may use the table.")
-    sts_external_id: str | None = Field(default=None, description="The external id that this role asks for.")
+    sts_role_arn: str | None = Field(default=None, description="A role to assume for access to the table.")
+    sts_external_id: str | None = Field(default=None, description="The external id that this role requires.")
     endpoint_url: str | None = Field(
-        default=None, pattern=ENDPOINT, description="Where DynamoDB is, if not where the region says."
+        default=None, pattern=ENDPOINT, description="Endpoint of DynamoDB; by default that of the region."
     )
     skip_table_creation: bool = Field(
         default=False,
         description="Never create the table or turn on its TTL; refuse to start if they are not as needed.",
     )
     billing: Literal["provisioned", "on_demand"] = Field(
-        default="provisioned", description="How a table that we create is paid for."
+        default="provisioned", description="Billing mode of a table that holdfast creates."
     )
     provisioned_write_capacity_units: PositiveCount = Field(
-        default=10, description="Write capacity of a table that we create, and of its index."
+        default=10, description="Write capacity of a table that holdfast creates, and of its index."
     )
     provisioned_read_capacity_units: PositiveCount = Field(
-        default=10, description="Read capacity of a table that we create, and of its index."
+        default=10, description="Read capacity of a table that holdfast creates, and of its index."
     )
     ttl: Duration | None = Field(
         default=None,

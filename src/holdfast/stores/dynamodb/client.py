@@ -1,7 +1,7 @@
-"""Requests to DynamoDB: throttled together, several at a time, with the errors of a store.
+"""Requests to DynamoDB: several at a time, with common throttling, and with the errors of a store.
 
-The SDK's own repetitions are off: after one of them, a conflict and a success of an earlier try look the same. What was
-throttled was surely not done and is repeated here; a write without a response is never repeated here.
+The SDK's own retries are off: after one of them, a conflict and the success of an earlier attempt look the same. A
+throttled request was not applied and is repeated here; a write without a response is never repeated here.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ CONNECT_TIMEOUT = 5.0
 READ_TIMEOUT = 10.0
 THREADS = 8
 PATIENCE = 3.0
-"""Seconds for which a throttled request is repeated before the caller hears of it."""
+"""Seconds for which a throttled request is repeated before the error is raised."""
 READ_TRIES = 3
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 1.0
@@ -52,11 +52,11 @@ _Result = TypeVar("_Result")
 
 
 class ConditionFailed(Exception):
-    """The row is not as the request wanted it; nothing was written."""
+    """The condition of the request does not hold; nothing was written."""
 
 
 class DynamodbClient:
-    """A client of one table, and a few threads."""
+    """A client of one table, with a thread pool."""
 
     def __init__(self, config: DynamodbConfig) -> None:
         self.location = f"dynamodb table {config.table_name} in {config.region}"
@@ -72,8 +72,8 @@ class DynamodbClient:
     def call(self, verb: str, **arguments: Any) -> Mapping[str, Any]:
         """The response to `verb` on the table. Blocks, for a few seconds if DynamoDB throttles.
 
-        Raises `ConditionFailed`; `StoreUnavailable` if nothing was done; `AnswerLost` if a write may have been done;
-        `StoreError` if waiting will not help.
+        Raises `ConditionFailed`; `StoreUnavailable` if nothing was applied; `AnswerLost` if a write may have been
+        applied; `StoreError` if waiting will not help.
         """
         give_up_at = time.monotonic() + PATIENCE
         tries = 0
@@ -104,7 +104,7 @@ class DynamodbClient:
             more = {"ExclusiveStartKey": page["LastEvaluatedKey"]}
 
     def each(self, do: Callable[[_Input], _Result], inputs: Iterable[_Input]) -> list[_Result]:
-        """`do` of each input, several at a time, in order. The first error is raised when all have ended."""
+        """Call `do` for each input, several at a time; returns results in order. Raises the first error at the end."""
         given = list(inputs)
         if len(given) < 2:
             return [do(item) for item in given]
@@ -161,7 +161,7 @@ class DynamodbClient:
 
 
 class _Pace:
-    """All threads of a store slow down together when one of them is throttled, and speed up again by and by."""
+    """The common pace of a store's threads: all slow down when one of them is throttled, and speed up gradually."""
 
     def __init__(self) -> None:
         self._pause = 0.0
@@ -188,7 +188,7 @@ class _Pace:
 
 
 def _response(error: Exception) -> Mapping[str, Any]:
-    """What the server said; nothing if it is an error of the line."""
+    """The server's response; empty for an error of the connection."""
     response = getattr(error, "response", None)
     return response if isinstance(response, dict) else {}
 
@@ -210,7 +210,7 @@ def _reason(error: Exception) -> str:
 
 
 def connect(config: DynamodbConfig, connections: int) -> Any:
-    """A client. Sends nothing to DynamoDB yet. Raises what botocore raises where there are no credentials."""
+    """Create a client. Sends nothing to DynamoDB. Raises what botocore raises if there are no credentials."""
     import boto3
     from botocore.config import Config
 
@@ -230,7 +230,7 @@ def connect(config: DynamodbConfig, connections: int) -> Any:
 
 
 def _session_of_role(config: DynamodbConfig) -> Any:
-    """A session whose credentials are those of the role, taken anew before they expire."""
+    """A session with credentials of the role, which are renewed before they expire."""
     import boto3
     from botocore.credentials import AssumeRoleCredentialFetcher, DeferredRefreshableCredentials
     from botocore.exceptions import NoCredentialsError

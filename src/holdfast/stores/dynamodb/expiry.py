@@ -1,13 +1,14 @@
-"""When DynamoDB may delete a row by itself, and what keeps the fence when it does.
+"""When DynamoDB may delete a row by its TTL, and how fencing survives the deletion.
 
-Only a COMPLETED row without receipts expires, `ttl` after its last write; one that is worked on again carries no time.
-The books of a pipeline (`$floor`, `$runs`, `$generations` and so on) never expire; ended sessions do, their keys are
-never used again.
+Only a COMPLETED row without receipts expires, `ttl` after its last write; a row that is reopened has no expiry time.
+Administrative rows of a pipeline (`$floor`, `$runs`, `$generations` and so on) never expire; ended sessions do, because
+their keys are never used again.
 
-A row that is made anew after such a deletion must not begin with a token or version that was used before. Hence the
+A row that is added after such a deletion must not begin with a token or version that was used before. Hence the
 pipeline's token floor is raised above a row *before* that row is written with a time to expire. Between the two and the
 deletion lies `ttl`, which is at least `holdfast.leases.token_floor.REST`; so the proof there holds, with this write
-instead of the purge. The floor goes up in steps: of rows that were made together only the first to complete raises it.
+instead of the purge. The floor goes up in steps: of rows that were added at the same time, only the first to complete
+raises it.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ _NODES = "$nodes"
 
 
 def may_expire(lease: Lease) -> bool:
-    """Whether nothing is lost if this row is deleted one day."""
+    """Whether this row may be deleted by the TTL without loss."""
     is_done = lease.status is Status.COMPLETED and lease.commit.receipts is None and lease.unreadable is None
     return is_done and (is_indexed(lease.pipeline) or _is_session(lease))
 
@@ -37,14 +38,14 @@ def _is_session(lease: Lease) -> bool:
 
 
 class Floors:
-    """Token floors that this process has seen. Floors never sink, so that they hold for ever."""
+    """Token floors that this process has read. Floors never sink, so cached values stay valid."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self._seen: dict[str, int] = {}
 
     def raise_above(self, leases: Sequence[Lease]) -> None:
-        """Raise the floors of their pipelines above those of the rows that may expire. Raises `StoreUnavailable`."""
+        """Raise the floors of the pipelines above the rows that may expire. Raises `StoreUnavailable`."""
         needed: dict[str, int] = {}
         for lease in leases:
             if may_expire(lease) and not _is_session(lease):

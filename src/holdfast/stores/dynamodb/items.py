@@ -1,8 +1,8 @@
-"""A lease as an item of the table, and the keys under which table and index have it.
+"""A lease as an item of the table, and its keys in table and index.
 
-Table: `sourceIdentifier` is the pipeline, `sourcePartitionKey` run and key, in an order that is that of the keys. Index
-`source-status`: only rows that may still be worked on, spread over `SHARDS` keys so that none becomes hot, and in order
-of claim. Attributes of a seed table keep their names; keys are opaque, and those that are too long are cut and hashed.
+Table: `sourceIdentifier` is the pipeline, `sourcePartitionKey` is run and key, and sorts like the keys. Index
+`source-status`: only unfinished rows, spread over `SHARDS` keys so that none becomes hot, and in order of claim.
+Attributes of a seed table keep their names; keys are opaque, and those that are too long are cut and hashed.
 """
 
 from __future__ import annotations
@@ -27,17 +27,19 @@ PROJECTED = ("run", "key", STATUS, OWNER, VERSION, "due_at", "group")
 """Attributes that index entries hold beside the keys."""
 
 SHARDS = 4
-"""Keys of the index per pipeline and run. Every node must know the same number: it is part of the table's format."""
+"""Keys of the index per pipeline and run. The number is part of the table's format and must be the same on every node.
+"""
 ITEM_BYTES = 400 * 1024
 BODY_BYTES = 360_000
-"""The rest of an item is for keys and for the row's own book-keeping."""
+"""Maximum bytes of a body; the rest of an item is for keys and administrative attributes."""
 HEAD = 200
-"""Characters of a long key that are kept; rows are in order of key up to there."""
+"""Characters of a long key that are kept; rows are sorted by key up to this length."""
 _SORT_KEY_BYTES, _PIPELINE_BYTES, _RUN_BYTES = 1024, 1000, 64
 _MIDDLE = 1 << 63
 
 DUE_ASSIGNED, CLOSED, UNASSIGNED, REST_OF_THEM = "A", "C", "U", "X"
-"""How ranks begin: rows with a deadline, sleeping ones, free ones, and those that no time makes claimable."""
+"""First letters of ranks: rows with a deadline, closed ones, free ones, and those that never become claimable by time.
+"""
 LETTERS = {Status.ASSIGNED: DUE_ASSIGNED, Status.CLOSED: CLOSED, Status.UNASSIGNED: UNASSIGNED}
 
 
@@ -45,17 +47,17 @@ LETTERS = {Status.ASSIGNED: DUE_ASSIGNED, Status.CLOSED: CLOSED, Status.UNASSIGN
 
 
 def pipeline_key(pipeline: str) -> str:
-    """The table's first key. Never empty."""
+    """The partition key of the table. Never empty."""
     return _short(_escaped(pipeline), _PIPELINE_BYTES) or "|"
 
 
 def run_prefix(run: str) -> str:
-    """What the second key of all rows of a run begins with, and of no other row."""
+    """The prefix of the sort key that all rows of a run have, and no other row."""
     return _short(_escaped(run), _RUN_BYTES) + "|"
 
 
 def sort_key(run: str, key: str) -> str:
-    """The table's second key."""
+    """The sort key of the table."""
     whole = run_prefix(run) + key
     return whole if len(whole.encode()) <= _SORT_KEY_BYTES else f"{run_prefix(run)}{key[:HEAD]}\0{_digest(key)}"
 
@@ -70,7 +72,7 @@ def shard_keys(pipeline: str, run: str) -> list[str]:
 
 
 def is_indexed(pipeline: str) -> bool:
-    """Whether rows of this pipeline are in the index. Books of ours, such as `$nodes`, have few rows and need none."""
+    """Whether rows of this pipeline are in the index. Internal ones, such as `$nodes`, have few rows and need none."""
     return not pipeline.replace("|", "/").rpartition("/")[2].startswith("$")
 
 
@@ -94,7 +96,7 @@ def _digest(text: str) -> str:
 
 
 def rank(lease: Lease) -> str:
-    """Where the index has the row: in order of claim within one status."""
+    """The sort key of the row in the index: the order of claim within one status."""
     owned, tail = lease.ownership, lease.key[:HEAD]
     if owned.due_at is None:
         return f"{REST_OF_THEM}{owned.status.value}{tail}"
@@ -103,12 +105,12 @@ def rank(lease: Lease) -> str:
 
 
 def sortable(number: float | str) -> str:
-    """Text that sorts as the number does, among numbers of its type."""
+    """Text that sorts like the number, among numbers of its type."""
     return f"{_MIDDLE + number:017x}" if isinstance(number, int) else f"{_ordered_bits(float(number)):016x}"
 
 
 def just_above(number: float) -> str:
-    """Text that sorts behind that of the number and of whatever it begins."""
+    """Text that sorts after that of the number and after every text that begins with it."""
     return f"{_ordered_bits(number) + 1:016x}"
 
 
@@ -152,11 +154,13 @@ def item_of(lease: Lease, expires_at: float | None) -> Item:
 def _require_room(lease: Lease, item: Item) -> None:
     size = sum(len(name) + len(next(iter(value.values())).encode()) for name, value in item.items())
     if size > ITEM_BYTES:
-        raise RowTooLarge(f"partition {lease.key[:200]!r}: its row takes {size} bytes, an item may have {ITEM_BYTES}")
+        raise RowTooLarge(
+            f"partition {lease.key[:200]!r}: its row takes {size} bytes; the limit of an item is {ITEM_BYTES}"
+        )
 
 
 def lease_of(item: Mapping[str, Any]) -> Lease:
-    """The lease of an item, marked `unreadable` if its body is. Raises `RowUnreadable` if it is none of ours at all."""
+    """The lease of an item, marked `unreadable` if its body is. Raises `RowUnreadable` if holdfast did not write it."""
     try:
         return decode(_columns_of(item), _text(item, "body") if "body" in item else "")
     except (KeyError, ValueError) as error:
@@ -181,7 +185,7 @@ def _columns_of(item: Mapping[str, Any]) -> Columns:
 
 
 class Hint(NamedTuple):
-    """What an entry of the index says of a row. It may be of the past."""
+    """A row as described by its index entry, which may be outdated."""
 
     rank: str
     key: Key

@@ -1,10 +1,10 @@
 """Receipts that are too large for a row: spilled to an object before the row is written, deleted when they are cleared.
 
-The row has the object's name and hash instead of the receipts. Whoever reads the row gets the receipts themselves;
-if the object is gone, or is not what the hash says, the row is unreadable and its partition halts.
+The row has the object's name and hash instead of the receipts. Readers of the row get the receipts themselves; if the
+object is gone or does not match the hash, the row is unreadable and its partition halts.
 
-Names begin with the row and the token under which they were made, and are used once. So an object that no row names,
-and whose token is below the row's, can never be named again: its writer is fenced.
+Names begin with the row and the token of the writer, and are used once. So an object that no row names, and whose token
+is below the row's, can never be referenced again: its writer is fenced.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from holdfast.stores.dynamodb.spill_storage import SpillStorage, check_storage, 
 SPILL_FROM = 100_000
 LARGEST = 64 << 20
 MARK = "$spilled"
-"""No sink has such a name."""
+"""A key that no sink's name can be."""
 KNOWN_ROWS, KNOWN_BYTES = 10_000, 32 << 20
 _NAME = re.compile(r"[0-9a-f]{32}/[0-9]{20}-[0-9a-f]{32}")
 
 
 class Reference(NamedTuple):
-    """What a row says of its spilled receipts."""
+    """The reference of a row to its spilled receipts."""
 
     root: str
     name: str
@@ -44,11 +44,11 @@ class Reference(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Outgoing:
-    """A lease as its row will hold it, and what must be in the storage before that."""
+    """A lease as its row will store it, and the object that must be stored before it."""
 
     lease: Lease
     version: int | None = None
-    """Of the row that it replaces."""
+    """Version of the row that is replaced."""
     made: Reference | None = None
     data: bytes = b""
 
@@ -57,13 +57,14 @@ class Receipts:
     """Receipts of the rows of one table. May be used by several threads."""
 
     def __init__(self, config: SpillConfig | None, storage: SpillStorage | None = None) -> None:
-        """Without settings nothing is spilled, and rows whose receipts were are refused."""
+        """Without settings nothing is spilled, and rows with spilled receipts are refused."""
         self._root = "" if config is None else config.root
         self._made = storage
         self._config = config
         self._lock = threading.Lock()
         self._usable: dict[Key, tuple[int | None, Reference]] = {}
-        """Objects that a write over the row of that version may name: the row does, or they were made for it."""
+        """Objects by row version that a write may reference: the row references them, or they were created for the
+        write."""
         self._texts: dict[str, bytes] = {}
 
     @property
@@ -72,7 +73,7 @@ class Receipts:
         return {} if self._config is None else {"ReturnValues": "ALL_OLD"}
 
     def open(self) -> None:
-        """Check that the storage lets us in. Raises `Refused`, `StoreUnavailable`."""
+        """Check access to the storage. Raises `Refused`, `StoreUnavailable`."""
         if self._config is not None:
             check_storage(self._storage, self._root)
 
@@ -87,7 +88,9 @@ class Receipts:
         if len(data) <= SPILL_FROM and _fits(lease):
             return Outgoing(lease)
         if len(data) > LARGEST:
-            raise RowTooLarge(f"partition {lease.key[:200]!r}: its receipts take {len(data)} bytes, {LARGEST} may be")
+            raise RowTooLarge(
+                f"partition {lease.key[:200]!r}: its receipts take {len(data)} bytes; the limit is {LARGEST}"
+            )
         sha256 = hashlib.sha256(data).hexdigest()
         usable = self._usable.get(lease.id)
         # The row still is of that version when the write succeeds, so that no other write has let the object go.
@@ -98,7 +101,7 @@ class Receipts:
         return Outgoing(_naming(lease, made), version, made, data)
 
     def send(self, outgoing: Outgoing) -> None:
-        """Make the object. Raises `StoreUnavailable`; the row must not be written then."""
+        """Create the object. Raises `StoreUnavailable`; the row must not be written then."""
         if outgoing.made is None:
             return
         with store_errors(self._root):
@@ -109,10 +112,10 @@ class Receipts:
         self._remember(outgoing.lease.id, outgoing.version, outgoing.made)
 
     def settle(self, lease: Lease, item: Item | None, old: Mapping[str, Any] | None) -> None:
-        """The row is now as `item`, or deleted, and was as `old`: delete what it does not name any more. Never raises.
+        """Delete the object that `old` referenced and `item`, the new row, does not. Never raises.
 
-        What is left behind when this process dies here, and the object of a write that did not succeed, go when the row
-        lets go of an object under a later token. Nobody deletes an object because a write seems to have failed.
+        Objects that are left when this process dies, and objects of writes that did not succeed, are deleted when the
+        row drops an object under a later token. No object is deleted because a write seems to have failed.
         """
         if self._config is None:
             return
@@ -134,9 +137,9 @@ class Receipts:
     # --- reading -----------------------------------------------------------------------------------------------
 
     def whole(self, item: Mapping[str, Any], reread: Callable[[Key], Mapping[str, Any] | None]) -> Lease | None:
-        """The lease of an item, with its receipts. `reread` reads a row anew; None if that finds none any more.
+        """The lease of an item, with its receipts. `reread` reads the row again; None if it no longer exists.
 
-        Raises `RowUnreadable` if this node cannot know the receipts, `StoreUnavailable` if it cannot now.
+        Raises `RowUnreadable` if this node cannot read the receipts, `StoreUnavailable` if it cannot read them now.
         """
         while True:
             lease, reference = lease_of(item), reference_in(item)
@@ -155,7 +158,7 @@ class Receipts:
             item = newer
 
     def _text(self, lease: Lease, reference: Reference) -> bytes | None:
-        """The bytes that the hash speaks of; None if they are not there."""
+        """The bytes that match the hash; None if they do not exist."""
         if self._config is None:
             raise RowUnreadable(
                 f"partition {lease.key[:200]!r}: its receipts are in {reference.root}, and this node has no `spill`; "
@@ -199,7 +202,7 @@ class Receipts:
 
 
 def reference_in(item: Mapping[str, Any]) -> Reference | None:
-    """What the row says of spilled receipts; None if it has none."""
+    """The row's reference to spilled receipts; None if it has none."""
     body = str(item.get("body", {}).get("S", ""))
     if MARK not in body:
         return None

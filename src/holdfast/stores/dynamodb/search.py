@@ -1,7 +1,7 @@
-"""Reads: rows of the table itself, by consistent reads, and hints of its index.
+"""Reads: consistent reads of the table's rows, and hints from its index.
 
-The index can be behind the table. A hint names a row to look at, no more; whoever acts reads the row itself. A row that
-a hint should have named, and did not, is found by a later search.
+The index can be behind the table. A hint only names a row to look at; the row itself is read before it is used. A row
+that is missing from the hints is found by a later search.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ SMALLEST_PAGE, LARGEST_PAGE = 32, 500
 
 
 def get_rows(client: DynamodbClient, receipts: Receipts, keys: Sequence[Key]) -> list[Lease | None]:
-    """The rows as they are now, in that order."""
+    """The current rows, in the order of the keys."""
 
     def get(key: Key) -> Lease | None:
         item = _get_item(client, key)
@@ -62,7 +62,7 @@ def _get_item(client: DynamodbClient, key: Key) -> Item | None:
 
 
 def search(client: DynamodbClient, receipts: Receipts, query: Query, now: float) -> list[Lease]:
-    """What the query means, by reading the pipeline's rows in order of key; no further than its limit needs."""
+    """The rows of the query, by reading the pipeline's rows in order of key, up to its limit."""
     if query.limit is None or query.due or query.run is None:
         return select(_rows(client, receipts, _items(client, query)), query, now)
     found: list[Lease] = []
@@ -122,7 +122,7 @@ def _items(client: DynamodbClient, query: Query, limit: int | None = None, **mor
 
 
 def due_hints(client: DynamodbClient, query: Query, now: float) -> Iterator[Hint]:
-    """Rows of the query's statuses that seem to be due, in order of claim. Reads no more than is asked for."""
+    """Rows of the query's statuses that seem to be due, in order of claim. Reads no more than requested."""
     page = min(LARGEST_PAGE, max(SMALLEST_PAGE, 2 * (query.limit or LARGEST_PAGE) // SHARDS))
     keys = shard_keys(query.pipeline, query.run or "")
     shards = client.each(lambda key: _look(client, query.pipeline, key, page), keys)
@@ -134,7 +134,7 @@ def due_hints(client: DynamodbClient, query: Query, now: float) -> Iterator[Hint
 
 
 def owned_hints(client: DynamodbClient, query: Query) -> list[Hint]:
-    """Rows that seem to be ASSIGNED, of the owners that the query means, in no order."""
+    """Rows that seem to be ASSIGNED to owners of the query, in no particular order."""
     starts = (DUE_ASSIGNED, f"{REST_OF_THEM}{Status.ASSIGNED.value}")
     looks = [(key, start, _next(start)) for key in shard_keys(query.pipeline, query.run or "") for start in starts]
     found = client.each(lambda look: list(_entries(client, query.pipeline, *look)), looks)
@@ -182,7 +182,7 @@ def _entries(client: DynamodbClient, pipeline: str, key: str, start: str, end: s
 
 
 def _next(start: str) -> str:
-    """What sorts behind everything that begins like this."""
+    """The least text that sorts after every text with this prefix."""
     return start[:-1] + chr(ord(start[-1]) + 1)
 
 

@@ -1,6 +1,6 @@
-"""Where receipts go that are too large for a row: a folder or a prefix of a bucket, beside the table.
+"""Storage for receipts that are too large for a row: a folder, or a prefix of a bucket.
 
-Names are used once, and nothing there is believed without the hash that the row has.
+Names are used once, and every object is checked against the hash in its row.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from holdfast.s3.objects import S3Objects
 from holdfast.stores.dynamodb import SpillConfig
 
 HIDDEN = "_holdfast/receipts/"
-"""Below the root, so that a root that also holds files shows none of ours to readers."""
+"""Folder below the root, hidden from readers of a root that also holds files."""
 PATIENCE = 10.0
 
 
@@ -27,7 +27,7 @@ class SpillStorage(Protocol):
     """Objects by name. All calls block, may be repeated, and raise `Unavailable` when there is no response."""
 
     def create(self, key: str, data: bytes) -> bool:
-        """Make the object, durably, unless there is one; False if there is."""
+        """Create the object durably; False if it exists already."""
         ...
 
     def read(self, key: str) -> bytes | None: ...
@@ -35,12 +35,12 @@ class SpillStorage(Protocol):
     def keys(self, prefix: str) -> Iterator[str]: ...
 
     def delete(self, keys: Sequence[str]) -> None:
-        """Delete these; what is gone already is passed over."""
+        """Delete these objects; missing ones are ignored."""
         ...
 
 
 class SpillFolder:
-    """Files below a folder that all nodes reach, which must be there."""
+    """Files below a folder that all nodes share, which must exist."""
 
     def __init__(self, root: str) -> None:
         self._root = Path(root).absolute()
@@ -79,7 +79,7 @@ class SpillFolder:
 
 
 def storage_of(config: SpillConfig) -> SpillStorage:
-    """The storage that the settings name, not yet reached."""
+    """The storage that the settings name. Sends no request."""
     if not config.root.startswith(SCHEME):
         return SpillFolder(config.root)
     access, prefix = access_of(config.root, config.s3 or S3Reach(), PATIENCE)
@@ -87,7 +87,7 @@ def storage_of(config: SpillConfig) -> SpillStorage:
 
 
 def check_storage(storage: SpillStorage, root: str) -> None:
-    """Check that the storage lets us in. Raises `Refused`, or `StoreUnavailable` if it is away."""
+    """Check access to the storage. Raises `Refused`, or `StoreUnavailable` if it does not respond."""
     try:
         next(iter(storage.keys("")), None)
     except (Denied, Unable) as refused:
@@ -98,7 +98,7 @@ def check_storage(storage: SpillStorage, root: str) -> None:
 
 @contextmanager
 def store_errors(root: str) -> Iterator[None]:
-    """Errors of the storage as errors of the store: nothing was sent to the table."""
+    """Turn errors of the storage into errors of the store: nothing was sent to the table."""
     try:
         yield
     except Unavailable as away:

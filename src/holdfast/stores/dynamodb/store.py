@@ -1,8 +1,8 @@
 """The store in DynamoDB.
 
-Every write is one PutItem of the whole row on condition of its version. Reads that decide are consistent ones of the
-table; the index only says where to look. There is no transaction and no clock: sessions are watched, see
-`holdfast.leases.session_watch`, and `now()` is what the server's answers say.
+Every write is one PutItem of the whole row on condition of its version. Reads that decide are consistent reads of the
+table; the index only yields candidates. There is no transaction and no exact clock: sessions are watched, see
+`holdfast.leases.session_watch`, and `now()` comes from the dates of the server's responses.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from holdfast.stores.dynamodb.search import due_hints, get_rows, owned_hints, se
 from holdfast.stores.dynamodb.tables import prepare_table
 
 REMEMBERED = 20_000
-"""Rows of which the owner is remembered; far more than a node ever holds."""
+"""Maximum number of rows whose owner is cached; far more than a node ever holds."""
 _NO_ROW = "attribute_not_exists(#name)"
 _THIS_VERSION = "#name = :version"
 
@@ -44,7 +44,7 @@ class DynamodbStore(Store):
     max_body_bytes = BODY_BYTES
 
     def __init__(self, config: DynamodbConfig, clock: Callable[[], float] | None = None) -> None:
-        """`clock` gives the time in seconds, if it is not to be the server's."""
+        """`clock` returns the time in seconds, instead of the server's clock."""
         self._config = config
         self.forgets_after = config.ttl
         self._client = DynamodbClient(config)
@@ -52,7 +52,7 @@ class DynamodbStore(Store):
         self._floors = Floors(self)
         self._receipts = Receipts(config.spill)
         self._owners: dict[Key, str] = {}
-        """Owners of rows as they were last written here: the index may not know of it yet."""
+        """Owners of rows as last written by this process: the index may be behind."""
         self._prepared = False
 
     @property
@@ -60,7 +60,7 @@ class DynamodbStore(Store):
         return self.max_body_bytes if self._config.spill is None else LARGEST
 
     def open(self) -> None:
-        """Make the table, if it is not there and that is not forbidden."""
+        """Create the table if it does not exist, unless the settings forbid it."""
         if not self._prepared:
             prepare_table(self._client, self._config)
             self._receipts.open()
@@ -71,7 +71,7 @@ class DynamodbStore(Store):
         self._prepared = False
 
     def now(self) -> float:
-        """The server's time by its last responses; sends a request if there was none of late."""
+        """The server's time according to its last responses; sends a request if there was none recently."""
         if self._clock is not None:
             return self._clock()
         now = self._client.clock.now()
@@ -79,7 +79,7 @@ class DynamodbStore(Store):
             self.get([Key("$clock", "", "")])
             now = self._client.clock.now()
         if now is None:
-            raise StoreUnavailable(f"{self._client.location}: its responses have no date")
+            raise StoreUnavailable(f"{self._client.location}: the server's responses have no date")
         return now
 
     # --- reads -------------------------------------------------------------------------------------------------
@@ -100,7 +100,7 @@ class DynamodbStore(Store):
         return search(self._client, self._receipts, query, now)
 
     def snapshot(self, pipeline: str, sessions: str, run: str = "") -> Snapshot:
-        """Never of one moment: sessions are read first, then leases."""
+        """Not consistent: sessions are read first, then leases."""
         nodes = self.find(Query(sessions, run=None))
         leases = self.find(Query(pipeline, run, UNFINISHED))
         return Snapshot(tuple(nodes), tuple(leases), consistent=False)
@@ -142,7 +142,7 @@ class DynamodbStore(Store):
         return self._put(leases, versions, lambda index: _at_version(_THIS_VERSION, versions[index]))
 
     def remove(self, leases: Sequence[Lease]) -> list[Outcome]:
-        """Needs the permission dynamodb:DeleteItem, which nothing else does; raises `StoreError` without it."""
+        """The only method that needs the permission dynamodb:DeleteItem; raises `StoreError` without it."""
 
         def delete(index: int) -> None:
             lease = leases[index]
@@ -169,7 +169,7 @@ class DynamodbStore(Store):
         return self._write_each(leases, put)
 
     def _items(self, outgoing: Sequence[Outgoing]) -> list[Item]:
-        """All of them, before any is written: one that is too large stops the whole batch."""
+        """All items, made before any is written: one that is too large fails the whole call."""
         leases = [row.lease for row in outgoing]
         if self._config.ttl is None:
             return [self._item(lease, None) for lease in leases]
@@ -186,7 +186,7 @@ class DynamodbStore(Store):
             raise RowTooLarge(f"{large}. With the setting `spill` large receipts are kept beside the table") from large
 
     def _write_each(self, leases: Sequence[Lease], write: Callable[[int], None]) -> list[Outcome]:
-        """Send all, those of one key one after the other. Once the store is away nothing more is sent."""
+        """Send all writes, those of one key in sequence. Once the store does not respond, nothing more is sent."""
         by_key: dict[Key, list[int]] = defaultdict(list)
         for index, lease in enumerate(leases):
             by_key[lease.id].append(index)

@@ -1,4 +1,4 @@
-"""The table and its index: made, checked, and given their TTL. Needs no permission beyond those of the seed policy."""
+"""Creates and checks the table and its index, and enables the TTL. Needs only the permissions of the seed policy."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ _INDEX_KEYS = {"HASH": SHARD, "RANGE": RANK}
 
 
 def prepare_table(client: DynamodbClient, config: DynamodbConfig) -> None:
-    """Make the table and turn on its TTL, unless that is forbidden. Blocks until both can be used.
+    """Create the table and enable its TTL, unless that is forbidden. Blocks until both can be used.
 
-    Raises `SchemaMismatch` if they are not as needed and may not be made.
+    Raises `SchemaMismatch` if they are not as needed and may not be created.
     """
     found = _described(client)
     if found is None:
         if config.skip_table_creation:
-            raise SchemaMismatch(f"{client.location}: there is no such table, and nothing is created here")
+            raise SchemaMismatch(f"{client.location}: there is no such table, and it may not be created here")
         _create(client, config)
     _until_active(client)
     if config.ttl is not None:
@@ -77,7 +77,7 @@ def _until_active(client: DynamodbClient) -> None:
     give_up_at = time.monotonic() + READY_WITHIN
     while not _is_active(client):
         if time.monotonic() > give_up_at:
-            raise StoreUnavailable(f"{client.location}: the table is still being made")
+            raise StoreUnavailable(f"{client.location}: the table is still being created")
         time.sleep(POLL_EVERY)
 
 
@@ -90,7 +90,7 @@ def _is_active(client: DynamodbClient) -> bool:
     indexes = {index["IndexName"]: index for index in table.get("GlobalSecondaryIndexes", ())}
     _require_keys(client, "the table", table, _TABLE_KEYS)
     if INDEX not in indexes:
-        raise SchemaMismatch(f"{client.location}: it has no index {INDEX}")
+        raise SchemaMismatch(f"{client.location}: the table has no index {INDEX}")
     _require_keys(client, f"index {INDEX}", indexes[INDEX], _INDEX_KEYS)
     _require_projection(client, indexes[INDEX]["Projection"])
     return indexes[INDEX]["IndexStatus"] in {"ACTIVE", "UPDATING"}
@@ -105,7 +105,7 @@ def _require_keys(client: DynamodbClient, what: str, found: Mapping[str, Any], w
 def _require_projection(client: DynamodbClient, found: Mapping[str, Any]) -> None:
     missing = set(PROJECTED) - set(found.get("NonKeyAttributes", ()))
     if found["ProjectionType"] != "ALL" and missing:
-        raise SchemaMismatch(f"{client.location}: index {INDEX} must hold ALL, or also {', '.join(sorted(missing))}")
+        raise SchemaMismatch(f"{client.location}: index {INDEX} must project ALL, or also {', '.join(sorted(missing))}")
 
 
 # --- TTL -------------------------------------------------------------------------------------------------------------
@@ -115,7 +115,7 @@ def _require_ttl(client: DynamodbClient, config: DynamodbConfig) -> None:
     if _has_ttl(client):
         return
     if config.skip_table_creation:
-        raise SchemaMismatch(f"{client.location}: TTL on {EXPIRES} is not enabled, and nothing is changed here")
+        raise SchemaMismatch(f"{client.location}: TTL on {EXPIRES} is not enabled, and may not be enabled here")
     wanted = {"Enabled": True, "AttributeName": EXPIRES}
     try:
         client.call("update_time_to_live", TimeToLiveSpecification=wanted)
@@ -130,5 +130,5 @@ def _has_ttl(client: DynamodbClient) -> bool:
     if found["TimeToLiveStatus"] not in {"ENABLED", "ENABLING"}:
         return False
     if found.get("AttributeName") != EXPIRES:
-        raise SchemaMismatch(f"{client.location}: TTL goes by {found.get('AttributeName')}, and must go by {EXPIRES}")
+        raise SchemaMismatch(f"{client.location}: TTL uses {found.get('AttributeName')}, and must use {EXPIRES}")
     return True

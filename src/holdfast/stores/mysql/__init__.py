@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 
 
 class MysqlTls(BaseModel):
-    """How the connection is encrypted. It is, as soon as `ca` is given."""
+    """How the connection is encrypted: only if `ca` is given."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     ca: Path | None = Field(default=None, description="Certificates of the authorities that are trusted.")
     cert: Path | None = Field(default=None, description="This node's own certificate.")
-    key: Path | None = Field(default=None, description="The key of that certificate.")
+    key: Path | None = Field(default=None, description="The key of the certificate.")
     check_host: bool = Field(default=True, description="The server's certificate must name the host.")
 
     @model_validator(mode="after")
@@ -40,17 +40,17 @@ class MysqlTls(BaseModel):
 
 
 class MysqlConfig(SqlServerOptions):
-    """Where the server is, who we are there, and how patient we are with it."""
+    """Address of the server, how to log in, and how long to wait."""
 
     url: Secret | None = Field(
-        default=None, description="mysql://user:password@host:port/database, in place of the next five settings."
+        default=None, description="mysql://user:password@host:port/database, instead of the next five settings."
     )
     port: Port = Field(default=3306, description="TCP port of the server.")
     tls: MysqlTls = Field(default=MysqlTls(), description="How the connection is encrypted.")
     statement_timeout: Timeout = Field(
         "10s",
         validate_default=True,
-        description="How long to wait for a response, and in all for rows that others have locked.",
+        description="How long to wait for a response, and in total for rows that others have locked.",
     )
 
 

@@ -1,4 +1,4 @@
-"""Connections to MariaDB and MySQL, and what their errors mean."""
+"""Connections to MariaDB and MySQL, and the classification of their errors."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from holdfast.stores.mysql import MysqlConfig
 
 TRIES = 5
 CLASHES = (ER.LOCK_DEADLOCK, ER.LOCK_WAIT_TIMEOUT, ER.CHECKREAD)
-"""Another transaction was in the way. All of it must be undone and done again: 1205 undoes the last statement only."""
+"""Conflicts with another transaction. The whole transaction is rolled back and repeated: 1205 undoes only the last
+statement."""
 NO_TABLE = ER.NO_SUCH_TABLE
 DUPLICATE = ER.DUP_ENTRY
 
@@ -26,12 +27,12 @@ _LOST = (0, CR.CR_SERVER_GONE_ERROR, CR.CR_SERVER_LOST, CR.CR_CONN_HOST_ERROR, 1
 READ_ONLY = (ER.OPTION_PREVENTS_STATEMENT, 1792, 1836)
 _FULL = (ER.CON_COUNT_ERROR, ER.TOO_MANY_USER_CONNECTIONS, ER.DISK_FULL, ER.RECORD_FILE_FULL)
 _PASSING = (*CLASHES, *_LOST, *READ_ONLY, *_FULL)
-"""Errors that waiting may mend."""
+"""Errors that may pass with time."""
 _OTHER_TABLES = (NO_TABLE, ER.BAD_FIELD_ERROR, ER.BAD_TABLE_ERROR)
 _REFUSED = (ER.ACCESS_DENIED_ERROR, ER.DBACCESS_DENIED_ERROR, ER.BAD_DB_ERROR, 1698)
 
 _PINGED_AFTER = 1.0
-"""Seconds of silence after which a connection is tried before it is used."""
+"""Idle seconds after which a connection is tested before it is used."""
 
 
 class _Server(NamedTuple):
@@ -59,7 +60,7 @@ def code_of(error: pymysql.Error) -> int:
 
 
 def in_words(where: str, error: pymysql.Error) -> StoreError | StoreUnavailable:
-    """The error of something that was not applied, in the words of a store."""
+    """The store's error for a statement that was not applied."""
     code = code_of(error)
     message = f"{where}: {error.args[-1] if error.args else error}"
     if code in _PASSING:
@@ -82,7 +83,7 @@ def largest_body(db: Connection[Any], where: str) -> int:
 
 
 def roll_back(db: Connection[Any]) -> None:
-    """End the transaction, whatever it takes."""
+    """Roll back the transaction; close the connection if that fails."""
     try:
         db.rollback()
     except (pymysql.Error, OSError):
@@ -136,10 +137,10 @@ def _connect(server: _Server, config: MysqlConfig) -> Connection[Any]:
 
 
 def _limits_of_silence(patience: int) -> str:
-    """How long the server waits for us, so that a client that is frozen in a transaction does not keep its rows.
+    """How long the server waits for the client, so that one that hangs in a transaction does not keep its locks.
 
-    MariaDB has a limit for transactions; MySQL only one for all of a connection's silence, which is longer than a
-    heartbeat's, because a connection that was closed for it costs a new one.
+    MariaDB has a limit for transactions. MySQL has only a limit for idle connections, which is longer than a heartbeat
+    here, because reconnecting takes time.
     """
     of_transactions = f" /*M!100300 , idle_transaction_timeout = {patience} */"
     of_packets = f"net_read_timeout = {patience}, net_write_timeout = {patience}"

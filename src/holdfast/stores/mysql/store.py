@@ -1,9 +1,9 @@
 """The store in MariaDB and MySQL.
 
 Every write is one transaction in READ COMMITTED: in the default isolation a locking scan also locks the gaps between
-rows, and others could insert nothing there, and a plain SELECT shows rows of the past. Whatever fails before the
-COMMIT was not applied, because all of it is rolled back; only a COMMIT without a response leaves a doubt. Rows are
-judged by `WHERE version = …`, never by what was read before. The store's clock is the server's.
+rows, and others could insert nothing there, and a plain SELECT returns outdated rows. Whatever fails before the COMMIT
+was not applied, because all of it is rolled back; only the outcome of a COMMIT without a response is unknown. Rows are
+checked by `WHERE version = …`, never by what was read before. The store's clock is the server's.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class MysqlStore(ClaimingStore):
     """Rows in a table of a MariaDB or MySQL database. Opens a connection per thread that calls at the same time."""
 
     def __init__(self, config: MysqlConfig, clock: str = CLOCK) -> None:
-        """`clock` is SQL for the time in seconds; a test may turn it."""
+        """`clock` is SQL for the time in seconds; tests replace it."""
         self._config = config
         self._location = server_name(config)
         self._clock = clock
@@ -63,7 +63,7 @@ class MysqlStore(ClaimingStore):
         self._prepared = False
 
     def open(self) -> None:
-        """Connect; make the tables, or bring them up to date, unless the settings forbid it."""
+        """Connect; create or migrate the tables, unless the settings forbid it."""
         self._read(lambda _: None)
 
     def close(self) -> None:
@@ -168,7 +168,7 @@ class MysqlStore(ClaimingStore):
         return float(row[0])
 
     def _rows_of(self, cursor: Cursor, keys: Iterable[Key], select: str) -> list[_sql.Row]:
-        """Rows of these keys. One statement per pipeline and run: no index serves pairs in a list."""
+        """Rows of these keys. One statement per pipeline and run, because an index is not used for lists of tuples."""
         rows: list[_sql.Row] = []
         for (pipeline, run), group in groupby(sorted(set(keys)), key=lambda key: key[:2]):
             names = [key.key for key in group]
@@ -202,7 +202,7 @@ class MysqlStore(ClaimingStore):
                 raise in_words(self._location, error) from error
 
     def _write(self, work: Callable[[Cursor], T]) -> T:
-        """Run `work` in a transaction, again if others were in the way. Raises `AnswerLost` if the commit fails."""
+        """Run `work` in a transaction; repeat it after a conflict. Raises `AnswerLost` if the commit fails."""
         for tries_left in reversed(range(TRIES)):
             with self._connections.lent() as db:
                 try:
@@ -239,13 +239,13 @@ class MysqlStore(ClaimingStore):
 
 
 def _in_order_of_key(keys: Sequence[Key], write: Callable[[int], Outcome]) -> list[Outcome]:
-    """Write the rows in order of key, as all do, so that no two lock each other out; returns them in the caller's."""
+    """Write the rows in order of key, so that writers do not deadlock; returns the outcomes in the caller's order."""
     outcomes = {index: write(index) for index in sorted(range(len(keys)), key=keys.__getitem__)}
     return [outcomes[index] for index in range(len(keys))]
 
 
 def _bound(values: Sequence[Any]) -> tuple[Any, ...]:
-    """Text as bytes, so that no collation has a say."""
+    """Text as bytes, so that no collation applies."""
     return tuple([value.encode() if isinstance(value, str) else value for value in values])
 
 

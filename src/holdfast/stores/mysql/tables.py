@@ -1,7 +1,7 @@
 """The tables in MariaDB and MySQL: how they are created, and where their version is.
 
-Names are bytes: every collation for text calls some of them equal that are not. Their lengths are what an index can
-hold: 400 bytes for a pipeline and for a run, 2,000 for a key.
+Names are bytes, because every text collation treats some different names as equal. Their lengths are limited by the
+index: 400 bytes for a pipeline and for a run, 2,000 for a key.
 """
 # ruff: noqa: S608 - the texts are made of constants and a checked prefix
 
@@ -36,7 +36,7 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
             ENGINE = InnoDB ROW_FORMAT = DYNAMIC""",
     ),
 )
-"""What leads from each version of the tables to the next. A step may be repeated: DDL commits by itself."""
+"""Migration from each version of the tables to the next. A step may be repeated, because DDL commits implicitly."""
 SCHEMA_VERSION = len(MIGRATIONS)
 OLDEST_USABLE = 1
 """The oldest version of holdfast's schema that can work on tables of this version: changes only ever add."""
@@ -48,7 +48,7 @@ def lease_table(config: MysqlConfig) -> str:
 
 
 def prepare_tables(db: Connection[Any], config: MysqlConfig) -> None:
-    """Make the tables, or bring them up to date, unless that is forbidden. Raises `SchemaMismatch`."""
+    """Create or migrate the tables, unless that is forbidden. Raises `SchemaMismatch`."""
     names = {"lease": lease_table(config), "versions": f'"{config.table_prefix}schema_version"'}
     may_change = not config.skip_table_creation
     if not is_behind(server_name(config), _found(db, names), SCHEMA_VERSION, may_change=may_change):
@@ -57,7 +57,7 @@ def prepare_tables(db: Connection[Any], config: MysqlConfig) -> None:
     # All that start at once come here; the first one works, the others find its tables.
     cursor.execute("SELECT GET_LOCK(CONCAT(DATABASE(), %s), %s)", (f".{names['lease']}", config.statement_timeout))
     if cursor.fetchone() != (1,):
-        raise StoreUnavailable(f"{server_name(config)}: another node is making the tables")
+        raise StoreUnavailable(f"{server_name(config)}: another node is creating the tables")
     try:
         found = _found(db, names)
         if is_behind(server_name(config), found, SCHEMA_VERSION, may_change=may_change):

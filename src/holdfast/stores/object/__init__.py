@@ -17,19 +17,19 @@ if TYPE_CHECKING:
     from holdfast.stores.object.store import ObjectStore
 
 HIDDEN = "_holdfast/store/"
-"""Below the root, so that a root that also holds files shows none of ours to readers."""
+"""Folder below the root, hidden from readers of a root that also holds files."""
 
 
 class ObjectConfig(Options):
-    """Where the objects are, how to reach them, and how patient we are."""
+    """Where the objects are, how to reach them, and how long to wait."""
 
     root: Root = Field(
-        description="Folder that all nodes reach, which must be there, or `s3://bucket/prefix`. The leases are below "
-        "`_holdfast/store/`, so that it may be the root of a sink, too."
+        description="Folder that all nodes share, which must exist, or `s3://bucket/prefix`. The leases are below "
+        "`_holdfast/store/`, so that it may also be the root of a sink."
     )
-    s3: S3Reach | None = Field(None, description="How to reach S3, if the root is there.")
+    s3: S3Reach | None = Field(None, description="How to reach S3, for a root there.")
     skip_table_creation: bool = Field(
-        False, description="Never make a store; refuse to start if there is none at the root."
+        False, description="Never create a store; refuse to start if there is none at the root."
     )
     request_timeout: Annotated[Duration, Field(gt=0)] = Field(
         "10s", validate_default=True, description="How long to wait for a response, or for a lock in a folder."
@@ -49,7 +49,7 @@ def build(config: ObjectConfig) -> ObjectStore:
 
 
 def objects_of(config: ObjectConfig) -> TaggedObjects:
-    """The storage of the objects, not yet reached."""
+    """The storage of the objects. Sends no request."""
     if not config.root.startswith(SCHEME):
         from holdfast.stores.object.folder import FolderObjects
 

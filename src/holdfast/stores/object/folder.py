@@ -1,8 +1,8 @@
-"""Objects as files of a folder that all nodes reach, on a file system whose locks (flock) hold between all of them.
+"""Objects as files of a folder that all nodes share, on a file system whose locks (flock) work across nodes.
 
-A write holds the lock of its object while it compares, writes a draft and renames it: readers see one state or the
-next, and a process that dies leaves the lock free. What a call has answered survives a power cut. The tag is the
-file's time, which every write moves on, however coarse the clock is.
+A write holds the lock of its object while it compares, writes a draft and renames it: readers see the old or the new
+state, and the lock of a process that dies is released. What a call has written survives a power cut. The tag is the
+file's mtime, which every write increases, even if the clock is coarse.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from holdfast.stores.object.objects import Changed, Found, Input, Result, Tagged
 THREADS = 8
 FIRST_PAUSE, LONGEST_PAUSE = 0.001, 0.1
 STEP = 1_000
-"""Nanoseconds by which a file's time moves on at least: every file system of today keeps microseconds."""
+"""Minimum increase of a file's mtime in nanoseconds: all current file systems keep microseconds."""
 
 
 class FolderObjects(TaggedObjects):
-    """Files below a folder, which is made when the first object is; one above it must be there."""
+    """Files below a folder, which is created with the first object; its parent must exist."""
 
     def __init__(
         self, root: str | os.PathLike[str], patience: float = 10.0, above: str | os.PathLike[str] = "/"
@@ -89,7 +89,7 @@ class FolderObjects(TaggedObjects):
     def _require_marker(self) -> None:
         # A mount that is gone leaves an empty folder, which would read as an empty store.
         if self._marker is not None and not self._marker.exists():
-            raise StoreUnavailable(f"{self._marker} was there and is gone; is {self._above} still mounted?")
+            raise StoreUnavailable(f"{self._marker} no longer exists; is {self._above} still mounted?")
 
     def _write_draft(self, draft: Path, data: bytes) -> None:
         with Folders().creating(draft) as file:
@@ -131,7 +131,7 @@ class FolderObjects(TaggedObjects):
 
     @contextmanager
     def _locked(self, name: str) -> Iterator[None]:
-        """Alone among all threads and processes that write this object. Lock files stay: a new one would be another."""
+        """Hold the lock of this object. Lock files are never deleted: a new file would be a different lock."""
         path = self._lock_path(name)
         path.parent.mkdir(parents=True, exist_ok=True)
         with WATCHDOG.holding(self._patience):
@@ -185,7 +185,7 @@ class FolderObjects(TaggedObjects):
                     _drop(draft)
             now = self._clock.now()
         if now is None:
-            raise StoreUnavailable(f"{self._root} has no file times")
+            raise StoreUnavailable(f"{self._root} does not support file modification times")
         return now
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""Opening a store: its mark is made or read, and a probe finds out whether conditional writes hold.
+"""Opens a store: creates or reads its marker, and tests whether conditional writes work.
 
 A probe can show that the storage is wrong; it cannot prove that it is right.
 """
@@ -19,7 +19,7 @@ RACES, RACERS = 4, 4
 
 
 def open_store(objects: TaggedObjects, *, may_create: bool) -> None:
-    """Check that the storage holds a store of ours, or make one. Only a process that may create it probes.
+    """Check that the storage has a holdfast store, or create one. Only a process that may create it runs the probe.
 
     Raises `Refused`, `SchemaMismatch`, `StoreError`, `StoreUnavailable`.
     """
@@ -36,7 +36,7 @@ def open_store(objects: TaggedObjects, *, may_create: bool) -> None:
 
 
 def probe(objects: TaggedObjects) -> None:
-    """Raise `Refused` unless a write happens on its condition only, one after the other and side by side."""
+    """Raise `Refused` unless conditions of writes are honoured, both in sequence and concurrently."""
     folder = f"probes/{uuid.uuid4().hex}"
     names = [f"{folder}-{number}" for number in range(RACES + 1)]
     try:
@@ -64,7 +64,7 @@ def _holds_in_order(objects: TaggedObjects, name: str) -> bool:
 
 
 def _holds_in_races(objects: TaggedObjects, name: str) -> bool:
-    """Of several who make an object, and then of several who change it, one wins."""
+    """Whether exactly one of several concurrent creates succeeds, and then exactly one of several changes."""
     tag: str | None = None
     for lap in range(2):
         # No bytes twice: on S3 the tag is made from them.
@@ -86,7 +86,7 @@ def _wins(objects: TaggedObjects, name: str, data: bytes, tag: str | None) -> bo
 
 
 def _written(objects: TaggedObjects, name: str, data: bytes, tag: str | None) -> str | None:
-    """The tag of what was written; None if the condition did not hold. Raises `StoreUnavailable`."""
+    """The tag of the written object; None if the condition did not hold. Raises `StoreUnavailable`."""
     try:
         return objects.write(name, data, tag)
     except Changed:
@@ -99,13 +99,13 @@ def _check_mark(objects: TaggedObjects, *, may_create: bool) -> None:
     found = objects.read(MARK)
     if found is None:
         if not may_create:
-            raise SchemaMismatch(f"there is no store in {objects.location}, and nothing is created here")
+            raise SchemaMismatch(f"there is no store in {objects.location}, and it may not be created here")
         mark = {"holdfast": "leases", "version": VERSION, "oldest": VERSION}
         _written(objects, MARK, json.dumps(mark).encode(), None)
         found = objects.read(MARK)
     oldest = _oldest(b"" if found is None else found.data)
     if oldest is None:
-        raise SchemaMismatch(f"{MARK} in {objects.location} is not that of a holdfast store")
+        raise SchemaMismatch(f"{MARK} in {objects.location} does not belong to a holdfast store")
     if oldest > VERSION:
         raise SchemaMismatch(f"the store in {objects.location} was made by a newer holdfast; update this one")
 

@@ -1,7 +1,7 @@
-"""What the store needs of its storage: list with tags, read, write if unchanged. Buckets and folders provide it.
+"""The interface of the storage: list with tags, read, write if unchanged. Buckets and folders implement it.
 
 A tag names one state of one object: it changes with every write, also if the object gets the same bytes again or is
-made anew. Names are relative paths of ours, made in `holdfast.stores.object.rows`.
+created again. Names are relative paths, made in `holdfast.stores.object.rows`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Found(NamedTuple):
 
 
 class Changed(Exception):
-    """The object is not as the condition says. What is there may still be an earlier try of the same write."""
+    """The condition of a write does not hold. The current object may come from an earlier attempt of the same write."""
 
 
 class TaggedObjects(ABC):
@@ -34,14 +34,14 @@ class TaggedObjects(ABC):
     @property
     @abstractmethod
     def location(self) -> str:
-        """Where it is, for messages."""
+        """The location of the storage, for messages."""
 
     def check(self) -> None:
-        """Raise `StoreError` where nothing should be made: called before the first request."""
+        """Raise `StoreError` if nothing may be created there. Called before the first request."""
         return
 
     def require(self, marker: str) -> None:
-        """From now on this object must be there; without it, reads and writes raise `StoreUnavailable`."""
+        """From now on this object must exist; without it, reads and writes raise `StoreUnavailable`."""
 
     @abstractmethod
     def tags(self, prefix: str) -> dict[str, str]:
@@ -49,19 +49,19 @@ class TaggedObjects(ABC):
 
     @abstractmethod
     def read(self, name: str) -> Found | None:
-        """The object as it is now; None if there is none."""
+        """The current object; None if it does not exist."""
 
     @abstractmethod
     def write(self, name: str, data: bytes, tag: str | None) -> str:
-        """Replace the object that has this tag, or make one if the tag is None; returns the new tag.
+        """Replace the object that has this tag, or create it if the tag is None; returns the new tag.
 
-        Raises `Changed` if the object has another tag, or is there though none should be, or is not there;
+        Raises `Changed` if the object has another tag, exists although the tag is None, or does not exist;
         `AnswerLost` if it may have been written; `StoreUnavailable` if it surely was not.
         """
 
     @abstractmethod
     def delete(self, name: str, tag: str) -> None:
-        """Delete the object if it still has this tag, where that can be asked for; else leave it. Never raises."""
+        """Delete the object if it still has this tag; does nothing without conditional deletes. Never raises."""
 
     @abstractmethod
     def discard(self, name: str) -> None:
@@ -69,7 +69,7 @@ class TaggedObjects(ABC):
 
     @abstractmethod
     def each(self, do: Callable[[Input], Result], inputs: Iterable[Input]) -> list[Result]:
-        """`do` of each input, several at a time, in order. The first error is raised when all have ended."""
+        """Call `do` for each input, several at a time; returns results in order. Raises the first error at the end."""
 
     @abstractmethod
     def now(self) -> float:
@@ -77,4 +77,4 @@ class TaggedObjects(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Give back what is open. May be called again."""
+        """Close files and connections. May be repeated."""

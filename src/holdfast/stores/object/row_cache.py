@@ -1,6 +1,6 @@
 """Rows as this process has last read or written them, by name, with their tags; and the last listing.
 
-Only objects whose tag has changed are read. A row that was written from here is known without being read.
+Only objects whose tag has changed are read. A row that this process has written need not be read.
 """
 
 from __future__ import annotations
@@ -47,19 +47,19 @@ class RowCache:
         self._noted: dict[str, tuple[int, str]] = {}
 
     def cached(self, name: str) -> Stored | None:
-        """The row as it was when it was last read or written here; perhaps not as it is now. Does not block."""
+        """The row as last read or written by this process, possibly outdated. Does not block."""
         found = self._rows.get(name)
         return None if found is None else found[1]
 
     def below(self, prefix: str, max_age: float) -> list[Stored]:
-        """The rows below a folder; with `max_age`, from a listing of at most that age and our own writes."""
+        """The rows below a folder; with `max_age`, from a listing of at most that age and this process's writes."""
         tags = self._recent(max_age).below(prefix) if max_age > 0 else self._objects.tags(prefix)
         self.read([name for name, tag in tags.items() if self._tag_of(name) != tag])
         rows = [self.cached(name) for name in tags]
         return [row for row in rows if row is not None and not row.gone]
 
     def recently(self, names: Sequence[str], max_age: float) -> list[Stored | None]:
-        """These rows, as `below` returns them."""
+        """These rows, read like those of `below`."""
         listing = self._recent(max_age)
         tags = {name: listing.folders.get(_folder(name), {}).get(name) for name in names}
         self.read([name for name, tag in tags.items() if tag is not None and self._tag_of(name) != tag])
@@ -67,15 +67,15 @@ class RowCache:
         return [None if row is None or row.gone else row for row in rows]
 
     def read(self, names: Sequence[str]) -> list[Stored | None]:
-        """These rows as they are now; also a removed one whose object is still there."""
+        """The current state of these rows, including removed ones whose object still exists."""
         return self._objects.each(self._read, names)
 
     def wrote(self, name: str, row: Stored) -> None:
-        """We have just written it."""
+        """Note the row that this process has just written."""
         self._note(name, next(self._moments), row)
 
     def doubt(self, name: str) -> None:
-        """What is there now is unknown: it is read when it is next needed."""
+        """Forget the row, because its current state is unknown; it is read when it is needed next."""
         with self._lock:
             self._rows.pop(name, None)
             self._note_tag(name, next(self._moments), READ_ANEW)

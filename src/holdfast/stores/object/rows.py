@@ -1,6 +1,6 @@
-"""A lease as an object: its name, and its bytes. One line with what is searched or compared, then the body as it is.
+"""A lease as an object: its name and its bytes, which are a line with the searchable columns, followed by the body.
 
-The line also has a number used once, so that no two writes make the same bytes: on S3 the ETag is made from them.
+The line also has a nonce, so that no two writes have the same bytes: on S3 the ETag is computed from them.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Stored:
 
     @property
     def gone(self) -> bool:
-        """Whether the row was removed and its object is still there."""
+        """Whether the row was removed and its object still exists."""
         return self.row.status == _GONE
 
     def lease(self) -> Lease:
@@ -57,7 +57,7 @@ def tombstone(lease: Lease, nonce: str) -> Stored:
 
 
 def parsed(name: str, found: Found) -> Stored:
-    """The row of an object. An object that is not a row is FAILED under its own name: a person must look at it."""
+    """The row of an object. An object that is not a row becomes a FAILED row: a person must check it."""
     # Bytes that are not UTF-8 are kept: what cannot be read is written back as it is.
     text = found.data.decode("utf-8", "surrogateescape")
     line, _, body = text.partition("\n")
@@ -78,7 +78,7 @@ def _columns(values: Any) -> Columns:
 
 
 def folder_of(pipeline: str, run: str | None) -> str:
-    """What the names of a pipeline's rows begin with; of one run's, if a run is given."""
+    """The prefix of the names of a pipeline's rows, or of one run's rows if a run is given."""
     above = f"{LEASES}{_part(pipeline)}/"
     return above if run is None else f"{above}{_part(run)}/"
 
@@ -95,7 +95,7 @@ def _part(text: str) -> str:
 
 
 def matching(rows: list[Stored], query: Query, now: float) -> list[Stored]:
-    """The rows that the query asks for, in its order."""
+    """The rows that match the query, in its order."""
     wanted = {status.value for status in query.statuses}
     matches = _condition(query, now)
     found = [row for row in rows if (not wanted or row.row.status in wanted) and matches(row.row)]

@@ -56,7 +56,7 @@ class S3TaggedObjects(TaggedObjects):
 
     @cached_property
     def _deletes_by_tag(self) -> bool:
-        """Whether the server heeds a condition on DELETE. Not all do, and a late DELETE must not hit a newer object."""
+        """Whether the server honours conditions on DELETE. Not all do; a late DELETE must not hit a newer object."""
         name = f"{PROBES}{uuid4().hex}"
         old = self.write(name, b"old", None)
         self.write(name, b"new", old)
@@ -81,7 +81,7 @@ class S3TaggedObjects(TaggedObjects):
                 next(self._objects.etags("clock"), None)
             now = self._clock.now()
         if now is None:
-            raise StoreUnavailable(f"{self.location}: its responses have no date")
+            raise StoreUnavailable(f"{self.location}: the server's responses have no date")
         return now
 
     def close(self) -> None:
@@ -90,7 +90,7 @@ class S3TaggedObjects(TaggedObjects):
 
 @contextmanager
 def _store_errors(lost: type[StoreUnavailable] = StoreUnavailable) -> Iterator[None]:
-    """Errors of the client as those of a store; `lost` is for a request that may have been applied."""
+    """Turn errors of the client into errors of a store; `lost` is raised if a request may have been applied."""
     try:
         yield
     except (Denied, NotSent, Unable) as refused:

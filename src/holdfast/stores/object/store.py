@@ -1,8 +1,9 @@
-"""Leases in a bucket or a folder: one object for each, changed by conditional writes. No server of our own is needed.
+"""Leases in a bucket or a folder: one object for each, changed by conditional writes. No database is needed.
 
-A swap compares versions, and writes on the condition that the object is still the one whose version was compared. A
-write that was refused, or repeated by a driver, reads back: the number that it carries tells whether it was ours. Every
-look lists all objects, so that finished leases cost, too: purge them, and take a database beyond ten thousand.
+A swap compares versions, and writes on the condition that the object is still the one whose version was compared. After
+a write that was refused, or repeated by a driver, the object is read back: the nonce in it shows which write was
+applied. Every search lists all objects, finished leases included: purge them, and use a database for more than ten
+thousand.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ WriteResult: TypeAlias = Outcome | StoreUnavailable
 
 
 class ObjectStore(Store):
-    """Rows as objects. Handles made by `recent` share what is known with the one that they were made from."""
+    """Rows as objects. Stores returned by `recent` share the row cache with the store that returned them."""
 
     has_clock = False
 
@@ -51,7 +52,7 @@ class ObjectStore(Store):
         return ObjectStore(self._objects, now=self._now, rows=self._rows, max_age=max_age)
 
     def open(self) -> None:
-        """Make the store if it is not there, unless the settings forbid it, and check that conditional writes hold.
+        """Create the store if it does not exist, unless the settings forbid it, and check that conditional writes work.
 
         Raises `Refused` where they do not, `SchemaMismatch`, or `StoreUnavailable`.
         """
@@ -107,7 +108,7 @@ class ObjectStore(Store):
         return stored(lease, uuid.uuid4().hex, self.max_body_bytes)
 
     def _each(self, writes: Sequence[tuple[str, Callable[[str], Outcome]]]) -> list[Outcome]:
-        """Each write for itself, several at a time unless two are of one row."""
+        """Run each write separately; several at a time, unless two write the same row."""
 
         def write(item: tuple[str, Callable[[str], Outcome]]) -> WriteResult:
             name, do = item
@@ -132,7 +133,7 @@ class ObjectStore(Store):
                 present = self._rows.cached(name)
                 if present is not None and not present.gone:
                     return Outcome.OK if present.nonce == row.nonce else Outcome.CONFLICT
-            raise StoreUnavailable(f"{self._objects.location}{name} changes all the time")
+            raise StoreUnavailable(f"{self._objects.location}{name} is changed by others at every attempt")
 
         return add
 
@@ -147,7 +148,7 @@ class ObjectStore(Store):
                 present = self._rows.cached(name)
                 if present is not None and present.nonce == row.nonce:
                     return Outcome.OK
-            raise StoreUnavailable(f"{self._objects.location}{name} changes all the time")
+            raise StoreUnavailable(f"{self._objects.location}{name} is changed by others at every attempt")
 
         return swap
 
@@ -166,14 +167,14 @@ class ObjectStore(Store):
         return remove
 
     def _of_version(self, name: str, version: int) -> Stored | None:
-        """The row as it is known, if it has that version; else as it is now."""
+        """The cached row if it has that version, else the current one."""
         known = self._rows.cached(name)
         if known is not None and known.row.version == version and not known.gone:
             return known
         return self._rows.read([name])[0]
 
     def _wrote(self, name: str, row: Stored, present: Stored | None) -> bool:
-        """Whether the row has replaced the present one; if not, what is there now has been read."""
+        """Whether the row has replaced the present one; if not, the current row has been read."""
         try:
             tag = self._objects.write(name, row.data(), None if present is None else present.tag)
         except Changed:
@@ -191,7 +192,7 @@ class ObjectStore(Store):
 
 
 def _settled(results: Sequence[WriteResult]) -> list[Outcome]:
-    """UNKNOWN for rows that could not be reached, unless that is so for all and nothing was sent."""
+    """The outcomes, with UNKNOWN for rows that could not be reached; raises if none could be."""
     away = [result for result in results if isinstance(result, StoreUnavailable)]
     if away and len(away) == len(results):
         raise away[0]

@@ -21,24 +21,24 @@ if TYPE_CHECKING:
 
 
 class PostgresqlTls(BaseModel):
-    """How the connection is encrypted, in the words of libpq."""
+    """How the connection is encrypted, in the terms of libpq."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     mode: Literal["disable", "allow", "prefer", "require", "verify-ca", "verify-full"] = Field(
-        default="prefer", description="Only verify-ca and verify-full keep out a server that pretends to be yours."
+        default="prefer", description="Only verify-ca and verify-full protect against a server that impersonates yours."
     )
     ca: Path | None = Field(default=None, description="Certificates of the authorities that are trusted.")
     cert: Path | None = Field(default=None, description="This node's own certificate.")
-    key: Path | None = Field(default=None, description="The key of that certificate.")
+    key: Path | None = Field(default=None, description="The key of the certificate.")
 
 
 class PostgresqlConfig(SqlServerOptions):
-    """Where the server is, who we are there, and how patient we are with it."""
+    """Address of the server, how to log in, and how long to wait."""
 
     url: Secret | None = Field(
         default=None,
-        description="postgresql://user:password@host:port/database, in place of the next five settings.",
+        description="postgresql://user:password@host:port/database, instead of the next five settings.",
     )
     host: str = Field(default="localhost", description="Name or address; several, separated by commas, are tried.")
     port: Port = Field(default=5432, description="TCP port of the server.")

@@ -1,9 +1,9 @@
 """Claims in PostgreSQL: one statement, with SKIP LOCKED, for as many leases as are wanted.
 
-The candidates are locked first, in order of claim, and no lock is waited for. What decides is in the row itself: in
-READ COMMITTED a row that was changed meanwhile is judged by its new version, but a joined row would not be. The clock
-is read after the row is locked. A row that was changed and is still free is passed over, because its new version is
-not in this statement's view; the next claim finds it.
+The candidates are locked first, in order of claim, without waiting for locks. All conditions are on the row itself: in
+READ COMMITTED a row that was changed meanwhile is evaluated again in its new version, but a joined row would not be.
+The clock is read after the row is locked. A row that was changed and is still free is skipped, because its new version
+is not in this statement's snapshot; the next claim finds it.
 """
 # ruff: noqa: S608 - the texts are made of constants and a checked table name
 
@@ -36,7 +36,7 @@ RETURNING candidate."status", candidate."due_at", l."key", l."group", l."token",
 
 
 class ClaimTexts:
-    """The two ways to claim on one table: what comes first of everything, and what follows the remembered head."""
+    """The two statements that claim: from the beginning of the queue, and after the remembered head."""
 
     def __init__(self, table: str, clock: str, statement_clock: str) -> None:
         self._table = table
@@ -45,7 +45,7 @@ class ClaimTexts:
         self.head = self._claim([self._arm(Status.UNASSIGNED, '"priority" = $7 AND ("ordinal", "key") > ($8, $9)')])
 
     def look(self, order: Sequence[Status]) -> str:
-        """Claims in that order of statuses."""
+        """The statement that claims from the beginning, in that order of statuses."""
         return self._claim([self._arm(status) for status in order])
 
     def _arm(self, status: Status, further: str = "true") -> str:
@@ -64,14 +64,14 @@ class ClaimTexts:
 
 
 class Claimed(NamedTuple):
-    """What one statement took, in order of claim, and where the queue of unassigned leases goes on."""
+    """The leases that one statement took, in order of claim, and where the next claim in the queue may begin."""
 
     leases: list[Lease]
     head: QueuePosition | None
 
 
 def claim(db: PatientConnection, text: str, request: ClaimRequest, after: QueuePosition | None) -> Claimed:
-    """Run a text of `ClaimTexts`."""
+    """Run a statement of `ClaimTexts`."""
     timeout = request.ownership_timeout
     parameters = [
         request.pipeline.encode(),
@@ -117,10 +117,11 @@ def _head(rows: Sequence[_sql.Row]) -> QueuePosition | None:
 # searched: about once a second, and whenever nothing more is found.
 
 WORTH_REMEMBERING = 100
-"""So many claims leave enough behind to be worth avoiding. Below that, every claim looks at everything."""
+"""Number of claims after which skipping the dead index entries pays off. Until then, every claim searches the whole
+queue."""
 LOOK_EVERY, LOOK_EVERY_AT_LEAST = 1.0, 5.0
 TIME_FOR_LOOKING = 0.05
-"""Part of the time that a process may spend on looking at the whole queue."""
+"""Maximum fraction of time that a process spends on searching the whole queue."""
 
 
 class QueuePosition(NamedTuple):
@@ -136,7 +137,7 @@ class QueuePosition(NamedTuple):
 
 
 class Head:
-    """The head of the queue of one pipeline and run. Threads may share it: a wrong guess costs one search."""
+    """The head of the queue of one pipeline and run. Threads may share it: a wrong position costs one search."""
 
     def __init__(self) -> None:
         self._last: QueuePosition | None = None
@@ -144,22 +145,22 @@ class Head:
         self._look_at = 0.0
 
     def position(self, now: float) -> QueuePosition | None:
-        """The position behind which to go on; None if the whole queue is to be searched."""
+        """The position after which to claim; None if the whole queue is to be searched."""
         return self._last if now < self._look_at and self._claimed >= WORTH_REMEMBERING else None
 
     def looked(self, number: int, last: QueuePosition | None, started: float, now: float) -> None:
-        """A search of the whole queue, begun at `started`, has taken so many leases; `last` is the last position."""
+        """Note a search of the whole queue since `started` that took `number` leases; `last` is the last position."""
         wait = min(max(LOOK_EVERY, (now - started) / TIME_FOR_LOOKING), LOOK_EVERY_AT_LEAST)
         self._look_at = now + wait
         self.went_on(number, last)
 
     def went_on(self, number: int, last: QueuePosition | None) -> None:
-        """So many leases were taken behind the remembered position. Without `last` the next claim searches all."""
+        """Note that `number` leases were taken after the remembered position. Without `last`, search all next."""
         self._claimed += number
         self._last = last
 
     def written(self, lease: Lease) -> None:
-        """This process has written the row; if it can be claimed before the remembered position, search all next."""
+        """Note a row that this process wrote; if it is claimable before the remembered position, search all next."""
         if self._last is None or lease.status in FINISHED or lease.ownership.due_at is None:
             return
         order = lease.order

@@ -1,4 +1,4 @@
-"""Connections to PostgreSQL, and what their errors mean."""
+"""Connections to PostgreSQL, and the classification of their errors."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ _COMMITS_LAST = (
 )
 
 _NO_ANSWER = ("08", "57P", "40003")
-"""The session ended; what it was doing may be done or not."""
+"""The session ended; its last statement may have been applied or not."""
 READ_ONLY = "25006"
 _PASSING = ("40001", "40P01", "55P03", "57014", "53", "58", READ_ONLY)
-"""The statement was undone, and may work later: conflicts, timeouts, no room, a server that only reads for now."""
+"""The statement was rolled back and may succeed later: conflicts, timeouts, a full disk, a read-only server."""
 _OTHER_TABLES = ("42P01", "42703", "42883", "3F000", "42804")
 CLASHES = ("40001", "40P01")
-"""Two statements waited for each other, and the server has undone this one."""
+"""A deadlock: the server has rolled back this statement."""
 
 
 class PatientConnection(psycopg.Connection[TupleRow]):
@@ -63,11 +63,11 @@ class PatientConnection(psycopg.Connection[TupleRow]):
         self._statements: dict[str, tuple[bytes, AbstractTransformer]] = {}
 
     def wait(self, gen: PQGen[T], interval: float = 0.1, timeout: float | None = None) -> T:
-        """As inherited, but never without a timeout. A connection that ran into it is of no more use."""
+        """Like the inherited method, but always with a timeout, after which the connection cannot be used any more."""
         return super().wait(gen, interval, self.patience if timeout is None else timeout)
 
     def usable(self, idle_for: float) -> bool:
-        """Whether nothing is under way, and the server has not hung up while it was idle."""
+        """Whether no statement is running and the server has not closed the connection."""
         # A connection that is closed or broken has no status.
         if self.pgconn.transaction_status != TransactionStatus.IDLE:
             return False
@@ -75,7 +75,7 @@ class PatientConnection(psycopg.Connection[TupleRow]):
         return not idle_for or not self._listener.poll(0)
 
     def run_prepared(self, text: str, parameters: Sequence[bytes | None]) -> list[TupleRow]:
-        """Rows of a statement with `$1` and so on, prepared on first use. Costs us half of what a cursor costs."""
+        """Rows of a statement with `$1` and so on, prepared on first use. Takes half the time of a cursor."""
         name, rows = self._statements.get(text) or self._prepare_statement(text)
         self.pgconn.send_query_prepared(name, parameters, None, Format.BINARY)
         result = self._result(ExecStatus.TUPLES_OK)
@@ -113,7 +113,7 @@ def server_name(config: PostgresqlConfig) -> str:
 
 
 def translated(where: str, error: psycopg.Error, *, writing: bool) -> StoreError | StoreUnavailable:
-    """The error in the words of a store. `writing`: the statement that failed might have changed rows."""
+    """The error as an error of a store. `writing`: the statement that failed might have changed rows."""
     code = error.sqlstate or ""
     silent = not code and isinstance(error, psycopg.OperationalError)
     # The server's own hints may quote rows; its first line says what is wrong.

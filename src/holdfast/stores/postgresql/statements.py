@@ -1,7 +1,7 @@
-"""Statements for many rows at once in PostgreSQL, and rows to leases and back.
+"""Statements for many rows at once in PostgreSQL, and conversion of rows and leases.
 
-Each verb is one statement outside of any transaction: it is applied as a whole or not at all, and the rows that it
-did not meet are those that it does not return.
+Each operation is one statement outside of any transaction: it is applied as a whole or not at all, and rows that it
+does not return were not changed.
 """
 # ruff: noqa: S608 - the texts are made of constants and a checked table name
 
@@ -28,7 +28,7 @@ _TYPES = {
     "readable": "boolean",
 }
 _WRITTEN = (*NAMES, "started_at", "takeovers", "readable")
-"""What is sent of a row. The last three are taken from the body for those who cannot look into it."""
+"""The columns that are sent. The last three repeat values of the body, for statements that cannot read the body."""
 
 
 def _quoted(names: Iterable[str], prefix: str = "") -> str:
@@ -130,5 +130,5 @@ def lease_after_claim(
 
 
 def claim_id_of(write_id: str) -> str:
-    """A write id as a claim keeps it: as JSON, because text in PostgreSQL cannot have every character."""
+    """A write id as a claim stores it: as JSON, because text in PostgreSQL cannot have every character."""
     return json.dumps(write_id)

@@ -1,8 +1,8 @@
 """The store in PostgreSQL.
 
-Every write is one statement outside of a transaction, so that its response is the response to the commit: an error that
-the server tells means that nothing was applied, and no answer means that nobody knows. Reads of several parts are
-one statement too, hence of one moment. The store's clock is the server's.
+Every write is one statement outside of a transaction, so that its response is the response to the commit: an error from
+the server means that nothing was applied; without a response the outcome is unknown. Reads of several parts are one
+statement too, and so are consistent. The store's clock is the server's.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class PostgresqlStore(ClaimingStore):
     """Rows in a table of a PostgreSQL database. Opens a connection per thread that calls at the same time."""
 
     def __init__(self, config: PostgresqlConfig, clock: str | None = None) -> None:
-        """`clock` is SQL for the time in seconds, if it is not to be the server's."""
+        """`clock` is SQL for the time in seconds, instead of the server's clock."""
         self._config = config
         self._location = server_name(config)
         self._clock = clock or CLOCK
@@ -58,7 +58,7 @@ class PostgresqlStore(ClaimingStore):
         self._prepared = False
 
     def open(self) -> None:
-        """Connect; make the tables, or bring them up to date, unless the settings forbid it."""
+        """Connect; create or migrate the tables, unless the settings forbid it."""
         with self._connections.lent() as db:
             self._prepare(db)
 
@@ -134,7 +134,7 @@ class PostgresqlStore(ClaimingStore):
         return leases
 
     def _claim_unsealed(self, request: ClaimRequest, some_taken: bool) -> list[Lease]:
-        """Rows whose body was not written by holdfast: unreadable ones as they are, others taken by version."""
+        """Claim rows whose body was not written by holdfast; unreadable ones are returned without taking them."""
         try:
             now = self.now()
             query = Query(request.pipeline, request.run, request.order, due=True, limit=request.limit)
@@ -162,7 +162,7 @@ class PostgresqlStore(ClaimingStore):
         return self._run(lambda db: db.execute(text, parameters, binary=True).fetchall(), writing=False)
 
     def _write_each(self, text: str, leases: Sequence[Lease], rows: Sequence[_sql.Row]) -> list[Outcome]:
-        """Send all rows; OK for those whose keys come back."""
+        """Send all rows. The outcome is OK for rows whose keys are returned."""
         keys = [lease.id for lease in leases]
         outcomes = [Outcome.CONFLICT] * len(keys)
         pending = set(range(len(keys)))
@@ -184,7 +184,7 @@ class PostgresqlStore(ClaimingStore):
         return outcomes
 
     def _run(self, work: Callable[[PatientConnection], T], *, writing: bool) -> T:
-        """Run work of one statement on a connection of its own; again if the server undid it for another's sake."""
+        """Run work of one statement on a separate connection; repeat it after a deadlock."""
         tries = 0
         while True:
             db = self._connections.take()

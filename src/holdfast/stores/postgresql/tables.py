@@ -1,9 +1,9 @@
 """The tables in PostgreSQL: how they are created, and where their version is.
 
 Next to the columns that every store has, a row has those that a claim changes (`claim_id`, `claimed_at`, `started_at`,
-`takeovers`): a claim then leaves the body alone, however large it is. They count only while `claim_id` is set, that
-is until the next write of the whole row. `seal` tells that the body is one that holdfast itself has written and can
-read: the claim, which never sees a body, takes no other row.
+`takeovers`): a claim then does not change the body, however large it is. They count only while `claim_id` is set, that
+is until the next write of the whole row. `seal` shows that holdfast itself has written the body and can read it: a
+claim, which never reads the body, takes only such rows.
 """
 # ruff: noqa: S608 - the texts are made of constants and a checked prefix
 
@@ -33,14 +33,14 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
             ("pipeline", "run", "status", "due_at", "key") WHERE "status" <> 'UNASSIGNED'""",
     ),
 )
-"""What leads from each version of the tables to the next."""
+"""Migration from each version of the tables to the next."""
 SCHEMA_VERSION = len(MIGRATIONS)
 OLDEST_USABLE = 1
 """The oldest version of holdfast's schema that can work on tables of this version: changes only ever add."""
 
 
 def seal_of(body: str) -> str:
-    """SQL for the seal of a body. It only shows that holdfast wrote the body, so that any good hash will do."""
+    """SQL for the seal of a body. It only shows that holdfast wrote the body, so any good hash is sufficient."""
     return f"hashtextextended({body}, {BODY_VERSION})"
 
 
@@ -50,7 +50,7 @@ def lease_table(config: PostgresqlConfig) -> str:
 
 
 def prepare_tables(db: PatientConnection, config: PostgresqlConfig) -> None:
-    """Make the tables, or bring them up to date, unless that is forbidden. Raises `SchemaMismatch`."""
+    """Create or migrate the tables, unless that is forbidden. Raises `SchemaMismatch`."""
     names = _names(config)
     may_change = not config.skip_table_creation
     if not is_behind(server_name(config), _found(db, names), SCHEMA_VERSION, may_change=may_change):
@@ -91,7 +91,7 @@ def _names(config: PostgresqlConfig) -> dict[str, str]:
 
 
 def require_unicode(db: PatientConnection, config: PostgresqlConfig) -> None:
-    """Keys are any text: a database of another encoding would refuse some of them one day. Raises `StoreError`."""
+    """Raise `StoreError` unless the database is in UTF8: keys may have any character."""
     encoding = db.info.parameter_status("server_encoding")
     if encoding != "UTF8":
         raise StoreError(f"{server_name(config)}: the encoding of the database is {encoding}, and must be UTF8")

@@ -1,6 +1,6 @@
-"""Avro's object container files: a block belongs to the range in which it begins, right behind a mark.
+"""Avro's object container files: a block belongs to the range in which it begins, directly after a sync marker.
 
-An item is where the block begins, times `MAX_BLOCK_ROWS`, plus the index of the row in it.
+An item is the offset of the block times `MAX_BLOCK_ROWS`, plus the index of the row in the block.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Avro(BlockCodec):
     def _portions(self, block: Block, decoder: _BlockDecoder) -> Iterator[Portion]:
         if block.count >= MAX_BLOCK_ROWS:
             raise ValueError(
-                f"the block at {block.offset} says that it has {block.count} rows; up to {MAX_BLOCK_ROWS} are read"
+                f"the block at {block.offset} declares {block.count} rows; at most {MAX_BLOCK_ROWS} are read"
             )
         rows = decoder.rows(block)
         for first in range(0, block.count, PORTION_ROWS):

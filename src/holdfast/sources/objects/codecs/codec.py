@@ -43,15 +43,15 @@ class Codec(ABC):
 
     schema: pa.Schema
     splits: bool = False
-    """Whether ranges can be read by themselves. What begins in a range belongs to it."""
+    """Whether ranges can be read separately. Lines, blocks and row groups belong to the range in which they begin."""
 
 
 class StreamCodec(Codec):
-    """A codec that reads forwards, so that the object may be compressed; then the range is all of its content."""
+    """A codec that reads forwards. The object may be compressed; the range is then its whole content."""
 
     @abstractmethod
     def read(self, data: Stream, start: int, end: int) -> Iterator[Portion]:
-        """The records that begin in [start, end). The stream stands one byte before `start`, or at 0."""
+        """The records that begin in [start, end). The stream is positioned one byte before `start`, or at 0."""
 
 
 class BlockCodec(Codec):

@@ -44,7 +44,7 @@ class Csv(StreamCodec):
 
 
 class _Rows(LineCodec):
-    """The lines of an object behind its header."""
+    """The lines of an object after its header."""
 
     def __init__(self, schema: pa.Schema, longest: int, header: list[str], parsed: dict[str, Any]) -> None:
         super().__init__(schema, longest)
@@ -76,7 +76,7 @@ class _Rows(LineCodec):
 
 
 def _with_break(lines: Lines) -> Any:
-    """The text of the lines with a final line break: without it Arrow misreads an empty last field behind quotes."""
+    """The text of the lines with a final line break: without it Arrow misreads an empty last field after quotes."""
     start, end, data = int(lines.starts[0]), int(lines.ends[-1]), lines.data
     behind = data[end : end + 2].partition(b"\n")
     if not behind[1]:
@@ -85,7 +85,7 @@ def _with_break(lines: Lines) -> Any:
 
 
 def _header(line: bytes, wanted: list[str]) -> list[str]:
-    """The names of the columns. Raises `BatchError` if a wanted column is ambiguous, or none is there."""
+    """The names of the columns. Raises `BatchError` if a wanted column is ambiguous, or if there is none."""
     try:
         names = next(csv.reader([line.decode()]), [])
     except (UnicodeDecodeError, csv.Error) as error:

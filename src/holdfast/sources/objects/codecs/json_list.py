@@ -56,7 +56,7 @@ class JsonList(StreamCodec):
 
 
 class _Marks(NamedTuple):
-    """The brackets and commas of a part of the text: indices, bytes, and the depth behind each."""
+    """The brackets and commas of a part of the text: indices, bytes, and the depth after each."""
 
     indices: Any
     kinds: Any
@@ -96,7 +96,7 @@ class _Structure:
 
 
 class _Elements:
-    """Cuts the elements out of the text. Its phases: before the list, in it, behind it, behind the document."""
+    """Cuts the elements out of the text. Its phases: before the list, in it, after it, after the document."""
 
     def __init__(self, longest: int) -> None:
         self._longest = longest
@@ -109,7 +109,7 @@ class _Elements:
         self._tail = b""
         """The beginning of the element that is not finished."""
         self._at = 0
-        """Where the tail begins, or else the next part of the text."""
+        """Where the unfinished tail begins, or the next part of the text if there is none."""
 
     def of(self, block: bytes) -> Iterator[Lines | LongLine]:
         """Elements that end in the next part of the text. Raises `Damaged`."""
@@ -161,11 +161,11 @@ class _Elements:
 
     def _over(self, block: bytes, marks: _Marks) -> Iterator[Lines | LongLine]:  # noqa: ARG002 - a phase like the others
         if block.strip(b" \t\r\n"):
-            raise Damaged("something follows the end of the JSON document")
+            raise Damaged("there is more text after the end of the JSON document")
         yield from ()
 
     def _cut(self, data: bytes, borders: Any, *, ended: bool) -> Iterator[Lines | LongLine]:
-        """The elements before these borders; the text behind the last border is kept for the next part."""
+        """The elements before these borders; the text after the last border is kept for the next part."""
         at, end = self._at, int(borders[-1]) + 1 if len(borders) else 0
         self._tail, self._at = data[end:], at + end
         if len(borders):
@@ -191,7 +191,7 @@ def _depth_of(block: bytes) -> int:
 
 
 def _marks_behind(marks: _Marks, number: int, begin: int) -> _Marks:
-    """The marks behind the mark with this number, for the text from `begin` on."""
+    """The marks after the mark at this index, for the text from `begin` on."""
     return _Marks(marks.indices[number + 1 :] - begin, marks.kinds[number + 1 :], marks.depths[number + 1 :])
 
 

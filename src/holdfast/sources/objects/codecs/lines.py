@@ -125,7 +125,7 @@ def _objects_in(text: pa.Buffer) -> int:
 
 @cache
 def _syntax() -> Any:
-    """A decoder that checks every byte and keeps nothing."""
+    """A decoder that checks the syntax and discards the values."""
     return msgspec.json.Decoder(msgspec.defstruct("Anything", [], gc=False))
 
 
@@ -142,7 +142,7 @@ def sift(codec: LineCodec, lines: Lines) -> tuple[list[tuple[Any, list[Any]]], l
 
 
 def concatenated(parts: Sequence[tuple[Any, list[Any]]]) -> tuple[Any, list[Any]]:
-    """The parts that `sift` decoded, as one."""
+    """The parts that `sift` decoded, concatenated."""
     if len(parts) == 1:
         return parts[0]
     items = np.concatenate([items for items, _ in parts])
@@ -211,7 +211,8 @@ OVERRUN = 64 << 10
 KEPT_OF_LONG_LINE = 64 << 10
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 NOT_OF_THE_LINE = len(BYTE_ORDER_MARK) + 1
-"""Bytes that may not belong to an unfinished line: a byte order mark before it, a carriage return behind it."""
+"""Bytes by which an unfinished line may be longer than its text: a byte order mark before it, a carriage return after
+it."""
 END_OF_STREAM = sys.maxsize
 
 _LF, _CR, _QUOTE, _COMMA = 10, 13, 34, 44
@@ -229,13 +230,13 @@ class Lines:
     starts: Offsets
     ends: Offsets
     items: Offsets
-    """Where each begins in the object."""
+    """The offset of each line in the object."""
 
     def __len__(self) -> int:
         return len(self.starts)
 
     def part(self, start: int, end: int) -> Lines:
-        """Some of the lines."""
+        """The lines from `start` to `end`."""
         return Lines(self.data, self.starts[start:end], self.ends[start:end], self.items[start:end])
 
     def line(self, index: int) -> bytes:
@@ -253,7 +254,7 @@ class LongLine:
 def split_lines(
     stream: Stream, start: int = 0, end: int = END_OF_STREAM, *, longest: int = 64 << 20, chunk: int = CHUNK
 ) -> Iterator[Lines | LongLine]:
-    """The lines that begin in [start, end). The stream must stand one byte before `start`, or at 0."""
+    """The lines that begin in [start, end). The stream must be positioned one byte before `start`, or at 0."""
     at, block = _first_begin(stream, start, end, chunk) if start else (0, b"")
     tail, overrun = b"", OVERRUN
     while at < end:
@@ -321,7 +322,7 @@ def _field_quotes(data: bytes, start: int, end: int, at: int) -> Offsets:
 def _first_begin(stream: Stream, start: int, end: int, chunk: int) -> tuple[int, bytes]:
     """Where the first line begins, at `start` or later, and the bytes that were read from there on.
 
-    The stream stands at the byte before `start`: if that is a line break, a line begins at `start` itself.
+    The stream is at the byte before `start`: if that is a line break, a line begins at `start` itself.
     """
     at = start - 1
     while at < end - 1 and (block := stream.read(min(chunk, max(end - 1 - at, 1), OVERRUN))):

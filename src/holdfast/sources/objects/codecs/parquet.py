@@ -65,7 +65,7 @@ def _begin(group: Any) -> int:
 
 
 class _ArrowFile:
-    """An open object as Arrow wants a file. Closing it leaves the object open."""
+    """An open object with the interface that Arrow needs. Closing it leaves the object open."""
 
     closed = False
 

@@ -1,4 +1,4 @@
-"""Hadoop's SequenceFile: what is between two marks belongs to the range in which it begins.
+"""Hadoop's SequenceFile: the records between two sync markers belong to the range in which they begin.
 
 Columns are `key` and `value`. An item is where the record begins; in a block, where the block begins times
 `MAX_BLOCK_RECORDS`, plus the index of the record in it.
@@ -117,7 +117,7 @@ def _numbers(values: Any, dtype: str) -> Any:
 
 
 def _texts(values: Any) -> Any:
-    """Each text stands behind its length, which takes one byte up to 127; a larger one says how many bytes follow."""
+    """Each text follows its length, which is one byte up to 127; a larger byte encodes how many bytes follow."""
     data, sizes = np.frombuffer(content(values), np.uint8), lengths(values)
     ends = np.cumsum(sizes, dtype=np.int64)
     starts = ends - sizes
