@@ -260,8 +260,9 @@ def engine_of(
 ) -> Engine:
     # Spark is loaded only here, so that commands that only read the store stay fast.
     from holdfast.spark.engine import SparkEngine
-    from holdfast.spark.session import is_unprotected, start_session, warm_up
+    from holdfast.spark.session import is_unprotected, start_session
     from holdfast.spark.shipping import connector_jars
+    from holdfast.spark.task import warm_up
 
     needs_jars = any(isinstance(built.source, ReadsByConnector) for built in pipelines.values())
     jars = connector_jars() if needs_jars else []

@@ -279,6 +279,6 @@ def test_rows_of_one_record_in_two_files_of_one_name_are_refused(site: Site) -> 
     site.spark.conf.set("spark.sql.adaptive.enabled", "false")
     try:
         site.reading(torn, schema=SCHEMA)
-        assert "keep the rows of a record at_once" in failed(site.run()["a.jsonl"]).error
+        assert "keep the rows of a record together" in failed(site.run()["a.jsonl"]).error
     finally:
         site.spark.conf.unset("spark.sql.adaptive.enabled")

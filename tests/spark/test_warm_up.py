@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 
 from holdfast.errors import UsageError
 from holdfast.flow.staging import Stager, Staging
-from holdfast.spark.session import warm_up
+from holdfast.spark.task import warm_up
 
 pytestmark = pytest.mark.spark
 

@@ -15,7 +15,6 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
@@ -27,8 +26,6 @@ from holdfast.spark.shipping import check_modules, ship_holdfast, ship_modules
 if TYPE_CHECKING:
     from pyspark import SparkConf, SparkContext
     from pyspark.sql import SparkSession
-
-    from holdfast.flow.staging import Stager
 
 SECRETS = "(?i)secret|password|token|key"
 
@@ -115,27 +112,6 @@ def _ship(context: SparkContext, master: str, py_files: Sequence[Path]) -> None:
     ship_modules(context, py_files, folder)
     if not _is_local(master):
         ship_holdfast(context, folder)
-
-
-def warm_up(spark: SparkSession, stagers: Sequence[Stager]) -> None:
-    """Run a task on every core that loads the modules of these stagers; blocks until all are done.
-
-    The first job of a JVM takes seconds, during which a node that has joined would hold leases without using them.
-    Raises `UsageError` when Spark cannot run a task at all, for example because executors have another Python.
-    """
-    from holdfast.spark.failures import readable
-    from holdfast.spark.task import run_tasks
-
-    try:
-        run_tasks(spark, spark.sparkContext.defaultParallelism, partial(_prepared, stagers), "task long").collect()
-    except Exception as error:
-        raise UsageError(f"Spark cannot run a task of holdfast: {readable(error)}") from error
-
-
-def _prepared(stagers: Sequence[Stager], _task: int) -> Iterator[Any]:
-    for stager in stagers:
-        stager.warm_up()
-    yield from ()
 
 
 def is_unprotected(session: SparkSession) -> bool:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from holdfast.errors import BatchError, SourceUnavailable, Unavailable, is_host_fault
+from holdfast.errors import BatchError, SourceUnavailable, Unavailable, UsageError, is_host_fault
 from holdfast.flow.fault import BATCH, CUT, DAMAGE, UNAVAILABLE, Fault
 from holdfast.flow.processor import TaskStep
 from holdfast.flow.source import BATCH_COLUMN, FAULT_COLUMN, ITEM_COLUMN, TaskRows
@@ -252,6 +252,26 @@ def run_tasks(spark: SparkSession, tasks: int, work: Callable[[int], Iterator[An
                 yield from work(number)
 
     return spark.range(0, tasks, 1, tasks).mapInArrow(numbered, schema)
+
+
+def warm_up(spark: SparkSession, stagers: Sequence[Stager]) -> None:
+    """Run a task on every core that loads the modules of these stagers; blocks until all are done.
+
+    The first job of a JVM takes seconds, during which a node that has joined would hold leases without using them.
+    Raises `UsageError` when Spark cannot run a task at all, for example because executors have another Python.
+    """
+    from holdfast.spark.failures import readable
+
+    try:
+        run_tasks(spark, spark.sparkContext.defaultParallelism, partial(_prepared, stagers), "task long").collect()
+    except Exception as error:
+        raise UsageError(f"Spark cannot run a task of holdfast: {readable(error)}") from error
+
+
+def _prepared(stagers: Sequence[Stager], _task: int) -> Iterator[Any]:
+    for stager in stagers:
+        stager.warm_up()
+    yield from ()
 
 
 def frame_of(spark: SparkSession, read: TaskRows, counts: ReadCounts | None = None) -> DataFrame:

@@ -13,7 +13,7 @@ from holdfast.assemble import engine_of
 from holdfast.config import load_text
 from holdfast.events import Event, Notice
 from holdfast.registry import Registry
-from holdfast.spark import session
+from holdfast.spark import session, task
 from holdfast.spark.session import _all_settings, _python, is_unprotected
 
 CLUSTERS = ("spark://head:7077", "yarn", "k8s://https://api:6443")
@@ -89,7 +89,7 @@ def test_a_node_gives_spark_its_settings_and_warns_of_a_cluster_that_is_open(mon
         return _session({"spark.master": "yarn"})
 
     monkeypatch.setattr(session, "start_session", start)
-    monkeypatch.setattr(session, "warm_up", lambda *_given: None)
+    monkeypatch.setattr(task, "warm_up", lambda *_given: None)
     events: list[Event] = []
     engine_of(load_text(text, "shop.yaml", Registry.installed()), {}, events.append).close()
     assert given == ["holdfast", {"spark.executor.cores": "2"}, "yarn", [], [Path("parsing.py")]]

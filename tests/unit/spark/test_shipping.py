@@ -51,10 +51,10 @@ def test_holdfast_is_imported_from_the_archive_without_any_other(context: Any, t
     assert sent.name == f"holdfast-{holdfast.__version__}.zip"
     modules = "holdfast.spark.task, holdfast.sinks.files.staging, holdfast.processors.parse.step"
     packages = str(Path(pytest.__file__).parents[1])
-    code = f"import sys; sys.path[1:1] = [{str(sent)!r}, {packages!r}]; import {modules}; print(holdfast.__file__)"
-    # Without `site` there is no other holdfast to be found.
-    done = subprocess.run([sys.executable, "-S", "-c", code], capture_output=True, text=True, cwd="/", check=False)
-    assert done.stdout.strip() == f"{sent}/holdfast/__init__.py", done.stderr
+    # Executors find it by a relative path. Without `site` there is no other holdfast to be found.
+    code = f"import sys; sys.path[1:1] = [{sent.name!r}, {packages!r}]; import {modules}; print(holdfast.__file__)"
+    done = subprocess.run([sys.executable, "-S", "-c", code], capture_output=True, text=True, cwd=tmp_path, check=False)
+    assert done.stdout.strip() == f"{sent.name}/holdfast/__init__.py", done.stderr
 
 
 def test_modules_and_archives_are_sent_as_they_are_and_packages_packed(
