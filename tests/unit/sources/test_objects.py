@@ -118,9 +118,9 @@ def test_a_folder_that_is_not_there_or_cannot_be_listed_is_an_error_and_not_empt
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     missing = source_of(tmp_path / "missing")
-    with pytest.raises(Unavailable, match="not there"):
+    with pytest.raises(Unavailable, match="does not exist"):
         missing.open()
-    with pytest.raises(Unavailable, match="not there"):
+    with pytest.raises(Unavailable, match="does not exist"):
         list(missing.discover({}))
     put(tmp_path, "file")
     with pytest.raises(Refused, match="not a folder"):
