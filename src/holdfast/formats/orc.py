@@ -107,8 +107,8 @@ class Orc(Format):
             for number in range(file.nstripes):
                 stripe = pa.Table.from_batches([file.read_stripe(number)])
                 yield from _in_microseconds(stripe).to_batches(READ_ROWS)
-        except OSError as error:
-            if error.errno is not None:
+        except (OSError, pa.ArrowException) as error:
+            if isinstance(error, OSError) and error.errno is not None:
                 raise
             raise ValueError(f"it cannot be read as ORC: {error}") from error
 

@@ -6,6 +6,7 @@ import datetime as dt
 import io
 import itertools
 import struct
+from base64 import b64decode
 from collections.abc import Callable
 from contextlib import suppress
 from decimal import Decimal
@@ -378,13 +379,28 @@ def test_a_row_group_that_is_damaged_is_reported_and_those_before_it_are_good() 
 @settings(deadline=None, max_examples=150)
 @given(where=st.integers(0, 100_000), new=st.integers(0, 255), length=st.integers(1, 8))
 @example(where=39274, new=47, length=6)  # Arrow does not implement the integers of this Parquet footer
+@example(where=556, new=127, length=1)  # Arrow's accessor of this column's metadata ends the process
+@example(where=824, new=255, length=7)  # a varint that is too long
+@example(where=414, new=255, length=1)  # text that is not UTF-8
 def test_whatever_bytes_are_altered_only_damage_is_reported(kind: str, where: int, new: int, length: int) -> None:
     make, codec = makers[kind]
     data = bytearray(make(ROWS, 500))
     offset = where % len(data)
     data[offset : offset + length] = bytes([new]) * length
-    with suppress(BatchError):
-        read(codec, bytes(data))
+    middle = len(data) // 2
+    for start, end in ((0, len(data)), (0, middle), (middle, len(data))):
+        with suppress(BatchError):
+            read(codec, bytes(data), start, end)
+
+
+def test_a_row_whose_text_is_not_utf_8_is_a_dead_letter_with_its_bytes() -> None:
+    plain: dict[str, Any] = {"compression": "none", "use_dictionary": False, "write_statistics": False}
+    data = parquet([{"id": 1, "note": "good"}, {"id": 2, "note": "b@d"}], **plain)
+    rows, faults, damage = read(Parquet(SCHEMA), data.replace(b"b@d", b"b\xffd"))
+    assert ([row for _, row in rows], damage) == ([{"id": 1, "note": "good"}], None)
+    ((item, fault),) = faults
+    assert (item, fault.form) == (1, COLUMNS)
+    assert b"b\xffd" in b64decode(fault.raw or "")
 
 
 class Unreachable(io.BytesIO):

@@ -66,6 +66,8 @@ def _column(rows: Any, field: pa.Field) -> Any:
         return pa.nulls(len(rows), field.type)
     column = rows.column(index)
     if column.type.equals(field.type):
+        # Arrow's readers do not check the text of a file; invalid UTF-8 would fail in every later step.
+        column.validate(full=True)
         return column
     if pa.types.is_integer(column.type) and pa.types.is_binary(field.type):
         column = column.cast(pa.string())
@@ -105,7 +107,7 @@ def _text(value: Any) -> str:
 
 
 def _row_text(rows: Any) -> bytes:
-    return bytes(json_objects(rows)[0].as_py().encode())
+    return bytes(json_objects(rows)[0].cast(pa.binary()).as_py())
 
 
 def _mapping_text(rows: list[Any]) -> bytes:
