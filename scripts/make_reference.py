@@ -341,14 +341,14 @@ def _python() -> Iterator[str]:
     yield "```python\nfrom holdfast import Source, load_settings, run\nfrom holdfast.testing import SinkBehaviour\n```"
     for package in (holdfast, holdfast.testing):
         yield f"## `{package.__name__}`"
-        yield _table(["where the contract is written", "names"], _public_names(vars(package)["_MODULES"]))
+        yield _table(["where the contract is written", "names"], _public_names(vars(package)["_PUBLIC"]))
 
 
-def _public_names(modules: Mapping[str, str]) -> Iterator[list[str]]:
-    for module in dict.fromkeys(modules.values()):
+def _public_names(public: Mapping[str, str]) -> Iterator[list[str]]:
+    for module, listed in public.items():
         path = module.replace(".", "/")
         file = f"{path}.py" if (SOURCES / f"{path}.py").exists() else f"{path}/__init__.py"
-        names = sorted((name for name, home in modules.items() if home == module), key=str.lower)
+        names = sorted(listed.split(), key=str.lower)
         yield [f"[`{module}`](../../src/{file})", ", ".join(f"`{name}`" for name in names)]
 
 

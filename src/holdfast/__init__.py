@@ -4,6 +4,8 @@ The names of `__all__` are public: authors of plugins and users of notebooks imp
 with a note in the changelog. So are those of `holdfast.testing`. Every other module is private and may change.
 """
 
+import sys
+from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
@@ -46,17 +48,22 @@ _PUBLIC = {
     "holdfast.registry": "Plugin Registry",
     "holdfast.service": "run",
 }
-"""Public names by module. Each is loaded when it is first used, so that importing this package loads nothing else."""
-_MODULES = {name: module for module, names in _PUBLIC.items() for name in names.split()}
-
-__all__ = list(_MODULES)
+"""Public names by module."""
 
 
-def __getattr__(name: str) -> Any:
-    if name not in _MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_MODULES[name]), name)
+def lazy_names(package: str, public: dict[str, str]) -> tuple[list[str], Callable[[str], Any], Callable[[], list[str]]]:
+    """`__all__`, `__getattr__` and `__dir__` of a package whose public names are in other modules.
+
+    Each is loaded when it is first used, so that importing the package loads nothing else.
+    """
+    modules = {name: module for module, names in public.items() for name in names.split()}
+
+    def load(name: str) -> Any:
+        if name not in modules:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        return getattr(import_module(modules[name]), name)
+
+    return list(modules), load, lambda: sorted([*vars(sys.modules[package]), *modules])
 
 
-def __dir__() -> list[str]:
-    return sorted([*globals(), *__all__])
+__all__, __getattr__, __dir__ = lazy_names(__name__, _PUBLIC)

@@ -10,7 +10,7 @@ import pytest
 
 from holdfast.errors import Refused
 from holdfast.flow.format import Format
-from holdfast.formats import _compression, _parquet, avro, orc
+from holdfast.formats import _columnar, _compression, avro, orc
 from holdfast.formats.avro import Avro
 from holdfast.formats.jsonl import Jsonl
 from holdfast.formats.orc import Orc
@@ -55,7 +55,7 @@ def test_spark_reads_json_lines(spark: SparkSession, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "form",
     [
-        *(Parquet(compression) for compression in get_args(_parquet.Compression)),
+        *(Parquet(compression) for compression in get_args(_columnar.Compression)),
         *(Orc(compression) for compression in get_args(orc.Compression)),
         Raw(),
     ],

@@ -11,12 +11,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyarrow.types import is_binary, is_large_binary, is_large_string, is_string
 
 
 def is_bytes(kind: Any) -> bool:
-    types = pa.types
-    tests = (types.is_binary, types.is_string, types.is_large_binary, types.is_large_string)
-    return any(is_kind(kind) for is_kind in tests)
+    return bool(is_string(kind) or is_binary(kind) or is_large_string(kind) or is_large_binary(kind))
 
 
 def binary(array: Any) -> Any:

@@ -10,9 +10,9 @@ from pydantic import Field
 from holdfast.config import ByteSize, Options
 from holdfast.flow.format import Format, FormatWriter, RawWriter
 from holdfast.flow.kafka_columns import KAFKA_COLUMNS
+from holdfast.formats._columnar import GroupedFile
 from holdfast.formats._compression import LeftOpen
 from holdfast.formats._faults import DAY, Times
-from holdfast.formats._row_groups import GroupedFile
 from holdfast.registry import Plugin
 
 READ_ROWS = 8192

@@ -7,7 +7,7 @@ from typing import Any, BinaryIO
 
 from holdfast.flow.format import Format, FormatWriter, RawWriter
 from holdfast.flow.kafka_columns import KAFKA_COLUMNS
-from holdfast.formats._parquet import Compression, ParquetConfig, open_parquet, read_parquet
+from holdfast.formats._columnar import Compression, ParquetConfig, open_parquet, read_parquet
 from holdfast.registry import Plugin
 
 

@@ -11,8 +11,8 @@ from typing import Any, BinaryIO
 
 from holdfast.flow.format import Format, FormatWriter, RawWriter
 from holdfast.flow.kafka_columns import HEADERS, KAFKA_COLUMNS, KEY, PARTITION, TIMESTAMP_TYPE, TOPIC
+from holdfast.formats._columnar import Compression, ParquetConfig, open_parquet, read_parquet
 from holdfast.formats._messages import wants_messages
-from holdfast.formats._parquet import Compression, ParquetConfig, open_parquet, read_parquet
 from holdfast.registry import Plugin
 
 NAME = "raw"

@@ -5,8 +5,7 @@
     pytest.register_assert_rewrite("holdfast.testing")
 """
 
-from importlib import import_module
-from typing import Any
+from holdfast import lazy_names
 
 _PUBLIC = {
     "holdfast.testing.buckets": "BucketBehaviour",
@@ -20,17 +19,6 @@ _PUBLIC = {
     "holdfast.testing.stores": "StoreBehaviour StoreMachine",
     "holdfast.testing.worlds": "TurnableClock",
 }
-"""Public names by module. Each is loaded when it is first used, so that importing this package loads nothing else."""
-_MODULES = {name: module for module, names in _PUBLIC.items() for name in names.split()}
+"""Public names by module."""
 
-__all__ = list(_MODULES)
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_MODULES[name]), name)
-
-
-def __dir__() -> list[str]:
-    return sorted([*globals(), *__all__])
+__all__, __getattr__, __dir__ = lazy_names(__name__, _PUBLIC)

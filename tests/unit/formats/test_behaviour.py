@@ -17,7 +17,7 @@ import pytest
 
 from holdfast.flow.format import Format
 from holdfast.formats import orc
-from holdfast.formats._parquet import Compression
+from holdfast.formats._columnar import Compression
 from holdfast.formats.jsonl import Jsonl
 from holdfast.formats.orc import Orc
 from holdfast.formats.parquet import Parquet

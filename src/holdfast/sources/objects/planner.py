@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from holdfast.errors import BatchError, BeyondRepair, Refused, Unavailable
@@ -18,6 +19,7 @@ from holdfast.sources.objects.splits import Split, divide, pack
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
+    from holdfast.sources.objects.codecs.codec import Codec
     from holdfast.sources.objects.task_rows import ObjectRows
 
 SYSTEM_DDL = "_batch STRING, _item BIGINT, _fault STRING"
@@ -112,18 +114,25 @@ class ObjectPlanner:
 
     def rows(self, spark: Any, batches: Sequence[Sequence[Split]]) -> ObjectRows:
         """The rows of all these splits; each element has the splits of one batch."""
+        from holdfast.sources.objects.task_rows import ObjectRows
+
+        codec, fields = self._codec_and_fields
+        packed = pack(batches, spark.sparkContext.defaultParallelism)
+        return ObjectRows(packed, codec, self._config.compression, fields)
+
+    @cached_property
+    def _codec_and_fields(self) -> tuple[Codec, StructType]:
+        """How objects are read, and the columns of their rows. Needs a Spark session."""
         from pyspark.sql.pandas.types import to_arrow_schema
         from pyspark.sql.types import StructType
 
         from holdfast.sources.objects.codecs import codec_of
-        from holdfast.sources.objects.task_rows import ObjectRows
 
         system, data = _ddl(SYSTEM_DDL), self.columns()
         # Times are kept in UTC, and a time without a zone is taken as UTC.
         schema = None if self._config.schema_ is None else to_arrow_schema(data, timezone="UTC")
         codec = codec_of(self._config.codec, schema, self._config.max_line_bytes)
-        packed = pack(batches, spark.sparkContext.defaultParallelism)
-        return ObjectRows(packed, codec, self._config.compression, StructType(system.fields + data.fields))
+        return codec, StructType(system.fields + data.fields)
 
     def columns(self) -> StructType:
         """The data columns. Needs a Spark session."""
