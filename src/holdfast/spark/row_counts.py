@@ -69,8 +69,7 @@ class ReadCounts:
         """Yield the same rows, and add their count after the last row."""
         read, faults = Counter[str | int](), 0
         for rows in portions:
-            for entry in rows.column(BATCH_COLUMN).value_counts().to_pylist():
-                read[entry["values"]] += entry["counts"]
+            read.update(_rows_by_batch(rows.column(BATCH_COLUMN)))
             faults += rows.num_rows - rows.column(FAULT_COLUMN).null_count
             yield rows
         self._read.add({task: (dict(read), faults)})
@@ -153,6 +152,15 @@ class ProcessorCounts:
                 )
                 dropped[name] = dropped_rows(name, before, after)
         return {name: number for name, number in dropped.items() if number}
+
+
+def _rows_by_batch(batches: Any) -> dict[str | int, int]:
+    """Rows by the value of the column `_batch`."""
+    import pyarrow as pa
+
+    if pa.types.is_dictionary(batches.type) and len(batches.dictionary) == 1:
+        return {batches.dictionary[0].as_py(): len(batches)}
+    return {entry["values"]: entry["counts"] for entry in batches.value_counts().to_pylist()}
 
 
 def _last_of_same(changes: Sequence[bool]) -> list[int]:

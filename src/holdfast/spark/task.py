@@ -280,8 +280,8 @@ def frame_of(spark: SparkSession, read: TaskRows, counts: ReadCounts | None = No
         return spark.createDataFrame([], read.schema)
 
     def rows(task: int) -> Iterator[Any]:
-        portions = map(_without_dictionary, read.rows(task))
-        return portions if counts is None else counts.counted(task, portions)
+        portions = read.rows(task)
+        return map(_without_dictionary, portions if counts is None else counts.counted(task, portions))
 
     return run_tasks(spark, read.tasks, rows, read.schema)
 
