@@ -37,7 +37,7 @@ pipelines:
             late: place
             hooks:
               - command: ["{python}", "-c", "import sys; print(sys.stdin.read(), file=open(sys.argv[1], 'a'))",
-                          "{root}/told"]
+                          "{root}/finalized"]
                 hive: {{table: "lake.{{topic}}"}}
 """
 MIDNIGHT = 1_767_225_600  # 2026-01-01
@@ -71,12 +71,12 @@ def test_a_place_is_final_when_both_partitions_have_passed_it(tmp_path: Path, ka
         comes(lambda: len(list(lake.glob(f"{DAY}/hr=*/*.jsonl"))) == 5)
         assert list(lake.rglob("_SUCCESS")) == []
         kafka.produce("orders", hours(8), partition=1)
-        told = tmp_path / "told"
-        comes(lambda: told.exists() and told.read_text().count("\n") == 2)
+        finalized = tmp_path / "finalized"
+        comes(lambda: finalized.exists() and finalized.read_text().count("\n") == 2)
         assert sorted(path.parent.name for path in lake.rglob("_SUCCESS")) == ["hr=05", "hr=06"]
         success = json.loads((lake / DAY / "hr=05/_SUCCESS").read_text())
         assert (success["files"], success["rows"], success["ends"]) == (2, 3, {"0": 4, "1": 3})
-        assert told.read_text().splitlines() == [
+        assert finalized.read_text().splitlines() == [
             f"ALTER TABLE `lake`.`orders` ADD IF NOT EXISTS PARTITION (`dt`='2026-01-01', `hr`='{hour}') "
             f"LOCATION 'file://{lake}/{DAY}/hr={hour}'"
             for hour in ("05", "06")

@@ -34,13 +34,13 @@ class FrozenInAClaim(MysqlStore):
         return claimed
 
 
-def claim_and_freeze(settings: Any, told: Queue[str]) -> None:
+def claim_and_freeze(settings: Any, outcomes: Queue[str]) -> None:
     try:
         FrozenInAClaim(settings).claim(request())
     except Unavailable:
-        told.put("away")
+        outcomes.put("away")
     else:
-        told.put("claimed")
+        outcomes.put("claimed")
 
 
 def lock_and_freeze(take: Callable[[], Any], statement: str) -> None:
@@ -92,10 +92,10 @@ def written_by_another(database: Database, row: Lease) -> Outcome:
 def test_a_claim_that_is_frozen_in_mysql_keeps_its_row_for_seconds_only(mariadb_server: MariadbServer) -> None:
     database = Mariadb(mariadb_server)
     row = added(database)
-    told: Queue[str] = multiprocessing.get_context("fork").Queue()
-    with stopped(claim_and_freeze, database.settings(statement_timeout="1s"), told):
+    outcomes: Queue[str] = multiprocessing.get_context("fork").Queue()
+    with stopped(claim_and_freeze, database.settings(statement_timeout="1s"), outcomes):
         assert written_by_another(database, row) is Outcome.OK
-    assert told.get(timeout=20) == "away"
+    assert outcomes.get(timeout=20) == "away"
 
 
 @pytest.mark.parametrize("kind", ["mariadb", "postgresql"])

@@ -122,10 +122,10 @@ def test_a_store_that_forgets_what_a_scan_will_find_again_is_warned_of(
     file = tmp_path / "pipeline.yaml"
     file.write_text(text)
     parts = {"orders": build_pipeline(load_settings(file).pipelines["orders"], Registry.installed())}
-    told: list[Event] = []
-    _warn_of_expiry(cast("Store", Forgetting(ttl)), parts, told.append)
-    assert len(told) == warned
-    assert not warned or "orders" in str(told[0])
+    warnings: list[Event] = []
+    _warn_of_expiry(cast("Store", Forgetting(ttl)), parts, warnings.append)
+    assert len(warnings) == warned
+    assert not warned or "orders" in str(warnings[0])
 
 
 def test_the_time_to_live_of_dynamodb_is_what_it_forgets_after() -> None:

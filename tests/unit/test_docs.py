@@ -139,8 +139,8 @@ def test_the_reader_of_manifests_hands_on_each_commit_once_and_only_when_it_is_c
     commits.mkdir(parents=True)
 
     def write(sequence: int, *keys: str) -> None:
-        told = {"sequence": sequence, "files": [{"key": key} for key in keys]}
-        (commits / f"{sequence:020d}.json").write_text(json.dumps(told))
+        commit = {"sequence": sequence, "files": [{"key": key} for key in keys]}
+        (commits / f"{sequence:020d}.json").write_text(json.dumps(commit))
 
     write(1, "1_a_0.parquet")
     write(2, "1_a_5.parquet", "1_a_7.parquet")

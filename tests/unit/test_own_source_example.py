@@ -102,9 +102,9 @@ def test_another_worker_goes_on_at_the_saved_page_of_a_killed_one(place: Path) -
     assert (left.status, left.progress.state) == (Status.ASSIGNED, {"next_page": 2})
 
     with _worker(place) as heir:
-        told, _ = heir.communicate(timeout=WAIT)
+        printed, _ = heir.communicate(timeout=WAIT)
 
-    assert [line for line in told.splitlines() if line.startswith("chapter")] == [
+    assert [line for line in printed.splitlines() if line.startswith("chapter")] == [
         "chapter 01 page 03 under token 2",
         "chapter 01 page 04 under token 2",
     ]
@@ -122,10 +122,10 @@ def test_a_worker_that_wakes_up_late_is_refused(place: Path) -> None:
         sleeper.send_signal(signal.SIGCONT)
         pipe.write("one two three")
         pipe.close()
-        told, _ = sleeper.communicate(timeout=WAIT)
+        printed, _ = sleeper.communicate(timeout=WAIT)
 
-    assert "let go: partition '01'" in told
-    assert "page 03" not in told
+    assert "let go: partition '01'" in printed
+    assert "page 03" not in printed
     assert sleeper.returncode == 0
     assert _row(place) == done
     assert done.progress.state == {"next_page": PAGES}

@@ -76,7 +76,7 @@ def test_a_function_is_told_of_the_place() -> None:
 
 
 def test_a_command_gets_filled_arguments_and_json(tmp_path: Path) -> None:
-    out = tmp_path / "told"
+    out = tmp_path / "finalized"
     code = "import sys; open(sys.argv[1], 'w').write(sys.argv[2] + '|' + sys.stdin.read())"
     command = [sys.executable, "-c", code, str(out), "{topic}:{place}:{nothing}"]
     assert finalizing(MemoryBucket(), hooks=[{"command": command}]).finish(final_folder("dt={topic}")) is None
@@ -121,7 +121,7 @@ def test_hive_gets_a_statement(tmp_path: Path) -> None:
         "ALTER TABLE `logs`.`orders` ADD IF NOT EXISTS PARTITION (`dt`='2026-01-01', `hr`='05') "
         "LOCATION 's3a://lake/daily/orders/dt=2026-01-01/hr=05'"
     )
-    out = tmp_path / "told"
+    out = tmp_path / "finalized"
     code = "import sys; open(sys.argv[1], 'w').write(sys.argv[2] + '|' + sys.stdin.read())"
     hooks = [{"command": [sys.executable, "-c", code, str(out), "{statement}"], "hive": {"table": "orders"}}]
     finalizing(MemoryBucket(), hooks=hooks).finish(final_folder())
