@@ -180,8 +180,8 @@ class Scan:
         return self._asked("partitions", "list")
 
     def letters(self) -> list[dict[str, Any]]:
-        """What `holdfast deadletters list` tells, one entry for each partition and reason."""
-        return self._asked("deadletters", "list")
+        """What `holdfast deadletters list --by-partition` prints, one entry for each partition and reason."""
+        return self._asked("deadletters", "list", "--by-partition")
 
     def _complaints(self) -> str:
         lines = [line for node in self.nodes.values() for line in node.said().splitlines() if '"error"' in line]

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from holdfast.flow.run import Run
     from holdfast.runs.letter_selection import Taken
 
-COLUMNS = ("SINK", "PARTITION", "REASON", "WAITING", "SENT AGAIN", "CANNOT BE", "FIRST", "LAST")
+COUNTS = ("WAITING", "SENT AGAIN", "CANNOT BE", "FIRST", "LAST")
 LONGEST_REASON = 200
 MOST_ROWS = 1000
 
@@ -32,23 +32,38 @@ Partition = Annotated[str | None, typer.Option("--partition", metavar="KEY", hel
 Reason = Annotated[
     str | None, typer.Option("--reason", metavar="TEXT", help="Only letters whose reason contains this text.")
 ]
+ByPartition = Annotated[
+    bool, typer.Option("--by-partition", metavar="", help="Count the letters of each partition apart.")
+]
 Limit = Annotated[int, typer.Option("--limit", min=1, metavar="N", help="Print at most this many.")]
 Everything = Annotated[bool, typer.Option("--all", metavar="", help="Also letters that were sent again.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", metavar="", help="Only print what would be sent.")]
 
 
-def list_letters(file: File, pipeline: PipelineName = None, sink: SinkName = None, json: AsJson = False) -> None:
-    """Count the dead letters of a pipeline by sink, partition and reason. Reads all of them; does not use the store."""
-    groups: dict[tuple[str, str, str], _Group] = {}
+def list_letters(
+    file: File,
+    pipeline: PipelineName = None,
+    sink: SinkName = None,
+    by_partition: ByPartition = False,
+    json: AsJson = False,
+) -> None:
+    """Count the dead letters of a pipeline by sink and reason. Reads all of them; does not use the store.
+
+    Reasons are shown without the values in them, so that records with the same error are counted together.
+    """
+    from holdfast.flow.letter import general_reason
+
+    groups: dict[tuple[str, ...], _Group] = {}
     for name, letter in _letters(file, pipeline, sink):
-        key = (name, letter.key, letter.reason[:LONGEST_REASON])
+        key = (name, *([letter.key] if by_partition else []), general_reason(letter.reason)[:LONGEST_REASON])
         groups.setdefault(key, _Group()).count(letter)
+    columns = ("SINK", *(["PARTITION"] if by_partition else []), "REASON", *COUNTS)
     rows = [(*key, *group.cells()) for key, group in sorted(groups.items())]
     if json:
-        names = [column.lower().replace(" ", "_") for column in COLUMNS]
+        names = [column.lower().replace(" ", "_") for column in columns]
         output.say_json([dict(zip(names, row, strict=True)) for row in rows])
         return
-    output.say_table(COLUMNS, rows[:MOST_ROWS])
+    output.say_table(columns, rows[:MOST_ROWS])
     if len(rows) > MOST_ROWS:
         output.tell(f"{len(rows) - MOST_ROWS} more rows are not shown; --json shows all")
 
@@ -107,7 +122,7 @@ def redrive(
 
 
 class _Group:
-    """Counts letters of one partition with the same reason."""
+    """Counts letters with the same reason."""
 
     def __init__(self) -> None:
         self._states: Counter[str] = Counter()

@@ -7,6 +7,7 @@ there is another letter.
 from __future__ import annotations
 
 import base64
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -58,6 +59,17 @@ class Letter:
         if self.encoding == "base64":
             return base64.b64decode(self.raw or "", validate=True)
         return (self.raw or "").encode("utf-8", "surrogatepass")
+
+
+_VALUES = re.compile(r"""'[^']*'|"[^"]*"|(?<=\s)\S*\d\S*""")
+
+
+def general_reason(reason: str) -> str:
+    """The reason without quoted text, and without words that hold digits: it is the same for many records.
+
+    A number at the beginning stays, as it is the status of a response.
+    """
+    return _VALUES.sub("…", reason)
 
 
 def letter_of(fields: Mapping[str, Any], letter_id: LetterId, at: float | None, redriven: str | None) -> Letter:

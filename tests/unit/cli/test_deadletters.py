@@ -34,7 +34,7 @@ def file(site: Site, tmp_path: Path) -> str:
     path.write_text(path.read_text().partition("pipelines:\n")[0] + PIPELINE.replace("ROOT", str(tmp_path)))
     (tmp_path / "in").mkdir()
     out, key = LocalBucket(tmp_path / "out"), dead_letter_key(Name("in", "a"), 1, 0)
-    faults = [record_fault("odd", b"1"), record_fault("odd", b"x" * 70_000), record_fault("bad \x1b[0m", b"3")]
+    faults = [record_fault("odd", b"1"), record_fault("odd", b"x" * 70_000), record_fault("bad \x1b[m", b"3")]
     out.create(key, b"".join(dead_letter("prod|orders", "in|a", at, fault) for at, fault in enumerate(faults)))
     FileLetters(out).mark([LetterId(key, 0)], "redrive-0")
     LocalBucket(tmp_path / "other").create(key, dead_letter("prod|orders", "in|b", 7, record_fault("odd", b"4")))
@@ -47,10 +47,22 @@ def rows(result: Result) -> list[list[str]]:
     return [line.split() for line in result.stdout.splitlines()[1:]]
 
 
+def test_letters_are_counted_by_sink_and_reason_without_the_values_in_it(site: Site, file: str, tmp_path: Path) -> None:
+    faults = [record_fault(f"400 the field 'n' of {number}.json is not a time: {number}", b"1") for number in (1, 22)]
+    for number, fault in enumerate(faults, 10):
+        key = dead_letter_key(Name("in", f"p{number}"), 1, 0)
+        LocalBucket(tmp_path / "other").create(key, dead_letter("prod|orders", f"in|p{number}", 0, fault))
+    shown = json.loads(site.invoke("deadletters", "list", file, "--sink", "other", "--json").stdout)
+    assert [tuple(row.values())[:5] for row in shown] == [
+        ("other", "400 the field … of … is not a time: …", 2, 0, 0),
+        ("other", "odd", 1, 0, 0),
+    ]
+
+
 def test_letters_are_counted_by_sink_partition_and_reason(site: Site, file: str) -> None:
-    shown = json.loads(site.invoke("deadletters", "list", file, "--json").stdout)
+    shown = json.loads(site.invoke("deadletters", "list", file, "--by-partition", "--json").stdout)
     assert [tuple(row.values())[:6] for row in shown] == [
-        ("files", "in|a", "bad \x1b[0m", 1, 0, 0),
+        ("files", "in|a", "bad \x1b[m", 1, 0, 0),
         ("files", "in|a", "odd", 0, 1, 1),
         ("other", "in|b", "odd", 1, 0, 0),
     ]
