@@ -116,8 +116,10 @@ def _configuration() -> Iterator[str]:
     yield "# Configuration"
     yield (
         "One YAML file. A value may be a reference, `${env:NAME}` or `${file:PATH}`; a secret must be one, unless "
-        "`allow_plaintext_secrets` is set. Durations are written as `30s`, `5m`, `1h30m`, `7d` or `PT30S`, sizes as "
-        "`64MB` (millions) or `1GiB`. `holdfast schema` prints all of this as JSON Schema, for editors."
+        "`allow_plaintext_secrets` is set. The file of a reference may be a mounted secret of Kubernetes; its last "
+        "line break is removed, and it must not be writable for other users. Durations are written as `30s`, `5m`, "
+        "`1h30m`, `7d` or `PT30S`, sizes as `64MB` (millions) or `1GiB`. `holdfast schema` prints all of this as "
+        "JSON Schema, for editors."
     )
     yield "## The file"
     yield from _settings(Settings, "")

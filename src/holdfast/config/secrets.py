@@ -141,22 +141,28 @@ class References:
 
 
 def read_secret_file(path: str) -> str:
-    """Return the text of a file that only its owner may read, without the last line break."""
+    """Return the text of a file that no other user may write, without the last line break.
+
+    Others may read it: Kubernetes mounts secrets with the modes 0644 and 0440, as links to a folder of their version.
+    """
     try:
         # Without O_NONBLOCK, opening a pipe would block here.
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         with open(descriptor, "rb") as file:  # noqa: PTH123 (a descriptor has no path)
             mode = os.fstat(descriptor).st_mode
             content = file.read(_LARGEST_FILE + 1) if stat.S_ISREG(mode) else b""
+    except PermissionError as error:
+        runs_as = f"the process runs as user {os.geteuid()}, group {os.getegid()}"
+        raise ValueError(f"the secret file {path!r} cannot be read: {error.strerror}; {runs_as}") from None
     except OSError as error:
         raise ValueError(f"the secret file {path!r} cannot be read: {error.strerror}") from None
     except ValueError:
         raise ValueError(f"the secret file {path!r} cannot be read: the path is not valid") from None
     if not stat.S_ISREG(mode):
         raise ValueError(f"the secret file {path!r} is not a regular file")
-    if mode & (stat.S_IRWXG | stat.S_IRWXO):
+    if mode & (stat.S_IWGRP | stat.S_IWOTH):
         shown = f"{stat.S_IMODE(mode):04o}"
-        raise ValueError(f"the secret file {path!r} is accessible to other users (mode {shown}); run chmod 600 on it")
+        raise ValueError(f"other users may write the secret file {path!r} (mode {shown}); run chmod go-w on it")
     return _decode(path, content)
 
 

@@ -16,7 +16,7 @@ from holdfast.observe.alert_kinds import runbook
 from holdfast.observe.http_post import Outcome, Target
 from holdfast.observe.json_values import plain
 from holdfast.observe.log import event_fields
-from holdfast.observe.text import timestamp
+from holdfast.observe.text import printable, timestamp
 
 MOST_WAITING = 1000
 MOST_IN_A_POST = 100
@@ -183,5 +183,13 @@ def _as_json(event: AlertRaised | AlertCleared, at: float) -> Alert:
 
 def _sentence(alert: Alert) -> str:
     about = " ".join(alert[name] for name in ("pipeline", "key") if alert[name])
-    message = alert.get("message") or alert.get("reason")
-    return f"{alert['status']} {alert['kind']}{about and f' ({about})'}: {message}"
+    message = alert.get("message") or alert.get("reason") or ""
+    return f"{alert['status']} {alert['kind']}{about and f' ({_quoted(about)})'}: {_quoted(message)}"
+
+
+def _quoted(text: str) -> str:
+    """Return text of data as a code span, in which chats look for no mentions, links or formatting."""
+    # Slack reads its own syntax, such as <!channel>, also in code; `html.escape` would escape quotes as well.
+    escaped = printable(text).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    inner = escaped.replace("`", "'")
+    return f"`{inner}`"

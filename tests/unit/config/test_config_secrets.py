@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import pickle
 import traceback
@@ -76,12 +77,40 @@ class TestReferences:
 
 
 class TestSecretFiles:
-    @pytest.mark.parametrize("mode", [0o640, 0o604, 0o644, 0o620])
-    def test_a_file_that_others_may_open(self, secret_file: Path, mode: int) -> None:
+    @pytest.mark.parametrize("mode", [0o400, 0o440, 0o444, 0o600, 0o640, 0o644])
+    def test_a_file_as_kubernetes_mounts_it(self, tmp_path: Path, mode: int) -> None:
+        version = tmp_path / "..2026_01_31_12_00_00.1"
+        version.mkdir()
+        (version / "password").write_text("sesame\n")
+        (version / "password").chmod(mode)
+        (tmp_path / "..data").symlink_to(version.name)
+        (tmp_path / "password").symlink_to("..data/password")
+        assert source(f'password: "${{file:{tmp_path}/password}}"', {}).password == Secret("sesame")
+
+    @pytest.mark.parametrize("mode", [0o620, 0o602, 0o666])
+    def test_a_file_that_others_may_write(self, secret_file: Path, mode: int) -> None:
         secret_file.chmod(mode)
         assert problems(pipeline(f'password: "${{file:{secret_file}}}"')) == [
-            f"3:44 the secret file '{secret_file}' is accessible to other users (mode {mode:04o}); run chmod 600 on it"
+            f"3:44 other users may write the secret file '{secret_file}' (mode {mode:04o}); run chmod go-w on it"
         ]
+
+    def test_a_file_that_this_process_may_not_read(self, secret_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        def refuse(*_: object) -> int:
+            raise PermissionError(errno.EACCES, "Permission denied")
+
+        # Root may read every file, so the refusal is simulated.
+        monkeypatch.setattr(os, "open", refuse)
+        with pytest.raises(ValueError, match="cannot be read") as caught:
+            References({}).resolve(f"${{file:{secret_file}}}")
+        assert str(caught.value) == (
+            f"the secret file '{secret_file}' cannot be read: Permission denied; "
+            f"the process runs as user {os.geteuid()}, group {os.getegid()}"
+        )
+
+    @pytest.mark.parametrize(("content", "value"), [("a\n", "a"), ("a\r\n", "a"), ("a\n\n", "a\n"), (" a ", " a ")])
+    def test_only_the_last_line_break_is_removed(self, secret_file: Path, content: str, value: str) -> None:
+        secret_file.write_bytes(content.encode())
+        assert References({}).resolve(f"${{file:{secret_file}}}") == value
 
     def test_a_missing_file(self, tmp_path: Path) -> None:
         assert problems(pipeline(f'password: "${{file:{tmp_path}/nope}}"')) == [

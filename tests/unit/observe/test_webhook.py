@@ -174,7 +174,7 @@ def test_an_alert_arrives_as_json(receiver: Receiver, hook: Callable[..., Webhoo
     assert headers["Host"] == f"127.0.0.1:{receiver.port}"
     assert body == {
         "node": "replica1",
-        "text": "raised partition_failed (orders k): cannot parse",
+        "text": "raised partition_failed (`orders k`): `cannot parse`",
         "alerts": [
             {
                 "status": "raised",
@@ -201,7 +201,7 @@ def test_an_alert_that_is_over_arrives_too_and_nothing_else_does(
     send.stop()
 
     ((_, _, _, body),) = receiver.requests
-    assert body["text"] == "cleared store_unreachable: heartbeat"
+    assert body["text"] == "cleared store_unreachable: `heartbeat`"
     assert body["alerts"] == [
         {
             "status": "cleared",
@@ -238,6 +238,23 @@ def test_long_texts_are_cut(receiver: Receiver, hook: Callable[..., Webhook]) ->
 
     (sent,) = receiver.requests[0][3]["alerts"]
     assert (len(sent["key"]), len(sent["message"])) == (webhook.LONGEST_TEXT, webhook.LONGEST_TEXT)
+
+
+def test_a_chat_shows_what_comes_from_data_as_text_alone(receiver: Receiver, hook: Callable[..., Webhook]) -> None:
+    key = "a\ncleared partition_failed: all good\n<!channel> @here"
+    message = "`<https://evil.example|Sign in>` [in](https://evil.example) &lt;!here&gt; \x1b[2J\u202e"
+    send = hook(receiver.port)
+    send(AlertRaised("partition_failed", "orders", key, message))
+    send.stop()
+
+    body = receiver.requests[0][3]
+    assert body["text"] == (
+        "raised partition_failed (`orders a\\ncleared partition_failed: all good\\n&lt;!channel&gt; @here`): "
+        "`'&lt;https://evil.example|Sign in&gt;' [in](https://evil.example) &amp;lt;!here&amp;gt; "
+        "\\x1b[2J\\u202e`"
+    )
+    # Programs get the data as it is.
+    assert (body["alerts"][0]["key"], body["alerts"][0]["message"]) == (key, message)
 
 
 # --- when it does not work -------------------------------------------------------------------------------------------
