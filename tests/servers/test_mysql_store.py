@@ -20,7 +20,7 @@ from holdfast.leases.lease import Key
 from holdfast.leases.query import Query
 from holdfast.leases.store import SMALLEST_BODY, ClaimingStore, ClaimRequest, Outcome, Store, Swap
 from holdfast.stores.mysql import PLUGIN, MysqlConfig
-from holdfast.stores.mysql.connection import _tls, server_name
+from holdfast.stores.mysql.connection import server_name
 from holdfast.stores.mysql.store import MysqlStore
 from holdfast.testing.rows import PIPELINE, make_row, touched
 from holdfast.testing.stores import StoreBehaviour, StoreMachine
@@ -266,19 +266,13 @@ def test_settings_are_read_without_the_driver() -> None:
         {"port": 0},
         {"connect_timeout": 0},
         {"url": "mysql://h/d", "user": "u"},
-        {"tls": {"cert": "c.pem"}},
+        {"tls": {"check_host": False}},
         {"ssl": True},
     ],
 )
 def test_wrong_settings_are_refused(wrong: dict[str, object]) -> None:
     with pytest.raises(ValidationError):
         MysqlConfig.model_validate(wrong)
-
-
-def test_tls_settings_are_handed_to_the_driver() -> None:
-    config = MysqlConfig.model_validate({"tls": {"ca": "/ca.pem", "check_host": False}})
-    assert _tls(config) == {"ssl_ca": "/ca.pem", "ssl_verify_cert": True, "ssl_verify_identity": False}
-    assert _tls(MysqlConfig()) == {}
 
 
 def test_no_secret_is_in_messages() -> None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 from typing import Annotated, Any, Literal, Self
+from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from holdfast.buckets.root import Root, S3Options, check_together, root_identity
 from holdfast.config import ByteSize, Duration, Options, PositiveCount, Secret
+from holdfast.config.hosts import is_local
 from holdfast.config.plugins import PLAIN_ERROR
 from holdfast.config.units import VALUE_ERROR
 from holdfast.sinks.opensearch.templates import IndexName, Template, is_index_name
@@ -76,6 +78,9 @@ class TlsOptions(Options):
     client_cert: str | None = Field(None, description="Client certificate (PEM); a path on every executor.")
     client_key: str | None = Field(None, description="Key of the client certificate (PEM); a path on every executor.")
     verify: bool = Field(True, description="Verify the server's certificate; without it, others can read along.")
+    allow_http_login: bool = Field(
+        False, description="Send the password or API key unencrypted to addresses with `http://` on other hosts."
+    )
 
 
 class IndexTemplate(Options):
@@ -203,6 +208,18 @@ class OpenSearchConfig(Options):
             raise PydanticCustomError(PLAIN_ERROR, "only one of username, api_key and aws is possible")
         if (self.username is None) != (self.password is None):
             raise PydanticCustomError(PLAIN_ERROR, "username and password are needed together")
+        return self
+
+    @model_validator(mode="after")
+    def _login_is_encrypted(self) -> Self:
+        plain = [url for url in map(urlsplit, self.hosts) if url.scheme == "http" and not is_local(url.hostname or "")]
+        logs_in = self.password is not None or self.api_key is not None
+        if plain and logs_in and not self.tls.allow_http_login:
+            raise PydanticCustomError(
+                PLAIN_ERROR,
+                "the login would be sent over http, where others can read it; write https:// in hosts, "
+                "or set tls.allow_http_login: true",
+            )
         return self
 
     @model_validator(mode="after")

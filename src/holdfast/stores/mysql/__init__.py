@@ -7,7 +7,7 @@ server: a Galera cluster keeps row locks on the node that took the request, so s
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
@@ -23,19 +23,32 @@ if TYPE_CHECKING:
 
 
 class MysqlTls(BaseModel):
-    """How the connection is encrypted: only if `ca` is given."""
+    """How the connection is encrypted, in the terms of libpq."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    ca: Path | None = Field(default=None, description="Certificates of the authorities that are trusted.")
+    mode: Literal["disable", "require", "verify-ca", "verify-full"] | None = Field(
+        default=None,
+        description="verify-full unless given; on this host, TLS is optional unless a setting of `tls` is given. "
+        "require encrypts without verifying the server, disable turns TLS off.",
+    )
+    ca: Path | None = Field(
+        default=None, description="Certificates of the authorities that are trusted; the system's unless given."
+    )
     cert: Path | None = Field(default=None, description="This node's own certificate.")
     key: Path | None = Field(default=None, description="The key of the certificate.")
-    check_host: bool = Field(default=True, description="The server's certificate must name the host.")
+    check_host: bool = Field(
+        default=True, description="The server's certificate must name the host; false is the same as verify-ca."
+    )
 
     @model_validator(mode="after")
-    def _nothing_without_trust(self) -> Self:
-        if self.ca is None and self.model_fields_set:
-            raise PydanticCustomError(PLAIN_ERROR, "tls needs ca: without it any server could pretend to be yours")
+    def _trust_is_clear(self) -> Self:
+        if self.mode is not None and "check_host" in self.model_fields_set:
+            raise PydanticCustomError(PLAIN_ERROR, "mode already says what check_host would say")
+        if self.ca is None and (self.mode == "verify-ca" or not self.check_host):
+            raise PydanticCustomError(
+                PLAIN_ERROR, "verify-ca needs ca: without it any server could pretend to be yours"
+            )
         return self
 
 

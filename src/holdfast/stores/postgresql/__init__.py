@@ -25,10 +25,14 @@ class PostgresqlTls(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    mode: Literal["disable", "allow", "prefer", "require", "verify-ca", "verify-full"] = Field(
-        default="prefer", description="Only verify-ca and verify-full protect against a server that impersonates yours."
+    mode: Literal["disable", "allow", "prefer", "require", "verify-ca", "verify-full"] | None = Field(
+        default=None,
+        description="Unless given here or in the URL, verify-full for a server on another host and prefer on this one. "
+        "Only verify-ca and verify-full protect against a server that impersonates yours; disable turns TLS off.",
     )
-    ca: Path | None = Field(default=None, description="Certificates of the authorities that are trusted.")
+    ca: Path | None = Field(
+        default=None, description="Certificates of the authorities that are trusted; the system's unless given."
+    )
     cert: Path | None = Field(default=None, description="This node's own certificate.")
     key: Path | None = Field(default=None, description="The key of the certificate.")
 

@@ -47,6 +47,8 @@ def test_an_address_and_an_index_are_enough() -> None:
         ({"document_id": "server", "action": "update"}, "ids by the server"),
         ({"username": "me"}, "needed together"),
         ({"username": "me", "password": Secret("x"), "api_key": Secret("y")}, "only one of username"),
+        ({"username": "me", "password": Secret("x")}, "over http.*tls.allow_http_login: true"),
+        ({"hosts": ["https://a", "http://b"], "api_key": Secret("x")}, "over http.*tls.allow_http_login: true"),
         ({"dead_letters": {"file": "/a", "index": "b"}}, "not to both"),
         ({"dead_letters": {"file": "/a", "s3": {}}}, "begins with s3://"),
         (
@@ -58,6 +60,19 @@ def test_an_address_and_an_index_are_enough() -> None:
 def test_what_cannot_be_is_refused(settings: dict[str, Any], reason: str) -> None:
     with pytest.raises(ValidationError, match=reason):
         config(**settings)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"hosts": ["https://search:9200"]},
+        {"hosts": ["http://localhost:9200", "http://127.0.0.1", "http://[::1]:9200"]},
+        {"hosts": ["http://search:9200"], "tls": {"allow_http_login": True}},
+    ],
+)
+def test_a_password_is_sent_encrypted_to_this_host_or_as_allowed(settings: dict[str, Any]) -> None:
+    assert config(username="me", password=Secret("x"), **settings).password == Secret("x")
+    assert config(api_key=Secret("x"), **settings).api_key == Secret("x")
 
 
 def test_a_data_stream_creates() -> None:
