@@ -11,8 +11,8 @@ from functools import cache
 from io import BytesIO
 from typing import Any, Literal, TypeAlias
 
-from holdfast.formats._compression import GZIP_WINDOW, RAW_CODECS, ZLIB_WINDOW, Compression, LeftOpen, Pack
-from holdfast.formats._forward import ENDS_TOO_EARLY, READ_BYTES, ForwardReader, Readable
+from holdfast.formats._compression import GZIP_WINDOW, RAW_CODECS, ZLIB_WINDOW, Compression, LeftOpen
+from holdfast.formats._forward import ENDS_TOO_EARLY, MAX_BLOCK, READ_BYTES, ForwardReader, Readable
 
 FileCompression = Literal["none", "gzip", "zstd", "snappy", "bzip2"]
 """Compressions of files that other programs wrote."""
@@ -21,7 +21,6 @@ SNAPPY_MAGIC = b"\xff\x06\x00\x00sNaPpY"
 MAX_EXPANSION = 64
 """Snappy never compresses better than about 21 to 1: a chunk that claims more is damaged, and no memory is allocated
 for it."""
-MAX_CHUNK = 256 << 20
 _SMALL_PART = 64 << 10
 """Size of a part where damage is expected: the whole part in which damage occurs is lost."""
 _SMALL_READ = 128 << 10
@@ -29,6 +28,8 @@ _MAX_FRAME = 65536
 _COMPRESSED_FRAME, _PLAIN_FRAME, _PADDING_FRAME = 0x00, 0x01, 0xFE
 Read: TypeAlias = Callable[[int], bytes]
 """Returns the next bytes, as many as requested; fewer only at the end."""
+Unpack: TypeAlias = Callable[[Any, int], bytes]
+"""Decompresses a block of data. Raises `ValueError` if it is damaged, or becomes more than that many bytes."""
 # Magic number, flags (independent blocks of up to 4 MiB), and the checksum of the flags.
 _LZ4_FRAME = bytes.fromhex("04224d18607073")
 
@@ -60,14 +61,30 @@ def small_parts(data: Readable, compression: FileCompression) -> Iterator[bytes]
     return iter(lambda: data.read(_SMALL_READ), b"")
 
 
-def unpacker(codec: str) -> Pack:
-    """The inverse of `packer`, and of Hadoop's bzip2. Raises `ValueError` for anything else."""
+def unpacker(codec: str) -> Unpack:
+    """The inverse of `packer`, and of Hadoop's bzip2."""
     if codec == "bzip2":
-        return lambda data: b"".join(_unbzip2(BytesIO(data)))
+        return lambda data, limit: joined_within(_unbzip2(BytesIO(data), READ_BYTES), limit)
     if codec in RAW_CODECS:
-        return lambda data: b"".join(_hadoop_blocks(BytesIO(data).read, codec))
+        return lambda data, limit: joined_within(_hadoop_blocks(BytesIO(data).read, codec), limit)
     window = GZIP_WINDOW if codec == "gzip" else ZLIB_WINDOW
-    return lambda data: b"".join(_inflated(BytesIO(data), window))
+    return lambda data, limit: joined_within(_inflated(BytesIO(data), window, READ_BYTES), limit)
+
+
+def joined_within(parts: Iterator[bytes], limit: int) -> bytes:
+    """All parts. Raises `ValueError` as soon as they have more than `limit` bytes; the rest is not decompressed."""
+    found, size = [], 0
+    for part in parts:
+        size += len(part)
+        if size > limit:
+            raise too_large(limit)
+        found.append(part)
+    return b"".join(found)
+
+
+def too_large(limit: int) -> ValueError:
+    """The error of a block that becomes more than `limit` bytes."""
+    return ValueError(f"a block becomes more than {limit} bytes; at most that many are read")
 
 
 def _inflated(data: Readable, window: int, part_bytes: int = 0, *, padding: bool = False) -> Iterator[bytes]:
@@ -75,8 +92,9 @@ def _inflated(data: Readable, window: int, part_bytes: int = 0, *, padding: bool
     from isal import igzip_lib, isal_zlib
 
     read_bytes = _SMALL_READ if part_bytes else READ_BYTES
-    member, packed, inside = isal_zlib.decompressobj(window), b"", False
-    while packed or (packed := data.read(read_bytes)):
+    member, packed, inside, part = isal_zlib.decompressobj(window), b"", False, b""
+    # A part of the full size may have left more inside ISA-L, even if it has taken all of the input.
+    while packed or (inside and part_bytes and len(part) == part_bytes) or (packed := data.read(read_bytes)):
         if padding and not inside and not (packed := packed.lstrip(b"\0")):
             continue
         try:
@@ -142,7 +160,7 @@ def _hadoop_blocks(read: Read, compression: str) -> Iterator[bytes]:
         missing = int.from_bytes(_whole(head, 4), "big")
         while missing > 0:
             size = int.from_bytes(_whole(read(4), 4), "big")
-            if size > MAX_CHUNK:
+            if size > MAX_BLOCK:
                 raise ValueError("a compressed chunk is too large")
             part = unpack(_whole(read(size), size))
             missing -= len(part)
@@ -178,12 +196,12 @@ def _whole(part: bytes, size: int) -> bytes:
     return part
 
 
-def unsnappy(chunk: bytes) -> bytes:
+def unsnappy(chunk: bytes, limit: int = MAX_BLOCK) -> bytes:
     """The content of snappy data without any framing. Raises `ValueError` for anything else, and for no content."""
-    return _not_empty(_unsnappy(chunk))
+    return _not_empty(_unsnappy(chunk, limit))
 
 
-def _unsnappy(chunk: bytes) -> bytes:
+def _unsnappy(chunk: bytes, limit: int = MAX_BLOCK) -> bytes:
     import pyarrow as pa
 
     size = 0
@@ -193,6 +211,8 @@ def _unsnappy(chunk: bytes) -> bytes:
             break
     if size > MAX_EXPANSION * (len(chunk) + 1):
         raise ValueError("the stated size of a compressed chunk is too large")
+    if size > limit:
+        raise too_large(limit)
     return _decoded(lambda: pa.Codec("snappy").decompress(chunk, size, asbytes=True))
 
 

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Protocol
 
 READ_BYTES = 4 << 20
 ENDS_TOO_EARLY = "it ends too early"
+MAX_BLOCK = 64 << 20
+"""The most bytes that a block, record or value of an object may have, before and after decompression: a few bytes can
+declare gigabytes, and what exceeds this is damage."""
 
 
 class Readable(Protocol):
@@ -30,6 +34,7 @@ class ForwardReader:
     def __init__(self, data: Readable, size: int | None = None) -> None:
         """`data` must be at its beginning. `size` is the size of the whole file, if it is known."""
         self.size = size
+        self._max_take = sys.maxsize
         self._data = data
         self._buffer = b""
         self._index = 0
@@ -62,6 +67,10 @@ class ForwardReader:
         """Exactly that many bytes. Raises `ValueError` if there are fewer; never requests more than the file has."""
         if size < 0 or (self.size is not None and size > self.size - self.offset):
             raise ValueError(ENDS_TOO_EARLY)
+        if size > self._max_take:
+            raise ValueError(
+                f"{size} bytes at {self.offset} are declared as one block; at most {self._max_take} are read"
+            )
         taken = self.read(size)
         if len(taken) < size:
             raise ValueError(ENDS_TOO_EARLY)
@@ -83,10 +92,11 @@ class ForwardReader:
 
 
 class RangeReader(ForwardReader):
-    """Reads an object from its beginning, or from a sync marker between two blocks."""
+    """Reads an object from its beginning, or from a sync marker between two blocks; takes at most `MAX_BLOCK` bytes."""
 
     def __init__(self, data: Seekable, size: int) -> None:
         super().__init__(data, size)
+        self._max_take = MAX_BLOCK
         self._seekable = data
 
     def skip_behind(self, mark: bytes, start: int, end: int) -> bool:

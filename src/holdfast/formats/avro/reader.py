@@ -13,10 +13,13 @@ from typing import Any, BinaryIO, NamedTuple
 import pyarrow as pa
 
 from holdfast.errors import UsageError
-from holdfast.formats._decompression import decompressed, unsnappy
+from holdfast.formats._decompression import decompressed, joined_within, too_large, unsnappy
 from holdfast.formats._forward import ENDS_TOO_EARLY, ForwardReader
 from holdfast.formats.avro.schemas import arrow_schema, without_times
 from holdfast.formats.avro.writer import CHECKSUM_BYTES, MAGIC, MARK_BYTES, RAW_DEFLATE
+
+MAX_SCHEMA = 4 << 20
+_ENTRIES = frozenset({"avro.schema", "avro.codec"})
 
 
 class Header(NamedTuple):
@@ -61,16 +64,27 @@ def decode_header(take: Callable[[int], bytes]) -> Header:
     """The header of any file; `take(n)` returns the next n bytes. Raises `ValueError`."""
     if take(len(MAGIC)) != MAGIC:
         raise ValueError("it does not begin like an Avro file")
-    entries: dict[str, bytes] = {}
+    entries: dict[str, bytes] = {"avro.codec": b"null"}
     while count := _number(take):
         if count < 0:
             _number(take)  # the size of the entries in bytes, for readers that skip them
         for _ in range(abs(count)):
             name = take(_number(take)).decode()
-            entries[name] = take(_number(take))
-    if "avro.schema" not in entries:
+            value = take(_number(take))
+            if name in _ENTRIES:
+                entries[name] = value
+    return Header(_schema(entries.get("avro.schema")), entries["avro.codec"].decode(), take(MARK_BYTES))
+
+
+def _schema(text: bytes | None) -> Any:
+    if text is None:
         raise ValueError("it has no schema")
-    return Header(json.loads(entries["avro.schema"]), entries.get("avro.codec", b"null").decode(), take(MARK_BYTES))
+    if len(text) > MAX_SCHEMA:
+        raise ValueError(f"its schema has {len(text)} bytes; at most {MAX_SCHEMA} are read")
+    try:
+        return json.loads(text)
+    except RecursionError as error:
+        raise ValueError("its schema is nested too deeply") from error
 
 
 def blocks(forward: ForwardReader, mark: bytes, end: int = sys.maxsize) -> Iterator[Block]:
@@ -84,27 +98,33 @@ def blocks(forward: ForwardReader, mark: bytes, end: int = sys.maxsize) -> Itera
         yield Block(offset, count, data)
 
 
-def unpacked_block(codec: str, data: bytes) -> bytes:
-    """The rows of a block. Raises `ValueError` if it is damaged, or its codec is not supported."""
+def unpacked_block(codec: str, data: bytes, limit: int = sys.maxsize) -> bytes:
+    """The rows of a block. Raises `ValueError` if it is damaged or too large, or its codec is not supported."""
     if codec == "null":
         return data
     if codec == "zstandard":
-        return b"".join(decompressed(BytesIO(data), "zstd"))
+        return joined_within(decompressed(BytesIO(data), "zstd"), limit)
     if codec == "deflate":
-        return _inflated(data)
+        return _inflated(data, limit)
     if codec != "snappy":
         raise ValueError(f"the codec {codec} is not supported")
-    rows = unsnappy(data[:-CHECKSUM_BYTES])
+    rows = unsnappy(data[:-CHECKSUM_BYTES], limit)
     if zlib.crc32(rows) != int.from_bytes(data[-CHECKSUM_BYTES:], "big"):
         raise ValueError("a block's checksum is wrong")
     return rows
 
 
-def _inflated(data: bytes) -> bytes:
+def _inflated(data: bytes, limit: int) -> bytes:
+    inflater = zlib.decompressobj(RAW_DEFLATE)
     try:
-        return zlib.decompress(data, RAW_DEFLATE)
+        rows = inflater.decompress(data, min(limit, sys.maxsize - 1) + 1)
     except zlib.error as error:
         raise ValueError(f"a block cannot be decompressed: {error}") from error
+    if len(rows) > limit:
+        raise too_large(limit)
+    if not inflater.eof:
+        raise ValueError(f"a block cannot be decompressed: {ENDS_TOO_EARLY}")
+    return rows
 
 
 def _number(take: Callable[[int], bytes]) -> int:

@@ -12,13 +12,16 @@ import pyarrow as pa
 
 from holdfast.flow.kafka_columns import KEY, OFFSET, VALUE
 from holdfast.formats._arrays import content, cut_out, lengths
-from holdfast.formats._compression import Pack
-from holdfast.formats._decompression import unpacker
+from holdfast.formats._decompression import Unpack, unpacker
 from holdfast.formats._forward import ENDS_TOO_EARLY, ForwardReader
 from holdfast.formats.sequencefile import keys as keys_
 from holdfast.formats.sequencefile.layout import ESCAPE, AnyHeader, KeyKind, decode_header, taken_vint, taken_vints
 
 WRONG_LENGTH = "a record's length and what follows disagree"
+PORTION_RECORDS = 8192
+_PORTION_BYTES = 16 << 20
+"""Decompressed values that are held before they are handed on."""
+_VINT_BYTES = 5
 _LENGTH = struct.Struct(">i")
 
 
@@ -33,7 +36,8 @@ def read(data: BinaryIO) -> Iterator[Any]:
 def _records(forward: ForwardReader, header: AnyHeader) -> Iterator[tuple[Any, Any]]:
     unpack = record_unpacker(header)
     for _, data, starts in record_runs(forward, header):
-        yield cut_records(data, starts, unpack)
+        for _, keys, values in record_portions(data, starts, unpack):
+            yield keys, values
 
 
 def _blocks(forward: ForwardReader, header: AnyHeader) -> Iterator[tuple[Any, Any]]:
@@ -50,20 +54,25 @@ def _batch(kind: KeyKind, keys: Any, values: Any) -> Any:
 # --- records -------------------------------------------------------------------------------------------------------
 
 
-def record_unpacker(header: AnyHeader) -> Pack | None:
+def record_unpacker(header: AnyHeader) -> Unpack | None:
     """Decompresses one value; None if values are not compressed."""
     return unpacker(header.codec) if header.compression == "record" else None
 
 
-def record_runs(forward: ForwardReader, header: AnyHeader, end: int = sys.maxsize) -> Iterator[tuple[int, bytes, Any]]:
+def record_runs(
+    forward: ForwardReader, header: AnyHeader, end: int = sys.maxsize, *, max_bytes: int = sys.maxsize
+) -> Iterator[tuple[int, bytes, Any]]:
     """Records from here to the first mark that ends at `end` or later, in runs.
 
     A run is the offset of its data in the file, the data, and the indices in the data where records begin. Raises
-    `ValueError` where the file is damaged; all whole records before the damage are yielded first.
+    `ValueError` where the file is damaged or a record has more than `max_bytes`; all whole records before it are
+    yielded first.
     """
     offset, data = forward.offset, b""
     while True:
         starts, used, reason = _scan(data, offset, header, forward.size, end)
+        if reason is None and _length_at(data, used) > max_bytes:
+            reason = f"the record at {offset + used} has more than {max_bytes} bytes; at most that many are read"
         if len(starts):
             yield offset, data, starts
         if reason is not None:
@@ -105,16 +114,54 @@ def _scan(data: bytes, offset: int, header: AnyHeader, size: int | None, end: in
     return np.array(starts, np.int64), index, reason
 
 
-def cut_records(data: bytes, starts: Any, unpack: Pack | None) -> tuple[Any, Any]:
-    """Keys and values of the records that begin at these indices."""
+def _length_at(data: bytes, index: int) -> int:
+    """The length of the record that begins there and is not whole yet; -1 if even the length is not."""
+    return int(_LENGTH.unpack_from(data, index)[0]) if index + _LENGTH.size <= len(data) else -1
+
+
+def record_portions(
+    data: bytes, starts: Any, unpack: Unpack | None, max_bytes: int = sys.maxsize
+) -> Iterator[tuple[Any, Any, Any]]:
+    """The records that begin at these indices, in portions: where they begin, keys and values.
+
+    Raises `ValueError` at a value that is damaged or becomes more than `max_bytes`; those before it are yielded first.
+    """
+    for some in np.array_split(starts, -(-len(starts) // PORTION_RECORDS)):
+        keys, values = _cut_records(data, some)
+        if unpack is None:
+            yield some, keys, values
+            continue
+        first = 0
+        for unpacked in _unpacked(values, unpack, max_bytes):
+            end = first + len(unpacked)
+            yield some[first:end], keys[first:end], unpacked
+            first = end
+
+
+def _unpacked(values: Any, unpack: Unpack, max_bytes: int) -> Iterator[Any]:
+    found, size = [], 0
+    try:
+        for value in values.to_pylist():
+            part = unpack(value, max_bytes)
+            found.append(part)
+            size += len(part)
+            if size >= _PORTION_BYTES:
+                yield pa.array(found, pa.binary())
+                found, size = [], 0
+    except ValueError:
+        if found:
+            yield pa.array(found, pa.binary())
+        raise
+    if found:
+        yield pa.array(found, pa.binary())
+
+
+def _cut_records(data: bytes, starts: Any) -> tuple[Any, Any]:
     numbers = np.frombuffer(data, np.uint8)
     record, key = (_numbers_at(numbers, starts + index) for index in (0, 4))
     if (key < 0).any() or (key > record).any():
         raise ValueError(WRONG_LENGTH)
-    values = cut_out(data, starts + 8 + key, starts + 8 + record)
-    if unpack is not None:
-        values = pa.array(map(unpack, values.to_pylist()), pa.binary())
-    return cut_out(data, starts + 8, starts + 8 + key), values
+    return cut_out(data, starts + 8, starts + 8 + key), cut_out(data, starts + 8 + key, starts + 8 + record)
 
 
 def payloads(writables: Any) -> Any:
@@ -141,11 +188,12 @@ def blocks(
     *,
     behind_mark: bool = False,
     max_records: int = sys.maxsize,
+    max_bytes: int = sys.maxsize,
 ) -> Iterator[tuple[int, Any, Any]]:
     """Blocks from here on that begin before `end`: the offset in the file, keys and values.
 
     The reader is at a mark, or after it (`behind_mark`). Raises `ValueError` where the file is damaged,
-    or where a block has `max_records` or more.
+    or where a block has `max_records` or more, or its keys or values more than `max_bytes`.
     """
     unpack, mark = unpacker(header.codec), ESCAPE + header.sync
     while behind_mark or not forward.at_end():
@@ -157,7 +205,8 @@ def blocks(
         count = taken_vint(forward.take)
         if count >= max_records:
             raise ValueError(f"the block at {offset} declares {count} records; at most {max_records} are read")
-        parts = [unpack(forward.take(taken_vint(forward.take))) for _ in range(4)]
+        limits = (_VINT_BYTES * count, max_bytes) * 2
+        parts = [unpack(forward.take(taken_vint(forward.take)), limit) for limit in limits]
         keys, values = _cut(parts[1], taken_vints(parts[0], count)), _cut(parts[3], taken_vints(parts[2], count))
         yield offset, keys, values
 

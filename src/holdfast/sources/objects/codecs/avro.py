@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from holdfast.errors import Refused
-from holdfast.formats._forward import RangeReader
+from holdfast.formats._forward import MAX_BLOCK, RangeReader
 from holdfast.formats.avro.reader import Block, Header, blocks, decode_header, unpacked_block
 from holdfast.sources.objects.codecs.codec import BlockCodec, Portion, Range
 from holdfast.sources.objects.codecs.typed import typed_rows
@@ -70,7 +70,7 @@ class _BlockDecoder:
     def rows(self, block: Block) -> list[Any]:
         import fastavro
 
-        data = BytesIO(unpacked_block(self._codec, block.data))
+        data = BytesIO(unpacked_block(self._codec, block.data, MAX_BLOCK))
         try:
             rows = [fastavro.schemaless_reader(data, self._schema, None) for _ in range(block.count)]
         except Exception as error:

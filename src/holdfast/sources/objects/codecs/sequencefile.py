@@ -14,13 +14,14 @@ import pyarrow as pa
 
 from holdfast.errors import BatchError
 from holdfast.formats._arrays import content, cut_out, lengths
-from holdfast.formats._forward import RangeReader
+from holdfast.formats._forward import MAX_BLOCK, RangeReader
 from holdfast.formats.sequencefile.layout import ESCAPE, AnyHeader, decode_any_header
 from holdfast.formats.sequencefile.reader import (
+    PORTION_RECORDS,
     WRONG_LENGTH,
     blocks,
-    cut_records,
     payloads,
+    record_portions,
     record_runs,
     record_unpacker,
 )
@@ -30,7 +31,6 @@ from holdfast.sources.objects.object_ref import Damaged, RandomBytes
 
 COLUMNS = pa.schema([("key", pa.binary()), ("value", pa.binary())])
 MAX_BLOCK_RECORDS = 1 << 20
-PORTION_RECORDS = 8192
 _PACKAGE = "org.apache.hadoop.io."
 
 
@@ -73,15 +73,18 @@ class SequenceFile(BlockCodec):
 
 def _records(reader: RangeReader, header: AnyHeader, extent: Range) -> Iterator[tuple[Any, Any, Any]]:
     unpack = record_unpacker(header)
-    for offset, data, starts in record_runs(reader, header, extent.end):
-        for some in np.array_split(starts, -(-len(starts) // PORTION_RECORDS)):
-            yield some + offset, *cut_records(data, some, unpack)
+    for offset, data, starts in record_runs(reader, header, extent.end, max_bytes=MAX_BLOCK):
+        for some, keys, values in record_portions(data, starts, unpack, MAX_BLOCK):
+            yield some + offset, keys, values
 
 
 def _blocks(reader: RangeReader, header: AnyHeader, extent: Range, skips: bool) -> Iterator[tuple[Any, Any, Any]]:
-    found = blocks(reader, header, extent.end, behind_mark=skips, max_records=MAX_BLOCK_RECORDS)
-    for offset, keys, values in found:
-        yield offset * MAX_BLOCK_RECORDS + np.arange(len(keys)), keys, values
+    limits = {"max_records": MAX_BLOCK_RECORDS, "max_bytes": MAX_BLOCK}
+    for offset, keys, values in blocks(reader, header, extent.end, behind_mark=skips, **limits):
+        items = offset * MAX_BLOCK_RECORDS + np.arange(len(keys))
+        for first in range(0, len(keys), PORTION_RECORDS):
+            some = slice(first, first + PORTION_RECORDS)
+            yield items[some], keys[some], values[some]
 
 
 # --- writables -----------------------------------------------------------------------------------------------------

@@ -36,8 +36,10 @@ def _sifted(
 ) -> Portion:
     chunks: list[tuple[Any, list[Any]]] = []
     faults: list[tuple[int, Fault]] = []
-
-    def sift(start: int, end: int) -> None:
+    # Not a function that calls itself: its closure would keep the rows until the garbage collector runs.
+    left = [(0, len(items))] if len(items) else []
+    while left:
+        start, end = left.pop()
         some = rows[start:end]
         try:
             chunks.append((items[start:end], make(some)))
@@ -45,13 +47,9 @@ def _sifted(
             if end - start == 1:
                 fault = record_fault(str(error).removesuffix("."), text(some))
                 faults.append((int(items[start]), replace(fault, form=COLUMNS)))
-                return
-            middle = (start + end) // 2
-            sift(start, middle)
-            sift(middle, end)
-
-    if len(items):
-        sift(0, len(items))
+            else:
+                middle = (start + end) // 2
+                left += [(middle, end), (start, middle)]
     if len(chunks) == 1:
         return Portion(*chunks[0], faults)
     if not chunks:
