@@ -43,14 +43,15 @@ def load(path: str | Path, registry: Registry, environ: Mapping[str, str] = os.e
 def load_text(text: str, file: str, registry: Registry, environ: Mapping[str, str] = os.environ) -> Settings:
     """Like `load`, for text that is already in memory; `file` is the name that errors show."""
     document = Document(file, text)
-    reader = NodeReader(References(environ).resolve)
+    references = References(environ)
+    reader = NodeReader(references.resolve)
     try:
         data = reader.read(document.root)
     except AliasLimitExceeded as error:
         raise document.error([error.problem], ()) from None
     rule = PlaintextRule(allowed=_allows_plaintext(data))
     settings, errors = _validate(data, {"registry": registry, "plaintext": rule})
-    explainer = Explainer(document, data, Settings, registry, rule.seen)
+    explainer = Explainer(document, data, Settings, registry, rule.seen, references.values)
     unread = {id(node) for node, _ in reader.problems}
     # A value that could not be read has been reported already; its wrong type is not reported too.
     wrong = [problem for problem in explainer.problems(errors) if id(problem[0]) not in unread]
@@ -177,7 +178,9 @@ class NodeReader:
             return None
 
     def _tag_refused(self, node: Node) -> None:
-        self.problems.append((node, f"the tag {node.tag!r} is not allowed"))
+        # A tag that is not YAML's may be a password that begins with '!'.
+        shown = f"the tag {node.tag!r} is" if node.tag.startswith("tag:") else "a tag, text after '!', is"
+        self.problems.append((node, f"{shown} not allowed"))
 
 
 def _truth(text: str) -> bool:

@@ -112,6 +112,8 @@ class References:
     """Replaces references in text by their values."""
 
     environ: Mapping[str, str]
+    values: dict[str, str] = field(default_factory=dict)
+    """Value of every reference that was replaced, by the reference as written."""
 
     def resolve(self, text: str) -> str:
         """Return the text with every reference replaced. Raises `ValueError` for a reference without a value."""
@@ -126,7 +128,9 @@ class References:
             # The rest is not repeated: it may be part of a password.
             usage = "write ${env:NAME} or ${file:PATH}, or $${ for a literal ${"
             raise ValueError(f"'${{' does not begin a reference; {usage}")
-        return self._variable(match["name"]) if match["kind"] == "env" else read_secret_file(match["name"])
+        value = self._variable(match["name"]) if match["kind"] == "env" else read_secret_file(match["name"])
+        self.values[match[0]] = value
+        return value
 
     def _variable(self, name: str) -> str:
         try:

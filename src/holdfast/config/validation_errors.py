@@ -13,7 +13,7 @@ from pydantic_core import ErrorDetails
 from yaml.nodes import Node, ScalarNode
 
 from holdfast.config.plugins import KEY_ERROR, PLAIN_ERROR, Uses
-from holdfast.config.secrets import HIDDEN, SECRET_ERROR, Resolved
+from holdfast.config.secrets import HIDDEN, REFERENCE, SECRET_ERROR, Resolved
 from holdfast.config.units import VALUE_ERROR
 from holdfast.config.yaml_positions import (
     NULL,
@@ -27,6 +27,7 @@ from holdfast.config.yaml_positions import (
 from holdfast.errors import UsageError
 from holdfast.registry import Registry, did_you_mean
 
+_SHORTEST_HIDDEN = 4
 _EXPECTED = {
     "int": "a whole number",
     "float": "a number",
@@ -58,13 +59,21 @@ class Explainer:
     """Turns the errors of one validation into problems of one document."""
 
     def __init__(
-        self, document: Document, data: Any, model: type[BaseModel], registry: Registry, secrets: set[str]
+        self,
+        document: Document,
+        data: Any,
+        model: type[BaseModel],
+        registry: Registry,
+        secrets: set[str],
+        references: Mapping[str, str],
     ) -> None:
+        """`secrets` are plain-text secrets of the file, `references` the values of all references as written."""
         self._document = document
         self._data = data
         self._model = model
         self._registry = registry
         self._secrets = secrets
+        self._references = references
 
     def problems(self, errors: Iterable[ErrorDetails]) -> list[Problem]:
         """Return for each error the node below which the caret belongs, and the message."""
@@ -92,9 +101,9 @@ class Explainer:
         if kind == "extra_forbidden":
             return self._unknown_key(path)
         if kind in {KEY_ERROR, PLAIN_ERROR, SECRET_ERROR}:
-            return error["msg"]
+            return self._without_values(error["msg"], position)
         if kind == VALUE_ERROR:
-            return f"{quoted} {error['msg']}"
+            return f"{quoted} {self._without_values(error['msg'], position)}"
         if kind in _BOUNDS:
             return f"{quoted} {_BOUNDS[kind].format_map(context)}"
         if kind in {"literal_error", "enum"}:
@@ -113,12 +122,22 @@ class Explainer:
         value = _follow(self._data, position.path)
         if isinstance(value, Resolved) or self._is_secret(position):
             return f"{quoted} is not accepted; {_NO_REASON}"
+        return re.sub(r"^(Value error|Assertion failed), ", "", self._without_values(message, position))
+
+    def _without_values(self, message: str, position: YamlPosition) -> str:
+        """Return the message with the values of references as they are written in the file, and without secrets."""
         shown_as = dict.fromkeys(self._secrets, HIDDEN)
-        shown_as |= {str.__str__(resolved): resolved.written for resolved in _references(value)}
-        for hidden, shown in shown_as.items():
-            for text in {hidden, repr(hidden)[1:-1]} - {""}:
-                message = message.replace(text, shown)
-        return re.sub(r"^(Value error|Assertion failed), ", "", without_password(message))
+        for resolved in _references(_follow(self._data, position.path)):
+            shown_as[str.__str__(resolved)] = resolved.written
+            # A message may quote only a part of the value.
+            written = (match[0] for match in REFERENCE.finditer(resolved.written))
+            shown_as |= {self._references[part]: part for part in written if part in self._references}
+        for hidden in sorted(shown_as, key=len, reverse=True):
+            # Shorter ones are no secrets, but parts of most words.
+            if len(hidden) >= _SHORTEST_HIDDEN:
+                for text in {hidden, repr(hidden)[1:-1]}:
+                    message = message.replace(text, shown_as[hidden])
+        return without_password(message)
 
     def _quoted(self, position: YamlPosition) -> str:
         return "this value" if self._is_secret(position) else describe(position.node)

@@ -28,9 +28,11 @@ Problem = tuple[Node, str]
 # The line breaks that PyYAML counts.
 _LINE_BREAK = re.compile("\r\n|[\n\r\x85\u2028\u2029]")
 # Values of such keys are never quoted, even if the key itself is a mistake.
-_SECRET_KEY = re.compile(r"pas+w|pwd|secret|token|credential|api_?key|access_?key", re.IGNORECASE)
+_SECRET_KEY = re.compile(r"pas+w|pwd|secret|token|credential|api_?key|access_?key|jaas", re.IGNORECASE)
 _SECRET_ENTRY = re.compile(rf"((?:{_SECRET_KEY.pattern})[^\s:]*\s*:\s*)(?!['\"]?\$\{{)(\S.*)", re.IGNORECASE)
 _PASSWORD_IN_URL = re.compile(r"(://[^/\s:@]*:)([^/\s@$]+)(?=@)")
+# The path of a web address may be a token, as in those of webhooks.
+_PATH_IN_URL = re.compile(r"(https?://[^/\s'\"]+/)(?!\$\{)([^\s'\"]+)")
 _PLAIN_WORDS = {
     "mapping values are not allowed": "a ':' is not allowed here; check the indentation, or quote the value",
     "cannot start any token": "a value cannot begin with this; quote the value, and indent with spaces only",
@@ -153,7 +155,7 @@ class Document:
         if mark is None:
             return ConfigError([(Mark(self.file, 1, 1), message)])
         # Text that cannot be parsed has no nodes; everything after a secret's key is hidden.
-        lines = [_SECRET_ENTRY.sub(_blank_out, without_password(line)) for line in self._lines]
+        lines = [_SECRET_ENTRY.sub(_blank_out, _without_tokens(line)) for line in self._lines]
         return ConfigError([(self._mark(mark, lines), message)])
 
 
@@ -179,9 +181,10 @@ def _entry(node: Node, step: str | int) -> tuple[Node | None, Node] | None:
 
 
 def _hide(lines: Sequence[str], root: Node, secrets: frozenset[str]) -> list[str]:
-    hidden = [without_password(line) for line in lines]
+    hidden = [_without_tokens(line) for line in lines]
     for key, node in _scalars(root, "", set()):
-        literal = REFERENCE.sub("", node.value)
+        # A value that begins with '!' is a tag of an empty value.
+        literal = REFERENCE.sub("", node.value) or node.tag.startswith("!")
         if literal and (node.value in secrets or is_secret_key(key)):
             for number in range(node.start_mark.line, min(node.end_mark.line, len(lines) - 1) + 1):
                 start = node.start_mark.column if number == node.start_mark.line else 0
@@ -193,6 +196,10 @@ def _hide(lines: Sequence[str], root: Node, secrets: frozenset[str]) -> list[str
 def without_password(text: str) -> str:
     """Return the text with the password of every URL blanked out."""
     return _PASSWORD_IN_URL.sub(_blank_out, text)
+
+
+def _without_tokens(line: str) -> str:
+    return _PATH_IN_URL.sub(_blank_out, without_password(line))
 
 
 def _blank_out(found: re.Match[str]) -> str:

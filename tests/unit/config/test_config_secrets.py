@@ -11,8 +11,10 @@ from pathlib import Path
 import pytest
 from pydantic import TypeAdapter
 
-from holdfast.config import Secret
+from holdfast.config import Secret, load_text
 from holdfast.config.secrets import References, Resolved
+from holdfast.errors import ConfigError
+from holdfast.registry import Registry
 from tests.unit.config.samples import PIPELINE, Objects, failure, problems, settings
 
 SESAME = {"PASSWORD": "sesame"}
@@ -176,6 +178,12 @@ class TestPlainText:
             pipeline("password: 'x${hunter2}'"),
             pipeline("password: !!int hunter2"),
             pipeline("access_key: hunter2"),
+            "alerts: {wbhook: {url: 'https://hooks.example/hunter2/hunter2?x=hunter2'}}",
+            "alerts: {webhook: {url: https://hooks.example/hunter2",
+            "node: {password: !hunter2 x}",
+            "node:\n  password: !hunter2\n",
+            "node: {password: !hunter2,x x",
+            "spark: {conf: {sasl.jaas.config: hunter2}, x: 1}",
         ],
     )
     @pytest.mark.parametrize("allow", ["", "allow_plaintext_secrets: true\n"])
@@ -239,3 +247,27 @@ class TestNeverShown:
         error = failure(text, SESAME)
         assert "sesame" not in "".join(traceback.format_exception(error))
         assert error.__context__ is None
+
+    @pytest.mark.parametrize(
+        "text",
+        [
+            "processors: [{grok: {match: {value: '%{${env:PASSWORD}}'}}}]",
+            "sinks: [{opensearch: {hosts: ['https://h'], index: 'a-{${env:PASSWORD}'}}]",
+            "sinks: [{opensearch: {hosts: ['https://h'], index: a, document_id: '{${env:PASSWORD}'}}]",
+            "sinks: [{files: {root: 's3:///${env:PASSWORD}', format: jsonl}}]",
+            "sinks: [{files: {root: /x, format: '${env:PASSWORD}'}}]",
+            "sinks: [{files: {root: /x, format: jsonl, layout: '{${env:PASSWORD}}'}}]",
+            "routes: {a: '${env:PASSWORD} ('}",
+        ],
+    )
+    def test_nor_does_one_of_a_built_in_plugin(self, text: str) -> None:
+        with pytest.raises(ConfigError) as caught:
+            load_text(f"pipelines: {{p: {{{text}}}}}", "f.yaml", Registry.installed(), {"PASSWORD": "s3sesame"})
+        assert "s3sesame" not in "".join(traceback.format_exception(caught.value)).replace('"s3sesame"', "")
+
+    def test_values_that_are_parts_of_words_leave_messages_readable(self) -> None:
+        text = (
+            "pipelines: {p: {sinks: [{opensearch: {hosts: ['https://h'], index: '$${env:B}${env:A}', username: x}}]}}"
+        )
+        with pytest.raises(ConfigError, match="username and password are needed together"):
+            load_text(text, "f.yaml", Registry.installed(), {"A": "e"})
