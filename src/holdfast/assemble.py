@@ -14,6 +14,7 @@ from holdfast.audit.sink import AuditedSink, audited_sinks
 from holdfast.config.digest import digest_of, parsing_of
 from holdfast.config.load import load
 from holdfast.config.models import PipelineSettings, Settings
+from holdfast.config.plain_text import secret_names
 from holdfast.config.plugins import NamedSink
 from holdfast.errors import UsageError
 from holdfast.events import Event, Notice
@@ -260,6 +261,7 @@ def engine_of(
 ) -> Engine:
     # Spark is loaded only here, so that commands that only read the store stay fast.
     from holdfast.spark.engine import SparkEngine
+    from holdfast.spark.redaction import redaction
     from holdfast.spark.session import is_unprotected, start_session
     from holdfast.spark.shipping import connector_jars
     from holdfast.spark.task import warm_up
@@ -268,7 +270,9 @@ def engine_of(
     jars = connector_jars() if needs_jars else []
     configured = settings.spark
     py_files = [Path(name) for name in configured.py_files]
-    spark = start_session("holdfast", configured.plain_conf(), configured.master or "local[2]", jars, py_files)
+    conf = configured.plain_conf()
+    conf |= redaction(secret_names(settings), conf)
+    spark = start_session("holdfast", conf, configured.master or "local[2]", jars, py_files)
     if is_unprotected(spark):
         emit(Notice(OPEN_SPARK))
     warm_up(spark, [sink.stager() for built in pipelines.values() for sink in built.sinks.values()])

@@ -23,6 +23,7 @@ from holdfast.assemble import (
     open_store,
 )
 from holdfast.config.models import Settings
+from holdfast.config.plain_text import warnings_of_plain_text
 from holdfast.config.units import format_duration
 from holdfast.errors import UsageError
 from holdfast.events import Notice, SinkOpened
@@ -50,6 +51,8 @@ def run(settings: Settings, emit: Emit, *, node_name: str | None = None, pipelin
     clock = HostClock()
     world = host_world(emit, clock)
     registry = Registry.installed()
+    for warning in warnings_of_plain_text(settings):
+        emit(Notice(warning))
     with _on_signal(_exit_as_killed):
         store = until_answered(world, "store", lambda: open_store(settings, registry), START_PATIENCE)
         _warn_if_not_durable(settings, store, emit)

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 def validate(file: File, json: AsJson = False) -> None:
     """Check a file without connecting to anything. Every problem is shown with its line and column."""
     from holdfast.assemble import load_settings
+    from holdfast.config.plain_text import warnings_of_plain_text
 
     try:
         settings = load_settings(file)
@@ -31,6 +32,8 @@ def validate(file: File, json: AsJson = False) -> None:
         output.say_json(_right(file, settings))
     else:
         pipelines = ", ".join(settings.pipelines) or "none"
+        for warning in warnings_of_plain_text(settings):
+            output.tell(f"{file}: warning: {warning}")
         output.say(f"{file} is valid; store: {settings.coordination.store.name}; pipelines: {pipelines}")
 
 
@@ -43,8 +46,12 @@ def schema() -> None:
 
 
 def _right(file: str, settings: Settings) -> dict[str, Any]:
+    from holdfast.config.plain_text import warnings_of_plain_text
+
     store, pipelines = settings.coordination.store.name, list(settings.pipelines)
-    return {"file": file, "valid": True, "store": store, "pipelines": pipelines, "problems": []}
+    warnings = warnings_of_plain_text(settings)
+    head = {"file": file, "valid": True, "store": store, "pipelines": pipelines}
+    return {**head, "problems": [], "warnings": warnings}
 
 
 def _wrong(file: str, error: ConfigError) -> dict[str, Any]:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -54,7 +55,21 @@ def test_a_valid_file(site: Site) -> None:
         "store": "sqlite",
         "pipelines": ["orders", "users"],
         "problems": [],
+        "warnings": [],
     }
+
+
+def test_a_secret_in_the_file_is_warned_of(site: Site) -> None:
+    file = site.write("orders")
+    path = Path(file)
+    path.write_text(path.read_text() + "\nspark: {conf: {spark.hadoop.fs.s3a.secret.key: hunter2}}\n")
+
+    warning = (
+        "spark.conf: spark.hadoop.fs.s3a.secret.key stands in the file as plain text; write ${env:NAME} or ${file:PATH}"
+    )
+    result = site.invoke("validate", file)
+    assert (result.exit_code, result.stderr) == (0, f"{file}: warning: {warning}\n")
+    assert site.json("validate", file)["warnings"] == [warning]
 
 
 @pytest.mark.parametrize(

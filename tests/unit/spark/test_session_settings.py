@@ -14,6 +14,7 @@ from holdfast.config import load_text
 from holdfast.events import Event, Notice
 from holdfast.registry import Registry
 from holdfast.spark import session, task
+from holdfast.spark.redaction import redaction
 from holdfast.spark.session import _all_settings, _python, is_unprotected
 
 CLUSTERS = ("spark://head:7077", "yarn", "k8s://https://api:6443")
@@ -81,7 +82,8 @@ def test_a_cluster_without_authentication_or_encryption_is_unprotected(
 
 
 def test_a_node_gives_spark_its_settings_and_warns_of_a_cluster_that_is_open(monkeypatch: pytest.MonkeyPatch) -> None:
-    text = "spark: {master: yarn, conf: {spark.executor.cores: 2}, py_files: [parsing.py]}"
+    conf_text = "spark.executor.cores: 2, spark.executorEnv.LAKE_DSN: '${env:DSN}'"
+    text = f"spark: {{master: yarn, conf: {{{conf_text}}}, py_files: [parsing.py]}}"
     given: list[Any] = []
 
     def start(*arguments: Any) -> Any:
@@ -91,8 +93,12 @@ def test_a_node_gives_spark_its_settings_and_warns_of_a_cluster_that_is_open(mon
     monkeypatch.setattr(session, "start_session", start)
     monkeypatch.setattr(task, "warm_up", lambda *_given: None)
     events: list[Event] = []
-    engine_of(load_text(text, "shop.yaml", Registry.installed()), {}, events.append).close()
-    assert given == ["holdfast", {"spark.executor.cores": "2"}, "yarn", [], [Path("parsing.py")]]
+    loaded = load_text(text, "shop.yaml", Registry.installed(), {"DSN": "sesame"})
+    engine_of(loaded, {}, events.append).close()
+    conf = {"spark.executor.cores": "2"}
+    # Spark redacts what came from references, whatever its name is.
+    conf |= {"spark.executorEnv.LAKE_DSN": "sesame"} | redaction(["spark.executorEnv.LAKE_DSN"], {})
+    assert given == ["holdfast", conf, "yarn", [], [Path("parsing.py")]]
     (notice,) = events
     assert isinstance(notice, Notice)
     assert "spark.authenticate" in notice.message
