@@ -5,6 +5,7 @@ Each is read in a process of its own, whose peak of memory is measured.
 
 from __future__ import annotations
 
+import io
 import json
 import struct
 import subprocess
@@ -14,12 +15,16 @@ from bz2 import compress as bzip2
 from pathlib import Path
 from typing import Any
 
+import fastavro
 import pyarrow as pa
 import pytest
 
 from holdfast.formats._forward import MAX_BLOCK
 from holdfast.formats.avro.writer import number
 from holdfast.formats.sequencefile.layout import READ_CODECS, vint
+from holdfast.sources.objects.codecs.avro import Avro
+from holdfast.sources.objects.codecs.avro_bounds import MAX_DEPTH, MAX_MEMORY
+from holdfast.sources.objects.codecs.codec import Range
 
 MOST_MEGABYTES = 400
 """What reading may add to a process that has loaded everything."""
@@ -173,3 +178,95 @@ def zstd(size: int) -> bytes:
 def test_a_block_of_avro_is_decompressed_no_further_than_its_bound(codec: str, tmp_path: Path) -> None:
     found = read("avro", avro("bytes", (1, PACKED[codec]()), codec=codec), tmp_path)
     assert f"more than {MAX_BLOCK} bytes" in found["damage"]
+
+
+NULLS = number(1 << 40) + number(0)
+EMPTY = {"type": "record", "name": "e", "fields": []}
+WIDE = {"type": "record", "name": "w", "fields": [{"name": f"f{index}", "type": "null"} for index in range(500)]}
+MANY = number(30 << 20) + bytes(30 << 20) + number(0)
+HOSTILE: dict[str, tuple[Any, bytes]] = {
+    "nulls": (records({"type": "array", "items": "null"}), NULLS),
+    "records without fields": (records({"type": "array", "items": EMPTY}), NULLS),
+    "values without bytes": (records({"type": "array", "items": {"type": "fixed", "name": "f", "size": 0}}), NULLS),
+    "lists": (records({"type": "array", "items": {"type": "array", "items": "int"}}), MANY),
+    "wide records": (records({"type": "array", "items": ["null", WIDE]}), number(1 << 20) + b"\x02" * (1 << 20)),
+    "maps": (records({"type": "array", "items": {"type": "map", "values": "int"}}), MANY),
+}
+
+
+@linux
+@pytest.mark.parametrize("kind", HOSTILE)
+def test_an_array_of_avro_that_would_take_gigabytes_is_damage(kind: str, tmp_path: Path) -> None:
+    schema, data = HOSTILE[kind]
+    found = read("avro", avro(schema, (1, data)), tmp_path)
+    assert f"more than {MAX_MEMORY} bytes of memory" in found["damage"]
+
+
+@linux
+def test_many_rows_without_bytes_are_held_a_few_at_a_time(tmp_path: Path) -> None:
+    found = read("avro", avro(WIDE, (30_000, b"")), tmp_path)
+    assert (found["rows"], found["damage"]) == (30_000, None)
+
+
+@linux
+@pytest.mark.parametrize("kind", [["null", "r"], "r", {"type": "array", "items": "r"}, {"type": "map", "values": "r"}])
+def test_rows_that_are_nested_without_end_are_damage_and_do_not_end_the_worker(kind: Any, tmp_path: Path) -> None:
+    levels = b"\x02\x00" if isinstance(kind, dict) and kind["type"] == "map" else b"\x02"
+    found = read("avro", avro(records(kind), (1, levels * 100_000 + b"\0")), tmp_path)
+    assert f"more than {MAX_DEPTH} levels deep" in found["damage"]
+
+
+@linux
+@pytest.mark.parametrize("levels", [200, 50_000])
+def test_a_schema_that_is_nested_too_deeply_is_damage(levels: int, tmp_path: Path) -> None:
+    schema: Any = "int"
+    if levels < 1000:
+        for _ in range(levels):
+            schema = {"type": "array", "items": schema}
+    else:
+        fields = [[], *([{"name": "x", "type": f"r{level}"}] for level in range(levels - 1))]
+        schema = [{"type": "record", "name": f"r{level}", "fields": some} for level, some in enumerate(fields)]
+    found = read("avro", avro(schema, (1, number(levels - 1))), tmp_path)
+    assert f"more than {MAX_DEPTH} levels deep" in found["damage"]
+
+
+@linux
+def test_a_schema_whose_rows_have_more_and_more_fields_is_damage(tmp_path: Path) -> None:
+    kind: Any = EMPTY
+    for level in range(40):
+        fields = [{"name": "a", "type": kind}, {"name": "b", "type": kind if isinstance(kind, str) else kind["name"]}]
+        kind = {"type": "record", "name": f"d{level}", "fields": fields}
+    found = read("avro", avro(kind, (1, b"")), tmp_path)
+    assert f"more than {MAX_MEMORY} bytes of memory" in found["damage"]
+
+
+def test_rows_of_a_recursive_schema_are_read_as_they_are() -> None:
+    schema = {
+        "type": "record",
+        "name": "r",
+        "fields": [
+            {"name": "x", "type": ["null", "r"], "default": None},
+            {"name": "nothing", "type": {"type": "array", "items": "null"}},
+        ],
+    }
+    row = {"x": {"x": {"x": None, "nothing": []}, "nothing": [None]}, "nothing": []}
+    raw = io.BytesIO()
+    fastavro.writer(raw, fastavro.parse_schema(schema), [row] * 3)
+    data = raw.getvalue()
+    codec = Avro(pa.schema([("x", pa.string())]))
+    (portion,) = codec.read(io.BytesIO(data), Range(0, len(data), len(data)))
+    assert [json.loads(text) for text in portion.columns[0].to_pylist()] == [row["x"]] * 3
+
+
+def test_large_blocks_of_arrays_are_read() -> None:
+    rows = [{"x": [f"{number}-{item}" for item in range(40)]} for number in range(12_000)]
+    raw = io.BytesIO()
+    schema: Any = records({"type": "array", "items": "string"})
+    fastavro.writer(raw, fastavro.parse_schema(schema), rows, sync_interval=1 << 30)
+    data = raw.getvalue()
+    codec = Avro(pa.schema([("x", pa.list_(pa.string()))]))
+    portions = list(codec.read(io.BytesIO(data), Range(0, len(data), len(data))))
+    found = pa.chunked_array([portion.columns[0] for portion in portions])
+    assert found.to_pylist() == [row["x"] for row in rows]
+    items = [int(item) for portion in portions for item in portion.items]
+    assert items == list(range(items[0], items[0] + len(rows)))

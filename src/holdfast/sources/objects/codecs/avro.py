@@ -15,12 +15,15 @@ import pyarrow as pa
 from holdfast.errors import Refused
 from holdfast.formats._forward import MAX_BLOCK, RangeReader
 from holdfast.formats.avro.reader import Block, Header, blocks, decode_header, unpacked_block
+from holdfast.sources.objects.codecs.avro_bounds import MAX_MEMORY, Meter, MeteredBytes, SchemaCost, install_meters
 from holdfast.sources.objects.codecs.codec import BlockCodec, Portion, Range
 from holdfast.sources.objects.codecs.typed import typed_rows
 from holdfast.sources.objects.object_ref import Damaged, RandomBytes
 
 MAX_BLOCK_ROWS = 1 << 20
 PORTION_ROWS = 8192
+_PORTION_MEMORY = 32 << 20
+"""After about so much, rows that have been decoded are handed on."""
 
 
 class Avro(BlockCodec):
@@ -49,10 +52,10 @@ class Avro(BlockCodec):
             raise ValueError(
                 f"the block at {block.offset} declares {block.count} rows; at most {MAX_BLOCK_ROWS} are read"
             )
-        rows = decoder.rows(block)
-        for first in range(0, block.count, PORTION_ROWS):
-            some = rows[first : first + PORTION_ROWS]
-            yield typed_rows(some, block.offset * MAX_BLOCK_ROWS + np.arange(first, first + len(some)), self.schema)
+        first = 0
+        for rows in decoder.portions(block):
+            yield typed_rows(rows, block.offset * MAX_BLOCK_ROWS + np.arange(first, first + len(rows)), self.schema)
+            first += len(rows)
 
 
 class _BlockDecoder:
@@ -62,19 +65,48 @@ class _BlockDecoder:
         import fastavro
 
         self._codec = header.codec
+        self._meter = Meter()
+        self._metered: Any = None
         try:
             self._schema: Any = fastavro.parse_schema(header.schema)
+            self._cost = SchemaCost(self._schema)
         except Exception as error:  # fastavro raises errors of many types
             raise ValueError(f"its schema is not valid: {error!r}") from error
+        self._portion_rows = min(PORTION_ROWS, _PORTION_MEMORY // max(self._cost.row.memory, 1) + 1)
 
-    def rows(self, block: Block) -> list[Any]:
-        import fastavro
-
-        data = BytesIO(unpacked_block(self._codec, block.data, MAX_BLOCK))
-        try:
-            rows = [fastavro.schemaless_reader(data, self._schema, None) for _ in range(block.count)]
-        except Exception as error:
-            raise ValueError(f"a row cannot be decoded: {error!r}") from error
-        if data.read(1):
+    def portions(self, block: Block) -> Iterator[list[Any]]:
+        """The rows of a block, some at a time. The last are yielded when the whole block has been found sound."""
+        data = unpacked_block(self._codec, block.data, MAX_BLOCK)
+        is_bounded = not self._cost.is_unbounded and len(data) * self._cost.per_read <= MAX_MEMORY
+        whole = BytesIO(data) if is_bounded else MeteredBytes(data, self._meter, self._cost.per_read)
+        left = block.count
+        while left:
+            try:
+                rows = self._some(whole, left) if is_bounded else self._metered_rows(whole, left)
+            except Exception as error:
+                raise ValueError(f"a row cannot be decoded: {error!r}") from error
+            left -= len(rows)
+            if not left and whole.tell() < len(data):
+                break
+            yield [row if isinstance(row, dict) else {"value": row} for row in rows]
+        if whole.tell() < len(data):
             raise ValueError("a block has more bytes than its rows")
-        return [row if isinstance(row, dict) else {"value": row} for row in rows]
+
+    def _some(self, data: BytesIO, left: int) -> list[Any]:
+        from fastavro import schemaless_reader
+
+        return [schemaless_reader(data, self._schema, None) for _ in range(min(left, self._portion_rows))]
+
+    def _metered_rows(self, data: BytesIO, left: int) -> list[Any]:
+        from fastavro import parse_schema, schemaless_reader
+
+        if self._metered is None:
+            install_meters()
+            self._metered = parse_schema(self._cost.metered(self._schema, self._meter))
+        rows: list[Any] = []
+        spent = 0
+        while len(rows) < min(left, PORTION_ROWS) and spent < _PORTION_MEMORY:
+            self._meter.begin(self._cost.row.memory)
+            rows.append(schemaless_reader(data, self._metered, None))
+            spent += self._meter.spent
+        return rows
