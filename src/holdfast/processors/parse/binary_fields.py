@@ -6,20 +6,22 @@ skipped, so that no generated code is needed.
 
 from __future__ import annotations
 
-import io
-import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from holdfast.errors import Unavailable, UsageError
+from holdfast.errors import UsageError
+from holdfast.processors.parse.avro_messages import AvroType
 from holdfast.processors.parse.portion import NO_VALUE, Cells, FieldReader, Portion, Unreadable
-from holdfast.processors.parse.schema_registry import SchemaRegistry
+from holdfast.processors.parse.schema_registry import RecentSchemas, SchemaRegistry
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _TIMESTAMP = "google.protobuf.Timestamp"
 CONFLUENT_HEADER = 5
+VALUES_PER_BYTE = 32
+FREE_VALUES = 10_000
+"""A message in Protobuf may have as many values, and `VALUES_PER_BYTE` more for each of its bytes."""
 
 
 class Decoder(ABC):
@@ -34,10 +36,10 @@ class AvroDecoder(Decoder):
     """Avro without a header, of one schema. The constructor raises `UsageError` for an invalid schema."""
 
     def __init__(self, schema: bytes, origin: str) -> None:
-        self._schema = _parsed_schema(schema, origin)
+        self._type = AvroType(schema, origin)
 
     def decode(self, message: bytes) -> Any:
-        return _avro(message, self._schema)
+        return self._type.decode(message)
 
 
 class ConfluentDecoder(Decoder):
@@ -45,25 +47,27 @@ class ConfluentDecoder(Decoder):
 
     def __init__(self, registry: SchemaRegistry) -> None:
         self._registry = registry
-        self._schemas: dict[int, Any] = {}
+        self._types = RecentSchemas[AvroType | str]()
 
     def decode(self, message: bytes) -> Any:
         if len(message) < CONFLUENT_HEADER or message[0] != 0:
             raise Unreadable("the message does not begin with byte 0 and the id of a schema")
         number = int.from_bytes(message[1:CONFLUENT_HEADER], "big")
-        if number not in self._schemas:
-            self._schemas[number] = self._fetched(number)
-        schema = self._schemas[number]
-        if isinstance(schema, Unreadable):
-            raise schema
-        return _avro(message[CONFLUENT_HEADER:], schema)
+        found = self._types.get(number) or self._fetched(number)
+        if isinstance(found, str):
+            raise Unreadable(found)
+        return found.decode(message[CONFLUENT_HEADER:])
 
-    def _fetched(self, number: int) -> Any:
-        """The schema, or why there is none: a topic full of such messages must not cause a request for each."""
+    def _fetched(self, number: int) -> AvroType | str:
+        """The type, or why there is none. An invalid schema is remembered too, as it never changes."""
+        schema = self._registry.schema(number)
+        found: AvroType | str
         try:
-            return _parsed_schema(self._registry.schema(number).encode(), f"schema {number} of the registry")
-        except (Unreadable, UsageError) as wrong:
-            return Unreadable(str(wrong))
+            found = AvroType(schema.text, f"schema {number} of the registry", schema.references)
+        except UsageError as wrong:
+            found = str(wrong)
+        self._types.put(number, found, schema.size)
+        return found
 
 
 class ProtobufDecoder(Decoder):
@@ -82,7 +86,9 @@ class ProtobufDecoder(Decoder):
 
     def decode(self, message: bytes) -> Any:
         try:
-            return _fields(self._made.FromString(message))
+            return _ProtobufValues(len(message)).fields(self._made.FromString(message))
+        except Unreadable:
+            raise
         except Exception as error:  # noqa: BLE001 - whatever the bytes make it raise
             raise Unreadable(f"the message is not Protobuf of this type: {error}") from None
 
@@ -107,7 +113,7 @@ def _walked(found: Any, path: tuple[str, ...]) -> Any:
     name = ".".join(path)
     for step in path:
         if isinstance(found, Unreadable):
-            raise found
+            raise Unreadable(str(found))
         if not isinstance(found, dict) or found.get(step) is None:
             raise Unreadable(f"the field {name} is missing")
         found = found[step]
@@ -116,46 +122,35 @@ def _walked(found: Any, path: tuple[str, ...]) -> Any:
     return found
 
 
-def _parsed_schema(schema: bytes, origin: str) -> Any:
-    import fastavro
+class _ProtobufValues:
+    """The fields of one message, without those that are absent. Raises `Unreadable` for a message with too many values.
 
-    try:
-        return fastavro.parse_schema(json.loads(schema))
-    except Exception as error:
-        raise UsageError(f"parse: {origin} is not an Avro schema: {error}") from error
+    A message inside takes two bytes and has all its fields that cannot be absent, so few bytes can be many values.
+    """
 
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._left = FREE_VALUES + VALUES_PER_BYTE * size
 
-def _avro(message: bytes, schema: Any) -> Any:
-    import fastavro
+    def fields(self, message: Any) -> Any:
+        if message.DESCRIPTOR.full_name == _TIMESTAMP:
+            return _EPOCH + timedelta(seconds=message.seconds, microseconds=message.nanos // 1000)
+        present = [
+            field for field in message.DESCRIPTOR.fields if not field.has_presence or message.HasField(field.name)
+        ]
+        self._left -= len(present)
+        if self._left < 0:
+            raise Unreadable(f"the message has too many values for its {self._size} bytes")
+        return {field.name: self._field(message, field) for field in present}
 
-    stream = io.BytesIO(message)
-    try:
-        found = fastavro.schemaless_reader(stream, schema, None)
-    except Unavailable:
-        raise
-    except Exception as error:  # noqa: BLE001 - whatever the bytes make it raise
-        raise Unreadable(f"the message is not Avro of this schema: {type(error).__name__}: {error}") from None
-    if stream.tell() != len(message):
-        raise Unreadable("the message is not Avro of this schema: bytes are left over")
-    return found
-
-
-def _fields(message: Any) -> Any:
-    if message.DESCRIPTOR.full_name == _TIMESTAMP:
-        return _EPOCH + timedelta(seconds=message.seconds, microseconds=message.nanos // 1000)
-    return {field.name: _field(message, field) for field in message.DESCRIPTOR.fields}
-
-
-def _field(message: Any, field: Any) -> Any:
-    if field.has_presence and not message.HasField(field.name):
-        return None
-    value, of_messages = getattr(message, field.name), field.message_type is not None
-    if of_messages and field.message_type.GetOptions().map_entry:
-        below = field.message_type.fields_by_name["value"].message_type is not None
-        return [(key, _fields(value[key]) if below else value[key]) for key in value]
-    if field.is_repeated:
-        return [_fields(element) if of_messages else element for element in value]
-    return _fields(value) if of_messages else value
+    def _field(self, message: Any, field: Any) -> Any:
+        value, of_messages = getattr(message, field.name), field.message_type is not None
+        if of_messages and field.message_type.GetOptions().map_entry:
+            below = field.message_type.fields_by_name["value"].message_type is not None
+            return [(key, self.fields(value[key]) if below else value[key]) for key in value]
+        if field.is_repeated:
+            return [self.fields(element) if of_messages else element for element in value]
+        return self.fields(value) if of_messages else value
 
 
 class ThriftFieldReader(FieldReader):

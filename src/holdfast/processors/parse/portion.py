@@ -198,7 +198,9 @@ def with_faults(rows: Any, bad: Bad) -> Any:
     for row, reason in bad.items():
         if faults[row] is None:
             raw = rows.column(index)[row].as_py() if index >= 0 else None
-            faults[row] = record_fault(reason, raw.encode() if isinstance(raw, str) else raw or b"").encode()
+            # A reason may quote anything, such as a name that is not valid Unicode.
+            readable = reason.encode(errors="backslashreplace").decode()
+            faults[row] = record_fault(readable, raw.encode() if isinstance(raw, str) else raw or b"").encode()
     return with_column(rows, FAULT_COLUMN, pa.array(faults, pa.string()))
 
 
