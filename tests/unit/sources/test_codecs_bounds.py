@@ -17,6 +17,7 @@ from typing import Any
 
 import fastavro
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from holdfast.formats._forward import MAX_BLOCK
@@ -25,6 +26,7 @@ from holdfast.formats.sequencefile.layout import READ_CODECS, vint
 from holdfast.sources.objects.codecs.avro import Avro
 from holdfast.sources.objects.codecs.avro_bounds import MAX_DEPTH, MAX_MEMORY
 from holdfast.sources.objects.codecs.codec import Range
+from holdfast.sources.objects.codecs.parquet import PORTION_ROWS, Parquet
 
 MOST_MEGABYTES = 400
 """What reading may add to a process that has loaded everything."""
@@ -270,3 +272,46 @@ def test_large_blocks_of_arrays_are_read() -> None:
     assert found.to_pylist() == [row["x"] for row in rows]
     items = [int(item) for portion in portions for item in portion.items]
     assert items == list(range(items[0], items[0] + len(rows)))
+
+
+# --- Parquet -------------------------------------------------------------------------------------------------------
+
+
+def parquet(values: Any, **options: Any) -> bytes:
+    raw = io.BytesIO()
+    options = {"compression": "zstd", "store_schema": False, "write_statistics": False, **options}
+    pq.write_table(pa.table({"x": values}), raw, **options)
+    return raw.getvalue()
+
+
+@linux
+def test_a_dictionary_of_parquet_with_a_long_value_is_read_in_small_batches(tmp_path: Path) -> None:
+    values = pa.DictionaryArray.from_arrays(pa.array([0] * 4096, pa.int32()), pa.array(["a" * (1 << 20)]))
+    data = parquet(values, dictionary_pagesize_limit=1 << 30)
+    assert len(data) < 2000
+    found = read("parquet", data, tmp_path)
+    assert (found["rows"], found["faults"], found["damage"]) == (4096, 0, None)
+
+
+@linux
+def test_a_page_of_parquet_that_becomes_more_than_the_bound_is_damage(tmp_path: Path) -> None:
+    found = read("parquet", parquet(["a" * (MAX_BLOCK + (1 << 20))], use_dictionary=False), tmp_path)
+    assert found["rows"] == 0
+    assert f"at most {MAX_BLOCK} are read" in found["damage"]
+
+
+@linux
+@pytest.mark.parametrize("encoding", ["PLAIN", "DELTA_BYTE_ARRAY"])
+def test_long_values_of_parquet_are_read_in_small_batches(encoding: str, tmp_path: Path) -> None:
+    values = pa.array(["a" * (4 << 20)]).take(pa.array([0] * 200))
+    data = parquet(values, use_dictionary=False, column_encoding=encoding, data_page_size=1 << 20, write_batch_size=1)
+    found = read("parquet", data, tmp_path)
+    assert (found["rows"], found["faults"], found["damage"]) == (200, 0, None)
+
+
+def test_batches_of_usual_pages_are_as_large_as_ever() -> None:
+    values = pa.array([f"{number % 30_000} of many" for number in range(100_000)])
+    data = parquet(values)
+    codec = Parquet(pa.schema([("x", pa.string())]))
+    portions = list(codec.read(io.BytesIO(data), Range(0, len(data), len(data))))
+    assert {len(portion.items) for portion in portions[:-1]} == {PORTION_ROWS}

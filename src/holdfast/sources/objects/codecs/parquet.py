@@ -7,23 +7,24 @@ when a damaged footer makes it throw (it is declared without exceptions), wherea
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from thrift.protocol.TBase import TBase
 from thrift.protocol.TCompactProtocol import TCompactProtocolAccelerated
 from thrift.Thrift import TException, TType
 from thrift.transport.TTransport import TMemoryBuffer
 
 from holdfast.sources.objects.codecs.codec import BlockCodec, Portion, Range
+from holdfast.sources.objects.codecs.parquet_pages import Chunk, PageBounds, Struct
 from holdfast.sources.objects.codecs.typed import cast_rows
 from holdfast.sources.objects.object_ref import Damaged, RandomBytes
 
 PORTION_ROWS = 8192
 TAIL_BYTES = 8
+MAX_TAIL = 16 << 20
 
 
 class Parquet(BlockCodec):
@@ -38,35 +39,56 @@ class Parquet(BlockCodec):
             file = pq.ParquetFile(
                 pa.PythonFile(whole, mode="r"), coerce_int96_timestamp_unit="us", page_checksum_verification=True
             )
-            for group, first in _groups(file.metadata, whole, extent):
-                yield from self._rows(file, group, first)
+            for number, first, group in _groups(file.metadata, whole, extent):
+                yield from self._rows(file, whole, number, first, group)
         except (OSError, ValueError, pa.ArrowException) as error:
             if isinstance(error, OSError) and error.errno is not None:
                 raise
             raise Damaged(f"it is not a valid Parquet file: {error}") from error
 
-    def _rows(self, file: Any, group: int, first: int) -> Iterator[Portion]:
+    def _rows(self, file: Any, whole: _ArrowFile, number: int, first: int, group: _RowGroup) -> Iterator[Portion]:
         # A file without any of the columns still has its rows; the cheapest column counts them.
         wanted = [name for name in self.schema.names if name in file.schema_arrow.names]
         columns = wanted or file.schema_arrow.names[:1]
-        for rows in file.iter_batches(PORTION_ROWS, row_groups=[group], columns=columns, use_threads=False):
+        chunks = [column.metadata.chunk() for column in group.columns if set(column.metadata.path[:1]) & set(columns)]
+        for rows in _batches(file, whole, chunks, row_groups=[number], columns=columns, use_threads=False):
             yield cast_rows(rows, np.arange(first, first + len(rows)), self.schema)
             first += len(rows)
 
 
-def _groups(metadata: Any, whole: _ArrowFile, extent: Range) -> Iterator[tuple[int, int]]:
-    """The row groups of the range, each with the number of its first row."""
-    begins = _begins(whole) if (extent.start, extent.end) != (0, extent.size) else [0] * metadata.num_row_groups
+def _batches(file: Any, whole: _ArrowFile, chunks: Sequence[Chunk], **options: Any) -> Iterator[Any]:
+    """The rows in batches that fit into memory. Arrow fetches the pages of all columns for the first batch."""
+    wanted = PORTION_ROWS
+    while True:
+        bounds = PageBounds(chunks, wanted)
+        whole.watch = bounds.fetched
+        batches = file.iter_batches(wanted, **options)
+        try:
+            first = next(batches, None)
+        except ValueError:
+            if bounds.rows == wanted:
+                raise
+            wanted = bounds.rows
+            continue
+        if first is not None:
+            yield first
+            del first
+            yield from batches
+        return
+
+
+def _groups(metadata: Any, whole: _ArrowFile, extent: Range) -> Iterator[tuple[int, int, _RowGroup]]:
+    """The row groups of the range, each with its number and the number of its first row."""
     first = 0
-    for number, begin in enumerate(begins):
+    for number, group in enumerate(_footer(whole).groups):
+        begin = min((page for column in group.columns for page in column.pages()), default=0)
         # Whatever the offsets are, every group belongs to exactly one range of the object.
         if extent.start <= min(max(begin, 0), extent.size - 1) < extent.end:
-            yield number, first
+            yield number, first, group
         first += metadata.row_group(number).num_rows
 
 
-def _begins(whole: _ArrowFile) -> list[int]:
-    """The offset of the first page of each row group."""
+def _footer(whole: _ArrowFile) -> _Footer:
     whole.seek(-TAIL_BYTES, io.SEEK_END)
     length = int.from_bytes(whole.read(TAIL_BYTES)[:4], "little")
     whole.seek(-TAIL_BYTES - length, io.SEEK_END)
@@ -78,26 +100,35 @@ def _begins(whole: _ArrowFile) -> list[int]:
         footer.read(protocol)
     except (TException, EOFError, OverflowError, TypeError) as error:
         raise ValueError(f"its footer cannot be decoded: {error}") from error
-    return [min((page for column in group.columns for page in column.pages()), default=0) for group in footer.groups]
+    return footer
 
 
-class _Struct(TBase):  # type: ignore[misc]  # Thrift has no types.
-    """A struct of the Parquet format, without the fields that are not needed here."""
-
-
-class _Pages(_Struct):
+class _Pages(Struct):
     """`ColumnMetaData`."""
 
     thrift_spec: Any = (
-        *(None,) * 9,
+        None,
+        (1, TType.I32, "kind", None, None),
+        None,
+        (3, TType.LIST, "path", (TType.STRING, "UTF8", False), None),
+        (4, TType.I32, "codec", None, None),
+        (5, TType.I64, "count", None, None),
+        None,
+        (7, TType.I64, "size", None, None),
+        None,
         (9, TType.I64, "data", None, None),
         None,
         (11, TType.I64, "dictionary", None, None),
     )
-    data = dictionary = 0
+    kind = codec = count = size = data = dictionary = 0
+    path: Sequence[str] = ()
+
+    def chunk(self) -> Chunk:
+        is_first = self.dictionary and 0 < self.dictionary < self.data
+        return Chunk(self.dictionary if is_first else self.data, self.size, self.count, self.kind, self.codec)
 
 
-class _Column(_Struct):
+class _Column(Struct):
     """`ColumnChunk`."""
 
     thrift_spec: Any = (None, None, None, (3, TType.STRUCT, "metadata", [_Pages, _Pages.thrift_spec], None))
@@ -107,7 +138,7 @@ class _Column(_Struct):
         return [offset for offset in (self.metadata.dictionary, self.metadata.data) if offset]
 
 
-class _RowGroup(_Struct):
+class _RowGroup(Struct):
     """`RowGroup`."""
 
     thrift_spec: Any = (
@@ -117,7 +148,7 @@ class _RowGroup(_Struct):
     columns: Sequence[_Column] = ()
 
 
-class _Footer(_Struct):
+class _Footer(Struct):
     """`FileMetaData`."""
 
     thrift_spec: Any = (
@@ -136,6 +167,9 @@ class _ArrowFile:
         self._data = data
         self._size = size
         self._offset = data.seek(0)
+        self._tail = (size, b"")
+        self.watch: Callable[[int, bytes], None] = lambda *_: None
+        """Is called with all bytes before they are decoded."""
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
         base = {io.SEEK_SET: 0, io.SEEK_CUR: self._offset, io.SEEK_END: self._size}[whence]
@@ -146,15 +180,27 @@ class _ArrowFile:
         return self._offset
 
     def read(self, size: int = -1) -> bytes:
-        self._data.seek(self._offset)
-        missing = self._size - self._offset if size < 0 else size
+        start, missing = self._offset, self._size - self._offset if size < 0 else size
+        if self._tail[0] <= start and missing <= self._size - start:
+            found = self._tail[1][start - self._tail[0] :][:missing]
+        else:
+            found = self._fetched(start, missing)
+        self._offset = start + len(found)
+        self.watch(start, found)
+        return found
+
+    def _fetched(self, start: int, missing: int) -> bytes:
+        self._data.seek(start)
         parts = []
         # A plain file may return fewer bytes than it has.
         while missing > 0 and (part := self._data.read(missing)):
             parts.append(part)
             missing -= len(part)
-            self._offset += len(part)
-        return parts[0] if len(parts) == 1 else b"".join(parts)
+        found = parts[0] if len(parts) == 1 else b"".join(parts)
+        if start + len(found) == self._size and len(found) <= MAX_TAIL:
+            # The footer is decoded twice.
+            self._tail = start, found
+        return found
 
     def readable(self) -> bool:
         return True
