@@ -20,7 +20,7 @@ from holdfast.flow.batch import Batch
 from holdfast.flow.engine import Engine, Failed, Report
 from holdfast.flow.pipeline import Pipeline
 from holdfast.flow.source import MayChange, ReadsByConnector, Source
-from holdfast.spark.failures import is_of_the_host, quieten, readable, session_is_gone
+from holdfast.spark.failures import how_it_ended, is_of_the_host, quieten, readable, session_is_gone
 from holdfast.spark.job import doubts_of, run_job
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ WATCH_EVERY = 5.0
 
 @dataclass
 class Round:
-    """The batches of one call of `submit`. `wanted` and `cancelled` are used by the caller's thread only."""
+    """The batches of one call of `submit`. `wanted` and `cancelled` are changed by the caller's thread only."""
 
     group: str
     pipeline: Pipeline
@@ -159,11 +159,18 @@ class SparkEngine(Engine):
                 reason = readable(error)
                 if self._is_gone(error):
                     # Nothing is reported: one of these batches may have killed it, and must not count as innocent.
-                    self._gone = f"the Spark session is gone: {reason}"
+                    self._gone = how_it_ended(self._spark, error, self._running())
                     left.clear()
             for batch_id in left:
                 self._outcomes.put(Failed(batch_id, reason, unavailable=True))
             self._outcomes.put(carried)
+
+    def _running(self) -> list[str]:
+        """The partitions whose batches have not been reported, of all rounds: each may have ended the session."""
+        leases = [
+            batch.lease for carried in list(self._rounds) for batch in carried.batches if batch.id in carried.wanted
+        ]
+        return [f"{lease.pipeline}/{lease.key}" for lease in leases]
 
     def _is_gone(self, error: BaseException) -> bool:
         """Whether the session can run no more jobs. The error of a single job never means that."""

@@ -5,12 +5,22 @@ from __future__ import annotations
 import errno
 import os
 import re
-from typing import TYPE_CHECKING
+import signal
+import subprocess
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 MAX_ERROR = 500
+MAX_NAMES = 5
+_EXIT_PATIENCE = 1.0
+"""Seconds for the process of a JVM to end that responds no more."""
+_STACK_OVERFLOW = "StackOverflowError"
+_EXITS = {50: "an uncaught error", 51: "an uncaught error", 52: "out of memory"}
+"""Codes with which Spark ends a JVM."""
 
 _TRACEBACK = "Traceback (most recent call last):\n"
 _CALL = re.compile(
@@ -36,6 +46,8 @@ def readable(error: BaseException) -> str:
     line = _raised_in_worker(text) or _raised_in_java(text)
     if not line:
         line = f"Spark failed and gave no reason ({type(error).__name__})" if text.strip() else type(error).__name__
+    if line == _STACK_OVERFLOW:
+        line += ": an expression recurses too deep for a record; grok: write repeated groups possessively, (?:…)*+"
     return line[:MAX_ERROR]
 
 
@@ -54,6 +66,28 @@ def session_is_gone(spark: SparkSession, error: BaseException) -> bool:
         return bool(spark.sparkContext._jsc.sc().isStopped())  # noqa: SLF001 - Python has no public way to ask
     except Exception:  # noqa: BLE001 - whatever it is, the JVM does not respond
         return True
+
+
+def how_it_ended(spark: SparkSession, error: BaseException, partitions: Sequence[str]) -> str:
+    """Why a session is gone, as far as its process tells, and which partitions it was working on."""
+    names = ", ".join(partitions[:MAX_NAMES]) + (
+        f" and {len(partitions) - MAX_NAMES} more" * (len(partitions) > MAX_NAMES)
+    )
+    return f"the Spark session is gone: {_exit_of_jvm(spark) or readable(error)}; it was working on {names}"
+
+
+def _exit_of_jvm(spark: SparkSession) -> str | None:
+    """How the process of the JVM ended; None if it runs, or was started by `spark-submit`."""
+    code: int | None = None
+    with suppress(Exception):  # a session that was closed meanwhile has no process
+        process: Any = spark.sparkContext._gateway.proc  # type: ignore[union-attr]  # noqa: SLF001
+        with suppress(subprocess.TimeoutExpired):
+            code = process.wait(timeout=_EXIT_PATIENCE)
+    if code is None:
+        return None
+    if code < 0:
+        return f"its JVM was ended by signal {-code} ({signal.strsignal(-code)})"
+    return f"its JVM ended with exit code {code}" + (f" ({_EXITS[code]})" if code in _EXITS else "")
 
 
 def quieten() -> None:

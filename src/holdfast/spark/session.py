@@ -37,6 +37,9 @@ _DEFAULTS = {
     "spark.ui.showConsoleProgress": "false",
     "spark.redaction.regex": SECRETS,
     "spark.sql.redaction.options.regex": f"{SECRETS}|url",
+    # A record for which Java's stack or heap is too small fails its task. By default that would end the whole JVM, and
+    # that of each node that takes the batch over.
+    "spark.executor.killOnFatalError.depth": "0",
     "spark.sql.session.timeZone": "UTC",
     "spark.python.worker.reuse": "true",
     "spark.sql.execution.arrow.pyspark.enabled": "true",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from types import SimpleNamespace
 from typing import Any
 
@@ -67,6 +68,11 @@ Caused by: java.io.EOFException: Unexpected end of input stream
 MEMORY = """An error occurred while calling o5.collectToPython.
 : java.lang.OutOfMemoryError: Java heap space
 """
+OVERFLOW = """An error occurred while calling o99.collectToPython.
+: org.apache.spark.SparkException: Job aborted due to stage failure: Task 0 in stage 3.0 failed 1 times, \
+most recent failure: Lost task 0.0 in stage 3.0 (TID 5) (localhost executor driver): java.lang.StackOverflowError
+\tat java.base/java.util.regex.Pattern$Loop.match(Pattern.java:5063)
+"""
 NO_METHOD = """An error occurred while calling o5.nothing. Trace:
 py4j.Py4JException: Method nothing([]) does not exist
 \tat py4j.reflection.ReflectionEngine.getMethod(ReflectionEngine.java:321)
@@ -90,6 +96,13 @@ ANALYSIS = """[UNRESOLVED_COLUMN] A column with name `x` cannot be resolved. SQL
             "[FAILED_READ_FILE] Cannot read file:///in/a.gz: EOFException: Unexpected end of input stream",
         ),
         (MEMORY, "OutOfMemoryError: Java heap space"),
+        (
+            OVERFLOW,
+            (
+                "StackOverflowError: an expression recurses too deep for a record; "
+                "grok: write repeated groups possessively, (?:…)*+"
+            ),
+        ),
         (NO_METHOD, "Method nothing([]) does not exist"),
         ("An error occurred while calling o3997.collectToPython.", "Spark failed and gave no reason (RuntimeError)"),
         (ANALYSIS, "[UNRESOLVED_COLUMN] A column with name `x` cannot be resolved. SQLSTATE: 42703;"),
@@ -136,6 +149,45 @@ def test_when_spark_is_gone_no_batch_is_handed_back_as_innocent_and_the_node_is_
         engine.poll(30)
     assert engine.poll(0) == []
     assert engine.room() == 0
+    engine.close()
+
+
+class EndedSpark:
+    """A session whose process has ended."""
+
+    def __init__(self, code: int | None) -> None:
+        self._code = code
+        self.sparkContext = SimpleNamespace(_gateway=SimpleNamespace(proc=self), setJobGroup=self._no_answer)
+
+    def wait(self, timeout: float) -> int:
+        if self._code is None:
+            raise subprocess.TimeoutExpired("java", timeout)
+        return self._code
+
+    def _no_answer(self, *_given: Any, **_named: Any) -> None:
+        raise Py4JNetworkError("Answer from Java side is empty")
+
+
+@pytest.mark.parametrize(
+    ("code", "cause"),
+    [
+        (52, "its JVM ended with exit code 52 (out of memory)"),
+        (134, "its JVM ended with exit code 134"),
+        (-9, "its JVM was ended by signal 9 (Killed)"),
+        (None, "Answer from Java side is empty"),
+    ],
+)
+def test_when_the_jvm_ends_its_exit_and_the_partitions_that_may_have_ended_it_are_named(
+    code: int | None, cause: str
+) -> None:
+    source = NumbersSource({})
+    engine = SparkEngine(EndedSpark(code), {"numbers": Pipeline(source, (), {})}, rounds=1)  # type: ignore[arg-type]
+    batches = [Batch(key, Lease("numbers", key), Name("numbers", key), Cut(0, 1)) for key in "abcdef"]
+    engine.submit("numbers", batches)
+    expected = "numbers/a, numbers/b, numbers/c, numbers/d, numbers/e and 1 more"
+    with pytest.raises(Unavailable) as gone:
+        engine.poll(30)
+    assert str(gone.value) == f"the Spark session is gone: {cause}; it was working on {expected}"
     engine.close()
 
 

@@ -39,6 +39,13 @@ def test_a_local_session_stays_on_this_machine(master: str) -> None:
 
 
 @pytest.mark.parametrize("master", ["local[2]", *CLUSTERS])
+def test_an_error_of_java_in_a_task_ends_the_task_and_not_the_jvm_unless_the_user_wants_that(master: str) -> None:
+    name = "spark.executor.killOnFatalError.depth"
+    assert _all_settings("app", {}, master)[name] == "0"
+    assert _all_settings("app", {name: "5"}, master)[name] == "5"
+
+
+@pytest.mark.parametrize("master", ["local[2]", *CLUSTERS])
 def test_the_users_settings_win(master: str) -> None:
     settings = {"spark.driver.host": "10.0.0.1", "spark.ui.enabled": "true", "spark.python.daemon.module": "mine"}
     assert settings.items() <= _all_settings("app", settings, master).items()
