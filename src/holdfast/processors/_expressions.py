@@ -65,6 +65,13 @@ def text_of(name: str) -> Column:
     return sql.col(quoted(name)).cast("string")
 
 
+def applies(config: FailingOptions) -> Column:
+    """Whether the condition `when` is true for a row."""
+    from pyspark.sql import functions as sql
+
+    return sql.lit(True) if config.when is None else sql.coalesce(sql.expr(config.when), sql.lit(False))
+
+
 def changed(
     frame: DataFrame, config: FailingOptions, columns: Mapping[str, Column], reason: Column, drop: Iterable[str] = ()
 ) -> DataFrame:
@@ -76,15 +83,15 @@ def changed(
 
     from holdfast.spark.columns import REASON_COLUMN, quoted, with_faults
 
-    applies = sql.lit(True) if config.when is None else sql.coalesce(sql.expr(config.when), sql.lit(False))
+    does_apply = applies(config)
 
     def chosen(name: str, made: Column) -> Column:
         if config.when is None:
             return made
         before = sql.col(quoted(name)) if name in frame.columns else sql.lit(None)
-        return sql.when(applies, made).otherwise(before)
+        return sql.when(does_apply, made).otherwise(before)
 
-    fails = sql.when(sql.col(FAULT_COLUMN).isNull() & applies, reason)
+    fails = sql.when(sql.col(FAULT_COLUMN).isNull() & does_apply, reason)
     result = frame.withColumns({name: chosen(name, made) for name, made in columns.items()} | {REASON_COLUMN: fails})
     if config.on_error == "dead_letter":
         result = with_faults(result, sql.col(REASON_COLUMN))

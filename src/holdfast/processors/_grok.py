@@ -1,5 +1,8 @@
 """Compiles grok, such as `%{IP:client} %{NUMBER:bytes:int}`, to a regular expression and its groups. Pure.
 
+Java recurses for each repetition of a group whose content varies, `(?:…)*`, and a long line overflows its stack. The
+predefined patterns repeat single characters, or groups possessively (`*+`), or groups a limited number of times.
+
 Java numbers groups by their opening brackets. Groups have no names: a field's name may have characters that the name of
 a group may not, and the same field may be in two branches.
 """
@@ -26,12 +29,12 @@ WORDS = {
     "SPACE": r"\s*",
     "DATA": r".*?",
     "GREEDYDATA": r".*",
-    "QUOTEDSTRING": r"""(?:"(?:\\.|[^\\"])*"|'(?:\\.|[^\\'])*'|`(?:\\.|[^\\`])*`)""",
+    "QUOTEDSTRING": (r"""(?:"[^\\"]*+(?:\\.[^\\"]*+)*+"|'[^\\']*+(?:\\.[^\\']*+)*+'|`[^\\`]*+(?:\\.[^\\`]*+)*+`)"""),
     "QS": r"%{QUOTEDSTRING}",
     "UUID": r"[A-Fa-f0-9]{8}-(?:[A-Fa-f0-9]{4}-){3}[A-Fa-f0-9]{12}",
     "USERNAME": r"[a-zA-Z0-9._-]+",
     "USER": r"%{USERNAME}",
-    "EMAILADDRESS": r"[a-zA-Z0-9!#$%&'*+/=?^_`{|}~.-]+@%{HOSTNAME}",
+    "EMAILADDRESS": r"[a-zA-Z0-9!#$%&'*+/=?^_`{|}~.-]++@%{HOSTNAME}",
     "LOGLEVEL": (
         r"(?i:alert|trace|debug|notice|info(?:rmation)?|warn(?:ing)?|err(?:or)?|crit(?:ical)?|fatal|severe"
         r"|emerg(?:ency)?)"
@@ -48,17 +51,18 @@ NETWORK = {
         rf"|(?:{_HEX}:){{1,2}}(?::{_HEX}){{1,5}}|{_HEX}:(?::{_HEX}){{1,6}}|:(?:(?::{_HEX}){{1,7}}|:))(?:%[0-9A-Za-z]+)?"
     ),
     "IP": r"(?:%{IPV4}|%{IPV6})",
-    "HOSTNAME": r"\b[0-9A-Za-z](?:[0-9A-Za-z-]{0,62})(?:\.[0-9A-Za-z](?:[0-9A-Za-z-]{0,62}))*\.?(?![0-9A-Za-z-])",
+    # A name has at most 253 characters, and so at most 127 labels.
+    "HOSTNAME": r"\b[0-9A-Za-z][0-9A-Za-z-]{0,62}(?:\.[0-9A-Za-z][0-9A-Za-z-]{0,62}){0,126}\.?(?![0-9A-Za-z-])",
     "IPORHOST": r"(?:%{IP}|%{HOSTNAME})",
     "HOSTPORT": r"%{IPORHOST}:%{POSINT}",
     "URIPROTO": r"[A-Za-z][A-Za-z0-9+.-]*",
     "URIHOST": r"%{IPORHOST}(?::%{POSINT})?",
-    "URIPATH": r"(?:/[A-Za-z0-9$.+!*'(){},~:;=@#%&_\-]*)+",
+    "URIPATH": r"/[A-Za-z0-9$.+!*'(){},~:;=@#%&_/\-]*",
     "URIPARAM": r"\?[A-Za-z0-9$.+!*'|(){},~@#%&/=:;_?\-\[\]<>]*",
     "URIPATHPARAM": r"%{URIPATH}(?:%{URIPARAM})?",
     "URI": r"%{URIPROTO}://(?:%{USER}(?::[^@]*)?@)?(?:%{URIHOST})?(?:%{URIPATHPARAM})?",
-    "UNIXPATH": r"(?:/[\w%!$@:.,+~-]*)+",
-    "PATH": r"(?:%{UNIXPATH}|(?:[A-Za-z]+:|\\)(?:\\[^\\?*]*)+)",
+    "UNIXPATH": r"/[\w%!$@:.,+~/-]*",
+    "PATH": r"(?:%{UNIXPATH}|(?:[A-Za-z]+:|\\)\\[^?*]*)",
 }
 TIMES = {
     "MONTH": (

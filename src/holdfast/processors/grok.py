@@ -7,14 +7,16 @@ from typing import Annotated, Any, Self
 from pydantic import BeforeValidator, Field, model_validator
 from pydantic_core import PydanticCustomError
 
+from holdfast.config import ByteSize
 from holdfast.config.plugins import PLAIN_ERROR
 from holdfast.errors import Refused
 from holdfast.flow.processor import Processor
-from holdfast.processors._expressions import FailingOptions, changed, refuse_ours, require, text_of
+from holdfast.processors._expressions import FailingOptions, applies, changed, refuse_ours, require, text_of
 from holdfast.processors._grok import Compiled, GrokError, compiled
 from holdfast.registry import Plugin
 
 NAME = "grok"
+UNMATCHED, TOO_LONG = -1, -2
 
 
 def _listed(value: Any) -> Any:
@@ -39,6 +41,11 @@ class GrokConfig(FailingOptions):
     target_key: str | None = Field(
         None, min_length=1, description="Column for all fields, as a struct. Default: a column for each field."
     )
+    max_line_bytes: Annotated[ByteSize, Field(gt=0)] = Field(
+        64 * 1024,
+        description="Largest text that is matched; it fails on longer ones. The time for a text without a match may "
+        "grow with the square of its length.",
+    )
 
     @model_validator(mode="after")
     def _compiles(self) -> Self:
@@ -62,7 +69,7 @@ class GrokConfig(FailingOptions):
 
 
 class Grok(Processor):
-    """Fails on a row if no pattern of a column matches, or if a field cannot be converted to its type."""
+    """Fails on a row if a text is too long or no pattern matches it, or if a field cannot be converted to its type."""
 
     name = NAME
     may_fault = True
@@ -80,16 +87,29 @@ class Grok(Processor):
         self._check_regexes(frame.sparkSession)
         columns: dict[str, Any] = {}
         reasons = []
+        # A column of its own, so that Spark searches a text once to find the pattern, and not once for each field.
+        matching = {source: f"_{NAME}_{number}" for number, source in enumerate(self._patterns)}
+        frame = frame.withColumns({name: self._matching(source) for source, name in matching.items()})
         for source, patterns in self._patterns.items():
-            text = text_of(source)
-            found = _texts(text, patterns)
+            text, match = text_of(source), sql.col(matching[source])
+            found = _texts(text, patterns, match)
             columns |= {name: made.try_cast(kind) for name, (kind, made) in found.items()}
-            reasons.append(_unmatched(source, text, patterns))
+            reasons.append(_unmatched(source, text, match))
             reasons += [_unfit(name, kind, made) for name, (kind, made) in found.items() if kind != "string"]
         if self._config.target_key is not None:
             columns = {self._config.target_key: sql.struct(*(made.alias(name) for name, made in columns.items()))}
         refuse_ours(columns, NAME)
-        return changed(frame, self._config, columns, sql.coalesce(*reasons))
+        return changed(frame, self._config, columns, sql.coalesce(*reasons), matching.values())
+
+    def _matching(self, source: str) -> Any:
+        """The number of the first pattern that matches, `UNMATCHED` or `TOO_LONG`; null if there is nothing to do."""
+        from pyspark.sql import functions as sql
+
+        text = text_of(source)
+        number = sql.when(sql.octet_length(text) > self._config.max_line_bytes, sql.lit(TOO_LONG))
+        for position, pattern in enumerate(self._patterns[source]):
+            number = number.when(text.rlike(pattern.regex), sql.lit(position))
+        return sql.when(text.isNotNull() & applies(self._config), number.otherwise(sql.lit(UNMATCHED)))
 
     def _check_regexes(self, spark: Any) -> None:
         """Check the expressions once: one that Java does not accept would fail the tasks of every job."""
@@ -104,28 +124,26 @@ class Grok(Processor):
         self._checked = True
 
 
-def _texts(text: Any, patterns: list[Compiled]) -> dict[str, tuple[str, Any]]:
+def _texts(text: Any, patterns: list[Compiled], match: Any) -> dict[str, tuple[str, Any]]:
     """The type and text of each field; null if the pattern that matches does not have the field."""
     from pyspark.sql import functions as sql
 
     found: dict[str, tuple[str, list[Any]]] = {}
-    earlier = sql.lit(False)
-    for pattern in patterns:
+    for position, pattern in enumerate(patterns):
         for name, (kind, groups) in pattern.fields.items():
             texts = [sql.nullif(sql.regexp_extract(text, pattern.regex, group), sql.lit("")) for group in groups]
             alternatives = found.setdefault(name, (kind, []))[1]
-            alternatives.append(sql.when(~earlier, sql.coalesce(*texts)))
-        earlier = earlier | text.rlike(pattern.regex)
+            alternatives.append(sql.when(match == position, sql.coalesce(*texts)))
     return {name: (kind, sql.coalesce(*made)) for name, (kind, made) in found.items()}
 
 
-def _unmatched(source: str, text: Any, patterns: list[Compiled]) -> Any:
+def _unmatched(source: str, text: Any, match: Any) -> Any:
     from pyspark.sql import functions as sql
 
-    matches = sql.lit(False)
-    for pattern in patterns:
-        matches = matches | text.rlike(pattern.regex)
-    return sql.when(text.isNotNull() & ~matches, sql.lit(f"{NAME}: no pattern matches {source}"))
+    too_long = sql.concat(
+        sql.lit(f"{NAME}: {source} has "), sql.octet_length(text), sql.lit(" bytes, more than max_line_bytes")
+    )
+    return sql.when(match == TOO_LONG, too_long).when(match == UNMATCHED, f"{NAME}: no pattern matches {source}")
 
 
 def _unfit(name: str, kind: str, made: Any) -> Any:

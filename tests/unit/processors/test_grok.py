@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import random
 import re
+import string
+from typing import Any
 
 import pytest
 from pydantic import ValidationError
@@ -110,3 +113,83 @@ def test_a_pattern_that_is_none_is_told(pattern: str, reason: str) -> None:
 def test_a_field_has_one_type_in_all_patterns() -> None:
     with pytest.raises(ValidationError, match="the field 'n' is both int and string"):
         GrokConfig(match={"value": ("%{INT:n:int}", "%{WORD:n}")})
+
+
+# --- long lines ------------------------------------------------------------------------------------------------------
+
+
+def _recursing(items: Any) -> list[str]:
+    """The repetitions in a parsed expression for which Java recurses as often as they repeat."""
+    found = []
+    for kind, content in items:
+        name = str(kind)
+        if name in ("MAX_REPEAT", "MIN_REPEAT"):
+            low, high, body = content
+            single = len(body) == 1 and str(body[0][0]) in ("LITERAL", "NOT_LITERAL", "IN", "ANY", "CATEGORY")
+            if not single and int(high) > 128:
+                found.append(f"{body}{{{low},{high}}}")
+        for part in _parts(content):
+            found += _recursing(part)
+    return found
+
+
+def _parts(content: Any) -> list[Any]:
+    """The expressions inside one."""
+    if isinstance(content, re._parser.SubPattern):  # type: ignore[attr-defined]
+        return [content]
+    return [part for item in content for part in _parts(item)] if isinstance(content, (list, tuple)) else []
+
+
+@pytest.mark.parametrize("name", PATTERNS)
+def test_no_pattern_repeats_a_group_as_often_as_a_line_is_long(name: str) -> None:
+    parser: Any = re._parser  # type: ignore[attr-defined]
+    assert _recursing(parser.parse(compiled(f"%{{{name}}}").regex)) == []
+
+
+def test_the_check_of_repetitions_finds_them() -> None:
+    parser: Any = re._parser  # type: ignore[attr-defined]
+    assert len(_recursing(parser.parse(r"(?:(x)|y(?:\\\\.|[^\\\\])*?z)(?:ab)+"))) == 2
+    assert _recursing(parser.parse(r"(?:ab|c)*+x*[yz]+(?:de|f){0,9}")) == []
+
+
+PLAIN = {
+    "QUOTEDSTRING": r"""(?:"(?:\\.|[^\\"])*"|'(?:\\.|[^\\'])*'|`(?:\\.|[^\\`])*`)""",
+    "EMAILADDRESS": r"[a-zA-Z0-9!#$%&'*+/=?^_`{|}~.-]+@%{HOSTNAME}",
+    "HOSTNAME": r"\b[0-9A-Za-z](?:[0-9A-Za-z-]{0,62})(?:\.[0-9A-Za-z](?:[0-9A-Za-z-]{0,62}))*\.?(?![0-9A-Za-z-])",
+    "URIPATH": r"(?:/[A-Za-z0-9$.+!*'(){},~:;=@#%&_\-]*)+",
+    "UNIXPATH": r"(?:/[\w%!$@:.,+~-]*)+",
+    "PATH": r"(?:%{UNIXPATH}|(?:[A-Za-z]+:|\\)(?:\\[^\\?*]*)+)",
+}
+"""The same patterns as anybody would write them, with repeated groups."""
+
+
+@pytest.mark.parametrize(
+    ("name", "characters"),
+    [
+        ("QUOTEDSTRING", """\\"'`.:ax1\n"""),
+        ("EMAILADDRESS", "@@@..-ax1: "),
+        ("HOSTNAME", "..--ax1:/ "),
+        ("URIPATH", "//.:@ax1? "),
+        ("UNIXPATH", "//.:@ax1? "),
+        ("PATH", "/\\\\::.ax1?"),
+    ],
+)
+@pytest.mark.parametrize("behind", ["", "[./:@]?x", r"\.%{WORD}", "[/: ]1", '["x: ]$'])
+def test_patterns_for_long_lines_match_what_plain_ones_match(name: str, characters: str, behind: str) -> None:
+    chance = random.Random(name + behind)
+    used = re.compile(compiled(f"%{{{name}:found}}{behind}").regex)
+    plain = re.compile(compiled(f"%{{{name}:found}}{behind}", PLAIN).regex)
+    matches = 0
+    for _ in range(2000):
+        text = "".join(chance.choices(characters, k=chance.randrange(4, 16)))
+        expected = [(match.span(), match.groups()) for match in plain.finditer(text)]
+        assert [(match.span(), match.groups()) for match in used.finditer(text)] == expected
+        matches += len(expected)
+    assert matches > 0
+
+
+def test_a_long_name_of_a_host_ends_where_no_name_can_go_on() -> None:
+    longest = ".".join(string.ascii_lowercase[number % 26] for number in range(127))
+    match = re.search(compiled("%{HOSTNAME:host}").regex, longest)
+    assert match is not None
+    assert match[1] == longest

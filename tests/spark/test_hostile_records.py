@@ -1,0 +1,154 @@
+"""Records that are made to hurt: each costs its own row, never the JVM, and time in proportion to its length.
+
+The simulator has no Spark and cannot see any of this.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from holdfast.flow.processor import Processor
+from holdfast.registry import Registry
+from tests.spark.rig import Site, failed, staged
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.spark
+
+SCHEMA = "_batch STRING, _item BIGINT, _fault STRING, value STRING"
+APACHE = '1.2.3.4 - - [10/Oct/2000:13:55:36 -0700] "GET /x HTTP/1.0" 200 23 "-" '
+KIB = 1024
+RUNS = 3
+SHORT = 0.4
+"""Seconds of CPU that any job may take."""
+
+
+def processor(name: str, **settings: Any) -> Processor:
+    plugin = Registry.installed().get("processors", name)
+    made: Processor = plugin.build(plugin.config(**settings))
+    return made
+
+
+def rows(spark: SparkSession, made: Processor, *texts: str) -> list[dict[str, Any]]:
+    given = [("b", number, None, text) for number, text in enumerate(texts)]
+    return [row.asDict(recursive=True) for row in made.apply(spark.createDataFrame(given, SCHEMA)).collect()]
+
+
+def reason(row: dict[str, Any]) -> str | None:
+    return str(json.loads(row["_fault"])["reason"]) if row["_fault"] else None
+
+
+# --- the JVM lives ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("pattern", "line"),
+    [
+        ("%{COMBINEDAPACHELOG}", f'{APACHE}"{"A" * 500_000}"'),
+        ("%{COMBINEDAPACHELOG}", APACHE + '"' + r"\"" * 250_000 + '"'),
+        ("^%{UNIXPATH:path}$", "/a" * 250_000),
+        ("^%{URI:uri}$", "http://h" + "/a" * 250_000),
+        (r"^%{PATH:path}$", "C:" + r"\a" * 250_000),
+    ],
+)
+def test_grok_matches_lines_of_any_length_that_it_may_look_at(spark: SparkSession, pattern: str, line: str) -> None:
+    (row,) = rows(spark, processor("grok", match={"value": pattern}, max_line_bytes="1MiB"), line)
+    assert reason(row) is None
+
+
+@pytest.mark.parametrize("on_error", ["dead_letter", "tag"])
+def test_a_line_that_is_too_long_for_grok_is_not_looked_at(spark: SparkSession, on_error: str) -> None:
+    grok = processor("grok", match={"value": "%{GREEDYDATA:all}"}, on_error=on_error)
+    longest, longer = rows(spark, grok, "é" * (32 * KIB), "é" * (32 * KIB) + "x")
+    assert longest["all"] == "é" * (32 * KIB)
+    assert reason(longest) is None
+    if on_error == "tag":
+        assert (longer["all"], longer["tags"]) == (None, ["failed"])
+    else:
+        assert reason(longer) == "grok: value has 65537 bytes, more than max_line_bytes"
+
+
+def test_a_record_for_which_javas_stack_is_too_small_fails_its_batch_alone(site: Site) -> None:
+    site.put("a", "ab\n")
+    site.put("b", "ab" * 30_000 + "\n")
+    grok = processor("grok", match={"value": "^(?<all>(?:a|b|%{INT})*)$"})
+    site.reading(grok, codec="text")
+    reports = site.run()
+    assert failed(reports["b"]).error.startswith("StackOverflowError: an expression recurses too deep for a record")
+    staged(reports["a"])
+    assert site.spark.range(3).count() == 3
+
+
+@pytest.mark.parametrize("settings", [{"schema": "id INT"}, {"destination": "map"}, {"schema": "x STRING"}])
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"id": 1, "x": ' + "[" * 300_000 + "]" * 300_000 + "}",
+        '{"x": ' * 100_000 + "1" + "}" * 100_000,
+        '{"id": 1, "x": ' + "[" * 500_000,
+    ],
+    ids=["arrays", "objects", "unclosed"],
+)
+def test_json_that_is_nested_too_deep_is_a_fault(spark: SparkSession, settings: Any, text: str) -> None:
+    bad, good = rows(spark, processor("parse_json", **settings), text, '{"id": 1}')
+    assert str(reason(bad)).startswith("parse_json: value is not a JSON object")
+    assert reason(good) is None
+
+
+# --- time ------------------------------------------------------------------------------------------------------------
+
+
+def _filled(piece: str, *, before: str = "", behind: str = "") -> Callable[[int], str]:
+    return lambda size: before + piece * ((size - len(before) - len(behind)) // len(piece)) + behind
+
+
+APACHE_LOG = ("grok", {"match": {"value": "%{COMBINEDAPACHELOG}"}, "max_line_bytes": "2MiB"})
+HOSTILE: dict[str, tuple[tuple[str, dict[str, Any]], Callable[[int], str]]] = {
+    "grok, a long agent": (APACHE_LOG, _filled("A", before=f'{APACHE}"', behind='"')),
+    "grok, a quote that is not closed": (APACHE_LOG, _filled("A", before=f'{APACHE}"')),
+    "grok, escaped quotes": (APACHE_LOG, _filled(r"\"", before=f'{APACHE}"')),
+    "grok, quotes": (APACHE_LOG, _filled('"', before=APACHE)),
+    "grok, one word": (APACHE_LOG, _filled("A")),
+    "grok, labels": (("grok", {"match": {"value": "%{COMBINEDAPACHELOG}"}}), _filled("a.")),
+    "grok, too long": (("grok", {"match": {"value": "%{UNIXPATH}$"}, "max_line_bytes": "1KiB"}), _filled("/ ")),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_record_takes_time_in_proportion_to_its_length(spark: SparkSession, name: str) -> None:
+    (plugin, settings), text = HOSTILE[name]
+    made = processor(plugin, **settings)
+    rows(spark, made, text(KIB))  # compiles the job
+    before = _cpu_of(spark, made, text(64 * KIB))
+    for size in (256 * KIB, 1024 * KIB):
+        now = _cpu_of(spark, made, text(size))
+        # Four times the length; sixteen times the time if it grew with the square. What a job costs anyway is added.
+        assert now < 7 * before + SHORT, f"{size} bytes took {now:.2f} s, a quarter of it {before:.2f} s"
+        before = now
+
+
+def _cpu_of(spark: SparkSession, made: Processor, text: str) -> float:
+    """Seconds of CPU that the JVM takes for the record: the least of several runs, or the first that is short."""
+    frame = spark.createDataFrame([("b", 0, None, text)], SCHEMA).cache()
+    frame.count()
+    taken: list[float] = []
+    while len(taken) < RUNS and min(taken, default=SHORT) >= SHORT:
+        before = _cpu_of_jvm(spark)
+        made.apply(frame).write.format("noop").mode("overwrite").save()
+        taken.append(_cpu_of_jvm(spark) - before)
+    frame.unpersist()
+    return min(taken)
+
+
+def _cpu_of_jvm(spark: SparkSession) -> float:
+    """Seconds that all threads of the JVM have used."""
+    gateway: Any = spark.sparkContext._gateway
+    fields = Path(f"/proc/{gateway.proc.pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
