@@ -35,7 +35,7 @@ SECONDS = 1767268800
 class Registry(ThreadingHTTPServer):
     """Answers for the schemas above; `trouble` are status codes that it answers with first.
 
-    `bodies` are responses by path, of any content; `redirect` is where it sends every request.
+    `bodies` are responses by path, of any content, or a status; `redirect` is where it sends all requests, by `status`.
     """
 
     daemon_threads = True
@@ -47,6 +47,7 @@ class Registry(ThreadingHTTPServer):
         self.password: str | None = None
         self.bodies: dict[str, Any] = {}
         self.redirect: str | None = None
+        self.status = 302
         self.credentials: list[str | None] = []
 
     @property
@@ -77,9 +78,10 @@ class _Handler(BaseHTTPRequestHandler):
         if expected is not None and self.headers.get("Authorization") != f"Basic {expected}":
             return 401, {"error_code": 401}
         if self.server.redirect is not None:
-            return 302, {}
+            return self.server.status, {}
         if self.path in self.server.bodies:
-            return 200, self.server.bodies[self.path]
+            body = self.server.bodies[self.path]
+            return (body, {}) if isinstance(body, int) else (200, body)
         prefix, _, number = self.path.rpartition("/")
         if prefix.startswith("/subjects/"):
             return 404, {"error_code": 40402, "message": "Version not found"}
@@ -96,7 +98,7 @@ class _Handler(BaseHTTPRequestHandler):
 @contextmanager
 def served() -> Iterator[Registry]:
     with Registry() as made:
-        thread = threading.Thread(target=made.serve_forever)
+        thread = threading.Thread(target=made.serve_forever, args=(0.01,))
         thread.start()
         yield made
         made.shutdown()
@@ -306,12 +308,36 @@ def test_a_response_that_trickles_is_given_up_after_the_time_limit(server: Regis
 def test_a_redirect_is_not_followed_and_no_other_server_gets_the_password(server: Registry) -> None:
     with served() as other:
         server.redirect = f"http://localhost:{other.server_address[1]}/secret/schemas/ids/1"
-        with pytest.raises(SourceUnavailable, match=r"302 Found: redirects are not followed.*http://localhost$"):
+        with pytest.raises(
+            SourceUnavailable, match=r"302 Found: redirects are not followed; this one leads to localhost$"
+        ):
             folders([confluent(1)], time=by(server.url, user="me", password="s3cret", tries=2))
         assert other.paths == []
     assert server.credentials[0]
     server.redirect = None
     assert folders([confluent(1)], time=by(server.url, user="me", password="s3cret")) == [DAY]
+
+
+@pytest.mark.parametrize("status", [300, 301, 307, 308])
+@pytest.mark.parametrize("target", ["http://[", "", "file:///etc/passwd", "/schemas"])
+def test_a_redirect_to_anywhere_means_that_the_registry_is_unavailable(
+    server: Registry, status: int, target: str
+) -> None:
+    server.redirect, server.status = target, status
+    with pytest.raises(SourceUnavailable, match="does not respond"):
+        folders([confluent(1)], time=by(server.url, tries=1))
+    assert len(server.paths) == 1
+
+
+def test_a_registry_that_goes_away_between_a_schema_and_its_references_is_unavailable(server: Registry) -> None:
+    server.bodies = {
+        "/schemas/ids/5": registered("shop.B", reference("b")),
+        "/subjects/b/versions/1": 503,
+    }
+    with pytest.raises(SourceUnavailable, match="does not respond: 503"):
+        folders([headed(5, seconds_as_avro())], time=by(server.url, tries=2))
+    server.bodies["/subjects/b/versions/1"] = registered(record("B", t="long"))
+    assert folders([headed(5, seconds_as_avro())], time=by(server.url, tries=2)) == [DAY]
 
 
 def test_an_unknown_id_is_requested_once_in_a_while_and_found_when_it_is_registered(server: Registry) -> None:

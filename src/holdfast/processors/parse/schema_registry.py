@@ -266,8 +266,11 @@ def _refusal(refused: urllib.error.HTTPError) -> str:
     reason = f"{refused.code} {refused.reason}"
     if refused.code not in _REDIRECTS:
         return reason
-    target = urllib.parse.urlsplit(refused.headers.get("Location") or "")
-    return f"{reason}: redirects are not followed; this one leads to {target.scheme}://{target.hostname}"
+    try:
+        host = urllib.parse.urlsplit(refused.headers.get("Location") or "").hostname
+    except ValueError:
+        host = None
+    return f"{reason}: redirects are not followed" + (f"; this one leads to {host}" if host else "")
 
 
 @lru_cache(maxsize=16)
