@@ -97,6 +97,24 @@ except UsageError as error:
 assert SparkContext._gateway is None
 """
 
+PAGE = f"""
+import json
+from urllib.request import urlopen
+from holdfast.spark.redaction import redaction
+from holdfast.spark.session import start_session, stop_session
+
+settings = {{"spark.ui.enabled": "true", "spark.ui.port": "0", "spark.lake.dsn": {SECRET!r}}}
+session = start_session("page", settings | redaction(["spark.lake.dsn"], settings), "local[1]")
+address = session.sparkContext.uiWebUrl
+application = f"api/v1/applications/{{session.sparkContext.applicationId}}"
+pages = [f"{{address}}/environment/", f"{{address}}/{{application}}/environment"]
+shown = [urlopen(page).read().decode() for page in pages]
+shown.append(str(session.sql("SET").collect()))
+used = session.conf.get("spark.lake.dsn")
+stop_session(session)
+print(json.dumps({{"shown": shown, "used": used}}))
+"""
+
 
 def _alive(pid: int) -> bool:
     """Whether that process runs; a dead one that nobody waited for does not."""
@@ -296,3 +314,12 @@ def test_garbage_of_a_task_is_not_kept() -> None:
     finally:
         gc.enable()
         gc.unfreeze()
+
+
+def test_spark_shows_no_secret_whatever_its_name_is() -> None:
+    done = subprocess.run([sys.executable, "-c", PAGE], capture_output=True, text=True, check=True, timeout=240)
+    facts = json.loads(done.stdout.splitlines()[-1])
+    assert facts["used"] == SECRET
+    for shown in (*facts["shown"], done.stderr):
+        assert SECRET not in shown
+    assert any("spark.lake.dsn" in shown for shown in facts["shown"])
