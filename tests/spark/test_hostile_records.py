@@ -109,7 +109,16 @@ def _filled(piece: str, *, before: str = "", behind: str = "") -> Callable[[int]
     return lambda size: before + piece * ((size - len(before) - len(behind)) // len(piece)) + behind
 
 
+def _pairs(size: int) -> str:
+    return "&".join(f"{number:06x}={number % 7}" for number in range(size // 9))
+
+
 APACHE_LOG = ("grok", {"match": {"value": "%{COMBINEDAPACHELOG}"}, "max_line_bytes": "2MiB"})
+TO_MAP = ("key_value", {"destination": "map"})
+TO_COLUMNS = ("key_value", {"include_keys": ["a", "b"]})
+FROM_JSON = ("parse_json", {"schema": "a DECIMAL(38, 0), b STRING"})
+JSON_MAP = ("parse_json", {"destination": "map"})
+EPOCH = ("date", {"match": [{"key": "value", "patterns": ["epoch_milli", "epoch_nano", "iso8601", "yyyy-MM-dd"]}]})
 HOSTILE: dict[str, tuple[tuple[str, dict[str, Any]], Callable[[int], str]]] = {
     "grok, a long agent": (APACHE_LOG, _filled("A", before=f'{APACHE}"', behind='"')),
     "grok, a quote that is not closed": (APACHE_LOG, _filled("A", before=f'{APACHE}"')),
@@ -118,6 +127,22 @@ HOSTILE: dict[str, tuple[tuple[str, dict[str, Any]], Callable[[int], str]]] = {
     "grok, one word": (APACHE_LOG, _filled("A")),
     "grok, labels": (("grok", {"match": {"value": "%{COMBINEDAPACHELOG}"}}), _filled("a.")),
     "grok, too long": (("grok", {"match": {"value": "%{UNIXPATH}$"}, "max_line_bytes": "1KiB"}), _filled("/ ")),
+    "key_value, many keys": (TO_MAP, _pairs),
+    "key_value, one key": (TO_MAP, _filled("a=1&")),
+    "key_value, separators of pairs": (TO_MAP, _filled("&")),
+    "key_value, separators of values": (TO_MAP, _filled("=")),
+    "key_value, no separators": (TO_MAP, _filled("a")),
+    "key_value, columns of many keys": (TO_COLUMNS, _pairs),
+    "key_value, columns of one key": (TO_COLUMNS, _filled("a=1&")),
+    "parse_json, a long number": (FROM_JSON, _filled("9", before='{"a": ', behind="}")),
+    "parse_json, a long text": (FROM_JSON, _filled('\\"', before='{"b": "', behind='"}')),
+    "parse_json, many keys": (JSON_MAP, lambda size: json.dumps({f"{number:06x}": 1 for number in range(size // 13)})),
+    "parse_json, one key": (JSON_MAP, _filled('"a":1,', before="{", behind='"a":1}')),
+    "parse_json, nested": (JSON_MAP, _filled('{"a":')),
+    "parse_json, brackets": (FROM_JSON, _filled("[")),
+    "date, a long number": (EPOCH, _filled("9")),
+    "date, a long fraction": (EPOCH, _filled("9", before="1.")),
+    "date, zones": (EPOCH, _filled(" a", before="2026-01-01")),
 }
 
 

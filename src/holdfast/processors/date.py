@@ -18,6 +18,8 @@ ISO = "iso8601"
 EPOCHS = {"epoch_second": 1_000_000, "epoch_milli": 1_000, "epoch_micro": 1}
 """Microseconds per unit."""
 EPOCH_NANO = "epoch_nano"
+MAX_BYTES = 1024
+"""A longer text is not a time; Java takes time that grows with the square of the length to read a number."""
 _QUOTED = re.compile(r"'[^']*'")
 _ZONES = re.compile(r"[zZxXVO]")
 
@@ -76,7 +78,8 @@ class Date(Processor):
         time, reason = sql.lit(None).cast("timestamp"), sql.lit(None).cast("string")
         for entry in reversed(config.match):
             text = text_of(entry.key)
-            made = sql.coalesce(*(_time(text, pattern, config.source_timezone) for pattern in entry.patterns))
+            times = (_time(text, pattern, config.source_timezone) for pattern in entry.patterns)
+            made = sql.when(sql.octet_length(text) <= MAX_BYTES, sql.coalesce(*times))
             complaint = sql.when(made.isNull(), sql.concat(sql.lit(f"{NAME}: {entry.key} is not a time: "), text))
             time = sql.when(text.isNotNull(), made).otherwise(time)
             reason = sql.when(text.isNotNull(), complaint).otherwise(reason)

@@ -56,7 +56,8 @@ class KeyValue(Processor):
         require(frame, [config.source], NAME)
         text = text_of(config.source)
         found = f"_{NAME}"
-        frame = frame.withColumn(found, self._pairs(text))
+        # Columns of their own: Spark would compute an expression that a lambda uses once for each element.
+        frame = frame.withColumn(found, self._sorted_pairs(text)).withColumn(found, _first_of_each(sql.col(found)))
         made = sql.col(found)
         if config.destination is None:
             columns = {key: made[key] for key in config.include_keys}
@@ -68,29 +69,43 @@ class KeyValue(Processor):
         reason = sql.when(filled & without, sql.lit(f"{NAME}: {config.source} has no pair of key and value"))
         return changed(frame, config, columns, reason, [found])
 
-    def _pairs(self, text: Any) -> Any:
+    def _sorted_pairs(self, text: Any) -> Any:
+        """The pairs with their positions, ordered by key and position."""
         from pyspark.sql import functions as sql
 
         config, between = self._config, _any_of(self._config.value_split_characters)
 
-        def pair(piece: Any) -> Any:
-            parts = sql.split(piece, between, 2)
+        def pair(parts: Any, position: Any) -> Any:
             key, value = sql.element_at(parts, 1), sql.get(parts, sql.lit(1))
-            return sql.struct(self._trimmed(key).alias("key"), self._trimmed(value).alias("value"))
+            return sql.struct(
+                self._trimmed(key).alias("key"), position.alias("position"), self._trimmed(value).alias("value")
+            )
 
-        pairs = sql.transform(sql.split(text, _any_of(config.field_split_characters)), pair)
+        pieces = sql.filter(sql.split(text, _any_of(config.field_split_characters)), lambda piece: piece != "")
+        pairs = sql.transform(sql.transform(pieces, lambda piece: sql.split(piece, between, 2)), pair)
         pairs = sql.filter(pairs, lambda entry: entry["key"] != "")
         if config.include_keys:
             pairs = sql.filter(pairs, lambda entry: entry["key"].isin(list(config.include_keys)))
-        keys = sql.transform(pairs, lambda entry: entry["key"])
-        # Spark fails the whole job for a map that has a key twice.
-        first = sql.filter(pairs, lambda entry, index: sql.array_position(keys, entry["key"]) == index + 1)
-        return sql.map_from_entries(first)
+        return sql.sort_array(pairs)
 
     def _trimmed(self, text: Any) -> Any:
         from pyspark.sql import functions as sql
 
         return sql.trim(text) if self._config.trim else text
+
+
+def _first_of_each(pairs: Any) -> Any:
+    """The map with the first pair of each key, in the order of the text. Spark fails the job if a key comes twice."""
+    from pyspark.sql import functions as sql
+
+    def is_first(entry: Any, index: Any) -> Any:
+        return (index == 0) | (sql.get(pairs, index - 1)["key"] != entry["key"])
+
+    def by_position(entry: Any) -> Any:
+        return sql.struct(entry["position"], entry["key"], entry["value"])
+
+    first = sql.sort_array(sql.transform(sql.filter(pairs, is_first), by_position))
+    return sql.map_from_entries(sql.transform(first, lambda entry: sql.struct(entry["key"], entry["value"])))
 
 
 def _any_of(characters: str) -> str:
