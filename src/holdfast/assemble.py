@@ -271,8 +271,9 @@ def engine_of(
     configured = settings.spark
     py_files = [Path(name) for name in configured.py_files]
     conf = configured.plain_conf()
-    conf |= redaction(secret_names(settings), conf)
-    spark = start_session("holdfast", conf, configured.master or "local[2]", jars, py_files)
+    secrets = secret_names(settings)
+    conf |= redaction(secrets, conf)
+    spark = start_session("holdfast", conf, configured.master or "local[2]", jars, py_files, secrets)
     if is_unprotected(spark):
         emit(Notice(OPEN_SPARK))
     warm_up(spark, [sink.stager() for built in pipelines.values() for sink in built.sinks.values()])

@@ -13,7 +13,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
@@ -68,14 +68,15 @@ def start_session(
     master: str = "local[2]",
     jars: Sequence[Path] = (),
     py_files: Sequence[Path] = (),
+    secrets: Collection[str] = (),
 ) -> SparkSession:
     """Start the Spark session of this process. Takes seconds, and sets Spark's environment variables.
 
-    `settings` have Spark's names and override every default; `jars` are added to their `spark.jars`. Tasks find the
-    modules of `py_files`, and on a cluster holdfast itself. Under `spark-submit` the JVM runs already, and jars have to
-    be given there. The caller's signal handlers stay; if one raises, the JVM is ended first. Raises `UsageError` when
-    this process has a session already, when there is no Java, when a file of `py_files` cannot be sent, or when Spark
-    refuses a setting.
+    `settings` have Spark's names and override every default; `jars` are added to their `spark.jars`. Those that are
+    named in `secrets`, or whose names say secret, are on no command line. Tasks find the modules of `py_files`, and on
+    a cluster holdfast itself. Under `spark-submit` the JVM runs already, and jars have to be given there. The caller's
+    signal handlers stay; if one raises, the JVM is ended first. Raises `UsageError` when this process has a session
+    already, when there is no Java, when a file of `py_files` cannot be sent, or when Spark refuses a setting.
     """
     from pyspark import SparkConf, SparkContext
     from pyspark.java_gateway import launch_gateway
@@ -87,7 +88,9 @@ def start_session(
     master = settings.get("spark.master", master)
     _prepare_environment(settings, master)
     everything = _all_settings(app_name, _with_jars(settings, jars), master)
-    public = [(name, value) for name, value in everything.items() if not re.search(SECRETS, name)]
+    public = [
+        (name, value) for name, value in everything.items() if name not in secrets and not re.search(SECRETS, name)
+    ]
     # The JVM's command line is readable by every user of the machine, so secrets follow over the socket.
     launch: Callable[..., Any] = launch_gateway
     with _recorded_processes() as launched:

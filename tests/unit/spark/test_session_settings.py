@@ -8,9 +8,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from pyspark import java_gateway
 
 from holdfast.assemble import engine_of
 from holdfast.config import load_text
+from holdfast.errors import UsageError
 from holdfast.events import Event, Notice
 from holdfast.registry import Registry
 from holdfast.spark import session, task
@@ -105,10 +107,26 @@ def test_a_node_gives_spark_its_settings_and_warns_of_a_cluster_that_is_open(mon
     conf = {"spark.executor.cores": "2"}
     # Spark redacts what came from references, whatever its name is.
     conf |= {"spark.executorEnv.LAKE_DSN": "sesame"} | redaction(["spark.executorEnv.LAKE_DSN"], {})
-    assert given == ["holdfast", conf, "yarn", [], [Path("parsing.py")]]
+    assert given == ["holdfast", conf, "yarn", [], [Path("parsing.py")], {"spark.executorEnv.LAKE_DSN"}]
     (notice,) = events
     assert isinstance(notice, Notice)
     assert "spark.authenticate" in notice.message
+
+
+def test_no_secret_is_on_the_command_line_of_the_jvm(monkeypatch: pytest.MonkeyPatch) -> None:
+    launched: dict[str, str] = {}
+
+    def launch(conf: Any, _popen: Any) -> Any:
+        launched.update(conf.getAll())
+        raise UsageError("no JVM in this test")
+
+    monkeypatch.setattr(java_gateway, "launch_gateway", launch)
+    monkeypatch.setattr(session, "_prepare_environment", lambda *_given: None)
+    conf = {"spark.executorEnv.LAKE_DSN": "sesame", "spark.hadoop.fs.s3a.secret.key": "sesame", "spark.x": "y"}
+    with pytest.raises(UsageError):
+        session.start_session("app", conf, secrets={"spark.executorEnv.LAKE_DSN"})
+    assert launched["spark.x"] == "y"
+    assert "sesame" not in launched.values()
 
 
 def _session(conf: dict[str, str]) -> Any:
