@@ -10,10 +10,9 @@ import json
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
-from itertools import pairwise
 
 from holdfast.buckets.bucket import Bucket, Published, RootLock, StagedFile
-from holdfast.errors import BatchError, Halt, Refused, StagedDataGone, Unavailable
+from holdfast.errors import Halt, Refused, StagedDataGone, Unavailable
 from holdfast.flow.batch import Name
 from holdfast.flow.names import OWNER_KEY, staged_token, staging_folder
 from holdfast.flow.sink import Publication
@@ -135,18 +134,6 @@ class SinkRoot:
         if self._files_done >= self._bucket.portion:
             self._files_done = 0
             self._progress()
-
-
-def receipt_files(parts: Sequence[Json]) -> list[Json]:
-    """The files that the tasks of a batch have staged, ordered by key. Raises `BatchError` if two have the same key."""
-    files = sorted((file for part in parts for file in part["files"]), key=lambda file: str(file["key"]))
-    for file, following in pairwise(files):
-        if file["key"] == following["key"]:
-            raise BatchError(
-                f"two files of this batch would have the key {file['key']}: a processor has spread the rows of a "
-                "record over several tasks or files; keep the rows of a record together"
-            )
-    return files
 
 
 def staged_files(receipt: Json) -> list[StagedFile]:

@@ -9,8 +9,10 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
+from holdfast.errors import BatchError
 from holdfast.flow.batch import Batch, Name
 from holdfast.flow.fault import COLUMNS, ROW, Fault
 from holdfast.leases.lease import Json
@@ -139,3 +141,15 @@ class Stager(ABC):
     @abstractmethod
     def begin(self) -> Staging:
         """Called in a task, once per attempt."""
+
+
+def receipt_files(parts: Sequence[Json]) -> list[Json]:
+    """The files that the tasks of a batch have staged, ordered by key. Raises `BatchError` if two have the same key."""
+    files = sorted((file for part in parts for file in part["files"]), key=lambda file: str(file["key"]))
+    for file, following in pairwise(files):
+        if file["key"] == following["key"]:
+            raise BatchError(
+                f"two files of this batch would have the key {file['key']}: a processor has spread the rows of a "
+                "record over several tasks or files; keep the rows of a record together"
+            )
+    return files

@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from holdfast.buckets.bucket import Bucket, StagedFile
-from holdfast.buckets.sink_root import SinkRoot, receipt_files, staged_files
+from holdfast.buckets.sink_root import SinkRoot, staged_files
 from holdfast.errors import BatchError, Halt, Refused, StagedDataGone, Unavailable
 from holdfast.finalize.output import Finalizes
 from holdfast.flow.batch import Batch, Name
@@ -30,7 +30,7 @@ from holdfast.flow.sink import (
     StagesByBatch,
     Witness,
 )
-from holdfast.flow.staging import Stager
+from holdfast.flow.staging import Stager, receipt_files
 from holdfast.leases.lease import Json, Lease
 
 if TYPE_CHECKING:

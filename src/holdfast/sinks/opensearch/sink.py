@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 
 from holdfast.buckets.bucket import Bucket
 from holdfast.buckets.root import bucket_of
-from holdfast.buckets.sink_root import SinkRoot, receipt_files, staged_files
+from holdfast.buckets.sink_root import SinkRoot, staged_files
 from holdfast.deadletters.letter_files import FileLetters
 from holdfast.errors import Halt, Refused, SinkUnavailable, StagedDataGone, Unavailable, UsageError
 from holdfast.events import DocumentsIndexed, Event, Unreachable
@@ -35,6 +35,7 @@ from holdfast.flow.sink import (
     StagesByBatch,
     VisibleWhenStaged,
 )
+from holdfast.flow.staging import receipt_files
 from holdfast.leases.lease import Json, Lease
 from holdfast.observe.addresses import allowed, resolved
 from holdfast.sinks.opensearch.access import Access, AwsAccess, Tls
