@@ -7,7 +7,7 @@ from typing import Annotated, Any, Self
 from pydantic import BeforeValidator, Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from holdfast.config import ByteSize
+from holdfast.config import AddedLater, ByteSize
 from holdfast.config.plugins import PLAIN_ERROR
 from holdfast.errors import Refused
 from holdfast.flow.processor import Processor
@@ -41,7 +41,7 @@ class GrokConfig(FailingOptions):
     target_key: str | None = Field(
         None, min_length=1, description="Column for all fields, as a struct. Default: a column for each field."
     )
-    max_line_bytes: Annotated[ByteSize, Field(gt=0)] = Field(
+    max_line_bytes: Annotated[ByteSize, Field(gt=0), AddedLater] = Field(
         64 * 1024,
         description="Largest text that is matched; it fails on longer ones. The time for a text without a match may "
         "grow with the square of its length.",
