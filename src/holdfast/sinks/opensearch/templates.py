@@ -11,8 +11,7 @@ import fnmatch
 import re
 import string
 from collections.abc import Callable
-from dataclasses import dataclass
-from functools import lru_cache
+from dataclasses import dataclass, field
 from typing import Any
 
 ORIGIN_FIELDS = ("_item", "_key")
@@ -34,13 +33,10 @@ class Template:
     """A text with fields. Picklable. Raises `ValueError` for a text that is not a template."""
 
     text: str
+    parts: tuple[str | Field, ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        _parts(self.text)
-
-    @property
-    def parts(self) -> tuple[str | Field, ...]:
-        return _parts(self.text)
+        object.__setattr__(self, "parts", _parts(self.text))
 
     @property
     def names(self) -> frozenset[str]:
@@ -71,7 +67,6 @@ class Template:
         return pieces[0] if len(pieces) == 1 else pc.binary_join_element_wise(*pieces, "")
 
 
-@lru_cache
 def _parts(text: str) -> tuple[str | Field, ...]:
     found: list[str | Field] = []
     for literal, name, time_format, conversion in _parsed(text):
