@@ -14,8 +14,8 @@ WORKERS ?= 2
 
 # Folders that exist now; pytest refuses to start for one that does not.
 FAST_TESTS   = $(wildcard tests/unit tests/contracts tests/simulation)
-PAIRED_TESTS = $(wildcard tests/spark tests/soak tests/e2e)
-SERIAL_TESTS = $(wildcard tests/chaos)
+# The longest first, so that no worker is left with one of them at the end; a file's tests share their servers.
+SERVER_TESTS = --dist loadfile --no-loadscope-reorder $(wildcard tests/e2e tests/chaos tests/soak tests/servers tests/spark)
 
 .PHONY: help setup connector lock lint servers test reference model demo simulate soak chaos-archive bench clean
 
@@ -72,9 +72,7 @@ servers: ## Install the servers that tests start for themselves, where they are 
 
 test: lint connector servers ## Lint, then run every test
 	$(BIN)/python -m pytest -q -n $(WORKERS) $(FAST_TESTS)
-	$(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile tests/servers
-	$(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile $(PAIRED_TESTS)
-	$(BIN)/python -m pytest -q $(SERIAL_TESTS)
+	$(BIN)/python -m pytest -q -n $(WORKERS) $(SERVER_TESTS)
 
 reference: $(READY) ## Write docs/reference anew from the code
 	$(BIN)/python scripts/make_reference.py
