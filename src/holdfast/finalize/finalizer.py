@@ -7,7 +7,7 @@ hooks again.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeAlias
@@ -31,6 +31,10 @@ PAGE = 1000
 READ_AT_ONCE = 5000
 """Manifests that are read in one pass; more are read in several passes."""
 RENEW_EVERY = 500
+CHECK_EVERY = 1000
+"""Files after which is checked whether the row has room for their folders."""
+TRACKED_SHARE = 0.8
+"""Share of the row that the names and figures of folders may take."""
 FIRST_WAIT = 10.0
 LONGEST_WAIT = 3600.0
 
@@ -97,6 +101,8 @@ class FinalizerPass:
         self._views = decode(lease.progress.state)
         self._unread = READ_AT_ONCE
         self._late: defaultdict[tuple[str, str], int] = defaultdict(int)
+        self._crowded = Counter[str]()
+        self._unchecked = 0
 
     def go(self) -> bool:
         """Read, decide and announce, then close the lease until the next pass. Errors are reported, not raised.
@@ -108,6 +114,7 @@ class FinalizerPass:
             self._read_and_decide()
             if self._save(self._views):
                 self._report_late()
+                self._report_crowded()
                 publish_final_times(self._output, encode(self._views))
                 self._finish_due()
                 more = self._unread <= 0
@@ -135,6 +142,7 @@ class FinalizerPass:
                 self._read(view, partition, row, now)
                 quiet = partition.sequence == before and _is_idle(row, extent)
                 partition.look(None if extent is None else extent[1], quiet=quiet, now=now)
+            self._keep_bounds()
             if self._unread > 0:
                 view.advance(rows, self._output.period, self._output.rules, now)
 
@@ -180,15 +188,38 @@ class FinalizerPass:
             if manifest is not None:
                 for folder, records in view.absorb(manifest, self._output.period, now).items():
                     self._late[name.stream, folder] += records
+                self._unchecked += len(manifest.files)
+                if self._unchecked >= CHECK_EVERY:
+                    self._keep_bounds()
             partition.sequence = sequence
             if self._unread % RENEW_EVERY == 0:
                 self._save(None)
+
+    def _keep_bounds(self) -> None:
+        """Forget folders that the row has no room for; the topic with the most is the first to lose some."""
+        self._unchecked = 0
+        most = int(TRACKED_SHARE * self._lock.store.max_body_bytes)
+        over = sum(view.tracked_bytes for view in self._views.values()) - most
+        for topic, view in sorted(self._views.items(), key=lambda entry: -entry[1].tracked_bytes):
+            if over <= 0:
+                return
+            before = view.tracked_bytes
+            self._crowded[topic] += view.crowd_out(self._output.period, over + most // 10)
+            over -= before - view.tracked_bytes
 
     # --- announce ----------------------------------------------------------------------------------------------
 
     def _report_late(self) -> None:
         for (topic, folder), records in self._late.items():
             self._lock.world.emit(LateRecords(self._pipeline, topic, folder, records))
+
+    def _report_crowded(self) -> None:
+        for topic, folders in self._crowded.items():
+            reason = (
+                f"{folders} open output folders are not announced, because the row of the finalizer has no room for "
+                "them; use partition names of fewer distinct values"
+            )
+            self._lock.world.emit(FinalizingFailed(self._pipeline, topic, "", 1, reason))
 
     def _finish_due(self) -> None:
         now = self._lock.now()

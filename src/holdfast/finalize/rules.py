@@ -9,8 +9,11 @@ folder that is final are late.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+import json
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from itertools import chain
 from typing import TypeAlias
 
 from holdfast.flow.manifest import Manifest, first_offset
@@ -20,6 +23,12 @@ Period: TypeAlias = tuple[float, float]
 """Beginning and end (exclusive) of the time of an output folder, in seconds since 1970."""
 PeriodOf: TypeAlias = Callable[[str], Period | None]
 """The period of an output folder; None if its name has no time."""
+ENTRY_BYTES = 60
+"""Bytes that a folder takes in the state of the row, besides its name."""
+MAX_CROWDED = 500
+"""Periods of a topic that are remembered because some of their folders were forgotten."""
+MAX_DUE = 1000
+"""Final folders of a topic that may wait to be announced again because of late records."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +119,8 @@ class TopicView:
     """Output folders with a time that are not final."""
     due: dict[str, FolderView] = field(default_factory=dict)
     """Final output folders that are not announced yet."""
+    crowded: dict[str, int] = field(default_factory=dict)
+    """By the end of a period: how many of its files are in folders that nobody announces, as there were too many."""
 
     def is_final(self, period: Period) -> bool:
         return self.final is not None and period[1] <= self.final
@@ -138,11 +149,42 @@ class TopicView:
     def _take(self, folder: str, period: Period, file: Mapping[str, Json], *, repeated: bool) -> bool:
         """Add a file to its output folder. Returns whether the file is late."""
         if not self.is_final(period):
-            self.open.setdefault(folder, FolderView()).add(file, late=False)
+            if folder in self.open or str(period[1]) not in self.crowded:
+                self.open.setdefault(folder, FolderView()).add(file, late=False)
+            else:
+                self.crowded[str(period[1])] += 1
             return False
-        if not repeated:
+        if not repeated and (folder in self.due or len(self.due) < MAX_DUE):
             self.due.setdefault(folder, FolderView()).add(file, late=True)
         return not repeated
+
+    @property
+    def tracked_bytes(self) -> int:
+        """About how many bytes the folders take in the state of the row."""
+        return sum(map(_entry_bytes, chain(self.open, self.due)))
+
+    def crowd_out(self, period_of: PeriodOf, size: int) -> int:
+        """Forget that many bytes of folders, of the periods with the most folders; returns how many were forgotten.
+
+        Folders with few rows go first: one that each record names differently has a single one.
+        """
+        by_end: defaultdict[float, list[str]] = defaultdict(list)
+        for folder in self.open:
+            if (period := period_of(folder)) is not None:
+                by_end[period[1]].append(folder)
+        before = len(self.open)
+        self._forget(by_end, size)
+        most_crowded = sorted(self.crowded, key=lambda end: (-self.crowded[end], end))[:MAX_CROWDED]
+        self.crowded = {end: self.crowded[end] for end in most_crowded}
+        return before - len(self.open)
+
+    def _forget(self, by_end: Mapping[float, Sequence[str]], size: int) -> None:
+        for end in sorted(by_end, key=lambda end: (-len(by_end[end]), end)):
+            for folder in sorted(by_end[end], key=lambda folder: (self.open[folder].rows, folder)):
+                if size <= 0:
+                    return
+                size -= _entry_bytes(folder)
+                self.crowded[str(end)] = self.crowded.get(str(end), 0) + self.open.pop(folder).files
 
     def advance(self, standing: Iterable[str], period_of: PeriodOf, rules: Rules, now: float) -> list[str]:
         """Decide which folders are final. `standing` are the labels of all partitions that may still get records.
@@ -154,6 +196,7 @@ class TopicView:
             return []
         before = self.final
         self.final = reached - rules.lateness if before is None else max(before, reached - rules.lateness)
+        self.crowded = {end: files for end, files in self.crowded.items() if float(end) > self.final}
         ended = sorted(folder for folder in self.open if (period := period_of(folder)) and self.is_final(period))
         for folder in ended:
             self.due[folder] = self.open.pop(folder)
@@ -169,18 +212,31 @@ class TopicView:
         return min(passed) if len(passed) == len(times) else None
 
 
+def _entry_bytes(folder: str) -> int:
+    return len(json.dumps(folder)) + ENTRY_BYTES
+
+
 def is_hidden(file: Mapping[str, Json]) -> bool:
     """Whether readers of an output folder do not see the file: dead letters, and late records that were set aside."""
     return str(file["key"]).startswith("_")
 
 
 def encode(topics: Mapping[str, TopicView]) -> Json:
-    """The state of the finalizer's row. Open folders keep only counts, because there may be thousands."""
-    return {"topics": {name: asdict(view) | {"open": _figures(view)} for name, view in topics.items()}}
+    """The state of the finalizer's row. Folders keep only what must be known, because there may be thousands."""
+    return {
+        "topics": {
+            name: asdict(view) | {"open": _figures(view), "due": _contents(view)} for name, view in topics.items()
+        }
+    }
 
 
 def _figures(view: TopicView) -> dict[str, list[int]]:
     return {folder: [content.files, content.rows, content.size] for folder, content in view.open.items()}
+
+
+def _contents(view: TopicView) -> dict[str, Json]:
+    """Final folders, without the fields that are zero."""
+    return {folder: {name: n for name, n in asdict(content).items() if n} for folder, content in view.due.items()}
 
 
 def decode(state: Json) -> dict[str, TopicView]:
@@ -195,6 +251,7 @@ def _topic(state: Json) -> TopicView:
         {label: _partition(view) for label, view in state["partitions"].items()},
         {folder: FolderView(*figures) for folder, figures in state["open"].items()},
         {folder: FolderView(**content) for folder, content in state["due"].items()},
+        dict(state.get("crowded") or {}),
     )
 
 

@@ -19,18 +19,48 @@ from holdfast.flow.batch import Name
 OURS = "_holdfast"
 OWNER_KEY = f"{OURS}/owner.json"
 LONGEST_SEGMENT = 128
+SHORTER_SEGMENTS = (LONGEST_SEGMENT, 96, 80, 64, 48, 40)
+LONGEST_PATH = 600
+"""Bytes of an output folder in a key. With root, topic and file name a key has less than the 1,024 bytes of S3."""
+LONGEST_FOLDER = 4096
+"""Bytes of an output folder as the record names it. Receipt and manifest hold all of them."""
+_HASH_BYTES = 34
 _PLAIN = re.compile(r"[A-Za-z0-9=-][A-Za-z0-9=._-]*")
 
 
-def segment(text: str) -> str:
-    """The text as one path segment; different texts give different segments."""
-    if _PLAIN.fullmatch(text) and len(text) <= LONGEST_SEGMENT:
+def segment(text: str, longest: int = LONGEST_SEGMENT) -> str:
+    """The text as one path segment of at most `longest` bytes; different texts give different segments."""
+    if len(text) <= longest and _PLAIN.fullmatch(text):
         return text
-    escaped = "".join(_escape(char, first=i == 0) for i, char in enumerate(text)) or "%"
-    if len(escaped) <= LONGEST_SEGMENT:
+    escaped = "".join(_escape(char, first=i == 0) for i, char in enumerate(text[: longest + 1])) or "%"
+    if len(escaped) <= longest:
         return escaped
     digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]
-    return f"{escaped[: LONGEST_SEGMENT - 35]}%~{digest}"
+    return f"{escaped[: longest - _HASH_BYTES - 1]}%~{digest}"
+
+
+def folder_path(output_folder: str) -> str:
+    """The output folder as a path of at most `LONGEST_PATH` bytes, if `folder_refusal` does not refuse it.
+
+    Long values are shortened to their beginning and a hash, so that different folders stay different.
+    """
+    parts, path = output_folder.split("/"), ""
+    for longest in SHORTER_SEGMENTS:
+        path = "/".join(segment(part, longest) for part in parts)
+        if len(path) <= LONGEST_PATH:
+            break
+    return path
+
+
+def folder_refusal(output_folder: str) -> str | None:
+    """Why no folder can have that name; None if one can. Depends on the name alone."""
+    if len(output_folder) <= LONGEST_PATH // 3 and output_folder.isascii():
+        return None
+    if (size := len(output_folder.encode("utf-8", "surrogatepass"))) > LONGEST_FOLDER:
+        return f"its partition names have {size} bytes, and a folder may have {LONGEST_FOLDER}"
+    if len(folder_path(output_folder)) > LONGEST_PATH:
+        return f"it has {output_folder.count('/') + 1} partition names, which are too many for one path"
+    return None
 
 
 def _escape(char: str, *, first: bool) -> str:

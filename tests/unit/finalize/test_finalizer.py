@@ -398,3 +398,34 @@ def test_an_unreachable_sink_is_no_error_of_the_look(monkeypatch: pytest.MonkeyP
     archive.look(node)
     assert archive.fleet.emitted(FinalizingFailed) == []
     assert row(archive).progress.state["topics"][TOPIC]["due"].keys() == {output_folder(5)}
+
+
+def test_the_row_never_outgrows_the_store_whatever_folders_records_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast.finalize.finalizer.TRACKED_SHARE", 0.01)
+    archive = Archive(["0", "1"])  # a partition without records keeps all folders open
+    node = archive.node().start()
+    archive.archive(node, p0=[5, *range(100, 700)])
+    archive.look(node)
+    state = row(archive).progress.state["topics"][TOPIC]
+    assert len(json.dumps(state)) < 15_000
+    assert 0 < len(state["open"]) < 300
+    (failed,) = archive.fleet.emitted(FinalizingFailed)
+    assert "open output folders are not announced" in failed.error
+    archive.archive(node, p0=[740], p1=[740])
+    archive.look(node)
+    assert set(state["open"]) <= set(archive.successes())
+
+
+def test_a_receipt_names_a_bounded_number_of_folders_whose_records_came_late() -> None:
+    archive = Archive(["0"], late="dead_letter")
+    node = archive.node().start()
+    archive.archive(node, p0=[5, 740])
+    archive.look(node)
+    archive.archive(node, p0=[*range(600), 740])
+    archive.look(node)
+    manifests = [json.loads(data) for key, data in archive.bucket.visible.items() if "/commits/" in key]
+    (late,) = [file["late"] for manifest in manifests for file in manifest["files"] if "late" in file]
+    assert sum(late.values()) == 600
+    assert late[""] > 400
+    assert len(json.dumps(late)) < 4096
+    assert sum(event.records for event in archive.fleet.emitted(LateRecords)) == 600

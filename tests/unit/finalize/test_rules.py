@@ -237,3 +237,46 @@ def test_nothing_is_final_while_a_partition_could_bring_it_in_time(steps: list[t
 
 def _is_late(hour: int, final: float | None) -> bool:
     return final is not None and (hour + 1) * HOUR <= final
+
+
+def test_folders_that_the_state_has_no_room_for_are_forgotten_those_with_the_fewest_rows_first() -> None:
+    view = TopicView()
+
+    def commit(sequence: int, rows: dict[str, int]) -> None:
+        files = tuple({"key": f"t/{name}/f", "place": name, "rows": count, "size": 1} for name, count in rows.items())
+        span = {"offset": sequence}, {"offset": sequence + 1}
+        view.absorb(Manifest("c", "p", "t|0", "t", "0", sequence, 1, "", 1, *span, files), by_hour, NOW)
+
+    def by_hour(name: str) -> Period | None:
+        return period(name.split("/", maxsplit=1)[0])
+
+    commit(1, {"5/busy": 99, "6": 1} | {f"5/{number:04}": 1 for number in range(2000)})
+    before = view.tracked_bytes
+    assert view.crowd_out(by_hour, before - 1000) > 1900
+    assert view.tracked_bytes <= 1000
+    assert {"5/busy", "6"} <= set(view.open)
+    tracked = len(view.open)
+    commit(2, {f"5/new{number}": 1 for number in range(100)} | {"5/busy": 1, "6/b": 1})
+    assert len(view.open) == tracked + 1, "a folder that was forgotten does not come back with half of its figures"
+    assert view.open["5/busy"].rows == 100
+    assert sum(view.crowded.values()) > 2000
+    assert decode(json.loads(json.dumps(encode({"t": view}))))["t"] == view
+    commit(3, {"9": 1})
+    view.advance(["0"], by_hour, RULES, NOW)
+    assert view.crowded == {}
+    assert {"5/busy", "6", "6/b"} <= set(view.due)
+
+
+def test_records_for_ever_more_final_folders_do_not_fill_the_state() -> None:
+    topic = Topic(("0",))
+    topic.commit("0", 5000, now=5001 * HOUR)
+    topic.view.final = 4000 * HOUR
+    late = topic.commit("0", *range(3000), now=5001 * HOUR)
+    assert sum(late.values()) == topic.view.late == 3000
+    assert len(topic.view.due) == 1000
+
+
+def test_a_state_of_a_version_without_this_bound_can_be_read() -> None:
+    state = json.loads(json.dumps(encode({"t": TopicView(final=1.0)})))
+    del state["topics"]["t"]["crowded"]
+    assert decode(state) == {"t": TopicView(final=1.0)}

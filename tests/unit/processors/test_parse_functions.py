@@ -39,6 +39,13 @@ def test_names_alone_leave_the_payload_and_cannot_make_folders_of_their_own() ->
     assert "it returned a partition name that is empty or not text" in empty
 
 
+def test_a_name_that_is_not_unicode_concerns_its_message_alone() -> None:
+    escaped = [rb'"\ud800"', b'"x"']
+    broken, good = folders(escaped, python=f"{HERE}:names_in_json")
+    assert "a partition name that is not valid Unicode" in broken
+    assert good == "x"
+
+
 def test_what_a_function_cannot_parse_can_go_to_the_invalid_place() -> None:
     found = folders([None, b"x"], python=f"{HERE}:by_length", on_error="invalid")
     assert found == ["__invalid__", "topic=orders/len=1"]

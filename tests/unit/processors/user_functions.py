@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pyarrow as pa
@@ -23,6 +24,10 @@ def by_length(message: Message) -> Parsed:
 
 def names_only(message: Message) -> str:
     return (message.value or b"").decode()
+
+
+def names_in_json(message: Message) -> str:
+    return str(json.loads(message.value or b""))
 
 
 def unreachable(message: Message) -> str:

@@ -316,3 +316,25 @@ def test_the_plugin_builds_a_sink_with_its_format(tmp_path: Path) -> None:
 def test_a_format_may_be_just_a_name(tmp_path: Path) -> None:
     assert PLUGIN.config(root=tmp_path).format.name == "parquet"
     assert PLUGIN.config(root=tmp_path, format="jsonl").format.name == "jsonl"
+
+
+def test_a_record_that_names_a_folder_beyond_the_bound_is_a_letter_and_needs_no_file() -> None:
+    desk = Desk(max_files=1)
+    rows = pa.RecordBatch.from_pydict({"value": ['{"item":7}']})
+    desk.write(BATCH, 1)
+    assert desk.staging.room(BATCH).is_open("x" * 5000)
+    assert desk.staging.write(BATCH, pa.array([7], pa.int64()), rows, "user=" + "x" * 5000) == 1
+    data, letters = desk.staging.finish(BATCH)["files"]
+    (letter,) = map(json.loads, desk.bucket.staged[letters["staged"]].splitlines())
+    assert letter["reason"] == "its partition names have 5005 bytes, and a folder may have 4096"
+    assert letter["raw"] == '{"item":7}'
+    assert data["rows"] == 1
+
+
+def test_a_value_that_is_shortened_in_the_name_of_a_folder_is_whole_in_the_receipt() -> None:
+    desk = Desk()
+    rows = pa.RecordBatch.from_pydict({"value": ['{"item":7}']})
+    desk.staging.write(BATCH, pa.array([7], pa.int64()), rows, "user=" + "x" * 4000)
+    (file,) = desk.staging.finish(BATCH)["files"]
+    assert file["place"] == "user=" + "x" * 4000
+    assert len(file["key"]) < 255

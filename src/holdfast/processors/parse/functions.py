@@ -103,6 +103,10 @@ def _checked(result: Any) -> Parsed:
     names: Sequence[Any] = parsed.names
     if not all(isinstance(name, str) and name for name in names):
         raise Unreadable("it returned a partition name that is empty or not text")
+    try:
+        "".join(names).encode()
+    except UnicodeEncodeError:
+        raise Unreadable("it returned a partition name that is not valid Unicode") from None
     payload: Any = parsed.payload
     if not isinstance(payload, bytes | None):
         raise Unreadable("it returned a payload that is not bytes")

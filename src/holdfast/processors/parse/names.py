@@ -58,7 +58,7 @@ def names_of_values(cells: Cells, key: str) -> CodedTexts:
     if isinstance(values, list):
         try:
             values = pa.array(values, pa.string())
-        except (pa.ArrowInvalid, pa.ArrowTypeError, TypeError):
+        except (ValueError, TypeError):
             values = pa.array([_text(value, row, cells) for row, value in enumerate(values)], pa.string())
     coded = coded_texts(values, cells.bad)
     if "" in coded.texts:
@@ -135,7 +135,13 @@ def _coded(slots: Numbers, name: Callable[[int], str], ticks: Ticks) -> CodedTex
 def _text(value: object, row: int, cells: Cells) -> str | None:
     if isinstance(value, bool):
         return str(value).lower()
-    if value is None or isinstance(value, int | str):
+    if value is None or isinstance(value, int):
         return None if value is None else str(value)
+    if isinstance(value, str):
+        try:
+            return value.encode().decode()
+        except UnicodeEncodeError:
+            cells.bad.setdefault(row, "the text for a partition name is not valid Unicode")
+            return None
     cells.bad.setdefault(row, "a partition name is made of text or a whole number, not of " + type(value).__name__)
     return None

@@ -7,22 +7,27 @@ gives the same files. The manifest has the number of late records of each file.
 from __future__ import annotations
 
 import copy
+import json
 from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
+import pyarrow as pa
+
 from holdfast.flow.batch import Name
-from holdfast.flow.fault import Fault, record_fault
-from holdfast.flow.names import OURS
+from holdfast.flow.fault import Fault
+from holdfast.flow.names import OURS, folder_refusal
 from holdfast.flow.staging import Room, StagedBatch, Stager, Staging
-from holdfast.formats._json_objects import raw_records
 from holdfast.leases.lease import Json
 from holdfast.sinks.files.layout import Layout
 from holdfast.sinks.files.periods import Periods
 from holdfast.sinks.files.staging import FilesStager, FilesStaging
 
 DEAD_LETTER, ASIDE = "dead_letter", "place"
+MAX_SHOWN = 200
+MAX_LATE_NAMES = 2048
+"""Bytes of folder names in a receipt if late records are dead letters; other folders are counted under ""."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +43,9 @@ class LateRule:
     def is_late(self, batch: StagedBatch, output_folder: str) -> bool:
         """Whether rows that the batch has for that output folder are late."""
         final = self.final.get(batch.id)
-        period = None if final is None or not output_folder else self.periods.of(output_folder)
+        if not output_folder or folder_refusal(output_folder) is not None:
+            return False
+        period = None if final is None else self.periods.of(output_folder)
         return period is not None and final is not None and period[1] <= final
 
 
@@ -70,12 +77,20 @@ class LateStaging(Staging):
     def write(self, batch: StagedBatch, items: Any, rows: Any, output_folder: str = "") -> int:
         if not self._rule.is_late(batch, output_folder):
             return self._main.write(batch, items, rows, output_folder)
-        self._late[batch.id][output_folder] += rows.num_rows
+        self._count(batch, output_folder, rows.num_rows)
         if self._rule.treatment == DEAD_LETTER:
-            self._main.bury(batch, _faults(batch, items, rows, output_folder))
-            return int(rows.num_rows)
+            reason = f"it came late: {output_folder[:MAX_SHOWN]} was final already"
+            return self._main.refuse(batch, items, rows, pa.repeat(pa.scalar(reason), rows.num_rows))
         staging = self._aside if self._rule.treatment == ASIDE else self._main
         return staging.write(batch, items, rows, output_folder)
+
+    def _count(self, batch: StagedBatch, output_folder: str, rows: int) -> None:
+        late = self._late[batch.id]
+        if self._rule.treatment == DEAD_LETTER and output_folder not in late:
+            # Their folders have no files, so that nothing else bounds how many of them the receipt names.
+            named = len(json.dumps([*late, output_folder]))
+            output_folder = output_folder if named <= MAX_LATE_NAMES else ""
+        late[output_folder] += rows
 
     def bury(self, batch: StagedBatch, faults: Sequence[tuple[int, Fault]]) -> None:
         self._main.bury(batch, faults)
@@ -133,11 +148,3 @@ class _LayoutBelow(Layout):
 
     def key(self, name: Name, generation: int, first_item: int, extension: str, output_folder: str = "") -> str:
         return f"{self.folder_above}/{super().key(name, generation, first_item, extension, output_folder)}"
-
-
-def _faults(batch: StagedBatch, items: Any, rows: Any, output_folder: str) -> list[tuple[int, Fault]]:
-    reason = f"it came late: {output_folder} was final already"
-    texts, whole = raw_records(rows)
-    form = batch.raw_form(is_value=whole)
-    found = [replace(record_fault(reason, text), form=form) for text in texts]
-    return list(zip(items.to_pylist(), found, strict=True))

@@ -7,7 +7,7 @@ import string
 from dataclasses import dataclass
 
 from holdfast.flow.batch import Name
-from holdfast.flow.names import OURS, segment
+from holdfast.flow.names import OURS, folder_path, segment
 
 DEFAULT_LAYOUT = "{topic}/{place}/{generation}_{partition}_{offset:020}.{ext}"
 PRESETS = {"holdfast": DEFAULT_LAYOUT, "secor": "{topic}/{place}/{generation}_{partition}_{offset}.{ext}"}
@@ -24,7 +24,7 @@ class Layout:
         """The key of a file whose first item is `first_item`."""
         filled = self.template.format(
             topic=segment(name.stream),
-            place=_escaped(output_folder),
+            place=folder_path(output_folder) if output_folder else "",
             generation=generation,
             partition=segment(name.label),
             offset=first_item,
@@ -43,11 +43,7 @@ class Layout:
         joined = "/".join(above)
         if not {"{topic}", "{place}"} <= set(re.findall(r"\{[a-z]+\}", joined)):
             raise ValueError("finalize needs a layout that begins with folders of {topic} and {place}")
-        return joined.format(topic=segment(topic), place=_escaped(output_folder))
-
-
-def _escaped(output_folder: str) -> str:
-    return "/".join(segment(part) for part in output_folder.split("/")) if output_folder else ""
+        return joined.format(topic=segment(topic), place=folder_path(output_folder) if output_folder else "")
 
 
 def check_layout(text: str) -> str:

@@ -12,11 +12,14 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from typing import Any
 
+import pyarrow as pa
+
 from holdfast.buckets.bucket import Bucket, StagingAttempt
 from holdfast.deadletters.staging import LetterFiles
 from holdfast.errors import Refused, Unavailable
 from holdfast.flow.fault import Fault, record_fault
 from holdfast.flow.format import Format, Formats
+from holdfast.flow.names import folder_refusal
 from holdfast.flow.staging import Room, StagedBatch, Stager, Staging
 from holdfast.formats._json_objects import raw_records
 from holdfast.leases.lease import Json
@@ -89,6 +92,8 @@ class FilesStaging(Staging):
 
     def write(self, batch: StagedBatch, items: Any, rows: Any, output_folder: str = "") -> int:
         self._check(batch)
+        if (refusal := folder_refusal(output_folder)) is not None:
+            return self.refuse(batch, items, rows, pa.repeat(pa.scalar(refusal), rows.num_rows))
         chosen = self._stager.formats.of(batch.name.stream)
         rows, items, unfit = self._fitting(batch, chosen, items, rows)
         if rows.num_rows:
@@ -109,13 +114,17 @@ class FilesStaging(Staging):
         if reasons is None or reasons.null_count == len(reasons):
             return rows, items, 0
         bad = reasons.is_valid()
-        raws, is_value = raw_records(rows.filter(bad))
-        refused = zip(items.filter(bad).to_pylist(), reasons.filter(bad).to_pylist(), raws, strict=True)
-        form = batch.raw_form(is_value=is_value)
-        faults = [(item, replace(record_fault(reason, raw), form=form)) for item, reason, raw in refused]
-        self.bury(batch, faults)
+        unfit = self.refuse(batch, items.filter(bad), rows.filter(bad), reasons.filter(bad))
         good = reasons.is_null()
-        return rows.filter(good), items.filter(good), len(faults)
+        return rows.filter(good), items.filter(good), unfit
+
+    def refuse(self, batch: StagedBatch, items: Any, rows: Any, reasons: Any) -> int:
+        """Keep these rows as dead letters, each with its reason. Returns their number."""
+        raws, is_value = raw_records(rows)
+        form = batch.raw_form(is_value=is_value)
+        refused = zip(items.to_pylist(), reasons.to_pylist(), raws, strict=True)
+        self.bury(batch, [(item, replace(record_fault(reason, raw), form=form)) for item, reason, raw in refused])
+        return len(raws)
 
     def bury(self, batch: StagedBatch, faults: Sequence[tuple[int, Fault]]) -> None:
         self._check(batch)
@@ -124,7 +133,7 @@ class FilesStaging(Staging):
     def room(self, batch: StagedBatch) -> Room:
         def is_open(output_folder: str) -> bool:
             files = self._open.get((batch.id, output_folder))
-            return files is not None and files.fits
+            return (files is not None and files.fits) or folder_refusal(output_folder) is not None
 
         return self._budget(batch).room(is_open)
 

@@ -24,13 +24,15 @@ from holdfast.formats._arrays import beside, binary, content, has_byte, is_bytes
 from holdfast.formats._json_objects import json_objects
 from holdfast.sinks.opensearch.bulk_body import Entries, RecordNumbers, origin_prefix
 from holdfast.sinks.opensearch.fields import VALUE, Fields, are_objects, document_column
-from holdfast.sinks.opensearch.templates import IndexName, Template
+from holdfast.sinks.opensearch.templates import MAX_INDEX_NAME, IndexName, Template
 
 ORIGIN, SERVER = "origin", "server"
 ACTIONS = ("index", "create", "update", "upsert", "delete")
 LARGEST_PORTION = 1 << 29
 """Arrow addresses the bytes of a column with 32 bits, and an action is added to each document."""
 RETRY_ON_CONFLICT = 3
+MAX_ID_BYTES = MAX_ROUTING_BYTES = 512
+"""OpenSearch refuses a longer id. It stores a routing beside each document, and has no bound of its own for it."""
 SMALL_PORTION = 8
 """Rows up to which plain Python is faster than Arrow."""
 NOT_AN_OBJECT = "it is not a JSON object"
@@ -188,7 +190,7 @@ class _Portion:
         if builder.document_id != SERVER:
             metadata["_id"] = self._ids()
         if builder.routing is not None:
-            metadata["routing"] = self._needed("routing", builder.routing)
+            metadata["routing"] = self._routings(builder.routing)
         if action in {"update", "upsert"}:
             metadata["retry_on_conflict"] = pa.repeat(pa.scalar(RETRY_ON_CONFLICT), self._count)
         elif builder.version is not None:
@@ -206,13 +208,21 @@ class _Portion:
         if isinstance(self._builder.document_id, Template):
             ids = self._needed("document_id", self._builder.document_id)
             empty = np.asarray(pc.binary_length(ids).fill_null(1)) == 0
-            too_long = np.asarray(pc.binary_length(ids).fill_null(0)) > 512
-            self._refuse(empty | too_long, "its document id is empty or longer than 512 bytes")
+            too_long = np.asarray(pc.binary_length(ids).fill_null(0)) > MAX_ID_BYTES
+            self._refuse(empty | too_long, f"its document id is empty or longer than {MAX_ID_BYTES} bytes")
             return ids
         return pc.binary_join_element_wise(origin_prefix(self._batch), self._numbers, "")
 
+    def _routings(self, template: Template) -> Any:
+        texts = self._needed("routing", template)
+        too_long = np.asarray(pc.binary_length(texts).fill_null(0)) > MAX_ROUTING_BYTES
+        self._refuse(too_long, f"its routing is longer than {MAX_ROUTING_BYTES} bytes")
+        return texts
+
     def _indexes(self) -> Any:
         names = self._needed("index", self._builder.index.template)
+        too_long = np.asarray(pc.binary_length(names).fill_null(0)) > MAX_INDEX_NAME
+        self._refuse(too_long, f"the index that its fields name has more than {MAX_INDEX_NAME} bytes")
         encoded = pc.utf8_lower(names).dictionary_encode()
         distinct = encoded.dictionary.to_pylist()
         bad = [index for index, name in enumerate(distinct) if not self._builder.index.allows(name)]

@@ -179,6 +179,16 @@ def test_ids_that_no_index_takes_are_refused() -> None:
     assert sorted(faults) == [0, 1]
 
 
+def test_index_names_and_routings_beyond_their_bounds_are_refused() -> None:
+    long = "x" * 513
+    builder = EntryBuilder(IndexName(Template("logs-{kind}")), routing=Template("{kind}"))
+    lines, faults = made(builder, [f'{{"kind":"{long}"}}', '{"kind":"ok"}'])
+    assert len(lines) == 2
+    assert faults[0].reason == "the index that its fields name has more than 255 bytes"
+    _, faults = made(EntryBuilder(ORDERS, routing=Template("{kind}")), [f'{{"kind":"{long}"}}', '{"kind":"ok"}'])
+    assert {item: fault.reason for item, fault in faults.items()} == {0: "its routing is longer than 512 bytes"}
+
+
 def test_large_portions_are_taken_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = made(EntryBuilder(ORDERS), [f'{{"a":{number}}}' for number in range(100)])
     monkeypatch.setattr(documents, "LARGEST_PORTION", 100)
