@@ -10,6 +10,7 @@ from holdfast.finalize import finalizer
 from holdfast.finalize.finalizer import FinalizerPass
 from holdfast.finalize.rules import FolderView, PartitionView, Rules, TopicView
 from holdfast.leases.lease import Lease, Status
+from holdfast.sinks.files.finalizing import FilesFinalizing
 from holdfast.sources.kafka.planning import topic_partition_of
 from holdfast.sources.kafka.source import KafkaSource
 from tests.simulation.mutation import Put, mutant, mutant_of_test
@@ -111,3 +112,21 @@ def a_look_that_has_not_read_everything_decides(put: Put) -> None:
         self._unread = max(self._unread, 1)
 
     put(FinalizerPass, "_read", read)
+
+
+@mutant_of_test(
+    killed_by="tests/unit/finalize/test_finalizer.py::test_how_far_ahead_is_too_far_is_decided_once_for_a_batch",
+    because="simulated executors put no record aside: they do not run the stager that does",
+)
+def a_batch_that_is_staged_again_is_judged_by_the_present_time(put: Put) -> None:
+    original = FilesFinalizing._until
+    put(FilesFinalizing, "_until", lambda self, batch: original(self, replace(batch, restages=None)))
+
+
+@mutant_of_test(
+    killed_by="tests/unit/finalize/test_finalizer.py"
+    "::test_the_row_never_outgrows_the_store_whatever_folders_records_name",
+    because="a row has room for ten thousand folders, which is more than a simulated world makes",
+)
+def the_row_keeps_every_folder_that_records_name(put: Put) -> None:
+    put(FinalizerPass, "_keep_bounds", lambda self: None)

@@ -83,3 +83,5 @@ class Batch:
     cut: Cut
     restages: str | None = None
     """The id of a pending commit whose staged data is gone and is staged once more from the same range."""
+    planned_at: float | None = None
+    """The store's time when the batch was planned. What a sink decides by it must be stored in its receipt."""

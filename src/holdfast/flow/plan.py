@@ -213,7 +213,8 @@ class Rounds:
 
     def _batch(self, held: Held, cut: Cut) -> Batch:
         restages = held.lease.commit.commit_id if held.pending else None
-        return Batch(self._coordinator.world.new_id(), held.lease, held.name, cut, restages)
+        planned_at = self._coordinator.session.store_time
+        return Batch(self._coordinator.world.new_id(), held.lease, held.name, cut, restages, planned_at)
 
     # --- deadlines ---------------------------------------------------------------------------------------------
 

@@ -429,3 +429,49 @@ def test_a_receipt_names_a_bounded_number_of_folders_whose_records_came_late() -
     assert late[""] > 400
     assert len(json.dumps(late)) < 4096
     assert sum(event.records for event in archive.fleet.emitted(LateRecords)) == 600
+
+
+def test_records_of_folders_too_far_ahead_are_letters_and_nothing_waits_for_them() -> None:
+    archive = Archive(["0"])
+    archive.fleet.clock.time = 240 * HOUR
+    node = archive.node().start()
+    archive.archive(node, p0=[235, 264, 266, 700, 239])
+    archive.look(node)
+    (letters,) = [data for key, data in archive.bucket.visible.items() if key.startswith("_holdfast/deadletters/")]
+    found = [json.loads(line) for line in letters.splitlines()]
+    assert [(letter["origin"]["item"], letter["raw"]) for letter in found] == [
+        (2, '{"hour": 266}'),
+        (3, '{"hour": 700}'),
+    ]
+    assert (
+        found[0]["reason"] == f"its time is too far ahead: {output_folder(266)} begins after 1970-01-12T00:00:00+00:00"
+    )
+    state = row(archive).progress.state["topics"][TOPIC]
+    assert {*state["open"], *archive.successes()} == {output_folder(hour) for hour in (235, 239, 264)}
+    counts = archive.fleet.row(f"{TOPIC}|0").progress.counts
+    assert (counts.processed, counts.succeeded, counts.dead) == (5, 3, 2)
+
+
+def test_how_far_ahead_is_too_far_is_decided_once_for_a_batch() -> None:
+    archive = Archive(["0"], max_ahead="2h")
+    archive.fleet.clock.time = 240 * HOUR
+    node = archive.node().start()
+    archive.source.records["0"] += [239, 243]
+    node.turn(2)
+    archive.stage(node)
+    archive.bucket.staged.clear()  # what was staged is lost before it is published
+    archive.pass_time(5 * HOUR, node)
+    node.turn(2)
+    archive.stage(node)
+    node.turn(3)
+    assert archive.fleet.row(f"{TOPIC}|0").commit.receipts is None
+    assert archive.keys(TOPIC) == [f"{TOPIC}/{output_folder(239)}"]
+    assert archive.keys("_holdfast/deadletters") == [f"_holdfast/deadletters/{TOPIC}"]
+
+
+def test_without_a_bound_any_time_is_accepted() -> None:
+    archive = Archive(["0"], max_ahead=None)
+    archive.fleet.clock.time = 240 * HOUR
+    node = archive.node().start()
+    archive.archive(node, p0=[239, 700])
+    assert archive.keys(TOPIC) == [f"{TOPIC}/{output_folder(hour)}" for hour in (239, 700)]

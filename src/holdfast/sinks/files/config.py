@@ -126,6 +126,12 @@ class FinalizeConfig(Options):
     zone: Annotated[str, AfterValidator(_zone)] = Field(
         "UTC", description="Time zone of the times in these names, as in `parse`."
     )
+    max_ahead: Duration | None = Field(
+        "1d",
+        validate_default=True,
+        description="How long after the store's time an output folder may begin. Records of folders that begin later, "
+        "which is a mistake of a producer, are dead letters; with null, none are.",
+    )
     late: Literal["same", "dead_letter", "place"] = Field(
         "same",
         description="Where records go whose output folder is final already: to that folder all the same (same), to the "

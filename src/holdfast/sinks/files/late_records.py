@@ -1,12 +1,14 @@
 """Late records in a task: rows whose output folder was final when the round was planned go where a setting decides.
 
-Which folders are final is decided once for each batch and stored in its receipt, so that a batch that is staged again
-gives the same files. The manifest has the number of late records of each file.
+Rows whose output folder begins too far ahead become dead letters: nothing would declare it final for years. Which
+folders are final, and how far ahead is too far, is decided once for each batch and stored in its receipt, so that a
+batch that is staged again gives the same files. The manifest has the number of late records of each file.
 """
 
 from __future__ import annotations
 
 import copy
+import datetime as dt
 import json
 from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
@@ -15,6 +17,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from holdfast.finalize.rules import Period
 from holdfast.flow.batch import Name
 from holdfast.flow.fault import Fault
 from holdfast.flow.names import OURS, folder_refusal
@@ -39,14 +42,27 @@ class LateRule:
     folder: str = "_late"
     final: Mapping[str, float] = field(default_factory=dict)
     """By batch: output folders that end at or before this time are final. Other batches have no late rows."""
+    until: Mapping[str, float] = field(default_factory=dict)
+    """By batch: output folders that begin after this time are too far ahead. Other batches have none of them."""
 
     def is_late(self, batch: StagedBatch, output_folder: str) -> bool:
         """Whether rows that the batch has for that output folder are late."""
-        final = self.final.get(batch.id)
-        if not output_folder or folder_refusal(output_folder) is not None:
-            return False
-        period = None if final is None else self.periods.of(output_folder)
+        final, period = self.final.get(batch.id), self._period(output_folder)
         return period is not None and final is not None and period[1] <= final
+
+    def refusal(self, batch: StagedBatch, output_folder: str) -> str | None:
+        """Why rows that the batch has for that output folder become dead letters; None if they do not."""
+        until, period = self.until.get(batch.id), self._period(output_folder)
+        if period is not None and until is not None and period[0] > until:
+            return f"its time is too far ahead: {output_folder[:MAX_SHOWN]} begins after {_text(until)}"
+        if self.treatment == DEAD_LETTER and self.is_late(batch, output_folder):
+            return f"it came late: {output_folder[:MAX_SHOWN]} was final already"
+        return None
+
+    def _period(self, output_folder: str) -> Period | None:
+        if not output_folder or folder_refusal(output_folder) is not None:
+            return None
+        return self.periods.of(output_folder)
 
 
 @dataclass(frozen=True)
@@ -75,12 +91,13 @@ class LateStaging(Staging):
         self._late: defaultdict[str, Counter[str]] = defaultdict(Counter)
 
     def write(self, batch: StagedBatch, items: Any, rows: Any, output_folder: str = "") -> int:
-        if not self._rule.is_late(batch, output_folder):
+        is_late = self._rule.is_late(batch, output_folder)
+        if is_late:
+            self._count(batch, output_folder, rows.num_rows)
+        if (refusal := self._rule.refusal(batch, output_folder)) is not None:
+            return self._main.refuse(batch, items, rows, pa.repeat(pa.scalar(refusal), rows.num_rows))
+        if not is_late:
             return self._main.write(batch, items, rows, output_folder)
-        self._count(batch, output_folder, rows.num_rows)
-        if self._rule.treatment == DEAD_LETTER:
-            reason = f"it came late: {output_folder[:MAX_SHOWN]} was final already"
-            return self._main.refuse(batch, items, rows, pa.repeat(pa.scalar(reason), rows.num_rows))
         staging = self._aside if self._rule.treatment == ASIDE else self._main
         return staging.write(batch, items, rows, output_folder)
 
@@ -101,7 +118,11 @@ class LateStaging(Staging):
         if size is not None and aside.size is not None and most is not None:
             size -= most - aside.size
         files = main.files - (self._max_files - aside.files)
-        return Room(files, size, lambda folder: main.is_open(folder) or aside.is_open(folder), aside.entry_size)
+
+        def is_open(folder: str) -> bool:
+            return main.is_open(folder) or aside.is_open(folder) or self._rule.refusal(batch, folder) is not None
+
+        return Room(files, size, is_open, aside.entry_size)
 
     def expect(self, batch: StagedBatch, output_folders: Collection[str]) -> None:
         self._main.expect(batch, output_folders)
@@ -111,7 +132,8 @@ class LateStaging(Staging):
         files = [*self._main.finish(batch)["files"], *self._aside.finish(batch)["files"]]
         self._mark(files, self._late.pop(batch.id, Counter()))
         part: dict[str, Json] = {"files": files}
-        return part | ({"final": self._rule.final[batch.id]} if batch.id in self._rule.final else {})
+        decided = {"final": self._rule.final, "until": self._rule.until}
+        return part | {name: times[batch.id] for name, times in decided.items() if batch.id in times}
 
     def abandon(self, batch: StagedBatch) -> None:
         self._late.pop(batch.id, None)
@@ -127,6 +149,10 @@ class LateStaging(Staging):
         for file in files:
             if (output_folder := file.get("place")) in late:
                 file["late"] = {output_folder: file["rows"]}
+
+
+def _text(seconds: float) -> str:
+    return dt.datetime.fromtimestamp(seconds, dt.UTC).isoformat(timespec="seconds")
 
 
 class _Aside(FilesStaging):

@@ -89,8 +89,8 @@ class FilesSink(Sink, StagesByBatch, Witness, KeepsStaged, PublishesFiles, Resta
     def receipt(self, parts: Sequence[Json]) -> Json:
         files = receipt_files(parts)
         self._check_max_files(parts, len(files))
-        final = next((part["final"] for part in parts if "final" in part), None)
-        return {"files": files} | ({} if final is None else {"final": final})
+        # What was decided when the batch was planned, and is decided in the same way if it is staged again.
+        return {"files": files} | {name: part[name] for part in parts for name in ("final", "until") if name in part}
 
     def _check_max_files(self, parts: Sequence[Json], number: int) -> None:
         """Raise `BatchError` if the tasks have made more than `max_files` in total: each checks only its own files."""
