@@ -5,7 +5,9 @@ Uses Arrow and numpy; no Python code runs per row.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Iterator, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -14,7 +16,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from holdfast.errors import BatchError
-from holdfast.flow.fault import Fault, decode_fault
+from holdfast.flow.fault import Fault, decode_fault, record_fault
+from holdfast.flow.kafka_columns import VALUE
 from holdfast.flow.source import (
     BATCH_COLUMN,
     FAULT_COLUMN,
@@ -23,7 +26,7 @@ from holdfast.flow.source import (
     OUTPUT_FOLDER_COLUMN,
     SYSTEM_COLUMNS,
 )
-from holdfast.flow.staging import Room
+from holdfast.flow.staging import Room, StagedBatch
 
 
 def by_batch(rows: Any, batch_ids: Sequence[str]) -> Iterator[tuple[str, Any]]:
@@ -163,6 +166,20 @@ def joined(portions: Sequence[Any]) -> Any:
     if len(portions) == 1:
         return portions[0]
     return pa.Table.from_batches(portions).unify_dictionaries().combine_chunks().to_batches()[0]
+
+
+def with_first_refused(batch: StagedBatch, rows: Any, count: int, reason: str) -> Any:
+    """The rows with one fault in place of the first `count`, which are those of one record."""
+    data = data_of(rows.slice(0, 1))
+    value = data.column(VALUE)[0].as_py() if VALUE in data.schema.names else None
+    if isinstance(value, str | bytes):
+        raw = value.encode() if isinstance(value, str) else value
+    else:
+        raw = json.dumps(data.to_pylist()[0], default=str, ensure_ascii=False).encode(errors="surrogatepass")
+    fault = replace(record_fault(reason, raw), form=batch.raw_form(is_value=isinstance(value, str | bytes)))
+    kept = rows.take(pa.array([0, *range(count, rows.num_rows)]))
+    faults = [fault.encode(), *kept.column(FAULT_COLUMN).to_pylist()[1:]]
+    return kept.set_column(kept.schema.get_field_index(FAULT_COLUMN), FAULT_COLUMN, pa.array(faults, pa.string()))
 
 
 def rows_of_size(sizes: Any, room: int) -> int:

@@ -5,7 +5,7 @@ and in one task, so that everything from the first row that does not fit belongs
 
 The files of a commit are known only when rows are staged. There a batch is cut between two records: a processor may
 make several rows of a record, so the rows of the last record are kept back until the next record begins. A record is
-staged whole or not at all.
+staged whole or not at all. A record that no commit can hold is a dead letter.
 """
 
 from __future__ import annotations
@@ -30,11 +30,16 @@ from holdfast.spark.arrow_rows import (
     last_record,
     rows_of_size,
     rows_within,
+    with_first_refused,
 )
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+TOO_MANY_FILES = (
+    "it alone becomes more files than one commit may have; raise max_files of the sink, or let records have fewer "
+    "partition names"
+)
 Rooms = Callable[[StagedBatch], Sequence[tuple[Room, str | None]]]
 """The room that every sink with a bound has left for a batch, and the column that is true for the sink's rows."""
 
@@ -172,26 +177,26 @@ class CommitLimit:
         self.check_order(batch, rows)
         if batch.id in self._ends:
             return rows.slice(0, 0)
-        number = min(rows_within(rows, room, route) for room, route in self._rooms(batch))
-        items = items_of(rows)
+        number, items = self._fitting(batch, rows), items_of(rows)
+        if number < rows.num_rows and batch.id not in self._last and items[number] == items[0]:
+            rows = with_first_refused(batch, rows, first_record(items), TOO_MANY_FILES)
+            number, items = self._fitting(batch, rows), items_of(rows)
         if number < rows.num_rows:
             number = self._cut(batch, items, int(items[number]))
         if number:
             self._last[batch.id] = max(self._last.get(batch.id, int(items[0])), int(items[:number].max()))
         return rows.slice(0, number)
 
+    def _fitting(self, batch: StagedBatch, rows: Any) -> int:
+        return min(rows_within(rows, room, route) for room, route in self._rooms(batch))
+
     def _cut(self, batch: StagedBatch, items: Any, end: int) -> int:
         """End the batch before that item; returns how many of these rows come before it."""
         before = self._last.get(batch.id)
-        if before is not None and before >= end:
-            raise _not_in_order()
         number = int(np.argmax(items >= end))
+        if number == 0 if before is None else before >= end:
+            raise _not_in_order()
         _check_order(items[number:], end)
-        if before is None and number == 0:
-            raise BatchError(
-                f"the record at {end} alone becomes more files than one commit may have; raise max_files of the sink, "
-                "or let the record have fewer partition names"
-            )
         self._ends[batch.id] = end
         self._size_limit.cut(batch.id, end)
         return number

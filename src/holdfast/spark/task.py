@@ -28,6 +28,7 @@ from holdfast.spark.arrow_rows import (
     output_folders_of,
     rows_by_route,
     with_faults,
+    with_first_refused,
 )
 from holdfast.spark.batch_limits import CommitLimit, SizeLimit
 from holdfast.spark.report import TaskReport
@@ -126,13 +127,14 @@ class _Attempt:
     def _stage(self, batch_id: str, rows: Any) -> None:
         batch, report = self._batches[batch_id], self._reports[batch_id]
         self._commit_limit.check_order(batch, rows)
-        rows = self._size_limit.admit(batch_id, rows)
+        parts = [self._size_limit.admit(batch_id, rows)]
         for name, step in self._steps.items():
-            before, rows = _count(rows), step.apply(batch, rows)
-            if dropped := dropped_rows(name, before, _count(rows)):
+            before, parts = _count(*parts), [made for part in parts for made in _applied(step, batch, part)]
+            if dropped := dropped_rows(name, before, _count(*parts)):
                 report.dropped[name] = report.dropped.get(name, 0) + dropped
-        for portion in self._commit_limit.admit(batch, rows):
-            self._stage_portion(batch, portion)
+        for part in parts:
+            for portion in self._commit_limit.admit(batch, part):
+                self._stage_portion(batch, portion)
 
     def _stage_portion(self, batch: StagedBatch, rows: Any) -> None:
         report = self._reports[batch.id]
@@ -222,8 +224,22 @@ class _Attempt:
             staging.abandon(self._batches[batch_id])
 
 
-def _count(rows: Any) -> RowCount:
-    return RowCount(rows.num_rows, rows.num_rows - rows.column(FAULT_COLUMN).null_count)
+def _count(*parts: Any) -> RowCount:
+    number = sum(rows.num_rows for rows in parts)
+    return RowCount(number, number - sum(rows.column(FAULT_COLUMN).null_count for rows in parts))
+
+
+def _applied(step: TaskStep, batch: StagedBatch, rows: Any) -> list[Any]:
+    """The rows after the step. A record that is nested too deeply for it is found by halving, and gets a fault."""
+    try:
+        return [step.apply(batch, rows)]
+    except RecursionError:
+        if not rows.num_rows:
+            raise
+        if rows.num_rows == 1:
+            return [with_first_refused(batch, rows, 1, "it is nested too deeply")]
+    half = rows.num_rows // 2
+    return [*_applied(step, batch, rows.slice(0, half)), *_applied(step, batch, rows.slice(half))]
 
 
 def _renamed(rows: Any, columns: Mapping[str, str] | None) -> Any:

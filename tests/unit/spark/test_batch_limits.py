@@ -18,7 +18,8 @@ from holdfast.flow.batch import Batch, Cut, Name
 from holdfast.flow.engine import Failed, Report, Staged, TaskEnd, common_end
 from holdfast.flow.fault import record_fault
 from holdfast.flow.pipeline import Pipeline
-from holdfast.flow.staging import staged_batch
+from holdfast.flow.processor import TaskStep
+from holdfast.flow.staging import StagedBatch, staged_batch
 from holdfast.formats.text import PLUGIN as TEXT
 from holdfast.formats.text import TextConfig
 from holdfast.leases.codec import encode_within
@@ -221,11 +222,29 @@ def test_tasks_that_keep_the_bound_each_by_itself_do_not_break_it_together() -> 
     assert "2 tasks have made 4 files" in report.error
 
 
-def test_a_record_that_no_commit_can_hold_is_told() -> None:
+@pytest.mark.parametrize("pieces", [[], [1], [2, 2], [1, 1, 1, 1, 1, 1]])
+def test_a_record_that_no_commit_can_hold_is_a_dead_letter_and_those_around_it_are_not(pieces: list[int]) -> None:
+    rows: list[Row] = [(0, "a"), (1, "a"), (1, "b"), (1, "c"), (2, "a"), (2, "d"), (3, "a"), (3, "b"), (3, "c")]
+    desk = Desk(max_files=2)
+    alone = {item: [row for row in rows if row[0] == item] for item in range(4)}
+    assert desk.carry_out(rows, 4, pieces) == _wanted([*alone[0], (1, None), *alone[2], (3, None)])
+
+
+def test_a_record_that_no_commit_can_hold_keeps_its_reason_and_what_it_was() -> None:
     desk = Desk(max_files=2)
     report = desk.stage(desk.batch(0, 1), [[(0, "a"), (0, "b"), (0, "c")]])
-    assert isinstance(report, Failed)
-    assert "the record at 0 alone" in report.error
+    assert isinstance(report, Staged)
+    (file,) = report.receipts["files"]["files"]
+    (letter,) = map(json.loads, desk.bucket.staged[file["staged"]].splitlines())
+    assert "it alone becomes more files than one commit may have" in letter["reason"]
+    assert letter["raw"] == "0@a"
+    assert (report.counts.processed, report.counts.dead) == (1, 1)
+
+
+def test_a_row_that_has_no_room_for_a_single_folder_makes_its_records_dead_letters() -> None:
+    desk = Desk(30_000)
+    rows: list[Row] = [(0, "a"), (1, "\x01" * 4000), (2, "b")]
+    assert desk.carry_out(rows, 3, []) == _wanted([(0, "a"), (1, None), (2, "b")])
 
 
 def test_of_several_ends_the_least_is_taken() -> None:
@@ -272,3 +291,29 @@ def test_receipts_of_several_sinks_fit_into_one_row() -> None:
     alone = desk.pipeline.receipt_bytes(desk.batch(0, 1))
     both = replace(desk.pipeline, sinks={**desk.pipeline.sinks, "second": desk.pipeline.sinks["files"]})
     assert both.receipt_bytes(desk.batch(0, 1)) <= alone // 2
+
+
+class Recursing(TaskStep):
+    """A step that descends into each record."""
+
+    def inputs(self, wanted: frozenset[str] | None) -> frozenset[str] | None:
+        return wanted
+
+    def apply(self, batch: StagedBatch, rows: Any) -> Any:
+        if b"3@a" in rows.column("value").to_pylist():
+            raise RecursionError("maximum recursion depth exceeded")
+        return rows
+
+
+def test_a_record_that_is_nested_too_deeply_for_a_step_is_a_dead_letter_alone() -> None:
+    desk = Desk()
+    batch = desk.batch(0, 9)
+    whole = staged_batch(batch, max_receipt_bytes=desk.pipeline.receipt_bytes(batch))
+    task = StageTask([whole], {"files": SinkTask(desk.stager, {"value": "value"})}, {"1-deep": Recursing()})
+    (answer,) = task(iter([portion(batch.id, [(item, "a") for item in range(9)])]))
+    report = batch_report(desk.pipeline, batch, [TaskReport.decode(answer.column("report")[0].as_py())])
+    assert isinstance(report, Staged)
+    assert (report.counts.succeeded, report.counts.dead) == (8, 1)
+    letters = [file for file in report.receipts["files"]["files"] if "deadletters" in file["key"]]
+    (letter,) = map(json.loads, desk.bucket.staged[letters[0]["staged"]].splitlines())
+    assert (letter["reason"], letter["raw"], letter["origin"]["item"]) == ("it is nested too deeply", "3@a", 3)
