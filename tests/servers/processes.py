@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import random
+import shlex
 import shutil
 import signal
 import socket
@@ -199,6 +200,21 @@ def running(kind: type[S], **settings: str) -> Iterator[S]:
     finally:
         server.stop()
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def certificate(folder: Path, name: str) -> Path:
+    """A certificate of 127.0.0.1, signed by itself, and its key beside it."""
+    file, key = folder / f"{name}.pem", folder / f"{name}.key"
+    run(
+        *shlex.split(
+            "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 "
+            f"-subj /CN={name} -addext subjectAltName=IP:127.0.0.1 -keyout {key} -out {file}"
+        )
+    )
+    key.chmod(0o600)
+    if os.geteuid() == 0:
+        os.chown(key, NOBODY, NOBODY)
+    return file
 
 
 def free_port() -> int:

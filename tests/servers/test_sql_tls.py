@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shlex
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,22 +13,7 @@ from holdfast.errors import StoreError, StoreUnavailable
 from holdfast.stores.mysql import connection as mysql
 from holdfast.stores.postgresql import connection as postgresql
 from tests.servers.databases import Database, Mariadb, Postgresql
-from tests.servers.processes import NOBODY, MariadbServer, PostgresqlServer, run, running
-
-
-def certificate(folder: Path, name: str) -> Path:
-    """A certificate of 127.0.0.1, signed by itself, and its key beside it."""
-    file, key = folder / f"{name}.pem", folder / f"{name}.key"
-    run(
-        *shlex.split(
-            "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 "
-            f"-subj /CN={name} -addext subjectAltName=IP:127.0.0.1 -keyout {key} -out {file}"
-        )
-    )
-    key.chmod(0o600)
-    if os.geteuid() == 0:
-        os.chown(key, NOBODY, NOBODY)
-    return file
+from tests.servers.processes import MariadbServer, PostgresqlServer, certificate, running
 
 
 @pytest.fixture(scope="module")
