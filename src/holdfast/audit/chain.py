@@ -23,6 +23,7 @@ class Span:
     files: int = 0
     rows: int = 0
     dead_letters: int = 0
+    skipped: int = 0
     gaps: int = 0
     share: Share | None = None
     absent: int | None = None
@@ -39,8 +40,13 @@ class Span:
 
     @property
     def records(self) -> int:
-        """Rows and dead letters of the batch, including those routed to other sinks only."""
-        return self.rows + self.dead_letters if self.share is None else self.share.of
+        """Rows and dead letters of the batch, including those skipped, and those routed to other sinks only."""
+        return self.given if self.share is None else self.share.of
+
+    @property
+    def given(self) -> int:
+        """Rows of the batch that came to the sink."""
+        return self.rows + self.dead_letters + self.skipped
 
     @property
     def width(self) -> int | None:
@@ -156,6 +162,7 @@ class Chain:
             proof.files += span.files - span.moved
             proof.rows += span.rows - span.moved_rows
             proof.dead_letters += span.dead_letters - span.moved_letters
+            proof.skipped += span.skipped if span.moved < span.files or not span.files else 0
             proof.gaps += span.gaps
             if span.share is not None:
                 proof.elsewhere = (proof.elsewhere or 0) + span.elsewhere

@@ -44,6 +44,7 @@ class CommitAudit:
         span = Span(manifest.sequence, manifest.start, manifest.end, files=len(manifest.files))
         span.rows = sum(file.rows for file in manifest.files if not file.is_letters)
         span.dead_letters = sum(file.rows for file in manifest.files if file.is_letters)
+        span.skipped = manifest.skipped
         self._shared(manifest, span)
         if self._audited.offsets:
             self._bounds(manifest, span)
@@ -68,10 +69,9 @@ class CommitAudit:
         span.share = manifest.share
         if manifest.share is None:
             return
-        records = span.rows + span.dead_letters
-        if records != manifest.share.rows or span.elsewhere < 0:
+        if span.given != manifest.share.rows or span.elsewhere < 0:
             self._proof.doubts.add(
-                f"commit {manifest.sequence} has {records} rows, but {manifest.share.rows} of "
+                f"commit {manifest.sequence} has {span.given} rows, but {manifest.share.rows} of "
                 f"{manifest.share.of} were routed to this sink"
             )
 
@@ -97,12 +97,11 @@ class CommitAudit:
     def _room(self, manifest: Manifest, span: Span, room: int) -> None:
         if self._audited.multiplies:
             return
-        records = span.rows + span.dead_letters
-        if records > room:
+        if span.given > room:
             self._proof.doubts.add(
-                f"commit {manifest.sequence} has {records} rows for {room} offsets: some are duplicates"
+                f"commit {manifest.sequence} has {span.given} rows for {room} offsets: some are duplicates"
             )
-        span.absent = max(0, room - records - span.elsewhere)
+        span.absent = max(0, room - span.given - span.elsewhere)
 
     def _present(self, manifest: Manifest, file: ManifestFile, *, publishing: bool) -> str | None:
         """Return the key under which the file is; None if it does not exist."""
@@ -219,5 +218,5 @@ class CommitAudit:
             if inside:
                 self._proof.doubts.add(f"{inside} offsets exist that manifest {manifest.sequence} records as lost")
         if span.width is not None:
-            elsewhere = 0 if self._audited.multiplies else span.elsewhere
+            elsewhere = 0 if self._audited.multiplies else span.elsewhere + span.skipped
             span.absent = max(0, span.width - span.gaps - len(different) - elsewhere)

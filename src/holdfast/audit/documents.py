@@ -63,6 +63,8 @@ class Manifest:
     gaps: tuple[tuple[int, int], ...]
     share: Share | None = None
     """None for a sink that is given every row."""
+    skipped: int = 0
+    """Rows that the sink's format cannot hold, and that a setting leaves out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +110,7 @@ def read_manifest(data: bytes) -> Manifest:
             files=tuple(map(_file, document["files"])),
             gaps=tuple((_number(first), _number(end)) for first, end in document.get("gaps", ())),
             share=_share(document),
+            skipped=_number(document.get("skipped", 0)),
         )
     except (KeyError, TypeError, ValueError) as wrong:
         raise Unreadable(f"{type(wrong).__name__}: {wrong}") from wrong
@@ -117,7 +120,8 @@ def read_receipt(receipt: Any) -> Receipt:
     """Decode a receipt. Raises `Unreadable`."""
     try:
         staged, share = sum(_number(file["rows"]) for file in receipt["files"]), _share(receipt)
-        return Receipt(receipt["from"], receipt["to"], staged if share is None else share.of)
+        rows = staged + _number(receipt.get("skipped", 0)) if share is None else share.of
+        return Receipt(receipt["from"], receipt["to"], rows)
     except (KeyError, TypeError, ValueError) as wrong:
         raise Unreadable(f"{type(wrong).__name__}: {wrong}") from wrong
 

@@ -87,7 +87,8 @@ def _in_commit(audited: AuditedSink, manifests: Manifests, manifest: Manifest, o
         yield Found(str(offset), kind, at, BY_RANGE, root)
     if not possible:
         by_route = manifest.share is not None and manifest.share.elsewhere > 0
-        reasons = "compacted, a transaction marker, or filtered out" + ", or routed to other sinks only" * by_route
+        reasons = "compacted, a transaction marker, or filtered out"
+        reasons += ", or routed to other sinks only" * by_route + ", or skipped by the format" * bool(manifest.skipped)
         reason = f"no record at this offset in commit {manifest.sequence}: {reasons}"
         yield Found(str(offset), reason, root=root, by_route=by_route)
 

@@ -45,6 +45,8 @@ class PartitionProof:
     gaps: int = 0
     """Offsets that are recorded as lost."""
     dead_letters: int = 0
+    skipped: int = 0
+    """Records that the format cannot hold, and that a setting leaves out."""
     elsewhere: int | None = None
     """Rows that were routed to other sinks only; None for a sink without routes."""
     absent: int | None = None

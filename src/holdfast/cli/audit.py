@@ -152,7 +152,7 @@ class Report:
         self._notes: list[str] = []
         self._left_out = 0
         self._partitions = 0
-        self._sums = {"files": 0, "rows": 0, "gaps": 0, "dead_letters": 0, "elsewhere": 0, "absent": 0}
+        self._sums = {"files": 0, "rows": 0, "gaps": 0, "dead_letters": 0, "skipped": 0, "elsewhere": 0, "absent": 0}
         self._routed = False
         self._exact = True
         self.unread = 0
@@ -197,9 +197,10 @@ class Report:
         if not self._offsets:
             proven = "the chain of commits is complete and every committed file exists"
             return f"proven: {proven} ({scope}, {sums['rows']} rows){self._by_routes()}; {self._how()}"
+        skipped = f", is skipped by a setting ({sums['skipped']})" if sums["skipped"] else ""
         return (
             f"proven: every offset up to the committed position is in exactly one file ({scope}, {sums['rows']} rows), "
-            f"a recorded gap ({sums['gaps']}), a dead letter ({sums['dead_letters']}) "
+            f"a recorded gap ({sums['gaps']}), a dead letter ({sums['dead_letters']}){skipped} "
             f"or has no record ({sums['absent']}){self._by_routes()}; {self._how()}"
         )
 

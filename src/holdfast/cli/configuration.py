@@ -34,6 +34,8 @@ def validate(file: File, json: AsJson = False) -> None:
         pipelines = ", ".join(settings.pipelines) or "none"
         for warning in warnings_of_plain_text(settings):
             output.tell(f"{file}: warning: {warning}")
+        for note in _notes(settings):
+            output.tell(f"{file}: note: {note}")
         output.say(f"{file} is valid; store: {settings.coordination.store.name}; pipelines: {pipelines}")
 
 
@@ -51,7 +53,26 @@ def _right(file: str, settings: Settings) -> dict[str, Any]:
     store, pipelines = settings.coordination.store.name, list(settings.pipelines)
     warnings = warnings_of_plain_text(settings)
     head = {"file": file, "valid": True, "store": store, "pipelines": pipelines}
-    return {**head, "problems": [], "warnings": warnings}
+    return {**head, "problems": [], "warnings": warnings, "notes": _notes(settings)}
+
+
+def _notes(settings: Settings) -> list[str]:
+    """Return what the formats of file sinks cannot hold, and the settings that decide what becomes of it."""
+    from holdfast.formats.choice import limits_of
+    from holdfast.registry import Registry
+
+    registry = Registry.installed()
+    sinks = {
+        f"pipelines.{name}.sinks.{sink.name}": sink.use.config
+        for name, pipeline in settings.pipelines.items()
+        for sink in pipeline.sinks
+    }
+    return [
+        f"{where}: {limit}"
+        for where, config in sinks.items()
+        if hasattr(config, "format") and hasattr(config, "topics")
+        for limit in limits_of(config.format, config.topics, registry)
+    ]
 
 
 def _wrong(file: str, error: ConfigError) -> dict[str, Any]:

@@ -32,6 +32,7 @@ from holdfast.events.flow import (
     PlaceFinalized,
     RoundSubmitted,
     RowsDropped,
+    RowsSkipped,
 )
 from holdfast.events.nodes import (
     Heartbeat,
@@ -103,6 +104,7 @@ __all__ = [
     "RecordsLost",
     "RoundSubmitted",
     "RowsDropped",
+    "RowsSkipped",
     "SessionEnded",
     "SinkOpened",
     "TopicDenied",

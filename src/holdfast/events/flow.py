@@ -100,6 +100,16 @@ class PipelineFinished(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class RowsSkipped(Event):
+    """Rows that the format of a sink cannot hold, and that a setting such as `tombstones: skip` leaves out."""
+
+    level: ClassVar[Level] = "debug"
+    pipeline: str
+    sink: str
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
 class PlaceFinalized(Event):
     """An output folder (`place`) is final, and all hooks were called. `late`: rows that came after it was final."""
 

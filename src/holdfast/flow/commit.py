@@ -14,6 +14,7 @@ from holdfast.events import (
     PartitionCompleted,
     PartitionFailed,
     RowsDropped,
+    RowsSkipped,
     Unreachable,
 )
 from holdfast.flow.batch import Batch, Close, Cut
@@ -148,6 +149,9 @@ class Committer:
             return None
         for processor, rows in report.dropped.items():
             self._coordinator.world.emit(RowsDropped(result.pipeline, processor, rows))
+        for sink, receipt in report.receipts.items():
+            if rows := receipt.get("skipped"):
+                self._coordinator.world.emit(RowsSkipped(result.pipeline, sink, rows))
         if held.pending:
             return None
         self._publisher.published(held, result)

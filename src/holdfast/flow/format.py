@@ -46,6 +46,8 @@ class Format(ABC):
     """The extension of file names, without the first dot."""
     keeps: frozenset[str] = frozenset()
     """Columns of Kafka's rows that `read` returns, if they were written and settings do not change them."""
+    skips: frozenset[str] = frozenset()
+    """Reasons of `faults` for which settings say that a row is left out and counted, instead of a dead letter."""
 
     @abstractmethod
     def columns(self, fields: Any) -> Mapping[str, Any]:
@@ -59,9 +61,14 @@ class Format(ABC):
         """Which rows of a record batch cannot be written without loss; None if all can.
 
         Otherwise an Arrow array of strings with the reason for each such row, and null for the others. A sink keeps
-        these rows as dead letters and gives only the others to the writer. Pure; may be called in any portions.
+        these rows as dead letters, or leaves them out if the reason is one of `skips`, and gives only the others to the
+        writer. Pure; may be called in any portions.
         """
         return None
+
+    def limits(self) -> list[str]:
+        """For people: what the format cannot hold, what becomes of it, and the setting that decides."""
+        return []
 
     @abstractmethod
     def read(self, data: BinaryIO) -> Iterator[Any]:

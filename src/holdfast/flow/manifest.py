@@ -37,6 +37,8 @@ class Manifest:
     """Items [from, to) that the source had lost before they were read."""
     routed: Mapping[str, int] | None = None
     """For a sink with routes: how many `rows` it was given, `of` how many in the batch."""
+    skipped: int = 0
+    """Rows that the sink's format cannot hold, and that a setting leaves out."""
 
     def encode(self) -> bytes:
         """The same manifest gives the same bytes."""
@@ -44,6 +46,8 @@ class Manifest:
         fields = {name: getattr(self, name) for name in Manifest.__slots__}
         if self.routed is None:
             del fields["routed"]  # as versions without routes wrote it
+        if not self.skipped:
+            del fields["skipped"]  # as versions without the setting wrote it
         return json.dumps(fields, sort_keys=True, ensure_ascii=False).encode()
 
     def agrees_with(self, other: Manifest) -> bool:
@@ -104,6 +108,7 @@ def manifest_of(lease: Lease, name: Name, receipt: Json) -> Manifest:
         files=files,
         gaps=_gaps(receipt),
         routed=receipt.get("routed"),
+        skipped=receipt.get("skipped", 0),
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 from holdfast.errors import BatchError, Refused
@@ -13,9 +13,18 @@ LARGEST_PORTION = 1 << 30
 
 ANY_COLUMNS = "use a format that takes all columns, such as parquet"
 NOT_TAKEN_OUT = "a message that format {} cannot hold was not taken out"
+LETTER = {"dead_letter": "become dead letters"}
+SKIP = {"skip": "are left out and counted"}
+TOMBSTONES = "null messages (tombstones)"
 IS_NULL = "the message is null (a tombstone), which this format cannot distinguish from an empty message"
 
-Tombstones = Literal["dead_letter", "empty"]
+Tombstones = Literal["dead_letter", "empty", "skip"]
+
+
+def limit(rows: str, setting: str, chosen: str, choices: Mapping[str, str]) -> list[str]:
+    """The sentence of `Format.limits` for a setting: what becomes of such rows, and what else it may say."""
+    others = ", ".join(choice for choice in choices if choice != chosen)
+    return [f"{rows} {choices[chosen]} ({setting}: {chosen}; may be {others})"] if chosen in choices else []
 
 
 def portions(rows: Any) -> Iterator[Any]:

@@ -40,6 +40,13 @@ class TopicFormat(Options):
     format: FormatUse = Field(description="Format of the files of these topics.")
 
 
+def limits_of(default: PluginUse, rules: Sequence[TopicFormat], registry: Registry) -> list[str]:
+    """For people: what the formats cannot hold, and the settings that decide what becomes of it."""
+    formats = chosen_formats(default, rules, registry)
+    named = [*(f"format {rule.format.name} of topics {rule.match}" for rule in rules), f"format {default.name}"]
+    return [f"{name}: {limit}" for name, form in zip(named, formats.all(), strict=True) for limit in form.limits()]
+
+
 def chosen_formats(default: PluginUse, rules: Sequence[TopicFormat], registry: Registry) -> Formats:
     """The formats of all topics, built."""
 

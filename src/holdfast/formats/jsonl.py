@@ -18,7 +18,7 @@ from holdfast.formats._compression import SUFFIXES, CompressedOptions, Compressi
 from holdfast.formats._decompression import decompressed
 from holdfast.formats._faults import YEARS, either, not_utf8, reasons_at, text_faults
 from holdfast.formats._framing import chained, split
-from holdfast.formats._messages import NOT_TAKEN_OUT, portions
+from holdfast.formats._messages import LETTER, NOT_TAKEN_OUT, SKIP, limit, portions
 from holdfast.registry import Plugin
 
 NAME = "jsonl"
@@ -26,7 +26,7 @@ LINE_BREAK, RETURN = b"\n", b"\r"
 IS_NOT_JSON = "the message is not JSON"
 IS_NOT_TEXT = "the message is neither JSON nor UTF-8 text"
 
-NotJson = Literal["dead_letter", "string", "base64"]
+NotJson = Literal["dead_letter", "string", "base64", "skip"]
 
 
 class JsonlConfig(CompressedOptions):
@@ -35,7 +35,8 @@ class JsonlConfig(CompressedOptions):
     not_json: Annotated[NotJson, AddedLater] = Field(
         "dead_letter",
         description="What to do with a message that is not JSON: make it a dead letter; or write its text as a JSON "
-        "string (a dead letter if it is not UTF-8); or write its bytes in base64 as a JSON string.",
+        "string (a dead letter if it is not UTF-8); or write its bytes in base64 as a JSON string; or skip it: leave "
+        "it out and count it in the manifest.",
     )
 
 
@@ -55,6 +56,7 @@ class Jsonl(Format):
         self._compression: Compression = compression
         self._level = level
         self._not_json: NotJson = not_json
+        self.skips = frozenset({IS_NOT_JSON}) if not_json == "skip" else frozenset()
 
     def columns(self, fields: Any) -> Mapping[str, Any]:
         from pyspark.sql.types import BinaryType, StringType
@@ -76,11 +78,15 @@ class Jsonl(Format):
         if not _is_json(rows.schema):
             return either(YEARS.faults(rows), text_faults(rows))
         values = binary(rows.column(VALUE))
-        if self._not_json == "dead_letter":
+        if self._not_json in {"dead_letter", "skip"}:
             return reasons_at(not_json(values), len(values), IS_NOT_JSON)
         if self._not_json == "string":
             return reasons_at(not_utf8(values.view(pa.string())), len(values), IS_NOT_TEXT)
         return None
+
+    def limits(self) -> list[str]:
+        choices = {**LETTER, "string": "become JSON strings", "base64": "become JSON strings of base64", **SKIP}
+        return limit("messages that are not JSON", "not_json", self._not_json, choices)
 
     def read(self, data: BinaryIO) -> Iterator[Any]:
         import pyarrow as pa
@@ -119,7 +125,7 @@ class JsonlFile(FormatWriter):
 
         from holdfast.formats._arrays import has_byte, lengths
 
-        if self._not_json != "dead_letter":
+        if self._not_json in {"string", "base64"}:
             values = _as_strings(values, base64=self._not_json == "base64")
         values = values.fill_null(b"null") if values.null_count else values
         if not lengths(values).all():

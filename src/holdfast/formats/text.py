@@ -17,7 +17,17 @@ from holdfast.flow.kafka_columns import VALUE
 from holdfast.formats._compression import SUFFIXES, CompressedOptions, Compression, Stream, compressed
 from holdfast.formats._decompression import decompressed
 from holdfast.formats._framing import ESCAPE, Escapes, chained, holds, prefixed, split, without_prefix
-from holdfast.formats._messages import IS_NULL, NOT_TAKEN_OUT, Tombstones, portions, value_of, wants_messages
+from holdfast.formats._messages import (
+    IS_NULL,
+    LETTER,
+    NOT_TAKEN_OUT,
+    SKIP,
+    TOMBSTONES,
+    limit,
+    portions,
+    value_of,
+    wants_messages,
+)
 from holdfast.registry import Plugin
 
 NAME = "text"
@@ -25,7 +35,11 @@ HEX = "hex:"
 HOLDS_DELIMITER = "the message contains the delimiter"
 _LETTERS = {b"\n": b"n", b"\r": b"r", b"\t": b"t"}
 
-Containing = Literal["dead_letter", "escape", "length_prefix"]
+NULL_MARK = ESCAPE + b"N"
+"""A null message, where backslashes are escaped: no other message becomes this."""
+
+Containing = Literal["dead_letter", "escape", "length_prefix", "skip"]
+TextTombstones = Literal["dead_letter", "empty", "escape", "skip"]
 
 
 class TextConfig(CompressedOptions):
@@ -38,12 +52,14 @@ class TextConfig(CompressedOptions):
         "dead_letter",
         description="What to do with a message that contains the delimiter: make it a dead letter; or escape all "
         "messages, so that a backslash becomes two, and the delimiter's first byte \\n, \\r, \\t or \\d; or write the "
-        "length of each message before it in 4 bytes (big endian, -1 for null), without delimiters.",
+        "length of each message before it in 4 bytes (big endian, -1 for null), without delimiters; or skip it: leave "
+        "it out and count it in the manifest.",
     )
-    tombstones: Tombstones = Field(
+    tombstones: TextTombstones = Field(
         "dead_letter",
-        description="What to do with a null message: make it a dead letter, or write it as an empty message. "
-        "With length_prefix it stays null.",
+        description="What to do with a null message: make it a dead letter, or write it as an empty message, or with "
+        "`containing: escape` as \\N (escape), or leave it out and count it in the manifest (skip). With "
+        "length_prefix it stays null.",
     )
 
     @field_validator("delimiter")
@@ -58,6 +74,8 @@ class TextConfig(CompressedOptions):
         first = delimiter_bytes(self.delimiter)[:1]
         if self.containing == "escape" and (first.isalnum() or first == ESCAPE):
             raise ValueError("a delimiter that is escaped must not begin with a letter, a digit or a backslash")
+        if self.tombstones == "escape" and self.containing != "escape":
+            raise ValueError("tombstones: escape needs containing: escape, or a message \\N would be read back as null")
         return self
 
 
@@ -70,7 +88,7 @@ class Text(Format):
         self,
         delimiter: bytes = b"\n",
         containing: Containing = "dead_letter",
-        tombstones: Tombstones = "dead_letter",
+        tombstones: TextTombstones = "dead_letter",
         compression: Compression = "none",
         level: int | None = None,
     ) -> None:
@@ -78,6 +96,8 @@ class Text(Format):
         self._delimiter = delimiter
         self._containing = containing
         self._tombstones = tombstones
+        skipped = {HOLDS_DELIMITER: containing == "skip", IS_NULL: tombstones == "skip"}
+        self.skips = frozenset(reason for reason, is_skipped in skipped.items() if is_skipped)
         self._compression: Compression = compression
         self._level = level
         self._code = Escapes(delimiter[:1], _LETTERS.get(delimiter[:1], b"d"))
@@ -96,12 +116,22 @@ class Text(Format):
         if self._containing == "length_prefix":
             return None
         values, reasons = value_of(rows, NAME), None
-        if self._containing == "dead_letter" and (held := holds(values, self._delimiter)) is not None:
+        if self._containing in {"dead_letter", "skip"} and (held := holds(values, self._delimiter)) is not None:
             reasons = pc.if_else(held, HOLDS_DELIMITER, pa.scalar(None, pa.string()))
-        if self._tombstones == "dead_letter" and values.null_count:
+        if self._tombstones in {"dead_letter", "skip"} and values.null_count:
             others = pa.nulls(len(values), pa.string()) if reasons is None else reasons
             reasons = pc.if_else(values.is_null(), IS_NULL, others)
         return reasons
+
+    def limits(self) -> list[str]:
+        delimiter = {**LETTER, "escape": "are escaped", "length_prefix": "keep their bytes", **SKIP}
+        tombstones = {**LETTER, "empty": "are written as empty ones", "escape": "are written as \\N", **SKIP}
+        if self._containing == "length_prefix":
+            return []
+        return [
+            *limit("messages that contain the delimiter", "containing", self._containing, delimiter),
+            *limit(TOMBSTONES, "tombstones", self._tombstones, tombstones),
+        ]
 
     def encoded(self, rows: Any) -> Iterator[Any]:
         """Buffers with the messages of a record batch as the file has them."""
@@ -112,8 +142,9 @@ class Text(Format):
             if self._containing == "length_prefix":
                 yield prefixed(values)
                 continue
-            values = values.fill_null(b"") if values.null_count else values
-            yield chained(self._code.escaped(values) if self._containing == "escape" else values, self._delimiter)
+            values = self._code.escaped(values) if self._containing == "escape" else values
+            null = NULL_MARK if self._tombstones == "escape" else b""
+            yield chained(values.fill_null(null) if values.null_count else values, self._delimiter)
             yield self._delimiter
 
     def read(self, data: BinaryIO) -> Iterator[Any]:
@@ -122,9 +153,19 @@ class Text(Format):
         parts = decompressed(data, self._compression)
         is_prefixed = self._containing == "length_prefix"
         for values in without_prefix(parts) if is_prefixed else split(parts, self._delimiter):
-            yield pa.record_batch(
-                [self._code.unescaped(values) if self._containing == "escape" else values], names=[VALUE]
-            )
+            yield pa.record_batch([self._unescaped(values)], names=[VALUE])
+
+    def _unescaped(self, values: Any) -> Any:
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        if self._containing != "escape":
+            return values
+        if self._tombstones != "escape":
+            return self._code.unescaped(values)
+        is_null = pc.equal(values, NULL_MARK)
+        plain = self._code.unescaped(pc.if_else(is_null, b"", values))
+        return pc.if_else(is_null, pa.scalar(None, pa.binary()), plain)
 
 
 class TextFile(FormatWriter):

@@ -37,6 +37,7 @@ from holdfast.events import (
     PlaceFinalized,
     RoundSubmitted,
     RowsDropped,
+    RowsSkipped,
     SessionEnded,
     Unreachable,
 )
@@ -147,6 +148,12 @@ COUNTERS = (
         "Rows without a fault that a processor left out.",
         (PIPELINE, "processor"),
         (Counts(RowsDropped, lambda event: (event.processor,), lambda event: event.rows),),
+    ),
+    Metric(
+        "holdfast_rows_skipped_total",
+        "Rows that the format of a sink cannot hold, and that a setting leaves out.",
+        (PIPELINE, "sink"),
+        (Counts(RowsSkipped, lambda event: (event.sink,), lambda event: event.rows),),
     ),
     Metric(
         "holdfast_documents_total",

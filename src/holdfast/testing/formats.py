@@ -248,6 +248,13 @@ class FormatBehaviour:
             assert 0 < len(reasons) - reasons.null_count <= self.unfit
             assert form.faults(_sound(form, every)) is None
 
+    def test_what_is_skipped_is_what_the_format_cannot_hold(self, form: Format) -> None:
+        """Only rows that would be dead letters may be left out, and by a setting that people can see."""
+        every = kafka_rows(VALUES)
+        reasons = form.faults(every.select([name for name in every.schema.names if name in form.keeps]))
+        assert form.skips <= set(() if reasons is None else reasons.to_pylist())
+        assert len([limit for limit in form.limits() if "(" in limit and "skip" in limit]) >= len(form.skips)
+
     def test_what_is_held_of_every_types_extremes_is_read_by_other_programs(self, form: Format) -> None:
         messages = kafka_extremes()
         held = [messages.select([name for name in messages.schema.names if name in form.keeps])]

@@ -151,6 +151,7 @@ class Archive:
         manifests = self.manifests.get(label, [])
         last: dict[str, Any] = manifests[-1] if manifests else {"generation": 1, "commit_id": "", "end": None}
         rows = sum(file["rows"] for manifest in manifests for file in manifest["files"])
+        rows += sum(manifest.get("skipped", 0) for manifest in manifests)
         self.put(
             Lease(
                 self.pipeline,

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from holdfast.audit.proof import MOST_KEPT, Findings, PartitionProof
+from holdfast.cli.audit import Report
 from holdfast.errors import Unavailable
 from holdfast.leases import transitions
 from holdfast.leases.lease import Counts, Lease, Status
@@ -128,6 +129,22 @@ def test_recorded_gaps_and_dead_letters_complete_the_proof(tmp_path: Path) -> No
     archive.commit(10, 15, files=[], gaps=[[10, 15]])
     proof = archive.proof()
     assert (proof.verdict, proof.rows, proof.gaps, proof.dead_letters, proof.absent) == ("proven", 4, 9, 2, 0)
+
+
+@pytest.mark.parametrize("deep", [False, True])
+def test_records_that_a_setting_skips_are_counted_and_complete_the_proof(tmp_path: Path, *, deep: bool) -> None:
+    archive = Archive(tmp_path)
+    archive.commit(0, 10, files=[archive.data_file([0, 1, 2, 3, 4]), archive.dead_letters([5])], skipped=3)
+    archive.commit(10, 12, files=[], skipped=2)
+    proof = archive.proof(deep=deep)
+    assert (proof.verdict, proof.rows, proof.dead_letters, proof.skipped, proof.absent) == ("proven", 5, 1, 5, 1)
+    report = Report(deep=deep, offsets=True)
+    list(report.collect(iter(archive.proofs(deep=deep))))
+    assert "a dead letter (1), is skipped by a setting (5) or has no record (1)" in report.conclusion()
+    row = archive.row()
+    counts = replace(row.progress.counts, processed=12)
+    archive.put(replace(row, progress=replace(row.progress, counts=counts)))
+    assert archive.doubts() == ["the store has counted 12 rows, and the manifests have 11"]
 
 
 def test_a_gap_outside_of_its_commit_is_a_doubt(tmp_path: Path) -> None:

@@ -56,7 +56,23 @@ def test_a_valid_file(site: Site) -> None:
         "pipelines": ["orders", "users"],
         "problems": [],
         "warnings": [],
+        "notes": [],
     }
+
+
+def test_what_a_format_cannot_hold_is_said_with_the_setting_that_decides(site: Site) -> None:
+    file = site.write("orders")
+    path = Path(file)
+    sink = f"files: {{root: {site.folder}, format: {{text: {{tombstones: skip, containing: escape}}}}}}"
+    path.write_text(path.read_text().replace("tests.unit.cli.fakes:SINK:", sink))
+
+    notes = [
+        "messages that contain the delimiter are escaped (containing: escape; may be dead_letter, length_prefix, skip)",
+        "null messages (tombstones) are left out and counted (tombstones: skip; may be dead_letter, empty, escape)",
+    ]
+    said = [f"pipelines.orders.sinks.files: format text: {note}" for note in notes]
+    assert site.json("validate", file)["notes"] == said
+    assert site.invoke("validate", file).stderr.splitlines() == [f"{file}: note: {note}" for note in said]
 
 
 def test_a_secret_in_the_file_is_warned_of(site: Site) -> None:

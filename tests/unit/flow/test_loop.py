@@ -6,7 +6,15 @@ from typing import Any, ClassVar
 import pytest
 
 from holdfast.errors import AnswerLost, Unavailable
-from holdfast.events import BatchCancelled, BatchPublished, PartitionHalted, PipelineFinished, RowsDropped, Unreachable
+from holdfast.events import (
+    BatchCancelled,
+    BatchPublished,
+    PartitionHalted,
+    PipelineFinished,
+    RowsDropped,
+    RowsSkipped,
+    Unreachable,
+)
 from holdfast.flow.batch import Limits
 from holdfast.flow.engine import Advanced, Failed, Staged
 from holdfast.flow.sink import Publication, PublishResult
@@ -102,6 +110,15 @@ def test_rows_that_processors_have_dropped_are_told_with_the_commit() -> None:
     node.engine.report(Staged(batch.id, 3, last=True, receipts={}, dropped={"1-filter": 2, "3-sql": 1}))
     node.turn()
     assert [(event.processor, event.rows) for event in fleet.emitted(RowsDropped)] == [("1-filter", 2), ("3-sql", 1)]
+
+
+def test_rows_that_a_format_has_skipped_are_told_with_the_commit() -> None:
+    fleet = Fleet({"p": 3})
+    node = TestNode(fleet).start()
+    batch = node.engine.batch_of("p")
+    node.engine.report(Staged(batch.id, 3, last=True, receipts={"files": {"files": [], "skipped": 2}}))
+    node.turn()
+    assert [(event.sink, event.rows) for event in fleet.emitted(RowsSkipped)] == [("files", 2)]
 
 
 def test_a_bad_partition_fails_alone_after_its_retries_with_its_error_on_the_row() -> None:

@@ -56,6 +56,12 @@ class TestJsonl(FormatBehaviour):
         return [{field.name: _from_json(row.get(field.name), field.type) for field in schema} for row in parsed]
 
 
+class TestJsonlThatSkips(TestJsonl):
+    @pytest.fixture
+    def form(self, compression: Any) -> Format:
+        return Jsonl(compression, not_json="skip")
+
+
 @pytest.mark.parametrize("compression", get_args(Compression))
 class TestParquet(FormatBehaviour):
     @pytest.fixture

@@ -67,6 +67,21 @@ class TestTextWithLongDelimiter(FormatBehaviour):
         return Text(b"\xff\xff", compression="lz4")
 
 
+class TestTextThatSkips(FormatBehaviour):
+    only_messages = True
+
+    def make_format(self) -> Format:
+        return Text(containing="skip", tombstones="skip")
+
+
+class TestTextWithEscapedTombstones(FormatBehaviour):
+    only_messages = True
+    unfit = 0
+
+    def make_format(self) -> Format:
+        return Text(containing="escape", tombstones="escape")
+
+
 @pytest.mark.parametrize("compression", get_args(Compression))
 class TestCompressedText(FormatBehaviour):
     only_messages = True
@@ -175,3 +190,20 @@ def test_settings() -> None:
     ):
         with pytest.raises(ValidationError):
             TextConfig(**wrong)
+
+
+def test_an_escaped_tombstone_is_like_no_other_message() -> None:
+    form = Text(containing="escape", tombstones="escape")
+    assert written(form, messages(None, b"\\N", b"")) == b"\\N\n\\\\N\n\n"
+    assert read(form, written(form, messages(None, b"\\N", b"", b"N", b"\\\\N"))) == [None, b"\\N", b"", b"N", b"\\\\N"]
+    with pytest.raises(ValidationError, match="needs containing: escape"):
+        TextConfig(tombstones="escape")
+
+
+def test_what_text_cannot_hold_is_said_with_the_setting_that_decides() -> None:
+    delimiter, tombstones = Text().limits()
+    assert delimiter.startswith("messages that contain the delimiter become dead letters (containing: dead_letter;")
+    assert delimiter.endswith("may be escape, length_prefix, skip)")
+    assert tombstones.endswith("become dead letters (tombstones: dead_letter; may be empty, escape, skip)")
+    assert "are left out and counted" in Text(tombstones="skip").limits()[1]
+    assert Text(containing="length_prefix").limits() == []

@@ -23,11 +23,15 @@ from holdfast.buckets.local import LocalBucket
 from holdfast.errors import BatchError, Unavailable
 from holdfast.flow.batch import Name
 from holdfast.flow.fault import record_fault
+from holdfast.flow.manifest import decode_manifest, manifest_of
 from holdfast.flow.staging import StagedBatch
 from holdfast.formats.avro import Avro
 from holdfast.formats.jsonl import Jsonl
 from holdfast.formats.orc import Orc
 from holdfast.formats.parquet import Parquet
+from holdfast.formats.text import PLUGIN as TEXT
+from holdfast.formats.text import TextConfig
+from holdfast.leases.lease import Lease
 from holdfast.registry import Registry
 from holdfast.sinks.files import PLUGIN
 from holdfast.sinks.files.output_files import BLOCK_ROWS, Blocks, _text_bytes
@@ -338,3 +342,26 @@ def test_a_value_that_is_shortened_in_the_name_of_a_folder_is_whole_in_the_recei
     (file,) = desk.staging.finish(BATCH)["files"]
     assert file["place"] == "user=" + "x" * 4000
     assert len(file["key"]) < 255
+
+
+def test_what_a_setting_leaves_out_is_in_no_file_and_counted_in_receipt_and_manifest() -> None:
+    form = TEXT.build(TextConfig(containing="skip", tombstones="skip"))
+    desk = Desk(form)
+    rows = pa.RecordBatch.from_pydict({"value": pa.array([b"a", None, b"b\nc", b"d"])})
+    assert desk.staging.write(BATCH, pa.array([1, 2, 3, 4], pa.int64()), rows) == 0
+    part = desk.staging.finish(BATCH)
+    (file,) = part["files"]
+    assert (part["skipped"], file["rows"], desk.bucket.staged[file["staged"]]) == (2, 2, b"a\nd\n")
+    receipt = FilesSink("files", desk.bucket).receipt([part, {"files": []}, {"files": [], "skipped": 3}])
+    assert receipt["skipped"] == 5
+    manifest = manifest_of(Lease("p", "k"), Name("in", "a"), {**receipt, "token": 1, "from": None, "to": None})
+    assert decode_manifest(manifest.encode()).skipped == 5
+    assert "skipped" not in json.loads(replace(manifest, skipped=0).encode())
+
+
+def test_an_abandoned_batch_has_skipped_nothing() -> None:
+    desk = Desk(TEXT.build(TextConfig(tombstones="skip")))
+    rows = pa.RecordBatch.from_pydict({"value": pa.array([None], pa.binary())})
+    desk.staging.write(BATCH, pa.array([1], pa.int64()), rows)
+    desk.staging.abandon(BATCH)
+    assert desk.staging.finish(BATCH) == {"files": []}

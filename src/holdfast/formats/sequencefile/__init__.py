@@ -14,7 +14,7 @@ from pydantic import Field
 from holdfast.config import ByteSize, Options
 from holdfast.flow.format import Format, FormatWriter, RawWriter
 from holdfast.flow.kafka_columns import KEY, OFFSET, VALUE
-from holdfast.formats._messages import Tombstones, null_faults, wants_messages
+from holdfast.formats._messages import IS_NULL, LETTER, SKIP, TOMBSTONES, Tombstones, limit, null_faults, wants_messages
 from holdfast.formats.sequencefile.layout import BLOCK_BYTES, Codec, Compression, Header, KeyKind
 from holdfast.registry import Plugin
 
@@ -43,7 +43,9 @@ class SequenceFileConfig(Options):
         BLOCK_BYTES, validate_default=True, description="Size of a compressed block: the bytes of its keys and values."
     )
     tombstones: Tombstones = Field(
-        "dead_letter", description="What to do with a null message: make it a dead letter, or write an empty value."
+        "dead_letter",
+        description="What to do with a null message: make it a dead letter, or write an empty value, or leave it out "
+        "and count it in the manifest (skip).",
     )
 
 
@@ -66,6 +68,7 @@ class SequenceFile(Format):
         self._level = level
         self._block_bytes = block_bytes
         self._tombstones = tombstones
+        self.skips = frozenset({IS_NULL}) if tombstones == "skip" else frozenset()
 
     def columns(self, fields: Any) -> Mapping[str, Any]:
         wants_messages(fields, NAME, self.keeps)
@@ -77,7 +80,11 @@ class SequenceFile(Format):
         return writer(raw, self._header, self._level, self._block_bytes, nulls=self._tombstones == "empty")
 
     def faults(self, rows: Any) -> Any | None:
-        return null_faults(rows, NAME) if self._tombstones == "dead_letter" else None
+        return None if self._tombstones == "empty" else null_faults(rows, NAME)
+
+    def limits(self) -> list[str]:
+        choices = {**LETTER, "empty": "are written as empty ones", **SKIP}
+        return limit(TOMBSTONES, "tombstones", self._tombstones, choices)
 
     def read(self, data: BinaryIO) -> Iterator[Any]:
         from holdfast.formats.sequencefile.reader import read

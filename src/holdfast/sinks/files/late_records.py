@@ -129,9 +129,12 @@ class LateStaging(Staging):
         self._aside.expect(batch, output_folders)
 
     def finish(self, batch: StagedBatch) -> Json:
-        files = [*self._main.finish(batch)["files"], *self._aside.finish(batch)["files"]]
+        main, aside = self._main.finish(batch), self._aside.finish(batch)
+        files = [*main["files"], *aside["files"]]
         self._mark(files, self._late.pop(batch.id, Counter()))
         part: dict[str, Json] = {"files": files}
+        if skipped := main.get("skipped", 0) + aside.get("skipped", 0):
+            part["skipped"] = skipped
         decided = {"final": self._rule.final, "until": self._rule.until}
         return part | {name: times[batch.id] for name, times in decided.items() if batch.id in times}
 

@@ -90,7 +90,9 @@ class FilesSink(Sink, StagesByBatch, Witness, KeepsStaged, PublishesFiles, Resta
         files = receipt_files(parts)
         self._check_max_files(parts, len(files))
         # What was decided when the batch was planned, and is decided in the same way if it is staged again.
-        return {"files": files} | {name: part[name] for part in parts for name in ("final", "until") if name in part}
+        decided = {name: part[name] for part in parts for name in ("final", "until") if name in part}
+        skipped = sum(part.get("skipped", 0) for part in parts)
+        return {"files": files} | decided | ({"skipped": skipped} if skipped else {})
 
     def _check_max_files(self, parts: Sequence[Json], number: int) -> None:
         """Raise `BatchError` if the tasks have made more than `max_files` in total: each checks only its own files."""

@@ -6,13 +6,14 @@ the first one of its file begins another file.
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from holdfast.buckets.bucket import Bucket, StagingAttempt
 from holdfast.deadletters.staging import LetterFiles
@@ -85,6 +86,8 @@ class FilesStaging(Staging):
             self._attempt, MAX_WAITING_LETTERS, opening=lambda batch: self._budget(batch).reserve_letters()
         )
         self._budgets: dict[str, ReceiptBudget] = {}
+        self._skipped = Counter[str]()
+        """By batch, the rows that the format leaves out."""
         self._errors: dict[str, Exception] = {}
         """By batch, the error that occurred while rows of other batches were written."""
         self._buffered = 0
@@ -109,11 +112,15 @@ class FilesStaging(Staging):
         self._letters.flush_if_many(batch)
 
     def _fitting(self, batch: StagedBatch, chosen: Format, items: Any, rows: Any) -> tuple[Any, Any, int]:
-        """The rows that the format can hold with their items, and how many it cannot: those become dead letters."""
+        """The rows that the format can hold with their items, and how many of the others became dead letters."""
         reasons = chosen.faults(rows)
         if reasons is None or reasons.null_count == len(reasons):
             return rows, items, 0
         bad = reasons.is_valid()
+        if chosen.skips:
+            skipped = pc.is_in(reasons, pa.array(sorted(chosen.skips)))
+            self._skipped[batch.id] += pc.sum(skipped).as_py() or 0
+            bad = pc.and_not(bad, skipped)
         unfit = self.refuse(batch, items.filter(bad), rows.filter(bad), reasons.filter(bad))
         good = reasons.is_null()
         return rows.filter(good), items.filter(good), unfit
@@ -144,7 +151,9 @@ class FilesStaging(Staging):
             self._close_files(batch, [self._open.pop(key) for key in portion])
         letters = self._letters.finish(batch)
         budget = self._budgets.pop(batch.id, None)
-        return {"files": [*([] if budget is None else budget.entries), *letters]}
+        skipped = self._skipped.pop(batch.id, 0)
+        files = {"files": [*([] if budget is None else budget.entries), *letters]}
+        return files | ({"skipped": skipped} if skipped else {})
 
     def _close_files(self, batch: StagedBatch, ending: Sequence[OutputFiles]) -> None:
         with ExitStack() as metering:
@@ -161,6 +170,7 @@ class FilesStaging(Staging):
                 files.forget()
                 files.close()
         self._letters.abandon(batch)
+        self._skipped.pop(batch.id, None)
         budget = self._budgets.pop(batch.id, None)
         with suppress(Unavailable):
             self._stager.bucket.discard([] if budget is None else [file["staged"] for file in budget.entries])
