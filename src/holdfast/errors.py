@@ -26,6 +26,8 @@ HoldfastError
 │   └── BeyondRepair            and it never will be: the partition is FAILED at once
 ├── Halt                        evidence disagrees; a person must check, nothing is overwritten
 ├── StagedDataGone              a committed file can no longer be published from its staging
+├── ChannelLost                 the connection between the driver and a worker has ended
+│   └── ChannelRefused          the other side is not genuine, or a frame was altered
 └── Interrupted                 the process was asked to stop while it waited
 """
 
@@ -234,6 +236,14 @@ class Halt(HoldfastError):
 
 class StagedDataGone(HoldfastError):
     """Staged files of a commit disappeared before they were published; they must be rebuilt from the source."""
+
+
+class ChannelLost(HoldfastError):
+    """The connection between the driver and a worker of a function has ended."""
+
+
+class ChannelRefused(ChannelLost):
+    """The other side of a connection has not proved that it belongs to this engine, or a frame was altered."""
 
 
 class Interrupted(HoldfastError):

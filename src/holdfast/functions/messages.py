@@ -1,0 +1,165 @@
+"""The messages between the driver and a worker, as JSON.
+
+`id` is that of a batch: it belongs to one lease, one token and one attempt. Either side drops messages about ids that
+it does not know. Positions are opaque; offsets are integers of any size.
+"""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+import msgspec
+
+from holdfast.errors import ChannelRefused
+from holdfast.leases.lease import Json
+
+Ranges: TypeAlias = tuple[tuple[int, int], ...]
+
+
+class Message(msgspec.Struct, frozen=True, tag_field="kind", tag=str.lower, omit_defaults=True):
+    """What all messages share: they are immutable, and the name of the class is part of the JSON."""
+
+
+# --- from a worker to the driver -------------------------------------------------------------------------------------
+
+
+class Hello(Message, frozen=True):
+    """The first message of a worker. `attempt` is the number of the Spark job that was submitted for the slot."""
+
+    slot: int
+    attempt: int
+    pid: int = 0
+
+
+class Beat(Message, frozen=True):
+    """A sign of life, a few times per second. `n` grows by one; the grant that answers it has the same number."""
+
+    n: int
+    busy: str = ""
+    """The id of the batch whose record the handler has; empty if it is idle."""
+    rss: int = 0
+    """Bytes of memory that the worker occupies."""
+
+
+class Progress(Message, frozen=True):
+    """How far a batch got. `counts` are those since the last message: processed, succeeded, failed, dead."""
+
+    id: str
+    position: Json
+    acked: Ranges = ()
+    counts: tuple[int, int, int, int] = (0, 0, 0, 0)
+
+
+class Began(Message, frozen=True):
+    """A handler is about to get a record of a batch that was assigned with `careful`."""
+
+    id: str
+    offset: int
+
+
+class Failed(Message, frozen=True):
+    """The batch cannot go on in this worker, and has ended there."""
+
+    id: str
+    error: str
+    unavailable: bool = False
+    """Whether waiting helps: the stream does not respond."""
+
+
+class Drained(Message, frozen=True):
+    """The batch has ended as it was asked to, or because its shard has ended (`last`); nothing of it is in hand."""
+
+    id: str
+    position: Json
+    acked: Ranges = ()
+    counts: tuple[int, int, int, int] = (0, 0, 0, 0)
+    last: bool = False
+
+
+class Dropped(Message, frozen=True):
+    """The worker has let go of a revoked batch: no record of it is in hand."""
+
+    id: str
+
+
+class Acked(Message, frozen=True):
+    """The handler acknowledged a record of a shard that this worker does not have."""
+
+    stream: str
+    shard: str
+    offset: int
+
+
+# --- from the driver to a worker -------------------------------------------------------------------------------------
+
+
+class Grant(Message, frozen=True):
+    """The worker may begin records until `usable` seconds after it sent beat `n`, by its own clock."""
+
+    n: int
+    usable: float
+
+
+class Assign(Message, frozen=True):
+    """Handle this shard, from the position on, without the records in `acked`."""
+
+    id: str
+    shard: str
+    position: Json
+    acked: Ranges = ()
+    spec: Json = None
+    careful: bool = False
+    """Whether to send `Began` before each record: the last worker of this shard died, and it is unclear why."""
+
+
+class Drain(Message, frozen=True):
+    """Finish the record in hand, wait up to `within` seconds for acks of records that are out, and say `Drained`."""
+
+    id: str
+    within: float
+
+
+class Revoke(Message, frozen=True):
+    """Let go of the batch: the node does not hold its lease any more. Nothing of it is reported but `Dropped`."""
+
+    id: str
+
+
+class Ack(Message, frozen=True):
+    """Someone acknowledged a record of this batch elsewhere."""
+
+    id: str
+    offset: int
+
+
+class Stop(Message, frozen=True):
+    """Call the termination callback and end the process within that many seconds."""
+
+    within: float
+
+
+Up: TypeAlias = Hello | Beat | Progress | Began | Failed | Drained | Dropped | Acked
+Down: TypeAlias = Grant | Assign | Drain | Revoke | Ack | Stop
+
+_up: msgspec.json.Decoder[Up] = msgspec.json.Decoder(Up)
+_down: msgspec.json.Decoder[Down] = msgspec.json.Decoder(Down)
+
+
+def encode(message: Up | Down) -> bytes:
+    return msgspec.json.encode(message)
+
+
+def decode_up(payload: bytes) -> Up:
+    """Return a worker's message. Raises `ChannelRefused` for anything else."""
+    try:
+        return _up.decode(payload)
+    except msgspec.MsgspecError as error:
+        raise ChannelRefused(f"a worker sent a message that is not one: {error}") from None
+
+
+def decode_down(payload: bytes) -> Down:
+    """Return the driver's message. Raises `ChannelRefused` for anything else."""
+    try:
+        return _down.decode(payload)
+    except msgspec.MsgspecError as error:
+        raise ChannelRefused(f"the driver sent a message that is not one: {error}") from None
