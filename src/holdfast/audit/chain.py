@@ -32,6 +32,8 @@ class Span:
     moved_rows: int = 0
     moved_letters: int = 0
     """Rows and dead letters in the moved files."""
+    letters_read: bool = True
+    """Whether the files of dead letters were read back, all of them."""
     exact: bool = True
 
     @property
@@ -161,7 +163,7 @@ class Chain:
             proof.commits += 1
             proof.files += span.files - span.moved
             proof.rows += span.rows - span.moved_rows
-            proof.dead_letters += span.dead_letters - span.moved_letters
+            proof.dead_letters += span.dead_letters - span.moved_letters if span.letters_read else 0
             proof.skipped += span.skipped if span.moved < span.files or not span.files else 0
             proof.gaps += span.gaps
             if span.share is not None:

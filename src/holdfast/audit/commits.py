@@ -27,9 +27,11 @@ class CommitAudit:
         inventory: Inventory,
         proof: PartitionProof,
         plans: Sequence[Plan],
-        pool: Executor | None,
+        pool: Executor,
+        *,
+        deep: bool,
     ) -> None:
-        """With a pool, files are read; without one, only sizes are compared."""
+        """`deep`: all files are read; otherwise those of dead letters are, and of the others sizes are compared."""
         self._audited = audited
         self._inventory = inventory
         self._proof = proof
@@ -38,6 +40,7 @@ class CommitAudit:
             old: (new, plan) for plan in plans for old, new in plan.moves.items()
         }
         self._pool = pool
+        self._deep = deep
 
     def check(self, manifest: Manifest, *, publishing: bool) -> Span:
         """Return what the commit contributes. `publishing`: some files may not be visible yet."""
@@ -147,18 +150,19 @@ class CommitAudit:
 
     def _read(self, manifest: Manifest, span: Span, present: Sequence[tuple[ManifestFile, str]]) -> bool:
         """Read the files; return whether the offsets themselves were compared."""
-        if self._pool is None:
-            return False
+        wanted = [(file, at) for file, at in present if self._deep or file.is_letters]
         root, chosen = self._audited.root, self._audited.format_of(manifest.stream)
         read = read_ahead(
             self._pool,
             lambda at: read_contents(root, at[0], at[1], chosen, self._others(manifest, at[0], chosen)),
-            present,
+            wanted,
         )
         offsets: list[Any] = []
-        comparable = self._audited.offsets and len(present) == len(manifest.files)
-        for (file, at), contents in zip(present, read, strict=True):
-            self._compare(manifest, file, at, contents)
+        comparable = self._deep and self._audited.offsets and len(present) == len(manifest.files)
+        span.letters_read = _letter_files(manifest.files) == _letter_files([file for file, _ in present])
+        for (file, at), contents in zip(wanted, read, strict=True):
+            is_right = self._compare(manifest, file, at, contents)
+            span.letters_read = span.letters_read and (is_right or not file.is_letters)
             if contents is None or contents.offsets is None:
                 comparable = False
             elif comparable:
@@ -168,25 +172,29 @@ class CommitAudit:
             self._disjoint(manifest, span, offsets)
         return comparable
 
-    def _compare(self, manifest: Manifest, file: ManifestFile, at: str, found: Contents | None) -> None:
+    def _compare(self, manifest: Manifest, file: ManifestFile, at: str, found: Contents | None) -> bool:
+        """Return whether the file could be read and is what the manifest says."""
         doubts, is_current = self._proof.doubts, manifest.generation == self._audited.generation
+        if found is not None and found.sha256 == file.sha256 and found.rows == file.rows:
+            return True
         if found is None:
             doubts.add(f"{at} no longer exists")
         elif found.sha256 != file.sha256:
             doubts.add(f"{at} has other bytes than the committed ones: its SHA-256 is {found.sha256}")
         elif found.foreign:
             self._unread(f"{at} is not in the format of the current settings")
-        elif found.rows != file.rows:
+        else:
             wrong = f"has {found.rows} rows; its manifest says {file.rows}"
             if found.trouble is not None:
                 wrong = f"cannot be read: {found.trouble}"
-            if is_current:
+            if is_current or file.is_letters:
                 doubts.add(f"{at} {wrong}")
             else:
                 # Another generation may have had another format under the same extension.
                 self._unread(
                     f"{at} cannot be read with the current settings, which are of another generation: it {wrong}"
                 )
+        return False
 
     def _unread(self, sentence: str) -> None:
         self._proof.unread += 1
@@ -220,3 +228,7 @@ class CommitAudit:
         if span.width is not None:
             elsewhere = 0 if self._audited.multiplies else span.elsewhere + span.skipped
             span.absent = max(0, span.width - span.gaps - len(different) - elsewhere)
+
+
+def _letter_files(files: Sequence[ManifestFile]) -> int:
+    return sum(file.is_letters for file in files)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import json
 from collections.abc import Callable, Iterator, Sequence
@@ -95,10 +96,15 @@ def _letters(data: BinaryIO, sha256: str) -> Contents:
 
 
 def _origin(line: bytes) -> int:
+    """Return the item of the letter in this line. Raises `ValueError` if it is not a letter with its record."""
+    letter = json.loads(line)
     try:
-        return int(json.loads(line)["origin"]["item"])
+        item = int(letter["origin"]["item"])
     except (KeyError, TypeError) as wrong:
         raise ValueError(f"a dead letter has no origin: {wrong!r}") from wrong
+    if letter.get("encoding") == "base64":
+        base64.b64decode(letter["raw"], validate=True)
+    return item
 
 
 def _decoded(chosen: Format, data: BinaryIO, sha256: str) -> Contents:

@@ -40,7 +40,7 @@ class PartitionAudit:
         proof = PartitionProof(self._audited.sink, key, status=None if row is None else row.status.value)
         # Only the live pipeline writes a range again; its own chain shows whether it has.
         chain = Chain(proof, plans if self._audited.offsets else ())
-        commits = CommitAudit(self._audited, self._inventory, proof, plans, self._pool if self._deep else None)
+        commits = CommitAudit(self._audited, self._inventory, proof, plans, self._pool, deep=self._deep)
         last = listed if row is None or row.unreadable is not None else row.commit.sequence
         pending = row is not None and row.commit.receipts is not None
         for sequence, manifest in self._manifests(folder, range(1, last + 1), proof):

@@ -45,6 +45,7 @@ class PartitionProof:
     gaps: int = 0
     """Offsets that are recorded as lost."""
     dead_letters: int = 0
+    """Dead letters of the commits whose letters could all be read back."""
     skipped: int = 0
     """Records that the format cannot hold, and that a setting leaves out."""
     elsewhere: int | None = None

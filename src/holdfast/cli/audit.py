@@ -213,7 +213,7 @@ class Report:
 
     def _how(self) -> str:
         if not self._deep:
-            return "by manifests, names and sizes: --deep also reads the files"
+            return "by manifests, names and sizes, and dead letters by their bytes: --deep also reads the other files"
         if not self._offsets:
             return "by digests and row counts: items of this source are not offsets"
         return (

@@ -71,7 +71,7 @@ def test_a_proof_is_a_table_and_one_line_that_concludes(archives: Archives) -> N
 
 
 def test_it_says_how_far_the_proof_goes(archives: Archives) -> None:
-    assert "by manifests, names and sizes: --deep also reads the files" in archives.verify().stdout
+    assert "by manifests, names and sizes, and dead letters by their bytes: --deep also" in archives.verify().stdout
     assert "by digests and row counts: the format keeps no offsets" in archives.verify("--deep").stdout
 
 
