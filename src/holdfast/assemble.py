@@ -18,7 +18,7 @@ from holdfast.config.plain_text import secret_names
 from holdfast.config.plugins import NamedSink
 from holdfast.errors import UsageError
 from holdfast.events import Event, Notice
-from holdfast.flow.batch import Limits
+from holdfast.flow.batch import Limits, Tolerance
 from holdfast.flow.engine import Engine
 from holdfast.flow.generations import FollowedGeneration, Generation, Generations, follow
 from holdfast.flow.loop import LoopSettings
@@ -243,13 +243,14 @@ def followed_generation(pipeline: StoredPipeline, world: World) -> FollowedGener
 
 def loop_settings_of(settings: Settings, name: str) -> LoopSettings:
     pipeline = settings.pipelines[name]
-    batch = pipeline.batch
+    batch, tolerance = pipeline.batch, pipeline.dead_letters.tolerance
     return LoopSettings(
         limits=Limits(batch.max_bytes, batch.max_records, batch.timeout),
         max_batches=pipeline.round.max_batches,
         generation=pipeline.generation,
         replicas=pipeline.replicas or 0,
         step_limit=settings.node.step_limit,
+        tolerance=Tolerance(tolerance.share, tolerance.records),
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from holdfast.finalize.finalizer import finalizers
-from holdfast.flow.batch import Limits
+from holdfast.flow.batch import Limits, Tolerance
 from holdfast.flow.generations import NodeGeneration
 from holdfast.flow.loop import LoopSettings, PipelineLoop
 from holdfast.flow.node import Node
@@ -36,6 +36,7 @@ class Fleet(Site):
     """Nodes of one pipeline, into files or as a stream of acknowledged records."""
 
     engine_type: type[SimulatedEngine] = SimulatedEngine
+    tolerance: Tolerance | None = None
 
     def __init__(self, scenario: Scenario, seed: int, trace: Trace | None = None) -> None:
         self._buckets: dict[str, BucketServer] = {}
@@ -120,7 +121,10 @@ class Fleet(Site):
         coordinator = Coordinator(store, host.world, session, PIPELINE, policy=ClaimPolicy(limits=self.limits))
         engine = self.engine(name, host)
         settings = LoopSettings(
-            Limits(timeout=knobs.batch_timeout), max_batches=knobs.max_batches, step_limit=knobs.step_limit
+            Limits(timeout=knobs.batch_timeout),
+            max_batches=knobs.max_batches,
+            step_limit=knobs.step_limit,
+            tolerance=self.tolerance,
         )
         source, sinks = self.make_source(host), self.sinks(host)
         loop = PipelineLoop(

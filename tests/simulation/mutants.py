@@ -33,6 +33,7 @@ from tests.simulation import (
     mutants_of_runs,
     mutants_of_sourcing,
     mutants_of_staging,
+    mutants_of_tolerance,
     mutants_of_visible,
     mutants_of_watching,
 )
@@ -55,6 +56,7 @@ MODULES = (
     mutants_of_redriving,
     mutants_of_replacing,
     mutants_of_staging,
+    mutants_of_tolerance,
     mutants_of_blame,
 )
 DEFINED = [found for module in MODULES for found in vars(module).values()]

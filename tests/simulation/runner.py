@@ -28,6 +28,7 @@ from tests.simulation.runs import RunsSite
 from tests.simulation.scenario import SCENARIOS
 from tests.simulation.site import Site
 from tests.simulation.sourcing import SourcingSite
+from tests.simulation.tolerance import ToleranceSite
 from tests.simulation.visible import VisibleFleet
 
 SHORT_PAUSES: tuple[tuple[ModuleType, str, float], ...] = (
@@ -51,6 +52,7 @@ SITES: dict[str, type[Site]] = {
     "redriven": RedrivenSite,
     "months": Months,
     "barred": Barred,
+    "tolerance": ToleranceSite,
 }
 """Worlds of another make than pipelines of one version."""
 

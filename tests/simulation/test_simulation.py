@@ -33,6 +33,7 @@ CHUNKS = {
     "redriven": (200, 50),
     "months": (300, 50),
     "barred": (300, 50),
+    "tolerance": (200, 50),
 }
 """Seeds by scenario, and how many make one test: small enough that all cores end together."""
 PARTS = [

@@ -17,7 +17,7 @@ from holdfast.assemble import (
 from holdfast.errors import SessionExpired, UsageError
 from holdfast.events import Event
 from holdfast.finalize.output import Finalizes
-from holdfast.flow.batch import Limits
+from holdfast.flow.batch import Limits, Tolerance
 from holdfast.flow.loop import LoopSettings
 from holdfast.flow.pipeline import Pipeline
 from holdfast.flow.source import Source, UsesSourceCoordination
@@ -43,6 +43,7 @@ CHANGED = """
     round: {max_batches: 5}
     generation: 2
     replicas: 3
+    dead_letters: {tolerance: {share: 0.5, records: 20}}
 node: {step_limit: 90s}
 """
 
@@ -60,7 +61,12 @@ def test_the_loop_gets_every_limit_of_the_file(tmp_path: Path) -> None:
         generation=2,
         replicas=3,
         step_limit=90.0,
+        tolerance=Tolerance(0.5, 20),
     )
+
+
+def test_one_in_ten_records_may_be_a_dead_letter_unless_the_file_says_otherwise(tmp_path: Path) -> None:
+    assert loop_settings(tmp_path, PIPELINE).tolerance == Tolerance(0.1, 1000)
 
 
 def test_without_replicas_the_share_is_that_of_the_nodes_that_are_there(tmp_path: Path) -> None:

@@ -260,6 +260,29 @@ class RetryLimits(Options):
         return longest
 
 
+class LetterTolerance(Options):
+    """How many records of a partition may become dead letters before it is halted."""
+
+    share: Annotated[float, Field(ge=0, le=1)] = Field(
+        0.1,
+        description="A partition halts before it commits a batch with which more than this part of the records of its "
+        "window are dead letters; 0: before the first dead letter, 1: never.",
+    )
+    records: PositiveCount = Field(
+        1000,
+        description="A window ends with the commit that gives it this many records. Until then as many dead letters "
+        "are allowed as in a window of just this many.",
+    )
+
+
+class DeadLetterSettings(Options):
+    """What becomes of records that cannot be processed."""
+
+    tolerance: LetterTolerance = Field(
+        default_factory=LetterTolerance, description="How many dead letters a partition may have before it is halted."
+    )
+
+
 class PipelineSettings(Options):
     """A source, processors, and one or more sinks."""
 
@@ -286,6 +309,9 @@ class PipelineSettings(Options):
     batch: BatchLimits = Field(default_factory=BatchLimits, description="Limits of one batch.")
     round: RoundLimits = Field(default_factory=RoundLimits, description="Limits of one Spark job.")
     retries: RetryLimits = Field(default_factory=RetryLimits, description="What happens when a batch fails.")
+    dead_letters: DeadLetterSettings = Field(
+        default_factory=DeadLetterSettings, description="What becomes of records that cannot be processed."
+    )
     generation: PositiveCount = Field(
         1, description="Version of the parsing; raise it when the same records would produce different output."
     )

@@ -28,6 +28,34 @@ class BatchCommitted(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class DeadLettersNearTolerance(Event):
+    """More than half of the dead letters that `dead_letters.tolerance` allows were committed in the present window."""
+
+    level: ClassVar[Level] = "warning"
+    pipeline: str
+    key: str
+    letters: int
+    records: int
+    """Records of the window, the letters included."""
+    allowed: int
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLettersBeyondTolerance(Event):
+    """A batch with more dead letters than `dead_letters.tolerance` allows was not committed; its partition halts."""
+
+    level: ClassVar[Level] = "error"
+    pipeline: str
+    key: str
+    letters: int
+    records: int
+    """Records of the window with the batch, the letters included."""
+    allowed: int
+    reason: str | None
+    """Why one of the records became a dead letter, if known."""
+
+
+@dataclass(frozen=True, slots=True)
 class RowsDropped(Event):
     """Rows without a fault that a processor left out, in a committed batch or in others of its Spark job."""
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from holdfast.errors import BatchError, Halt
-from holdfast.leases.lease import Json, Lease
+from holdfast.leases.lease import Json, Lease, LetterWindow
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +20,29 @@ class Limits:
     max_bytes: int = 256 * 1024 * 1024
     max_records: int | None = None
     timeout: float = 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Tolerance:
+    """How many records of a partition may become dead letters before it is halted.
+
+    Records are counted in windows, from commit to commit: a window ends with the commit that gives it `records` or
+    more, and the next one begins empty. Of a window with fewer records, the same number of letters is allowed as of a
+    full one, so that neither tiny batches nor a large one can go beyond the share unnoticed.
+    """
+
+    share: float = 0.1
+    """The part of the records that may be letters; with 1 a partition is never halted."""
+    records: int = 1000
+
+    def allowed(self, records: int) -> int:
+        """How many letters a window of that many records may have."""
+        # Without the margin, 29 % of 100 would be less than 29.
+        return int(self.share * max(records, self.records) + 1e-6)
+
+    def next_window(self, window: LetterWindow) -> LetterWindow:
+        """The window after a commit that has left this one."""
+        return window if window.records < self.records else LetterWindow()
 
 
 @dataclass(frozen=True, slots=True)

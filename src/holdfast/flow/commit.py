@@ -10,6 +10,8 @@ from holdfast.events import (
     AttemptFailed,
     BatchCommitted,
     BatchRebuilt,
+    DeadLettersBeyondTolerance,
+    DeadLettersNearTolerance,
     PartitionClosed,
     PartitionCompleted,
     PartitionFailed,
@@ -17,7 +19,7 @@ from holdfast.events import (
     RowsSkipped,
     Unreachable,
 )
-from holdfast.flow.batch import Batch, Close, Cut
+from holdfast.flow.batch import Batch, Close, Cut, Tolerance
 from holdfast.flow.engine import Advanced, Failed, Report, Staged
 from holdfast.flow.generations import NodeGeneration
 from holdfast.flow.holdings import Held, Holdings
@@ -27,11 +29,18 @@ from holdfast.flow.sink import Publication, Restages, Sink, VisibleWhenStaged
 from holdfast.flow.source import AfterPublish
 from holdfast.leases import transitions
 from holdfast.leases.coordinator import Coordinator
-from holdfast.leases.lease import Counts, Json, Lease, Status
+from holdfast.leases.lease import Counts, Json, Lease, LetterWindow, Status
 from holdfast.leases.transitions import Advance
 from holdfast.leases.writes import until_answered
 
 OUTSIDE_PAUSE = 5.0
+NEAR_TOLERANCE = 0.5
+"""The part of the allowed dead letters above which an event reports them, before the partition halts."""
+_TOO_MANY_LETTERS = (
+    "{0.letters} of {0.records} records are dead letters, and {1} are allowed (dead_letters.tolerance: {2.share:g} of "
+    "{2.records} records). The batch from {3} to {4} was not committed and will be read again: mend the parsing or "
+    "change the tolerance, then reopen the partition. A reason of the letters: {5}"
+)
 _NO_PARSER = (
     "the staged data of commit {0} is gone, and only the parsing of generation {1} can produce it, which no node runs: "
     "generation {2} is current. Make the parsing of generation {1} current (`holdfast generation back`, or its code "
@@ -49,6 +58,7 @@ class Committer:
         holdings: Holdings,
         publisher: Publisher,
         generation: NodeGeneration,
+        tolerance: Tolerance | None,
     ) -> None:
         self._coordinator = coordinator
         self._completes_at_once = not isinstance(pipeline.source, AfterPublish)
@@ -56,6 +66,7 @@ class Committer:
         self._holdings = holdings
         self._publisher = publisher
         self._generation = generation
+        self._tolerance = tolerance
 
     def commit(self, reports: Sequence[Report]) -> None:
         """Commit staged batches, count failed ones. Reports of batches that this node no longer holds are ignored."""
@@ -77,7 +88,7 @@ class Committer:
                 self.count_attempt(held, report.error)
             elif batch.restages is not None:
                 self._restage(held, batch, report)
-            elif isinstance(report, Staged) or _has_news(report, held.lease):
+            elif (isinstance(report, Staged) or _has_news(report, held.lease)) and self._tolerates(held, batch, report):
                 commits.append((held, batch, report))
         self._commit(commits)
         self._wait_for_outside(away)
@@ -116,12 +127,13 @@ class Committer:
 
     def _advance(self, held: Held, batch: Batch, report: Staged | Advanced, now: float) -> Callable[[Lease], Lease]:
         planned, commit_id = held.lease, self._coordinator.world.new_id()
+        window = self._next_window(planned, report.counts)
         if not isinstance(report, Staged):
-            advance = Advance(commit_id, report.position, {}, report.counts, report.acked)
+            advance = Advance(commit_id, report.position, {}, report.counts, report.acked, window=window)
             return lambda row: transitions.commit(row, advance, planned, now)
         held.complete_after_publish = report.last and self._completes_at_once
         receipts, state = self._to_publish(batch, report), batch.cut.state
-        advance = Advance(commit_id, report.end, receipts, report.counts, report.acked, state)
+        advance = Advance(commit_id, report.end, receipts, report.counts, report.acked, state, window)
         if advance.receipts or not held.complete_after_publish:
             return lambda row: transitions.commit(row, advance, planned, now)
         return lambda row: transitions.complete(transitions.commit(row, advance, planned, now), now)
@@ -140,11 +152,13 @@ class Committer:
         if isinstance(result, LeaseLost):
             self._let_go(held)
             return None
-        held.lease = result
+        window, held.lease = held.lease.progress.window.plus(report.counts), result
         counts: Counts = report.counts
         self._coordinator.world.emit(
             BatchCommitted(result.pipeline, result.key, result.commit.sequence, counts.processed, counts.dead)
         )
+        if counts.dead:
+            self._warn_of_letters(result, window)
         if isinstance(report, Advanced):
             return None
         for processor, rows in report.dropped.items():
@@ -156,6 +170,42 @@ class Committer:
             return None
         self._publisher.published(held, result)
         return result
+
+    # --- dead letters ------------------------------------------------------------------------------------------
+
+    def _tolerates(self, held: Held, batch: Batch, report: Staged | Advanced) -> bool:
+        """Whether the batch may be committed; if not, because of its dead letters, the partition is halted.
+
+        Nothing of the batch has become visible, apart from what sinks show when they stage, and the position stays.
+        """
+        tolerance, counts = self._tolerance, report.counts
+        if tolerance is None or not counts.dead:
+            return True
+        window = held.lease.progress.window.plus(counts)
+        allowed = tolerance.allowed(window.records)
+        if window.letters <= allowed:
+            return True
+        end, why = (report.end, report.letter_reason) if isinstance(report, Staged) else (report.position, None)
+        reason = _TOO_MANY_LETTERS.format(window, allowed, tolerance, batch.cut.start, end, why or "not known")
+        if self._coordinator.halt(held.lease, reason):
+            lease = held.lease
+            self._coordinator.world.emit(
+                DeadLettersBeyondTolerance(lease.pipeline, lease.key, window.letters, window.records, allowed, why)
+            )
+        self._let_go(held)
+        return False
+
+    def _next_window(self, lease: Lease, counts: Counts) -> LetterWindow | None:
+        if self._tolerance is None:
+            return None
+        return self._tolerance.next_window(lease.progress.window.plus(counts))
+
+    def _warn_of_letters(self, row: Lease, window: LetterWindow) -> None:
+        allowed = 0 if self._tolerance is None else self._tolerance.allowed(window.records)
+        if self._tolerance is not None and window.letters > NEAR_TOLERANCE * allowed:
+            self._coordinator.world.emit(
+                DeadLettersNearTolerance(row.pipeline, row.key, window.letters, window.records, allowed)
+            )
 
     # --- rebuild -----------------------------------------------------------------------------------------------
 

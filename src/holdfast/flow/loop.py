@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from holdfast.flow.acquire import Acquirer, Permission
-from holdfast.flow.batch import Limits
+from holdfast.flow.batch import Limits, Tolerance
 from holdfast.flow.commit import Committer
 from holdfast.flow.engine import Engine, Report
 from holdfast.flow.generations import FixedGeneration, NodeGeneration
@@ -39,6 +39,8 @@ class LoopSettings:
     """For sources whose partitions live long: hold the share of this many nodes; 0: of the running nodes."""
     step_limit: float = 60.0
     """Seconds that one step of a turn may take; a node that hangs for longer stops its heartbeat."""
+    tolerance: Tolerance | None = Tolerance()
+    """How many records may become dead letters; None: all of them."""
 
 
 class PipelineLoop:
@@ -65,7 +67,7 @@ class PipelineLoop:
         self._holdings = holdings = Holdings(engine)
         self._steps = Steps(settings.step_limit, pipeline.sinks.values())
         self._publisher = Publisher(coordinator, pipeline, holdings)
-        self._committer = Committer(coordinator, pipeline, holdings, self._publisher, generation)
+        self._committer = Committer(coordinator, pipeline, holdings, self._publisher, generation, settings.tolerance)
         self._rounds = Rounds(coordinator, engine, holdings, self._committer, timeout=settings.limits.timeout)
         capacity = Capacity(pipeline.source, settings.max_batches)
         self._planner = Planner(

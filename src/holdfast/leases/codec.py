@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from holdfast.errors import RowTooLarge
-from holdfast.leases.lease import Commit, Counts, History, Json, Lease, Order, Ownership, Progress, Status
+from holdfast.leases.lease import Commit, Counts, History, Json, Lease, LetterWindow, Order, Ownership, Progress, Status
 from holdfast.leases.store import ClaimRequest
 from holdfast.leases.transitions import blamed
 
@@ -150,9 +150,10 @@ _UNREADABLE = (ValueError, TypeError, KeyError, AttributeError)
 _ASSIGNED = Status.ASSIGNED.value
 _ORDER = ("work_units", "range_start", "range_end", "estimated_count", "index")
 _HISTORY = tuple(History.__dataclass_fields__)
-_OPTIONAL = ("acked", "state", "counts", "dropped", "commit_id", "receipts", *_ORDER, *_HISTORY)
+_OPTIONAL = ("acked", "state", "counts", "dropped", "letter_window", "commit_id", "receipts", *_ORDER, *_HISTORY)
 _BODY_KEYS = frozenset(("v", "spec", "write_id", "position", "sequence", "generation", "incarnation", *_OPTIONAL))
 _NO_COUNTS = Progress().counts
+_NO_WINDOW = LetterWindow()
 _STATUSES = {status.value: status for status in Status}
 
 _order_parts = operator.attrgetter(*_ORDER)
@@ -169,6 +170,7 @@ def _optional_parts(lease: Lease) -> tuple[Json, ...]:
         progress.state,
         None if progress.counts is _NO_COUNTS else _numbers(progress.counts),
         progress.counts.dropped,
+        progress.window,
         commit.commit_id,
         None if commit.receipts is None else dict(commit.receipts),
         *_order_parts(lease.order),
@@ -252,7 +254,13 @@ def _read(row: Columns, body: Mapping[str, Json]) -> Lease:
         body["spec"],
         Ownership(_STATUSES[row.status], row.owner, row.token, row.version, body["write_id"], row.due_at),
         Order(row.priority, row.ordinal, *map(get, _ORDER, _ORDER_DEFAULTS)),
-        Progress(body["position"], _spans(get("acked", ())), get("state"), _counts(get("counts"), get("dropped", 0))),
+        Progress(
+            body["position"],
+            _spans(get("acked", ())),
+            get("state"),
+            _counts(get("counts"), get("dropped", 0)),
+            _window(get("letter_window")),
+        ),
         Commit(body["sequence"], body["generation"], body["incarnation"], get("commit_id", ""), get("receipts")),
         History(*map(get, _HISTORY, _HISTORY_DEFAULTS)),
         None,
@@ -262,6 +270,10 @@ def _read(row: Columns, body: Mapping[str, Json]) -> Lease:
 
 def _spans(acked: Sequence[Sequence[int]]) -> tuple[tuple[int, int], ...]:
     return tuple([(start, end) for start, end in acked]) if acked else ()
+
+
+def _window(numbers: Sequence[int] | None) -> LetterWindow:
+    return _NO_WINDOW if numbers is None else LetterWindow(*numbers)
 
 
 def _counts(numbers: Sequence[int] | None, dropped: int) -> Counts:

@@ -212,11 +212,16 @@ class Coordinator:
         query = Query(self.pipeline, self.run, (Status.ASSIGNED,), owner=session)
         self.release(until_answered(self.world, "store", lambda: self.store.find(query)))
 
-    def halt(self, lease: Lease, reason: str, lost: tuple[int, int] | None = None) -> None:
-        """Set the lease to FAILED with an alert. `lost`: items that were deleted before they were read."""
+    def halt(self, lease: Lease, reason: str, lost: tuple[int, int] | None = None) -> bool:
+        """Set the lease to FAILED with an alert; returns False if it is lost already.
+
+        `lost`: items that were deleted before they were read.
+        """
         (result,) = self.write([lease], lambda row, now: transitions.halt(row, reason, now, lost))
-        if isinstance(result, Lease):
-            self.world.emit(PartitionHalted(self.pipeline, lease.key, reason))
+        if isinstance(result, LeaseLost):
+            return False
+        self.world.emit(PartitionHalted(self.pipeline, lease.key, reason))
+        return True
 
     # --- looking after the others ------------------------------------------------------------------------------
 

@@ -113,6 +113,17 @@ class Counts:
         )
 
 
+class LetterWindow(NamedTuple):
+    """Records of the last commits, and how many of them are dead letters: what the tolerance of letters looks at."""
+
+    records: int = 0
+    letters: int = 0
+
+    def plus(self, counts: Counts) -> LetterWindow:
+        """The window with the records of another commit; rows that processors left out on purpose do not count."""
+        return LetterWindow(self.records + counts.processed, self.letters + counts.dead)
+
+
 @dataclass(frozen=True, slots=True)
 class Progress:
     position: Json = None
@@ -120,6 +131,7 @@ class Progress:
     """Ranges [from, to) beyond the position that are acknowledged already; bounded by the window."""
     state: Json = None
     counts: Counts = Counts()
+    window: LetterWindow = LetterWindow()
 
 
 @dataclass(frozen=True, slots=True)

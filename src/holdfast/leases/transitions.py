@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from holdfast.errors import TransitionRefused
-from holdfast.leases.lease import FINISHED, Counts, History, Json, Lease, Ownership, Progress, Status
+from holdfast.leases.lease import FINISHED, Counts, History, Json, Lease, LetterWindow, Ownership, Progress, Status
 
 MOST_DOUBLINGS = 20
 SET_ASIDE = "set_aside"
@@ -29,6 +29,8 @@ class Advance:
     acked: tuple[tuple[int, int], ...] = ()
     state: Json = None
     """The state of the source; None leaves it as it is."""
+    window: LetterWindow | None = None
+    """The window in which dead letters are counted from now on; None leaves it as it is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +118,7 @@ def commit(lease: Lease, advance: Advance, expected: Lease, now: float) -> Lease
             acked=advance.acked,
             state=lease.progress.state if advance.state is None else advance.state,
             counts=lease.progress.counts + advance.counts,
+            window=lease.progress.window if advance.window is None else advance.window,
         ),
         commit=replace(
             was,
@@ -236,7 +239,10 @@ def orphan(lease: Lease, now: float) -> Lease:
 
 
 def reopen(lease: Lease, now: float) -> Lease:
-    """Make a FAILED, CLOSED or COMPLETED partition claimable again, from its position; done by a person."""
+    """Make a FAILED, CLOSED or COMPLETED partition claimable again, from its position; done by a person.
+
+    Attempts, take-overs and dead letters before it do not count any more.
+    """
     if lease.status is Status.ASSIGNED:
         raise TransitionRefused(f"{lease.key!r} is being worked on by {lease.owner}; release it first")
     if set_aside_for(lease) is not None:
@@ -244,7 +250,8 @@ def reopen(lease: Lease, now: float) -> Lease:
     if is_stripped(lease):
         raise TransitionRefused(f"{lease.key!r} was purged: its row no longer has the data to read it")
     fresh = replace(lease.history, attempts=0, takeovers=0, begun=None, halt_reason=None, completed_at=None, lost=None)
-    return _free(replace(lease, history=fresh), Status.UNASSIGNED, 0.0, now)
+    reopened = replace(lease, history=fresh, progress=replace(lease.progress, window=LetterWindow()))
+    return _free(reopened, Status.UNASSIGNED, 0.0, now)
 
 
 def set_aside(lease: Lease, why: Json, reason: str, now: float) -> Lease:

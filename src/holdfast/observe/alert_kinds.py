@@ -10,6 +10,8 @@ from holdfast.config.models import AlertSettings
 from holdfast.events import (
     BatchCommitted,
     BatchPublished,
+    DeadLettersBeyondTolerance,
+    DeadLettersNearTolerance,
     DiscoveryFailed,
     DiscoveryFinished,
     Event,
@@ -66,7 +68,22 @@ FAILED = AlertKind(
     "partition_failed", "A partition is FAILED: its retries are used up.", "partition-failed.md", (PartitionAcquired,)
 )
 HALTED = AlertKind(
-    "partition_halted", "A partition is halted: evidence disagrees.", "partition-halted.md", (PartitionAcquired,)
+    "partition_halted",
+    "A partition is halted: evidence disagrees, its nodes die, or too many of its records are dead letters.",
+    "partition-halted.md",
+    (PartitionAcquired,),
+)
+LETTERS_BEYOND = AlertKind(
+    "dead_letters_beyond_tolerance",
+    "A partition is halted: a batch has more dead letters than `dead_letters.tolerance` allows.",
+    "dead-letters.md",
+    (PartitionAcquired,),
+)
+LETTERS_NEAR = AlertKind(
+    "dead_letters_near_tolerance",
+    "A partition has more than half of the dead letters that `dead_letters.tolerance` allows.",
+    "dead-letters.md",
+    (PartitionHalted,),
 )
 _HELD_NO_MORE = (
     PartitionReleased,
@@ -150,6 +167,8 @@ KINDS: Mapping[str, AlertKind] = {
     for kind in (
         FAILED,
         HALTED,
+        LETTERS_BEYOND,
+        LETTERS_NEAR,
         LAGGING,
         TRANSACTION_OPEN,
         TOPIC_DENIED,
@@ -231,6 +250,16 @@ def _unreachable(event: Unreachable, _: AlertSettings) -> Sign:
     return Sign(kind, (event.pipeline, None), message, event.retry_in)
 
 
+def _letters(kind: AlertKind) -> Callable[[Any, AlertSettings], Sign]:
+    def sign(event: DeadLettersNearTolerance | DeadLettersBeyondTolerance, _: AlertSettings) -> Sign:
+        message = f"{event.letters} of {event.records} records are dead letters, {event.allowed} are allowed"
+        if isinstance(event, DeadLettersBeyondTolerance) and event.reason:
+            message = f"{message}: {event.reason}"
+        return Sign(kind, subject_of(event), message)
+
+    return sign
+
+
 def _at_once(kind: AlertKind, message: Callable[[Any], str]) -> Callable[[Any, AlertSettings], Sign]:
     return lambda event, _: Sign(kind, subject_of(event), message(event))
 
@@ -238,6 +267,8 @@ def _at_once(kind: AlertKind, message: Callable[[Any], str]) -> Callable[[Any, A
 _SIGNS: Mapping[type[Event], Callable[[Any, AlertSettings], Sign | None]] = {
     PartitionFailed: _at_once(FAILED, lambda event: f"its retries are used up: {event.error}"),
     PartitionHalted: _at_once(HALTED, lambda event: event.reason),
+    DeadLettersBeyondTolerance: _letters(LETTERS_BEYOND),
+    DeadLettersNearTolerance: _letters(LETTERS_NEAR),
     TopicDenied: _at_once(TOPIC_DENIED, lambda event: f"the brokers deny access to the topic: {event.error}"),
     RecordsLost: _at_once(
         RECORDS_LOST,

@@ -12,6 +12,7 @@ from holdfast.events import (
     BatchCommitted,
     BatchPublished,
     BatchRebuilt,
+    DeadLettersBeyondTolerance,
     DiscoveryFailed,
     DiscoveryFinished,
     DocumentsIndexed,
@@ -142,6 +143,12 @@ COUNTERS = (
         "Records in committed batches that could not be processed.",
         (PIPELINE,),
         (Counts(BatchCommitted, (), lambda event: event.dead),),
+    ),
+    Metric(
+        "holdfast_dead_letters_beyond_tolerance_total",
+        "Batches that were not committed because of their dead letters; each has halted its partition.",
+        (PIPELINE,),
+        (Counts(DeadLettersBeyondTolerance),),
     ),
     Metric(
         "holdfast_rows_dropped_total",

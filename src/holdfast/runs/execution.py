@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from holdfast.assemble import Emit, StoredPipeline, coordinator_of, engine_of, loop_settings_of, new_session
 from holdfast.errors import LeaseLost, Refused, UsageError
-from holdfast.flow.loop import PipelineLoop
+from holdfast.flow.loop import LoopSettings, PipelineLoop
 from holdfast.flow.node import Node
 from holdfast.flow.pipeline import Pipeline
 from holdfast.flow.run import ENDED, Run, Runs, RunStatus
@@ -30,6 +30,13 @@ class RunPipeline:
     stored: StoredPipeline
     built: Pipeline
     generation: int
+    any_letters: bool = False
+    """Whether any number of its records may become dead letters: a redrive sends records that failed before."""
+
+    def loop_settings(self) -> LoopSettings:
+        settings = loop_settings_of(self.stored.settings, self.stored.name)
+        tolerance = None if self.any_letters else settings.tolerance
+        return replace(settings, generation=self.generation, tolerance=tolerance)
 
 
 @dataclass(frozen=True)
@@ -91,7 +98,7 @@ class _Driver:
     def drive(self) -> Run:
         stored, built = self._pipeline.stored, self._pipeline.built
         engine = engine_of(stored.settings, {stored.name: built}, self.world.emit, stored.store.max_receipt_bytes)
-        limits = replace(loop_settings_of(stored.settings, stored.name), generation=self._pipeline.generation)
+        limits = self._pipeline.loop_settings()
         coordinator = self._runs.coordinator(self._id)
         loop = PipelineLoop(coordinator, built, engine, settings=limits, may_claim=self._goes_on)
         self._node = Node(self._session, [loop], engine, self.world)

@@ -41,7 +41,9 @@ def redrive(pipeline: StoredPipeline, choice: Choice, emit: Emit, *, by: str) ->
     built, waiting = _prepared(pipeline, choice)
     configuration = {"kind": KIND, **asdict(choice), "generation": generation}
     try:
-        run = begin(RunPipeline(pipeline, built, generation), NewRun(waiting, configuration, by), emit)
+        run = begin(
+            RunPipeline(pipeline, built, generation, any_letters=True), NewRun(waiting, configuration, by), emit
+        )
     finally:
         _end_spark()
     mark_sent(pipeline, run.id)
@@ -51,7 +53,7 @@ def redrive(pipeline: StoredPipeline, choice: Choice, emit: Emit, *, by: str) ->
 def run_pipeline(pipeline: StoredPipeline, configuration: Mapping[str, Json]) -> RunPipeline:
     """Return the pipeline of a redrive from the configuration in the run's row."""
     built = _from_letters(pipeline.build(), pipeline.identifier, configuration["sink"])
-    return RunPipeline(pipeline, built, configuration["generation"])
+    return RunPipeline(pipeline, built, configuration["generation"], any_letters=True)
 
 
 def mark_sent(pipeline: StoredPipeline, run_id: str) -> int:

@@ -48,6 +48,8 @@ class TaskReport:
     """By sink, this task's part of the receipt."""
     routed: dict[str, int] = field(default_factory=dict)
     """By sink, the rows that it was given, good and faulty ones."""
+    letter_reason: str | None = None
+    """Why one of the rows became a dead letter, without values of the record."""
 
     def encode(self) -> str:
         return json.dumps(self.__dict__)
@@ -104,7 +106,10 @@ def batch_report(pipeline: Pipeline, batch: Batch, reports: Sequence[TaskReport]
     except BatchError as wrong:
         return Failed(batch.id, str(wrong))
     size = sum(report.size for report in reports)
-    staged = Staged(batch.id, batch.cut.end, batch.cut.last, receipts, counts, size=size, dropped=dropped)
+    why = next((report.letter_reason for report in reports if report.letter_reason is not None), None)
+    staged = Staged(
+        batch.id, batch.cut.end, batch.cut.last, receipts, counts, size=size, dropped=dropped, letter_reason=why
+    )
     if cut_at is not None:
         return _cut_short(pipeline.source, batch, staged, cut_at)
     damage = next((report.damage for report in reports if report.damage is not None), None)

@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from holdfast.errors import BatchError, SourceUnavailable, Unavailable, UsageError, is_host_fault
 from holdfast.flow.fault import BATCH, CUT, DAMAGE, UNAVAILABLE, Fault
+from holdfast.flow.letter import general_reason
 from holdfast.flow.processor import TaskStep
 from holdfast.flow.source import BATCH_COLUMN, FAULT_COLUMN, ITEM_COLUMN, TaskRows
 from holdfast.flow.staging import Room, StagedBatch, Stager, Staging
@@ -145,6 +146,7 @@ class _Attempt:
         if faults := self._without_cut(report, faults):
             self._bury(batch, faults)
             report.dead += len(faults)
+            report.letter_reason = report.letter_reason or general_reason(faults[0][1].reason)
             for name in self._sinks:
                 report.routed[name] = report.routed.get(name, 0) + len(faults)
         if good.num_rows:

@@ -238,7 +238,8 @@ def _isolated(lease: Lease) -> Lease:
     """The lease with a copy of its JSON, so that later changes of the caller's objects do not affect the row."""
     progress, commit = lease.progress, lease.commit
     if type(progress.position) not in SCALARS or type(progress.state) not in SCALARS:
-        progress = Progress(_copied(progress.position), progress.acked, _copied(progress.state), progress.counts)
+        position, state = _copied(progress.position), _copied(progress.state)
+        progress = Progress(position, progress.acked, state, progress.counts, progress.window)
     if commit.receipts is not None:
         receipts = _copied(dict(commit.receipts))
         commit = Commit(commit.sequence, commit.generation, commit.incarnation, commit.commit_id, receipts)

@@ -84,12 +84,17 @@ class HandEngine(Engine):
         """The running batch of that partition."""
         return next(batch for batch in self.out.values() if batch.lease.key == key)
 
-    def stage(self, key: str, buckets: Mapping[str, Bucket]) -> None:
-        """Stage the partition's batch in each bucket, one file of numbers each, and report it."""
+    def stage(self, key: str, buckets: Mapping[str, Bucket], letters: int = 0) -> None:
+        """Stage the partition's batch in each bucket, one file of numbers each, and report it.
+
+        The report counts so many of its records as dead letters.
+        """
         batch = self.batch_of(key)
         receipts = {sink: {"files": [stage_numbers(bucket, batch)]} for sink, bucket in buckets.items()}
         size = batch.cut.end - batch.cut.start
-        self.report(Staged(batch.id, batch.cut.end, batch.cut.last, receipts, Counts(size, size)))
+        counts = Counts(size, size - letters, 0, letters)
+        why = "not JSON" if letters else None
+        self.report(Staged(batch.id, batch.cut.end, batch.cut.last, receipts, counts, letter_reason=why))
 
 
 def stage_numbers(bucket: Bucket, batch: Batch) -> dict[str, Json]:

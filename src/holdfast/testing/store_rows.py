@@ -19,6 +19,7 @@ from holdfast.leases.lease import (
     History,
     Key,
     Lease,
+    LetterWindow,
     Order,
     Ownership,
     Progress,
@@ -41,7 +42,9 @@ FULL_ROW = Lease(
     spec={"bucket": "b", "nested": {"list": [1, 2.5, None, True, "x"]}, "": ""},
     ownership=Ownership(Status.ASSIGNED, "host:7:ab", 1 << 40, 1 << 41, "write-7", 1_763_220_000.123456),
     order=Order(-5, 1_763_220_000_123_456, 250, -(1 << 62), 1 << 62, 0),
-    progress=Progress({"offset": 1 << 60}, ((5, 9), (12, 13)), {"after": "é😀"}, Counts(4, 3, 2, 1)),
+    progress=Progress(
+        {"offset": 1 << 60}, ((5, 9), (12, 13)), {"after": "é😀"}, Counts(4, 3, 2, 1), LetterWindow(9, 2)
+    ),
     commit=Commit(9, 3, "topic-id", "commit-9", {"files": [{"path": "a/b", "bytes": 12}]}),
     history=History(2, 1, 7, "failed:\n'x'", "halted", 1.5, 2.5, 3.5, 4.5, 5.5),
     extra={"of_a_later_version": [1]},

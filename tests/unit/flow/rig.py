@@ -11,7 +11,7 @@ from holdfast.buckets.bucket import Bucket
 from holdfast.errors import Interrupted
 from holdfast.events import Event
 from holdfast.finalize.finalizer import finalizers
-from holdfast.flow.batch import Limits
+from holdfast.flow.batch import Limits, Tolerance
 from holdfast.flow.engine import Report
 from holdfast.flow.generations import NodeGeneration
 from holdfast.flow.loop import LoopSettings, PipelineLoop
@@ -117,6 +117,7 @@ class TestNode:
         max_batches: int = 100,
         sinks: Callable[[str, Bucket], Sink] = FilesSink,
         followed: NodeGeneration | None = None,
+        tolerance: Tolerance | None = Tolerance(),
     ) -> None:
         self.fleet = fleet
         self.engine = WakingEngine(self)
@@ -131,7 +132,7 @@ class TestNode:
             self.coordinator,
             Pipeline(fleet.source, (), built),
             self.engine,
-            settings=LoopSettings(limits, max_batches, generation, replicas),
+            settings=LoopSettings(limits, max_batches, generation, replicas, tolerance=tolerance),
             generation=followed,
             duties=finalizers(self.coordinator, fleet.source, built),
         )
@@ -164,5 +165,5 @@ class TestNode:
         self.turn()
         return self
 
-    def stage(self, key: str) -> None:
-        self.engine.stage(key, self.fleet.buckets)
+    def stage(self, key: str, letters: int = 0) -> None:
+        self.engine.stage(key, self.fleet.buckets, letters)

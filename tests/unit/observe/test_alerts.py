@@ -19,6 +19,8 @@ from holdfast.events import (
     AlertRaised,
     BatchCommitted,
     BatchPublished,
+    DeadLettersBeyondTolerance,
+    DeadLettersNearTolerance,
     DiscoveryFailed,
     DiscoveryFinished,
     Event,
@@ -60,6 +62,8 @@ HOUR = 3600.0
 AT_ONCE: list[tuple[Event, str, str | None, str | None]] = [
     (PartitionFailed("orders", "k", "cannot parse"), "partition_failed", "orders", "k"),
     (PartitionHalted("orders", "k", "store and bucket disagree"), "partition_halted", "orders", "k"),
+    (DeadLettersBeyondTolerance("orders", "k", 11, 90, 10, "not JSON"), "dead_letters_beyond_tolerance", "orders", "k"),
+    (DeadLettersNearTolerance("orders", "k", 6, 90, 10), "dead_letters_near_tolerance", "orders", "k"),
     (LagMeasured("orders", "k", 1001, 1.0), "partition_lagging", "orders", "k"),
     (WaitsBehindTransaction("orders", "k", 10, "now", 900.0), "transaction_open", "orders", "k"),
     (TopicDenied("orders", "k", "not authorized"), "topic_denied", "orders", "k"),
@@ -168,6 +172,8 @@ def test_the_message_says_what_happened(watch: Watch) -> None:
     assert [alert.message for alert in watch.raised] == [
         "its retries are used up: cannot parse",
         "store and bucket disagree",
+        "11 of 90 records are dead letters, 10 are allowed: not JSON",
+        "6 of 90 records are dead letters, 10 are allowed",
         "1001 records behind, more than 1000",
         "has waited behind an open transaction since now, at offset 10",
         "the brokers deny access to the topic: not authorized",

@@ -17,7 +17,7 @@ from holdfast.errors import Refused
 from holdfast.flow.engine import Report
 from holdfast.flow.pipeline import Pipeline
 from holdfast.flow.run import Run, Runs
-from holdfast.leases.lease import Partition
+from holdfast.leases.lease import Partition, Status
 from holdfast.leases.store import Store
 from holdfast.leases.world import host_world
 from holdfast.runs import execution as running
@@ -52,7 +52,8 @@ class BusyEngine(HandEngine):
             interfere, self._site.interfere = self._site.interfere, _not_at_all
             interfere()
         for batch in list(self.out.values()) if not self._site.held_up else ():
-            self.stage(batch.lease.key, {"files": self._site.bucket})
+            letters = batch.cut.end - batch.cut.start if batch.lease.key == self._site.unreadable else 0
+            self.stage(batch.lease.key, {"files": self._site.bucket}, letters)
         return super().poll(timeout)
 
 
@@ -68,6 +69,9 @@ class Site:
         self.bucket = MemoryBucket()
         self.interfere: Callable[[], object] = _not_at_all
         self.held_up = False
+        self.any_letters = False
+        self.unreadable = ""
+        """The partition of which every record is a dead letter."""
         patch.setattr(running, "engine_of", lambda *_: BusyEngine(self))
 
     @property
@@ -77,7 +81,7 @@ class Site:
     @property
     def pipeline(self) -> RunPipeline:
         sink: Any = FilesSink("files", self.bucket)
-        return RunPipeline(self.stored, Pipeline(NumbersSource(SIZES), (), {"files": sink}), 2)
+        return RunPipeline(self.stored, Pipeline(NumbersSource(SIZES), (), {"files": sink}), 2, self.any_letters)
 
     @property
     def runs(self) -> Runs:
@@ -172,3 +176,19 @@ def test_one_run_goes_on_at_a_time(site: Site) -> None:
     assert site.begin().status.value == "COMPLETED"
     assert len(refused) == 1
     assert site.the_run().status.value == "COMPLETED"
+
+
+def test_a_partition_of_a_run_with_too_many_dead_letters_halts_and_the_rest_of_the_run_goes_on(site: Site) -> None:
+    site.unreadable = "a"
+    run = site.begin()
+    (row,) = [row for row in site.stored.operator(run.id).rows() if row.key == "a"]
+    assert run.status.value == "COMPLETED_WITH_ERRORS"
+    assert (row.status, row.progress.position) == (Status.FAILED, 100)  # the 101st letter would be one too many
+    assert "110 of 110 records are dead letters, and 100 are allowed" in str(row.history.halt_reason)
+    assert not list(site.stored.operator().rows())  # no partition of the live pipeline is concerned
+
+
+def test_a_redrive_may_make_dead_letters_of_all_its_records_again(site: Site) -> None:
+    site.unreadable, site.any_letters = "a", True
+    run = site.begin()
+    assert (run.status.value, run.counts.failed) == ("COMPLETED", 200)

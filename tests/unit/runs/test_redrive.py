@@ -29,7 +29,7 @@ from holdfast.leases.store import Store
 from holdfast.registry import Registry
 from holdfast.runs import letter_selection as limits
 from holdfast.runs.letter_selection import Choice, Waiting
-from holdfast.runs.redrive import _prepared, look, mark_sent, redrive
+from holdfast.runs.redrive import _prepared, look, mark_sent, redrive, run_pipeline
 from holdfast.stores.memory import MemoryStore
 
 CONFIG = """
@@ -258,3 +258,8 @@ def test_a_pipeline_that_needs_more_of_a_message_than_a_letter_keeps_is_refused(
 def test_an_unknown_sink_is_refused(site: Site) -> None:
     with pytest.raises(UsageError, match="there is no sink 'x'; there are files, other"):
         look(site.stored(site.settings()), Choice("x"))
+
+
+def test_a_redrive_tolerates_any_number_of_dead_letters_as_all_its_records_failed_before(site: Site) -> None:
+    run = run_pipeline(site.stored(site.settings()), {"sink": "files", "generation": 1})
+    assert run.loop_settings().tolerance is None
