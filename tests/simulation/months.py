@@ -2,7 +2,8 @@
 
 Some partitions are quiet, one may kill whoever reads it, one may be beyond what its source can plan. What must hold: a
 death counts only where a batch was out, never for a node that joined anew or was asked to stop; a partition is halted
-only after more such deaths than are allowed; the one that kills its nodes is, and nobody with it.
+only after more such deaths than are allowed; the one that kills its nodes is, and nobody with it. Its row names the node
+that died last and the batch that was out, and no row of a partition without a batch suspects one.
 """
 
 from __future__ import annotations
@@ -42,10 +43,13 @@ class MonthsOracle(FilesOracle):
         """Key and token under which a batch was sent."""
         self._deaths: Counter[str] = Counter()
         """Owners that were lost with a batch out since the position moved."""
+        self._sent: set[str] = set()
+        """Partitions of which a batch was sent since the position moved."""
 
     def sends(self, lease: Lease) -> None:
         """A batch is sent under this lease."""
         self._begun.add((lease.key, lease.token))
+        self._sent.add(lease.key)
 
     def row_written(self, row: Lease, sender: Host) -> None:
         before = self.rows.get(row.id)
@@ -54,10 +58,21 @@ class MonthsOracle(FilesOracle):
             return
         if row.token == before.token and row.history.begun and not before.history.begun:
             self._begun.add((row.key, row.token))  # its owner may die before the batch is out
+            self._sent.add(row.key)
+        if row.history.last_error not in {None, before.history.last_error}:
+            self._require_named(before, row, str(row.history.last_error))
         if row.progress.position != before.progress.position:
             self._deaths[row.key] = 0
+            self._sent.discard(row.key)
         elif row.token != before.token and before.status is Status.ASSIGNED:
             self._taken_over(before, row, sender)
+
+    def _require_named(self, before: Lease, row: Lease, error: str) -> None:
+        """Who is suspected had a batch, and who has died is named."""
+        if "ended while" in error and row.key not in self._sent:
+            self.fail(f"{row.key}: never had a batch out and is suspected: {error}")
+        if "was out" in error and row.owner is not None and str(before.owner) not in error:
+            self.fail(f"{row.key}: {before.owner} has ended, and its row says: {error}")
 
     def _taken_over(self, before: Lease, row: Lease, sender: Host) -> None:
         begun = (before.key, before.token) in self._begun
@@ -83,7 +98,8 @@ class MonthsOracle(FilesOracle):
 
     def judge_end(self) -> None:
         super().judge_end()
-        for key, words in ((self.killer, "its owner died"), (self.unplannable, "could not be planned")):
+        last = ((self.killer, "its owner died"), (self.killer, "was out"), (self.unplannable, "could not be planned"))
+        for key, words in last:
             row = None if key is None else self.live(key)
             if row is not None and (row.status is not Status.FAILED or words not in str(row.history.last_error)):
                 self.fail(f"{key}: rests as {row.status}: {row.history.last_error}")

@@ -17,6 +17,7 @@ from holdfast.leases.keeper import Keeper
 from holdfast.leases.lease import Lease, Status
 from holdfast.leases.session import Session
 from holdfast.leases.store import ClaimRequest
+from holdfast.leases.transitions import RetryLimits
 from tests.simulation.mutation import Put, mutant, mutant_of_test
 
 
@@ -32,7 +33,7 @@ def no_death_counts(put: Put) -> None:
 
 @mutant("months")
 def nobody_says_that_a_batch_is_out(put: Put) -> None:
-    put(transitions, "begin", lambda lease: lease)
+    put(transitions, "begin", lambda lease, end, limits: lease)
 
 
 @mutant("months")
@@ -72,6 +73,46 @@ def an_error_of_one_plan_is_everybodys(put: Put) -> None:
         return list(ask(items))
 
     put(plan, "call_isolated", call)
+
+
+@mutant("months")
+def a_batch_that_was_out_when_its_node_died_is_not_named(put: Put) -> None:
+    put(transitions, "orphan", lambda lease, now, died, limits: _orphaned(lease, now))
+
+
+@mutant("months")
+def every_partition_of_a_dead_node_is_suspected(put: Put) -> None:
+    def orphan(lease: Lease, now: float, died: str, limits: RetryLimits) -> Lease:
+        error = transitions.was_out(lease, died, None, limits.max_takeovers)
+        return _orphaned(replace(lease, history=replace(lease.history, last_error=error)), now)
+
+    put(transitions, "orphan", orphan)
+
+
+@mutant("months")
+def the_first_node_that_died_is_named_for_ever(put: Put) -> None:
+    original = transitions.orphan
+
+    def orphan(lease: Lease, now: float, died: str, limits: RetryLimits) -> Lease:
+        orphaned = original(lease, now, died, limits)
+        return replace(orphaned, history=replace(orphaned.history, died=lease.history.died or died))
+
+    put(transitions, "orphan", orphan)
+    begin = transitions.begin
+    put(
+        transitions,
+        "begin",
+        lambda lease, end, limits: _with_died(begin(lease, end, limits), lease.history.died),
+    )
+
+
+@mutant_of_test(
+    killed_by="tests/unit/flow/test_suspicion.py"
+    "::test_a_node_that_outlives_its_jvm_records_its_exit_in_the_rows_of_the_batches_that_were_out",
+    because="a simulated node never outlives the engine that carries its batches",
+)
+def a_node_that_outlives_its_jvm_says_nothing(put: Put) -> None:
+    put(PipelineLoop, "accuse", lambda self, reason: None)
 
 
 @mutant("barred")
@@ -123,3 +164,11 @@ def an_end_is_told_by_everybody_who_notices_it(put: Put) -> None:
 
 def _with_begun(lease: Lease, begun: bool) -> Lease:
     return replace(lease, history=replace(lease.history, begun=begun))
+
+
+def _with_died(lease: Lease, died: str | None) -> Lease:
+    return replace(lease, history=replace(lease.history, died=died))
+
+
+def _orphaned(lease: Lease, now: float) -> Lease:
+    return replace(lease, ownership=replace(lease.ownership, due_at=now))

@@ -201,7 +201,9 @@ def a_sweep_does_not_look_at_the_sessions_row(put: Put) -> None:
     def orphan(self: Coordinator, rows: list[Lease]) -> None:
         now = self.store.now()
         if rows:
-            free = [stamped(row, transitions.orphan(row, now), self.world.new_id()) for row in rows]
+            free = [
+                stamped(row, transitions.orphan(row, now, "", self.policy.limits), self.world.new_id()) for row in rows
+            ]
             self.store.swap([Swap(row.version, freed) for row, freed in zip(rows, free, strict=True)])
 
     put(Coordinator, "_orphan", orphan)

@@ -30,7 +30,7 @@ from holdfast.flow.source import AfterPublish
 from holdfast.leases import transitions
 from holdfast.leases.coordinator import Coordinator
 from holdfast.leases.lease import Counts, Json, Lease, LetterWindow, Status
-from holdfast.leases.transitions import Advance
+from holdfast.leases.transitions import Advance, RetryLimits
 from holdfast.leases.writes import until_answered
 
 OUTSIDE_PAUSE = 5.0
@@ -311,6 +311,12 @@ class Committer:
         if result.status is Status.FAILED:
             emit(PartitionFailed(result.pipeline, result.key, error))
 
+    def accuse(self, reason: str) -> None:
+        """Record in the rows of running batches that this node ends because of an error; one may be its cause."""
+        limits, died = self._coordinator.policy.limits, self._coordinator.session.ended_by(reason)
+        running = [(held.lease, held.batch.cut.end) for held in self._holdings if held.batch is not None]
+        self._coordinator.write_each([(lease, _accused(end, died, limits)) for lease, end in running])
+
     def hand_back_later(self, held: Held, seconds: float) -> None:
         """Hand the lease back; any node may take it after that time. Does not count an attempt."""
         self._coordinator.write([held.lease], lambda row, now: transitions.release(row, now, now + seconds))
@@ -360,6 +366,10 @@ def _mended_receipt(sink: Sink, publication: Publication, fresh: Json) -> Json:
             f"the staged data of {publication.receipt!r} is gone, and sink {sink.name} cannot use {fresh!r} instead"
         )
     return sink.mend(publication, fresh)
+
+
+def _accused(end: Json, died: str, limits: RetryLimits) -> Callable[[Lease], Lease]:
+    return lambda row: transitions.accuse(row, end, died, limits)
 
 
 def _has_news(report: Advanced, lease: Lease) -> bool:

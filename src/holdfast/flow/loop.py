@@ -146,6 +146,10 @@ class PipelineLoop:
         """Forget all leases, because the session has ended. Writes nothing."""
         self._acquirer.abandon()
 
+    def accuse(self, reason: str) -> None:
+        """Record in the rows of running batches that this node ends because of an error."""
+        self._committer.accuse(reason)
+
     def release_former(self, session: str) -> None:
         """Hand back leases of an ended session of this process: the process lives, so no batch has killed it."""
         self._coordinator.release_former(session)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 
 from holdfast.errors import Interrupted
 from holdfast.flow.engine import Engine, Report
@@ -50,8 +51,8 @@ class Node:
     def run(self) -> bool:
         """Join, work, leave. Returns True if all pipelines are finished, False if the node was stopped before.
 
-        A node that stops hands its leases back. An error only ends the session: the next owner of a lease counts a
-        take-over, so that a partition that kills its nodes is not passed on for ever.
+        A node that stops hands its leases back. An error only ends the session: rows whose batch was out name it, and
+        their next owner counts a take-over, so that a partition that kills its nodes is not passed on for ever.
         """
         try:
             self._join()
@@ -67,7 +68,8 @@ class Node:
             self._leave()
         except Interrupted:
             self._session.abandon()
-        except Exception:
+        except Exception as error:
+            self._accuse(str(error) or type(error).__name__)
             self._leave()
             raise
         finally:
@@ -102,6 +104,12 @@ class Node:
         self._join()
         for loop in self._loops:
             loop.release_former(former)
+
+    def _accuse(self, reason: str) -> None:
+        """Record in the rows of running batches why this node ends, as one of them may be the reason."""
+        with suppress(Exception):  # the store may be the reason: the next owner only knows that this node has ended
+            for loop in self._loops if self._session.usable else ():
+                loop.accuse(reason)
 
     def _leave(self) -> None:
         self._keeper.stop()

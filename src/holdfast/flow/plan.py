@@ -23,8 +23,9 @@ from holdfast.flow.pipeline import ReportsEvents, call_isolated, describe, repor
 from holdfast.flow.source import AfterPublish, Source, StagingListener
 from holdfast.leases import transitions
 from holdfast.leases.coordinator import Coordinator
-from holdfast.leases.lease import History, Lease
+from holdfast.leases.lease import History
 from holdfast.leases.transitions import RetryLimits
+from holdfast.leases.writes import Change
 
 Planned: TypeAlias = tuple[Held, Cut]
 
@@ -194,9 +195,10 @@ class Rounds:
 
     def _begin(self, group: Sequence[Planned]) -> list[Planned]:
         """Record in the rows that need it that a batch runs; returns the batches whose leases are still held."""
-        doubtful = [held for held, _ in group if held.lease.history.begun is False]
-        results = self._coordinator.write([held.lease for held in doubtful], _begun) if doubtful else []
-        for held, result in zip(doubtful, results, strict=True):
+        doubtful = [(held, cut) for held, cut in group if held.lease.history.begun is False]
+        limits = self._coordinator.policy.limits
+        results = self._coordinator.write_each([(held.lease, _begun(cut, limits)) for held, cut in doubtful])
+        for (held, _), result in zip(doubtful, results, strict=True):
             if isinstance(result, LeaseLost):
                 self._holdings.drop(held)
             else:
@@ -266,5 +268,5 @@ def _parts(group: Sequence[Planned], size: int) -> list[list[Planned]]:
     return [list(group[at : at + size]) for at in range(0, len(group), size)]
 
 
-def _begun(row: Lease, _now: float) -> Lease:
-    return transitions.begin(row)
+def _begun(cut: Cut, limits: RetryLimits) -> Change:
+    return lambda row: transitions.begin(row, cut.end, limits)

@@ -23,8 +23,9 @@ from holdfast.events import (
 from holdfast.leases import transitions
 from holdfast.leases.lease import Key, Lease, Partition, Status, facts, new_lease
 from holdfast.leases.query import Query
-from holdfast.leases.session import Session, expire_silent_sessions, was_planned
+from holdfast.leases.session import Session, expire_silent_sessions, node_info, was_planned
 from holdfast.leases.store import ClaimingStore, ClaimRequest, Outcome, Store, Swap
+from holdfast.leases.suspicion import ended_node
 from holdfast.leases.token_floor import read_floor
 from holdfast.leases.transitions import RetryLimits, stamped
 from holdfast.leases.world import Dice, World
@@ -264,7 +265,7 @@ class Coordinator:
         if not orphans:
             return
         now = self.store.now()
-        freed = [_freed(row, dead[str(row.owner)], now) for row in orphans]
+        freed = [_freed(row, dead[str(row.owner)], now, self.policy.limits) for row in orphans]
         swaps = [
             Swap(row.version, stamped(row, free, self.world.new_id())) for row, free in zip(orphans, freed, strict=True)
         ]
@@ -313,10 +314,12 @@ class Coordinator:
         return dict(until_answered(self.world, "store", lambda: self.store.count(self.pipeline, self.run)))
 
 
-def _freed(row: Lease, session: Lease | None, now: float) -> Lease:
+def _freed(row: Lease, session: Lease | None, now: float, limits: RetryLimits) -> Lease:
     """A lease of an ended session, made claimable; handed back if the session's end was planned."""
-    planned = session is not None and was_planned(session)
-    return transitions.release(row, now) if planned else transitions.orphan(row, now)
+    if session is not None and was_planned(session):
+        return transitions.release(row, now)
+    name = None if session is None else node_info(session).name
+    return transitions.orphan(row, now, ended_node(name, str(row.owner)), limits)
 
 
 WIDEST = 16

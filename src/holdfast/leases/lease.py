@@ -160,6 +160,10 @@ class History:
     """Items [from, to) that the source deleted before they were read, if that is why it was halted."""
     begun: bool | None = None
     """Whether the owner has begun a batch; None if that is not recorded, as no owner has died at this position."""
+    out: Json = None
+    """Where the batch ends that `begun` is about."""
+    died: str | None = None
+    """The owner that has died at this position, until a batch is begun again."""
 
 
 @dataclass(frozen=True, slots=True)

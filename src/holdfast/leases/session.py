@@ -20,6 +20,7 @@ from holdfast.leases.lease import Json, Lease, Ownership, Progress, Status
 from holdfast.leases.query import Query
 from holdfast.leases.session_watch import SessionWatch
 from holdfast.leases.store import Outcome, Store, Swap
+from holdfast.leases.suspicion import ended_node
 from holdfast.leases.transitions import stamped
 from holdfast.leases.world import World
 from holdfast.leases.writes import FencedWrites, ensure_rows, until_answered
@@ -100,6 +101,10 @@ class Session:
     @property
     def id(self) -> str:
         return self._info.session
+
+    def ended_by(self, reason: str) -> str:
+        """This node, as rows of partitions name it if it ends for that reason."""
+        return ended_node(self._info.name, self.id, reason)
 
     @property
     def fleet(self) -> str:

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 from holdfast.errors import TransitionRefused
 from holdfast.leases.lease import FINISHED, Counts, History, Json, Lease, LetterWindow, Ownership, Progress, Status
+from holdfast.leases.suspicion import may_have_been_out, was_out
 
 MOST_DOUBLINGS = 20
 SET_ASIDE = "set_aside"
+_INNOCENT: dict[str, Any] = {"attempts": 0, "takeovers": 0, "begun": None, "out": None, "died": None}
 ERROR_ENDS = 2000
 """How many characters of each end of a long error a row keeps."""
 
@@ -85,13 +88,22 @@ def blamed(takeovers: int, begun: bool | None, *, deadline: bool) -> int:
     return takeovers if innocent else takeovers + 1
 
 
-def begin(lease: Lease) -> Lease:
-    """A batch is about to be sent. Changes, and so writes, nothing unless an owner has died at this position."""
+def begin(lease: Lease, end: Json, limits: RetryLimits) -> Lease:
+    """A batch up to `end` is about to be sent. Changes, and so writes, nothing unless an owner has died here."""
     _require_owned(lease)
     past = lease.history
     if past.begun is not False:
         return lease
-    return replace(lease, history=replace(past, begun=True, takeovers=max(1, past.takeovers)))
+    error = past.last_error if past.died is None else may_have_been_out(lease, past.died, end, limits.max_takeovers)
+    begun = replace(past, begun=True, out=end, died=None, takeovers=max(1, past.takeovers), last_error=error)
+    return replace(lease, history=begun)
+
+
+def accuse(lease: Lease, end: Json, died: str, limits: RetryLimits) -> Lease:
+    """The owner ends because of an error while a batch up to `end` is out; the next owner counts a take-over."""
+    _require_owned(lease)
+    error = was_out(lease, died, end, limits.max_takeovers)
+    return replace(lease, history=replace(lease.history, begun=True, out=end, died=died, last_error=error))
 
 
 def commit(lease: Lease, advance: Advance, expected: Lease, now: float) -> Lease:
@@ -232,24 +244,30 @@ def hand_off(lease: Lease, target: str, now: float) -> Lease:
     return replace(lease, ownership=ownership, history=replace(_at_rest(lease.history), claimed_at=now, updated_at=now))
 
 
-def orphan(lease: Lease, now: float) -> Lease:
-    """Make the lease claimable because its owner's session has ended. The row keeps the owner until it is claimed."""
+def orphan(lease: Lease, now: float, died: str, limits: RetryLimits) -> Lease:
+    """Make the lease claimable because its owner's session has ended. The row keeps the owner until it is claimed.
+
+    A batch that was out is named as the last error; if that is not recorded, `begin` names the next one.
+    """
     _require_owned(lease)
-    return replace(lease, ownership=replace(lease.ownership, due_at=now))
+    past = lease.history
+    if past.begun:
+        error = was_out(lease, past.died or died, past.out, limits.max_takeovers)
+        past = replace(past, died=None, last_error=error)
+    elif past.begun is None:
+        past = replace(past, died=died)
+    return replace(lease, ownership=replace(lease.ownership, due_at=now), history=past)
 
 
 def reopen(lease: Lease, now: float) -> Lease:
-    """Make a FAILED, CLOSED or COMPLETED partition claimable again, from its position; done by a person.
-
-    Attempts, take-overs and dead letters before it do not count any more.
-    """
+    """Make a FAILED, CLOSED or COMPLETED partition claimable again, from its position; done by a person."""
     if lease.status is Status.ASSIGNED:
         raise TransitionRefused(f"{lease.key!r} is being worked on by {lease.owner}; release it first")
     if set_aside_for(lease) is not None:
         raise TransitionRefused(f"{lease.key!r} is being replaced; `holdfast rewind --replace` goes on with it")
     if is_stripped(lease):
         raise TransitionRefused(f"{lease.key!r} was purged: its row no longer has the data to read it")
-    fresh = replace(lease.history, attempts=0, takeovers=0, begun=None, halt_reason=None, completed_at=None, lost=None)
+    fresh = replace(lease.history, **_INNOCENT, halt_reason=None, completed_at=None, lost=None)
     reopened = replace(lease, history=fresh, progress=replace(lease.progress, window=LetterWindow()))
     return _free(reopened, Status.UNASSIGNED, 0.0, now)
 
@@ -335,6 +353,8 @@ def _taken(lease: Lease, ownership: Ownership, now: float) -> History:
         completed_at=past.completed_at,
         lost=past.lost,
         begun=False if died and not deadline else _at_rest(past).begun,
+        out=past.out,
+        died=past.died,
     )
 
 
@@ -367,7 +387,7 @@ def _with(lease: Lease, ownership: Ownership, history: History) -> Lease:
 
 
 def _moved(history: History, now: float) -> History:
-    return replace(history, attempts=0, takeovers=0, begun=None, last_error=None, updated_at=now)
+    return replace(history, **_INNOCENT, last_error=None, updated_at=now)
 
 
 def _at_rest(history: History) -> History:

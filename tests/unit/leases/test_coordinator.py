@@ -53,10 +53,12 @@ def test_a_partition_that_kills_its_owners_is_halted(rig: Rig) -> None:
     rig.node("first", policy=policy).leases.create([Partition("poison"), Partition("good")])
     for takeovers in range(3):
         node = rig.node(f"n{takeovers}", policy=policy)
-        (lease,) = node.leases.write(node.leases.claim(1), lambda row, _: transitions.begin(row))
+        (lease,) = node.leases.write(node.leases.claim(1), lambda row, _: transitions.begin(row, 9, RetryLimits()))
         assert isinstance(lease, Lease)
         assert (lease.key, lease.history.takeovers) == ("poison", takeovers)
-        rig.table.swap([Swap(lease.version, touched(transitions.orphan(lease, rig.clock.monotonic())))])
+        rig.table.swap(
+            [Swap(lease.version, touched(transitions.orphan(lease, rig.clock.monotonic(), "node a", RetryLimits())))]
+        )
     node = rig.node("last", policy=policy)
     assert [lease.key for lease in node.leases.claim(2)] == ["good"]
     assert rig.row("poison").status is Status.FAILED

@@ -91,13 +91,13 @@ def test_a_death_counts_if_a_batch_may_have_caused_it(takeovers: int, begun: boo
 
 
 def test_a_first_death_counts_when_there_was_a_batch_to_begin() -> None:
-    assert transitions.begin(HELD) is HELD, "nobody has died here: nothing is written"
+    assert transitions.begin(HELD, 9, LIMITS) is HELD, "nobody has died here: nothing is written"
     taken = transitions.take(assigned_row("k", "dead", due_at=NOW - 1), "me", NOW)
-    begun = transitions.begin(taken)
+    begun = transitions.begin(taken, 9, LIMITS)
     assert (begun.history.takeovers, begun.history.begun) == (1, True)
-    assert transitions.begin(begun) is begun
+    assert transitions.begin(begun, 9, LIMITS) is begun
     with pytest.raises(TransitionRefused):
-        transitions.begin(transitions.release(begun, NOW))
+        transitions.begin(transitions.release(begun, NOW), 9, LIMITS)
 
 
 def test_what_lets_a_lease_go_says_that_nothing_is_out_and_what_moves_it_forgets_the_dead() -> None:
@@ -266,13 +266,13 @@ def test_a_hand_off_names_the_target_under_the_next_token() -> None:
 
 def test_an_orphan_that_is_handed_off_is_the_targets_alone() -> None:
     """Its owner was ended by others and does not know it yet; the target is alive."""
-    given = transitions.hand_off(transitions.orphan(HELD, NOW), "you", NOW)
+    given = transitions.hand_off(transitions.orphan(HELD, NOW, "node a", LIMITS), "you", NOW)
     assert given.owner == "you"
     assert not transitions.claimable(given, NOW)
 
 
 def test_an_orphan_is_claimable_at_once_and_still_names_its_owner() -> None:
-    orphan = transitions.orphan(HELD, NOW)
+    orphan = transitions.orphan(HELD, NOW, "node a", LIMITS)
     assert (orphan.owner, orphan.token) == ("me", HELD.token)
     assert transitions.claimable(orphan, NOW)
 
@@ -289,7 +289,7 @@ def test_an_orphan_is_claimable_at_once_and_still_names_its_owner() -> None:
         lambda row: transitions.close(row, NOW, NOW),
         lambda row: transitions.complete(row, NOW),
         lambda row: transitions.hand_off(row, "you", NOW),
-        lambda row: transitions.orphan(row, NOW),
+        lambda row: transitions.orphan(row, NOW, "node a", LIMITS),
     ],
 )
 def test_what_nobody_holds_cannot_be_worked_on(status: Status, change: Callable[[Lease], Lease]) -> None:

@@ -9,7 +9,7 @@ from holdfast.events import Unreachable
 from holdfast.leases import transitions
 from holdfast.leases.lease import Lease
 from holdfast.leases.store import Swap
-from holdfast.leases.transitions import Advance
+from holdfast.leases.transitions import Advance, RetryLimits
 from holdfast.leases.writes import Change, FencedWrites, ensure_rows
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing.faults import Fault, LossyStore
@@ -66,7 +66,7 @@ def test_an_empty_batch_sends_nothing() -> None:
 
 def test_a_row_touched_by_others_under_the_same_token_is_changed_again() -> None:
     desk = Desk(HELD)
-    desk.somebody_writes(transitions.orphan(HELD, 77.0))
+    desk.somebody_writes(transitions.orphan(HELD, 77.0, "node a", RetryLimits()))
     advance = Advance("c1", 5, {"files": [1]})
     (written,) = desk.writes.apply([(HELD, lambda row: transitions.commit(row, advance, HELD, 2.0))])
     assert isinstance(written, Lease)

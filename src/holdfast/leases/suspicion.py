@@ -1,0 +1,55 @@
+"""What a row says of a batch that may have ended its node. Pure text, for the last error of the row."""
+
+from __future__ import annotations
+
+import json
+
+from holdfast.leases.lease import Json, Lease
+
+MAX_NAME = 600
+MAX_POSITION = 100
+
+
+def ended_node(name: str | None, session: str, reason: str = "") -> str:
+    """The node of a session that has ended, and the reason if it is known."""
+    told = f"{session}; {reason}" if reason else session
+    return f"session {told}"[:MAX_NAME] if name is None else f"node {name} ({told[:MAX_NAME]})"
+
+
+def was_out(lease: Lease, node: str, end: Json, most: int) -> str:
+    """The node ended while it worked on a batch from the lease's position to `end`; the take-over comes next.
+
+    `most`: how many take-overs at one position are allowed.
+    """
+    return f"{node} ended while {_batch(lease, end)} was out; {_count(lease.history.takeovers + 1, most)}"
+
+
+def may_have_been_out(lease: Lease, node: str, end: Json, most: int) -> str:
+    """The node ended while it held the lease; whether a batch was out is not recorded. Now one up to `end` is sent."""
+    count = _count(max(1, lease.history.takeovers), most)
+    return f"{node} ended while it held this partition, perhaps by {_batch(lease, end)}; {count}"
+
+
+def _count(takeover: int, most: int) -> str:
+    return f"take-over {takeover} of {most} at this position"
+
+
+def _batch(lease: Lease, end: Json) -> str:
+    number = lease.commit.sequence + (lease.commit.receipts is None)
+    return f"batch {number} ({_range(lease.progress.position, end)})"
+
+
+def _range(start: Json, end: Json) -> str:
+    first, stop = _offset(start), _offset(end)
+    if first is not None and stop is not None:
+        return f"offsets {first} to {stop - 1}"
+    return f"from {'its start' if start is None else _shown(start)} to {_shown(end)}"
+
+
+def _offset(position: Json) -> int | None:
+    offset = position.get("offset") if isinstance(position, dict) and len(position) == 1 else None
+    return offset if isinstance(offset, int) else None
+
+
+def _shown(position: Json) -> str:
+    return json.dumps(position, ensure_ascii=False)[:MAX_POSITION]
