@@ -2,8 +2,8 @@
 
 Some partitions are quiet, one may kill whoever reads it, one may be beyond what its source can plan. What must hold: a
 death counts only where a batch was out, never for a node that joined anew or was asked to stop; a partition is halted
-only after more such deaths than are allowed; the one that kills its nodes is, and nobody with it. Its row names the node
-that died last and the batch that was out, and no row of a partition without a batch suspects one.
+only after more such deaths than are allowed; the one that kills its nodes is, and nobody with it. Its row names the
+node that died last and the batch that was out, and no row of a partition without a batch suspects one.
 """
 
 from __future__ import annotations

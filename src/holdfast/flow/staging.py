@@ -108,6 +108,10 @@ class Staging(ABC):
         """How many rows became dead letters after `write` had returned; called once, after `finish`."""
         return 0
 
+    def letter_reason(self, batch: StagedBatch) -> str | None:  # noqa: ARG002 - a help for people
+        """Why one of the batch's rows became a dead letter; None if that is not known. Called once, after `finish`."""
+        return None
+
     @abstractmethod
     def abandon(self, batch: StagedBatch) -> None:
         """Delete everything staged for a batch that failed before its receipt was reported. Never raises."""

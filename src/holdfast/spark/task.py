@@ -146,7 +146,7 @@ class _Attempt:
         if faults := self._without_cut(report, faults):
             self._bury(batch, faults)
             report.dead += len(faults)
-            report.letter_reason = report.letter_reason or general_reason(faults[0][1].reason)
+            report.letter_reason = report.letter_reason or faults[0][1].reason
             for name in self._sinks:
                 report.routed[name] = report.routed.get(name, 0) + len(faults)
         if good.num_rows:
@@ -210,6 +210,9 @@ class _Attempt:
         refused = {name: staging.late_unfit(batch) for name, staging in self._stagings.items()}
         late = self._dead(refused, report.rows)
         report.rows, report.dead = report.rows - late, report.dead + late
+        if report.dead:
+            found = [report.letter_reason, *(staging.letter_reason(batch) for staging in self._stagings.values())]
+            report.letter_reason = next((general_reason(reason) for reason in found if reason is not None), None)
 
     def _guarded(self, batch_id: str, report: TaskReport, work: Callable[[], None]) -> None:
         try:

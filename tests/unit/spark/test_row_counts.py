@@ -11,13 +11,17 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pytest
 
 from holdfast.flow.batch import Name
 from holdfast.flow.fault import record_fault
 from holdfast.flow.processor import TaskStep
 from holdfast.flow.staging import StagedBatch, Stager, Staging
+from holdfast.formats.text import Text
+from holdfast.sinks.files.staging import FilesStager
 from holdfast.spark.report import TaskReport
 from holdfast.spark.task import SinkTask, StageTask
+from holdfast.testing.flows import MemoryBucket
 
 BATCH = StagedBatch("b", "p", "k", Name("orders", "3"), 1, 1)
 FAULT = record_fault("no JSON", b"oops").encode()
@@ -83,3 +87,38 @@ def test_a_step_that_drops_a_fault_fails_the_batch_and_is_named() -> None:
         greedy=lambda rows: pc.greater_equal(rows.column("amount"), 0),
     )
     assert "1 of 1 rows with a fault are lost in processor greedy" in str(report.error)
+
+
+class _Refusing(_Nothing):
+    """Cannot hold any row."""
+
+    def write(self, batch: StagedBatch, items: Any, rows: Any, output_folder: str = "") -> int:
+        return int(rows.num_rows)
+
+    def letter_reason(self, batch: StagedBatch) -> str | None:
+        return "400 mapper_parsing_exception: failed to parse field 'n' of document 17"
+
+
+@pytest.mark.parametrize(
+    ("rows", "stager", "reason"),
+    [
+        (ROWS, _Nothing(), "no JSON"),
+        (ROWS, _Refusing(), "no JSON"),
+        (ROWS.slice(2), _Refusing(), "400 mapper_parsing_exception: failed to parse field … of document …"),
+        (ROWS.slice(2), _Nothing(), None),
+    ],
+)
+def test_a_report_tells_why_rows_became_dead_letters_without_their_values(
+    rows: Any, stager: _Nothing, reason: str | None
+) -> None:
+    (answer,) = StageTask([BATCH], {"out": SinkTask(stager, None)})(iter([rows]))
+    assert TaskReport.decode(answer.column("report")[0].as_py()).letter_reason == reason
+
+
+def test_sinks_of_files_tell_why_their_format_cannot_hold_a_row() -> None:
+    rows = ROWS.slice(2).append_column("value", pa.array(["a\nb", "c"]))
+    sink = SinkTask(FilesStager(MemoryBucket(), Text()), {"value": "value"})
+    (answer,) = StageTask([BATCH], {"out": sink})(iter([rows]))
+    report = TaskReport.decode(answer.column("report")[0].as_py())
+    assert (report.rows, report.dead) == (1, 1)
+    assert "delimiter" in str(report.letter_reason)

@@ -138,6 +138,9 @@ class LateStaging(Staging):
         decided = {"final": self._rule.final, "until": self._rule.until}
         return part | {name: times[batch.id] for name, times in decided.items() if batch.id in times}
 
+    def letter_reason(self, batch: StagedBatch) -> str | None:
+        return self._main.letter_reason(batch)
+
     def abandon(self, batch: StagedBatch) -> None:
         self._late.pop(batch.id, None)
         self._main.abandon(batch)

@@ -90,6 +90,8 @@ class FilesStaging(Staging):
         """By batch, the rows that the format leaves out."""
         self._errors: dict[str, Exception] = {}
         """By batch, the error that occurred while rows of other batches were written."""
+        self._reasons: dict[str, str] = {}
+        """By batch, the reason of its first dead letter."""
         self._buffered = 0
         self._open_files = 0
 
@@ -135,6 +137,8 @@ class FilesStaging(Staging):
 
     def bury(self, batch: StagedBatch, faults: Sequence[tuple[int, Fault]]) -> None:
         self._check(batch)
+        for _, fault in faults[:1]:
+            self._reasons.setdefault(batch.id, fault.reason)
         self._letters.write(batch, faults)
 
     def room(self, batch: StagedBatch) -> Room:
@@ -154,6 +158,9 @@ class FilesStaging(Staging):
         skipped = self._skipped.pop(batch.id, 0)
         files = {"files": [*([] if budget is None else budget.entries), *letters]}
         return files | ({"skipped": skipped} if skipped else {})
+
+    def letter_reason(self, batch: StagedBatch) -> str | None:
+        return self._reasons.pop(batch.id, None)
 
     def _close_files(self, batch: StagedBatch, ending: Sequence[OutputFiles]) -> None:
         with ExitStack() as metering:

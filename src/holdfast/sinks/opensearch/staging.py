@@ -99,6 +99,8 @@ class OpenSearchStaging(Staging):
         self._letters = _letter_staging(stager.letters, self._sender)
         self._numbers: defaultdict[str, RecordNumbers] = defaultdict(RecordNumbers)
         self._refused: defaultdict[str, int] = defaultdict(int)
+        self._reasons: dict[str, str] = {}
+        """By batch, the reason of its first dead letter."""
 
     def write(self, batch: StagedBatch, items: Any, rows: Any, output_folder: str = "") -> int:  # noqa: ARG002 - no folders
         self._sender.check(batch.id)
@@ -107,7 +109,7 @@ class OpenSearchStaging(Staging):
             for body in self._open.add(entries):
                 self._sender.send(body)
             if faults:
-                self._letters.write(batch, faults)
+                self._keep(batch, faults)
                 unfit += len(faults)
         self._bury_refused(batch)
         self._letters.flush_if_many(batch)
@@ -115,7 +117,7 @@ class OpenSearchStaging(Staging):
 
     def bury(self, batch: StagedBatch, faults: Sequence[tuple[int, Fault]]) -> None:
         self._sender.check(batch.id)
-        self._letters.write(batch, faults)
+        self._keep(batch, faults)
 
     def finish(self, batch: StagedBatch) -> Json:
         records = self._records(batch)
@@ -139,6 +141,14 @@ class OpenSearchStaging(Staging):
     def late_unfit(self, batch: StagedBatch) -> int:
         return self._refused.pop(batch.id, 0)
 
+    def letter_reason(self, batch: StagedBatch) -> str | None:
+        return self._reasons.pop(batch.id, None)
+
+    def _keep(self, batch: StagedBatch, faults: Sequence[tuple[int, Fault]]) -> None:
+        for _, fault in faults[:1]:
+            self._reasons.setdefault(batch.id, fault.reason)
+        self._letters.write(batch, faults)
+
     def abandon(self, batch: StagedBatch) -> None:
         self._open.forget(batch.id)
         self._numbers.pop(batch.id, None)
@@ -153,7 +163,7 @@ class OpenSearchStaging(Staging):
     def _bury_refused(self, batch: StagedBatch) -> bool:
         refused = self._sender.refused(batch.id)
         if refused:
-            self._letters.write(batch, refused)
+            self._keep(batch, refused)
             self._refused[batch.id] += len(refused)
         return bool(refused)
 
