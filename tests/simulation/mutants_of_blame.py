@@ -12,7 +12,7 @@ from holdfast.flow import plan
 from holdfast.flow.acquire import Acquirer
 from holdfast.flow.loop import PipelineLoop
 from holdfast.flow.plan import Rounds
-from holdfast.leases import coordinator, transitions
+from holdfast.leases import coordinator, suspicion, transitions
 from holdfast.leases.keeper import Keeper
 from holdfast.leases.lease import Lease, Status
 from holdfast.leases.session import Session
@@ -83,7 +83,7 @@ def a_batch_that_was_out_when_its_node_died_is_not_named(put: Put) -> None:
 @mutant("months")
 def every_partition_of_a_dead_node_is_suspected(put: Put) -> None:
     def orphan(lease: Lease, now: float, died: str, limits: RetryLimits) -> Lease:
-        error = transitions.was_out(lease, died, None, limits.max_takeovers)
+        error = suspicion.was_out(lease, died, None, limits.max_takeovers)
         return _orphaned(replace(lease, history=replace(lease.history, last_error=error)), now)
 
     put(transitions, "orphan", orphan)

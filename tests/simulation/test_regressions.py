@@ -164,7 +164,9 @@ def test_nothing_is_derived_from_a_row_that_has_lost_writes(lost: str) -> None:
         ahead = replace(row, ownership=replace(row.ownership, version=row.version + 3))
     touched = stamped(row, row, "by-hand")
     _put(fleet, touched)
-    (result,) = FencedWrites(fleet.store, node.world).apply([(ahead, lambda held: orphan(held, 0.0))])
+    (result,) = FencedWrites(fleet.store, node.world).apply(
+        [(ahead, lambda held: orphan(held, 0.0, "node a", RetryLimits()))]
+    )
     assert isinstance(result, LeaseLost)
     assert fleet.row("p") == touched
 
