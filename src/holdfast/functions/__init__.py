@@ -1,0 +1,1 @@
+"""Functions: a Python handler per record of a stream, in order per shard."""
