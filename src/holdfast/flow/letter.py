@@ -61,15 +61,21 @@ class Letter:
         return (self.raw or "").encode("utf-8", "surrogatepass")
 
 
-_VALUES = re.compile(r"""'[^']*'|"[^"]*"|(?<=\s)\S*\d\S*""")
+_VALUES = re.compile(
+    r"""(?P<kept>\ is\ not\ (?:a\ time|of\ type\ [\w(,)]+):\ ).*  # the rest is a value, whatever is in it
+    |'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"
+    |'[^']*?…  # a value that was cut off
+    |(?<=\s)\S*\d\S*""",
+    re.DOTALL | re.VERBOSE,
+)
 
 
 def general_reason(reason: str) -> str:
-    """The reason without quoted text, and without words that hold digits: it is the same for many records.
+    """The reason without values of the record, quoted text and words that hold digits: the same for many records.
 
     A number at the beginning stays, as it is the status of a response.
     """
-    return _VALUES.sub("…", reason)
+    return _VALUES.sub(lambda value: f"{value['kept'] or ''}…", reason)
 
 
 def letter_of(fields: Mapping[str, Any], letter_id: LetterId, at: float | None, redriven: str | None) -> Letter:
