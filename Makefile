@@ -13,11 +13,11 @@ STORES  ?= sqlite,postgresql,mysql
 WORKERS ?= 2
 
 # Folders that exist now; pytest refuses to start for one that does not.
-FAST_TESTS   = $(wildcard tests/unit tests/contracts tests/simulation)
+FAST_TESTS   = $(wildcard tests/unit tests/contracts tests/simulation tests/fuzz)
 # The longest first, so that no worker is left with one of them at the end; a file's tests share their servers.
 SERVER_TESTS = --dist loadfile --no-loadscope-reorder $(wildcard tests/e2e tests/chaos tests/soak tests/servers tests/spark)
 
-.PHONY: help setup connector lock lint servers test reference model demo simulate soak chaos-archive bench clean
+.PHONY: help setup connector lock lint servers test reference model demo simulate fuzz soak chaos-archive bench clean
 
 help: ## Show this list
 	@grep -hE '^[a-zA-Z%-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-zA-Z%-]+):.*## /\1\t/' \
@@ -85,6 +85,10 @@ model: ## Check the TLA+ model of the protocol (needs Java and Maven)
 
 simulate: $(READY) ## Run the simulator on SEEDS seeds (default 500)
 	$(BIN)/python -m tests.simulation --seeds $(SEEDS)
+
+fuzz: $(READY) ## Give inputs that are almost valid to every decoder for MINUTES (default 2)
+	$(BIN)/python -m tests.fuzz --minutes $(MINUTES)
+	$(BIN)/python -m pytest -q -n $(WORKERS) -m hypothesis --hypothesis-profile=fuzz tests/unit tests/contracts
 
 soak: $(READY) servers ## Run NODES light nodes on each of STORES under faults for MINUTES (default 2)
 	$(BIN)/python -m tests.soak --minutes $(MINUTES) --nodes $(NODES) --stores $(STORES)

@@ -24,6 +24,7 @@ _CLUSTER_REASONS = re.compile(
     r"|no write index is defined for alias"
 )
 _AMBIGUOUS_TYPES = {"validation_exception", "illegal_argument_exception"}
+_STATUSES = frozenset(range(200, 600))
 _BUSY = {429, 502, 503, 504}
 _CLUSTER_ERRORS = {
     "cluster_block_exception",
@@ -107,11 +108,14 @@ def parse_response(response: str, *, sent: int, conflict_is_done: bool) -> Verdi
 def _items(response: str, sent: int) -> list[tuple[str, Any]]:
     try:
         items = [entry for item in json.loads(response)["items"] for entry in item.items()]
-        if all(isinstance(item["status"], int) for _, item in items) and len(items) == sent:
-            return items
-    except (ValueError, TypeError, KeyError, AttributeError):
-        raise ValueError(not_a_response(response)) from None
-    raise ValueError(not_a_response(f"it has {len(items)} items, but {sent} documents were sent"))
+        is_response = all(item["status"] in _STATUSES for _, item in items)
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        is_response, items = False, []
+    if not is_response:
+        raise ValueError(not_a_response(response))
+    if len(items) != sent:
+        raise ValueError(not_a_response(f"it has {len(items)} items, but {sent} documents were sent"))
+    return items
 
 
 def _outcome(action: str, item: Any, *, conflict_is_done: bool) -> Outcome:
@@ -130,9 +134,11 @@ def is_cluster_error(error: Any) -> bool:
     """Whether an error concerns the cluster or a whole index, so that no document is at fault."""
     while isinstance(error, dict):
         kind = error.get("type")
+        if not isinstance(kind, str):
+            kind = None
         if kind in _CLUSTER_ERRORS:
             return True
-        if kind in _AMBIGUOUS_TYPES and _CLUSTER_REASONS.search(str(error.get("reason"))):
+        if kind in _AMBIGUOUS_TYPES and _CLUSTER_REASONS.search(_text(error.get("reason"))):
             return True
         error = error.get("caused_by")
     return False
@@ -142,9 +148,18 @@ def reason_of(item: Any) -> str:
     """The server's reason for one document, with its causes."""
     error = item.get("error")
     if not isinstance(error, dict):
-        return f"{item.get('status')}: {error}"[:MAX_REASON]
+        return _plain(f"{item.get('status')}: {_text(error)}")
     reasons: list[str] = []
     while isinstance(error, dict):
-        reasons.append(f"{error.get('type')}: {error.get('reason')}")
+        reasons.append(f"{_text(error.get('type'))}: {_text(error.get('reason'))}")
         error = error.get("caused_by")
-    return f"{item.get('status')} {'; '.join(reasons)}"[:MAX_REASON]
+    return _plain(f"{item.get('status')} {'; '.join(reasons)}")
+
+
+def _text(value: Any) -> str:
+    return "(not a text)" if isinstance(value, dict | list) else str(value)
+
+
+def _plain(reason: str) -> str:
+    """A reason that can be printed: JSON may hold half of a character."""
+    return reason[:MAX_REASON].encode("utf-8", "backslashreplace").decode()
