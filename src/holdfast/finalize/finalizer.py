@@ -216,8 +216,8 @@ class FinalizerPass:
     def _report_crowded(self) -> None:
         for topic, folders in self._crowded.items():
             reason = (
-                f"{folders} open output folders are not announced, because the row of the finalizer has no room for "
-                "them; use partition names of fewer distinct values"
+                f"{folders} open output folders of {topic} are not announced, because the row of the finalizer "
+                "has no room for them; use partition names of fewer distinct values"
             )
             self._lock.world.emit(FinalizingFailed(self._pipeline, topic, "", 1, reason))
 

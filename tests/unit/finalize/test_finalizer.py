@@ -410,7 +410,7 @@ def test_the_row_never_outgrows_the_store_whatever_folders_records_name(monkeypa
     assert len(json.dumps(state)) < 15_000
     assert 0 < len(state["open"]) < 300
     (failed,) = archive.fleet.emitted(FinalizingFailed)
-    assert "open output folders are not announced" in failed.error
+    assert f"open output folders of {TOPIC} are not announced" in failed.error
     archive.archive(node, p0=[740], p1=[740])
     archive.look(node)
     assert set(state["open"]) <= set(archive.successes())

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from holdfast.audit.documents import read_receipt
 from holdfast.errors import BatchError
 from holdfast.flow.batch import Batch, Cut, Name
 from holdfast.flow.engine import Failed, Report, Staged, TaskEnd, common_end
@@ -317,3 +318,13 @@ def test_a_record_that_is_nested_too_deeply_for_a_step_is_a_dead_letter_alone() 
     letters = [file for file in report.receipts["files"]["files"] if "deadletters" in file["key"]]
     (letter,) = map(json.loads, desk.bucket.staged[letters[0]["staged"]].splitlines())
     assert (letter["reason"], letter["raw"], letter["origin"]["item"]) == ("it is nested too deeply", "3@a", 3)
+
+
+def test_the_store_counts_what_a_format_skips_as_the_receipt_does() -> None:
+    desk = Desk()
+    desk.stager = FilesStager(desk.bucket, TEXT.build(TextConfig(delimiter="@b", containing="skip")))
+    report = desk.stage(desk.batch(0, 4), [[(0, "a"), (1, "b"), (2, None), (3, "b")]])
+    assert isinstance(report, Staged)
+    receipt = report.receipts["files"]
+    assert (report.counts.processed, report.counts.dead, receipt["skipped"]) == (4, 1, 2)
+    assert read_receipt({**receipt, "from": 0, "to": 4}).rows == report.counts.processed
