@@ -6,6 +6,7 @@ Each is read in a process of its own, whose peak of memory is measured.
 from __future__ import annotations
 
 import io
+import itertools
 import json
 import struct
 import subprocess
@@ -19,6 +20,8 @@ import fastavro
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from holdfast.formats._forward import MAX_BLOCK
 from holdfast.formats.avro.writer import number
@@ -27,6 +30,8 @@ from holdfast.sources.objects.codecs.avro import Avro
 from holdfast.sources.objects.codecs.avro_bounds import MAX_DEPTH, MAX_MEMORY
 from holdfast.sources.objects.codecs.codec import Range
 from holdfast.sources.objects.codecs.parquet import PORTION_ROWS, Parquet
+from holdfast.sources.objects.codecs.parquet_pages import Chunk, PageBounds
+from holdfast.sources.objects.object_ref import Damaged
 
 MOST_MEGABYTES = 400
 """What reading may add to a process that has loaded everything."""
@@ -48,7 +53,8 @@ resource.setrlimit(resource.RLIMIT_AS, (3 << 30, 3 << 30))
 resource.setrlimit(resource.RLIMIT_CPU, (60, 60))
 kind, path = sys.argv[1:]
 data = open(path, "rb").read()
-columns = pa.schema([("x", pa.string())])
+columns = pa.schema([("x", pa.list_(pa.string()) if kind == "lists" else pa.string())])
+kind = "parquet" if kind == "lists" else kind
 codec = {"avro": Avro, "parquet": Parquet}[kind](columns) if kind != "sequencefile" else SequenceFile()
 before, rows, faults, damage = peak(), 0, 0, None
 try:
@@ -315,3 +321,101 @@ def test_batches_of_usual_pages_are_as_large_as_ever() -> None:
     codec = Parquet(pa.schema([("x", pa.string())]))
     portions = list(codec.read(io.BytesIO(data), Range(0, len(data), len(data))))
     assert {len(portion.items) for portion in portions[:-1]} == {PORTION_ROWS}
+
+
+VERSIONS = {
+    "version 1": {"compression": "none"},
+    "version 1, packed": {"compression": "zstd"},
+    "version 2, packed": {"compression": "snappy", "data_page_version": "2.0"},
+}
+
+
+def lists(lengths: list[int], value: str, **options: Any) -> bytes:
+    """Rows with lists of so many values, all the same."""
+    offsets = pa.array([0, *itertools.accumulate(lengths)], pa.int32())
+    values = pa.DictionaryArray.from_arrays(pa.repeat(pa.scalar(0, pa.int32()), sum(lengths)), [value])
+    return parquet(pa.ListArray.from_arrays(offsets, values), **options)
+
+
+@linux
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_list_of_parquet_that_becomes_more_than_the_bound_is_damage(version: str, tmp_path: Path) -> None:
+    data = lists([40_000], "a" * 40_000, **VERSIONS[version])
+    assert len(data) < 100_000
+    found = read("lists", data, tmp_path)
+    assert "a row takes more than 268435456 bytes" in found["damage"]
+    assert found["rows"] == 0
+
+
+@linux
+def test_a_list_of_nulls_in_parquet_that_becomes_more_than_the_bound_is_damage(tmp_path: Path) -> None:
+    data = parquet(pa.ListArray.from_arrays([0, 40_000_000], pa.nulls(40_000_000, pa.int8())))
+    assert len(data) < 100_000
+    assert "a row takes more than" in read("lists", data, tmp_path)["damage"]
+
+
+@linux
+@pytest.mark.parametrize("version", VERSIONS)
+def test_lists_of_parquet_with_long_values_are_read_in_small_batches(version: str, tmp_path: Path) -> None:
+    data = lists([7, 0, 90] * 300, "a" * 20_000, write_batch_size=50, data_page_size=40, **VERSIONS[version])
+    found = read("lists", data, tmp_path)
+    assert (found["rows"], found["damage"]) == (900, None)
+
+
+def test_lists_of_parquet_by_differences_are_read_however_many_values_a_row_has() -> None:
+    values = [[f"https://example.com/{row}/{number}" for number in range(row % 700)] for row in range(2000)]
+    data = parquet(pa.array(values), use_dictionary=False, column_encoding={"x.list.element": "DELTA_BYTE_ARRAY"})
+    codec = Parquet(pa.schema([("x", pa.list_(pa.string()))]))
+    found = [portion.columns[0].to_pylist() for portion in codec.read(io.BytesIO(data), Range(0, len(data), len(data)))]
+    assert len(found) > 1, "a batch may take more memory than the bound"
+    assert list(itertools.chain(*found)) == values
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    rows=st.lists(st.none() | st.lists(st.none() | st.lists(st.integers(0, 3), max_size=6), max_size=6), max_size=40),
+    version=st.sampled_from(["1.0", "2.0"]),
+    compression=st.sampled_from(["none", "gzip"]),
+    page=st.integers(1, 30),
+)
+def test_the_rows_that_begin_in_pages_of_lists_are_counted(
+    rows: list[Any], version: str, compression: str, page: int
+) -> None:
+    kind = pa.list_(pa.list_(pa.int64()))
+    data = parquet(
+        pa.array(rows, kind),
+        use_dictionary=False,
+        data_page_version=version,
+        compression=compression,
+        data_page_size=page,
+        write_batch_size=1,
+    )
+    bounds = PageBounds([], 8192)
+    bounds._small_list = 0
+    metadata = pq.ParquetFile(io.BytesIO(data)).metadata
+    if not metadata.num_row_groups:
+        return
+    column = metadata.row_group(0).column(0)
+    codec = {"UNCOMPRESSED": 0, "GZIP": 2}[column.compression]
+    start, size = column.data_page_offset, column.total_compressed_size
+    bounds._measure(Chunk(start, size, column.num_values, 2, codec, 2), memoryview(data)[start : start + size])
+    (seen,) = bounds._columns
+    longest = max((max(sum(max(len(inner or []), 1) for inner in row or [None]), 1) for row in rows), default=1)
+    assert sum(page.rows for page in seen.pages) == len(rows)
+    assert seen.longest_row == longest
+
+
+def test_a_parquet_schema_that_is_nested_too_deep_is_damage() -> None:
+    kind = pa.int64()
+    for _ in range(120):
+        kind = pa.struct([("a", kind)])
+    codec, data = Parquet(pa.schema([("x", pa.string())])), parquet(pa.nulls(1, kind))
+    with pytest.raises(Damaged, match="its schema is nested more than 100 levels deep"):
+        list(codec.read(io.BytesIO(data), Range(0, len(data), len(data))))
+
+
+def test_a_chunk_of_parquet_is_bounded_whatever_path_it_claims(tmp_path: Path) -> None:
+    data = lists([40_000], "a" * 40_000)
+    renamed = data.replace(b"\x01x\x04list\x07element", b"\x01y\x04list\x07element")
+    assert renamed != data
+    assert "a row takes more than" in read("lists", renamed, tmp_path)["damage"]

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from itertools import accumulate
+from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -25,6 +26,12 @@ from holdfast.sources.objects.object_ref import Damaged, RandomBytes
 PORTION_ROWS = 8192
 TAIL_BYTES = 8
 MAX_TAIL = 16 << 20
+MAX_DEPTH = 100
+"""How deeply a schema may be nested. Arrow calls itself for each level."""
+_REPEATED = 2
+
+Path: TypeAlias = tuple[str, ...]
+"""The names of a column and of the groups around it, the outermost first."""
 
 
 class Parquet(BlockCodec):
@@ -36,24 +43,35 @@ class Parquet(BlockCodec):
     def read(self, data: RandomBytes, extent: Range) -> Iterator[Portion]:
         try:
             whole = _ArrowFile(data, extent.size)
+            footer = _footer(whole)
+            leaves = footer.leaves()
             file = pq.ParquetFile(
                 pa.PythonFile(whole, mode="r"), coerce_int96_timestamp_unit="us", page_checksum_verification=True
             )
-            for number, first, group in _groups(file.metadata, whole, extent):
-                yield from self._rows(file, whole, number, first, group)
+            for number, first, group in _groups(file.metadata, footer, extent):
+                yield from self._rows(file, whole, number, first, group.chunks(leaves))
         except (OSError, ValueError, pa.ArrowException) as error:
-            if isinstance(error, OSError) and error.errno is not None:
+            # Memory that is too small says nothing about the file.
+            if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno is not None):
                 raise
             raise Damaged(f"it is not a valid Parquet file: {error}") from error
 
-    def _rows(self, file: Any, whole: _ArrowFile, number: int, first: int, group: _RowGroup) -> Iterator[Portion]:
+    def _rows(
+        self, file: Any, whole: _ArrowFile, number: int, first: int, group: list[tuple[Path, Chunk]]
+    ) -> Iterator[Portion]:
         # A file without any of the columns still has its rows; the cheapest column counts them.
         wanted = [name for name in self.schema.names if name in file.schema_arrow.names]
         columns = wanted or file.schema_arrow.names[:1]
-        chunks = [column.metadata.chunk() for column in group.columns if set(column.metadata.path[:1]) & set(columns)]
+        chosen = set(columns)
+        chunks = [chunk for path, chunk in group if any(prefix in chosen for prefix in _prefixes(path))]
         for rows in _batches(file, whole, chunks, row_groups=[number], columns=columns, use_threads=False):
             yield cast_rows(rows, np.arange(first, first + len(rows)), self.schema)
             first += len(rows)
+
+
+def _prefixes(path: Path) -> Iterator[str]:
+    """By which names Arrow selects a column: all beginnings of its path, and dots in names separate names too."""
+    return accumulate(".".join(path).split("."), "{}.{}".format)
 
 
 def _batches(file: Any, whole: _ArrowFile, chunks: Sequence[Chunk], **options: Any) -> Iterator[Any]:
@@ -77,10 +95,10 @@ def _batches(file: Any, whole: _ArrowFile, chunks: Sequence[Chunk], **options: A
         return
 
 
-def _groups(metadata: Any, whole: _ArrowFile, extent: Range) -> Iterator[tuple[int, int, _RowGroup]]:
+def _groups(metadata: Any, footer: _Footer, extent: Range) -> Iterator[tuple[int, int, _RowGroup]]:
     """The row groups of the range, each with its number and the number of its first row."""
     first = 0
-    for number, group in enumerate(_footer(whole).groups):
+    for number, group in enumerate(footer.groups):
         begin = min((page for column in group.columns for page in column.pages()), default=0)
         # Whatever the offsets are, every group belongs to exactly one range of the object.
         if extent.start <= min(max(begin, 0), extent.size - 1) < extent.end:
@@ -109,8 +127,7 @@ class _Pages(Struct):
     thrift_spec: Any = (
         None,
         (1, TType.I32, "kind", None, None),
-        None,
-        (3, TType.LIST, "path", (TType.STRING, "UTF8", False), None),
+        *(None,) * 2,
         (4, TType.I32, "codec", None, None),
         (5, TType.I64, "count", None, None),
         None,
@@ -121,11 +138,11 @@ class _Pages(Struct):
         (11, TType.I64, "dictionary", None, None),
     )
     kind = codec = count = size = data = dictionary = 0
-    path: Sequence[str] = ()
 
-    def chunk(self) -> Chunk:
+    def chunk(self, repetition: int) -> Chunk:
         is_first = self.dictionary and 0 < self.dictionary < self.data
-        return Chunk(self.dictionary if is_first else self.data, self.size, self.count, self.kind, self.codec)
+        start = self.dictionary if is_first else self.data
+        return Chunk(start, self.size, self.count, self.kind, self.codec, repetition)
 
 
 class _Column(Struct):
@@ -147,15 +164,59 @@ class _RowGroup(Struct):
     )
     columns: Sequence[_Column] = ()
 
+    def chunks(self, leaves: Sequence[tuple[Path, int]]) -> list[tuple[Path, Chunk]]:
+        """The chunks, each with the path of its column. The path that a chunk itself has is not used by Arrow."""
+        if len(self.columns) != len(leaves):
+            raise ValueError(f"a row group has {len(self.columns)} columns, and the schema {len(leaves)}")
+        pairs = zip(self.columns, leaves, strict=True)
+        return [(path, column.metadata.chunk(repetition)) for column, (path, repetition) in pairs]
+
+
+class _SchemaNode(Struct):
+    """`SchemaElement`."""
+
+    thrift_spec: Any = (
+        *(None,) * 3,
+        (3, TType.I32, "repetition", None, None),
+        (4, TType.STRING, "name", "UTF8", None),
+        (5, TType.I32, "children", None, None),
+    )
+    repetition = children = 0
+    name = ""
+
 
 class _Footer(Struct):
     """`FileMetaData`."""
 
     thrift_spec: Any = (
-        *(None,) * 4,
+        *(None,) * 2,
+        (2, TType.LIST, "elements", (TType.STRUCT, [_SchemaNode, _SchemaNode.thrift_spec], False), None),
+        None,
         (4, TType.LIST, "groups", (TType.STRUCT, [_RowGroup, _RowGroup.thrift_spec], False), None),
     )
     groups: Sequence[_RowGroup] = ()
+    elements: Sequence[_SchemaNode] = ()
+
+    def leaves(self) -> list[tuple[Path, int]]:
+        """The path of each column of values, and how many lists are inside each other in it."""
+        found: list[tuple[Path, int]] = []
+        # The groups that are open: how many elements are left in each, its path, and the lists around.
+        open_groups: list[tuple[int, Path, int]] = [(self.elements[0].children if self.elements else 0, (), 0)]
+        for element in self.elements[1:]:
+            while open_groups and open_groups[-1][0] <= 0:
+                open_groups.pop()
+            if not open_groups:
+                break
+            left, path, lists = open_groups.pop()
+            open_groups.append((left - 1, path, lists))
+            if len(path) >= MAX_DEPTH:
+                raise ValueError(f"its schema is nested more than {MAX_DEPTH} levels deep")
+            path, lists = (*path, element.name), lists + (element.repetition == _REPEATED)
+            if element.children:
+                open_groups.append((element.children, path, lists))
+            else:
+                found.append((path, lists))
+        return found
 
 
 class _ArrowFile:

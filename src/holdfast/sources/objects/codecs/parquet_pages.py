@@ -1,7 +1,8 @@
 """Bounds of the pages of a Parquet row group: a page of a few bytes can become gigabytes of values.
 
 The headers of the pages are decoded as Arrow fetches them, before it decompresses any. They tell how much a batch of
-rows can take, so that batches are smaller where values are long.
+rows can take, so that batches are smaller where values are long. A row of a list has any number of values: where the
+lists of a row group are large, the repetition levels of their pages tell in which pages rows begin.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import struct
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
 import pyarrow as pa
 from thrift.protocol.TBase import TBase
 from thrift.protocol.TCompactProtocol import TCompactProtocolAccelerated
@@ -24,8 +26,17 @@ _USUAL_PAGES = 4 << 20
 """What the pages of one column usually take at a time: files of very many columns may have more than `MAX_BATCH`."""
 _CODECS = {1: "snappy", 2: "gzip", 4: "brotli", 6: "zstd", 7: "lz4_raw"}
 _BYTE_ARRAY = 6
-_DICTIONARY_PAGE = 2
+_DICTIONARY_PAGE, _PAGE_2 = 2, 3
 _DELTA_BYTE_ARRAY = 7
+_RLE = 3
+_PER_VALUE = 16
+"""What a value of a list takes besides its bytes: levels, and offsets or its width."""
+_COPIES = 3
+"""How often Arrow has the values of lists in memory while it puts them together."""
+_LONGEST_LEVELS, _MOST_LEVELS = 1 << 20, 1 << 24
+"""Bytes and number of the repetition levels of a page that are decoded."""
+_SIZE, _VALUES = 1, 2
+"""Fields of `_Page`."""
 _LENGTH = struct.Struct("<I")
 _HEADER_SIZES = (4 << 10, 16 << 20)
 """A header has statistics of its page, which are seldom long. Arrow reads no headers that are longer than the last."""
@@ -38,8 +49,15 @@ class Struct(TBase):  # type: ignore[misc]  # Thrift has no types.
 class _Values(Struct):
     """`DataPageHeader` and `DictionaryPageHeader`."""
 
-    thrift_spec: Any = (None, (1, TType.I32, "count", None, None), (2, TType.I32, "encoding", None, None))
+    thrift_spec: Any = (
+        None,
+        (1, TType.I32, "count", None, None),
+        (2, TType.I32, "encoding", None, None),
+        None,
+        (4, TType.I32, "levels_encoding", None, None),
+    )
     count = encoding = 0
+    levels_encoding = _RLE
 
 
 class _Values2(Struct):
@@ -50,8 +68,10 @@ class _Values2(Struct):
         (1, TType.I32, "count", None, None),
         *(None,) * 2,
         (4, TType.I32, "encoding", None, None),
+        None,
+        (6, TType.I32, "levels_size", None, None),
     )
-    count = encoding = 0
+    count = encoding = levels_size = 0
 
 
 class _PageHeader(Struct):
@@ -83,6 +103,42 @@ class Chunk(NamedTuple):
     """The number of values. What follows the pages that have them is not read."""
     kind: int
     codec: int
+    repetition: int = 0
+    """How many lists are inside each other; 0 if every row has one value."""
+
+
+class _Page(NamedTuple):
+    """What is known of a page of values."""
+
+    rows: int
+    """How many rows begin in it."""
+    size: int
+    values: int
+
+
+class _Column(NamedTuple):
+    """The pages of one column, and the longest values that a dictionary or the encoding by differences may have."""
+
+    pages: list[_Page]
+    entry: int = 0
+    difference: int = 0
+    longest_row: int = 0
+    """The most values of one row; 0 if the column has no lists, so that every row has one."""
+
+    def taken(self, rows: int) -> int:
+        """The most bytes of so many consecutive rows."""
+        return self._taken(rows, max(self.entry, self.difference))
+
+    def taken_at_least(self) -> int:
+        """The bytes of one row, as far as they are certain: how long differences are is known only when decoded."""
+        return self._taken(1, self.entry)
+
+    def _taken(self, rows: int, longest: int) -> int:
+        if not self.longest_row:
+            return rows * longest + _largest_window(self.pages, _SIZE, rows - 2)
+        # A list may go on in the page behind the one in which its row begins.
+        values = min(_largest_window(self.pages, _VALUES, rows - 1), rows * self.longest_row)
+        return _COPIES * (_largest_window(self.pages, _SIZE, rows - 1) + values * (longest + _PER_VALUE))
 
 
 class PageBounds:
@@ -95,8 +151,9 @@ class PageBounds:
         self._left = list(chunks)
         self._pages = 0
         self._most = max(MAX_BATCH, _USUAL_PAGES * len(chunks))
-        self._longest = 0
-        self._windows: list[list[tuple[int, int]]] = []
+        self._columns: list[_Column] = []
+        # Lists that are smaller than this, all together, are within the bound whatever rows they belong to.
+        self._small_list = MAX_BATCH // (2 * max(sum(chunk.repetition > 0 for chunk in chunks), 1))
 
     def fetched(self, offset: int, data: bytes) -> None:
         """Bytes of the file that Arrow is about to decode. Raises `ValueError` if they exceed a bound."""
@@ -111,15 +168,17 @@ class PageBounds:
             raise ValueError(f"the pages of a row group take more than {self._most} bytes at a time")
         while self.rows > 1 and self._taken(self.rows) > MAX_BATCH:
             self.rows //= 2
+        if self.rows == 1 and sum(column.taken_at_least() for column in self._columns) > self._most:
+            raise ValueError(f"a row takes more than {self._most} bytes")
         if self.rows < self._wanted:
             raise ValueError(f"a batch of {self._wanted} rows takes more than {MAX_BATCH} bytes")
 
     def _taken(self, rows: int) -> int:
-        return rows * self._longest + sum(_largest_window(pages, rows) for pages in self._windows)
+        return sum(column.taken(rows) for column in self._columns)
 
     def _measure(self, chunk: Chunk, data: memoryview) -> None:
-        entries, largest, longest = 0, 0, 0
-        pages: list[tuple[int, int]] = []
+        entries, largest, entry, difference = 0, 0, 0, 0
+        pages: list[tuple[_PageHeader, memoryview]] = []
         index, left = 0, chunk.values
         while index < len(data) and left > 0:
             header, begin = _header(data, index)
@@ -128,17 +187,28 @@ class PageBounds:
             index = begin + max(header.packed, 0)
             if header.kind == _DICTIONARY_PAGE:
                 entries = max(entries, header.size)
-                longest = max(longest, self._longest_entry(chunk, header, data[begin:index]))
+                entry = max(entry, self._longest_entry(chunk, header, data[begin:index]))
                 continue
             largest = max(largest, header.size)
-            values = header.values or header.values2 or _Values()
+            values = _values(header)
             left -= max(values.count, 0)
-            pages.append((values.count, header.size))
+            pages.append((header, data[begin:index]))
             if values.encoding == _DELTA_BYTE_ARRAY:
-                longest = max(longest, header.size)
+                difference = max(difference, header.size)
         self._pages += entries + largest
-        self._longest += longest
-        self._windows.append(pages)
+        found = [_Page(_values(header).count, header.size, _values(header).count) for header, _ in pages]
+        column = _Column(found, entry, difference)
+        self._columns.append(self._with_lists(chunk, column, pages) if chunk.repetition else column)
+
+    def _with_lists(self, chunk: Chunk, column: _Column, pages: list[tuple[_PageHeader, memoryview]]) -> _Column:
+        whole = [_Page(0, page.size, max(page.values, 0)) for page in column.pages]
+        alone = column._replace(pages=whole, longest_row=max(sum(page.values for page in whole), 1))
+        if alone.taken(1) <= self._small_list:
+            return alone
+        rows = _RowSizes()
+        counts = [rows.begin(_starts(chunk, header, data), _values(header).count) for header, data in pages]
+        found = [page._replace(rows=count) for page, count in zip(whole, counts, strict=True)]
+        return column._replace(pages=found, longest_row=max(rows.longest, 1))
 
     def _longest_entry(self, chunk: Chunk, header: _PageHeader, packed: memoryview) -> int:
         """The length of the longest value of a dictionary, or more where that is short enough."""
@@ -146,7 +216,8 @@ class PageBounds:
         if chunk.kind != _BYTE_ARRAY:
             return int(header.size // max(count, 1)) if chunk.kind > _BYTE_ARRAY else 0
         bound = int(header.size) - _LENGTH.size * count
-        if bound * self._wanted <= MAX_BATCH // 64 or (chunk.codec and chunk.codec not in _CODECS):
+        is_short = not chunk.repetition and bound * self._wanted <= MAX_BATCH // 64
+        if is_short or (chunk.codec and chunk.codec not in _CODECS):
             return max(bound, 0)
         data = packed
         if chunk.codec:
@@ -165,20 +236,101 @@ def _longest(data: Any) -> int:
     return longest
 
 
-def _largest_window(pages: list[tuple[int, int]], rows: int) -> int:
-    """The most bytes of the pages in which so many consecutive rows lie."""
-    largest = bytes_ = held = first = 0
+def _largest_window(pages: list[_Page], field: int, rows_between: int) -> int:
+    """The largest sum of a field of consecutive pages, with at most so many rows between the first and the last."""
+    largest = summed = held = first = 0
     for page in pages:
-        count, size = page
-        bytes_ += size
-        held += count
-        # The rows may begin with the last of the first page, and end with the first of this one.
-        while pages[first] is not page and held - pages[first][0] - count > rows - 2:
-            held -= pages[first][0]
-            bytes_ -= pages[first][1]
+        summed += page[field]
+        held += page.rows
+        while pages[first] is not page and held - pages[first].rows - page.rows > rows_between:
+            held -= pages[first].rows
+            summed -= pages[first][field]
             first += 1
-        largest = max(largest, bytes_)
+        largest = max(largest, summed)
     return largest
+
+
+def _values(header: _PageHeader) -> Any:
+    """The header that Arrow uses for a page of this kind."""
+    return (header.values2 if header.kind == _PAGE_2 else header.values) or _Values()
+
+
+# --- repetition levels -----------------------------------------------------------------------------------------------
+
+
+class _RowSizes:
+    """Finds the longest row of a list, page by page."""
+
+    def __init__(self) -> None:
+        self.longest = 0
+        self._open = 0
+        """Values so far of the row that may go on in the next page."""
+
+    def begin(self, starts: Any, count: int) -> int:
+        """How many rows begin in a page with so many values. `starts` are the values that begin one."""
+        if not len(starts):
+            self._open += max(count, 0)
+            self.longest = max(self.longest, self._open)
+            return 0
+        inner = int(np.diff(starts).max(initial=0))
+        self.longest = max(self.longest, self._open + int(starts[0]), inner)
+        self._open = 0
+        self.begin(starts[:0], count - int(starts[-1]))
+        return len(starts)
+
+
+def _starts(chunk: Chunk, header: _PageHeader, data: memoryview) -> Any:
+    """Which values of a page begin a row; none, which is safe, if that cannot be told."""
+    levels, count = _levels(chunk, header, data), _values(header).count
+    if len(levels) > _LONGEST_LEVELS or not 0 < count <= _MOST_LEVELS:
+        return np.empty(0, np.int64)
+    return np.flatnonzero(_are_zero(levels, chunk.repetition.bit_length(), count))
+
+
+def _levels(chunk: Chunk, header: _PageHeader, data: memoryview) -> bytes:
+    values = _values(header)
+    if isinstance(values, _Values2):
+        return bytes(data[: max(values.levels_size, 0)])
+    if values.levels_encoding != _RLE or (chunk.codec and chunk.codec not in _CODECS):
+        return b""
+    page: Any = data
+    if chunk.codec:
+        page = pa.Codec(_CODECS[chunk.codec]).decompress(data, header.size, asbytes=True)
+    if len(page) < _LENGTH.size:
+        return b""
+    (length,) = _LENGTH.unpack_from(page)
+    return bytes(page[_LENGTH.size : _LENGTH.size + length])
+
+
+def _are_zero(data: bytes, width: int, count: int) -> Any:
+    """Which of the first levels are 0. They are in runs of one value, or in groups of eight, `width` bits each."""
+    found, left, index, bytes_per_value = [np.zeros(0, np.bool_)], count, 0, -(-width // 8)
+    while left > 0 and index < len(data):
+        header, index = _varint(data, index)
+        if header & 1:
+            size = (header >> 1) * width
+            bits = np.unpackbits(np.frombuffer(data[index : index + size], np.uint8), bitorder="little")
+            levels: Any = bits[: len(bits) // width * width].reshape(-1, width)[:left]
+            found.append(~levels.any(axis=1))
+            index += size
+        else:
+            is_zero = not any(data[index : index + bytes_per_value])
+            found.append(np.full(min(header >> 1, left), is_zero, np.bool_))
+            index += bytes_per_value
+        left -= len(found[-1])
+    return np.concatenate(found)
+
+
+def _varint(data: bytes, index: int) -> tuple[int, int]:
+    value = shift = 0
+    while index < len(data):
+        byte = data[index]
+        index += 1
+        value |= (byte & 0x7F) << shift
+        shift += 7
+        if byte < 0x80 or shift > 35:
+            break
+    return value, index
 
 
 def _header(data: memoryview, index: int) -> tuple[_PageHeader, int]:
