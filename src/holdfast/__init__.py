@@ -24,7 +24,7 @@ _PUBLIC = {
     "holdfast.flow.batch": "Batch Close Cut Done Limits Name Plan Wait",
     "holdfast.flow.fault": "Fault batch_fault damage_fault record_fault unavailable_fault",
     "holdfast.flow.format": "Format FormatWriter RawWriter",
-    "holdfast.flow.letter": "Letter LetterBox LetterId Rebuilder",
+    "holdfast.flow.letter": "Letter LetterBox LetterId NewLetter Rebuilder RecordReader SourceRecord new_letters",
     "holdfast.flow.pipeline": "ReportsEvents",
     "holdfast.flow.processor": "Processor TaskStep",
     "holdfast.flow.sink": (
@@ -34,7 +34,7 @@ _PUBLIC = {
     "holdfast.flow.source": (
         "AfterPublish BATCH_COLUMN CountsScans CutsShort FAULT_COLUMN FixedColumns PublishingListener "
         "StagingListener ITEM_COLUMN ReportsExtents MayChange OUTPUT_FOLDER_COLUMN OffsetPositions "
-        "ReadsByConnector Rebuilds SIZE_COLUMN SYSTEM_COLUMNS SalvagesDamage Source TaskRows "
+        "ReadsByConnector Rebuilds RereadsRecords SIZE_COLUMN SYSTEM_COLUMNS SalvagesDamage Source TaskRows "
         "UsesSourceCoordination UsesStoreClock WeighsPartitions"
     ),
     "holdfast.flow.staging": "Room StagedBatch Stager Staging",

@@ -27,7 +27,16 @@ from holdfast.events import Event
 from holdfast.flow.batch import Batch, Close, Cut, Done, Limits, Name, Plan, Wait
 from holdfast.flow.fault import Fault, batch_fault, damage_fault, record_fault, unavailable_fault
 from holdfast.flow.format import Format, FormatWriter, RawWriter
-from holdfast.flow.letter import Letter, LetterBox, LetterId, Rebuilder
+from holdfast.flow.letter import (
+    Letter,
+    LetterBox,
+    LetterId,
+    NewLetter,
+    Rebuilder,
+    RecordReader,
+    SourceRecord,
+    new_letters,
+)
 from holdfast.flow.pipeline import ReportsEvents
 from holdfast.flow.processor import Processor, TaskStep
 from holdfast.flow.sink import (
@@ -59,6 +68,7 @@ from holdfast.flow.source import (
     ReadsByConnector,
     Rebuilds,
     ReportsExtents,
+    RereadsRecords,
     SalvagesDamage,
     Source,
     StagingListener,
@@ -121,6 +131,7 @@ __all__ = [
     "Limits",
     "MayChange",
     "Name",
+    "NewLetter",
     "OffsetPositions",
     "Options",
     "Outcome",
@@ -143,10 +154,12 @@ __all__ = [
     "ReadsByConnector",
     "Rebuilder",
     "Rebuilds",
+    "RecordReader",
     "Refused",
     "Registry",
     "ReportsEvents",
     "ReportsExtents",
+    "RereadsRecords",
     "Restages",
     "Room",
     "SalvagesDamage",
@@ -159,6 +172,7 @@ __all__ = [
     "Snapshot",
     "Source",
     "SourceCoordinator",
+    "SourceRecord",
     "SourceUnavailable",
     "StagedBatch",
     "StagedDataGone",
@@ -190,6 +204,7 @@ __all__ = [
     "damage_fault",
     "host_world",
     "load_settings",
+    "new_letters",
     "new_session",
     "open_store",
     "record_fault",

@@ -255,7 +255,7 @@ class Command(_Driver):
         else:
             self._id = f"{KIND}-{self.world.new_id()}"
             stored = StoredPipeline(_SETTINGS, self._store, PIPELINE)
-            waiting = SimulatedWaiting(stored, Choice(SINK), box, _ANY, _LIVE, sink, self._host, self._runs)
+            waiting = SimulatedWaiting(stored, Choice(SINK), box, _ANY, _LIVE, sink, host=self._host, runs=self._runs)
             self._new = NewRun(waiting, {"kind": KIND, "sink": SINK, "generation": 1}, "somebody")
         self._run_node(LettersAtRest(box, self._host), sink)
         rows = Operator(self._store, self.world.new_id, PIPELINE, self._id).rows()

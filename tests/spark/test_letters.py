@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from base64 import b64encode
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pytest
 
 from holdfast.flow.letter import Letter, LetterId
@@ -52,6 +54,22 @@ def test_columns_are_read_from_json_whatever_the_codec_is(folder: Path) -> None:
         records = rebuilder(folder, codec=codec, schema=SCHEMA)
         assert records.refusal(of_columns) is None
         assert [row["id"] for row in rows(records, of_columns)] == [5]
+
+
+def test_a_line_of_csv_is_read_with_its_header(folder: Path) -> None:
+    records = rebuilder(folder, codec="csv", schema="id INT, note STRING")
+    line = letter('"x\ny",5', source={"path": "a.csv", "item": 9, "header": "note,id"})
+    assert records.refusal(line) is None
+    assert rows(records, line) == [{"id": 5, "note": "x\ny"}]
+
+
+def test_a_row_has_the_types_that_it_had(folder: Path) -> None:
+    row = pa.RecordBatch.from_pydict({"id": pa.array([b"\xff"], pa.binary()), "n": pa.array([5], pa.int64())})
+    data = pa.BufferOutputStream()
+    with pa.ipc.new_stream(data, row.schema) as writer:
+        writer.write_batch(row)
+    kept = letter('{"id":"/w==","n":5}', form="columns", source={"arrow": b64encode(data.getvalue()).decode()})
+    assert rows(rebuilder(folder, codec="parquet", schema="n INT, id BINARY"), kept) == [{"n": 5, "id": b"\xff"}]
 
 
 @pytest.mark.parametrize("codec", ["csv", "parquet", "avro"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -16,7 +16,7 @@ from examples.own_source.holdfast_own_source.ranges import Ranges, RangesConfig
 from holdfast.deadletters.source import LettersSource, PartitionLetters
 from holdfast.errors import SourceUnavailable
 from holdfast.flow.batch import Batch, Cut, Done, Limits, Name, Plan
-from holdfast.flow.letter import Letter, LetterId
+from holdfast.flow.letter import Letter, LetterBox, LetterId
 from holdfast.flow.source import Source
 from holdfast.leases.lease import Commit, Lease, Partition
 from holdfast.sources.kafka import cluster
@@ -157,11 +157,20 @@ class TestArchive(SourceBehaviour):
         return self.archived.source()
 
 
-class Letters:
+class Letters(LetterBox):
     """Letters that a box holds, in the order of their items."""
 
+    def letters(self) -> Iterator[Letter]:
+        return iter(())
+
     def fetch(self, ids: Sequence[LetterId]) -> list[Letter]:
-        return [Letter(letter, "in|a", letter.number * 10, "bad", str(letter.number)) for letter in ids]
+        return [
+            Letter(letter, "in|a", letter.number * 10, "bad", str(letter.number), source={"item": letter.number})
+            for letter in ids
+        ]
+
+    def mark(self, ids: Iterable[LetterId], run: str) -> None:
+        """Nobody looks."""
 
 
 class TestLetters(SourceBehaviour):
@@ -170,7 +179,7 @@ class TestLetters(SourceBehaviour):
     positions_are_items = False
 
     def make_source(self) -> Source:
-        return LettersSource(Letters(), Doubled())  # type: ignore[arg-type]
+        return LettersSource(Letters(), Doubled())
 
     def partitions(self, source: Source, state: dict[str, Any] | None = None) -> list[Partition]:
         row = Lease("p", "in|a", group="in", commit=Commit(incarnation="etag"))

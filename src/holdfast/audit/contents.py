@@ -48,6 +48,8 @@ def read_contents(
         return None
     with data:
         sha256 = _digest(data)
+        if file.is_letter_records:
+            return Contents(sha256, 0, _no_offsets())
         if file.is_letters:
             return _read(data, sha256, _letters)
         found = Contents(sha256, foreign=True)
@@ -93,6 +95,12 @@ def _letters(data: BinaryIO, sha256: str) -> Contents:
 
     items = np.fromiter((_origin(line) for line in data), np.int64)
     return Contents(sha256, len(items), items)
+
+
+def _no_offsets() -> Any:
+    import numpy as np
+
+    return np.zeros(0, np.int64)
 
 
 def _origin(line: bytes) -> int:

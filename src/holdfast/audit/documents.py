@@ -10,6 +10,8 @@ from typing import Any
 from holdfast.audit.roots import OURS, is_key
 
 DEAD_LETTERS = f"{OURS}deadletters/"
+LETTER_RECORDS = f"{OURS}deadletter-records/"
+"""Large records of dead letters: JSON lines that the letters name, and not rows of the commit."""
 
 
 class Unreadable(Exception):
@@ -29,7 +31,11 @@ class ManifestFile:
 
     @property
     def is_letters(self) -> bool:
-        return self.key.startswith(DEAD_LETTERS)
+        return self.key.startswith((DEAD_LETTERS, LETTER_RECORDS))
+
+    @property
+    def is_letter_records(self) -> bool:
+        return self.key.startswith(LETTER_RECORDS)
 
 
 @dataclass(frozen=True, slots=True)

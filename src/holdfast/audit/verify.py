@@ -11,7 +11,7 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import replace
 from itertools import islice
 
-from holdfast.audit.documents import DEAD_LETTERS, Manifest, Unreadable, read_manifest
+from holdfast.audit.documents import DEAD_LETTERS, LETTER_RECORDS, Manifest, Unreadable, read_manifest
 from holdfast.audit.inventory import COMMITS, REPLACED, Inventory
 from holdfast.audit.manifests import Plans
 from holdfast.audit.partition import PartitionAudit, manifest_at
@@ -175,7 +175,7 @@ class Verification:
     def _check_rest(self) -> None:
         hidden = 0
         for key in self._inventory.unnamed():
-            if key.startswith((COMMITS, REPLACED, DEAD_LETTERS)):
+            if key.startswith((COMMITS, REPLACED, DEAD_LETTERS, LETTER_RECORDS)):
                 self._root_proof.doubts.add(f"{key} belongs to no commit")
             elif any(part.startswith(("_", ".")) for part in key.split("/")):
                 hidden += not key.startswith(OURS)

@@ -102,6 +102,11 @@ class Bucket(ABC):
     def read(self, key: str) -> bytes | None:
         """The object's bytes; None if it does not exist."""
 
+    def read_range(self, key: str, start: int, size: int) -> bytes | None:
+        """That many bytes of the object from `start` on, fewer at its end; None if it does not exist."""
+        data = self.read(key)
+        return None if data is None else data[start : start + size]
+
     def written_at(self, key: str) -> float | None:  # noqa: ARG002 - for those that know it
         """When the object was created, in seconds since 1970, for display; None if that is unknown."""
         return None
@@ -223,9 +228,10 @@ class OpenFile:
         self._rows += rows.num_rows
         self.writer.write(rows)
 
-    def write_line(self, item: int, line: bytes) -> None:
+    def write_line(self, item: int, line: bytes, *, rows: int = 1) -> None:
+        """`rows`: how many rows of the commit the line is."""
         self._last = max(self._last, item)
-        self._rows += 1
+        self._rows += rows
         self.write(line)
 
     def end(self) -> StagedWriter:

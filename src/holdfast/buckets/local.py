@@ -74,6 +74,16 @@ class LocalBucket(Bucket):
             except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
                 return None
 
+    def read_range(self, key: str, start: int, size: int) -> bytes | None:
+        path = self._path(key)
+        with _errors_of(f"read {path}"):
+            try:
+                with _opened(path) as file:
+                    file.seek(start)
+                    return file.read(size)
+            except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+                return None
+
     def written_at(self, key: str) -> float | None:
         path = self._path(key)
         with _errors_of(f"look at {path}"):

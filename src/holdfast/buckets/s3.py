@@ -65,6 +65,9 @@ class S3Bucket(Bucket):
     def read(self, key: str) -> bytes | None:
         return self._objects.read(key)
 
+    def read_range(self, key: str, start: int, size: int) -> bytes | None:
+        return self._objects.read_range(key, start, size)
+
     def written_at(self, key: str) -> float | None:
         return self._objects.written_at(key)
 

@@ -19,7 +19,7 @@ from holdfast.errors import UsageError
 
 if TYPE_CHECKING:
     from holdfast.config.models import Settings
-    from holdfast.flow.letter import Letter
+    from holdfast.flow.letter import Letter, LetterBox
     from holdfast.flow.run import Run
     from holdfast.runs.letter_selection import Taken
 
@@ -37,6 +37,9 @@ ByPartition = Annotated[
 ]
 Limit = Annotated[int, typer.Option("--limit", min=1, metavar="N", help="Print at most this many.")]
 Everything = Annotated[bool, typer.Option("--all", metavar="", help="Also letters that were sent again.")]
+Whole = Annotated[
+    bool, typer.Option("--whole", metavar="", help="Print large records whole, and not only their beginning.")
+]
 DryRun = Annotated[bool, typer.Option("--dry-run", metavar="", help="Only print what would be sent.")]
 
 
@@ -54,7 +57,7 @@ def list_letters(
     from holdfast.flow.letter import general_reason
 
     groups: dict[tuple[str, ...], _Group] = {}
-    for name, letter in _letters(file, pipeline, sink):
+    for name, _, letter in _letters(file, pipeline, sink):
         key = (name, *([letter.key] if by_partition else []), general_reason(letter.reason)[:LONGEST_REASON])
         groups.setdefault(key, _Group()).count(letter)
     columns = ("SINK", *(["PARTITION"] if by_partition else []), "REASON", *COUNTS)
@@ -68,7 +71,7 @@ def list_letters(
         output.tell(f"{len(rows) - MOST_ROWS} more rows are not shown; --json shows all")
 
 
-def show(
+def show(  # noqa: PLR0913, PLR0917 - each is an option
     file: File,
     pipeline: PipelineName = None,
     sink: SinkName = None,
@@ -76,17 +79,18 @@ def show(
     reason: Reason = None,
     limit: Limit = 20,
     all_of_them: Everything = False,
+    whole: Whole = False,
 ) -> None:
     """Print dead letters as JSON, one per line."""
     chosen = (
-        (name, letter)
-        for name, letter in _letters(file, pipeline, sink)
+        (name, box, letter)
+        for name, box, letter in _letters(file, pipeline, sink)
         if partition in {None, letter.key}
         and (reason is None or reason in letter.reason)
         and (all_of_them or letter.redriven is None)
     )
-    for name, letter in islice(chosen, limit):
-        output.say_json_line({"sink": name, **_fields(letter)})
+    for name, box, letter in islice(chosen, limit):
+        output.say_json_line({"sink": name, **_fields(box.whole(letter) if whole else letter)})
     if next(chosen, None) is not None:
         output.tell(f"there are more than {limit} letters; see --limit")
 
@@ -101,8 +105,10 @@ def redrive(
 ) -> None:
     """Send the records of dead letters through the pipeline's processors again, into the sink that kept them.
 
-    Each letter is sent once and then marked; a record that fails again becomes another dead letter. Letters that do not
-    hold their whole record are left and reported. The live pipeline keeps running. Exits with 1 if a run is incomplete.
+    The record is sent as the source had it: a message with its key, headers and time, a tombstone as a tombstone. Each
+    letter is sent once and then marked; a record that fails again becomes another dead letter. Letters that do not
+    hold enough of their record are left and reported. The live pipeline keeps running. Exits with 1 if a run is
+    incomplete.
     """
     from holdfast.runs.letter_selection import Choice
     from holdfast.runs.redrive import look
@@ -140,8 +146,8 @@ class _Group:
         return (*counts, _time(first), _time(last))
 
 
-def _letters(file: str, pipeline: str | None, sink: str | None) -> Iterator[tuple[str, Letter]]:
-    """Yield letters with the names of their sinks."""
+def _letters(file: str, pipeline: str | None, sink: str | None) -> Iterator[tuple[str, LetterBox, Letter]]:
+    """Yield letters with the names and the letter boxes of their sinks."""
     from holdfast.assemble import build_pipeline, load_settings
     from holdfast.registry import Registry
     from holdfast.runs.redrive import box_of
@@ -151,8 +157,9 @@ def _letters(file: str, pipeline: str | None, sink: str | None) -> Iterator[tupl
     built = build_pipeline(settings.pipelines[name], Registry.installed())
     try:
         for sink_name in _sinks(settings, name, sink):
-            for letter in box_of(built, settings.identifier(name), sink_name).letters():
-                yield sink_name, letter
+            box = box_of(built, settings.identifier(name), sink_name)
+            for letter in box.letters():
+                yield sink_name, box, letter
     finally:
         built.source.close()
 

@@ -35,6 +35,10 @@ class FileLetters(LetterBox):
             raise BatchError(f"line {missing.number + 1} of {missing.container} does not hold a dead letter any more")
         return [found[letter_id] for letter_id in ids]
 
+    def read_spilled(self, letter: Letter) -> bytes | None:
+        where = letter.spilled or {}
+        return self._bucket.read_range(where["file"], where["start"], where["size"])
+
     def mark(self, ids: Iterable[LetterId], run: str) -> None:
         lines: dict[str, list[int]] = defaultdict(list)
         for letter_id in ids:

@@ -6,7 +6,7 @@ a record's origin (the id of a document, another dead letter) is the same as at 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
@@ -14,12 +14,15 @@ from typing import Any
 from holdfast.errors import BatchError
 from holdfast.flow.batch import Batch, Cut, Done, Limits, Name, Plan
 from holdfast.flow.fault import RECORD, Fault, batch_fault
-from holdfast.flow.letter import Letter, LetterBox, LetterId, Rebuilder
-from holdfast.flow.source import BATCH_COLUMN, FAULT_COLUMN, ITEM_COLUMN, OffsetPositions, Source
+from holdfast.flow.letter import Letter, LetterBox, LetterId, Rebuilder, SourceRecord
+from holdfast.flow.source import BATCH_COLUMN, FAULT_COLUMN, ITEM_COLUMN, OffsetPositions, RereadsRecords, Source
+from holdfast.flow.staging import StagedBatch
 from holdfast.leases.lease import Lease, Partition
 
 MAX_BATCH_LETTERS = 1000
 """Maximum number of letters in a batch: they are sent along with the task."""
+MAX_BATCH_BYTES = 64 << 20
+"""Bytes of large records in a batch, if it has more than one of them: as many as its other letters may have."""
 
 
 @dataclass(frozen=True)
@@ -30,13 +33,17 @@ class PartitionLetters:
     """The partition's row in the live pipeline."""
     name: Name
     ids: Sequence[LetterId]
+    spilled_sizes: Sequence[int] = ()
+    """For each letter the bytes of its record that are not in the letter; none are in any if this is empty."""
 
     def partition(self) -> Partition:
         """The partition of the redrive that reads these letters."""
+        spec = {"stream": self.name.stream, "label": self.name.label, "letters": encode_ids(self.ids)}
+        spilled = [[number, size] for number, size in enumerate(self.spilled_sizes) if size]
         return Partition(
             key=self.row.key,
             group=self.row.group,
-            spec={"stream": self.name.stream, "label": self.name.label, "letters": encode_ids(self.ids)},
+            spec={**spec, "spilled": spilled} if spilled else spec,
             estimated_count=len(self.ids),
             incarnation=self.row.commit.incarnation,
         )
@@ -56,6 +63,11 @@ def sent_ids(lease: Lease) -> list[LetterId]:
     """The letters of a redrive's partition that are committed."""
     position = lease.progress.position
     return letter_ids(lease)[: 0 if position is None else position["offset"]]
+
+
+def spilled_size(letter: Letter) -> int:
+    """The bytes of the letter's record that are not in the letter."""
+    return 0 if letter.spilled is None else int(letter.spilled["size"])
 
 
 def encode_ids(ids: Iterable[LetterId]) -> list[Any]:
@@ -79,7 +91,7 @@ def decode_ids(encoded: Any) -> Iterator[LetterId]:
             yield from (LetterId(container, number) for number in range(first, last + 1))
 
 
-class LettersSource(Source, OffsetPositions):
+class LettersSource(Source, OffsetPositions, RereadsRecords):
     """Reads letters on the node, and gives the rows of each batch to one task."""
 
     def __init__(self, box: LetterBox, rebuilder: Rebuilder) -> None:
@@ -101,7 +113,7 @@ class LettersSource(Source, OffsetPositions):
         start = 0 if position is None else position["offset"]
         if start >= end:
             return Done()
-        until = min(end, start + most)
+        until = _within_bytes(lease.spec.get("spilled", ()), start, min(end, start + most))
         return Cut(self.position(start), self.position(until), last=until == end)
 
     def read(
@@ -111,21 +123,42 @@ class LettersSource(Source, OffsetPositions):
         columns: frozenset[str] | None = None,  # noqa: ARG002 - letters hold little
     ) -> LettersRead:
         fields = self._rebuilder.fields()
-        rows = [letter_rows(batch.id, self._fetched(batch), self._rebuilder, fields) for batch in batches]
-        return LettersRead(rows, fields)
+        fetched = {batch.id: self._fetched(batch) for batch in batches}
+        rows = [letter_rows(batch_id, letters, self._rebuilder, fields) for batch_id, letters in fetched.items()]
+        ids = {
+            batch_id: {letter.item: letter.id for letter in reversed(letters)}
+            for batch_id, letters in fetched.items()
+            if not isinstance(letters, BatchError)
+        }
+        return LettersRead(rows, fields, ids)
+
+    def record_reader(self, rows: LettersRead) -> LetterReader:
+        return LetterReader(self._box, rows.ids)
 
     def _fetched(self, batch: Batch) -> list[Letter] | BatchError:
         start, end = batch.cut.start["offset"], batch.cut.end["offset"]
         try:
-            return self._box.fetch(letter_ids(batch.lease)[start:end])
+            return [self._box.whole(letter) for letter in self._box.fetch(letter_ids(batch.lease)[start:end])]
         except BatchError as gone:
             return gone
+
+
+def _within_bytes(spilled: Sequence[Sequence[int]], start: int, end: int) -> int:
+    """Where a batch ends that begins at `start` and whose large records fit into memory; it has at least one letter."""
+    size = 0
+    for number, record_size in spilled:
+        if start <= number < end:
+            size += record_size
+            if size > MAX_BATCH_BYTES and number > start:
+                return number
+    return end
 
 
 class LettersRead:
     """A direct read: one task for each batch, which carries its rows. Picklable."""
 
-    def __init__(self, batches: Sequence[Any], fields: Any) -> None:
+    def __init__(self, batches: Sequence[Any], fields: Any, ids: Mapping[str, Mapping[int, LetterId]]) -> None:
+        """`ids`: by batch and item, the letter that holds the record."""
         from pyspark.sql import types as kinds
 
         system = [
@@ -134,6 +167,7 @@ class LettersRead:
             kinds.StructField(FAULT_COLUMN, kinds.StringType()),
         ]
         self._batches = list(batches)
+        self.ids = ids
         self.schema = kinds.StructType([*system, *fields.fields])
 
     @property
@@ -142,6 +176,26 @@ class LettersRead:
 
     def rows(self, task: int) -> Iterator[Any]:
         yield from self._batches[task].to_batches()
+
+
+@dataclass(frozen=True)
+class LetterReader:
+    """A `RecordReader`: a record that fails once more is in the letter that it comes from."""
+
+    box: LetterBox
+    ids: Mapping[str, Mapping[int, LetterId]]
+
+    def records(self, batch: StagedBatch, faults: Sequence[tuple[int, Fault]]) -> Iterator[SourceRecord]:
+        ids = self.ids[batch.id]
+        letters = {letter.id: letter for letter in self.box.fetch(list({ids[item] for item, _ in faults}))}
+        return (_record_of(self.box.whole(letters[ids[item]])) for item, _ in faults)
+
+
+def _record_of(letter: Letter) -> SourceRecord:
+    missing = letter.missing
+    if letter.source is None:
+        missing = "the letter that it comes from was written by an earlier version, which kept no more"
+    return SourceRecord(letter.source or {}, None if letter.is_null else letter.record(), letter.form, missing)
 
 
 def letter_rows(batch_id: str, letters: Sequence[Letter] | BatchError, rebuilder: Rebuilder, fields: Any) -> Any:

@@ -9,7 +9,8 @@ from contextlib import suppress
 from holdfast.buckets.bucket import OpenFile, StagingAttempt
 from holdfast.errors import Unavailable
 from holdfast.flow.fault import Fault, dead_letter
-from holdfast.flow.names import dead_letter_key
+from holdfast.flow.letter import NewLetter, new_letters
+from holdfast.flow.names import dead_letter_key, letter_records_key
 from holdfast.flow.staging import StagedBatch
 from holdfast.leases.lease import Json
 
@@ -37,7 +38,8 @@ class LetterFiles(LetterStaging):
     """Letters as lines of files below a root.
 
     A file is named by its first item, which must be known when the file is opened. So letters wait in memory to be
-    sorted, and a letter that is lower than the first item of its file begins another file.
+    sorted, and a letter that is lower than the first item of its file begins another file. Large records are in a file
+    beside it, of which the letters name their parts.
     """
 
     def __init__(
@@ -78,7 +80,7 @@ class LetterFiles(LetterStaging):
 
 
 class _BatchLetters:
-    """Letters of one batch: at most one file is open."""
+    """Letters of one batch: at most one file is open, with at most one file of the large records of its letters."""
 
     def __init__(self, batch: StagedBatch, attempt: StagingAttempt, opening: Callable[[StagedBatch], None]) -> None:
         self.waiting_bytes = 0
@@ -86,42 +88,57 @@ class _BatchLetters:
         self._attempt = attempt
         self._opening = opening
         self._file: OpenFile | None = None
-        self._waiting: list[tuple[int, bytes]] = []
+        self._records: OpenFile | None = None
+        self._waiting: list[tuple[int, Fault]] = []
         self._entries: list[dict[str, Json]] = []
 
     def write(self, faults: Sequence[tuple[int, Fault]]) -> None:
-        batch = self._batch
-        for item, fault in faults:
-            line = dead_letter(batch.pipeline, batch.key, item, fault)
-            self._waiting.append((item, line))
-            self.waiting_bytes += len(line)
+        self._waiting += faults
+        self.waiting_bytes += sum(len(fault.reason) + len(fault.raw or "") for _, fault in faults)
 
     def flush(self) -> None:
         if not self._waiting:
             return
-        lines, self._waiting, self.waiting_bytes = sorted(self._waiting), [], 0
-        first = lines[0][0]
+        waiting, self._waiting, self.waiting_bytes = self._waiting, [], 0
+        first = min(item for item, _ in waiting)
         if self._file is not None and first < self._file.first:
-            self._close_file()
+            self._close_files()
         if self._file is None:
             self._opening(self._batch)
-            key = dead_letter_key(self._batch.name, self._batch.generation, first)
-            self._file = OpenFile(self._attempt.stage(self._batch, key), key, first)
-        for item, line in lines:
-            self._file.write_line(item, line)
+            self._file = self._opened(dead_letter_key(self._batch.name, self._batch.generation, first), first)
+        batch = self._batch
+        for letter in new_letters(batch, waiting):
+            more = letter.more if letter.spill is None else self._spilled(letter, letter.spill, self._file.first)
+            self._file.write_line(letter.item, dead_letter(batch.pipeline, batch.key, letter.item, letter.fault, more))
+
+    def _spilled(self, letter: NewLetter, record: bytes, first: int) -> dict[str, Json]:
+        """Write the record into the file of large records; returns the fields of its letter."""
+        key = letter_records_key(self._batch.name, self._batch.generation, first)
+        if self._records is None:
+            self._records = self._opened(key, first)
+        start = self._records.size
+        self._records.write_line(letter.item, record, rows=0)
+        return letter.spilled({"file": key, "start": start})
+
+    def _opened(self, key: str, first: int) -> OpenFile:
+        return OpenFile(self._attempt.stage(self._batch, key), key, first)
 
     def finish(self) -> list[dict[str, Json]]:
         self.flush()
-        self._close_file()
+        self._close_files()
         return self._entries
 
     def abandon(self) -> None:
-        with suppress(Exception):
-            self._close_file()
+        while self._file is not None or self._records is not None:
+            with suppress(Exception):
+                self._close_files()
         with suppress(Unavailable):
             self._attempt.bucket.discard([entry["staged"] for entry in self._entries])
 
-    def _close_file(self) -> None:
+    def _close_files(self) -> None:
         if self._file is not None:
             file, self._file = self._file, None
+            self._entries.append(file.close())
+        if self._records is not None:
+            file, self._records = self._records, None
             self._entries.append(file.close())

@@ -12,6 +12,7 @@ from __future__ import annotations
 import base64
 import codecs
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +24,7 @@ CUT = "cut"
 COLUMNS, ROW = "columns", "row"
 """Forms of `raw` other than the text of the record: JSON of the source's columns, or of the output of a processor."""
 MAX_RAW_BYTES = 64 * 1024
+"""Bytes of a record in its fault, and in the line of its letter: the whole of a larger record is kept beside it."""
 MAX_REASON = 1000
 
 
@@ -107,10 +109,10 @@ def decode_fault(text: str) -> Fault:
     )
 
 
-def dead_letter(pipeline: str, key: str, item: int, fault: Fault) -> bytes:
-    """A line of a dead-letter file."""
+def dead_letter(pipeline: str, key: str, item: int, fault: Fault, more: Mapping[str, Any] = {}) -> bytes:
+    """A line of a dead-letter file. `more`: fields that `NewLetter` has besides the fault."""
     origin = {"pipeline": pipeline, "key": key, "item": item}
-    fields = {"reason": fault.reason, **fault.record(), "origin": origin}
+    fields = {"reason": fault.reason, **fault.record(), **more, "origin": origin}
     return json.dumps(fields, ensure_ascii=False).encode("utf-8", "backslashreplace") + b"\n"
 
 

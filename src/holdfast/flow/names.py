@@ -84,6 +84,11 @@ def dead_letter_key(name: Name, generation: int, first_item: int) -> str:
     return f"{OURS}/deadletters/{file_key(name, generation, first_item, 'jsonl')}"
 
 
+def letter_records_key(name: Name, generation: int, first_item: int) -> str:
+    """The file of the large records of a file of dead letters, which names them."""
+    return f"{OURS}/deadletter-records/{file_key(name, generation, first_item, 'jsonl')}"
+
+
 def manifest_key(name: Name, sequence: int) -> str:
     """The manifest of the commit with that sequence number."""
     return f"{OURS}/commits/{folder(name)}/{sequence:020d}.json"

@@ -18,7 +18,7 @@ from typing import Any, Protocol
 
 from holdfast.errors import Unavailable
 from holdfast.flow.batch import Batch, Limits, Name, Plan
-from holdfast.flow.letter import Rebuilder
+from holdfast.flow.letter import Rebuilder, RecordReader
 from holdfast.leases.lease import Json, Lease, Partition
 from holdfast.leases.source_coordinator import SourceCoordinator
 
@@ -216,6 +216,14 @@ class Rebuilds(ABC):
     @abstractmethod
     def rebuilder(self) -> Rebuilder:
         """Makes rows of the records that dead letters keep. Needs no Spark."""
+
+
+class RereadsRecords(ABC):
+    """Single records can be read a second time, so that dead letters hold them whole, as the source has them."""
+
+    @abstractmethod
+    def record_reader(self, rows: Any) -> RecordReader:
+        """Reads records of the batches for which `read` has returned `rows`. Does not block."""
 
 
 class WeighsPartitions(ABC):

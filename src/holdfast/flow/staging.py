@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
 from holdfast.errors import BatchError
 from holdfast.flow.batch import Batch, Name
 from holdfast.flow.fault import COLUMNS, ROW, Fault
+from holdfast.flow.letter import RecordReader
 from holdfast.leases.lease import Json
 
 
@@ -36,14 +37,25 @@ class StagedBatch:
     """Whether processors have changed the rows, so that they are not the records as they were read."""
     max_receipt_bytes: int | None = None
     """Bytes that the receipt of one sink may take in the row; None: any number."""
+    several_rows: bool = False
+    """Whether processors may make several rows of a record, so that one of them may fail and another not."""
+    reader: RecordReader | None = field(default=None, compare=False)
+    """Reads records from the source a second time, for dead letters; None if the source cannot do that."""
 
     def raw_form(self, *, is_value: bool) -> str | None:
         """The form in which a sink keeps a row that it refuses: the source's `value`, or all columns."""
         return ROW if self.changed else None if is_value else COLUMNS
 
 
-def staged_batch(batch: Batch, *, changed: bool = False, max_receipt_bytes: int | None = None) -> StagedBatch:
-    """The part of a batch that tasks need. `changed`: whether processors have changed the rows."""
+def staged_batch(
+    batch: Batch,
+    *,
+    changed: bool = False,
+    max_receipt_bytes: int | None = None,
+    several_rows: bool = False,
+    reader: RecordReader | None = None,
+) -> StagedBatch:
+    """The part of a batch that tasks need; see the fields of `StagedBatch`."""
     lease = batch.lease
     generation = lease.commit.generation
     most = None if batch.restages is not None else batch.cut.max_bytes
@@ -59,6 +71,8 @@ def staged_batch(batch: Batch, *, changed: bool = False, max_receipt_bytes: int 
         incarnation,
         changed,
         max_receipt_bytes,
+        several_rows,
+        reader,
     )
 
 

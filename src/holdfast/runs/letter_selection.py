@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from holdfast.assemble import StoredPipeline
-from holdfast.deadletters.source import PartitionLetters, redriven_name, sent_ids
+from holdfast.deadletters.source import PartitionLetters, redriven_name, sent_ids, spilled_size
 from holdfast.errors import Refused, TransitionRefused
 from holdfast.flow.letter import Letter, LetterBox, LetterId, Rebuilder
 from holdfast.flow.run import Run
@@ -40,6 +40,15 @@ class Choice:
         return self.key in {None, letter.key} and (self.reason is None or self.reason in letter.reason)
 
 
+@dataclass(frozen=True, slots=True, order=True)
+class WaitingLetter:
+    """A letter that can be sent; letters are sent in the order of their items."""
+
+    item: int
+    id: LetterId
+    spilled_size: int
+
+
 @dataclass
 class Taken:
     """The letters that a redrive takes, and counts of the others by reason."""
@@ -63,6 +72,8 @@ class Waiting:
     rebuilder: Rebuilder
     live: Source
     sink: Sink
+    needed: frozenset[str] = frozenset()
+    """Columns of the source that the pipeline may need."""
 
     def __iter__(self) -> Iterator[Partition]:
         for run in self._former():
@@ -72,13 +83,13 @@ class Waiting:
     def look(self) -> Taken:
         """Return the letters that would be taken now. Changes nothing."""
         sent = {letter for run in self._former() for row in self._rows(run).rows() for letter in sent_ids(row)}
-        taken, by_key = Taken(), defaultdict[str, list[tuple[int, LetterId]]](list)
+        taken, by_key = Taken(), defaultdict[str, list[WaitingLetter]](list)
         for letter in self.box.letters():
             if letter.redriven is not None or letter.id in sent or not self.choice.takes(letter):
                 continue
-            why = letter.refusal or self.rebuilder.refusal(letter)
+            why = letter.refusal or self.rebuilder.refusal(letter) or self._lacking(letter)
             if why is None:
-                by_key[letter.key].append((letter.item, letter.id))
+                by_key[letter.key].append(WaitingLetter(letter.item, letter.id, spilled_size(letter)))
             else:
                 taken.refused[why] += 1
         keys = list(by_key)
@@ -88,7 +99,18 @@ class Waiting:
             self._gather(taken, {key: by_key[key] for key in keys[at : at + ROWS_PER_READ]})
         return taken
 
-    def _gather(self, taken: Taken, letters: dict[str, list[tuple[int, LetterId]]]) -> None:
+    def _lacking(self, letter: Letter) -> str | None:
+        """Why the letter holds less of its record than the pipeline may need; None if it holds enough."""
+        keeps = self.rebuilder.keeps
+        missing = frozenset() if letter.is_whole or keeps is None else self.needed - keeps
+        if not missing:
+            return None
+        return (
+            f"it does not keep {', '.join(sorted(missing))} of its record, which this pipeline may need; write the "
+            "records again from Kafka or from a backup, see `holdfast rewind` and `holdfast backfill`"
+        )
+
+    def _gather(self, taken: Taken, letters: dict[str, list[WaitingLetter]]) -> None:
         rows = self.pipeline.store.get([Key(self.pipeline.identifier, "", key) for key in letters])
         for row, (key, found) in zip(rows, letters.items(), strict=True):
             if row is None or row.unreadable is not None or transitions.is_stripped(row):
@@ -97,9 +119,11 @@ class Waiting:
             if transitions.set_aside_for(row) is not None:
                 taken.refused[f"files of its partition {key} are being replaced"] += len(found)
                 continue
-            ids = _bounded([letter for _, letter in sorted(found)])
+            found.sort()
+            ids = _bounded([letter.id for letter in found])
             taken.left += len(found) - len(ids)
-            taken.partitions.append(PartitionLetters(row, self.live.name(row), ids))
+            sizes = [letter.spilled_size for letter in found[: len(ids)]]
+            taken.partitions.append(PartitionLetters(row, self.live.name(row), ids, sizes))
 
     # --- former runs -------------------------------------------------------------------------------------------
 

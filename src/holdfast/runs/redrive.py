@@ -92,6 +92,7 @@ def _prepared(pipeline: StoredPipeline, choice: Choice) -> tuple[Pipeline, Waiti
         rebuilder=_rebuilder_of(live.source),
         live=live.source,
         sink=live.sinks[choice.sink],
+        needed=needed_columns(live.processors, [live.sinks[choice.sink]], routed=choice.sink in live.routes.by_sink),
     )
     return _from_letters(live, pipeline.identifier, choice.sink), waiting
 
@@ -100,26 +101,12 @@ def _from_letters(built: Pipeline, identifier: str, sink: str) -> Pipeline:
     """Return the pipeline with the dead letters as its source, and with this sink alone."""
     box, rebuilder = box_of(built, identifier, sink), _rebuilder_of(built.source)
     routed = {sink: built.routes.by_sink[sink]} if sink in built.routes.by_sink else {}
-    changed = replace(
+    return replace(
         built,
         source=LettersSource(box, rebuilder),
         sinks={sink: built.sinks[sink]},
         routes=Routes(built.routes.conditions, routed),
     )
-    _check_columns(changed, rebuilder.keeps)
-    return changed
-
-
-def _check_columns(built: Pipeline, keeps: frozenset[str] | None) -> None:
-    """Raise `Refused` if the pipeline may need more of a record than a letter keeps."""
-    if keeps is None:
-        return
-    needed = needed_columns(built.processors, list(built.sinks.values()), routed=bool(built.routes.by_sink))
-    if missing := needed - keeps:
-        raise Refused(
-            f"dead letters do not keep {', '.join(sorted(missing))}, which this pipeline may need; write the records "
-            "again from Kafka or from a backup, see `holdfast rewind` and `holdfast backfill`"
-        )
 
 
 def _end_spark() -> None:

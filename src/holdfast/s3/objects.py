@@ -71,6 +71,15 @@ class S3Objects:
         found = self.version(key)
         return None if found is None else found.data
 
+    def read_range(self, key: str, start: int, size: int) -> bytes | None:
+        """That many bytes of the object from `start` on; None if it does not exist."""
+        try:
+            part = f"bytes={start}-{start + size - 1}"
+            found: ObjectVersion = self._call("get_object", _version, Key=self.full(key), Range=part)
+        except Missing:
+            return None
+        return found.data
+
     def version(self, key: str) -> ObjectVersion | None:
         """The object's bytes and ETag; None if it does not exist."""
         try:

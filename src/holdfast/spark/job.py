@@ -16,6 +16,7 @@ from holdfast.config.sinks import DEFAULT_ROUTE
 from holdfast.errors import HoldfastError, Refused, Unavailable
 from holdfast.flow.batch import Batch
 from holdfast.flow.engine import Failed, Report
+from holdfast.flow.letter import RecordReader
 from holdfast.flow.pipeline import Pipeline, Routes
 from holdfast.flow.processor import Processor, TaskStep
 from holdfast.flow.sink import Sink, StagesByBatch
@@ -28,6 +29,7 @@ from holdfast.flow.source import (
     FixedColumns,
     MayChange,
     ReadsByConnector,
+    RereadsRecords,
     Source,
     TaskRows,
 )
@@ -117,12 +119,16 @@ class Planner:
         self._batches = batches
         self._processors, self._steps = _divided(pipeline)
         self._stagers = {name: sink.stager() for name, sink in pipeline.sinks.items()}
+        self._reader: RecordReader | None = None
 
     def job(self) -> Job:
         """The lazy job. Raises `Unavailable`, `Refused`, and what Spark raises for a plan that it cannot analyse."""
         from pyspark.sql import DataFrame
 
-        rows = self._pipeline.source.read(self._spark, self._batches, self._needed_columns())
+        source = self._pipeline.source
+        rows = source.read(self._spark, self._batches, self._needed_columns())
+        if isinstance(source, RereadsRecords):
+            self._reader = source.record_reader(rows)
         return self._job_of_frame(rows) if isinstance(rows, DataFrame) else self._job_of_task_rows(rows)
 
     def _needed_columns(self) -> frozenset[str] | None:
@@ -215,10 +221,20 @@ class Planner:
     @cached_property
     def _to_stage(self) -> list[StagedBatch]:
         """The batches in the form in which tasks get them."""
-        changed = any(processor.changes_rows for processor in self._pipeline.processors)
+        changing = [processor for processor in self._pipeline.processors if processor.changes_rows]
+        several_rows = not all(processor.keeps_rows for processor in changing)
         bounded = any(stager.bounded for stager in self._task_stagers.values())
         limit = self._pipeline.receipt_bytes if bounded else lambda _batch: None
-        return [staged_batch(batch, changed=changed, max_receipt_bytes=limit(batch)) for batch in self._batches]
+        return [
+            staged_batch(
+                batch,
+                changed=bool(changing),
+                max_receipt_bytes=limit(batch),
+                several_rows=several_rows,
+                reader=self._reader,
+            )
+            for batch in self._batches
+        ]
 
 
 def _divided(pipeline: Pipeline) -> tuple[dict[str, Processor], dict[str, TaskStep]]:

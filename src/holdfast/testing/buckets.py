@@ -54,6 +54,12 @@ class BucketBehaviour:
         assert bucket.create(KEY, b"")
         assert bucket.read(KEY) == b""
 
+    def test_a_part_of_an_object_is_read(self, bucket: Bucket) -> None:
+        assert bucket.read_range(KEY, 0, 5) is None
+        assert bucket.create(KEY, b"0123456789")
+        assert bucket.read_range(KEY, 3, 4) == b"3456"
+        assert bucket.read_range(KEY, 8, 4) == b"89"
+
     def test_a_folder_is_no_object(self, bucket: Bucket) -> None:
         bucket.create("a/b", b"")
         assert bucket.read("a") is None

@@ -7,6 +7,7 @@ import pickle
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
@@ -14,6 +15,7 @@ import pytest
 
 from holdfast.flow.batch import Batch, Cut, Name
 from holdfast.flow.fault import Fault, record_fault
+from holdfast.flow.letter import SourceRecord
 from holdfast.flow.sink import Publication, PublishResult, Sink, StagesByBatch
 from holdfast.flow.staging import StagedBatch, Stager, Staging
 from holdfast.leases.lease import Commit, Json, Lease, Ownership, Status
@@ -47,6 +49,16 @@ def lease_at(
 def through_json(value: Any) -> Any:
     """The value after a round trip through the store's JSON."""
     return json.loads(json.dumps(value))
+
+
+@dataclass(frozen=True)
+class MemoryReader:
+    """A `RecordReader` whose records have the items 0, 1, and so on."""
+
+    kept: Sequence[SourceRecord]
+
+    def records(self, batch: StagedBatch, faults: Sequence[tuple[int, Fault]]) -> Iterator[SourceRecord]:
+        return (self.kept[item] for item, _ in faults)
 
 
 class SinkSetting:

@@ -18,6 +18,7 @@ from dataclasses import replace
 import pytest
 
 from holdfast.errors import Halt, StagedDataGone, Unavailable
+from holdfast.flow.letter import SourceRecord
 from holdfast.flow.sink import (
     KeepsLetters,
     KeepsStaged,
@@ -29,10 +30,20 @@ from holdfast.flow.sink import (
     Witness,
 )
 from holdfast.flow.staging import Stager
-from holdfast.testing.sink_setting import NAME, PIPELINE, SinkSetting, lease_at, record, through_json
+from holdfast.testing.sink_setting import (
+    NAME,
+    PIPELINE,
+    MemoryReader,
+    SinkSetting,
+    lease_at,
+    record,
+    through_json,
+)
 
 MOST_RECEIPT_BYTES = 4096
 MANY = 2000
+LARGE_RECORD = 6000
+"""Times 256 bytes: more than sinks keep in a line or in a document."""
 
 
 class SinkBehaviour(SinkSetting):
@@ -106,6 +117,29 @@ class SinkBehaviour(SinkSetting):
                 (4, "bad", "raw 4"),
                 (5, "bad", "raw 5"),
             ]
+
+    def test_a_letter_holds_the_whole_record_as_the_source_has_it(self, sink: Sink) -> None:
+        if not isinstance(sink, KeepsLetters):
+            pytest.skip("its letters cannot be read")
+        large = bytes(range(256)) * LARGE_RECORD
+        records = [
+            SourceRecord({"key": "k", "headers": [{"name": "a", "value": None}]}),
+            SourceRecord({"key": None}, large),
+            SourceRecord({"key": None}, b"\xff"),
+        ]
+        batch = replace(self.batch(label="whole"), reader=MemoryReader(records))
+        staging = self.sent_stager(sink).begin()
+        staging.bury(batch, self.faults(range(3)))
+        part = staging.finish(batch)
+        staging.close()
+        assert self.publish(sink, self.receipt(sink, [part]), label="whole") is None
+        box = sink.letter_box(PIPELINE)
+        letters = sorted((letter for letter in box.letters() if letter.key == batch.key), key=lambda kept: kept.item)
+        null, whole, binary = map(box.whole, letters)
+        assert null.is_null, "null is not an empty record"
+        assert null.source == {**records[0].source, "value": None}
+        assert (whole.record(), whole.size, binary.record()) == (large, None, b"\xff")
+        assert not any(letter.refusal for letter in (null, whole, binary))
 
     # --- publish ---------------------------------------------------------------------------------------------------
 

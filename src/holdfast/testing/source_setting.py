@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 import pickle
 from abc import abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import Any
 
 from holdfast.errors import BatchError, SourceUnavailable
 from holdfast.flow.batch import Batch, Close, Cut, Done, Limits, Plan, Wait
-from holdfast.flow.fault import BATCH, CUT, UNAVAILABLE, decode_fault
+from holdfast.flow.fault import BATCH, CUT, UNAVAILABLE, dead_letter, decode_fault, record_fault
+from holdfast.flow.letter import Letter, LetterId, letter_of, new_letters
 from holdfast.flow.source import (
     BATCH_COLUMN,
     FAULT_COLUMN,
@@ -22,6 +24,7 @@ from holdfast.flow.source import (
     CutsShort,
     Source,
 )
+from holdfast.flow.staging import StagedBatch
 from holdfast.leases.lease import Counts, Json, Lease, Ownership, Partition, Status, new_lease
 
 PIPELINE = "suite"
@@ -160,6 +163,20 @@ def finished(source: Source, batch: Batch, rows: list[dict[str, Any]]) -> ReadBa
         return ReadBatch(batch, rows, batch.cut.end)
     assert isinstance(source, CutsShort), "only a source with CutsShort may cut a batch short"
     return ReadBatch(batch, [row for row in rows if row[ITEM_COLUMN] < min(cuts)], source.cut_short(batch, min(cuts)))
+
+
+def letters_of(batch: StagedBatch, items: Sequence[int]) -> list[Letter]:
+    """The letters that a sink would keep of these records, which are small."""
+    sent = pickle.loads(pickle.dumps(batch))  # noqa: S301 - our own bytes
+    made = new_letters(sent, [(item, record_fault("bad", b"")) for item in items])
+    lines = [dead_letter(batch.pipeline, batch.key, letter.item, letter.fault, letter.more) for letter in made]
+    return [letter_of(json.loads(line), LetterId("file", number), None, None) for number, line in enumerate(lines)]
+
+
+def comparable(row: Mapping[str, Any]) -> dict[str, Any]:
+    """The data columns, with times as numbers: Spark's have the zone of this host, and Arrow's have their own."""
+    data = {name: value for name, value in row.items() if name not in OUR_COLUMNS}
+    return {name: value.timestamp() if isinstance(value, datetime) else value for name, value in data.items()}
 
 
 def read_batches(

@@ -23,6 +23,7 @@ from holdfast.flow.batch import Batch, Close, Cut, Done, Limits, Wait
 from holdfast.flow.pipeline import ReportsEvents
 from holdfast.flow.source import (
     BATCH_COLUMN,
+    FAULT_COLUMN,
     ITEM_COLUMN,
     AfterPublish,
     CountsScans,
@@ -33,12 +34,14 @@ from holdfast.flow.source import (
     PublishingListener,
     Rebuilds,
     ReportsExtents,
+    RereadsRecords,
     SalvagesDamage,
     Source,
     StagingListener,
     UsesStoreClock,
     WeighsPartitions,
 )
+from holdfast.flow.staging import staged_batch
 from holdfast.leases.lease import Lease
 from holdfast.testing.source_setting import (
     OUR_COLUMNS,
@@ -46,6 +49,8 @@ from holdfast.testing.source_setting import (
     SourceSetting,
     at,
     columns_of,
+    comparable,
+    letters_of,
     read_batches,
     records,
     through_json,
@@ -266,6 +271,19 @@ class SourceBehaviour(SourceSetting):
             data = {name for name in names if name not in OUR_COLUMNS}
             assert data <= set(rebuilder.fields().names)
             assert rebuilder.keeps is None or rebuilder.keeps <= set(rebuilder.fields().names)
+
+    def test_a_record_that_is_read_a_second_time_for_a_dead_letter_gives_the_same_row(self, spark: Any) -> None:
+        with self.opened() as source:
+            if not (isinstance(source, RereadsRecords) and isinstance(source, Rebuilds)):
+                pytest.skip("the source does not read records a second time")
+            batches, rebuilder = self.planned(source, self.leases(source), self.small), source.rebuilder()
+            reader, read = source.record_reader(source.read(spark, batches)), read_batches(source, spark, batches)
+            for batch in batches:
+                rows = [row for row in read[batch.id] if row.get(FAULT_COLUMN) is None]
+                letters = letters_of(staged_batch(batch, reader=reader), [row[ITEM_COLUMN] for row in rows])
+                assert all(letter.is_whole and letter.refusal is None for letter in letters)
+                rebuilt = [rebuilder.row(letter).to_pylist()[0] for letter in letters]
+                assert [comparable(row) for row in rebuilt] == [comparable(row) for row in rows]
 
     def test_small_facilities_return_what_they_say(self) -> None:
         with self.opened() as source:

@@ -82,3 +82,19 @@ def test_files_of_records_are_still_compared_by_size_alone(archive: Archive) -> 
     data.write_bytes(b"?" * data.stat().st_size)
     assert archive.proof().verdict == "proven"
     assert archive.proof(deep=True).verdict == "doubt"
+
+
+@pytest.mark.parametrize("deep", [False, True])
+def test_a_letter_is_not_proven_without_its_large_record(tmp_path: Path, deep: bool) -> None:
+    archive, data = Archive(tmp_path), b'{"raw": "large"}\n'
+    letters, records = archive.dead_letters([2]), archive.dead_letters([2])
+    records |= {"key": letters["key"].replace("deadletters", "deadletter-records"), "rows": 0}
+    archive.write(records["key"], data)
+    records |= {"size": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+    archive.commit(0, 3, files=[archive.data_file([0, 1]), letters, records])
+    proof = archive.proof(deep=deep)
+    assert (proof.verdict, proof.rows, proof.dead_letters) == ("proven", 2, 1), proof.doubts.kept
+    archive.path(records["key"]).write_bytes(data.replace(b"l", b"L"))
+    proof = archive.proof(deep=deep)
+    assert (proof.verdict, proof.dead_letters) == ("doubt", 0)
+    assert records["key"] in proof.doubts.kept[0]

@@ -14,8 +14,9 @@ import pytest
 
 from holdfast.errors import BatchError, Refused
 from holdfast.flow.batch import Batch, Cut, Done, Limits, Name
-from holdfast.flow.fault import BATCH, decode_fault
+from holdfast.flow.fault import BATCH, decode_fault, record_fault
 from holdfast.flow.format import Format
+from holdfast.flow.staging import staged_batch
 from holdfast.flow.upload_policy import UploadPolicy
 from holdfast.formats.raw import Raw
 from holdfast.formats.text import PLUGIN as TEXT
@@ -210,3 +211,19 @@ def test_the_plugin_takes_the_settings_of_the_sink_that_wrote_the_files(tmp_path
     source = plugin.build(plugin.config.model_validate(settings))
     assert [partition.key for partition in source.discover({})] == ["orders|0"]
     assert read(source, lease(source), 0, 3) == [(offset, b"value %d" % offset) for offset in range(3)]
+
+
+def test_messages_are_read_a_second_time_for_dead_letters() -> None:
+    for chosen, missing in ((None, None), (TEXT.build(TEXT.config()), "the archive does not keep headers, key, ")):
+        archive = Archive(chosen)
+        archive.commit(0, 6, range(6))
+        source = archive.source()
+        batch = Batch("b", lease(source), NAME, Cut({"offset": 0}, {"offset": 6}))
+        reader = ArchiveRead(source._bucket, [source._batch(batch)], None)
+        faults = [(offset, record_fault("bad", b"")) for offset in (1, 4, 4, 9)]
+        *found, gone = source.record_reader(reader).records(staged_batch(batch), faults)
+        assert [(record.source["offset"], record.value) for record in found] == [
+            (offset, b"value %d" % offset) for offset in (1, 4, 4)
+        ]
+        assert all(str(record.missing).startswith(str(missing)) for record in found)
+        assert gone.missing == "the archive does not have the message any more"

@@ -49,6 +49,9 @@ class Held:
     def size(self) -> int:
         return len(self.data)
 
+    def description(self) -> dict[str, Any]:
+        return {"path": self.path}
+
     def check(self) -> None:
         """Never looks."""
 

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from holdfast.buckets.bucket import Bucket, OpenFile, StagingAttempt
 from holdfast.errors import BatchError
 from holdfast.flow.format import Format
-from holdfast.flow.names import dead_letter_key, staging_key
+from holdfast.flow.names import dead_letter_key, letter_records_key, staging_key
 from holdfast.flow.source import ITEM_COLUMN
 from holdfast.flow.staging import Room, StagedBatch
 from holdfast.leases.lease import Json
@@ -220,9 +220,10 @@ class ReceiptBudget:
         self._max_files = max_files
         self._files = 0
         self._letter_files = 0
-        letters = dead_letter_key(batch.name, batch.generation, MAX_NUMBER)
-        self._letters_size = self._size_of(letters, "")
-        # A file of dead letters is reserved from the start: there may be letters at any time.
+        numbered = (batch.name, batch.generation, MAX_NUMBER)
+        letters, records = dead_letter_key(*numbered), letter_records_key(*numbered)
+        self._letters_size = self._size_of(letters, "") + self._size_of(records, "")
+        # A file of dead letters, and one of their large records, are reserved from the start: both may be needed.
         self._size = self._letters_size
 
     def room(self, is_open: Callable[[str], bool]) -> Room:

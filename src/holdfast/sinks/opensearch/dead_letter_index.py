@@ -6,7 +6,8 @@ import base64
 import datetime as dt
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
@@ -16,9 +17,9 @@ import numpy as np
 import pyarrow as pa
 
 from holdfast.deadletters.staging import LetterStaging
-from holdfast.errors import BatchError, SinkUnavailable
+from holdfast.errors import BatchError, Refused, SinkUnavailable
 from holdfast.flow.fault import ROW, Fault, dead_letter
-from holdfast.flow.letter import Letter, LetterBox, LetterId, letter_of
+from holdfast.flow.letter import Letter, LetterBox, LetterId, NewLetter, letter_of, new_letters
 from holdfast.flow.staging import StagedBatch
 from holdfast.leases.lease import Json
 from holdfast.sinks.opensearch.access import Access
@@ -26,6 +27,10 @@ from holdfast.sinks.opensearch.bulk_body import Body, Entries
 from holdfast.sinks.opensearch.templates import index_name_of
 
 LETTERS_PER_BODY = 500
+BODY_BYTES = 8 << 20
+"""Bytes of letters in a request that has more than one of them."""
+PART_LENGTH = 1 << 20
+"""Characters of a large record in one document: each is far below `http.max_content_length` of any server."""
 PAGE_SIZE = 1000
 _PROPERTIES = {
     "place": {"type": "keyword"},
@@ -35,6 +40,11 @@ _PROPERTIES = {
     "raw": {"type": "text", "index": False},
     "at": {"type": "date"},
     "redriven": {"type": "keyword"},
+    "source": {"type": "object", "enabled": False},
+    "spilled": {"type": "object", "enabled": False},
+    "row": {"type": "text", "index": False},
+    "missing": {"type": "text", "index": False},
+    "part": {"type": "text", "index": False},
     "origin": {
         "properties": {"pipeline": {"type": "keyword"}, "key": {"type": "keyword"}, "item": {"type": "long"}},
     },
@@ -49,19 +59,25 @@ def letters_index(pipeline: str) -> str:
     return index_name_of(f"{pipeline}-deadletters")
 
 
-def letter_id(sink: str, batch: StagedBatch, item: int, fault: Fault) -> LetterId:
+def letter_id(sink: str, batch: StagedBatch, letter: NewLetter) -> LetterId:
     """The id of a letter. A redrive of the record that fails again gives another id.
 
     A record that became several rows may have several letters, with different ids for different contents.
     """
-    origin = f"{batch.key}\0{batch.incarnation}\0{batch.name.label}\0{fault.raw if fault.form == ROW else ''}"
+    row = letter.more.get("row") or (letter.fault.raw if letter.fault.form == ROW else "")
+    origin = f"{batch.key}\0{batch.incarnation}\0{batch.name.label}\0{row}"
     digest = hashlib.blake2b(origin.encode("utf-8", "surrogatepass"), digest_size=15).digest()
-    return LetterId(f"{sink}.{base64.urlsafe_b64encode(digest).decode()}", item)
+    return LetterId(f"{sink}.{base64.urlsafe_b64encode(digest).decode()}", letter.item)
 
 
 def document_id(letter: LetterId) -> str:
     """The id of the letter's document in the index."""
     return f"{letter.container}.{letter.number}"
+
+
+def part_id(letter: LetterId, part: int) -> str:
+    """The id of the document with a part of the letter's record, if it is large."""
+    return f"{document_id(letter)}.part-{part}"
 
 
 @dataclass(frozen=True)
@@ -85,14 +101,24 @@ class _IndexedLetters(LetterStaging):
         self._send = send
 
     def write(self, batch: StagedBatch, faults: Sequence[tuple[int, Fault]]) -> None:
-        index = self._index or letters_index(batch.pipeline)
-        for at in range(0, len(faults), LETTERS_PER_BODY):
-            portion = faults[at : at + LETTERS_PER_BODY]
-            lines = [self._entry(batch, item, fault) for item, fault in portion]
-            borders = np.concatenate([[0], np.cumsum([len(line) for line in lines])]).astype(np.int64)
-            items = np.array([item for item, _ in portion], np.int64)
-            texts = pa.array([fault.raw or "" for _, fault in portion]).cast(pa.binary())
-            self._send(Body([Entries(batch, b"".join(lines), borders, items, texts)], letters=index))
+        entries, size = list[_Entry](), 0
+        for letter in new_letters(batch, faults):
+            for entry in self._entries(batch, letter):
+                if entries and (len(entries) == LETTERS_PER_BODY or size + len(entry.line) > BODY_BYTES):
+                    self._send_entries(batch, entries)
+                    entries, size = [], 0
+                entries.append(entry)
+                size += len(entry.line)
+        if entries:
+            self._send_entries(batch, entries)
+
+    def _send_entries(self, batch: StagedBatch, entries: Sequence[_Entry]) -> None:
+        borders = np.concatenate([[0], np.cumsum([len(entry.line) for entry in entries])]).astype(np.int64)
+        items = np.array([entry.item for entry in entries], np.int64)
+        texts = pa.array([entry.raw for entry in entries], pa.string()).cast(pa.binary())
+        data = b"".join(entry.line for entry in entries)
+        body = Body([Entries(batch, data, borders, items, texts)], letters=self._index or letters_index(batch.pipeline))
+        self._send(body)
 
     def finish(self, batch: StagedBatch) -> list[dict[str, Json]]:  # noqa: ARG002 - the sender waits for all of a batch
         return []
@@ -100,13 +126,33 @@ class _IndexedLetters(LetterStaging):
     def abandon(self, batch: StagedBatch) -> None:
         """Letters that were sent stay: they will be written again under the same ids."""
 
-    def _entry(self, batch: StagedBatch, item: int, fault: Fault) -> bytes:
-        identity = letter_id(self._sink, batch, item, fault)
-        action = json.dumps({"index": {"_id": document_id(identity)}}).encode()
-        fields = json.loads(dead_letter(batch.pipeline, batch.key, item, fault))
+    def _entries(self, batch: StagedBatch, letter: NewLetter) -> Iterator[_Entry]:
+        """The letter as a document, after those with the parts of its record, if it is large."""
+        identity, more, raw = letter_id(self._sink, batch, letter), letter.more, letter.fault.raw or ""
+        if letter.spill is not None:
+            text = letter.spill.decode()
+            parts = [text[at : at + PART_LENGTH] for at in range(0, len(text), PART_LENGTH)]
+            for number, part in enumerate(parts):
+                yield _Entry(letter.item, _indexed(part_id(identity, number), {"part": part}), "")
+            more = letter.spilled({"parts": len(parts)})
+        fields = json.loads(dead_letter(batch.pipeline, batch.key, letter.item, letter.fault, more))
         now = dt.datetime.now(dt.UTC).isoformat(timespec="milliseconds")
-        letter = {**fields, "sink": self._sink, "at": now, "place": identity.container, "number": identity.number}
-        return b"%s\n%s\n" % (action, json.dumps(letter, ensure_ascii=False).encode("utf-8", "backslashreplace"))
+        document = {**fields, "sink": self._sink, "at": now, "place": identity.container, "number": identity.number}
+        yield _Entry(letter.item, _indexed(document_id(identity), document), raw)
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    """Action and document of a bulk request, on two lines."""
+
+    item: int
+    line: bytes
+    raw: str
+
+
+def _indexed(identity: str, document: Mapping[str, Any]) -> bytes:
+    action = json.dumps({"index": {"_id": identity}}).encode()
+    return b"%s\n%s\n" % (action, json.dumps(document, ensure_ascii=False).encode("utf-8", "backslashreplace"))
 
 
 class IndexLetters(LetterBox):
@@ -120,7 +166,10 @@ class IndexLetters(LetterBox):
     def prepare(self) -> None:
         """Create the index if it does not exist. Raises `SinkUnavailable` and `Refused`."""
         body = {"mappings": {"properties": _PROPERTIES}}
-        self._call(partial(self._created, body))
+        if not self._call(partial(self._created, body)):
+            # An index of an earlier version; without these, the new fields are searchable, which costs more.
+            with suppress(Refused):
+                self._call(lambda client: client.indices.put_mapping(index=self._index, body=body["mappings"]))
 
     def letters(self) -> Iterator[Letter]:
         self._call(lambda client: client.indices.refresh(index=self._index, ignore=[404]))
@@ -142,6 +191,15 @@ class IndexLetters(LetterBox):
             raise BatchError(f"the dead letter {document_id(missing)} is not in {self._index} any more")
         return [found[document_id(letter)] for letter in ids]
 
+    def read_spilled(self, letter: Letter) -> bytes | None:
+        texts = []
+        for number in range((letter.spilled or {})["parts"]):
+            found = self._call(partial(self._fetched, {"ids": [part_id(letter.id, number)]})).get("docs", ())
+            if not found or not found[0].get("found"):
+                return None
+            texts.append(found[0]["_source"]["part"])
+        return "".join(texts).encode()
+
     def mark(self, ids: Iterable[LetterId], run: str) -> None:
         for portion in _portions(ids):
             lines: list[Any] = []
@@ -155,7 +213,8 @@ class IndexLetters(LetterBox):
             if statuses:
                 raise SinkUnavailable(f"{self._access.label} has not marked all letters: {sorted(statuses)}")
 
-    def _created(self, body: Any, client: Any) -> None:
+    def _created(self, body: Any, client: Any) -> bool:
+        """Whether the index was created now."""
         from opensearchpy.exceptions import RequestError
 
         try:
@@ -164,6 +223,8 @@ class IndexLetters(LetterBox):
             reason = error.info.get("error") if isinstance(error.info, dict) else None
             if not isinstance(reason, dict) or reason.get("type") != "resource_already_exists_exception":
                 raise
+            return False
+        return True
 
     def _fetched(self, body: Any, client: Any) -> Any:
         return client.mget(index=self._index, body=body, ignore=[404])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,8 +14,20 @@ from holdfast.buckets.bucket import Bucket
 from holdfast.errors import HoldfastError, Unavailable
 from holdfast.flow.fault import Fault, batch_fault, unavailable_fault
 from holdfast.flow.format import Format
-from holdfast.flow.kafka_columns import KEY, OFFSET, PARTITION, TOPIC, VALUE, kafka_schema
+from holdfast.flow.kafka_columns import (
+    HEADERS,
+    KEY,
+    OFFSET,
+    PARTITION,
+    TIMESTAMP,
+    TOPIC,
+    VALUE,
+    kafka_schema,
+    message_source,
+)
+from holdfast.flow.letter import SourceRecord
 from holdfast.flow.source import BATCH_COLUMN, FAULT_COLUMN, ITEM_COLUMN, SIZE_COLUMN
+from holdfast.flow.staging import StagedBatch
 from holdfast.sources.archive.catalog import ArchivedFile
 
 KAFKA_SCHEMA = kafka_schema()
@@ -65,6 +77,19 @@ class ArchiveRead:
         except (HoldfastError, ValueError, OSError) as error:
             yield _faulty(batch, batch_fault(str(error)))
 
+    def records(self, batch: StagedBatch, faults: Sequence[tuple[int, Fault]]) -> Iterator[SourceRecord]:
+        """Implements `RecordReader`: the messages of these offsets, from the files that hold them."""
+        (archived,) = [found for found in self.batches if found.id == batch.id]
+        files = [file for of_commit in archived.commits for file in of_commit]
+        wanted = pa.array([offset for offset, _ in faults], pa.int64())
+        found: dict[int, dict[str, Any]] = {}
+        for file in files:
+            if any(file.first <= offset <= file.last for offset, _ in faults):
+                for rows in self._of_file(archived, file):
+                    chosen = rows.filter(pc.is_in(rows.column(OFFSET), wanted))
+                    found |= {row[OFFSET]: row for row in chosen.to_pylist()}
+        return (_source_record(archived, offset, found.get(offset)) for offset, _ in faults)
+
     def _of_commit(self, batch: ArchivedBatch, files: Sequence[ArchivedFile]) -> Iterator[Any]:
         portions = [self._of_file(batch, file) for file in files]
         if len(portions) == 1:
@@ -91,6 +116,18 @@ class ArchiveRead:
                 yield chosen
         if seen != file.rows:
             raise ValueError(f"{file.key} of the archive has {seen} records instead of {file.rows}")
+
+
+def _source_record(batch: ArchivedBatch, offset: int, row: Mapping[str, Any] | None) -> SourceRecord:
+    origin = {TOPIC: batch.topic, PARTITION: batch.partition, OFFSET: offset}
+    if row is None:
+        return SourceRecord(origin, missing="the archive does not have the message any more")
+    lacking = set(KAFKA_SCHEMA.names) - {TOPIC, PARTITION, OFFSET} - batch.format.keeps
+    if lacking:
+        return SourceRecord(origin, row[VALUE], missing=f"the archive does not keep {', '.join(sorted(lacking))}")
+    headers = None if row[HEADERS] is None else [(header["key"], header["value"]) for header in row[HEADERS]]
+    milliseconds = None if row[TIMESTAMP] is None else round(row[TIMESTAMP].timestamp() * 1000)
+    return SourceRecord(message_source({**row, TIMESTAMP: milliseconds, HEADERS: headers}), row[VALUE])
 
 
 def _kafka_rows(batch: ArchivedBatch, file: ArchivedFile, rows: Any, before: int) -> Any:

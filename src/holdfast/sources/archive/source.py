@@ -11,7 +11,7 @@ from holdfast.errors import BatchError, Refused
 from holdfast.flow.batch import Batch, Cut, Done, Limits, Name, Plan
 from holdfast.flow.format import Format
 from holdfast.flow.kafka_columns import OFFSET, PARTITION, TOPIC
-from holdfast.flow.source import OffsetPositions, Source
+from holdfast.flow.source import OffsetPositions, RereadsRecords, Source
 from holdfast.flow.upload_policy import UploadPolicy
 from holdfast.leases.lease import Lease, Partition
 from holdfast.sources.archive.catalog import Commit, commits, partitions
@@ -26,7 +26,7 @@ class ChosenFormats(Protocol):
     def of(self, stream: str) -> Format: ...
 
 
-class ArchiveSource(Source, OffsetPositions):
+class ArchiveSource(Source, OffsetPositions, RereadsRecords):
     """Files that a pipeline from Kafka has published, as the records that they were made of.
 
     `start` and `end` bound the offsets of every topic partition; by default all of them.
@@ -115,6 +115,9 @@ class ArchiveSource(Source, OffsetPositions):
         from holdfast.sources.archive.reading import SCHEMA, ArchiveRead
 
         return ArchiveRead(self._bucket, [self._batch(batch) for batch in batches], from_arrow_schema(SCHEMA))
+
+    def record_reader(self, rows: ArchiveRead) -> ArchiveRead:
+        return rows
 
     def _batch(self, batch: Batch) -> ArchivedBatch:
         from holdfast.sources.archive.reading import ArchivedBatch

@@ -1,32 +1,39 @@
 """Reads Kafka with Spark's connector: the offset ranges of all batches in one DataFrame.
 
 Spark runs one task per Kafka partition and reads it in offset order, so a batch is never spread over several tasks.
-Dead letters are turned back into messages here too.
+Messages of dead letters are read a second time, by their offsets, and turned back into rows here too.
 """
 
 from __future__ import annotations
 
 import json
+import time
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from holdfast.errors import SourceUnavailable
 from holdfast.flow.batch import Batch
-from holdfast.flow.fault import COLUMNS
+from holdfast.flow.fault import COLUMNS, Fault
 from holdfast.flow.kafka_columns import (
     HEADERS,
     KEY,
     OFFSET,
     PARTITION,
+    TIMESTAMP,
     TIMESTAMP_TYPE,
     TOPIC,
     VALUE,
+    columns_of_source,
     kafka_schema,
+    message_source,
 )
-from holdfast.flow.letter import Letter
+from holdfast.flow.letter import Letter, SourceRecord
 from holdfast.flow.source import BATCH_COLUMN, FAULT_COLUMN, ITEM_COLUMN, SIZE_COLUMN
+from holdfast.flow.staging import StagedBatch
 from holdfast.sources.kafka.cluster import TopicPartition
 from holdfast.sources.kafka.config import KafkaConfig, spark_options
 from holdfast.sources.kafka.planning import range_of, topic_partition_of
@@ -111,17 +118,118 @@ def _offsets_json(values: dict[TopicPartition, int], *, listed: bool = False) ->
     )
 
 
+MESSAGE_PATIENCE = 30.0
+"""Seconds that a task waits for a message that it reads a second time."""
+SEEK_BEYOND = 1000
+"""A gap up to this many offsets is read and discarded; beyond it another request is cheaper."""
+_SINGLE_MESSAGES: Mapping[str, Any] = {
+    "group.id": "holdfast-letters",
+    "enable.auto.commit": False,
+    "auto.offset.reset": "earliest",
+    "isolation.level": "read_uncommitted",
+    "enable.partition.eof": True,
+    "fetch.wait.max.ms": 10,
+    "queued.max.messages.kbytes": 4096,
+}
+
+
+@dataclass(frozen=True)
+class MessageReader:
+    """A `RecordReader`: reads messages by their offsets. Ordinary messages never need it."""
+
+    properties: Mapping[str, str]
+    """Of librdkafka."""
+
+    def records(self, batch: StagedBatch, faults: Sequence[tuple[int, Fault]]) -> Iterator[SourceRecord]:
+        from confluent_kafka import Consumer
+
+        topic_partition = TopicPartition(*_origin_of(batch.key))
+        consumer = Consumer({**self.properties, **_SINGLE_MESSAGES})
+        try:
+            messages = _Messages(consumer, topic_partition)
+            for offset, _ in faults:
+                yield _source_record(topic_partition, offset, messages.at(offset))
+        finally:
+            consumer.close()
+
+
+class _Messages:
+    """Messages of one partition, in the order of their offsets."""
+
+    def __init__(self, consumer: Any, topic_partition: TopicPartition) -> None:
+        self._consumer = consumer
+        self._topic_partition = topic_partition
+        self._next: Any = None
+        """The message that was read last."""
+        self._end: int | None = None
+        """The end of the log, once it was seen."""
+
+    def at(self, offset: int) -> Any:
+        """The message at this offset, not lower than the one before; None if it does not exist any more."""
+        read_to = None if self._next is None else int(self._next.offset())
+        if read_to is None or offset - read_to > SEEK_BEYOND:
+            self._seek(offset)
+        while (self._next is None or self._next.offset() < offset) and not self._has_ended(offset):
+            self._poll()
+        found = self._next is not None and self._next.offset() == offset
+        return self._next if found else None
+
+    def _has_ended(self, offset: int) -> bool:
+        return self._end is not None and offset >= self._end
+
+    def _seek(self, offset: int) -> None:
+        from confluent_kafka import TopicPartition as KafkaPartition
+
+        self._consumer.assign([KafkaPartition(*self._topic_partition, offset)])
+        self._next = self._end = None
+
+    def _poll(self) -> None:
+        give_up, reason = time.monotonic() + MESSAGE_PATIENCE, "no response"
+        while (left := give_up - time.monotonic()) > 0:
+            message = self._consumer.poll(left)
+            error = None if message is None else message.error()
+            if message is not None and error is None:
+                self._next = message
+                return
+            if error is not None and error.name() == "_PARTITION_EOF":
+                self._end = int(message.offset())
+                return
+            reason = reason if error is None else error.str()
+        topic, partition = self._topic_partition
+        raise SourceUnavailable(f"cannot read messages of {topic} {partition} for dead letters: {reason}")
+
+
+def _source_record(topic_partition: TopicPartition, offset: int, message: Any) -> SourceRecord:
+    source: dict[str, Any] = {TOPIC: topic_partition.topic, PARTITION: topic_partition.partition, OFFSET: offset}
+    if message is None:
+        return SourceRecord(source, missing="the topic does not have the message any more")
+    kind, milliseconds = message.timestamp()
+    # Spark numbers the types from -1 on, librdkafka from 0 on.
+    source |= {TIMESTAMP: milliseconds, TIMESTAMP_TYPE: kind - 1, KEY: message.key(), HEADERS: message.headers()}
+    return SourceRecord(message_source(source), message.value())
+
+
 KEPT = frozenset({TOPIC, PARTITION, OFFSET, VALUE})
-"""Columns that a dead letter keeps of a message; the others are null."""
+"""Columns that a dead letter of an earlier version keeps of a message; the others are null."""
+
+
+def _origin_of(key: str) -> tuple[str, int]:
+    """Topic and partition from the key of a partition. Raises `ValueError`."""
+    topic, _, partition = key.rpartition("|")
+    return topic, int(partition)
 
 
 class MessageRebuilder:
-    """Turns dead letters back into messages: the value, and topic, partition and offset from the origin."""
+    """Turns dead letters back into messages, as they were read if the letter holds the whole message."""
 
     keeps = KEPT
 
+    def __init__(self, *, headers: bool = True) -> None:
+        """`headers`: whether the source reads them."""
+        self._headers = headers
+
     def fields(self) -> StructType:
-        return _fields(headers=True)
+        return _fields(headers=self._headers)
 
     def refusal(self, letter: Letter) -> str | None:
         topic, bar, partition = letter.key.rpartition("|")
@@ -130,8 +238,10 @@ class MessageRebuilder:
         return "it holds columns instead of the message" if letter.form == COLUMNS else None
 
     def row(self, letter: Letter) -> Any:
-        topic, _, partition = letter.key.rpartition("|")
-        kept = {TOPIC: topic, PARTITION: int(partition), OFFSET: letter.item, VALUE: letter.record()}
+        topic, partition = _origin_of(letter.key)
+        kept = {TOPIC: topic, PARTITION: partition, OFFSET: letter.item, **columns_of_source(letter.source or {})}
+        kept[VALUE] = None if letter.is_null else letter.record()
         schema = kafka_schema()
         arrays = [pa.array([kept.get(field.name)], field.type) for field in schema]
-        return pa.RecordBatch.from_arrays(arrays, schema=schema)
+        row = pa.RecordBatch.from_arrays(arrays, schema=schema)
+        return row if self._headers else row.drop_columns([HEADERS])

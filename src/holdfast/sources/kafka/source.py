@@ -23,6 +23,7 @@ from holdfast.flow.source import (
     ReadsByConnector,
     Rebuilds,
     ReportsExtents,
+    RereadsRecords,
     Source,
     StagingListener,
     UsesStoreClock,
@@ -34,7 +35,7 @@ from holdfast.sources.kafka.consumer_group import GroupOffsets
 from holdfast.sources.kafka.planning import EARLIEST, Planner, range_of, topic_partition_of
 
 if TYPE_CHECKING:
-    from holdfast.sources.kafka.reading import MessageRebuilder
+    from holdfast.sources.kafka.reading import MessageReader, MessageRebuilder
 
 NEAR_RETENTION = 0.5
 """Fraction of a topic's retention above which `max_age` causes a warning."""
@@ -54,6 +55,7 @@ class KafkaSource(
     PublishingListener,
     ReportsExtents,
     Rebuilds,
+    RereadsRecords,
     MayChange,
     ReadsByConnector,
     UsesStoreClock,
@@ -226,7 +228,12 @@ class KafkaSource(
     def rebuilder(self) -> MessageRebuilder:
         from holdfast.sources.kafka.reading import MessageRebuilder
 
-        return MessageRebuilder()
+        return MessageRebuilder(headers=self._config.headers)
+
+    def record_reader(self, rows: Any) -> MessageReader:  # noqa: ARG002 - offsets are enough
+        from holdfast.sources.kafka.reading import MessageReader
+
+        return MessageReader(client_properties(self._config))
 
     def columns(self) -> Any:
         from holdfast.sources.kafka.reading import data_columns

@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from io import RawIOBase
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from holdfast.errors import BatchError, Unavailable, is_host_fault
 
@@ -52,6 +52,9 @@ class ObjectRef(Protocol):
     def size(self) -> int:
         """Size in bytes."""
 
+    def description(self) -> dict[str, Any]:
+        """Which object in which version, as JSON for dead letters."""
+
     def check(self) -> None:
         """Raise `BatchError` if the object has vanished or changed, or `Unavailable`. Sends no request."""
 
@@ -79,6 +82,9 @@ class FileRef:
     mtime_ns: int
 
     is_remote = False
+
+    def description(self) -> dict[str, Any]:
+        return {"path": self.path, "size": self.size, "mtime_ns": self.mtime_ns}
 
     def fetched(self) -> bytes:
         with self.opened() as data:
@@ -151,6 +157,9 @@ class S3Ref:
     @property
     def path(self) -> str:
         return f"s3://{self.access.bucket}/{self.key}"
+
+    def description(self) -> dict[str, Any]:
+        return {"bucket": self.access.bucket, "key": self.key, "etag": self.etag, "size": self.size}
 
     def check(self) -> None:
         """Nothing to do: every request names the ETag."""

@@ -52,6 +52,9 @@ class _PendingRef:
     def size(self) -> int:
         return self.ref.size
 
+    def description(self) -> dict[str, Any]:
+        return self.ref.description()
+
     def check(self) -> None:
         self.ref.check()
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from holdfast.errors import BatchError
 from holdfast.flow.batch import Batch, Name
 from holdfast.flow.pipeline import ReportsEvents
-from holdfast.flow.source import CountsScans, CutsShort, Rebuilds, SalvagesDamage, Source
+from holdfast.flow.source import CountsScans, CutsShort, Rebuilds, RereadsRecords, SalvagesDamage, Source
 from holdfast.leases.lease import Json, Lease, Partition
 from holdfast.sources.objects.config import ObjectsConfig
 from holdfast.sources.objects.listing import Candidate, by_time
@@ -29,7 +29,7 @@ LIGHT_BYTES = 1 << 20
 """
 
 
-class ObjectsSource(Source, CountsScans, CutsShort, SalvagesDamage, Rebuilds, ReportsEvents):
+class ObjectsSource(Source, CountsScans, CutsShort, SalvagesDamage, Rebuilds, RereadsRecords, ReportsEvents):
     """A source of objects. Each subclass finds, names and plans its own kind of partition.
 
     Records are counted while they are read: a batch that reaches `max_records` of the limits is cut short there.
@@ -94,6 +94,9 @@ class ObjectsSource(Source, CountsScans, CutsShort, SalvagesDamage, Rebuilds, Re
         from holdfast.sources.objects.rebuild import RecordRebuilder
 
         return RecordRebuilder(self._planner, self._config)
+
+    def record_reader(self, rows: ObjectRows) -> ObjectRows:
+        return rows
 
 
 def is_light(leases: Sequence[Lease]) -> bool:

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -17,13 +18,18 @@ import pyarrow.compute
 
 from holdfast.errors import BatchError, Unavailable, is_host_fault
 from holdfast.flow.fault import Fault, batch_fault, cut_fault, damage_fault, unavailable_fault
+from holdfast.flow.letter import SourceRecord
 from holdfast.flow.source import BATCH_COLUMN, FAULT_COLUMN, ITEM_COLUMN
+from holdfast.flow.staging import StagedBatch
 from holdfast.sources.objects.codecs.codec import BlockCodec, Codec, Portion, Range, StreamCodec
 from holdfast.sources.objects.codecs.lines import END_OF_STREAM
 from holdfast.sources.objects.compression import Peeked, compression_of, decompressed
 from holdfast.sources.objects.object_ref import Damaged, RandomBytes
 from holdfast.sources.objects.read_ahead import read_ahead, read_small_objects
 from holdfast.sources.objects.splits import Split
+
+if TYPE_CHECKING:
+    from holdfast.sources.objects.record_reader import ObjectRecordReader
 
 _SYSTEM = pa.schema(
     [(BATCH_COLUMN, pa.dictionary(pa.int32(), pa.string())), (ITEM_COLUMN, pa.int64()), (FAULT_COLUMN, pa.string())]
@@ -32,7 +38,7 @@ _SYSTEM = pa.schema(
 
 @dataclass(frozen=True)
 class ObjectRows:
-    """The splits of a round, packed into tasks. A `TaskRows`."""
+    """The splits of a round, packed into tasks. A `TaskRows`, and a `RecordReader` of the same objects."""
 
     packed: Sequence[Sequence[Split]]
     codec: Codec
@@ -55,6 +61,16 @@ class ObjectRows:
                 no_faults = pa.nulls(len(small.items), pa.string())
                 ids = pa.array([split.batch for split in group], pa.string())
                 yield _framed(schema, ids, small.indices, pa.array(small.items), no_faults, small.columns)
+
+    def records(self, batch: StagedBatch, faults: Sequence[tuple[int, Fault]]) -> Iterator[SourceRecord]:
+        """Implements `RecordReader`."""
+        return self._reader.records(batch, faults)
+
+    @cached_property
+    def _reader(self) -> ObjectRecordReader:
+        from holdfast.sources.objects.record_reader import ObjectRecordReader
+
+        return ObjectRecordReader(self)
 
     def _rows_of(self, split: Split, frame: _Frame, counter: RecordCounter) -> Iterator[Any]:
         if counter.has_ended(split):

@@ -17,6 +17,7 @@ from holdfast.errors import BatchError, Halt, Refused, SinkUnavailable, StagedDa
 from holdfast.events import DocumentsIndexed
 from holdfast.flow.batch import Name
 from holdfast.flow.fault import ROW, Fault, record_fault
+from holdfast.flow.letter import NewLetter
 from holdfast.flow.sink import Publication
 from holdfast.flow.staging import StagedBatch
 from holdfast.leases.lease import Lease, Ownership, Status
@@ -167,15 +168,18 @@ def test_a_letter_in_an_index_has_the_same_id_whenever_it_is_written() -> None:
     (body,) = sent
     assert body.letters == "orders-deadletters"
     action, letter, *_ = [json.loads(line) for line in body.bytes().splitlines()]
-    identity = letter_id("search", BATCH, 5, record_fault("other", b""))
+    identity = letter_id("search", BATCH, NewLetter(5, record_fault("other", b""), {}))
     assert action == {"index": {"_id": f"{identity.container}.5"}}
     assert (letter["encoding"], letter["origin"]["item"], letter["number"]) == ("base64", 5, 5)
     assert letters.finish(BATCH) == []
 
 
 def test_rows_of_one_record_have_letters_of_their_own() -> None:
-    first, second = (letter_id("search", BATCH, 5, Fault("record", "why", raw, form=ROW)) for raw in ("a", "b"))
-    assert first != second
+    rows = [Fault("record", "why", raw, form=ROW) for raw in ("a", "b")]
+    first, second = (letter_id("search", BATCH, NewLetter(5, fault, {})) for fault in rows)
+    # The letter of a whole record has the row beside it; its id is the same as that of earlier versions.
+    whole = letter_id("search", BATCH, NewLetter(5, record_fault("why", b"the record"), {"row": "b"}))
+    assert first != second == whole
 
 
 def test_the_box_of_letters_is_where_they_are_kept() -> None:

@@ -49,9 +49,16 @@ class Codec(ABC):
 class StreamCodec(Codec):
     """A codec that reads forwards. The object may be compressed; the range is then its whole content."""
 
+    has_header: bool = False
+    """Whether the first line names the columns."""
+
     @abstractmethod
     def read(self, data: Stream, start: int, end: int) -> Iterator[Portion]:
         """The records that begin in [start, end). The stream is positioned one byte before `start`, or at 0."""
+
+    @abstractmethod
+    def texts(self, data: Stream, start: int, end: int) -> Iterator[Any]:
+        """The texts of these records, not decoded, and the header: `Lines` and `LongLine`."""
 
 
 class BlockCodec(Codec):

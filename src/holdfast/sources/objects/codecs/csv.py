@@ -26,14 +26,16 @@ _ZONE = r":\d\d(\.\d+)?(Z|[+-]\d\d(:?\d\d)?)$"
 class Csv(StreamCodec):
     """Columns of the schema, by the names of the header. An empty field is null unless it is in quotes."""
 
+    has_header = True
+
     def __init__(self, schema: pa.Schema, longest: int = 64 << 20, chunk: int = CHUNK) -> None:
         self.schema = schema
         self._longest = longest
         self._chunk = chunk
         self._parsed = {field.name: _parsed_as(field.type, field.name) for field in schema}
 
-    def read(self, data: Stream, start: int, end: int) -> Iterator[Portion]:  # noqa: ARG002 - always all of it
-        found = split_quoted_lines(data, longest=self._longest, chunk=self._chunk)
+    def read(self, data: Stream, start: int, end: int) -> Iterator[Portion]:
+        found = self.texts(data, start, end)
         first = next(found, None)
         if first is None:
             return
@@ -41,6 +43,9 @@ class Csv(StreamCodec):
             raise Damaged("it is not a valid CSV file: its header is too long")
         rows = _Rows(self.schema, self._longest, _header(first.line(0), self.schema.names), self._parsed)
         yield from rows.portions(itertools.chain([first.part(1, len(first))], found))
+
+    def texts(self, data: Stream, start: int, end: int) -> Iterator[Lines | LongLine]:  # noqa: ARG002 - all of it
+        return split_quoted_lines(data, longest=self._longest, chunk=self._chunk)
 
 
 class _Rows(LineCodec):

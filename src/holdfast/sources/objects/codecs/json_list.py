@@ -38,11 +38,14 @@ class JsonList(StreamCodec):
         self._longest = longest
         self._chunk = chunk
 
-    def read(self, data: Stream, start: int, end: int) -> Iterator[Portion]:  # noqa: ARG002 - always all of it
+    def read(self, data: Stream, start: int, end: int) -> Iterator[Portion]:
+        for found in self.texts(data, start, end):
+            yield from self._portions(found)
+
+    def texts(self, data: Stream, start: int, end: int) -> Iterator[Lines | LongLine]:  # noqa: ARG002 - all of it
         elements = _Elements(self._longest)
         while block := data.read(self._chunk):
-            for found in elements.of(block):
-                yield from self._portions(found)
+            yield from elements.of(block)
         elements.check_end()
 
     def _portions(self, found: Lines | LongLine) -> Iterator[Portion]:

@@ -42,7 +42,10 @@ class LineCodec(StreamCodec):
         """Items of the records, and the data columns. Raises `ValueError` if a line is not a record."""
 
     def read(self, data: Stream, start: int, end: int) -> Iterator[Portion]:
-        return self.portions(split_lines(data, start, end, longest=self.longest))
+        return self.portions(self.texts(data, start, end))
+
+    def texts(self, data: Stream, start: int, end: int) -> Iterator[Lines | LongLine]:
+        return split_lines(data, start, end, longest=self.longest)
 
     def portions(self, found: Iterable[Lines | LongLine]) -> Iterator[Portion]:
         """The records and faults of these lines."""
