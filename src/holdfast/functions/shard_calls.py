@@ -1,0 +1,213 @@
+"""The calls of one shard: which records the handler gets next, and what follows from its result.
+
+Nothing here calls the handler or reads a clock; `worker.py` does.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from holdfast.functions.acks import Positions, Range, ShardAcks
+from holdfast.functions.events import EventOrigin, FunctionEvent, Record
+from holdfast.functions.outcomes import batch_failures, batch_no_acks, refusal, wants_no_ack
+from holdfast.functions.settings import FunctionConfig
+from holdfast.leases.lease import Counts, Json
+
+MAX_LETTERS = 1000
+"""A shard pauses while this many dead letters wait to be taken."""
+
+
+@dataclass(slots=True)
+class Call:
+    """Records that the handler is given at once."""
+
+    records: Sequence[Record]
+    attempts: int = 0
+    """How often these records have failed."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeadRecord:
+    """A record that failed for the last time."""
+
+    record: Record
+    error: str
+    attempts: int
+
+
+@dataclass(frozen=True, slots=True)
+class ShardProgress:
+    """How far a shard got. Letters and position belong together: neither may be stored without the other."""
+
+    id: str
+    position: Json
+    acked: tuple[Range, ...] = ()
+    counts: Counts = Counts()
+    """Since the last progress."""
+    letters: tuple[DeadRecord, ...] = ()
+
+
+@dataclass(slots=True)
+class ShardCalls:
+    """One shard in a worker. Records are handled in order; one that fails is tried again before any later one."""
+
+    id: str
+    origin: EventOrigin
+    start: Json
+    config: FunctionConfig
+    acks: ShardAcks
+    waiting: deque[Record] = field(default_factory=deque)
+    """Records that were read and not given to the handler."""
+    held_until: float = 0.0
+    """The shard waits until then before the next try."""
+    stopped: str | None = None
+    """Why nothing more is handled: a record failed for the last time and the policy is to stop."""
+    draining: bool = False
+    counts: Counts = Counts()
+    _repeats: deque[Call] = field(default_factory=deque)
+    _letters: list[DeadRecord] = field(default_factory=list)
+    _batch_due: float | None = None
+    """When a batch that is not full is handled."""
+    _reported: tuple[Json, tuple[Range, ...]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._reported = self.start, self.acks.acked
+
+    @property
+    def blocked(self) -> bool:
+        """Whether no new record is taken, whatever the time is."""
+        return self.draining or self.stopped is not None or self.acks.full or len(self._letters) >= MAX_LETTERS
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether records may be handled and acknowledged one after the other, without tracking each."""
+        return self.acks.in_order and not self._repeats and not self.blocked
+
+    def feed(self, records: Iterable[Record], now: float) -> None:
+        """Add records that were read, in the order of the shard."""
+        self.waiting.extend(records)
+        if self.config.batch is not None and self._batch_due is None and self.waiting:
+            self._batch_due = now + self.config.batch.timeout
+
+    def wake_at(self, now: float) -> float | None:
+        """When there is something to handle, at the earliest now; None if nothing until more is fed or acknowledged."""
+        if self.draining or self.stopped is not None or len(self._letters) >= MAX_LETTERS:
+            return None
+        if self._repeats:
+            return max(now, self.held_until)
+        if not self.waiting or self.acks.full:
+            return None
+        if self.config.batch is None or len(self.waiting) >= self.config.batch.size or self._batch_due is None:
+            return now
+        return max(now, self._batch_due)
+
+    def next_call(self, now: float) -> Call | None:
+        """Take the records that the handler gets now; None if it gets none."""
+        while (due := self.wake_at(now)) is not None and due <= now:
+            if self._repeats:
+                call = self._repeats.popleft()
+                # What was acknowledged meanwhile is not handled again.
+                call.records = [record for record in call.records if self.acks.is_out(record.offset)]
+            else:
+                call = Call(self._take(1 if self.config.batch is None else self.config.batch.size))
+                if self.config.batch is not None:
+                    self._batch_due = now + self.config.batch.timeout if self.waiting else None
+            if call.records:
+                return call
+        return None
+
+    def _take(self, number: int) -> list[Record]:
+        taken: list[Record] = []
+        while self.waiting and len(taken) < number and not self.acks.full:
+            record = self.waiting.popleft()
+            if self.acks.deliver(record.offset):
+                taken.append(record)
+        return taken
+
+    # --- what became of a call ----------------------------------------------------------------------------------------
+
+    def returned(
+        self, call: Call, events: Sequence[FunctionEvent], result: Any, now: float, today: float
+    ) -> str | None:
+        """The handler has returned. Returns why records failed, if its result says so."""
+        if self.config.batch is None:
+            reason = refusal(result)
+            if reason is not None:
+                self.failed(call, reason, now, today)
+                return reason
+            self._succeeded(call.records, {0} if wants_no_ack(result) else set())
+            return None
+        failures = batch_failures(result, events)
+        no_acks = batch_no_acks(result, events)
+        good = [index for index in range(len(call.records)) if index not in failures]
+        self._succeeded(
+            [call.records[index] for index in good], {at for at, index in enumerate(good) if index in no_acks}
+        )
+        if not failures:
+            return None
+        reason = next(iter(failures.values()))
+        self.failed(Call([call.records[index] for index in sorted(failures)], call.attempts), reason, now, today)
+        return reason
+
+    def _succeeded(self, records: Sequence[Record], no_acks: set[int]) -> None:
+        self.counts += Counts(processed=len(records), succeeded=len(records))
+        if self.config.ack == "explicit_only":
+            return
+        for index, record in enumerate(records):
+            if self.config.ack == "disable" or index not in no_acks:
+                self.acks.ack(record.offset)
+
+    def failed(self, call: Call, error: str, now: float, today: float) -> None:
+        """The call has failed: try its records again after a pause, or give them up. `today` is seconds since 1970."""
+        policy = self.config.on_error
+        if policy.bisect and len(call.records) > 1:
+            half = len(call.records) // 2
+            self._repeats.extendleft(
+                (Call(call.records[half:], call.attempts), Call(call.records[:half], call.attempts))
+            )
+            return
+        call.attempts += 1
+        used_up = policy.max_retries is not None and call.attempts > policy.max_retries
+        if not used_up and not self._too_old(call, today):
+            self._repeats.appendleft(call)
+            # The exponent is bounded: max_retries may be unlimited.
+            self.held_until = now + min(policy.max_backoff, policy.backoff * 2.0 ** min(call.attempts - 1, 60))
+            return
+        if policy.after_retries == "stop":
+            self._repeats.appendleft(call)
+            self.stopped = f"the record at offset {call.records[0].offset} failed {call.attempts} times: {error}"
+            return
+        for record in call.records:
+            if self.acks.is_out(record.offset):
+                self._letters.append(DeadRecord(record, error, call.attempts))
+                self.counts += Counts(processed=1, dead=1)
+                self.acks.ack(record.offset)
+
+    def _too_old(self, call: Call, today: float) -> bool:
+        age = self.config.on_error.max_record_age
+        return age is not None and all(today - record.timestamp / 1000 > age for record in call.records)
+
+    # --- what is reported ---------------------------------------------------------------------------------------------
+
+    def drain(self) -> None:
+        """Begin no more records; those that were read and not handled are left to the next owner. May be repeated."""
+        self.draining = True
+        self.waiting.clear()
+        self._repeats.clear()
+
+    @property
+    def settled(self) -> bool:
+        """Whether no ack can come any more for what the handler has got."""
+        return self.acks.head is None
+
+    def progress(self, positions: Positions) -> ShardProgress | None:
+        """Take what is new since the last progress; None if nothing is."""
+        position, acked = self.acks.position(positions, self.start), self.acks.acked
+        if (position, acked) == self._reported and self.counts == Counts() and not self._letters:
+            return None
+        taken = ShardProgress(self.id, position, acked, self.counts, tuple(self._letters))
+        self._reported, self.counts, self._letters = (position, acked), Counts(), []
+        return taken

@@ -1,0 +1,100 @@
+from __future__ import annotations
+
+import pickle
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from holdfast.functions.nuclio_trigger import StreamAddress
+from holdfast.functions.settings import FunctionConfig, SeekTime
+
+
+def _config(**settings: Any) -> FunctionConfig:
+    return FunctionConfig.model_validate({"handler": "main:handler", **settings})
+
+
+def test_defaults() -> None:
+    config = _config()
+    assert (config.ack, config.worker_allocation, config.workers) == ("disable", "pool", 1)
+    assert (config.session_timeout, config.heartbeat_interval, config.commit_interval) == (10.0, 3.0, 1.0)
+    assert (config.on_error.max_retries, config.on_error.after_retries, config.batch) == (3, "dead_letter", None)
+    assert pickle.loads(pickle.dumps(config)) == config  # noqa: S301 (made here)
+
+
+def test_every_field_of_the_trigger_under_its_own_name() -> None:
+    config = _config(
+        url=" http://v3io-webapi:8081/bigdata/folder/my-stream@cg0",
+        maxWorkers=8,
+        seekTo="Earliest",
+        readBatchSize=128,
+        pollingIntervalMs=250,
+        password="key",
+        explicitAckMode="explicitOnly",
+        sessionTimeout="12s",
+        heartbeatInterval="2s",
+        sequenceNumberCommitInterval="500ms",
+        annotations={"nuclio.io/v3iostream-worker-allocation-mode": "static"},
+        workerAvailabilityTimeoutMilliseconds=10000,
+        partitions=0,
+        username="me",
+        workerAllocatorName="shared",
+    )
+    assert config.url == StreamAddress("v3io-webapi:8081", "bigdata", "folder/my-stream", "cg0")
+    assert config.url is not None
+    assert config.url.stream == "bigdata/folder/my-stream"
+    assert (config.workers, config.seek_to, config.read_batch_size) == (8, "earliest", 128)
+    assert (config.polling_interval, config.ack, config.worker_allocation) == (0.25, "explicit_only", "static")
+    assert (config.session_timeout, config.heartbeat_interval, config.commit_interval) == (12.0, 2.0, 0.5)
+    assert "key" not in repr(config)
+    assert [warning.split()[0] for warning in config.warnings()] == [
+        "workerAvailabilityTimeoutMilliseconds",
+        "partitions",
+        "username",
+        "workerAllocatorName",
+    ]
+    assert _config().warnings() == []
+
+
+def test_a_setting_beats_an_annotation() -> None:
+    annotations = {"nuclio.io/v3iostream-worker-allocation-mode": "static"}
+    assert _config(worker_allocation="pool", annotations=annotations).worker_allocation == "pool"
+    assert _config(workerAllocationMode="pool", annotations=annotations).worker_allocation == "pool"
+
+
+def test_a_time_to_begin_at() -> None:
+    seek = _config(seek_to={"time": "2026-01-01T00:00:00Z"}).seek_to
+    assert isinstance(seek, SeekTime)
+    assert seek.time.timestamp() == 1767225600
+
+
+@pytest.mark.parametrize("mode", ["enable", "explicit_only", "explicitOnly"])
+def test_explicit_acks_need_static_workers(mode: str) -> None:
+    with pytest.raises(ValidationError, match=r"needs worker_allocation: static"):
+        _config(ack=mode)
+    assert _config(ack=mode, worker_allocation="static").ack != "disable"
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"handler": "no handler"}, "must be module:name"),
+        ({"heartbeat_interval": "6s"}, "at most half of session_timeout"),
+        ({"on_error": {"bisect": True}}, "for batch handlers"),
+        ({"url": "http://host/stream@group"}, "container/stream path@consumer group"),
+        ({"url": "http://host/container/stream"}, "consumer group"),
+        ({"url": "http://host:x/container/stream@g"}, "consumer group"),
+        ({"url": "http://me:pw@host/container/stream@g"}, "without a user name"),
+        ({"seek_to": "beginning"}, "earliest"),
+        ({"annotations": {"nuclio.io/other": "1"}}, "annotations may hold"),
+        ({"maxWorker": 1}, "Extra inputs"),
+    ],
+)
+def test_mistakes_are_refused(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValidationError, match=message):
+        _config(**settings)
+
+
+@pytest.mark.parametrize("name", ["main:handler", "a.b-c:f", "folder/main.py", "/x/main.py:other", "./main.py"])
+def test_names_of_handlers(name: str) -> None:
+    assert _config(handler=name).handler == name
