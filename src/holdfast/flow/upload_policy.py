@@ -8,6 +8,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Annotated
+
+from pydantic import Field
+
+from holdfast.config import ByteSize, Duration, Options, PositiveCount
 
 SLACK = 1.05
 """Factor by which plans exceed the average size of a full batch: a batch is cut where it is full, so it is never too
@@ -24,6 +29,25 @@ class UploadPolicy:
     """Seconds after which even a small batch is due."""
     every: float | None = None
     """Seconds between fixed times, counted from 1970 in UTC; at each of them, everything that came before it is due."""
+
+
+class Upload(Options):
+    """When the records of a partition become files. Each partition is treated on its own."""
+
+    max_bytes: Annotated[ByteSize, Field(gt=0)] = Field(
+        "256MiB", validate_default=True, description="Bytes of keys and values, uncompressed, that make a batch."
+    )
+    max_records: PositiveCount | None = Field(None, description="Records that make a batch; no limit unless given.")
+    max_age: Annotated[Duration, Field(gt=0)] = Field(
+        "5m", validate_default=True, description="A record is in a visible file after about this time at most."
+    )
+    every: Annotated[Duration, Field(gt=0)] | None = Field(
+        None, description="Files also end at every multiple of this time on the clock, for example `5m`."
+    )
+
+    def policy(self) -> UploadPolicy:
+        """The same settings as an `UploadPolicy`."""
+        return UploadPolicy(self.max_bytes, self.max_records, self.max_age, self.every)
 
 
 @dataclass(frozen=True, slots=True)

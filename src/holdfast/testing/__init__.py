@@ -17,6 +17,8 @@ _PUBLIC = {
     "holdfast.testing.sources": "SourceBehaviour",
     "holdfast.testing.store_outages": "OutageBehaviour",
     "holdfast.testing.stores": "StoreBehaviour StoreMachine",
+    "holdfast.testing.stream_setting": "SampleRecord",
+    "holdfast.testing.streams": "StreamBehaviour",
     "holdfast.testing.worlds": "TurnableClock",
 }
 """Public names by module."""

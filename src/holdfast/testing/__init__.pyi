@@ -7,6 +7,8 @@ from holdfast.testing.sinks import SinkBehaviour
 from holdfast.testing.sources import SourceBehaviour
 from holdfast.testing.store_outages import OutageBehaviour
 from holdfast.testing.stores import StoreBehaviour, StoreMachine
+from holdfast.testing.stream_setting import SampleRecord
+from holdfast.testing.streams import StreamBehaviour
 from holdfast.testing.worlds import TurnableClock
 
 __all__ = [
@@ -17,10 +19,12 @@ __all__ = [
     "NumbersSource",
     "OutageBehaviour",
     "ProcessorBehaviour",
+    "SampleRecord",
     "SinkBehaviour",
     "SourceBehaviour",
     "StoreBehaviour",
     "StoreMachine",
+    "StreamBehaviour",
     "TcpProxy",
     "TurnableClock",
 ]

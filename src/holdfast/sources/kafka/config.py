@@ -11,9 +11,9 @@ from typing import Annotated, Literal, Self
 from pydantic import AfterValidator, Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from holdfast.config import ByteSize, Count, Duration, Options, PositiveCount, Secret
+from holdfast.config import Count, Duration, Options, Secret
 from holdfast.config.units import VALUE_ERROR
-from holdfast.flow.upload_policy import UploadPolicy
+from holdfast.flow.upload_policy import Upload, UploadPolicy
 
 Start = Literal["earliest", "latest", "offset", "time", "group"]
 
@@ -45,25 +45,6 @@ class Security(Options):
     )
     certificate_file: str | None = Field(None, description="This client's certificate, for mutual TLS.")
     key_file: str | None = Field(None, description="Private key of this client, without a password.")
-
-
-class Upload(Options):
-    """When the records of a Kafka partition become files. Each partition is treated on its own."""
-
-    max_bytes: Annotated[ByteSize, Field(gt=0)] = Field(
-        "256MiB", validate_default=True, description="Bytes of keys and values, uncompressed, that make a batch."
-    )
-    max_records: PositiveCount | None = Field(None, description="Records that make a batch; no limit unless given.")
-    max_age: Annotated[Duration, Field(gt=0)] = Field(
-        "5m", validate_default=True, description="A record is in a visible file after about this time at most."
-    )
-    every: Annotated[Duration, Field(gt=0)] | None = Field(
-        None, description="Files also end at every multiple of this time on the clock, for example `5m`."
-    )
-
-    def policy(self) -> UploadPolicy:
-        """The same settings as an `UploadPolicy`."""
-        return UploadPolicy(self.max_bytes, self.max_records, self.max_age, self.every)
 
 
 class TopicUpload(Upload):

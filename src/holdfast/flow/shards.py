@@ -1,0 +1,192 @@
+"""Streams whose shards a long-lived task reads by itself: the contract between a source and the tasks of functions.
+
+The node keeps all coordination: it discovers shards, holds a lease for each, and stores positions. A task is given a
+shard and a position, fetches the records with its own `ShardReader`, and reports how far it got. Records never pass
+through the node.
+
+- A shard is a partition of the source; its id is the key of that partition.
+- An **offset** is an integer that names a record within its shard. Offsets grow and may have gaps. They may exceed 64
+  bits (a sequence number of Kinesis has 56 digits), so a protocol carries them as text.
+- A **position** names the next record to read. It is JSON that only the source understands. Positions are made by
+  `ShardedStream.seek`, `ShardReader.position_at` and `ShardReader.position_after`, and are stored as they are.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple, Protocol, TypeAlias
+
+from holdfast.leases.lease import Json
+
+Headers: TypeAlias = tuple[tuple[str, bytes | None], ...]
+"""Names and values in the order in which they were sent; a name may occur twice."""
+
+
+class StreamRecord(NamedTuple):
+    """A record of a shard."""
+
+    shard: str
+    offset: int
+    timestamp: int
+    """Milliseconds since 1970: when the stream received the record, or the time that its producer gave."""
+    key: bytes | None
+    headers: Headers
+    body: bytes | None
+    """None for a record without a body, such as a tombstone of Kafka; an empty body is `b""`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """A shard as it is now."""
+
+    id: str
+    number: int
+    """The number that handlers see as `shard_id`."""
+    parents: tuple[str, ...] = ()
+    """Shards whose records come before those of this shard, because they were split or merged.
+
+    A shard is given to a task once the leases of all its parents are complete or gone. A parent that is not listed any
+    more counts as complete: its records have been deleted.
+    """
+    closed: bool = False
+    """Whether the shard accepts no more records. Its lease is complete once a reader has reported `ShardEnded`."""
+
+
+class Lag(NamedTuple):
+    """How far a reader is behind the end of a shard; None where the stream does not tell."""
+
+    records: int | None
+    milliseconds: int | None
+
+
+# --- what a reader reports about a shard ----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class RecordsMissing:
+    """Records were deleted, usually by retention, before they were read.
+
+    `start` and `end` are the offsets [start, end) that are gone; None where the stream does not tell. If `halted`, the
+    reader fetches nothing more of this shard, and the partition must be halted; otherwise it continues after the gap.
+    """
+
+    shard: str
+    start: int | None
+    end: int | None
+    halted: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ShardEnded:
+    """Every record of a closed shard has been fetched. Reported after the last record, once."""
+
+    shard: str
+
+
+@dataclass(frozen=True, slots=True)
+class ShardFailed:
+    """This shard cannot be read, and waiting does not help; the reader fetches nothing more of it.
+
+    If `halt`, going on would lose or mix up records and a person must look, for example because the stream was deleted
+    and created again. Otherwise it counts an attempt of the partition.
+    """
+
+    shard: str
+    error: str
+    halt: bool = False
+
+
+ShardReport: TypeAlias = RecordsMissing | ShardEnded | ShardFailed
+
+
+class ShardReader(ABC):
+    """Fetches records of the shards that it was given, inside a task. Used by one thread.
+
+    Records of a shard come in the order of their offsets, each once. A problem of one shard never keeps back records of
+    another: it comes through `reports`.
+    """
+
+    @abstractmethod
+    def add(self, shard: str, position: Json) -> None:
+        """Read this shard too, from the position on. A shard that is being read is read anew from there.
+
+        Does not wait for the stream. A shard or position that is unreadable comes through `reports` as `ShardFailed`.
+        """
+
+    @abstractmethod
+    def remove(self, shard: str) -> None:
+        """Stop reading the shard: no later `fetch` returns its records. No effect if it is not being read."""
+
+    @abstractmethod
+    def pause(self, shard: str) -> None:
+        """Fetch nothing of this shard until `resume`; its place is kept. May be repeated."""
+
+    @abstractmethod
+    def resume(self, shard: str) -> None:
+        """Fetch records of this shard again. May be repeated."""
+
+    @abstractmethod
+    def fetch(self, limit: int, timeout: float) -> Sequence[StreamRecord]:
+        """At most `limit` records of all shards together; at least one if one arrives within `timeout` seconds.
+
+        Returns what is there without waiting for more. Blocks for about `timeout` seconds at most; returns early if
+        there is something to report. A busy shard does not keep back the others for more than a few calls. Raises
+        `SourceUnavailable` if the stream does not respond; the call may be repeated and loses nothing.
+        """
+
+    @abstractmethod
+    def reports(self) -> list[ShardReport]:
+        """What became known about shards since the last call. Does not block."""
+
+    @abstractmethod
+    def lag(self, shard: str) -> Lag:
+        """How far the records that were fetched are behind the end of the shard, as far as known. Does not block."""
+
+    @abstractmethod
+    def position_at(self, offset: int) -> Json:
+        """The position whose next record is the one with this offset, which must have been fetched. Pure."""
+
+    @abstractmethod
+    def position_after(self, offset: int) -> Json:
+        """The position after the record with this offset, which must have been fetched. Pure."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Close what was opened. May be repeated; never raises."""
+
+
+class ReaderFactory(Protocol):
+    """Opens readers inside tasks. Picklable, and small: it is sent to every task."""
+
+    def open(self) -> ShardReader:
+        """Return a reader without shards. Does not wait for the stream."""
+
+
+Seek: TypeAlias = Literal["earliest", "latest"] | int
+"""Where to begin: at the oldest record, behind the newest one, or at the first record at or after a time, which is
+given in milliseconds since 1970."""
+
+
+class ShardedStream(ABC):
+    """A capability of a source whose partitions are shards of a stream."""
+
+    @abstractmethod
+    def shards(self) -> Sequence[Shard]:
+        """All shards that hold records or accept new ones, parents before children.
+
+        Blocks. Raises `SourceUnavailable`.
+        """
+
+    @abstractmethod
+    def seek(self, shards: Sequence[str], to: Seek) -> Mapping[str, Json]:
+        """By shard, the position to begin at. Blocks. Raises `SourceUnavailable`.
+
+        The result is stored before anything is read: `latest`, looked up a second time, would skip records. A time
+        after the newest record is the position behind it. A shard that does not exist any more is left out.
+        """
+
+    @abstractmethod
+    def reader_factory(self) -> ReaderFactory:
+        """What tasks open to read the shards. Does not block."""
