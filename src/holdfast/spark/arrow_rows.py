@@ -28,6 +28,8 @@ from holdfast.flow.source import (
 )
 from holdfast.flow.staging import Room, StagedBatch
 
+NO_FOLDER = f"{OUTPUT_FOLDER_COLUMN} is null: a processor has named no output folder for it"
+
 
 def by_batch(rows: Any, batch_ids: Sequence[str]) -> Iterator[tuple[str, Any]]:
     """The rows of each batch. `batch_ids`: of the round, in order, for rows that have the index of their batch."""
@@ -170,16 +172,31 @@ def joined(portions: Sequence[Any]) -> Any:
 
 def with_first_refused(batch: StagedBatch, rows: Any, count: int, reason: str) -> Any:
     """The rows with one fault in place of the first `count`, which are those of one record."""
-    data = data_of(rows.slice(0, 1))
-    value = data.column(VALUE)[0].as_py() if VALUE in data.schema.names else None
-    if isinstance(value, str | bytes):
-        raw = value.encode() if isinstance(value, str) else value
-    else:
-        raw = json.dumps(data.to_pylist()[0], default=str, ensure_ascii=False).encode(errors="surrogatepass")
-    fault = replace(record_fault(reason, raw), form=batch.raw_form(is_value=isinstance(value, str | bytes)))
-    kept = rows.take(pa.array([0, *range(count, rows.num_rows)]))
-    faults = [fault.encode(), *kept.column(FAULT_COLUMN).to_pylist()[1:]]
-    return kept.set_column(kept.schema.get_field_index(FAULT_COLUMN), FAULT_COLUMN, pa.array(faults, pa.string()))
+    return _with_refused(batch, rows.take(pa.array([0, *range(count, rows.num_rows)])), [0], reason)
+
+
+def with_folderless_refused(batch: StagedBatch, rows: Any) -> Any:
+    """The rows, with a fault where a processor has named no output folder although it names them for others."""
+    if OUTPUT_FOLDER_COLUMN not in rows.schema.names or not rows.column(OUTPUT_FOLDER_COLUMN).null_count:
+        return rows
+    without = pc.and_(rows.column(OUTPUT_FOLDER_COLUMN).is_null(), rows.column(FAULT_COLUMN).is_null())
+    return _with_refused(batch, rows, np.flatnonzero(np.asarray(without)).tolist(), NO_FOLDER)
+
+
+def _with_refused(batch: StagedBatch, rows: Any, indices: Sequence[int], reason: str) -> Any:
+    """The rows with a fault at these indices."""
+    if not indices:
+        return rows
+    faults, data = rows.column(FAULT_COLUMN).to_pylist(), data_of(rows)
+    for index in indices:
+        value: Any = data.column(VALUE)[index].as_py() if VALUE in data.schema.names else None
+        is_value = isinstance(value, str | bytes)
+        if not is_value:
+            (columns,) = data.slice(index, 1).to_pylist()
+            value = json.dumps(columns, default=str, ensure_ascii=False)
+        raw: bytes = value.encode(errors="surrogatepass") if isinstance(value, str) else value
+        faults[index] = replace(record_fault(reason, raw), form=batch.raw_form(is_value=is_value)).encode()
+    return rows.set_column(rows.schema.get_field_index(FAULT_COLUMN), FAULT_COLUMN, pa.array(faults, pa.string()))
 
 
 def rows_of_size(sizes: Any, room: int) -> int:

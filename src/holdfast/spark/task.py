@@ -30,6 +30,7 @@ from holdfast.spark.arrow_rows import (
     rows_by_route,
     with_faults,
     with_first_refused,
+    with_folderless_refused,
 )
 from holdfast.spark.batch_limits import CommitLimit, SizeLimit
 from holdfast.spark.report import TaskReport
@@ -139,7 +140,7 @@ class _Attempt:
 
     def _stage_portion(self, batch: StagedBatch, rows: Any) -> None:
         report = self._reports[batch.id]
-        good, faults = divided(rows)
+        good, faults = divided(with_folderless_refused(batch, rows))
         folders = output_folders_of(good) if good.num_rows else set[str]()
         for staging in self._stagings.values():
             staging.expect(batch, folders)

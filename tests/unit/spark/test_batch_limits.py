@@ -328,3 +328,19 @@ def test_the_store_counts_what_a_format_skips_as_the_receipt_does() -> None:
     receipt = report.receipts["files"]
     assert (report.counts.processed, report.counts.dead, receipt["skipped"]) == (4, 1, 2)
     assert read_receipt({**receipt, "from": 0, "to": 4}).rows == report.counts.processed
+
+
+def test_a_row_for_which_a_processor_has_named_no_folder_is_a_dead_letter_alone() -> None:
+    desk = Desk()
+    batch = desk.batch(0, 3)
+    rows = portion(batch.id, [(0, "a"), (1, "b"), (2, "a")])
+    rows = rows.set_column(3, "_place", pa.array(["a", None, "a"]))
+    whole = staged_batch(batch, changed=True, max_receipt_bytes=desk.pipeline.receipt_bytes(batch))
+    (answer,) = StageTask([whole], {"files": SinkTask(desk.stager, {"value": "value"})})(iter([rows]))
+    report = batch_report(desk.pipeline, batch, [TaskReport.decode(answer.column("report")[0].as_py())])
+    assert isinstance(report, Staged)
+    assert (report.counts.succeeded, report.counts.dead) == (2, 1)
+    (letters,) = [file for file in report.receipts["files"]["files"] if "deadletters" in file["key"]]
+    (letter,) = map(json.loads, desk.bucket.staged[letters["staged"]].splitlines())
+    assert letter["reason"] == "_place is null: a processor has named no output folder for it"
+    assert (letter["raw"], letter["origin"]["item"]) == ("1@b", 1)
