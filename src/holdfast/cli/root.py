@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from holdfast import __version__
-from holdfast.cli import deadletters, generations, output, partitions, runs
+from holdfast.cli import deadletters, generations, output, partitions, runs, stream
 from holdfast.cli.audit import locate, verify
 from holdfast.cli.configuration import plugins, schema, validate
 from holdfast.cli.exit_codes import VERBOSE, Commands
@@ -124,3 +124,16 @@ _partitions.command(
         "holdfast partitions purge pipeline.yaml --status COMPLETED --older-than 7d --yes",
     )
 )(partitions.purge)
+
+_stream = typer.Typer(no_args_is_help=True, help="Create, fill, show and delete streams in a folder of this host.")
+app.add_typer(_stream, name="stream", epilog=_examples("holdfast stream create clicks --shards 4"))
+_stream.command(epilog=_examples("holdfast stream create clicks --shards 32 --retention 24h"))(stream.create)
+_stream.command(
+    epilog=_examples(
+        "holdfast stream put clicks --shard-id 0 --data hello",
+        "holdfast stream put clicks --key user1 --file clicks.jsonl",
+    )
+)(stream.put)
+_stream.command(epilog=_examples("holdfast stream show clicks --json"))(stream.show)
+_stream.command("list", epilog=_examples("holdfast stream list"))(stream.list_streams)
+_stream.command(epilog=_examples("holdfast stream delete clicks --yes"))(stream.delete)

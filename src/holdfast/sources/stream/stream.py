@@ -48,6 +48,17 @@ def default_folder() -> Path:
     return Path(data) / "holdfast" / "streams"
 
 
+def stream_names(folder: Path) -> list[str]:
+    """The names of the streams in a folder; none if the folder does not exist. Raises `SourceUnavailable`."""
+    try:
+        found = [entry.name for entry in os.scandir(folder) if _NAME.fullmatch(entry.name)]
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise SourceUnavailable(f"{folder} cannot be read: {error.strerror}") from error
+    return sorted(name for name in found if (folder / name / SETTINGS).is_file())
+
+
 def shard_id(name: str, number: int) -> str:
     """The id of a shard, which is also the key of its partition."""
     return f"{name}|{number}"
