@@ -38,6 +38,8 @@ _PUBLIC = {
         "UsesSourceCoordination UsesStoreClock WeighsPartitions"
     ),
     "holdfast.flow.staging": "Room StagedBatch Stager Staging",
+    "holdfast.functions.contexts": "FunctionContext FunctionResponse",
+    "holdfast.functions.events": "FunctionEvent QualifiedOffset",
     "holdfast.leases.keeper": "Keeper",
     "holdfast.leases.lease": "FINISHED Json Key Lease Partition Status",
     "holdfast.leases.query": "Query",

@@ -78,6 +78,8 @@ from holdfast.flow.source import (
     WeighsPartitions,
 )
 from holdfast.flow.staging import Room, StagedBatch, Stager, Staging
+from holdfast.functions.contexts import FunctionContext, FunctionResponse
+from holdfast.functions.events import FunctionEvent, QualifiedOffset
 from holdfast.leases.keeper import Keeper
 from holdfast.leases.lease import FINISHED, Json, Key, Lease, Partition, Status
 from holdfast.leases.query import Query
@@ -116,6 +118,9 @@ __all__ = [
     "FixedColumns",
     "Format",
     "FormatWriter",
+    "FunctionContext",
+    "FunctionEvent",
+    "FunctionResponse",
     "Halt",
     "HoldfastError",
     "Json",
@@ -149,6 +154,7 @@ __all__ = [
     "Published",
     "PublishesFiles",
     "PublishingListener",
+    "QualifiedOffset",
     "Query",
     "RawWriter",
     "ReadsByConnector",

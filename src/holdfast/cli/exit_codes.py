@@ -45,7 +45,7 @@ class ExitCode(IntEnum):
 MEANINGS = {
     ExitCode.DONE: "Done, or stopped in order by SIGTERM or SIGINT while `run` was working.",
     ExitCode.PARTITIONS_FAILED: "`run` has ended, and some partitions are FAILED; or `verify` has doubts; or `locate` "
-    "has not found everything.",
+    "has not found everything; or the handler of `function invoke` has failed.",
     ExitCode.WRONG: "Wrong usage or configuration, or refused because data would be at risk; nothing was started.",
     ExitCode.UNREACHABLE: "The store or another server could not be reached; nothing was lost, try later.",
     ExitCode.BUG: "A bug in holdfast or in a plugin; `--verbose` shows where.",

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from holdfast import __version__
-from holdfast.cli import deadletters, generations, output, partitions, runs, stream
+from holdfast.cli import deadletters, functions, generations, output, partitions, runs, stream
 from holdfast.cli.audit import locate, verify
 from holdfast.cli.configuration import plugins, schema, validate
 from holdfast.cli.exit_codes import VERBOSE, Commands
@@ -89,6 +89,21 @@ _letters.command(
         "holdfast deadletters redrive pipeline.yaml --pipeline orders --sink files",
     )
 )(deadletters.redrive)
+
+_function = typer.Typer(no_args_is_help=True, help="Write functions, and try them without a stream.")
+app.add_typer(_function, name="function", epilog=_examples("holdfast function init orders"))
+_function.command(epilog=_examples("holdfast function init orders", "holdfast function init orders --folder src"))(
+    functions.init
+)
+_function.command(
+    epilog=_examples(
+        "holdfast function invoke orders/orders.py --event hello",
+        "holdfast function invoke function.yaml --event '{\"id\": 7}' --header content-type=application/json --json",
+    )
+)(functions.invoke)
+_convert = typer.Typer(no_args_is_help=True, help="Make files for holdfast from those of other systems.")
+app.add_typer(_convert, name="convert", epilog=_examples("holdfast convert nuclio function.yaml"))
+_convert.command(epilog=_examples("holdfast convert nuclio function.yaml > pipeline.yaml"))(functions.nuclio)
 
 _generation = typer.Typer(
     no_args_is_help=True, help="Roll out another version of the parsing, or return to the previous one."

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any, Protocol, Self
+from typing import Any, NamedTuple, Protocol, Self
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC).replace(tzinfo=None)
 
@@ -29,6 +29,16 @@ class Record(Protocol):
     def headers(self) -> Sequence[tuple[str, bytes | None]]: ...
     @property
     def body(self) -> bytes | None: ...
+
+
+class GivenRecord(NamedTuple):
+    """A record that was made by hand, for tests and `function invoke`."""
+
+    offset: int = 0
+    timestamp: int = 0
+    key: bytes | None = None
+    headers: tuple[tuple[str, bytes | None], ...] = ()
+    body: bytes | None = b""
 
 
 @dataclass(frozen=True, slots=True)

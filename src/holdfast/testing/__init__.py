@@ -11,6 +11,7 @@ _PUBLIC = {
     "holdfast.testing.buckets": "BucketBehaviour",
     "holdfast.testing.flows": "HandEngine MemoryBucket NumbersSource",
     "holdfast.testing.formats": "FormatBehaviour",
+    "holdfast.testing.functions": "RecordingContext call_handler stream_event",
     "holdfast.testing.processors": "ProcessorBehaviour",
     "holdfast.testing.proxy": "TcpProxy",
     "holdfast.testing.sinks": "SinkBehaviour",

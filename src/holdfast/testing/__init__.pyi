@@ -1,6 +1,7 @@
 from holdfast.testing.buckets import BucketBehaviour
 from holdfast.testing.flows import HandEngine, MemoryBucket, NumbersSource
 from holdfast.testing.formats import FormatBehaviour
+from holdfast.testing.functions import RecordingContext, call_handler, stream_event
 from holdfast.testing.processors import ProcessorBehaviour
 from holdfast.testing.proxy import TcpProxy
 from holdfast.testing.sinks import SinkBehaviour
@@ -19,6 +20,7 @@ __all__ = [
     "NumbersSource",
     "OutageBehaviour",
     "ProcessorBehaviour",
+    "RecordingContext",
     "SampleRecord",
     "SinkBehaviour",
     "SourceBehaviour",
@@ -27,4 +29,6 @@ __all__ = [
     "StreamBehaviour",
     "TcpProxy",
     "TurnableClock",
+    "call_handler",
+    "stream_event",
 ]

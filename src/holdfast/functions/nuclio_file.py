@@ -1,0 +1,179 @@
+"""Nuclio's function.yaml as a file of holdfast; comments name what could not be converted."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import yaml
+from pydantic import ValidationError
+
+from holdfast.config.units import parse_duration
+from holdfast.errors import UsageError
+from holdfast.functions.nuclio_trigger import ANNOTATIONS, stream_address
+from holdfast.functions.settings import FunctionConfig
+
+_SAME_NAME = ("seekTo", "readBatchSize", "pollingIntervalMs", "workerAllocationMode", "explicitAckMode")
+_DURATIONS = ("sessionTimeout", "heartbeatInterval", "sequenceNumberCommitInterval")
+_IGNORED = ("workerAvailabilityTimeoutMilliseconds", "partitions", "username", "workerAllocatorName")
+_STREAMS = {"v3ioStream", "v3io-stream", "kafka", "kafka-cluster"}
+# Read elsewhere, or without meaning here.
+_SPEC = {
+    "handler",
+    "runtime",
+    "env",
+    "triggers",
+    "replicas",
+    "minReplicas",
+    "maxReplicas",
+    "eventTimeout",
+    "description",
+}
+_TRIGGER = {"kind", "name", "class", "url", "attributes", "maxWorkers", "numWorkers", "password", "batch", "mode"}
+
+
+@dataclass(slots=True)
+class Conversion:
+    """A function of Nuclio on its way: the pipelines so far, and notes about the rest."""
+
+    name: str
+    spec: Mapping[str, Any]
+    annotations: Mapping[str, Any]
+    pipelines: dict[str, Any] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+    def note(self, path: str, reason: str) -> None:
+        self.notes.append(f"{path}: {reason}")
+
+    def run(self) -> None:
+        triggers = {name: _mapping(trigger) for name, trigger in _mapping(self.spec.get("triggers")).items()}
+        streams = {name: trigger for name, trigger in triggers.items() if trigger.get("kind") in _STREAMS}
+        for name in triggers.keys() - streams.keys():
+            self.note(f"spec.triggers.{name}", f"not converted: {triggers[name].get('kind')} is not a stream")
+        for name, trigger in streams.items():
+            pipeline = _plain(self.name if len(streams) == 1 else f"{self.name}-{name}").replace(".", "-")
+            self.pipelines[pipeline] = self._pipeline(f"spec.triggers.{name}", pipeline, trigger)
+        for name in sorted(self.spec.keys() - _SPEC):
+            self.note(f"spec.{name}", "not converted: it belongs to the way in which Nuclio deploys")
+        for name in sorted(self.annotations.keys() - ANNOTATIONS.keys()):
+            self.note(f"metadata.annotations.{name}", "not converted")
+
+    def _pipeline(self, path: str, pipeline: str, trigger: Mapping[str, Any]) -> dict[str, Any]:
+        function = self._function(path, pipeline, trigger)
+        converted: dict[str, Any] = {"source": self._source(path, trigger), "sinks": [{"function": function}]}
+        replicas = self.spec.get("replicas")
+        if replicas is None and self.spec.get("minReplicas") == self.spec.get("maxReplicas"):
+            replicas = self.spec.get("maxReplicas")
+        if replicas is not None:
+            converted["replicas"] = replicas
+        elif "maxReplicas" in self.spec:
+            self.note("spec.maxReplicas", "not needed: shards are shared among the nodes that run")
+        try:
+            FunctionConfig.model_validate(function)
+        except ValidationError as error:
+            for problem in error.errors():
+                self.note(".".join(map(str, ("function", *problem["loc"]))), f"must be changed: {problem['msg']}")
+        return converted
+
+    def _source(self, path: str, trigger: Mapping[str, Any]) -> dict[str, Any]:
+        attributes, kind = _mapping(trigger.get("attributes")), trigger["kind"]
+        if kind in {"kafka", "kafka-cluster"}:
+            brokers = attributes.get("brokers") or [trigger.get("url", "")]
+            source = {"bootstrap_servers": ",".join(map(str, brokers)), "topics": list(attributes.get("topics", []))}
+            return {"kafka": source | ({"group": attributes["consumerGroup"]} if "consumerGroup" in attributes else {})}
+        try:
+            address = stream_address(trigger.get("url"))
+            stream = address.stream
+        except ValueError:
+            stream = f"{attributes.get('containerName', '')}/{str(attributes.get('streamPath', '')).strip('/')}"
+        self.note(f"{path}.url", "the records of this stream must be put into the stream that source names")
+        return {"stream": {"name": _plain(stream.strip("/").replace("/", "."))}}
+
+    def _function(self, path: str, pipeline: str, trigger: Mapping[str, Any]) -> dict[str, Any]:
+        attributes = _mapping(trigger.get("attributes"))
+        function: dict[str, Any] = {"handler": self.spec.get("handler", "")}
+        if environment := self._environment():
+            function["environment"] = environment
+        workers = trigger.get("numWorkers", trigger.get("maxWorkers"))
+        function |= {} if workers is None else {"maxWorkers": workers}
+        annotations = {
+            ANNOTATIONS[name]: self.annotations[name] for name in self.annotations.keys() & ANNOTATIONS.keys()
+        }
+        function |= annotations
+        given = {**trigger, **attributes}
+        if "initialOffset" in given:
+            given.setdefault("seekTo", given["initialOffset"])
+        function |= {name: given[name] for name in _SAME_NAME if name in given}
+        for name in [name for name in _DURATIONS if name in given]:
+            self._duration(function, name, given[name], f"{path}.attributes.{name}")
+        if "eventTimeout" in self.spec:
+            self._duration(function, "timeout", self.spec["eventTimeout"], "spec.eventTimeout")
+        batch = _mapping(trigger.get("batch"))
+        if batch.get("mode") == "enable":
+            function["batch"] = {"size": batch.get("batchSize", 10), "timeout": batch.get("timeout", "1s")}
+        if trigger.get("password"):
+            # The key itself is never copied.
+            function["password"] = f"${{env:{re.sub(r'[^A-Z0-9]', '_', pipeline.upper())}_PASSWORD}}"
+            self.note(f"{path}.password", f"put the access key into the environment, as {function['password']}")
+        self._rest(path, given, trigger)
+        return function
+
+    def _rest(self, path: str, given: Mapping[str, Any], trigger: Mapping[str, Any]) -> None:
+        for name in [name for name in _IGNORED if name in given]:
+            self.note(f"{path}.{name}", "ignored: Nuclio has deprecated it")
+        sources = {"containerName", "streamPath", "consumerGroup", "brokers", "topics", "initialOffset"}
+        done = {*_SAME_NAME, *_DURATIONS, *_IGNORED, *_TRIGGER, *sources}
+        for name in sorted(given.keys() - done):
+            self.note(f"{path}.{name if name in trigger else f'attributes.{name}'}", "not converted")
+
+    def _environment(self) -> dict[str, str]:
+        environment: dict[str, str] = {}
+        for variable in self.spec.get("env") or []:
+            name = str(variable.get("name"))
+            if "value" in variable:
+                # A ${ of the value itself must not be read as a reference.
+                environment[name] = str(variable["value"]).replace("${", "$${")
+            else:
+                environment[name] = f"${{env:{name}}}"
+                self.note(f"spec.env.{name}", "its value comes from Kubernetes; set it for the node")
+        return environment
+
+    def _duration(self, function: dict[str, Any], name: str, value: Any, path: str) -> None:
+        try:
+            parse_duration(str(value))
+            function[name] = str(value)
+        except ValueError:
+            self.note(path, f"not converted: {value!r} is not a duration")
+
+
+def convert_nuclio(text: str, file_name: str) -> str:
+    """Return a file of holdfast for a function.yaml of Nuclio. Raises `UsageError` if the text is not one."""
+    conversion = _read(text, file_name)
+    conversion.run()
+    if not conversion.pipelines:
+        raise UsageError(f"{file_name} has no trigger for a stream; of Kafka and v3io streams a pipeline can be made")
+    notes = "".join(f"#   {' '.join(note.split())}\n" for note in conversion.notes)
+    head = f"# Made from {file_name}.\n" + (f"# Please check:\n{notes}" if notes else "")
+    return head + yaml.safe_dump({"pipelines": conversion.pipelines}, sort_keys=False, allow_unicode=True)
+
+
+def _read(text: str, file_name: str) -> Conversion:
+    try:
+        document = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise UsageError(f"{file_name} is not YAML: {error}") from None
+    spec = _mapping(_mapping(document).get("spec"))
+    if not spec.get("handler"):
+        raise UsageError(f"{file_name} is not a function of Nuclio: it has no spec.handler")
+    metadata = _mapping(_mapping(document).get("metadata"))
+    return Conversion(str(metadata.get("name") or "function"), spec, _mapping(metadata.get("annotations")))
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[^A-Za-z0-9._-]", "-", name).lstrip("._-") or "function"
