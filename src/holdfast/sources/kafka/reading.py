@@ -10,7 +10,6 @@ import json
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -133,41 +132,48 @@ _SINGLE_MESSAGES: Mapping[str, Any] = {
 }
 
 
-@dataclass(frozen=True)
 class MessageReader:
-    """A `RecordReader`: reads messages by their offsets. Ordinary messages never need it."""
+    """A `RecordReader`: reads messages by their offsets. Ordinary messages never need it.
 
-    properties: Mapping[str, str]
-    """Of librdkafka."""
+    The consumer of the last partition stays open until the task ends: letters of a batch come in many portions.
+    """
+
+    def __init__(self, properties: Mapping[str, str]) -> None:
+        """`properties`: of librdkafka."""
+        self._properties = properties
+        self._messages: _Messages | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"_properties": self._properties, "_messages": None}
 
     def records(self, batch: StagedBatch, faults: Sequence[tuple[int, Fault]]) -> Iterator[SourceRecord]:
+        topic_partition = TopicPartition(*_origin_of(batch.key))
+        for offset, _ in faults:
+            yield _source_record(topic_partition, offset, self._of(topic_partition).at(offset))
+
+    def _of(self, topic_partition: TopicPartition) -> _Messages:
         from confluent_kafka import Consumer
 
-        topic_partition = TopicPartition(*_origin_of(batch.key))
-        consumer = Consumer({**self.properties, **_SINGLE_MESSAGES})
-        try:
-            messages = _Messages(consumer, topic_partition)
-            for offset, _ in faults:
-                yield _source_record(topic_partition, offset, messages.at(offset))
-        finally:
-            consumer.close()
+        if self._messages is None or self._messages.topic_partition != topic_partition:
+            self._messages = _Messages(Consumer({**self._properties, **_SINGLE_MESSAGES}), topic_partition)
+        return self._messages
 
 
 class _Messages:
-    """Messages of one partition, in the order of their offsets."""
+    """Messages of one partition, mostly in the order of their offsets."""
 
     def __init__(self, consumer: Any, topic_partition: TopicPartition) -> None:
         self._consumer = consumer
-        self._topic_partition = topic_partition
+        self.topic_partition = topic_partition
         self._next: Any = None
         """The message that was read last."""
         self._end: int | None = None
         """The end of the log, once it was seen."""
 
     def at(self, offset: int) -> Any:
-        """The message at this offset, not lower than the one before; None if it does not exist any more."""
+        """The message at this offset; None if it does not exist any more."""
         read_to = None if self._next is None else int(self._next.offset())
-        if read_to is None or offset - read_to > SEEK_BEYOND:
+        if read_to is None or not -1 < offset - read_to <= SEEK_BEYOND:
             self._seek(offset)
         while (self._next is None or self._next.offset() < offset) and not self._has_ended(offset):
             self._poll()
@@ -180,7 +186,7 @@ class _Messages:
     def _seek(self, offset: int) -> None:
         from confluent_kafka import TopicPartition as KafkaPartition
 
-        self._consumer.assign([KafkaPartition(*self._topic_partition, offset)])
+        self._consumer.assign([KafkaPartition(*self.topic_partition, offset)])
         self._next = self._end = None
 
     def _poll(self) -> None:
@@ -195,7 +201,7 @@ class _Messages:
                 self._end = int(message.offset())
                 return
             reason = reason if error is None else error.str()
-        topic, partition = self._topic_partition
+        topic, partition = self.topic_partition
         raise SourceUnavailable(f"cannot read messages of {topic} {partition} for dead letters: {reason}")
 
 

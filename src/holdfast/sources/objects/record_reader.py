@@ -29,6 +29,7 @@ from holdfast.sources.objects.task_rows import ObjectRows
 
 ARROW, HEADER = "arrow", "header"
 """Fields of a letter's `source`: the row as base64 of Arrow's stream format, and the header of a CSV file."""
+WINDOW_BYTES = 1 << 20
 NO_RECORD = "the object has no record there"
 
 
@@ -135,14 +136,34 @@ class _PlainLines:
 
     def __init__(self, codec: LineCodec, ref: ObjectRef) -> None:
         self._codec = codec
-        self._ref = ref
+        self._window = _Window(ref)
 
     def record(self, item: int, source: dict[str, Any]) -> SourceRecord:
-        with self._ref.opened() as data:
-            if item:
-                data.seek(item - 1)
-            found = next(split_lines(data, item, item + 1, longest=self._codec.longest), None)
+        self._window.seek(max(0, item - 1))
+        found = next(split_lines(self._window, item, item + 1, longest=self._codec.longest), None)
         return SourceRecord(source, missing=NO_RECORD) if found is None else _TextPortion(found).record(item, source)
+
+
+class _Window:
+    """A `Stream` over an object that keeps the bytes around the last line: the next one is mostly among them."""
+
+    def __init__(self, ref: ObjectRef) -> None:
+        self._ref = ref
+        self._at = self._start = 0
+        self._kept = b""
+
+    def seek(self, offset: int) -> None:
+        self._at = offset
+
+    def read(self, size: int, /) -> bytes:
+        first = self._at - self._start
+        if first < 0 or first + size > len(self._kept):
+            with self._ref.opened() as data:
+                data.seek(self._at)
+                self._start, self._kept, first = self._at, data.read(max(size, WINDOW_BYTES)), 0
+        part = self._kept[first : first + size]
+        self._at += len(part)
+        return part
 
 
 class _TextPortion:
