@@ -121,8 +121,10 @@ MESSAGE_PATIENCE = 30.0
 """Seconds that a task waits for a message that it reads a second time."""
 SEEK_BEYOND = 1000
 """A gap up to this many offsets is read and discarded; beyond it another request is cheaper."""
+_DENIED = {"_AUTHENTICATION", "_SSL", "SASL_AUTHENTICATION_FAILED", "TOPIC_AUTHORIZATION_FAILED", "_INVALID_ARG"}
+"""Error names that mean that this process cannot read with these properties, however long it waits."""
 _SINGLE_MESSAGES: Mapping[str, Any] = {
-    "group.id": "holdfast-letters",
+    "group.id": "holdfast-peek",
     "enable.auto.commit": False,
     "auto.offset.reset": "earliest",
     "isolation.level": "read_uncommitted",
@@ -142,14 +144,28 @@ class MessageReader:
         """`properties`: of librdkafka."""
         self._properties = properties
         self._messages: _Messages | None = None
+        self._denied: str | None = None
+        """Why this process cannot read messages at all."""
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"_properties": self._properties, "_messages": None}
+        return {"_properties": self._properties, "_messages": None, "_denied": None}
 
     def records(self, batch: StagedBatch, faults: Sequence[tuple[int, Fault]]) -> Iterator[SourceRecord]:
         topic_partition = TopicPartition(*_origin_of(batch.key))
         for offset, _ in faults:
-            yield _source_record(topic_partition, offset, self._of(topic_partition).at(offset))
+            yield self._record(topic_partition, offset)
+
+    def _record(self, topic_partition: TopicPartition, offset: int) -> SourceRecord:
+        from confluent_kafka import KafkaException
+
+        message, missing = None, "the topic does not have the message any more"
+        if self._denied is None:
+            try:
+                message = self._of(topic_partition).at(offset)
+            except KafkaException as error:
+                # Spark can read here, librdkafka cannot: the letter keeps what Spark has read.
+                self._denied = f"executors cannot read messages with librdkafka: {error.args[0].str()}"
+        return _source_record(topic_partition, offset, message, self._denied or missing)
 
     def _of(self, topic_partition: TopicPartition) -> _Messages:
         from confluent_kafka import Consumer
@@ -190,6 +206,9 @@ class _Messages:
         self._next = self._end = None
 
     def _poll(self) -> None:
+        """Read the next message or the end of the log. Raises `SourceUnavailable`, and `KafkaException` if denied."""
+        from confluent_kafka import KafkaException
+
         give_up, reason = time.monotonic() + MESSAGE_PATIENCE, "no response"
         while (left := give_up - time.monotonic()) > 0:
             message = self._consumer.poll(left)
@@ -200,15 +219,18 @@ class _Messages:
             if error is not None and error.name() == "_PARTITION_EOF":
                 self._end = int(message.offset())
                 return
+            if error is not None and error.name() in _DENIED:
+                raise KafkaException(error)
             reason = reason if error is None else error.str()
         topic, partition = self.topic_partition
         raise SourceUnavailable(f"cannot read messages of {topic} {partition} for dead letters: {reason}")
 
 
-def _source_record(topic_partition: TopicPartition, offset: int, message: Any) -> SourceRecord:
+def _source_record(topic_partition: TopicPartition, offset: int, message: Any, missing: str) -> SourceRecord:
+    """The record of a message; without one it is missing for this reason."""
     source: dict[str, Any] = {TOPIC: topic_partition.topic, PARTITION: topic_partition.partition, OFFSET: offset}
     if message is None:
-        return SourceRecord(source, missing="the topic does not have the message any more")
+        return SourceRecord(source, missing=missing)
     kind, milliseconds = message.timestamp()
     # Spark numbers the types from -1 on, librdkafka from 0 on.
     source |= {TIMESTAMP: milliseconds, TIMESTAMP_TYPE: kind - 1, KEY: message.key(), HEADERS: message.headers()}
