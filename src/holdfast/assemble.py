@@ -7,10 +7,12 @@ import socket
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from holdfast.audit.sink import AuditedSink, audited_sinks
+from holdfast.audit.letters import AuditedLetters
+from holdfast.audit.sink import FILES, AuditedSink, audited_sinks, keeps_rows
 from holdfast.config.digest import digest_of, parsing_of
 from holdfast.config.load import load
 from holdfast.config.models import PipelineSettings, Settings
@@ -21,9 +23,11 @@ from holdfast.events import Event, Notice
 from holdfast.flow.batch import Limits, Tolerance
 from holdfast.flow.engine import Engine
 from holdfast.flow.generations import FollowedGeneration, Generation, Generations, follow
+from holdfast.flow.letter import read_back
 from holdfast.flow.loop import LoopSettings
 from holdfast.flow.pipeline import Pipeline, routes_of
 from holdfast.flow.run import Runs
+from holdfast.flow.sink import KeepsLetters
 from holdfast.flow.source import ReadsByConnector, Source, UsesSourceCoordination
 from holdfast.leases.coordinator import RECENT, ClaimPolicy, Coordinator
 from holdfast.leases.operator import Operator
@@ -127,6 +131,22 @@ def audited(settings: Settings, pipeline: str, registry: Registry | None = None)
     if not found:
         raise UsageError(f"pipeline {pipeline!r} has no sink `files`, and no other kind can be audited")
     return found
+
+
+def audited_letters(settings: Settings, pipeline: str) -> list[AuditedLetters]:
+    """Return the letter boxes of the sinks that are not audited by their manifests. Connects to nothing."""
+    configured, registry = settings.pipelines[pipeline], Registry.installed()
+    identifier, countable = settings.identifier(pipeline), len(configured.sinks) == 1 and keeps_rows(configured)
+    sinks = {
+        named.name: registry.get("sinks", named.use.name).build(named.name, named.use.config, registry)
+        for named in configured.sinks
+        if named.use.name != FILES
+    }
+    return [
+        AuditedLetters(identifier, name, partial(read_back, sink.letter_box(identifier)), countable)
+        for name, sink in sinks.items()
+        if isinstance(sink, KeepsLetters)
+    ]
 
 
 def with_redrives(pipeline: StoredPipeline, found: Sequence[AuditedSink]) -> list[AuditedSink]:

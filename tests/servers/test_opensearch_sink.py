@@ -5,19 +5,24 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
+from holdfast.audit.letters import AuditedLetters, verify_letters
 from holdfast.errors import BatchError, Refused, SinkUnavailable
 from holdfast.flow.batch import Name
 from holdfast.flow.fault import record_fault
+from holdfast.flow.letter import read_back
 from holdfast.flow.sink import Publication
-from holdfast.leases.lease import Lease
+from holdfast.leases.lease import Counts, Lease
 from holdfast.registry import Registry
 from holdfast.sinks.opensearch import PLUGIN
+from holdfast.stores.memory import MemoryStore
+from holdfast.testing.rows import make_row
 from tests.servers.opensearch import OpenSearchServer
 from tests.servers.opensearch_desk import Desk
 from tests.servers.processes import free_port, running
@@ -424,3 +429,21 @@ def test_a_record_that_fails_once_more_is_another_letter(opensearch_server: Open
     desk.write([{"n": "a"}], name=Name("in", "a-run1"))
     box.mark([first.id], "run1")
     assert sorted(str(letter.redriven) for letter in box.letters()) == ["None", "run1"]
+
+
+def test_a_letter_that_was_deleted_from_the_index_is_missed_by_an_audit(opensearch_server: OpenSearchServer) -> None:
+    desk = Desk(opensearch_server, mappings=LONG)
+    desk.write([{"n": "a"}, {"n": 1}, {"n": "b"}])
+    store = MemoryStore()
+    store.open()
+    store.add([make_row("in|a.jsonl", pipeline=desk.pipeline, counts=Counts(3, 1, 0, 2))])
+    audited = AuditedLetters(desk.pipeline, desk.sink.name, partial(read_back, desk.sink.letter_box(desk.pipeline)))
+    proof = verify_letters(audited, store)
+    assert (proof.verdict, proof.letters) == ("proven", 2)
+    index = f"{desk.index}-deadletters"
+    letter = next(iter(opensearch_server.documents(index)))
+    client = opensearch_server.client()
+    client.delete(index=index, id=letter)
+    client.close()
+    (doubt,) = verify_letters(audited, store).doubts.kept
+    assert doubt.endswith("the store has counted 2 dead letters, and 1 can be read back")

@@ -102,3 +102,23 @@ class RootProof:
         fields = {name: getattr(self, name) for name in RootProof.__slots__ if name not in {"doubts", "notes"}}
         found = {"doubts": self.doubts.sentences(), "notes": self.notes.sentences()}
         return {"kind": "root", **fields, "verdict": self.verdict, **found}
+
+
+@dataclass(slots=True)
+class LettersProof:
+    """The dead letters of a sink without manifests."""
+
+    sink: str
+    letters: int = 0
+    """Letters that could be read back."""
+    doubts: Findings = field(default_factory=Findings)
+    notes: Findings = field(default_factory=Findings)
+
+    @property
+    def verdict(self) -> str:
+        return "doubt" if self.doubts.number else "proven"
+
+    def row(self) -> dict[str, Any]:
+        """Return the proof as JSON."""
+        found = {"doubts": self.doubts.sentences(), "notes": self.notes.sentences()}
+        return {"kind": "letters", "sink": self.sink, "letters": self.letters, "verdict": self.verdict, **found}

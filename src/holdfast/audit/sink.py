@@ -71,9 +71,14 @@ def audited_sinks(pipeline: PipelineSettings, identifier: str, registry: Registr
                 format_of=_formats(config, registry),
                 other_formats=partial(_by_name, registry),
                 offsets=pipeline.source.name in OFFSET_SOURCES,
-                multiplies=any(map(_may_multiply, pipeline.processors)),
+                multiplies=not keeps_rows(pipeline),
                 generation=pipeline.generation,
             )
+
+
+def keeps_rows(pipeline: PipelineSettings) -> bool:
+    """Return whether no processor can turn one record into several rows."""
+    return not any(map(_may_multiply, pipeline.processors))
 
 
 def _may_multiply(use: PluginUse) -> bool:

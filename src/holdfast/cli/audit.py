@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from holdfast.audit.proof import Findings, PartitionProof, RootProof
+from holdfast.audit.proof import Findings, LettersProof, PartitionProof, RootProof
 from holdfast.cli import output
 from holdfast.cli.exit_codes import ExitCode
 from holdfast.cli.options import AsJson, File, PipelineName, chosen_pipeline, opened_pipeline
 from holdfast.errors import UsageError
 
 if TYPE_CHECKING:
+    from holdfast.audit.letters import AuditedLetters
     from holdfast.audit.locate import Found
     from holdfast.audit.sink import AuditedSink
     from holdfast.leases.store import Store
@@ -56,18 +57,23 @@ def verify(
 ) -> None:
     """Prove that every offset up to the committed position is in exactly one file, a recorded gap or a dead letter.
 
-    Reads the store, all manifests and the listing of every `files` sink of the pipeline. Changes nothing, and may run
-    beside the pipeline. Exits with 1 on any doubt or unreadable file, with 3 if a server cannot be reached.
+    Reads the store, all manifests and the listing of every `files` sink of the pipeline; of other sinks it reads the
+    dead letters. Changes nothing, and may run beside the pipeline. Exits with 1 on any doubt or unreadable file, with 3
+    if a server cannot be reached.
     """
-    from holdfast.assemble import audited, audited_run, with_redrives
+    from holdfast.assemble import audited, audited_letters, audited_run, with_redrives
+    from holdfast.audit.sink import FILES
 
     with opened_pipeline(file, pipeline) as opened:
-        if run is None:
-            audited_sinks = with_redrives(opened, audited(opened.settings, opened.name))
-        else:
+        letters = audited_letters(opened.settings, opened.name) if run is None else []
+        if run is not None:
             audited_sinks = audited_run(opened, run)
+        elif letters and all(named.use.name != FILES for named in opened.configured.sinks):
+            audited_sinks = []
+        else:
+            audited_sinks = with_redrives(opened, audited(opened.settings, opened.name))
         report = Report(deep=deep, offsets=all(audited.offsets for audited in audited_sinks))
-        proofs = report.collect(_proofs(audited_sinks, opened.store, deep=deep))
+        proofs = report.collect(_proofs(audited_sinks, letters, opened.store, deep=deep))
         if json:
             output.say_json_rows(proof.row() for proof in proofs)
         else:
@@ -78,11 +84,16 @@ def verify(
         raise typer.Exit(ExitCode.DOUBT)
 
 
-def _proofs(audited_sinks: list[AuditedSink], store: Store, *, deep: bool) -> Iterator[PartitionProof | RootProof]:
+def _proofs(
+    audited_sinks: list[AuditedSink], letters: list[AuditedLetters], store: Store, *, deep: bool
+) -> Iterator[PartitionProof | RootProof | LettersProof]:
+    from holdfast.audit.letters import verify_letters
     from holdfast.audit.verify import verify as proofs
 
     for audited in audited_sinks:
         yield from proofs(audited, store, deep=deep)
+    for box in letters:
+        yield verify_letters(box, store)
 
 
 def locate(  # noqa: PLR0913, PLR0917 - each is an option
@@ -150,6 +161,8 @@ class Report:
         self._rows: list[tuple[Any, ...]] = []
         self._doubts: list[str] = []
         self._notes: list[str] = []
+        self._letters: list[str] = []
+        """For each sink without manifests, the letters that could be read back."""
         self._left_out = 0
         self._partitions = 0
         self._sums = {"files": 0, "rows": 0, "gaps": 0, "dead_letters": 0, "skipped": 0, "elsewhere": 0, "absent": 0}
@@ -160,20 +173,28 @@ class Report:
         self.doubtful = 0
         """Partitions and roots with doubts."""
 
-    def collect(self, proofs: Iterator[PartitionProof | RootProof]) -> Iterator[PartitionProof | RootProof]:
+    def collect(
+        self, proofs: Iterator[PartitionProof | RootProof | LettersProof]
+    ) -> Iterator[PartitionProof | RootProof | LettersProof]:
         """Yield the same proofs, and keep what is printed."""
         for proof in proofs:
             self.doubtful += bool(proof.doubts.number)
             if isinstance(proof, PartitionProof):
                 self._count(proof)
-            name = f"{proof.sink}: {proof.key}" if isinstance(proof, PartitionProof) else f"{proof.sink}: {proof.root}"
+                name = f"{proof.sink}: {proof.key}"
+            elif isinstance(proof, LettersProof):
+                self._letters.append(f"{self._plural(proof.letters, 'dead letter')} of sink {proof.sink}")
+                name = f"{proof.sink}: dead letters"
+            else:
+                name = f"{proof.sink}: {proof.root}"
             _keep(self._doubts, f"doubt: {name}", proof.doubts)
             _keep(self._notes, f"note: {name}", proof.notes)
             yield proof
 
     def say(self) -> None:
         """Print the report."""
-        output.say_table(*self._table())
+        if self._rows or not self._letters:
+            output.say_table(*self._table())
         if self._left_out:
             output.say(f"{self._left_out} more partitions are not shown; --json shows all")
         for sentence in (*self._notes, *self._doubts):
@@ -193,15 +214,19 @@ class Report:
         if self.unread:
             files = self._plural(self.unread, "file")
             return f"not proven: the rows of {files} could not be read, although the digests are correct; see the notes"
+        if self._letters and not self._partitions:
+            return f"proven: {' and '.join(self._letters)} can be read back; documents are not audited"
         scope = f"{self._plural(self._partitions, 'partition')}, {self._plural(sums['files'], 'file')}"
         if not self._offsets:
             proven = "the chain of commits is complete and every committed file exists"
-            return f"proven: {proven} ({scope}, {sums['rows']} rows){self._by_routes()}; {self._how()}"
+            return (
+                f"proven: {proven} ({scope}, {sums['rows']} rows){self._by_routes()}{self._by_letters()}; {self._how()}"
+            )
         skipped = f", is skipped by a setting ({sums['skipped']})" if sums["skipped"] else ""
         return (
             f"proven: every offset up to the committed position is in exactly one file ({scope}, {sums['rows']} rows), "
             f"a recorded gap ({sums['gaps']}), a dead letter ({sums['dead_letters']}){skipped} "
-            f"or has no record ({sums['absent']}){self._by_routes()}; {self._how()}"
+            f"or has no record ({sums['absent']}){self._by_routes()}{self._by_letters()}; {self._how()}"
         )
 
     def _by_routes(self) -> str:
@@ -210,6 +235,10 @@ class Report:
             return ""
         number = self._sums["elsewhere"]
         return f"; each sink with routes holds every row that was routed to it, and {number} rows were routed elsewhere"
+
+    def _by_letters(self) -> str:
+        """Return what is proven about sinks without manifests."""
+        return "".join(f"; {letters} can be read back" for letters in self._letters)
 
     def _how(self) -> str:
         if not self._deep:

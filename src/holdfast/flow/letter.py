@@ -161,6 +161,16 @@ class LetterBox(ABC):
         """Record that this run has sent them again. Letters that do not exist any more are ignored."""
 
 
+def read_back(box: LetterBox) -> Iterator[str]:
+    """Read each letter with the whole of its record, and yield its partition.
+
+    Raises `ValueError`, `TypeError` or `BatchError` if a letter cannot be read, and `Unavailable`.
+    """
+    for letter in box.letters():
+        box.whole(letter).record()
+        yield letter.key
+
+
 class Rebuilder(Protocol):
     """Makes rows of the records that dead letters keep. Each source has its own."""
 

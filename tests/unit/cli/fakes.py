@@ -34,5 +34,6 @@ def _broken(_: Any) -> NoReturn:
 
 SOURCE = Plugin("fake_source", WithPassword, _never, "A source that is never read.")
 SINK = Plugin("fake_sink", NoSettings, _never, "A sink that is never written.")
+LETTERLESS_SINK = Plugin("letterless", NoSettings, lambda *_: object(), "A sink whose dead letters cannot be read.")
 AWAY = Plugin("away", NoSettings, _away, "A store that does not answer.")
 BROKEN = Plugin("broken", NoSettings, _broken, "A store with a bug.")

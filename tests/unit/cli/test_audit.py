@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 from typer.testing import Result
 
+from holdfast.leases.lease import Counts
 from holdfast.leases.store import Store
+from holdfast.testing.rows import make_row
 from tests.unit.audit.archive import Archive
 from tests.unit.cli.conftest import Site
 
@@ -122,6 +124,7 @@ def test_a_root_that_cannot_be_reached_ends_with_3(archives: Archives) -> None:
 
 def test_a_pipeline_without_files_cannot_be_audited(site: Site) -> None:
     file = site.write("orders")
+    Path(file).write_text(Path(file).read_text().replace("fakes:SINK", "fakes:LETTERLESS_SINK"))
     site.store(file).close()
     for command in (["verify", file], ["locate", file, "--topic", "t", "--partition", "0", "--offset", "1"]):
         result = site.invoke(*command)
@@ -167,3 +170,28 @@ def test_backup_files_of_an_output_file_are_named(archives: Archives) -> None:
 def test_what_is_asked_for_must_be_clear(archives: Archives, options: tuple[str, ...]) -> None:
     result = archives.locate(*options)
     assert (result.exit_code, result.stdout) == (2, "")
+
+
+SEARCH = """\
+  daily:
+    source:
+      kafka: {{bootstrap_servers: "localhost:1", topics: [orders]}}
+    sinks:
+      - opensearch: {{hosts: ["http://localhost:1"], index: orders, dead_letters: {{file: {root}}}}}
+"""
+
+
+def test_letters_of_a_sink_without_manifests_are_read_back(site: Site, tmp_path: Path) -> None:
+    file = Path(site.write("unused"))
+    file.write_text(
+        file.read_text().partition("pipelines:\n")[0] + "pipelines:\n" + SEARCH.format(root=tmp_path / "dead")
+    )
+    store = site.store(str(file))
+    store.add([make_row("orders|0", pipeline="prod|daily", counts=Counts(3, 1, 0, 2))])
+    letters = Archive(tmp_path / "dead", pipeline="prod|daily", store=store).dead_letters([4, 5])
+    fine = site.invoke("verify", str(file), "--pipeline", "daily")
+    assert fine.stdout == "proven: 2 dead letters of sink opensearch can be read back; documents are not audited\n"
+    (tmp_path / "dead" / letters["key"]).unlink()
+    gone = site.invoke("verify", str(file), "--pipeline", "daily")
+    assert (gone.exit_code, "the store has counted 2 dead letters, and 0 can be read back" in gone.stdout) == (1, True)
+    store.close()
