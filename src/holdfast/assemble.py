@@ -294,7 +294,9 @@ def engine_of(
     conf = configured.plain_conf()
     secrets = secret_names(settings)
     conf |= redaction(secrets, conf)
-    spark = start_session("holdfast", conf, configured.master or "local[2]", jars, py_files, secrets)
+    spark = start_session(
+        "holdfast", conf, configured.master or "local[2]", jars, py_files, secrets, configured.worker_memory
+    )
     if is_unprotected(spark):
         emit(Notice(OPEN_SPARK))
     warm_up(spark, [sink.stager() for built in pipelines.values() for sink in built.sinks.values()])

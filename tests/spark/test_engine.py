@@ -9,14 +9,22 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
 import pytest
 from pyspark.sql import functions as sql
 
 from holdfast.flow.batch import Batch, Done, Limits
 from holdfast.flow.engine import Report
 from holdfast.leases.lease import Progress
+from holdfast.sources.objects import codecs
+from holdfast.sources.objects.codecs.codec import BlockCodec, Portion, Range
+from holdfast.sources.objects.object_ref import RandomBytes
+from holdfast.spark.report import NEEDS_MEMORY
+from holdfast.spark.worker_daemon import MEMORY
 from tests.spark.rig import PIPELINE, Site, failed, lines, staged
 
 pytestmark = pytest.mark.spark
@@ -39,10 +47,11 @@ def stopping_at(number: int, work: Any) -> Any:
     return stopping
 
 
-def test_a_batch_that_kills_its_worker_is_found_and_the_others_are_staged(site: Site) -> None:
+@pytest.mark.parametrize("end", [partial(os._exit, 1), os.abort], ids=["exit", "abort"])
+def test_a_batch_that_kills_its_worker_is_found_and_the_others_are_staged(site: Site, end: Any) -> None:
     for number in range(5):
         site.put(f"f{number}", lines(2, first=10 * number))
-    site.reading(stopping_at(30, lambda: os._exit(1)), schema=SCHEMA)
+    site.reading(stopping_at(30, end), schema=SCHEMA)
     reports = site.run()
     report = failed(reports.pop("f3"))
     assert "worker" in report.error.lower()
@@ -52,6 +61,47 @@ def test_a_batch_that_kills_its_worker_is_found_and_the_others_are_staged(site: 
     site.publish(reports)
     expected = [{"id": 10 * number + line, "note": f"n{line}"} for number in (0, 1, 2, 4) for line in (0, 1)]
     assert sorted(site.rows(), key=lambda row: int(row["id"])) == expected
+
+
+def test_an_object_whose_codec_aborts_fails_alone_also_at_the_next_attempt(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(4):
+        site.put(f"f{number}", lines(2, first=10 * number))
+
+    class Aborting(BlockCodec):
+        schema = pa.schema([("id", pa.int64()), ("note", pa.string())])
+
+        def read(self, data: RandomBytes, extent: Range) -> Iterator[Portion]:
+            if b'"id": 20' in data.read(extent.size):
+                os.abort()
+            yield Portion(np.array([extent.start]), [pa.array([1]), pa.array(["n"])])
+
+    monkeypatch.setattr(codecs, "codec_of", lambda *_: Aborting())
+    site.reading(schema=SCHEMA, codec="parquet")
+    for _ in range(2):
+        reports = site.run()
+        report = failed(reports["f2"])
+        assert "worker" in report.error.lower()
+        assert not report.unavailable
+        for name in ("f0", "f1", "f3"):
+            assert staged(reports[name]).counts.succeeded == 1
+    assert site.spark.range(3).count() == 3
+
+
+def test_a_batch_that_needs_more_memory_than_a_worker_may_have_fails_alone(site: Site) -> None:
+    for number in range(4):
+        site.put(f"f{number}", lines(2, first=10 * number))
+
+    def greedy() -> None:
+        bytearray(int(os.environ[MEMORY]))
+
+    site.reading(stopping_at(20, greedy), schema=SCHEMA)
+    reports = site.run()
+    report = failed(reports["f2"])
+    assert report.error == f"MemoryError: {NEEDS_MEMORY}"
+    assert not report.unavailable
+    assert [type(reports[name]).__name__ for name in ("f0", "f1", "f3")] == ["Staged"] * 3
 
 
 def test_a_function_that_raises_fails_its_batch_with_its_own_words(site: Site) -> None:

@@ -141,6 +141,13 @@ class SparkSettings(Options):
         "The node itself must be able to import them too.",
     )
 
+    worker_memory: Annotated[ByteSize, Field(ge=256 << 20)] | None = Field(
+        None,
+        description="Memory that each Python worker may take; a batch that needs more fails with a MemoryError. "
+        "Default: the memory of the machine or container, less the JVM's heap, for each core; at least 2GiB. "
+        "On a cluster `spark.executor.pyspark.memory` decides instead.",
+    )
+
     def plain_conf(self) -> dict[str, str]:
         """Return Spark's settings with every secret revealed, to build the session from."""
         return {key: value.reveal() if isinstance(value, Secret) else value for key, value in self.conf.items()}

@@ -62,7 +62,7 @@ def read_parquet(data: BinaryIO) -> Iterator[Any]:
         file = pq.ParquetFile(pa.PythonFile(LeftOpen(data), mode="r"))
         yield from (rows for rows in file.iter_batches(READ_ROWS) if rows.num_rows)
     except (OSError, pa.ArrowException) as error:
-        if isinstance(error, OSError) and error.errno is not None:
+        if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno is not None):
             raise
         raise ValueError(f"it cannot be read as Parquet: {error}") from error
 

@@ -108,7 +108,7 @@ class Orc(Format):
                 stripe = pa.Table.from_batches([file.read_stripe(number)])
                 yield from _in_microseconds(stripe).to_batches(READ_ROWS)
         except (OSError, pa.ArrowException) as error:
-            if isinstance(error, OSError) and error.errno is not None:
+            if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno is not None):
                 raise
             raise ValueError(f"it cannot be read as ORC: {error}") from error
 

@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from holdfast.spark.report import NEEDS_MEMORY
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
@@ -19,6 +21,7 @@ MAX_NAMES = 5
 _EXIT_PATIENCE = 1.0
 """Seconds for the process of a JVM to end that responds no more."""
 _STACK_OVERFLOW = "StackOverflowError"
+_OUT_OF_MEMORY = re.compile(r"(?:pyarrow\.lib\.Arrow)?MemoryError\b")
 _EXITS = {50: "an uncaught error", 51: "an uncaught error", 52: "out of memory"}
 """Codes with which Spark ends a JVM."""
 
@@ -48,6 +51,8 @@ def readable(error: BaseException) -> str:
         line = f"Spark failed and gave no reason ({type(error).__name__})" if text.strip() else type(error).__name__
     if line == _STACK_OVERFLOW:
         line += ": an expression recurses too deep for a record; grok: write repeated groups possessively, (?:…)*+"
+    if _OUT_OF_MEMORY.match(line):
+        line = f"{line[: MAX_ERROR // 2]}: {NEEDS_MEMORY}"
     return line[:MAX_ERROR]
 
 

@@ -15,6 +15,7 @@ from holdfast.flow.source import CutsShort, SalvagesDamage, Source
 from holdfast.leases.lease import Counts, Json
 
 REPORT_SCHEMA = "batch string, report string"
+NEEDS_MEMORY = "a Python worker needs more memory than spark.worker_memory allows"
 FILES_IN_ANY_ROW = 16
 """Maximum number of files whose receipt fits into the row of any store."""
 

@@ -58,6 +58,9 @@ _LOCAL_DEFAULTS = {
     "spark.python.daemon.module": "holdfast.spark.worker_daemon",
 }
 
+LEAST_WORKER_MEMORY = 2 << 30
+"""Less is not enough for the largest blocks of files that are read."""
+_CONTAINER_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 _PATIENCE = 3.0
 """Seconds for the JVM to exit after each request, before it is terminated, and then killed."""
 
@@ -69,12 +72,14 @@ def start_session(
     jars: Sequence[Path] = (),
     py_files: Sequence[Path] = (),
     secrets: Collection[str] = (),
+    worker_memory: int | None = None,
 ) -> SparkSession:
     """Start the Spark session of this process. Takes seconds, and sets Spark's environment variables.
 
     `settings` have Spark's names and override every default; `jars` are added to their `spark.jars`. Those that are
     named in `secrets`, or whose names say secret, are on no command line. Tasks find the modules of `py_files`, and on
-    a cluster holdfast itself. Under `spark-submit` the JVM runs already, and jars have to be given there. The caller's
+    a cluster holdfast itself. With a local master each Python worker may take `worker_memory` bytes, by default its
+    share of the machine. Under `spark-submit` the JVM runs already, and jars have to be given there. The caller's
     signal handlers stay; if one raises, the JVM is ended first. Raises `UsageError` when this process has a session
     already, when there is no Java, when a file of `py_files` cannot be sent, or when Spark refuses a setting.
     """
@@ -87,11 +92,8 @@ def start_session(
     check_modules(py_files)
     master = settings.get("spark.master", master)
     _prepare_environment(settings, master)
-    everything = _all_settings(app_name, _with_jars(settings, jars), master)
-    public = [
-        (name, value) for name, value in everything.items() if name not in secrets and not re.search(SECRETS, name)
-    ]
-    # The JVM's command line is readable by every user of the machine, so secrets follow over the socket.
+    everything = _all_settings(app_name, _with_jars(settings, jars), master, worker_memory)
+    public = _without_secrets(everything, secrets)
     launch: Callable[..., Any] = launch_gateway
     with _recorded_processes() as launched:
         try:
@@ -110,6 +112,11 @@ def start_session(
             if refusal is not None:
                 raise UsageError(f"Spark does not start with these settings: {refusal}") from None
             raise
+
+
+def _without_secrets(settings: Mapping[str, str], secrets: Collection[str]) -> list[tuple[str, str]]:
+    """What may be on the JVM's command line, which every user of the machine can read. The rest follows by socket."""
+    return [(name, value) for name, value in settings.items() if name not in secrets and not re.search(SECRETS, name)]
 
 
 def _ship(context: SparkContext, master: str, py_files: Sequence[Path]) -> None:
@@ -147,9 +154,34 @@ def stop_session(session: SparkSession) -> None:
         _end_jvm()
 
 
-def _all_settings(app_name: str, settings: Mapping[str, str], master: str) -> dict[str, str]:
-    local = _LOCAL_DEFAULTS if _is_local(master) else {}
+def _all_settings(
+    app_name: str, settings: Mapping[str, str], master: str, worker_memory: int | None = None
+) -> dict[str, str]:
+    from holdfast.spark.worker_daemon import MEMORY
+
+    local: Mapping[str, str] = {}
+    if _is_local(master):
+        memory = worker_memory or _share_of_machine(settings, master)
+        local = {**_LOCAL_DEFAULTS, f"spark.executorEnv.{MEMORY}": str(memory)}
     return {"spark.app.name": app_name, "spark.master": master, **_DEFAULTS, **local, **settings}
+
+
+def _share_of_machine(settings: Mapping[str, str], master: str) -> int:
+    """What is left of the machine's memory beside the JVM's heap, for each core; at least `LEAST_WORKER_MEMORY`."""
+    cores = re.match(r"local\[(\d+|\*)", master)
+    count = 1 if cores is None else os.cpu_count() or 1 if cores[1] == "*" else int(cores[1])
+    heap = re.fullmatch(r"(\d+)([kmgt]?)b?", settings.get("spark.driver.memory", "1g").strip().lower())
+    heap_bytes = int(heap[1]) << {"k": 10, "m": 20, "g": 30, "t": 40}.get(heap[2], 20) if heap else 0
+    return max((_machine_memory() - heap_bytes) // max(count, 1), LEAST_WORKER_MEMORY)
+
+
+def _machine_memory() -> int:
+    """Bytes of the machine's memory, or of the container's."""
+    found = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    for name in _CONTAINER_LIMITS:
+        with suppress(OSError, ValueError):
+            found = min(found, int(Path(name).read_text()))
+    return found
 
 
 def _with_jars(settings: Mapping[str, str], jars: Sequence[Path]) -> Mapping[str, str]:

@@ -33,7 +33,7 @@ from holdfast.spark.arrow_rows import (
     with_folderless_refused,
 )
 from holdfast.spark.batch_limits import CommitLimit, SizeLimit
-from holdfast.spark.report import TaskReport
+from holdfast.spark.report import NEEDS_MEMORY, TaskReport
 from holdfast.spark.row_counts import RowCount, dropped_rows
 
 if TYPE_CHECKING:
@@ -257,6 +257,8 @@ def _renamed(rows: Any, columns: Mapping[str, str] | None) -> Any:
 
 
 def _error_text(error: Exception) -> str:
+    if isinstance(error, MemoryError):
+        return ": ".join(part for part in (type(error).__name__, str(error)[: MAX_ERROR // 2], NEEDS_MEMORY) if part)
     text = str(error) or type(error).__name__
     is_ours = isinstance(error, BatchError | Unavailable)
     return (text if is_ours else f"{type(error).__name__}: {text}")[:MAX_ERROR]

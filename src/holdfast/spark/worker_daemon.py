@@ -1,4 +1,4 @@
-"""pyspark's daemon of Python workers, with two differences. Spark runs this module with `python -m`.
+"""pyspark's daemon of Python workers, with three differences. Spark runs this module with `python -m`.
 
 When a session stops, the JVM closes the socket of an idle worker and sends it a signal. A worker that notices the
 socket first would print a traceback about a broken pipe, although nothing was lost. This traceback is not printed;
@@ -7,11 +7,16 @@ every other is.
 The daemon collects garbage after every task, and would traverse the objects of all loaded modules each time, for a
 tenth of a second. When a task has left many objects, those that outlive a collection are frozen: later collections
 skip them.
+
+Workers have a limit of memory. What a batch needs beyond it is a MemoryError of that batch; without the limit the
+operating system would end the JVM or another process.
 """
 
 from __future__ import annotations
 
 import gc
+import os
+import resource
 import sys
 import traceback
 from collections.abc import Callable
@@ -19,6 +24,8 @@ from typing import Any
 
 from pyspark import daemon
 
+MEMORY = "HOLDFAST_WORKER_MEMORY"
+"""The environment variable with the limit of memory, in bytes."""
 MANY = 10_000
 """Number of objects that the collector traverses in a millisecond or two."""
 FREEZES = 8
@@ -58,7 +65,20 @@ def freezing_what_stays(work: Callable[..., Any]) -> Callable[..., Any]:
     return work_and_freeze
 
 
+def limit_memory() -> None:
+    """Limit the memory of this process and of those that it forks, each by itself, if the environment says so.
+
+    What counts is memory that the process can write to and shares with no other: neither the code of libraries nor
+    addresses that an allocator has only reserved.
+    """
+    if MEMORY in os.environ:
+        _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+        limit = int(os.environ[MEMORY])
+        resource.setrlimit(resource.RLIMIT_DATA, (limit if hard == resource.RLIM_INFINITY else min(limit, hard), hard))
+
+
 if __name__ == "__main__":
+    limit_memory()
     daemon.worker = freezing_what_stays(daemon.worker)
     traceback.print_exc = quiet_on_hangup(traceback.print_exc)
     daemon.manager()

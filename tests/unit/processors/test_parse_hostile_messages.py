@@ -228,3 +228,13 @@ def test_a_schema_may_be_of_any_type_and_have_any_name() -> None:
     assert AvroType('["null", "string"]', "x").decode(b"\2\2a") == "a"
     assert AvroType('"long"', "x").decode(b"\2") == 1
     assert AvroType(json.dumps(record("HoldfastMessage", field("x", "long"))), "x").decode(b"\2") == {"x": 1}
+
+
+def test_memory_that_is_too_small_is_no_fault_of_the_message(monkeypatch: pytest.MonkeyPatch) -> None:
+    def too_small(*_: Any) -> None:
+        raise MemoryError
+
+    text = AvroType('"string"', "text")
+    monkeypatch.setattr(fastavro, "schemaless_reader", too_small)
+    with pytest.raises(MemoryError):
+        text.decode(b"\2a")

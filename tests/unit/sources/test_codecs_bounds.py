@@ -419,3 +419,18 @@ def test_a_chunk_of_parquet_is_bounded_whatever_path_it_claims(tmp_path: Path) -
     renamed = data.replace(b"\x01x\x04list\x07element", b"\x01y\x04list\x07element")
     assert renamed != data
     assert "a row takes more than" in read("lists", renamed, tmp_path)["damage"]
+
+
+@pytest.mark.parametrize("kind", ["avro", "parquet"])
+def test_memory_that_is_too_small_is_no_damage(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def too_small(*_: Any, **__: Any) -> None:
+        raise pa.ArrowMemoryError("malloc failed") if kind == "parquet" else MemoryError
+
+    columns = pa.schema([("x", pa.string())])
+    monkeypatch.setattr(pq, "ParquetFile", too_small)
+    monkeypatch.setattr(fastavro, "schemaless_reader", too_small)
+    raw = io.BytesIO()
+    fastavro.writer(raw, {"type": "record", "name": "R", "fields": [{"name": "x", "type": "string"}]}, [{"x": "a"}])
+    codec, data = (Parquet(columns), parquet(["a"])) if kind == "parquet" else (Avro(columns), raw.getvalue())
+    with pytest.raises(MemoryError):
+        list(codec.read(io.BytesIO(data), Range(0, len(data), len(data))))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -38,6 +40,62 @@ def test_a_local_session_stays_on_this_machine(master: str) -> None:
     settings = _all_settings("app", {}, master)
     assert settings["spark.driver.host"] == settings["spark.driver.bindAddress"] == "127.0.0.1"
     assert settings["spark.python.daemon.module"] == "holdfast.spark.worker_daemon"
+
+
+MEMORY = "spark.executorEnv.HOLDFAST_WORKER_MEMORY"
+GIB = 1 << 30
+
+
+@pytest.mark.parametrize(
+    ("master", "settings", "machine", "share"),
+    [
+        ("local[2]", {}, 17 * GIB, 8 * GIB),
+        ("local", {}, 17 * GIB, 16 * GIB),
+        ("local[4,2]", {"spark.driver.memory": "5g"}, 17 * GIB, 3 * GIB),
+        ("local[4]", {"spark.driver.memory": "1024m"}, 17 * GIB, 4 * GIB),
+        ("local[4]", {"spark.driver.memory": "5120"}, 17 * GIB, 3 * GIB),
+        ("local[8]", {}, 4 * GIB, 2 * GIB),
+    ],
+)
+def test_a_python_worker_may_take_its_share_of_the_machine(
+    master: str, settings: dict[str, str], machine: int, share: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(session, "_machine_memory", lambda: machine)
+    assert _all_settings("app", settings, master)[MEMORY] == str(share)
+    assert _all_settings("app", settings, master, 5 * GIB)[MEMORY] == str(5 * GIB)
+
+
+@pytest.mark.parametrize("content", ["3221225472\n", "max\n", "", None])
+def test_the_limit_of_a_container_counts_as_the_machine(
+    content: str | None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    if content is not None:
+        (tmp_path / "memory.max").write_text(content)
+    monkeypatch.setattr(session, "_CONTAINER_LIMITS", (str(tmp_path / "memory.max"),))
+    monkeypatch.setattr("os.sysconf", {"SC_PAGE_SIZE": 4096, "SC_PHYS_PAGES": 8 * GIB // 4096}.__getitem__)
+    assert session._machine_memory() == (3 if content and content[0] == "3" else 8) * GIB
+
+
+@pytest.mark.parametrize("master", CLUSTERS)
+def test_on_a_cluster_spark_limits_the_memory_of_workers(master: str) -> None:
+    assert MEMORY not in _all_settings("app", {}, master)
+
+
+def test_a_worker_that_needs_more_memory_than_it_may_have_raises() -> None:
+    code = (
+        "from holdfast.spark.worker_daemon import limit_memory\n"
+        "limit_memory()\n"
+        "import pyarrow\n"
+        "for take in (bytearray, pyarrow.allocate_buffer):\n"
+        "    take(100 << 20)\n"
+        "    try:\n"
+        "        take(1 << 30)\n"
+        "    except MemoryError as error:\n"
+        "        print(type(error).__name__)\n"
+    )
+    limits = {**os.environ, "HOLDFAST_WORKER_MEMORY": str(GIB)}
+    found = subprocess.run([sys.executable, "-c", code], env=limits, capture_output=True, text=True, check=True)
+    assert found.stdout.split() == ["MemoryError", "ArrowMemoryError"]
 
 
 @pytest.mark.parametrize("master", ["local[2]", *CLUSTERS])
@@ -92,7 +150,7 @@ def test_a_cluster_without_authentication_or_encryption_is_unprotected(
 
 def test_a_node_gives_spark_its_settings_and_warns_of_a_cluster_that_is_open(monkeypatch: pytest.MonkeyPatch) -> None:
     conf_text = "spark.executor.cores: 2, spark.executorEnv.LAKE_DSN: '${env:DSN}'"
-    text = f"spark: {{master: yarn, conf: {{{conf_text}}}, py_files: [parsing.py]}}"
+    text = f"spark: {{master: yarn, conf: {{{conf_text}}}, py_files: [parsing.py], worker_memory: 3GiB}}"
     given: list[Any] = []
 
     def start(*arguments: Any) -> Any:
@@ -107,7 +165,7 @@ def test_a_node_gives_spark_its_settings_and_warns_of_a_cluster_that_is_open(mon
     conf = {"spark.executor.cores": "2"}
     # Spark redacts what came from references, whatever its name is.
     conf |= {"spark.executorEnv.LAKE_DSN": "sesame"} | redaction(["spark.executorEnv.LAKE_DSN"], {})
-    assert given == ["holdfast", conf, "yarn", [], [Path("parsing.py")], {"spark.executorEnv.LAKE_DSN"}]
+    assert given == ["holdfast", conf, "yarn", [], [Path("parsing.py")], {"spark.executorEnv.LAKE_DSN"}, 3 * GIB]
     (notice,) = events
     assert isinstance(notice, Notice)
     assert "spark.authenticate" in notice.message

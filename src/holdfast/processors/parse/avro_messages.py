@@ -72,7 +72,7 @@ class AvroType:
             if not self._harmless:
                 _Measurement(message, self._named).check(self._schema)
             found: Any = fastavro.schemaless_reader(stream, self._schema, None)
-        except Unreadable:
+        except (Unreadable, MemoryError):
             raise
         except Exception as error:  # noqa: BLE001 - whatever the bytes make it raise
             raise Unreadable(f"the message is not Avro of this schema: {type(error).__name__}: {error}") from None

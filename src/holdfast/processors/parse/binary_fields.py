@@ -87,7 +87,7 @@ class ProtobufDecoder(Decoder):
     def decode(self, message: bytes) -> Any:
         try:
             return _ProtobufValues(len(message)).fields(self._made.FromString(message))
-        except Unreadable:
+        except (Unreadable, MemoryError):
             raise
         except Exception as error:  # noqa: BLE001 - whatever the bytes make it raise
             raise Unreadable(f"the message is not Protobuf of this type: {error}") from None
@@ -173,7 +173,7 @@ class ThriftFieldReader(FieldReader):
             raise Unreadable(NO_VALUE)
         try:
             found = _in_struct(self._reader(message), self._path)
-        except Unreadable:
+        except (Unreadable, MemoryError):
             raise
         except Exception as error:  # noqa: BLE001 - whatever the bytes make it raise
             raise Unreadable(f"the message is not Thrift of this protocol: {type(error).__name__}: {error}") from None

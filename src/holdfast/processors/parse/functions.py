@@ -56,7 +56,7 @@ class MessageFunction:
                 names[row] = "/".join(escaped_segment(name) for name in parsed.names)
                 if parsed.payload is not None:
                     payloads[row] = parsed.payload
-            except Unavailable:
+            except (Unavailable, MemoryError):
                 raise
             except Exception as error:  # noqa: BLE001 - whatever it is, it is about this message
                 bad[row] = f"{self._name}: {type(error).__name__}: {error}"

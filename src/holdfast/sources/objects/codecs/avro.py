@@ -83,6 +83,8 @@ class _BlockDecoder:
         while left:
             try:
                 rows = self._some(whole, left) if is_bounded else self._metered_rows(whole, left)
+            except MemoryError:
+                raise
             except Exception as error:
                 raise ValueError(f"a row cannot be decoded: {error!r}") from error
             left -= len(rows)
