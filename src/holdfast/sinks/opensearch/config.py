@@ -131,6 +131,12 @@ class OpenSearchConfig(Options):
         description="Patterns of indexes that records may name, such as `logs-*`. Required if `index` begins with a "
         "field; otherwise names must begin with the text before the first field.",
     )
+    max_ahead: Duration | None = Field(
+        "1d",
+        validate_default=True,
+        description="How long after the store's time a record's time may be, if `index` is named after it. Records of "
+        "later times, which is a mistake of a producer, are dead letters; with null, none are.",
+    )
     data_stream: bool = Field(False, description="The index is a data stream; records are created in it.")
     action: Annotated[str, AfterValidator(_checked_action)] | None = Field(
         None,

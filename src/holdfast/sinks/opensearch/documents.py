@@ -24,7 +24,7 @@ from holdfast.formats._arrays import beside, binary, content, has_byte, is_bytes
 from holdfast.formats._json_objects import json_objects
 from holdfast.sinks.opensearch.bulk_body import Entries, RecordNumbers, origin_prefix
 from holdfast.sinks.opensearch.fields import VALUE, Fields, are_objects, document_column
-from holdfast.sinks.opensearch.templates import MAX_INDEX_NAME, IndexName, Template
+from holdfast.sinks.opensearch.templates import MAX_INDEX_NAME, IndexName, Template, is_after
 
 ORIGIN, SERVER = "origin", "server"
 ACTIONS = ("index", "create", "update", "upsert", "delete")
@@ -66,24 +66,30 @@ class EntryBuilder:
         return frozenset(name for text in templates if isinstance(text, Template) for name in text.names)
 
     def entries(
-        self, batch: StagedBatch, numbers: RecordNumbers, items: Any, rows: Any
+        self, batch: StagedBatch, numbers: RecordNumbers, items: Any, rows: Any, until: float | None = None
     ) -> Iterator[tuple[Entries, Faults]]:
-        """Yields portions of the rows as entries, each with the faults of rows that cannot become entries."""
+        """Yields portions of the rows as entries, each with the faults of rows that cannot become entries.
+
+        No index is named after a time later than `until`; None: it may be any time.
+        """
         if self._plain and (small := _small_entries(self._plain, batch, numbers, items, rows)) is not None:
             yield small, []
         elif rows.nbytes > LARGEST_PORTION and rows.num_rows > 1:
             half = rows.num_rows // 2
-            yield from self.entries(batch, numbers, items.slice(0, half), rows.slice(0, half))
-            yield from self.entries(batch, numbers, items.slice(half), rows.slice(half))
+            yield from self.entries(batch, numbers, items.slice(0, half), rows.slice(0, half), until)
+            yield from self.entries(batch, numbers, items.slice(half), rows.slice(half), until)
         else:
-            yield _Portion(self, batch, numbers.of(items), items, rows).made()
+            yield _Portion(self, batch, numbers.of(items), items, rows, until).made()
 
 
 class _Portion:
     """Rows that become entries. The first reason why a row is refused is kept."""
 
-    def __init__(self, builder: EntryBuilder, batch: StagedBatch, numbers: Any, items: Any, rows: Any) -> None:
+    def __init__(
+        self, builder: EntryBuilder, batch: StagedBatch, numbers: Any, items: Any, rows: Any, until: float | None
+    ) -> None:
         self._builder = builder
+        self._until = until
         self._batch = batch
         self._numbers = numbers
         self._items = items
@@ -223,6 +229,9 @@ class _Portion:
         names = self._needed("index", self._builder.index.template)
         too_long = np.asarray(pc.binary_length(names).fill_null(0)) > MAX_INDEX_NAME
         self._refuse(too_long, f"the index that its fields name has more than {MAX_INDEX_NAME} bytes")
+        if self._until is not None:
+            for name in self._builder.index.template.times:
+                self._refuse_after(name, self._until)
         encoded = pc.utf8_lower(names).dictionary_encode()
         distinct = encoded.dictionary.to_pylist()
         bad = [index for index, name in enumerate(distinct) if not self._builder.index.allows(name)]
@@ -230,6 +239,14 @@ class _Portion:
             wrong = pc.is_in(encoded.indices, pa.array(bad, pa.int32()))
             self._refuse(np.asarray(wrong.fill_null(False)), "the index that its fields name is not allowed")
         return encoded.cast(pa.string())
+
+    def _refuse_after(self, name: str, until: float) -> None:
+        """Refuse records whose field holds a later time: each would create an index for its wrong time."""
+        encoded = self._fields(name).dictionary_encode()
+        ahead = [index for index, text in enumerate(encoded.dictionary.to_pylist()) if is_after(text, until)]
+        if ahead:
+            wrong = pc.is_in(encoded.indices, pa.array(ahead, pa.int32()))
+            self._refuse(np.asarray(wrong), f"its time is too far ahead: {name} is more than max_ahead in the future")
 
     def _versions(self, template: Template) -> Any:
         texts = self._needed("version", template)

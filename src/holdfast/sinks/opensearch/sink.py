@@ -57,12 +57,20 @@ class OpenSearchSink(
 ):
     """Documents in a search index, and dead letters in a bucket or in an index of their own."""
 
-    def __init__(self, name: str, stager: OpenSearchStager, setup: IndexSetup, bucket: Bucket | None = None) -> None:
-        """`bucket` is where dead letters go, if they go to files."""
+    def __init__(
+        self,
+        name: str,
+        stager: OpenSearchStager,
+        setup: IndexSetup,
+        bucket: Bucket | None = None,
+        max_ahead: float | None = None,
+    ) -> None:
+        """`bucket` is where dead letters go, if they go to files; `max_ahead` as in the settings."""
         self.name = name
         self._stager = stager
         self._setup = setup
         self._bucket = bucket
+        self._max_ahead = max_ahead
         self._root = None if bucket is None else SinkRoot(bucket, name, self.progress, "root of the dead letters")
         self._pipeline = ""
         self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
@@ -97,11 +105,21 @@ class OpenSearchSink(
     def stager(self) -> OpenSearchStager:
         return self._stager
 
-    def stager_for(self, batches: Sequence[Batch]) -> OpenSearchStager:  # noqa: ARG002 - stages all batches alike
+    def stager_for(self, batches: Sequence[Batch]) -> OpenSearchStager:
         # Not before the first round: the Spark session, which has the node's address, is started after the sink.
         with self._listening, suppress(OSError):
             self._listener = self._listener or OutageListener()
-        return self._stager if self._listener is None else replace(self._stager, outages=self._listener.reporter)
+        until = {batch.id: time for batch in batches if (time := self._until(batch)) is not None}
+        outages = None if self._listener is None else self._listener.reporter
+        return replace(self._stager, outages=outages, until=until)
+
+    def _until(self, batch: Batch) -> float | None:
+        """The latest time after which an index of the batch may be named; None: any."""
+        if batch.restages is not None:
+            return ((batch.lease.commit.receipts or {}).get(self.name) or {}).get("until")
+        if batch.planned_at is None or self._max_ahead is None or not self._stager.entries.index.template.times:
+            return None
+        return batch.planned_at + self._max_ahead
 
     def receipt(self, parts: Sequence[Json]) -> Json:
         check_records_together([part["records"] for part in parts if part.get("records") is not None])
@@ -110,7 +128,9 @@ class OpenSearchSink(
         if parts:
             limit = min(part["limit"] for part in parts)
             self._events.put(DocumentsIndexed(self._pipeline, self.name, **sums, limit=limit))
-        return {"documents": sums["documents"], "dead": sums["dead"], "files": files}
+        until = next((part["until"] for part in parts if "until" in part), None)
+        receipt = {"documents": sums["documents"], "dead": sums["dead"], "files": files}
+        return receipt if until is None else {**receipt, "until": until}
 
     def noticed(self) -> list[Event]:
         events: list[Event] = []
@@ -176,7 +196,7 @@ def build_sink(name: str, config: OpenSearchConfig) -> OpenSearchSink:
     target = BulkTarget(access, Template(config.index).constant, config.pipeline, config.version is not None)
     kept = LetterIndex(name, letters.index) if bucket is None else bucket
     stager = OpenSearchStager(target, entry_builder(config), kept, _limits(config))
-    return OpenSearchSink(name, stager, _index_setup(name, config, access), bucket)
+    return OpenSearchSink(name, stager, _index_setup(name, config, access), bucket, config.max_ahead)
 
 
 def cluster_access(config: OpenSearchConfig) -> Access:

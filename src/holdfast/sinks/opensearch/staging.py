@@ -53,6 +53,8 @@ class OpenSearchStager(Stager):
     limits: SendLimits = field(default_factory=SendLimits)
     outages: OutageReporter | None = None
     """Reports to the node that a task waits for the cluster."""
+    until: Mapping[str, float] = field(default_factory=dict)
+    """By batch: no index is named after a time later than this. For other batches it may be any time."""
 
     def columns(self, fields: Any) -> Mapping[str, Any]:
         """The document, and the columns that templates use."""
@@ -87,6 +89,7 @@ class OpenSearchStaging(Staging):
     def __init__(self, stager: OpenSearchStager) -> None:
         limits = stager.limits
         self._entries = stager.entries
+        self._until = stager.until
         self._open = OpenBody(limits.max_bytes, limits.max_count)
         self._concurrency = AdaptiveConcurrency(limits.concurrency, limits.slow_after)
         self._sender = BulkSender(
@@ -105,7 +108,8 @@ class OpenSearchStaging(Staging):
     def write(self, batch: StagedBatch, items: Any, rows: Any, output_folder: str = "") -> int:  # noqa: ARG002 - no folders
         self._sender.check(batch.id)
         unfit = 0
-        for entries, faults in self._entries.entries(batch, self._numbers[batch.id], items, rows):
+        until = self._until.get(batch.id)
+        for entries, faults in self._entries.entries(batch, self._numbers[batch.id], items, rows, until):
             for body in self._open.add(entries):
                 self._sender.send(body)
             if faults:
@@ -127,6 +131,8 @@ class OpenSearchStaging(Staging):
         if self._bury_refused(batch):
             self._sender.wait(batch.id)
         part = {"files": self._letters.finish(batch), "dead": self._refused[batch.id]}
+        if batch.id in self._until:
+            part["until"] = self._until[batch.id]
         self._sender.forget(batch.id)
         return {**part, **records, **vars(self._sender.tally()), "limit": round(self._concurrency.limit, 2)}
 

@@ -44,6 +44,11 @@ class Template:
         return frozenset(part.name for part in self.parts if isinstance(part, Field))
 
     @property
+    def times(self) -> tuple[str, ...]:
+        """The fields that hold times."""
+        return tuple(part.name for part in self.parts if isinstance(part, Field) and part.time_format)
+
+    @property
     def constant(self) -> str | None:
         """The text, if it is the same for all records."""
         return None if self.names else "".join(map(str, self.parts))
@@ -103,6 +108,14 @@ def formatted_time(text: str, time_format: str) -> str | None:
         return _time(text).strftime(time_format)
     except (ValueError, OverflowError, OSError):
         return None
+
+
+def is_after(text: str | None, until: float) -> bool:
+    """Whether the text holds a time after `until`, in seconds since 1970."""
+    try:
+        return text is not None and _time(text).timestamp() > until
+    except (ValueError, OverflowError, OSError):
+        return False
 
 
 def _time(text: str) -> dt.datetime:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime
 from typing import Any
 from unittest import mock
 
@@ -187,6 +188,21 @@ def test_index_names_and_routings_beyond_their_bounds_are_refused() -> None:
     assert faults[0].reason == "the index that its fields name has more than 255 bytes"
     _, faults = made(EntryBuilder(ORDERS, routing=Template("{kind}")), [f'{{"kind":"{long}"}}', '{"kind":"ok"}'])
     assert {item: fault.reason for item, fault in faults.items()} == {0: "its routing is longer than 512 bytes"}
+
+
+def test_no_index_is_named_after_a_time_too_far_ahead() -> None:
+    builder = EntryBuilder(IndexName(Template("logs-{time:%Y.%m}")))
+    times = ['"2026-01-02"', '"2190-01-01"', "1767400000", "6942000000000", '"2026-01-02T12:00:00Z"', '"x"', "null"]
+    rows = pa.RecordBatch.from_pydict({"value": [f'{{"time":{time}}}' for time in times]})
+    until = datetime(2026, 1, 4, tzinfo=UTC).timestamp()
+    ((entries, found),) = builder.entries(BATCH, RecordNumbers(), pa.array(range(len(times))), rows, until)
+    faults = dict(found)
+    assert list(entries.items) == [0, 2, 4]
+    said = "its time is too far ahead: time is more than max_ahead in the future"
+    assert [faults[item].reason for item in (1, 3)] == [said] * 2
+    assert "lacks a field" in faults[5].reason
+    ((entries, found),) = builder.entries(BATCH, RecordNumbers(), pa.array(range(len(times))), rows)
+    assert list(entries.items) == [0, 1, 2, 3, 4]
 
 
 def test_large_portions_are_taken_apart(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,12 +15,12 @@ from holdfast.buckets.local import LocalBucket
 from holdfast.deadletters.staging import LetterFiles
 from holdfast.errors import BatchError, Halt, Refused, SinkUnavailable, StagedDataGone
 from holdfast.events import DocumentsIndexed
-from holdfast.flow.batch import Name
+from holdfast.flow.batch import Batch, Cut, Name
 from holdfast.flow.fault import ROW, Fault, record_fault
 from holdfast.flow.letter import NewLetter
 from holdfast.flow.sink import Publication
 from holdfast.flow.staging import StagedBatch
-from holdfast.leases.lease import Lease, Ownership, Status
+from holdfast.leases.lease import Commit, Lease, Ownership, Status
 from holdfast.sinks.files.sink import FilesSink
 from holdfast.sinks.opensearch.bulk_body import Body
 from holdfast.sinks.opensearch.config import OpenSearchConfig
@@ -106,6 +106,21 @@ def test_rows_that_came_apart_need_ids_of_their_own() -> None:
     staging._numbers[BATCH.id].of(pa.array([5, 6, 5], pa.int64()))
     staging.finish(BATCH)
     staging.close()
+
+
+def test_how_far_ahead_an_index_may_be_named_is_decided_once_for_a_batch() -> None:
+    config = OpenSearchConfig(hosts=("http://search:9200",), index="logs-{at:%Y.%m.%d}", max_ahead=3600)
+    sink = build_sink("search", config)
+    batch = Batch("b1", Lease("orders", "in|a"), BATCH.name, Cut(0, 1), planned_at=1000.0)
+    assert sink.stager_for([batch]).until == {"b1": 4600.0}
+    receipt = sink.receipt([part(until=4600.0), part()])
+    lease = Lease("orders", "in|a", commit=Commit(receipts={"search": receipt}))
+    again = replace(batch, lease=lease, restages="c", planned_at=9000.0)
+    assert sink.stager_for([again]).until == {"b1": 4600.0}
+    old = replace(again, lease=Lease("orders", "in|a", commit=Commit(receipts={"search": {"files": []}})))
+    assert sink.stager_for([old]).until == {}
+    assert sink_on().stager_for([batch]).until == {}, "its index does not depend on a time"
+    sink.close()
 
 
 def test_without_letters_there_is_nothing_to_publish() -> None:
