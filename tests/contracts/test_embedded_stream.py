@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from holdfast.flow.shards import ReaderFactory, RecordsMissing, ShardReport, StreamRecord
 from holdfast.leases.lease import Json
@@ -132,7 +133,7 @@ class EmptyWhenAway(EmbeddedReader):
 
 class LosesKeys(EmbeddedReader):
     def fetch(self, limit: int, timeout: float) -> list[StreamRecord]:
-        return [record._replace(key=None) for record in super().fetch(limit, timeout)]
+        return [structs.replace(record, key=None) for record in super().fetch(limit, timeout)]
 
 
 class ForgetsPaused(EmbeddedReader):
@@ -140,7 +141,8 @@ class ForgetsPaused(EmbeddedReader):
 
     def pause(self, shard: str) -> None:
         super().pause(shard)
-        self._readings[shard].waiting.clear()
+        self._readings[shard].waiting = []
+        self._readings[shard].fetched = 0
 
 
 FOUND_BY = {

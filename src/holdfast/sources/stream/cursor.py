@@ -79,7 +79,8 @@ class Cursor:
             if frame.base > self.next or (end is not None and frame.end > end):
                 break
             if frame.end > self.next:
-                records += self._rest(data, frame)
+                found = self._rest(data, frame)
+                records = records + found if records else found
             at, self.next = frame.stop, max(self.next, frame.end)
         return records, at
 

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from itertools import islice
 from pathlib import Path
 
 from holdfast.errors import BatchError, Halt, SourceUnavailable
@@ -30,12 +28,28 @@ class _Reading:
     """One shard that is being read: where it is, and what was read and not fetched yet."""
 
     cursor: Cursor
-    waiting: deque[StreamRecord] = field(default_factory=deque)
+    waiting: list[StreamRecord] = field(default_factory=list)
+    fetched: int = 0
+    """How many of the waiting records were fetched."""
     paused: bool = False
     stopped: bool = False
 
     def has_more(self) -> bool:
         return not self.paused and (bool(self.waiting) or (not self.stopped and self.cursor.is_behind()))
+
+    def take(self, limit: int) -> list[StreamRecord]:
+        taken = self.waiting
+        if self.fetched or len(taken) > limit:
+            taken = taken[self.fetched : self.fetched + limit]
+        self.fetched += len(taken)
+        if self.fetched >= len(self.waiting):
+            self.waiting, self.fetched = [], 0
+        return taken
+
+    @property
+    def next(self) -> int:
+        """The offset of the next record to fetch."""
+        return self.waiting[self.fetched].offset if self.waiting else self.cursor.next
 
 
 @dataclass(frozen=True)
@@ -112,8 +126,7 @@ class EmbeddedReader(ShardReader):
         if reading is None or self._ends is None:
             return Lag(None, None)
         end = self._ends.get(shard_number(shard))
-        fetched = reading.waiting[0].offset if reading.waiting else reading.cursor.next
-        return Lag(None if end is None else max(0, end - fetched), None)
+        return Lag(None if end is None else max(0, end - reading.next), None)
 
     def position_at(self, offset: int) -> Json:
         return {"offset": offset}
@@ -174,28 +187,20 @@ class EmbeddedReader(ShardReader):
         records: list[StreamRecord] = []
         while ready and len(records) < limit:
             share = max(1, (limit - len(records)) // len(ready))
-            taken = {shard: self._taken(shard, share) for shard in ready[: limit - len(records)]}
-            for found in taken.values():
-                records += found
-            ready = [shard for shard in ready if taken.get(shard, True) and self._readings[shard].has_more()]
-        # The shards that were served last come first the next time.
-        for shard in {record.shard for record in records}:
-            self._readings[shard] = self._readings.pop(shard)
+            served = {shard: self._taken(shard, share) for shard in ready[: limit - len(records)]}
+            for shard, taken in served.items():
+                if taken:
+                    records = records + taken if records else taken
+                    # A shard that was served comes last the next time.
+                    self._readings[shard] = self._readings.pop(shard)
+            ready = [shard for shard in ready if served.get(shard, True) and self._readings[shard].has_more()]
         return records
 
     def _taken(self, shard: str, limit: int) -> list[StreamRecord]:
         reading = self._readings[shard]
         if not reading.waiting and not reading.stopped:
             self._fill(shard, reading)
-        waiting = reading.waiting
-        if len(waiting) <= limit:
-            taken = list(waiting)
-            waiting.clear()
-            return taken
-        taken = list(islice(waiting, limit))
-        for _ in taken:
-            waiting.popleft()
-        return taken
+        return reading.take(limit)
 
     def _fill(self, shard: str, reading: _Reading) -> None:
         try:
@@ -205,7 +210,7 @@ class EmbeddedReader(ShardReader):
                 if reading.stopped:
                     return
                 reading.cursor.skip(found)
-            reading.waiting.extend(found)
+            reading.waiting = found
         except (BatchError, Halt) as error:
             self._fail(shard, str(error), halt=isinstance(error, Halt))
         except OSError as error:

@@ -91,17 +91,17 @@ class StreamRows:
 
     def _rows(self, wanted: OffsetRange, records: Sequence[StreamRecord]) -> Any:
         count = len(records)
-        _, offsets, timestamps, keys, headers, bodies = zip(*records, strict=True)
-        pairs = [[{"key": name, "value": value} for name, value in given] or None for given in headers]
-        sizes = [len(key or b"") + len(body or b"") for key, body in zip(keys, bodies, strict=True)]
+        offsets = [record.offset for record in records]
+        pairs = [[{"key": name, "value": value} for name, value in record.headers] or None for record in records]
+        sizes = [len(record.key or b"") + len(record.body or b"") for record in records]
         cells = {
             "topic": [self.name] * count,
             "partition": [wanted.number] * count,
             "offset": offsets,
-            "timestamp": [time * 1000 for time in timestamps],
+            "timestamp": [record.timestamp * 1000 for record in records],
             "timestamp_type": [LOG_APPEND_TIME] * count,
-            "key": keys,
-            "value": bodies,
+            "key": [record.key for record in records],
+            "value": [record.body for record in records],
             "headers": pairs,
         }
         data = [pa.array(cells[field.name], field.type) for field in kafka_schema()]

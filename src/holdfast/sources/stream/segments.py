@@ -11,6 +11,7 @@ import struct
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
@@ -20,7 +21,7 @@ SUFFIX, INDEX_SUFFIX = ".segment", ".index"
 FIRST_FRAME = SEGMENT_HEADER.size
 INDEX_EVERY = 64 << 10
 """Bytes of a segment between two entries of its index."""
-CHUNK = 256 << 10
+CHUNK = 128 << 10
 """Bytes that are read at a time."""
 LARGEST = 1 << 40
 """Bytes of a segment that an index may point into; beyond that the index is damaged."""
@@ -35,14 +36,14 @@ class IndexEntry(NamedTuple):
     position: int
 
 
-@dataclass(frozen=True, slots=True, order=True)
+@dataclass(frozen=True, order=True)
 class Segment:
     """A segment of a shard; its records begin at the offset `base`."""
 
     base: int
     folder: Path
 
-    @property
+    @cached_property
     def path(self) -> Path:
         return self.folder / f"{self.base:020d}{SUFFIX}"
 
