@@ -239,7 +239,14 @@ class StagedDataGone(HoldfastError):
 
 
 class ChannelLost(HoldfastError):
-    """The connection between the driver and a worker of a function has ended."""
+    """The connection between the driver and a worker of a function has ended.
+
+    `by_peer`: the other side has closed it, as the end of its process does.
+    """
+
+    def __init__(self, reason: str = "", *, by_peer: bool = False) -> None:
+        super().__init__(reason)
+        self.by_peer = by_peer
 
 
 class ChannelRefused(ChannelLost):

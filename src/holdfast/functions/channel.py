@@ -215,6 +215,7 @@ class _Stream:
         connection.setblocking(False)
         self._connection = connection
         self._inside = threading.Lock()
+        self._closed = False
 
     def read(self, number: int, deadline: float | None = None) -> bytes:
         data = bytearray()
@@ -223,7 +224,7 @@ class _Stream:
             if part is None:
                 self._wait(select.POLLIN, deadline)
             elif not part:
-                raise ChannelLost("the connection was closed")
+                raise ChannelLost("the connection was closed", by_peer=not self._closed)
             else:
                 data += part
         return bytes(data)
@@ -244,8 +245,10 @@ class _Stream:
         except _NOT_NOW:
             return None
         except OSError as error:
+            # A process that ends before it has read everything resets the connection.
+            by_peer = isinstance(error, ConnectionError) and not self._closed
             self.close()
-            raise ChannelLost(f"the connection has ended: {error}") from error
+            raise ChannelLost(f"the connection has ended: {error}", by_peer=by_peer) from error
 
     def _wait(self, wanted: int, deadline: float | None) -> None:
         """Wait until the connection is ready. Past the deadline it is closed: part of a message may be on its way."""
@@ -261,4 +264,5 @@ class _Stream:
     def close(self) -> None:
         # Not `close`: another thread may wait for this descriptor. SSLSocket's own method would wait for the peer.
         with suppress(OSError):
+            self._closed = True
             socket.socket.shutdown(self._connection, socket.SHUT_RDWR)

@@ -181,6 +181,11 @@ class Slots:
         return all(slot.worker is None or slot.worker.connection is None for slot in self._slots)
 
     @property
+    def jobs(self) -> list[Kill]:
+        """What ends the jobs that are under way."""
+        return [Kill(slot.number, slot.attempt) for slot in self._slots if slot.running]
+
+    @property
     def running(self) -> Iterator[Shard]:
         """The batches that a worker has."""
         return (shard for shard in self._batches.values() if shard.state is not State.WAITING)

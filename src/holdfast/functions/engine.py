@@ -1,0 +1,327 @@
+"""The engine of functions: one Spark job per worker slot, each with one task that lives until it is stopped.
+
+A batch is a shard that a worker handles until it is drained. `Slots` decides which worker has which shard; this module
+gives it sockets, Spark jobs and a clock. Everything about slots happens under one lock, and messages are sent under it,
+so that workers get them in the order of the decisions.
+"""
+
+from __future__ import annotations
+
+import itertools
+import queue
+import socket
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from holdfast.errors import ChannelLost, ChannelRefused, Refused, Unavailable
+from holdfast.events import Event, Notice
+from holdfast.flow.batch import Batch
+from holdfast.flow.engine import Advanced, Engine, Report
+from holdfast.flow.shards import ReaderFactory
+from holdfast.functions import messages
+from holdfast.functions.channel import Address, Channel, Tls, accept, new_secret
+from holdfast.functions.events import TriggerInfo
+from holdfast.functions.messages import decode_up, encode
+from holdfast.functions.reports import CoalescedReports
+from holdfast.functions.settings import FunctionConfig
+from holdfast.functions.slot_state import Action, HangUp, Kill, Launch, Send, Shard, SlotRules
+from holdfast.functions.slots import Slots, home_of
+from holdfast.functions.task import LetterStore, TaskSettings, boot_time, run_worker
+from holdfast.spark.failures import how_it_ended, quieten, readable, session_is_gone
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+TICK = 0.1
+CLOSE_PATIENCE = 2.0
+MAX_GREETINGS = 64
+"""Connections that may be in their handshake at once."""
+ROOM = 1000
+LIFE_SIGN = 10.0
+LOCAL = ("127.0.0.1", "localhost", "::1")
+
+
+@dataclass(frozen=True, slots=True)
+class FunctionParts:
+    """What the workers of one pipeline run, and how the driver treats them."""
+
+    reader: ReaderFactory
+    config: FunctionConfig
+    letters: LetterStore | None = None
+    trigger: TriggerInfo = TriggerInfo()
+    drain_within: float = 5.0
+    host: str = "127.0.0.1"
+    """The driver's address, as the executors reach it."""
+    tls: Tls | None = None
+    plain_text: bool = False
+    """Whether frames may leave this host without TLS; they are authenticated in any case."""
+
+
+class FunctionEngine(Engine):
+    """Runs the function of one pipeline. `usable` returns the seconds that the node's session can be relied on."""
+
+    endless = True
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        parts: FunctionParts,
+        usable: Callable[[], float],
+        emit: Callable[[Event], None] = lambda _event: None,
+        rules: SlotRules | None = None,
+    ) -> None:
+        """Starts the workers. Raises `Refused` if their connections would leave this host unprotected."""
+        if parts.host not in LOCAL and parts.tls is None and not parts.plain_text:
+            raise Refused(
+                f"workers would connect to {parts.host} without encryption: give certificate and key of this node, "
+                "or allow plain_text on a network that nobody else can read"
+            )
+        quieten()
+        self._spark = spark
+        self._parts = parts
+        self._emit = emit
+        self._secret = new_secret()
+        self._tls_context = parts.tls.context() if parts.tls is not None else None
+        static = parts.config.worker_allocation == "static"
+        self._rules = replace(rules or SlotRules(), static=static)
+        self._slots = Slots(parts.config.workers, boot_time, usable, self._rules)
+        self._changed = threading.Condition()
+        """Guards everything below; notified when there are reports."""
+        self._reports = CoalescedReports(parts.config.commit_interval)
+        self._channels: dict[int, Channel] = {}
+        self._numbers = itertools.count(1)
+        self._jobs: queue.SimpleQueue[Launch | None] = queue.SimpleQueue()
+        self._kills: queue.SimpleQueue[Kill | None] = queue.SimpleQueue()
+        self._free_threads = 0
+        self._gone: str | None = None
+        self._closed = False
+        self._life_sign_at = 0.0
+        self._greeting = threading.Semaphore(MAX_GREETINGS)
+        self._listener = socket.create_server((parts.host, 0))
+        self._address = Address(
+            parts.host, self._listener.getsockname()[1], self._secret, parts.tls.fingerprint() if parts.tls else None
+        )
+        for work in (self._accept, self._tick, self._kill):
+            threading.Thread(target=work, daemon=True).start()
+
+    # --- the node's thread -------------------------------------------------------------------------------------
+
+    def room(self) -> int:
+        return 0 if self._closed or self._gone else ROOM
+
+    def submit(self, pipeline: str, batches: Sequence[Batch]) -> None:  # noqa: ARG002 - there is one pipeline
+        with self._changed:
+            self._slots.submit([_shard(batch) for batch in batches])
+            self._carry_out()
+
+    def poll(self, timeout: float) -> list[Report]:
+        """As in the interface; raises `Unavailable`, once, when the Spark session is gone."""
+        deadline = time.monotonic() + timeout
+        with self._changed:
+            while not (reports := self._reports.take(time.monotonic())):
+                if self._gone is not None:
+                    gone, self._gone, self._closed = self._gone, None, True
+                    raise Unavailable(gone)
+                left = min(deadline, self._reports.due_at) - time.monotonic()
+                if deadline <= time.monotonic():
+                    break
+                self._changed.wait(max(left, 0.001))
+            return reports
+
+    def cancel(self, batch_ids: Sequence[str]) -> None:
+        with self._changed:
+            self._slots.cancel(batch_ids)
+            self._carry_out()
+            self._reports.forget(batch_ids)
+
+    def drain(self, batch_ids: Sequence[str]) -> None:
+        with self._changed:
+            self._slots.drain(batch_ids, self._parts.drain_within)
+            self._carry_out()
+
+    def close(self) -> None:
+        with self._changed:
+            if self._closed and not self._channels:
+                return
+            self._closed = True
+            self._slots.close(CLOSE_PATIENCE)
+            self._carry_out()
+            deadline = time.monotonic() + CLOSE_PATIENCE
+            while not self._slots.idle and (left := deadline - time.monotonic()) > 0:
+                self._changed.wait(min(left, TICK))
+            for channel in self._channels.values():
+                channel.close()
+            for kill in self._slots.jobs:
+                self._kills.put(kill)
+            for _ in range(self._free_threads):
+                self._jobs.put(None)
+            self._kills.put(None)
+        self._listener.close()
+
+    # --- under the lock ----------------------------------------------------------------------------------------
+
+    def _carry_out(self) -> None:
+        actions, self._slots.actions = self._slots.actions, []
+        for action in actions:
+            self._do(action)
+        reports, self._slots.reports = self._slots.reports, []
+        for report in reports:
+            self._reports.add(report)
+        self._changed.notify_all()
+
+    def _do(self, action: Action) -> None:
+        if isinstance(action, Send):
+            channel = self._channels.get(action.connection)
+            if channel is not None:
+                with suppress(ChannelLost):  # its own thread notices, too
+                    channel.send(encode(action.message))
+        elif isinstance(action, HangUp):
+            channel = self._channels.get(action.connection)
+            if channel is not None:
+                channel.close()
+        elif isinstance(action, Launch):
+            if not self._free_threads:
+                self._free_threads += 1
+                threading.Thread(target=self._run_jobs, daemon=True).start()
+            self._free_threads -= 1
+            self._jobs.put(action)
+        else:
+            self._kills.put(action)
+
+    def _tick(self) -> None:
+        while not self._closed:
+            with self._changed:
+                self._slots.tick()
+                now = time.monotonic()
+                if now >= self._life_sign_at:
+                    self._life_sign_at = now + LIFE_SIGN
+                    for shard in self._slots.running:
+                        self._reports.add(Advanced(shard.id, shard.position, shard.acked))
+                self._carry_out()
+            time.sleep(TICK)
+
+    # --- connections -------------------------------------------------------------------------------------------
+
+    def _accept(self) -> None:
+        with suppress(OSError):  # closed
+            while True:
+                connection, _ = self._listener.accept()
+                if self._greeting.acquire(blocking=False):
+                    threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
+                else:
+                    connection.close()
+
+    def _serve(self, connection: socket.socket) -> None:
+        number = next(self._numbers)
+        by_worker = False
+        try:
+            try:
+                channel = accept(connection, self._secret, self._tls_context)
+                hello = decode_up(channel.receive())
+            finally:
+                self._greeting.release()
+            if not isinstance(hello, messages.Hello):
+                raise ChannelRefused("a worker must say hello first")
+            with self._changed:
+                self._channels[number] = channel
+                self._slots.greeted(number, hello)
+                self._carry_out()
+            while True:
+                self._received(number, channel.receive())
+        except ChannelLost as lost:
+            by_worker = not isinstance(lost, ChannelRefused) and lost.by_peer
+        finally:
+            with self._changed:
+                self._slots.lost(number, by_worker=by_worker)
+                self._channels.pop(number, None)
+                self._carry_out()
+            connection.close()
+
+    def _received(self, number: int, payload: bytes) -> None:
+        message = decode_up(payload)
+        with self._changed:
+            if isinstance(message, messages.Acked):
+                self._pass_on(message)
+            self._slots.received(number, message)
+            self._carry_out()
+
+    def _pass_on(self, ack: messages.Acked) -> None:
+        """Give an ack to the worker of this node that has the shard."""
+        for shard in self._slots.running:
+            if str(shard.spec["number"]) == ack.shard and ack.stream.strip("/") in {shard.spec["stream"], ""}:
+                self._slots.ack(shard.key, ack.offset)
+                return
+        self._emit(
+            Notice(f"an ack of {ack.stream} {ack.shard} at {ack.offset} has no effect: not a shard of this node")
+        )
+
+    # --- Spark jobs --------------------------------------------------------------------------------------------
+
+    def _group(self, slot: int, attempt: int) -> str:
+        return f"holdfast-function-{id(self):x}-{slot}-{attempt}"
+
+    def _run_jobs(self) -> None:
+        while (launch := self._jobs.get()) is not None:
+            error = ""
+            try:
+                self._run_job(launch)
+            except Exception as raised:  # noqa: BLE001 - whatever it is, the slot must be started again
+                error = readable(raised)
+                if not self._closed and session_is_gone(self._spark, raised):
+                    self._gone = how_it_ended(self._spark, raised, [shard.key for shard in self._slots.running])
+            with self._changed:
+                self._free_threads += 1
+                if error and not self._closed:
+                    self._emit(Notice(f"worker {launch.slot} has ended: {error}"))
+                self._slots.ended(launch.slot, launch.attempt, error)
+                self._carry_out()
+
+    def _run_job(self, launch: Launch) -> None:
+        parts = self._parts
+        settings = TaskSettings(
+            self._address,
+            launch.slot,
+            launch.attempt,
+            parts.reader,
+            parts.config,
+            letters=parts.letters,
+            trigger=parts.trigger,
+            overrun=self._rules.overrun,
+        )
+        context = self._spark.sparkContext
+        about = f"worker {launch.slot} of {parts.trigger.name}"
+        context.setJobGroup(self._group(launch.slot, launch.attempt), about, interruptOnCancel=True)
+        # The input is not read, so that Spark does not use the process for another task.
+        context.parallelize([0], 1).mapPartitions(lambda _rows: _worked(settings)).collect()
+
+    def _kill(self) -> None:
+        while (kill := self._kills.get()) is not None:
+            with suppress(Exception):  # without the JVM there is no job to end
+                self._spark.sparkContext.cancelJobGroup(self._group(kill.slot, kill.attempt))
+
+
+def _worked(settings: TaskSettings) -> list[int]:
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    if context is not None and context.attemptNumber() > 0:
+        raise RuntimeError("a worker is started again by the driver, and not by Spark")
+    run_worker(settings)
+    return []
+
+
+def _shard(batch: Batch) -> Shard:
+    label = batch.name.label
+    number = int(label) if label.isdigit() else None
+    return Shard(
+        batch.id,
+        batch.lease.key,
+        home_of(batch.lease.key, number),
+        batch.cut.start,
+        batch.lease.progress.acked,
+        {"stream": batch.name.stream, "number": number or 0},
+    )
