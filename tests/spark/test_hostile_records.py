@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,6 +16,7 @@ import pytest
 
 from holdfast.flow.processor import Processor
 from holdfast.registry import Registry
+from tests.fuzz.mutation import mutated
 from tests.spark.rig import Site, failed, staged
 
 if TYPE_CHECKING:
@@ -100,6 +102,59 @@ def test_json_that_is_nested_too_deep_is_a_fault(spark: SparkSession, settings: 
     bad, good = rows(spark, processor("parse_json", **settings), text, '{"id": 1}')
     assert str(reason(bad)).startswith("parse_json: value is not a JSON object")
     assert reason(good) is None
+
+
+TEXTS = {
+    "grok": [
+        f'{APACHE}"Mozilla/5.0 (X11; Linux)"',
+        "2026-01-01T00:00:00Z host app[17]: héllo wörld",
+        "/a/b 1.2.3.4 -7e5",
+    ],
+    "key_value": ["a=1&b=two&c=&d", " a = 1 & a = 2 ", "a=&=b&&=="],
+    "parse_json": ['{"id": 1, "x": {"y": [1, null, "z"]}, "t": "2026-01-01"}', '{"id": "1", "id": 2}'],
+    "date": ["2026-01-01T12:00:00.5+01:00", "01/Jan/2026:12:00:00 +0100", "1767268800123", "2026-01-01"],
+}
+PATTERN = (
+    "%{COMBINEDAPACHELOG}|%{TIMESTAMP_ISO8601:t} %{HOSTNAME:h} %{GREEDYDATA:m}|%{PATH:p} %{IP:i} %{NUMBER:n:double}"
+)
+FUZZED: dict[str, list[dict[str, Any]]] = {
+    "grok": [{"match": {"value": PATTERN}}],
+    "key_value": [{"destination": "map"}, {"include_keys": ["a", "b"]}],
+    "parse_json": [{"schema": "id BIGINT, x STRUCT<y: ARRAY<STRING>>, t TIMESTAMP"}, {"destination": "map"}],
+    "date": [
+        {"match": [{"key": "value", "patterns": ["epoch_milli", "iso8601", "dd/MMM/yyyy:HH:mm:ss Z"]}]},
+        {"match": [{"key": "value", "patterns": ["epoch_nano", "yyyy-MM-dd"]}], "source_timezone": "Europe/Berlin"},
+    ],
+}
+TOKENS = [
+    b"=",
+    b"&",
+    b'"',
+    b"\\",
+    b"[",
+    b"{",
+    b"\x00",
+    b"\xff",
+    b"\xed\xa0\x80",
+    b"9999-12-31",
+    b"+18:01",
+    b"1e999",
+    b" ",
+]
+
+
+@pytest.mark.parametrize("name", FUZZED)
+def test_no_text_fails_the_job(spark: SparkSession, name: str) -> None:
+    seeds = [text.encode() for text in TEXTS[name]]
+    texts = [
+        mutated(random.Random(f"{name} {number}"), seeds, TOKENS).decode("utf-8", "replace") for number in range(800)
+    ]
+    frame = spark.createDataFrame([("b", item, None, text) for item, text in enumerate([*TEXTS[name], *texts])], SCHEMA)
+    for settings in FUZZED[name]:
+        made = processor(name, **settings).apply(frame)
+        # All columns are made, and none is brought here: Python has no years after 9999.
+        made.write.format("noop").mode("overwrite").save()
+        assert made.count() == len(TEXTS[name]) + len(texts)
 
 
 # --- time ------------------------------------------------------------------------------------------------------------

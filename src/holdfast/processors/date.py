@@ -91,7 +91,9 @@ def _time(text: Any, pattern: str, zone: str) -> Any:
     from pyspark.sql import functions as sql
 
     if pattern in EPOCHS:
-        return sql.timestamp_micros((text.try_cast("decimal(38,6)") * EPOCHS[pattern]).try_cast("bigint"))
+        # A number that is too large is null here, and would fail the job if it were multiplied by an operator.
+        micros = sql.try_multiply(text.try_cast("decimal(38,6)"), sql.lit(EPOCHS[pattern]))
+        return sql.timestamp_micros(micros.try_cast("bigint"))
     if pattern == EPOCH_NANO:
         return sql.timestamp_micros(sql.floor(text.try_cast("decimal(38,0)") / 1000).try_cast("bigint"))
     if pattern == ISO:
