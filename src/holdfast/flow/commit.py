@@ -127,7 +127,7 @@ class Committer:
 
     def _advance(self, held: Held, batch: Batch, report: Staged | Advanced, now: float) -> Callable[[Lease], Lease]:
         planned, commit_id = held.lease, self._coordinator.world.new_id()
-        window = self._next_window(planned, report.counts)
+        window = None if self._tolerance is None else self._tolerance.next_window(_window(planned, report))
         if not isinstance(report, Staged):
             advance = Advance(commit_id, report.position, {}, report.counts, report.acked, window=window)
             return lambda row: transitions.commit(row, advance, planned, now)
@@ -152,7 +152,7 @@ class Committer:
         if isinstance(result, LeaseLost):
             self._let_go(held)
             return None
-        window, held.lease = held.lease.progress.window.plus(report.counts), result
+        window, held.lease = _window(held.lease, report), result
         counts: Counts = report.counts
         self._coordinator.world.emit(
             BatchCommitted(result.pipeline, result.key, result.commit.sequence, counts.processed, counts.dead)
@@ -178,10 +178,10 @@ class Committer:
 
         Nothing of the batch has become visible, apart from what sinks show when they stage, and the position stays.
         """
-        tolerance, counts = self._tolerance, report.counts
-        if tolerance is None or not counts.dead:
+        tolerance = self._tolerance
+        if tolerance is None or not report.counts.dead:
             return True
-        window = held.lease.progress.window.plus(counts)
+        window = _window(held.lease, report)
         allowed = tolerance.allowed(window.records)
         if window.letters <= allowed:
             return True
@@ -194,11 +194,6 @@ class Committer:
             )
         self._let_go(held)
         return False
-
-    def _next_window(self, lease: Lease, counts: Counts) -> LetterWindow | None:
-        if self._tolerance is None:
-            return None
-        return self._tolerance.next_window(lease.progress.window.plus(counts))
 
     def _warn_of_letters(self, row: Lease, window: LetterWindow) -> None:
         allowed = 0 if self._tolerance is None else self._tolerance.allowed(window.records)
@@ -366,6 +361,11 @@ def _mended_receipt(sink: Sink, publication: Publication, fresh: Json) -> Json:
             f"the staged data of {publication.receipt!r} is gone, and sink {sink.name} cannot use {fresh!r} instead"
         )
     return sink.mend(publication, fresh)
+
+
+def _window(lease: Lease, report: Staged | Advanced) -> LetterWindow:
+    """The window of dead letters with the records of this report."""
+    return lease.progress.window.plus(report.counts, report.chosen_letters if isinstance(report, Staged) else 0)
 
 
 def _accused(end: Json, died: str, limits: RetryLimits) -> Callable[[Lease], Lease]:

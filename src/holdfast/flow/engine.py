@@ -35,6 +35,8 @@ class Staged:
     """Bytes of the records, if the source has a size column."""
     dropped: Mapping[str, int] = field(default_factory=dict)
     """By processor, the good rows that it dropped. One batch of a job may count for all its batches."""
+    chosen_letters: int = 0
+    """Dead letters that a setting has asked for, such as late records: the tolerance does not count them."""
     letter_reason: str | None = None
     """Why one of the records became a dead letter, without values of the record; None if that is not known."""
 

@@ -122,6 +122,13 @@ class Staging(ABC):
         """How many rows became dead letters after `write` had returned; called once, after `finish`."""
         return 0
 
+    def chosen_letters(self, batch: StagedBatch) -> int:  # noqa: ARG002 - most letters are errors
+        """How many rows are dead letters because a setting says so, and not because of an error.
+
+        The tolerance of the pipeline does not count them. Called once, after `finish`.
+        """
+        return 0
+
     def letter_reason(self, batch: StagedBatch) -> str | None:  # noqa: ARG002 - a help for people
         """Why one of the batch's rows became a dead letter; None if that is not known. Called once, after `finish`."""
         return None

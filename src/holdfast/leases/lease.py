@@ -119,9 +119,9 @@ class LetterWindow(NamedTuple):
     records: int = 0
     letters: int = 0
 
-    def plus(self, counts: Counts) -> LetterWindow:
-        """The window with the records of another commit; rows that processors left out on purpose do not count."""
-        return LetterWindow(self.records + counts.processed, self.letters + counts.dead)
+    def plus(self, counts: Counts, chosen: int = 0) -> LetterWindow:
+        """The window with the records of another commit, without `chosen` letters that a setting has asked for."""
+        return LetterWindow(self.records + counts.processed - chosen, self.letters + counts.dead - chosen)
 
 
 @dataclass(frozen=True, slots=True)

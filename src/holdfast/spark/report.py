@@ -49,6 +49,8 @@ class TaskReport:
     """By sink, this task's part of the receipt."""
     routed: dict[str, int] = field(default_factory=dict)
     """By sink, the rows that it was given, good and faulty ones."""
+    chosen_letters: int = 0
+    """Rows that are dead letters because a setting says so."""
     letter_reason: str | None = None
     """Why one of the rows became a dead letter, without values of the record."""
 
@@ -109,7 +111,15 @@ def batch_report(pipeline: Pipeline, batch: Batch, reports: Sequence[TaskReport]
     size = sum(report.size for report in reports)
     why = next((report.letter_reason for report in reports if report.letter_reason is not None), None)
     staged = Staged(
-        batch.id, batch.cut.end, batch.cut.last, receipts, counts, size=size, dropped=dropped, letter_reason=why
+        batch.id,
+        batch.cut.end,
+        batch.cut.last,
+        receipts,
+        counts,
+        size=size,
+        dropped=dropped,
+        chosen_letters=sum(report.chosen_letters for report in reports),
+        letter_reason=why,
     )
     if cut_at is not None:
         return _cut_short(pipeline.source, batch, staged, cut_at)

@@ -212,6 +212,8 @@ class _Attempt:
         late = self._dead(refused, report.rows)
         report.rows, report.dead = report.rows - late, report.dead + late
         if report.dead:
+            chosen = {name: staging.chosen_letters(batch) for name, staging in self._stagings.items()}
+            report.chosen_letters = self._dead(chosen, report.dead)
             found = [report.letter_reason, *(staging.letter_reason(batch) for staging in self._stagings.values())]
             report.letter_reason = next((general_reason(reason) for reason in found if reason is not None), None)
 

@@ -6,7 +6,7 @@ import pytest
 
 from holdfast.events import BatchCommitted, DeadLettersBeyondTolerance, DeadLettersNearTolerance, PartitionHalted
 from holdfast.flow.batch import Limits, Tolerance
-from holdfast.flow.engine import Advanced
+from holdfast.flow.engine import Advanced, Staged
 from holdfast.leases.lease import Counts, LetterWindow, Status
 from holdfast.leases.operator import Operator
 from tests.unit.flow.rig import PIPELINE, Fleet, TestNode
@@ -174,3 +174,16 @@ def test_a_node_that_has_lost_the_lease_neither_halts_nor_alerts() -> None:
     node.loop._committer.commit(node.engine.poll(0))
     assert fleet.row("p").status is Status.UNASSIGNED
     assert not fleet.emitted(DeadLettersBeyondTolerance)
+
+
+def test_letters_that_a_setting_has_asked_for_do_not_count() -> None:
+    fleet = Fleet({"p": 100})
+    node = TestNode(fleet, limits=Limits(max_records=50), tolerance=TENTH).start()
+    for chosen, letters in ((50, 50), (30, 36)):
+        batch = node.engine.batch_of("p")
+        counts = Counts(50, 50 - letters, 0, letters)
+        node.engine.report(Staged(batch.id, batch.cut.end, batch.cut.last, {}, counts, chosen_letters=chosen))
+        node.turn()
+    row = fleet.row("p")
+    assert (row.status, row.progress.counts.dead) == (Status.COMPLETED, 86)
+    assert row.progress.window == LetterWindow(20, 6)

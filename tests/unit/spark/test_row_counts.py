@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
 
 import pyarrow as pa
@@ -18,6 +19,8 @@ from holdfast.flow.fault import record_fault
 from holdfast.flow.processor import TaskStep
 from holdfast.flow.staging import StagedBatch, Stager, Staging
 from holdfast.formats.text import Text
+from holdfast.sinks.files.late_records import LateRule, LateStager
+from holdfast.sinks.files.periods import Periods
 from holdfast.sinks.files.staging import FilesStager
 from holdfast.spark.report import TaskReport
 from holdfast.spark.task import SinkTask, StageTask
@@ -122,3 +125,13 @@ def test_sinks_of_files_tell_why_their_format_cannot_hold_a_row() -> None:
     report = TaskReport.decode(answer.column("report")[0].as_py())
     assert (report.rows, report.dead) == (1, 1)
     assert "delimiter" in str(report.letter_reason)
+
+
+def test_late_records_that_a_setting_makes_dead_letters_are_told_apart_from_errors() -> None:
+    folders = pa.array(["dt=2026-01-01", "", "dt=2026-01-01", "dt=2026-01-05"])
+    rows = ROWS.append_column("_place", folders).append_column("value", pa.array(["a", None, "b", "c"]))
+    rule = LateRule(Periods(), "dead_letter", final={"b": datetime(2026, 1, 3, tzinfo=UTC).timestamp()})
+    sink = SinkTask(LateStager(FilesStager(MemoryBucket(), Text()), rule), {"value": "value"})
+    (answer,) = StageTask([BATCH], {"out": sink})(iter([rows]))
+    report = TaskReport.decode(answer.column("report")[0].as_py())
+    assert (report.error, report.rows, report.dead, report.chosen_letters) == (None, 1, 3, 2)

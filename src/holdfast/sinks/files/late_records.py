@@ -89,12 +89,15 @@ class LateStaging(Staging):
         self._main = FilesStaging(stager)
         self._aside = _Aside(stager, rule.folder, self._main)
         self._late: defaultdict[str, Counter[str]] = defaultdict(Counter)
+        self._chosen: Counter[str] = Counter()
+        """By batch, the late rows that are dead letters."""
 
     def write(self, batch: StagedBatch, items: Any, rows: Any, output_folder: str = "") -> int:
         is_late = self._rule.is_late(batch, output_folder)
         if is_late:
             self._count(batch, output_folder, rows.num_rows)
         if (refusal := self._rule.refusal(batch, output_folder)) is not None:
+            self._chosen[batch.id] += rows.num_rows if is_late else 0
             return self._main.refuse(batch, items, rows, pa.repeat(pa.scalar(refusal), rows.num_rows))
         if not is_late:
             return self._main.write(batch, items, rows, output_folder)
@@ -138,11 +141,15 @@ class LateStaging(Staging):
         decided = {"final": self._rule.final, "until": self._rule.until}
         return part | {name: times[batch.id] for name, times in decided.items() if batch.id in times}
 
+    def chosen_letters(self, batch: StagedBatch) -> int:
+        return self._chosen.pop(batch.id, 0)
+
     def letter_reason(self, batch: StagedBatch) -> str | None:
         return self._main.letter_reason(batch)
 
     def abandon(self, batch: StagedBatch) -> None:
         self._late.pop(batch.id, None)
+        self._chosen.pop(batch.id, None)
         self._main.abandon(batch)
         self._aside.abandon(batch)
 
