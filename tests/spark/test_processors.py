@@ -327,7 +327,7 @@ def test_a_letter_holds_the_record_as_it_was_read_whatever_processors_made_of_it
     assert row["time"] == datetime(2000, 10, 10, 20, 55, 36, tzinfo=UTC)
 
 
-def test_a_letter_of_typed_columns_holds_these_as_json(site: Site) -> None:
+def test_a_letter_of_typed_columns_holds_the_line_that_they_were_read_from(site: Site) -> None:
     site.put("a.jsonl", '{"id": 1, "at": "2026"}\n{"id": 2, "at": "x", "more": 1}\n')
     site.reading(
         processor("rename_keys", entries=[{"from_key": "at", "to_key": "when"}]),
@@ -336,7 +336,8 @@ def test_a_letter_of_typed_columns_holds_these_as_json(site: Site) -> None:
     )
     site.publish(site.run())
     (letter,) = site.dead_letters()
-    assert (json.loads(letter["raw"]), letter["form"]) == ({"id": 2, "at": "x"}, "columns")
+    assert (letter["raw"], letter.get("form")) == ('{"id": 2, "at": "x", "more": 1}', None)
+    assert (letter["source"]["path"], letter["source"]["item"]) == (str(site.root / "in" / "a.jsonl"), 24)
 
 
 def test_a_long_record_is_cut_and_tells_its_size(bench: Bench) -> None:
@@ -352,20 +353,21 @@ def test_bytes_that_are_no_text_are_kept_in_base64(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "settings", "form"),
+    ("name", "settings", "form", "row"),
     [
-        ("filter", {"where": "true"}, None),
-        ("add_entries", {"entries": [{"key": "value", "value": "9!", "overwrite_if_key_exists": True}]}, "row"),
+        ("filter", {"where": "true"}, None, None),
+        ("add_entries", {"entries": [{"key": "value", "value": "9?", "overwrite_if_key_exists": True}]}, None, "9?"),
+        ("sql", {"query": "SELECT *, 1 AS one FROM records"}, "row", "9!"),
     ],
 )
-def test_a_row_that_a_sink_refuses_is_the_record_only_if_no_processor_has_changed_it(
-    site: Site, name: str, settings: Any, form: str | None
+def test_a_row_that_a_sink_refuses_is_kept_as_the_record_that_it_was(
+    site: Site, name: str, settings: Any, form: str | None, row: str | None
 ) -> None:
     site.put("a.log", "9!\n")
     site.reading(processor(name, **settings), codec="text", sinks={"out": {"text": {"delimiter": "9"}}})
     site.publish(site.run())
     (letter,) = site.dead_letters()
-    assert (letter["raw"], letter.get("form")) == ("9!", form)
+    assert (letter["raw"], letter.get("form"), letter.get("row")) == ("9!", form, row)
 
 
 def test_a_setting_that_spark_refuses_fails_the_batch_with_its_reason(site: Site) -> None:

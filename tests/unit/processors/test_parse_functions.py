@@ -80,3 +80,12 @@ def test_a_function_on_arrow_batches_must_keep_the_rules(name: str, error: str) 
 def test_a_function_that_is_not_there_is_told_at_the_start(folder: str) -> None:
     with pytest.raises(UsageError, match=folder.partition(":")[2]):
         PLUGIN.build(PLUGIN.config(python=folder))
+
+
+def test_a_function_of_batches_may_make_several_rows_of_a_message() -> None:
+    names = (None, "python", "arrow")
+    steps = [
+        PLUGIN.build(PLUGIN.config(time="kafka") if name is None else PLUGIN.config(**{name: f"{HERE}:by_length"}))
+        for name in names
+    ]
+    assert [step.keeps_rows for step in steps] == [True, True, False]

@@ -61,11 +61,12 @@ class Parse(Processor):
     """Gives messages their output folders, and columns if they are configured."""
 
     name = "parse"
-    keeps_rows = True
 
     def __init__(self, config: ParseConfig, files: dict[Path, bytes]) -> None:
         self._config = config
         self._files = files
+        # A function of Arrow batches may return any number of rows.
+        self.keeps_rows = all(rule.arrow is None for _, rule in config.rules())
 
     @property
     def changes_rows(self) -> bool:

@@ -12,7 +12,7 @@ import socket
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from holdfast.buckets.bucket import Bucket, StagingAttempt
@@ -25,7 +25,7 @@ from holdfast.sinks.opensearch.bulk_body import OpenBody, RecordNumbers
 from holdfast.sinks.opensearch.bulk_request import BulkClient, BulkTarget
 from holdfast.sinks.opensearch.bulk_sender import AdaptiveConcurrency, BulkSender
 from holdfast.sinks.opensearch.dead_letter_index import LetterIndex
-from holdfast.sinks.opensearch.documents import ORIGIN, EntryBuilder
+from holdfast.sinks.opensearch.documents import ORIGIN, SERVER, EntryBuilder
 from holdfast.sinks.opensearch.fields import DOCUMENT, VALUE
 
 MAX_WAITING_LETTERS = 8 << 20
@@ -153,7 +153,9 @@ class OpenSearchStaging(Staging):
     def _keep(self, batch: StagedBatch, faults: Sequence[tuple[int, Fault]]) -> None:
         for _, fault in faults[:1]:
             self._reasons.setdefault(batch.id, fault.reason)
-        self._letters.write(batch, faults)
+        # Where ids follow from records, it does no harm if other rows of a record are written a second time.
+        several_rows = batch.several_rows and self._entries.document_id == SERVER
+        self._letters.write(replace(batch, several_rows=several_rows), faults)
 
     def abandon(self, batch: StagedBatch) -> None:
         self._open.forget(batch.id)

@@ -17,7 +17,7 @@ from holdfast.errors import BatchError, Halt, Refused, SinkUnavailable, StagedDa
 from holdfast.events import DocumentsIndexed
 from holdfast.flow.batch import Batch, Cut, Name
 from holdfast.flow.fault import ROW, Fault, record_fault
-from holdfast.flow.letter import NewLetter
+from holdfast.flow.letter import NewLetter, SourceRecord
 from holdfast.flow.sink import Publication
 from holdfast.flow.staging import StagedBatch
 from holdfast.leases.lease import Commit, Lease, Ownership, Status
@@ -27,6 +27,7 @@ from holdfast.sinks.opensearch.config import OpenSearchConfig
 from holdfast.sinks.opensearch.dead_letter_index import LetterIndex, letter_id
 from holdfast.sinks.opensearch.sink import OpenSearchSink, build_sink
 from holdfast.testing.flows import MemoryBucket
+from holdfast.testing.sink_setting import MemoryReader
 from tests.unit.sinks.opensearch.stub_server import StubServers
 
 BATCH = StagedBatch("b1", "orders", "in|a", Name("in", "a"), token=3, generation=2)
@@ -195,6 +196,22 @@ def test_rows_of_one_record_have_letters_of_their_own() -> None:
     # The letter of a whole record has the row beside it; its id is the same as that of earlier versions.
     whole = letter_id("search", BATCH, NewLetter(5, record_fault("why", b"the record"), {"row": "b"}))
     assert first != second == whole
+
+
+@pytest.mark.parametrize(("document_id", "is_sent"), [("origin", True), ("{n}", True), ("server", False)])
+def test_a_row_among_several_of_its_record_is_sent_where_ids_follow_from_records(
+    document_id: str, is_sent: bool
+) -> None:
+    bucket = MemoryBucket()
+    config = OpenSearchConfig(hosts=("http://127.0.0.1:1",), index="orders", document_id=document_id)
+    staging = replace(build_sink("search", config).stager(), letters=bucket).begin()
+    batch = replace(BATCH, several_rows=True, reader=MemoryReader([SourceRecord({"item": 0}, b"the record")]))
+    staging.bury(batch, [(0, Fault("record", "why", '{"n": "x"}', form=ROW))])
+    part = staging.finish(batch)
+    staging.close()
+    bucket.publish([StagedFile(file["staged"], file["key"], file["sha256"]) for file in part["files"]])
+    (letter,) = sink_on(bucket).letter_box("orders").letters()
+    assert (letter.record(), letter.row, letter.refusal is None) == (b"the record", '{"n": "x"}', is_sent)
 
 
 def test_the_box_of_letters_is_where_they_are_kept() -> None:
