@@ -15,7 +15,7 @@ from holdfast.cli.options import AsJson, PipelineName
 from holdfast.errors import UsageError
 
 if TYPE_CHECKING:
-    from holdfast.functions.events import GivenRecord
+    from holdfast.flow.shards import StreamRecord
     from holdfast.functions.invocation import Invocation
     from holdfast.functions.settings import FunctionConfig
 
@@ -69,7 +69,7 @@ def invoke(
     for warning in config.warnings():
         output.tell(f"warning: {warning}")
     origin = EventOrigin("invoke", shard_id, TriggerInfo("invoke", "invoke"))
-    calls = call_function(config, _records(event, header or []), origin)
+    calls = call_function(config, _records(event, header or [], str(shard_id)), origin)
     if json:
         output.say_json([_shown(call) for call in calls])
     else:
@@ -108,15 +108,15 @@ def _config(file: str, handler: str | None, pipeline: str | None) -> FunctionCon
     return FunctionConfig(handler=file if handler is None else f"{file}:{handler}")
 
 
-def _records(events: list[str], headers: list[str]) -> list[GivenRecord]:
-    from holdfast.functions.events import GivenRecord
+def _records(events: list[str], headers: list[str], shard: str) -> list[StreamRecord]:
+    from holdfast.flow.shards import StreamRecord
 
     wrong = [header for header in headers if "=" not in header]
     if wrong:
         raise UsageError(f"the header {wrong[0]!r} must be NAME=VALUE")
     pairs = tuple((name, value.encode()) for name, _, value in (header.partition("=") for header in headers))
     now = int(time.time() * 1000)
-    return [GivenRecord(offset, now, None, pairs, _body(text)) for offset, text in enumerate(events)]
+    return [StreamRecord(shard, offset, now, None, pairs, _body(text)) for offset, text in enumerate(events)]
 
 
 def _body(text: str) -> bytes:

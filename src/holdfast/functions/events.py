@@ -5,40 +5,14 @@ from __future__ import annotations
 import base64
 import json
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any, NamedTuple, Protocol, Self
+from typing import Any, Self
+
+from holdfast.flow.shards import StreamRecord
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC).replace(tzinfo=None)
-
-
-class Record(Protocol):
-    """A record of a shard, as readers return it."""
-
-    @property
-    def offset(self) -> int: ...
-    @property
-    def timestamp(self) -> int:
-        """Milliseconds since 1970."""
-        ...
-
-    @property
-    def key(self) -> bytes | None: ...
-    @property
-    def headers(self) -> Sequence[tuple[str, bytes | None]]: ...
-    @property
-    def body(self) -> bytes | None: ...
-
-
-class GivenRecord(NamedTuple):
-    """A record that was made by hand, for tests and `function invoke`."""
-
-    offset: int = 0
-    timestamp: int = 0
-    key: bytes | None = None
-    headers: tuple[tuple[str, bytes | None], ...] = ()
-    body: bytes | None = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +83,7 @@ class FunctionEvent:
     url: str
     version: str
 
-    def __init__(self, record: Record, origin: EventOrigin) -> None:
+    def __init__(self, record: StreamRecord, origin: EventOrigin) -> None:
         self._record = record
         self._origin = origin
         self.offset = record.offset
@@ -153,16 +127,16 @@ def _header_value(value: bytes | None) -> str | bytes | None:
         return value
 
 
-def _headers(record: Record) -> dict[str, Any]:
+def _headers(record: StreamRecord) -> dict[str, Any]:
     return {name: _header_value(value) for name, value in record.headers}
 
 
-def _content_type(record: Record) -> str:
+def _content_type(record: StreamRecord) -> str:
     values = (value for name, value in record.headers if name.lower() == "content-type" and value is not None)
     return next(values, b"").decode("utf-8", "replace")
 
 
-def _body(record: Record) -> Any:
+def _body(record: StreamRecord) -> Any:
     if record.body is None or _content_type(record).partition(";")[0].strip().lower() != "application/json":
         return record.body
     try:
@@ -172,7 +146,7 @@ def _body(record: Record) -> Any:
         return record.body
 
 
-_COMPUTED: Mapping[str, Callable[[Record, EventOrigin], Any]] = {
+_COMPUTED: Mapping[str, Callable[[StreamRecord, EventOrigin], Any]] = {
     "body": lambda record, _: _body(record),
     "content_type": lambda record, _: _content_type(record),
     "fields": lambda _, __: {},

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from holdfast.functions.events import EventOrigin, FunctionEvent, QualifiedOffset, Record
+from holdfast.flow.shards import StreamRecord
+from holdfast.functions.events import EventOrigin, FunctionEvent, QualifiedOffset
 from holdfast.functions.function import Function
 from holdfast.functions.outcomes import batch_failures, refusal, wants_no_ack
 from holdfast.functions.settings import FunctionConfig
@@ -24,7 +25,7 @@ class Invocation:
     explicit_acks: tuple[QualifiedOffset, ...]
 
 
-def invoke(config: FunctionConfig, records: Sequence[Record], origin: EventOrigin) -> list[Invocation]:
+def invoke(config: FunctionConfig, records: Sequence[StreamRecord], origin: EventOrigin) -> list[Invocation]:
     """Call the handler for each record, or once with all if it takes batches, and then the termination callback.
 
     Nothing is tried again. Raises `UsageError` if the handler cannot be imported or prepared.

@@ -10,8 +10,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from holdfast.flow.shards import StreamRecord
 from holdfast.functions.acks import Positions, Range, ShardAcks
-from holdfast.functions.events import EventOrigin, FunctionEvent, Record
+from holdfast.functions.events import EventOrigin, FunctionEvent
 from holdfast.functions.outcomes import batch_failures, batch_no_acks, refusal, wants_no_ack
 from holdfast.functions.settings import FunctionConfig
 from holdfast.leases.lease import Counts, Json
@@ -24,16 +25,18 @@ MAX_LETTERS = 1000
 class Call:
     """Records that the handler is given at once."""
 
-    records: Sequence[Record]
+    records: Sequence[StreamRecord]
     attempts: int = 0
     """How often these records have failed."""
+    is_tracked: bool = True
+    """Whether the acks know that the records are out."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeadRecord:
     """A record that failed for the last time."""
 
-    record: Record
+    record: StreamRecord
     error: str
     attempts: int
 
@@ -59,7 +62,9 @@ class ShardCalls:
     start: Json
     config: FunctionConfig
     acks: ShardAcks
-    waiting: deque[Record] = field(default_factory=deque)
+    tracks: bool = True
+    """Whether acks may come while a call runs or after it. Otherwise records are tracked only once they fail."""
+    waiting: deque[StreamRecord] = field(default_factory=deque)
     """Records that were read and not given to the handler."""
     held_until: float = 0.0
     """The shard waits until then before the next try."""
@@ -83,10 +88,10 @@ class ShardCalls:
 
     @property
     def is_plain(self) -> bool:
-        """Whether records may be handled and acknowledged one after the other, without tracking each."""
-        return self.acks.in_order and not self._repeats and not self.blocked
+        """Whether single records may be handled one after the other, as they wait."""
+        return not self._repeats and not self.blocked and (self.tracks or self.acks.in_order)
 
-    def feed(self, records: Iterable[Record], now: float) -> None:
+    def feed(self, records: Iterable[StreamRecord], now: float) -> None:
         """Add records that were read, in the order of the shard."""
         self.waiting.extend(records)
         if self.config.batch is not None and self._batch_due is None and self.waiting:
@@ -112,20 +117,29 @@ class ShardCalls:
                 # What was acknowledged meanwhile is not handled again.
                 call.records = [record for record in call.records if self.acks.is_out(record.offset)]
             else:
-                call = Call(self._take(1 if self.config.batch is None else self.config.batch.size))
+                call = self._take(1 if self.config.batch is None else self.config.batch.size)
                 if self.config.batch is not None:
                     self._batch_due = now + self.config.batch.timeout if self.waiting else None
             if call.records:
                 return call
         return None
 
-    def _take(self, number: int) -> list[Record]:
-        taken: list[Record] = []
-        while self.waiting and len(taken) < number and not self.acks.full:
-            record = self.waiting.popleft()
-            if self.acks.deliver(record.offset):
+    def _take(self, number: int) -> Call:
+        waiting, acks = self.waiting, self.acks
+        if not self.tracks and acks.in_order and (acks.last is None or waiting[0].offset > acks.last):
+            return Call([waiting.popleft() for _ in range(min(number, len(waiting)))], is_tracked=False)
+        taken: list[StreamRecord] = []
+        while waiting and len(taken) < number and not acks.full:
+            record = waiting.popleft()
+            if acks.deliver(record.offset):
                 taken.append(record)
-        return taken
+        return Call(taken)
+
+    def _track(self, call: Call) -> None:
+        if not call.is_tracked:
+            call.is_tracked = True
+            for record in call.records:
+                self.acks.deliver(record.offset)
 
     # --- what became of a call ----------------------------------------------------------------------------------------
 
@@ -133,6 +147,11 @@ class ShardCalls:
         self, call: Call, events: Sequence[FunctionEvent], result: Any, now: float, today: float
     ) -> str | None:
         """The handler has returned. Returns why records failed, if its result says so."""
+        if result is None and not call.is_tracked:
+            self.acks.passed(call.records[-1].offset)
+            self.counts += Counts(processed=len(call.records), succeeded=len(call.records))
+            return None
+        self._track(call)
         if self.config.batch is None:
             reason = refusal(result)
             if reason is not None:
@@ -152,7 +171,7 @@ class ShardCalls:
         self.failed(Call([call.records[index] for index in sorted(failures)], call.attempts), reason, now, today)
         return reason
 
-    def _succeeded(self, records: Sequence[Record], no_acks: set[int]) -> None:
+    def _succeeded(self, records: Sequence[StreamRecord], no_acks: set[int]) -> None:
         self.counts += Counts(processed=len(records), succeeded=len(records))
         if self.config.ack == "explicit_only":
             return
@@ -163,6 +182,14 @@ class ShardCalls:
     def failed(self, call: Call, error: str, now: float, today: float) -> None:
         """The call has failed: try its records again after a pause, or give them up. `today` is seconds since 1970."""
         policy = self.config.on_error
+        self._track(call)
+        done = [record for record in call.records if not self.acks.is_out(record.offset)]
+        if done:
+            # Acknowledged by the handler before it failed.
+            self.counts += Counts(processed=len(done), succeeded=len(done))
+            call.records = [record for record in call.records if self.acks.is_out(record.offset)]
+            if not call.records:
+                return
         if policy.bisect and len(call.records) > 1:
             half = len(call.records) // 2
             self._repeats.extendleft(
@@ -180,11 +207,10 @@ class ShardCalls:
             self._repeats.appendleft(call)
             self.stopped = f"the record at offset {call.records[0].offset} failed {call.attempts} times: {error}"
             return
+        self.counts += Counts(processed=len(call.records), dead=len(call.records))
         for record in call.records:
-            if self.acks.is_out(record.offset):
-                self._letters.append(DeadRecord(record, error, call.attempts))
-                self.counts += Counts(processed=1, dead=1)
-                self.acks.ack(record.offset)
+            self._letters.append(DeadRecord(record, error, call.attempts))
+            self.acks.ack(record.offset)
 
     def _too_old(self, call: Call, today: float) -> bool:
         age = self.config.on_error.max_record_age

@@ -20,13 +20,14 @@ from typing import Any, Protocol
 from holdfast.errors import ChannelLost, SourceUnavailable, UsageError
 from holdfast.flow.shards import ReaderFactory, RecordsMissing, ShardEnded, ShardReport
 from holdfast.functions import messages
+from holdfast.functions.caller import WorkerClock
 from holdfast.functions.channel import Address, Channel, dial
 from holdfast.functions.events import EventOrigin, QualifiedOffset, TriggerInfo
 from holdfast.functions.messages import Down, Up, decode_down, encode
 from holdfast.functions.settings import FunctionConfig
 from holdfast.functions.shard_calls import DeadRecord, ShardCalls, ShardProgress
 from holdfast.functions.watchdog import CallWatchdog
-from holdfast.functions.worker import FunctionWorker, WorkerClock
+from holdfast.functions.worker import FunctionWorker
 from holdfast.leases.lease import Counts
 
 BEAT_EVERY = 0.25
@@ -163,7 +164,7 @@ class WorkerTask:
                 number += 1
                 self._sent_at[number] = self._clock()
                 self._sent_at.pop(number - 100, None)
-                held = self._held.get(self._worker.busy)
+                held = self._held.get(self._worker.caller.busy)
                 self._send(messages.Beat(number, held.id if held is not None else "", _rss()))
                 self._put_off_watchdog()
                 time.sleep(BEAT_EVERY)
@@ -180,7 +181,7 @@ class WorkerTask:
     def _put_off_watchdog(self) -> None:
         """Set the watchdog to when this process must have ended at the latest, if nothing is put off until then."""
         now, ends = self._clock(), self._call_until
-        if self._worker.busy:
+        if self._worker.caller.busy:
             ends = min(ends, self.until + self._settings.overrun)
         if self._stop_until is not None:
             ends = min(ends, self._stop_until + GRACE)
@@ -324,7 +325,7 @@ class WorkerTask:
 
     def _announce_while_careful(self, now: float) -> None:
         careful = any(held.careful_until > now for held in self._held.values())
-        self._worker.began = self._announce if careful else None
+        self._worker.caller.began = self._announce if careful else None
 
     def _announce(self, shard: str, offset: int) -> None:
         held = self._held.get(shard)

@@ -9,8 +9,9 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from holdfast.flow.shards import StreamRecord
 from holdfast.functions.contexts import FunctionContext, FunctionLogger, FunctionPlatform
-from holdfast.functions.events import EventOrigin, FunctionEvent, GivenRecord, QualifiedOffset, TriggerInfo
+from holdfast.functions.events import EventOrigin, FunctionEvent, QualifiedOffset, TriggerInfo
 from holdfast.functions.nuclio import event_class, response_class
 
 
@@ -51,7 +52,7 @@ def stream_event(
     content = body.encode() if isinstance(body, str) else body
     encoded = tuple((name, value.encode() if isinstance(value, str) else value) for name, value in given.items())
     milliseconds = int((time.time() if timestamp is None else timestamp) * 1000)
-    record = GivenRecord(offset, milliseconds, key, encoded, content)
+    record = StreamRecord(str(shard_id), offset, milliseconds, key, encoded, content)
     return event_class()(record, EventOrigin(stream, shard_id))
 
 

@@ -6,24 +6,27 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
+from holdfast.flow.shards import Headers, StreamRecord
+from holdfast.functions.caller import WorkerClock
 from holdfast.functions.events import EventOrigin, QualifiedOffset, TriggerInfo
 from holdfast.functions.settings import FunctionConfig
 from holdfast.functions.shard_calls import ShardProgress
 from holdfast.functions.watchdog import CallWatchdog
-from holdfast.functions.worker import FunctionWorker, WorkerClock
+from holdfast.functions.worker import FunctionWorker
 
 EPOCH_2026 = 1_767_225_600_000
 
 
-class Rec(NamedTuple):
-    offset: int
-    body: bytes | None = b""
-    headers: tuple[tuple[str, bytes | None], ...] = ()
-    key: bytes | None = None
-    timestamp: int = EPOCH_2026
-    shard: str = "0"
+def Rec(  # noqa: N802 (reads as the record that it makes)
+    offset: int,
+    body: bytes | None = b"",
+    headers: Headers = (),
+    key: bytes | None = None,
+    timestamp: int = EPOCH_2026,
+) -> StreamRecord:
+    return StreamRecord("0", offset, timestamp, key, headers, body)
 
 
 class Numbers:
@@ -53,7 +56,7 @@ class Rig:
             origin = EventOrigin("users/test", shard, TriggerInfo("stream", "t"))
             self.worker.assign(str(shard), origin, start, acked)
 
-    def feed(self, *records: Rec, shard: int = 0) -> None:
+    def feed(self, *records: StreamRecord, shard: int = 0) -> None:
         self.worker.feed(str(shard), records)
 
     def feed_offsets(self, *offsets: int, shard: int = 0) -> None:

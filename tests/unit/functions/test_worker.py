@@ -149,19 +149,24 @@ def test_everything_that_fails_is_an_error_like_any_other(tmp_path: Path, line: 
             assert (site.row(), site.letters) == ((2, ()), [(0, 2), (1, 2)])
 
 
-def test_a_handler_that_acked_and_then_failed_is_not_called_again_for_the_record(tmp_path: Path) -> None:
+@pytest.mark.parametrize("keyword", ["def", "async def"])
+def test_a_handler_that_acked_and_then_failed_is_not_called_again_for_the_record(tmp_path: Path, keyword: str) -> None:
     code = """
-import nuclio
-async def handler(context, event):
+import asyncio, nuclio
+KEYWORD handler(context, event):
     context.user_data.seen.append(event.offset)
-    await context.platform.explicit_ack(nuclio.QualifiedOffset.from_event(event))
+    ack = context.platform.explicit_ack(nuclio.QualifiedOffset.from_event(event))
+    WAIT
     raise ValueError
 """
+    wait = "asyncio.get_event_loop().run_until_complete(ack)" if keyword == "def" else "await ack"
+    code = code.replace("KEYWORD", keyword).replace("WAIT", wait)
     with rig(tmp_path, code, ack="enable", **STATIC) as site:
         site.assign(0)
         site.feed_offsets(0, 1)
         site.settle()
         assert (site.seen, site.row(), site.letters) == ([0, 1], (2, ()), [])
+        assert site.time[0] == 1000.0, "there is nothing to wait for"
 
 
 def test_dead_letters_that_nobody_takes_pause_the_shard(tmp_path: Path) -> None:
@@ -468,7 +473,7 @@ def test_no_record_begins_after_the_grant_is_over(tmp_path: Path) -> None:
 def test_with_care_the_offset_is_reported_before_each_call(tmp_path: Path) -> None:
     with rig(tmp_path, RECORDS) as site:
         reported: list[tuple[str, int]] = []
-        site.worker.began = lambda shard, offset: reported.append((shard, offset))
+        site.worker.caller.began = lambda shard, offset: reported.append((shard, offset))
         site.assign(0)
         site.feed_offsets(4, 5)
         site.settle()
