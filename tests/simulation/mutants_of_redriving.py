@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
+from holdfast.deadletters import source
+from holdfast.deadletters.letter_files import FileLetters
+from holdfast.deadletters.source import LetterReader
 from holdfast.errors import LeaseLost
+from holdfast.flow import letter
+from holdfast.flow.fault import COLUMNS
+from holdfast.flow.letter import Letter, LetterBox, SourceRecord
 from holdfast.leases.lease import FINISHED, Lease, Partition
 from holdfast.leases.operator import Operator
 from holdfast.runs import letter_selection as letters
 from holdfast.runs.execution import _Driver
 from holdfast.runs.letter_selection import Waiting
 from holdfast.runs.lock import RunLock
-from tests.simulation.mutation import Put, mutant
+from tests.simulation.mutation import Put, mutant, mutant_of_test
 
 
 @mutant("redrive", start=145)
@@ -75,3 +82,38 @@ def a_run_that_was_left_half_made_is_looked_at_once(put: Put) -> None:
 @mutant("redrive", start=405)
 def a_partition_that_completes_while_it_is_fenced_ends_the_redrive(put: Put) -> None:
     put(letters, "_failed", lambda rows, row, why: rows.fail(row.key, why))
+
+
+WHOLE = "tests/unit/deadletters/test_whole_records.py"
+NO_RECORDS = "its letters hold no records, and its engine stages items instead"
+
+
+@mutant_of_test(f"{WHOLE}::test_a_letter_holds_the_message_and_gives_it_back", NO_RECORDS)
+def null_comes_back_as_an_empty_message(put: Put) -> None:
+    put(Letter, "is_null", property(lambda _self: False))
+
+
+@mutant_of_test(f"{WHOLE}::test_a_spilled_record_that_is_gone_or_altered_is_not_sent", NO_RECORDS)
+def a_large_record_is_sent_whatever_became_of_it(put: Put) -> None:
+    def whole(self: FileLetters, kept: Letter) -> Letter:
+        return replace(kept, raw=str(self.read_spilled(kept)), size=None, spilled=None)
+
+    put(LetterBox, "whole", whole)
+
+
+@mutant_of_test(f"{WHOLE}::test_a_row_among_several_of_its_record_holds_the_record_and_is_not_sent", NO_RECORDS)
+def a_record_is_sent_although_other_rows_of_it_were_written(put: Put) -> None:
+    put(letter, "ROW", COLUMNS)
+
+
+@mutant_of_test(f"{WHOLE}::test_a_record_that_fails_once_more_is_kept_whole_once_more", NO_RECORDS)
+def a_record_that_fails_once_more_is_what_the_pipeline_had_of_it(put: Put) -> None:
+    def missing(_self: LetterReader, _batch: Any, faults: Any) -> Iterator[SourceRecord]:
+        return (SourceRecord({}, missing="not looked for") for _ in faults)
+
+    put(LetterReader, "records", missing)
+
+
+@mutant_of_test(f"{WHOLE}::test_a_batch_of_a_redrive_has_as_many_large_records_as_fit_into_memory", NO_RECORDS)
+def a_batch_of_a_redrive_has_any_number_of_large_records(put: Put) -> None:
+    put(source, "_within_bytes", lambda _spilled, _start, end: end)
