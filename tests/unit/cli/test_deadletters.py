@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import Result
 
+from holdfast.buckets.bucket import StagedFile, StagingAttempt
 from holdfast.buckets.local import LocalBucket
 from holdfast.deadletters.letter_files import FileLetters
+from holdfast.deadletters.staging import LetterFiles
 from holdfast.flow.batch import Name
 from holdfast.flow.fault import dead_letter, record_fault
-from holdfast.flow.letter import LetterId
+from holdfast.flow.letter import LetterId, SourceRecord
 from holdfast.flow.names import dead_letter_key
+from holdfast.flow.staging import StagedBatch
+from holdfast.testing.sink_setting import MemoryReader
 from tests.unit.cli.conftest import Site
 
 PIPELINE = """\
@@ -82,6 +87,25 @@ def test_letters_are_shown_as_json(site: Site, file: str) -> None:
     assert shown("--all", "--limit", "1") == [("files", "1", None)]
     assert shown("--partition", "in|b") == [("other", "4", None)]
     assert shown("--reason", "bad") == [("files", "3", None)]
+
+
+def test_a_large_record_is_shown_whole_if_wanted_and_null_is_null(site: Site, file: str, tmp_path: Path) -> None:
+    out, name = LocalBucket(tmp_path / "out"), Name("in", "large")
+    records = [SourceRecord({"path": "in/large", "item": 0}, b"y" * 100_000), SourceRecord({"topic": "t", "key": "k"})]
+    batch = StagedBatch("b", "prod|orders", "in|large", name, 1, 1, reader=MemoryReader(records))
+    letters = LetterFiles(StagingAttempt(out), 1)
+    letters.write(batch, [(item, record_fault("odd", b"")) for item in range(2)])
+    out.publish([StagedFile(entry["staged"], entry["key"], entry["sha256"]) for entry in letters.finish(batch)])
+
+    def shown(*options: str) -> list[dict[str, Any]]:
+        result = site.invoke("deadletters", "show", file, "--partition", "in|large", *options)
+        return [json.loads(line) for line in result.stdout.splitlines()]
+
+    large, null = shown()
+    assert (len(large["raw"]), large["size"], large["cannot_be_sent"]) == (65536, 100_000, None)
+    assert large["spilled"]["file"].startswith("_holdfast/deadletter-records/")
+    assert ("raw" in null, null["source"]) == (False, {"topic": "t", "key": "k", "value": None})
+    assert [len(letter.get("raw", "")) for letter in shown("--whole")] == [100_000, 0]
 
 
 def test_a_dry_run_tells_what_would_be_sent_and_what_cannot(site: Site, file: str) -> None:
