@@ -119,11 +119,17 @@ class ShardReader(ABC):
 
     @abstractmethod
     def remove(self, shard: str) -> None:
-        """Stop reading the shard: no later `fetch` returns its records. No effect if it is not being read."""
+        """Stop reading the shard: no later `fetch` returns its records. No effect if it is not being read.
+
+        A shard that is added again is not paused.
+        """
 
     @abstractmethod
     def pause(self, shard: str) -> None:
-        """Fetch nothing of this shard until `resume`; its place is kept. May be repeated."""
+        """Fetch nothing of this shard until `resume`, and go on then with the next record.
+
+        Does not wait for the stream. May be repeated, as often as `fetch` is called.
+        """
 
     @abstractmethod
     def resume(self, shard: str) -> None:

@@ -17,7 +17,7 @@ import pytest
 
 from holdfast.errors import SourceUnavailable
 from holdfast.flow.shards import RecordsMissing, ShardEnded, ShardFailed, ShardReader
-from holdfast.testing.stream_setting import SampleRecord, StreamSetting, bodies, numbered, opened
+from holdfast.testing.stream_setting import SampleRecord, StreamSetting, bodies, numbered, opened, through_json
 
 SOON = 0.05
 """Seconds for which the suite waits for records that must not come."""
@@ -189,6 +189,22 @@ class StreamBehaviour(StreamSetting):
             reader.resume(first)
             reader.resume(first)
             assert bodies(self.fetched(reader, 3)) == [b"record-2", b"record-3", b"record-4"]
+
+    def test_a_shard_may_be_paused_before_the_first_fetch(self) -> None:
+        stream = self.make_stream()
+        shard = stream.shards()[0].id
+        begin = dict(stream.seek([shard], "earliest"))
+        self.append(shard, numbered(0, 2))
+        with self.reading(stream, begin) as reader:
+            reader.pause(shard)
+            assert list(reader.fetch(10, SOON)) == []
+            reader.resume(shard)
+            assert bodies(self.fetched(reader, 2)) == [b"record-0", b"record-1"]
+            reader.pause(shard)
+            self.append(shard, numbered(2, 1))
+            reader.remove(shard)
+            reader.add(shard, through_json(begin[shard]))
+            assert len(self.fetched(reader, 3)) == 3, "a shard that is added again is not paused"
 
     def test_a_removed_shard_is_silent_and_may_be_added_again(self) -> None:
         stream = self.make_stream()

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from holdfast.errors import Refused, SourceUnavailable, UsageError
 from holdfast.flow.shards import Headers, RecordsMissing, ShardFailed, ShardReport, StreamRecord
-from holdfast.sources.stream import ends, segments, writer
+from holdfast.sources.stream import cursor, ends, segments, writer
 from holdfast.sources.stream.frames import MAX_RECORD_BYTES, NewRecord, decode, encode, frame_at
 from holdfast.sources.stream.reader import EmbeddedReaderFactory
 from holdfast.sources.stream.segments import segments as segments_of
@@ -405,3 +405,20 @@ def test_times_are_found_with_and_without_an_index(tmp_path: Path, monkeypatch: 
             assert stream.seek(0, number * 1000 - 1) == number
             assert texts(tmp_path, number)[0] == f"{number}" * 20
         assert stream.seek(0, 99_001) == 100
+
+
+def test_an_idle_reader_looks_at_memory_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = created(tmp_path, shards=50)
+    put(stream, "a")
+    reader = EmbeddedReaderFactory(tmp_path, NAME, stream.id).open()
+    for number in range(50):
+        reader.add(f"{NAME}|{number}", {"offset": 0})
+    assert len(reader.fetch(10, 0)) == 1
+    assert reader.fetch(10, 0) == []
+    looks: list[object] = []
+    monkeypatch.setattr(cursor.Cursor, "is_behind", lambda found: looks.append(found))  # noqa: PLW0108 - bound
+    for _ in range(20):
+        reader.resume(f"{NAME}|0")
+        assert reader.fetch(10, 0) == []
+    assert looks == []
+    reader.close()

@@ -31,11 +31,10 @@ class _Reading:
     waiting: list[StreamRecord] = field(default_factory=list)
     fetched: int = 0
     """How many of the waiting records were fetched."""
-    paused: bool = False
     stopped: bool = False
 
     def has_more(self) -> bool:
-        return not self.paused and (bool(self.waiting) or (not self.stopped and self.cursor.is_behind()))
+        return bool(self.waiting) or (not self.stopped and self.cursor.is_behind())
 
     def take(self, limit: int) -> list[StreamRecord]:
         taken = self.waiting
@@ -74,6 +73,7 @@ class EmbeddedReader(ShardReader):
         self._ends: Ends | None = None
         self._added: dict[str, Json] = {}
         self._readings: dict[str, _Reading] = {}
+        self._paused: set[str] = set()
         self._reports: list[ShardReport] = []
         self._picture = b""
         self._checked_at, self._last_record_at = clock(), clock()
@@ -85,15 +85,14 @@ class EmbeddedReader(ShardReader):
     def remove(self, shard: str) -> None:
         self._added.pop(shard, None)
         self._readings.pop(shard, None)
+        self._paused.discard(shard)
 
     def pause(self, shard: str) -> None:
-        self._begin()
-        if shard in self._readings:
-            self._readings[shard].paused = True
+        self._paused.add(shard)
 
     def resume(self, shard: str) -> None:
-        if shard in self._readings:
-            self._readings[shard].paused = False
+        if shard in self._paused:
+            self._paused.discard(shard)
             self._picture = b""
 
     def fetch(self, limit: int, timeout: float) -> list[StreamRecord]:
@@ -183,7 +182,8 @@ class EmbeddedReader(ShardReader):
 
     def _collected(self, limit: int) -> list[StreamRecord]:
         """Records of all shards that have some, an equal share of each first."""
-        ready = [shard for shard, reading in self._readings.items() if reading.has_more()]
+        reading = ((shard, found) for shard, found in self._readings.items() if shard not in self._paused)
+        ready = [shard for shard, found in reading if found.has_more()]
         records: list[StreamRecord] = []
         while ready and len(records) < limit:
             share = max(1, (limit - len(records)) // len(ready))
