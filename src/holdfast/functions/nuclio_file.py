@@ -84,8 +84,7 @@ class Conversion:
             source = {"bootstrap_servers": ",".join(map(str, brokers)), "topics": list(attributes.get("topics", []))}
             return {"kafka": source | ({"group": attributes["consumerGroup"]} if "consumerGroup" in attributes else {})}
         try:
-            address = stream_address(trigger.get("url"))
-            stream = address.stream
+            stream = stream_address(trigger.get("url")).stream
         except ValueError:
             stream = f"{attributes.get('containerName', '')}/{str(attributes.get('streamPath', '')).strip('/')}"
         self.note(f"{path}.url", "the records of this stream must be put into the stream that source names")
@@ -96,6 +95,8 @@ class Conversion:
         function: dict[str, Any] = {"handler": self.spec.get("handler", "")}
         if environment := self._environment():
             function["environment"] = environment
+        if trigger["kind"].startswith("v3io") and "url" in trigger:
+            function["url"] = str(trigger["url"]).strip()
         workers = trigger.get("numWorkers", trigger.get("maxWorkers"))
         function |= {} if workers is None else {"maxWorkers": workers}
         annotations = {

@@ -72,7 +72,10 @@ def in_own_words(given: Any) -> Any:
         return given
     settings = dict(given)
     if (interval := settings.pop("pollingIntervalMs", None)) is not None:
-        settings.setdefault("polling_interval", f"{interval}ms")
+        if not str(interval).isdecimal() or "polling_interval" in settings:
+            message = "pollingIntervalMs must be a number of milliseconds, and stands for polling_interval"
+            raise PydanticCustomError(PLAIN_ERROR, message)
+        settings["polling_interval"] = f"{interval}ms"
     annotations = settings.pop("annotations", None) or {}
     if not isinstance(annotations, Mapping) or not annotations.keys() <= ANNOTATIONS.keys():
         raise PydanticCustomError(PLAIN_ERROR, f"annotations may hold {', '.join(ANNOTATIONS)}")

@@ -10,6 +10,7 @@ from pydantic import (
     AliasChoices,
     AwareDatetime,
     BeforeValidator,
+    ConfigDict,
     Field,
     WithJsonSchema,
     model_validator,
@@ -19,7 +20,14 @@ from pydantic_core import PydanticCustomError
 from holdfast.config import Count, Duration, Options, PositiveCount, Secret
 from holdfast.config.plugins import PLAIN_ERROR
 from holdfast.config.units import VALUE_ERROR
-from holdfast.functions.nuclio_trigger import StreamAddress, ack_mode, in_own_words, seek_word, stream_address
+from holdfast.functions.nuclio_trigger import (
+    ANNOTATIONS,
+    StreamAddress,
+    ack_mode,
+    in_own_words,
+    seek_word,
+    stream_address,
+)
 
 _HANDLER = r"(?:[\w.-]+|[^:]*\.py):[A-Za-z_]\w*|[^:]*\.py"
 
@@ -78,8 +86,24 @@ class ErrorSettings(Options):
     )
 
 
+def _with_other_names(schema: dict[str, Any]) -> None:
+    """Let editors know Nuclio's names, too."""
+    properties = schema["properties"]
+    for names in FunctionConfig.names().values():
+        properties |= dict.fromkeys(names[1:], properties[names[0]])
+    properties["pollingIntervalMs"] = {"type": "integer", "minimum": 0, "description": "Nuclio's polling_interval."}
+    properties["annotations"] = {
+        "type": "object",
+        "properties": {name: {"type": "string"} for name in ANNOTATIONS},
+        "additionalProperties": False,
+        "description": "Annotations of a function of Nuclio that stand for settings.",
+    }
+
+
 class FunctionConfig(Options):
     """A function. Fields of Nuclio's stream trigger are understood under their own names, too."""
+
+    model_config = ConfigDict(json_schema_extra=_with_other_names)
 
     handler: HandlerName = Field(description="The handler: module:name, file.py or file.py:name.")
     init: HandlerName | None = Field(
@@ -157,6 +181,16 @@ class FunctionConfig(Options):
     username: Any = Field(None, description=_IGNORED)
     worker_allocator: Any = Field(None, validation_alias="workerAllocatorName", description=_IGNORED)
 
+    @classmethod
+    def names(cls) -> dict[str, list[str]]:
+        """By field, all names that it may have in a file, if there are several."""
+        aliases = {name: field.validation_alias for name, field in cls.model_fields.items()}
+        return {
+            name: [str(choice) for choice in alias.choices]
+            for name, alias in aliases.items()
+            if isinstance(alias, AliasChoices)
+        }
+
     def warnings(self) -> list[str]:
         """What was given and has no effect, in words."""
         fields = ("worker_availability_timeout", "partitions", "username", "worker_allocator")
@@ -167,7 +201,12 @@ class FunctionConfig(Options):
     @model_validator(mode="before")
     @classmethod
     def _trigger(cls, given: Any) -> Any:
-        return in_own_words(given)
+        settings = in_own_words(given)
+        for names in cls.names().values():
+            twice = [name for name in names if isinstance(settings, dict) and name in settings]
+            if len(twice) > 1:
+                raise PydanticCustomError(PLAIN_ERROR, f"{' and '.join(twice)} are names of one setting; give one")
+        return settings
 
     @model_validator(mode="after")
     def _consistent(self) -> FunctionConfig:

@@ -168,6 +168,7 @@ def test_convert_makes_a_pipeline_of_a_nuclio_function(tmp_path: Path, monkeypat
                         "function": {
                             "handler": "cli_handler:handler",
                             "environment": {"PLAIN": "a$${b}", "SECRET": "${env:SECRET}"},
+                            "url": "http://v3io-webapi:8081/users/test-stream-0@cg0",
                             "maxWorkers": 8,
                             "workerAllocationMode": "static",
                             "seekTo": "earliest",

@@ -1,13 +1,18 @@
 from __future__ import annotations
 
 import pickle
+from importlib.metadata import entry_points
 from typing import Any
 
+import jsonschema
 import pytest
 from pydantic import ValidationError
 
+from holdfast.config import load_text
+from holdfast.errors import ConfigError
 from holdfast.functions.nuclio_trigger import StreamAddress
 from holdfast.functions.settings import FunctionConfig, SeekTime
+from holdfast.registry import Plugin, Registry
 
 
 def _config(**settings: Any) -> FunctionConfig:
@@ -47,6 +52,7 @@ def test_every_field_of_the_trigger_under_its_own_name() -> None:
     assert (config.polling_interval, config.ack, config.worker_allocation) == (0.25, "explicit_only", "static")
     assert (config.session_timeout, config.heartbeat_interval, config.commit_interval) == (12.0, 2.0, 0.5)
     assert "key" not in repr(config)
+    assert pickle.loads(pickle.dumps(config)) == config  # noqa: S301 (made here)
     assert [warning.split()[0] for warning in config.warnings()] == [
         "workerAvailabilityTimeoutMilliseconds",
         "partitions",
@@ -88,6 +94,9 @@ def test_explicit_acks_need_static_workers(mode: str) -> None:
         ({"seek_to": "beginning"}, "earliest"),
         ({"annotations": {"nuclio.io/other": "1"}}, "annotations may hold"),
         ({"maxWorker": 1}, "Extra inputs"),
+        ({"maxWorkers": 1, "workers": 1}, "workers and maxWorkers are names of one setting"),
+        ({"pollingIntervalMs": "soon"}, "number of milliseconds"),
+        ({"pollingIntervalMs": 1, "polling_interval": 1}, "stands for polling_interval"),
     ],
 )
 def test_mistakes_are_refused(settings: dict[str, Any], message: str) -> None:
@@ -98,3 +107,29 @@ def test_mistakes_are_refused(settings: dict[str, Any], message: str) -> None:
 @pytest.mark.parametrize("name", ["main:handler", "a.b-c:f", "folder/main.py", "/x/main.py:other", "./main.py"])
 def test_names_of_handlers(name: str) -> None:
     assert _config(handler=name).handler == name
+
+
+def _loaded(line: str) -> None:
+    plugin = Plugin("function", FunctionConfig, lambda config: config, "Call a handler.")
+    registry = Registry({"sinks": [plugin]}, lambda kind: entry_points(group=f"holdfast.{kind}"))
+    source = "kafka: {bootstrap_servers: a:1, topics: [t]}"
+    sink = f"function: {{handler: a:b, {line}}}"
+    load_text(f"pipelines:\n  a:\n    source: {{{source}}}\n    sinks:\n      - {sink}\n", "f.yaml", registry)
+
+
+def test_a_file_may_use_either_name_and_a_mistake_is_shown_where_it_is() -> None:
+    _loaded("maxWorkers: 3, seekTo: Earliest, pollingIntervalMs: 250")
+    with pytest.raises(ConfigError, match=r"f.yaml:5:\d+: ack: enable needs worker_allocation: static"):
+        _loaded("ack: enable")
+    with pytest.raises(ConfigError, match=r"f.yaml:5:46: expected a whole number, not 'x'"):
+        _loaded("maxWorkers: x")
+    with pytest.raises(ConfigError, match="plain-text secrets are not allowed"):
+        _loaded("password: abc")
+
+
+def test_editors_know_both_names() -> None:
+    schema = FunctionConfig.model_json_schema()
+    jsonschema.Draft202012Validator.check_schema(schema)
+    jsonschema.validate({"handler": "a:b", "maxWorkers": 3, "pollingIntervalMs": 250, "workers": 3}, schema)
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate({"handler": "a:b", "maxWorkers": "x"}, schema)
