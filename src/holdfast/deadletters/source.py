@@ -35,15 +35,18 @@ class PartitionLetters:
     ids: Sequence[LetterId]
     spilled_sizes: Sequence[int] = ()
     """For each letter the bytes of its record that are not in the letter; none are in any if this is empty."""
+    repeats: Sequence[int] = ()
+    """The indexes of letters whose record is in an earlier letter, too: each record is sent once."""
 
     def partition(self) -> Partition:
         """The partition of the redrive that reads these letters."""
         spec = {"stream": self.name.stream, "label": self.name.label, "letters": encode_ids(self.ids)}
         spilled = [[number, size] for number, size in enumerate(self.spilled_sizes) if size]
+        optional = {"spilled": spilled, "repeats": list(self.repeats)}
         return Partition(
             key=self.row.key,
             group=self.row.group,
-            spec={**spec, "spilled": spilled} if spilled else spec,
+            spec=spec | {name: numbers for name, numbers in optional.items() if numbers},
             estimated_count=len(self.ids),
             incarnation=self.row.commit.incarnation,
         )
@@ -136,9 +139,11 @@ class LettersSource(Source, OffsetPositions, RereadsRecords):
         return LetterReader(self._box, rows.ids)
 
     def _fetched(self, batch: Batch) -> list[Letter] | BatchError:
-        start, end = batch.cut.start["offset"], batch.cut.end["offset"]
+        ids, repeats = letter_ids(batch.lease), set(batch.lease.spec.get("repeats", ()))
+        numbers = range(batch.cut.start["offset"], batch.cut.end["offset"])
         try:
-            return [self._box.whole(letter) for letter in self._box.fetch(letter_ids(batch.lease)[start:end])]
+            letters = self._box.fetch([ids[number] for number in numbers if number not in repeats])
+            return [self._box.whole(letter) for letter in letters]
         except BatchError as gone:
             return gone
 

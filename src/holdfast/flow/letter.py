@@ -68,6 +68,12 @@ class Letter:
         """Whether the record is null, as a tombstone is."""
         return self.source is not None and "value" in self.source and self.source["value"] is None
 
+    def digest(self) -> bytes:
+        """The same for all letters of one record: a processor may have made several rows of it that failed."""
+        spilled = None if self.spilled is None else self.spilled["sha256"]
+        record = [self.item, self.raw, self.encoding, self.form, self.source, spilled]
+        return hashlib.blake2b(json.dumps(record, sort_keys=True).encode(), digest_size=16).digest()
+
     @property
     def refusal(self) -> str | None:
         """The reason why the letter cannot be sent again; None if it can."""

@@ -47,6 +47,7 @@ class WaitingLetter:
     item: int
     id: LetterId
     spilled_size: int
+    digest: bytes
 
 
 @dataclass
@@ -89,7 +90,7 @@ class Waiting:
                 continue
             why = letter.refusal or self.rebuilder.refusal(letter) or self._lacking(letter)
             if why is None:
-                by_key[letter.key].append(WaitingLetter(letter.item, letter.id, spilled_size(letter)))
+                by_key[letter.key].append(WaitingLetter(letter.item, letter.id, spilled_size(letter), letter.digest()))
             else:
                 taken.refused[why] += 1
         keys = list(by_key)
@@ -123,7 +124,8 @@ class Waiting:
             ids = _bounded([letter.id for letter in found])
             taken.left += len(found) - len(ids)
             sizes = [letter.spilled_size for letter in found[: len(ids)]]
-            taken.partitions.append(PartitionLetters(row, self.live.name(row), ids, sizes))
+            repeats = _repeats([letter.digest for letter in found[: len(ids)]])
+            taken.partitions.append(PartitionLetters(row, self.live.name(row), ids, sizes, repeats))
 
     # --- former runs -------------------------------------------------------------------------------------------
 
@@ -165,6 +167,12 @@ def of_sink(run: Run, sink: str) -> bool:
     """Return whether a run is a redrive of this sink."""
     configuration = run.configuration
     return isinstance(configuration, dict) and (configuration.get("kind"), configuration.get("sink")) == (KIND, sink)
+
+
+def _repeats(digests: Sequence[bytes]) -> list[int]:
+    """Return the indexes of letters whose record is also in an earlier letter."""
+    first: dict[bytes, int] = {}
+    return [index for index, digest in enumerate(digests) if first.setdefault(digest, index) != index]
 
 
 def _bounded(ids: Sequence[LetterId]) -> list[LetterId]:

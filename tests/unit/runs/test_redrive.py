@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from holdfast import assemble
@@ -15,12 +16,12 @@ from holdfast.buckets.local import LocalBucket
 from holdfast.config.digest import digest_of
 from holdfast.config.models import Settings
 from holdfast.deadletters.letter_files import FileLetters
-from holdfast.deadletters.source import letter_ids
+from holdfast.deadletters.source import LettersSource, letter_ids
 from holdfast.errors import Refused, UsageError
-from holdfast.flow.batch import Name
+from holdfast.flow.batch import Batch, Cut, Name
 from holdfast.flow.fault import dead_letter, record_fault
 from holdfast.flow.generations import Generation
-from holdfast.flow.letter import LetterId
+from holdfast.flow.letter import Letter, LetterId
 from holdfast.flow.names import dead_letter_key
 from holdfast.flow.sink import Publication, PublishResult
 from holdfast.leases import transitions
@@ -122,6 +123,40 @@ def test_all_letters_of_a_sink_that_hold_their_record_are_taken(site: Site) -> N
         ("in|b", [LetterId(second, 0)]),
     ]
     assert taken.refused == {"only the beginning of its 70000 bytes is kept": 1}
+
+
+def test_a_record_with_several_letters_is_sent_once_and_all_of_them_count_as_sent(site: Site) -> None:
+    settings = site.settings()
+    site.read(settings, "a")
+    faults = [record_fault(reason, raw) for reason, raw in (("x", b"1"), ("y", b"1"), ("x", b"2"))]
+    lines = [dead_letter("orders", "in|a", item, fault) for item, fault in zip((5, 5, 9), faults, strict=True)]
+    key = dead_letter_key(Name("in", "a"), 1, 5)
+    LocalBucket(site.folder / "out").create(key, b"".join(lines))
+    (row,) = site.begin(settings, "redrive-1")
+    assert (letter_ids(row), row.spec["repeats"]) == ([LetterId(key, number) for number in range(3)], [1])
+    source = LettersSource(FileLetters(LocalBucket(site.folder / "out")), _Texts())
+    batch = Batch("b", row, Name("in", "a"), Cut({"offset": 0}, {"offset": 3}))
+    values = [value for rows in source.read(None, [batch]).rows(0) for value in rows.column("value").to_pylist()]
+    assert values == ["1", "2"]
+    site.move(settings, row, 3)
+    assert look(site.stored(settings), Choice("files")).number == 0
+
+
+class _Texts:
+    """A source whose records are texts."""
+
+    keeps = None
+
+    def fields(self) -> Any:
+        from pyspark.sql import types as kinds
+
+        return kinds.StructType([kinds.StructField("value", kinds.StringType())])
+
+    def refusal(self, letter: Letter) -> str | None:
+        return None
+
+    def row(self, letter: Letter) -> Any:
+        return pa.RecordBatch.from_pydict({"value": [letter.record().decode()]})
 
 
 def test_letters_are_chosen_by_partition_and_by_reason(site: Site) -> None:
