@@ -13,6 +13,7 @@ from holdfast.flow.commit import Committer
 from holdfast.flow.holdings import Held, Holdings
 from holdfast.flow.plan import Rounds
 from holdfast.flow.publish import Publisher
+from holdfast.functions.acks import ShardAcks
 from holdfast.leases import keeper, session, session_watch, transitions, writes
 from holdfast.leases.coordinator import Coordinator
 from holdfast.leases.discovery import Discovery
@@ -245,3 +246,26 @@ def a_discovery_that_failed_counts_as_complete(put: Put) -> None:
         self._finish(lease, {}, None)
 
     put(Discovery, "_put_off", put_off)
+
+
+# --- acks of a shard ------------------------------------------------------------------------------------------------
+
+
+@mutant("streams")
+def an_ack_counts_for_all_records_before_it(put: Put) -> None:
+    def ack(self: ShardAcks, offset: int) -> bool:
+        for earlier in [out for out in self._out if out <= offset]:
+            del self._out[earlier]
+        return True
+
+    put(ShardAcks, "ack", ack)
+
+
+@mutant("streams")
+def ranges_of_the_row_are_delivered_again(put: Put) -> None:
+    put(ShardAcks, "_was_acked_ahead", lambda self, offset: False)
+
+
+@mutant("streams", start=317)
+def ranges_of_the_row_are_forgotten_with_the_next_commit(put: Put) -> None:
+    put(ShardAcks, "acked", property(lambda self: tuple(self._runs())))

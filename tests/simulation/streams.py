@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from holdfast.errors import BatchError
 from holdfast.flow.batch import Batch, Cut, Done, Limits, Wait
 from holdfast.flow.engine import Advanced, Engine, Failed, Report, Staged
+from holdfast.functions.acks import ShardAcks
 from holdfast.leases.lease import Counts, Lease
 from tests.simulation.engine import FailureBudget, Reports
 from tests.simulation.host import Host
@@ -32,15 +33,24 @@ class StreamSource(SimulatedSource):
         return Cut(start, None) if start < number else Done()
 
 
+class ItemPositions:
+    """Positions of simulated partitions: the number of the next item."""
+
+    def position_at(self, offset: int) -> int:
+        return offset
+
+    def position_after(self, offset: int) -> int:
+        return offset + 1
+
+
 @dataclass(slots=True)
 class Shard:
-    """One batch: what was delivered, what is acknowledged, and what the driver has been told."""
+    """One batch: the acks of its records, and what the driver has been told."""
 
     batch: Batch
-    position: int
+    start: int
+    acks: ShardAcks
     next_item: int
-    acked: set[int] = field(default_factory=set)
-    out: set[int] = field(default_factory=set)
     draining: bool = False
     over: bool = False
     cancelled: bool = False
@@ -49,22 +59,9 @@ class Shard:
     telling: deque[Report] = field(default_factory=deque)
     """Reports on their way."""
 
-    def advance(self) -> None:
-        """Move the position along the longest acknowledged prefix."""
-        while self.position in self.acked:
-            self.acked.remove(self.position)
-            self.position += 1
-
     @property
-    def ranges(self) -> tuple[tuple[int, int], ...]:
-        """Acknowledged beyond the position, as ranges [from, to)."""
-        ranges: list[tuple[int, int]] = []
-        for item in sorted(self.acked):
-            if ranges and ranges[-1][1] == item:
-                ranges[-1] = (ranges[-1][0], item + 1)
-            else:
-                ranges.append((item, item + 1))
-        return tuple(ranges)
+    def position(self) -> int:
+        return int(self.acks.position(ItemPositions(), self.start))
 
 
 class StreamEngine(Engine):
@@ -109,8 +106,7 @@ class StreamEngine(Engine):
             if self._has(lease.key):
                 self._oracle.fail(f"{lease.key}: two handlers of {self._host.name} have it at once")
             start = lease.progress.position or 0
-            acked = {item for first, end in lease.progress.acked for item in range(first, end)}
-            shard = Shard(batch, start, start, acked)
+            shard = Shard(batch, start, ShardAcks(lease.progress.acked, window=self._window), start)
             self._shards[batch.id] = shard
             self._kernel.note(self._host.name, f"engine.submit {lease.key}", f"from {start} as {batch.id}")
             self._kernel.after(0.05 * self._ttl * self._kernel.random(), self._deliver, shard)
@@ -139,13 +135,12 @@ class StreamEngine(Engine):
         if shard.over or self._host.dead:
             return
         end = self._data.items[shard.batch.lease.key]
-        while not shard.draining and shard.next_item < min(end, shard.position + self._window):
+        while not shard.draining and shard.next_item < end and not shard.acks.full:
             item = shard.next_item
             shard.next_item += 1
-            if item in shard.acked or item < shard.position:
+            if not shard.acks.deliver(item):
                 continue
             self._oracle.delivered(shard.batch.lease, item)
-            shard.out.add(item)
             self._kernel.after(0.3 * self._ttl * self._kernel.random() ** 2, self._handled, (shard, item))
         self._finish_if_through(shard)
 
@@ -162,18 +157,16 @@ class StreamEngine(Engine):
             self._kernel.after(0.3 * self._ttl * self._kernel.random(), self._handled, delivered)
             return
         self._oracle.acknowledged(shard.batch.lease.key, item)
-        shard.out.remove(item)
-        shard.acked.add(item)
-        shard.advance()
-        self._tell(shard, Advanced(shard.batch.id, shard.position, shard.ranges, Counts(1, 1)))
+        shard.acks.ack(item)
+        self._tell(shard, Advanced(shard.batch.id, shard.position, shard.acks.acked, Counts(1, 1)))
         self._deliver(shard)
 
     def _finish_if_through(self, shard: Shard) -> None:
         end = self._data.items[shard.batch.lease.key]
-        if shard.over or shard.out or not (shard.draining or shard.position == end):
+        if shard.over or shard.acks.head is not None or not (shard.draining or shard.position == end):
             return
         shard.over = True
-        self._tell(shard, Staged(shard.batch.id, shard.position, shard.position == end, {}, acked=shard.ranges))
+        self._tell(shard, Staged(shard.batch.id, shard.position, shard.position == end, {}, acked=shard.acks.acked))
 
     def _tell(self, shard: Shard, report: Report) -> None:
         kernel = self._kernel
