@@ -25,7 +25,7 @@ from holdfast.sources.objects.object_ref import Damaged, RandomBytes
 
 PORTION_ROWS = 8192
 TAIL_BYTES = 8
-MAX_TAIL = 16 << 20
+FIRST_TAIL, MAX_TAIL = 64 << 10, 16 << 20
 MAX_DEPTH = 100
 """How deeply a schema may be nested. Arrow calls itself for each level."""
 _REPEATED = 2
@@ -107,6 +107,9 @@ def _groups(metadata: Any, footer: _Footer, extent: Range) -> Iterator[tuple[int
 
 
 def _footer(whole: _ArrowFile) -> _Footer:
+    # One request for what Arrow requests first; both are served from it.
+    whole.seek(-min(FIRST_TAIL, whole.seek(0, io.SEEK_END)), io.SEEK_END)
+    whole.read()
     whole.seek(-TAIL_BYTES, io.SEEK_END)
     length = int.from_bytes(whole.read(TAIL_BYTES)[:4], "little")
     whole.seek(-TAIL_BYTES - length, io.SEEK_END)
