@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
 from collections.abc import Sequence
@@ -81,7 +82,15 @@ class Archive:
         writer.close()
         key, data = f"orders/1_0_{offsets[0]:020d}.x", buffer.getvalue()
         self.bucket.visible[key] = data
-        return {"key": key, "rows": len(offsets), "size": len(data), "first": offsets[0], "last": offsets[-1]}
+        digest, rows = hashlib.sha256(data).hexdigest(), len(offsets)
+        return {
+            "key": key,
+            "rows": rows,
+            "size": len(data),
+            "first": offsets[0],
+            "last": offsets[-1],
+            "sha256": digest,
+        }
 
     def source(self, **bounds: Any) -> ArchiveSource:
         return ArchiveSource(self.bucket, One(self.format), **bounds)
@@ -146,6 +155,21 @@ def test_a_file_that_is_gone_or_short_fails_the_batch_and_is_no_empty_one() -> N
     fault = decode_fault(row.column("_fault")[0].as_py())
     assert fault.kind == BATCH
     assert "does not exist" in fault.reason
+
+
+def test_a_file_that_was_changed_fails_the_batch_and_is_not_decoded() -> None:
+    archive = Archive()
+    archive.commit(0, 3, [0, 1, 2])
+    source = archive.source()
+    row = lease(source)
+    key = "orders/1_0_00000000000000000000.x"
+    data = archive.bucket.visible[key]
+    archive.bucket.visible[key] = data[:40] + bytes([data[40] ^ 1]) + data[41:]
+    batch = source._batch(Batch("b", row, NAME, Cut({"offset": 0}, {"offset": 3})))
+    (rows,) = ArchiveRead(archive.bucket, [batch], None).rows(0)
+    fault = decode_fault(rows.column("_fault")[0].as_py())
+    assert fault.kind == BATCH
+    assert f"{key} of the archive is not the file that was committed" in fault.reason
 
 
 def test_a_missing_manifest_is_an_error_and_no_hole() -> None:

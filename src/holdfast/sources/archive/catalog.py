@@ -26,6 +26,7 @@ class ArchivedFile:
     rows: int
     first: int
     last: int
+    sha256: str = ""
 
     @property
     def is_dense(self) -> bool:
@@ -76,7 +77,7 @@ def _in_order(bucket: Bucket, name: Name) -> Iterator[Manifest]:
 
 def _files(manifest: Manifest) -> tuple[ArchivedFile, ...]:
     return tuple(
-        ArchivedFile(file["key"], file["size"], file["rows"], file["first"], file["last"])
+        ArchivedFile(file["key"], file["size"], file["rows"], file["first"], file["last"], file.get("sha256", ""))
         for file in sorted(manifest.files, key=lambda file: int(file["first"]))
         if not file["key"].startswith(f"{OURS}/")
     )
