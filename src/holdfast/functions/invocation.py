@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,6 +12,7 @@ from holdfast.functions.events import EventOrigin, FunctionEvent, QualifiedOffse
 from holdfast.functions.function import Function
 from holdfast.functions.outcomes import batch_failures, refusal, wants_no_ack
 from holdfast.functions.settings import FunctionConfig
+from holdfast.functions.watchdog import CallWatchdog
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +50,8 @@ def invoke(config: FunctionConfig, records: Sequence[StreamRecord], origin: Even
 def _call(function: Function, events: list[FunctionEvent], acks: list[QualifiedOffset]) -> Invocation:
     is_batch, result, error = function.config.batch is not None, None, None
     acks.clear()
+    watchdog = CallWatchdog(function.config.timeout)
+    watchdog.begin(time.monotonic())
     try:
         result = function.finish(function.handler.call(function.context, events if is_batch else events[0]))
         failures = batch_failures(result, events) if is_batch else {}
@@ -57,6 +61,8 @@ def _call(function: Function, events: list[FunctionEvent], acks: list[QualifiedO
     except BaseException as raised:  # noqa: BLE001 (SystemExit of a handler is an error like any other)
         error = f"{type(raised).__name__}: {raised}"
         function.logger.error_with("Handler failed", error=error)
+    finally:
+        watchdog.end()
     mode = function.config.ack
     acked = error is None and (mode == "disable" or (mode == "enable" and not wants_no_ack(result)))
     return Invocation(tuple(event.offset for event in events), result, error, acked, tuple(acks))

@@ -12,7 +12,8 @@ _NEVER = float("inf")
 
 def _end_process_after(seconds: float) -> None:
     # A thread of C, so that it also ends a handler that holds the GIL; it prints the tracebacks of all threads.
-    faulthandler.dump_traceback_later(seconds, exit=True)
+    # Descriptor 2, because sys.stderr may have been replaced by something that is not a file.
+    faulthandler.dump_traceback_later(seconds, exit=True, file=2)
 
 
 class CallWatchdog:

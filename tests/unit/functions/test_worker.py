@@ -217,6 +217,34 @@ def test_an_ack_of_a_shard_that_is_elsewhere_raises_if_it_cannot_be_forwarded(tm
     worker.close()
 
 
+def test_acks_may_come_from_other_threads_while_the_handler_runs(tmp_path: Path) -> None:
+    code = """
+import asyncio, nuclio, threading
+def handler(context, event):
+    offset = nuclio.QualifiedOffset.from_event(event)
+    if event.offset != 1:
+        thread = threading.Thread(target=lambda: asyncio.run(context.platform.explicit_ack(offset)))
+        thread.start()
+        thread.join()
+"""
+    with rig(tmp_path, code, ack="explicit_only", **STATIC) as site:
+        site.assign(0)
+        site.feed_offsets(0, 1, 2)
+        site.settle()
+        assert site.row() == (1, ((2, 3),))
+
+
+def test_early_acks_beyond_the_bound_are_logged_and_their_records_come(tmp_path: Path) -> None:
+    with rig(tmp_path, COLLECT, ack="explicit_only", max_unacked=2, **STATIC) as site:
+        site.assign(0)
+        for offset in (10, 20, 30):
+            site.worker.acknowledge(QualifiedOffset("users/test", 0, offset))
+        site.feed_offsets(20, 30)
+        site.settle()
+        assert site.seen == [30]
+        assert [line["message"] for line in site.log] == ["Too many early acks"]
+
+
 def test_explicit_acks_are_an_error_while_they_are_off(tmp_path: Path) -> None:
     code = """
 import nuclio
