@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from functools import cache
 from importlib import import_module
+from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
 from types import ModuleType
 from typing import Any
@@ -52,6 +53,8 @@ def provide_nuclio() -> None:
         module = import_module("nuclio")
     else:
         module = sys.modules["nuclio"] = ModuleType("nuclio", "Names for handlers written for Nuclio.")
+        # Without one, find_spec raises where others ask whether nuclio is installed.
+        module.__spec__ = ModuleSpec("nuclio", None)
     names = {
         "Context": FunctionContext,
         "Event": FunctionEvent,

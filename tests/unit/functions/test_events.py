@@ -6,6 +6,7 @@ import subprocess
 import sys
 from dataclasses import asdict
 from datetime import datetime
+from importlib.util import find_spec
 from typing import Any
 
 import nuclio_sdk
@@ -94,6 +95,7 @@ def test_import_nuclio_works_with_and_without_the_sdk() -> None:
     import nuclio  # type: ignore[import-not-found]
 
     assert nuclio.QualifiedOffset is nuclio_sdk.QualifiedOffset
+    assert find_spec("nuclio") is not None
     code = (
         "import sys\nimport importlib.util as u\nfind = u.find_spec\n"
         "u.find_spec = lambda name, *rest: None if name == 'nuclio_sdk' else find(name, *rest)\n"

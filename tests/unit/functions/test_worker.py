@@ -419,6 +419,24 @@ async def handler(context, event):
         assert any("took longer than 0.01 s" in line["more"] for line in site.log)
 
 
+def test_a_task_that_an_async_handler_left_running_goes_on_between_records(tmp_path: Path) -> None:
+    code = """
+import asyncio
+async def later(context, event):
+    for _ in range(5):
+        await asyncio.sleep(0)
+    context.user_data.seen.append(event.offset)
+async def handler(context, event):
+    context.user_data.task = asyncio.create_task(later(context, event))
+"""
+    with rig(tmp_path, code) as site:
+        site.assign(0)
+        site.feed_offsets(7)
+        for _ in range(20):
+            site.worker.step()
+        assert site.seen == [7]
+
+
 # --- drain, drop, close ----------------------------------------------------------------------------------------------
 
 CALLBACKS = """
