@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
+import struct
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -155,6 +158,31 @@ def test_after_a_restart_no_offset_is_used_twice(tmp_path: Path, another_boot: C
     assert texts(tmp_path) == ["a", "b", "d"]
 
 
+def test_after_a_restart_lost_records_are_a_gap(tmp_path: Path, another_boot: Callable[[], None]) -> None:
+    stream = created(tmp_path, segment_bytes=70)
+    for text in "abc":
+        put(stream, text)
+    first, last = (segment.path for segment in segments_of(tmp_path / NAME / "00000"))
+    another_boot()
+    first.write_bytes(first.read_bytes()[:-1])
+    last.write_bytes(b"")
+    _forget_boot(tmp_path)
+    assert put(Stream.open(tmp_path, NAME), "d") == (2, 3)
+    records, reports = read(tmp_path)
+    assert [record.body for record in records] == [b"a"]
+    assert reports == [RecordsMissing(f"{NAME}|0", 1, 2, halted=True)]
+
+
+def test_times_never_go_back(tmp_path: Path) -> None:
+    stream = created(tmp_path)
+    for time in (5.0, 3.0, 4.0, 6.0):
+        other = Stream.open(tmp_path, NAME)
+        other.now = lambda: time  # noqa: B023 - read at once
+        put(other, "x")
+    assert [record.timestamp for record in read(tmp_path)[0]] == [5000, 5000, 5000, 6000]
+    assert stream.seek(0, 5500) == 3
+
+
 # --- writers that are killed ------------------------------------------------------------------------------------------
 
 
@@ -224,6 +252,36 @@ def _appending(folder: Path, name: str) -> subprocess.Popen[str]:
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
 
 
+def test_an_append_waits_for_the_lock_of_the_shard(tmp_path: Path) -> None:
+    stream = created(tmp_path)
+    other = os.open(tmp_path / NAME / "00000", os.O_RDONLY)
+    fcntl.flock(other, fcntl.LOCK_EX)
+    thread = threading.Thread(target=put, args=(stream, "a"))
+    thread.start()
+    thread.join(0.2)
+    assert thread.is_alive()
+    assert texts(tmp_path) == []
+    os.close(other)
+    thread.join()
+    assert texts(tmp_path) == ["a"]
+
+
+@pytest.mark.parametrize("anew", [False, True])
+def test_a_segment_that_a_killed_writer_began_in_vain_is_never_read(tmp_path: Path, anew: bool) -> None:
+    stream = created(tmp_path, retention=80.0)
+    stream.now = lambda: 1000.0
+    put(stream, "a")
+    late = Stream.open(tmp_path, NAME)
+    late.now = lambda: 2000.0  # the clock is set back afterwards
+    _killed_in(lambda: put(late, "never acknowledged"), (ends.Ends, "set"), _die)
+    assert len(segments_of(tmp_path / NAME / "00000")) == 2
+    writer_after = Stream.open(tmp_path, NAME) if anew else stream
+    writer_after.now = lambda: 1001.0
+    put(writer_after, "b")
+    assert texts(tmp_path, 1) == ["b"]
+    assert texts(tmp_path) == ["a", "b"]
+
+
 def test_two_writers_that_are_killed_at_any_time_lose_nothing(tmp_path: Path) -> None:
     created(tmp_path, segment_bytes=20_000)
     acknowledged: dict[int, str] = {}
@@ -255,8 +313,10 @@ def test_writers_in_one_process_and_in_a_child_take_turns(tmp_path: Path) -> Non
         put(second, f"second {number} again")
     child = os.fork()
     if child == 0:
+        inherited = first._writers[0]
         put(first, "child")
-        os._exit(0)
+        # A lock that is shared with the parent would keep neither out.
+        os._exit(int(first._writers[0] is inherited))
     assert os.waitpid(child, 0)[1] == 0
     put(first, "parent")
     found = texts(tmp_path)
@@ -397,7 +457,8 @@ def test_times_are_found_with_and_without_an_index(tmp_path: Path, monkeypatch: 
         put(stream, f"{number}" * 20)
     indexes = list((tmp_path / NAME / "00000").glob("*.index"))
     assert indexes
-    for damage in (None, b"", b"\xff" * 240):
+    elsewhere = struct.pack("<QqQ", 0, 0, segments.FIRST_FRAME + 1)
+    for damage in (None, b"", b"\xff" * 240, elsewhere):
         for index in indexes if damage is not None else ():
             index.write_bytes(damage or b"")
         for number in (0, 1, 17, 50, 99):

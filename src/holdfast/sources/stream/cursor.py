@@ -76,8 +76,8 @@ class Cursor:
         records: list[StreamRecord] = []
         at = 0
         while (end is None or self.next < end) and (frame := frame_at(data, at)) is not None:
-            if frame.base > self.next or (end is not None and frame.end > end):
-                break
+            if frame.base > self.next:
+                raise BatchError(f"{self._shard} is damaged: offset {frame.base} follows offset {self.next - 1}")
             if frame.end > self.next:
                 found = self._rest(data, frame)
                 records = records + found if records else found

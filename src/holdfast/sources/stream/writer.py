@@ -97,7 +97,7 @@ class ShardWriter:
     def _catch_up(self) -> None:
         """Find the end of the shard, which another process may have moved, and cut off what is behind it."""
         end = self._ends.get(self._number)
-        if end is None or end != self._end:
+        if end is None or end != self._end or self._was_rolled_in_vain():
             self._look_up(end)
         if self._file < 0:
             return
@@ -106,6 +106,14 @@ class ShardWriter:
             raise SourceUnavailable(f"{self._folder} was deleted")
         if status.st_size > self._size:
             os.ftruncate(self._file, self._size)
+
+    def _was_rolled_in_vain(self) -> bool:
+        """Whether a writer was killed between creating the next segment and committing its first frame.
+
+        By its clock the current segment may be full, and by ours not: its records must not be taken for ours later.
+        """
+        following = Segment(self._end, self._folder)
+        return following != self._segment and os.access(following.path.name, os.F_OK, dir_fd=self._lock)
 
     def _look_up(self, end: int | None) -> None:
         """Find the last committed record: from what this writer knows, or in the last segment that holds one."""
