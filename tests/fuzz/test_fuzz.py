@@ -23,7 +23,7 @@ INPUTS = {
     **dict.fromkeys(["csv", "config"], 200),
     **dict.fromkeys(["lines", "json", "json_messages", "times"], 300),
     **dict.fromkeys(["avro", "avro_trees"], 2000),
-    **dict.fromkeys(["orc", "gzip", "zstd", "snappy", "bzip2", "avro_schemas", "protobuf_descriptors"], 3000),
+    **dict.fromkeys(["gzip", "zstd", "snappy", "bzip2", "avro_schemas", "protobuf_descriptors"], 3000),
     "bulk_responses": 6000,
 }
 """How many inputs take about two seconds of CPU; of the other targets 600 do."""

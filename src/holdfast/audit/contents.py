@@ -39,7 +39,7 @@ class Contents:
 def read_contents(
     root: Root, file: ManifestFile, at: str, chosen: Format, others: Sequence[Format] = ()
 ) -> Contents | None:
-    """Read the file at the key `at`; None if it does not exist.
+    """Read the file at the key `at`; None if it does not exist. It is decoded if it has the bytes of the manifest.
 
     `others` are tried if the file does not have the rows of its manifest in the chosen format.
     """
@@ -48,6 +48,9 @@ def read_contents(
         return None
     with data:
         sha256 = _digest(data)
+        if sha256 != file.sha256:
+            # Damaged bytes are not decoded: a reader may end the process, as that of ORC does.
+            return Contents(sha256)
         if file.is_letter_records:
             return Contents(sha256, 0, _no_offsets())
         if file.is_letters:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Iterator, Mapping
 from typing import Any, BinaryIO, Literal
 
@@ -28,11 +27,6 @@ TIMES = Times(
     whole_before_1970=True,
 )
 """Arrow reads times as 64-bit nanoseconds, and Java misreads fractions of a second before 1970 that Arrow wrote."""
-
-LARGEST_BLOCK = 1 << 23
-_LONGEST_POSTSCRIPT = 255
-_BLOCK_SIZE, _BYTES, _WIDTHS = 3, 2, {1: 8, 5: 4}
-"""A field of the postscript, the wire type of fields that have a length, and the bytes of those that have a width."""
 
 Compression = Literal["zstd", "snappy", "zlib", "lz4", "none"]
 
@@ -108,7 +102,6 @@ class Orc(Format):
         import pyarrow as pa
         import pyarrow.orc
 
-        _check_postscript(data)
         try:
             file = pyarrow.orc.ORCFile(pa.PythonFile(LeftOpen(data), mode="r"))
             for number in range(file.nstripes):
@@ -118,35 +111,6 @@ class Orc(Format):
             if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno is not None):
                 raise
             raise ValueError(f"it cannot be read as ORC: {error}") from error
-
-
-def _check_postscript(data: BinaryIO) -> None:
-    """Raise `ValueError` if compressed blocks are larger than ORC allows: Arrow's reader would end the process."""
-    size = data.seek(0, io.SEEK_END)
-    data.seek(max(size - _LONGEST_POSTSCRIPT - 1, 0))
-    tail = data.read()
-    data.seek(0)
-    index, end = len(tail) - 1 - tail[-1] if tail else 0, len(tail) - 1
-    while 0 <= index < end:
-        key, index = _varint(tail, index)
-        if key & 7 in _WIDTHS:
-            index += _WIDTHS[key & 7]
-            continue
-        value, index = _varint(tail, index)
-        if key & 7 == _BYTES:
-            index += value
-        elif key == _BLOCK_SIZE << 3 and value > LARGEST_BLOCK:
-            raise ValueError(f"it cannot be read as ORC: its blocks have {value} bytes, more than {LARGEST_BLOCK}")
-
-
-def _varint(data: bytes, index: int) -> tuple[int, int]:
-    value = shift = 0
-    while index < len(data):
-        value |= (data[index] & 0x7F) << shift
-        index, shift = index + 1, shift + 7
-        if data[index - 1] < 0x80:
-            break
-    return value, index
 
 
 def _in_microseconds(table: Any) -> Any:

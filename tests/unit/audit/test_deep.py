@@ -51,6 +51,24 @@ def test_a_changed_byte_is_found_by_reading_only(tmp_path: Path) -> None:
     ]
 
 
+def test_a_changed_file_is_not_decoded_since_that_may_end_the_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    archive = Archive(tmp_path, raw=True)
+    (file,) = archive.commit(0, 10)["files"]
+    archive.path(file["key"]).write_bytes(b"damaged")
+    read: list[BinaryIO] = []
+
+    def decode(_: Raw, data: BinaryIO) -> Iterator[Any]:
+        read.append(data)
+        yield from ()
+
+    monkeypatch.setattr(Raw, "read", decode)
+    doubts = archive.doubts(deep=True)
+    assert any("has other bytes than the committed ones" in doubt for doubt in doubts)
+    assert read == []
+
+
 def test_a_manifest_that_counts_wrong_is_found(tmp_path: Path) -> None:
     archive = Archive(tmp_path, raw=False)
     manifest = archive.commit(0, 10)
