@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import socket
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from holdfast.audit.letters import AuditedLetters
 from holdfast.audit.sink import FILES, AuditedSink, audited_sinks, keeps_rows
@@ -21,13 +21,13 @@ from holdfast.config.plugins import NamedSink
 from holdfast.errors import UsageError
 from holdfast.events import Event, Notice
 from holdfast.flow.batch import Limits, Tolerance
-from holdfast.flow.engine import Engine
+from holdfast.flow.engine import Engine, Engines
 from holdfast.flow.generations import FollowedGeneration, Generation, Generations, follow
 from holdfast.flow.letter import read_back
 from holdfast.flow.loop import LoopSettings
 from holdfast.flow.pipeline import Pipeline, routes_of
 from holdfast.flow.run import Runs
-from holdfast.flow.sink import KeepsLetters
+from holdfast.flow.sink import KeepsLetters, RunsWorkers, Sink
 from holdfast.flow.source import ReadsByConnector, Source, UsesSourceCoordination
 from holdfast.leases.coordinator import RECENT, ClaimPolicy, Coordinator
 from holdfast.leases.operator import Operator
@@ -37,6 +37,9 @@ from holdfast.leases.store import SMALLEST_BODY, Store
 from holdfast.leases.transitions import RetryLimits
 from holdfast.leases.world import World, host_world
 from holdfast.registry import Registry
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 START_PATIENCE = 60.0
 """Seconds that a starting node waits for a store that does not respond; a running node waits for ever."""
@@ -202,9 +205,15 @@ def hand_coordinators(
 
 
 def new_session(
-    settings: Settings, store: Store, world: World, *, pipelines: Sequence[str], name: str | None = None
+    settings: Settings,
+    store: Store,
+    world: World,
+    *,
+    pipelines: Sequence[str],
+    name: str | None = None,
+    functions: Sequence[RunsWorkers] = (),
 ) -> Session:
-    """Return a session for this process, not joined yet."""
+    """Return a session for this process, not joined yet. Functions decide its timing unless the file does."""
     node = settings.node
     info = NodeInfo(
         name=name or node.name,
@@ -212,19 +221,43 @@ def new_session(
         pipelines=tuple(settings.identifier(pipeline) for pipeline in pipelines),
         generations=tuple(sorted({settings.pipelines[pipeline].generation for pipeline in pipelines})),
     )
-    timing = SessionTiming(node.session_timeout, node.heartbeat_interval, margin=min(2.0, node.session_timeout / 10))
+    timeout, heartbeat = node.session_timeout, node.heartbeat_interval
+    if functions and not {"session_timeout", "heartbeat_interval"} & node.model_fields_set:
+        timeout, heartbeat = min(sink.session_timing for sink in functions)
+    timing = SessionTiming(timeout, heartbeat, margin=min(2.0, timeout / 10))
     return Session(store, world, fleet(settings), info, timing)
 
 
 def build_pipeline(pipeline: PipelineSettings, registry: Registry) -> Pipeline:
     _check_final_times(pipeline)
-    source: Source = registry.get("sources", pipeline.source.name).build(pipeline.source.config)
+    source: Source = registry.get("sources", pipeline.source.name).build(_with_start(pipeline))
     processors = tuple(registry.get("processors", use.name).build(use.config) for use in pipeline.processors)
     sinks = {
         named.name: registry.get("sinks", named.use.name).build(named.name, named.use.config, registry)
         for named in pipeline.sinks
     }
-    return Pipeline(source, processors, sinks, routes_of(pipeline))
+    return Pipeline(_endless(source, pipeline, sinks), processors, sinks, routes_of(pipeline))
+
+
+def _endless(source: Source, pipeline: PipelineSettings, sinks: Mapping[str, Sink]) -> Source:
+    """The source as the sinks need it: for a function, one whose batches do not end. Raises `UsageError`."""
+    function = next((sink for sink in sinks.values() if isinstance(sink, RunsWorkers)), None)
+    if function is None:
+        return source
+    if len(sinks) > 1 or pipeline.processors:
+        raise UsageError("a function is the only sink of its pipeline, and the pipeline has no processors")
+    return function.endless(source)
+
+
+def _with_start(pipeline: PipelineSettings) -> Any:
+    """The settings of the source, beginning where a function says, if it does."""
+    config = pipeline.source.config
+    for sink in pipeline.sinks:
+        if "seek_to" in sink.use.config.model_fields_set and hasattr(config, "start"):
+            seek = sink.use.config.seek_to
+            start, at = (seek, None) if isinstance(seek, str) else ("time", seek.time)
+            config = config.model_copy(update={"start": start, "start_time": at})
+    return config
 
 
 def _check_final_times(pipeline: PipelineSettings) -> None:
@@ -280,8 +313,55 @@ def engine_of(
     emit: Emit = lambda _event: None,
     max_receipt_bytes: int = SMALLEST_BODY,
 ) -> Engine:
+    """Start Spark, and return the engine of these pipelines, which carries rounds."""
     # Spark is loaded only here, so that commands that only read the store stay fast.
     from holdfast.spark.engine import SparkEngine
+
+    spark = _start_spark(settings, pipelines, emit, "local[2]")
+    return SparkEngine(spark, _identified(settings, pipelines, max_receipt_bytes))
+
+
+def engines_of(
+    settings: Settings, pipelines: Mapping[str, Pipeline], session: Session, emit: Emit, max_receipt_bytes: int
+) -> tuple[Engine, dict[str, Engine]]:
+    """Start Spark, and return the engine of the node and that of each pipeline: functions have one each."""
+    functions = {name: sink for name, built in pipelines.items() if (sink := _function_of(built)) is not None}
+    rounds = {name: built for name, built in pipelines.items() if name not in functions}
+    if not functions:
+        engine = engine_of(settings, pipelines, emit, max_receipt_bytes)
+        return engine, dict.fromkeys(pipelines, engine)
+    from holdfast.spark.engine import SparkEngine
+
+    cores = sum(sink.workers for sink in functions.values()) + (2 if rounds else 0)
+    spark = _start_spark(settings, rounds, emit, f"local[{cores}]")
+    engines: dict[str, Engine] = {
+        name: sink.engine(spark, pipelines[name].source, name, lambda: session.usable_for, emit)
+        for name, sink in functions.items()
+    }
+    if rounds:
+        engines |= dict.fromkeys(rounds, SparkEngine(spark, _identified(settings, rounds, max_receipt_bytes)))
+    distinct = list(dict.fromkeys(engines.values()))
+    return (distinct[0] if len(distinct) == 1 else Engines(distinct)), engines
+
+
+def functions_of(pipelines: Iterable[Pipeline]) -> list[RunsWorkers]:
+    """Return the sinks of these pipelines that are functions."""
+    return [sink for built in pipelines if (sink := _function_of(built)) is not None]
+
+
+def _function_of(pipeline: Pipeline) -> RunsWorkers | None:
+    return next((sink for sink in pipeline.sinks.values() if isinstance(sink, RunsWorkers)), None)
+
+
+def _identified(settings: Settings, pipelines: Mapping[str, Pipeline], max_receipt_bytes: int) -> dict[str, Pipeline]:
+    return {
+        settings.identifier(name): replace(built, max_receipt_bytes=max_receipt_bytes)
+        for name, built in pipelines.items()
+    }
+
+
+def _start_spark(settings: Settings, pipelines: Mapping[str, Pipeline], emit: Emit, master: str) -> SparkSession:
+    """Start the session, and load the sinks of these pipelines on every core. `master` is that of a file without."""
     from holdfast.spark.redaction import redaction
     from holdfast.spark.session import is_unprotected, start_session
     from holdfast.spark.shipping import connector_jars
@@ -295,15 +375,9 @@ def engine_of(
     secrets = secret_names(settings)
     conf |= redaction(secrets, conf)
     spark = start_session(
-        "holdfast", conf, configured.master or "local[2]", jars, py_files, secrets, configured.worker_memory
+        "holdfast", conf, configured.master or master, jars, py_files, secrets, configured.worker_memory
     )
     if is_unprotected(spark):
         emit(Notice(OPEN_SPARK))
     warm_up(spark, [sink.stager() for built in pipelines.values() for sink in built.sinks.values()])
-    return SparkEngine(
-        spark,
-        {
-            settings.identifier(name): replace(built, max_receipt_bytes=max_receipt_bytes)
-            for name, built in pipelines.items()
-        },
-    )
+    return spark

@@ -15,8 +15,9 @@ from holdfast.assemble import (
     StoredPipeline,
     build_pipeline,
     coordinator_of,
-    engine_of,
+    engines_of,
     followed_generation,
+    functions_of,
     hand_coordinators,
     loop_settings_of,
     new_session,
@@ -127,16 +128,17 @@ def _run_node(
     clock: HostClock,
     name: str | None,
 ) -> int:
-    session = new_session(settings, store, world, pipelines=list(built), name=name)
+    functions = functions_of(built.values())
+    session = new_session(settings, store, world, pipelines=list(built), name=name, functions=functions)
     stored = {name: StoredPipeline(settings, store, name) for name in built}
     generations = {name: followed_generation(pipeline, world) for name, pipeline in stored.items()}
-    engine = engine_of(settings, built, world.emit, store.max_receipt_bytes)
+    engine, engines = engines_of(settings, built, session, world.emit, store.max_receipt_bytes)
     coordinators = {name: coordinator_of(pipeline, world, session) for name, pipeline in stored.items()}
     loops = [
         PipelineLoop(
             coordinators[name],
             pipeline,
-            engine,
+            engines[name],
             settings=loop_settings_of(settings, name),
             generation=generations[name],
             duties=finalizers(coordinators[name], pipeline.source, pipeline.sinks),

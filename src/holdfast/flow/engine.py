@@ -126,3 +126,32 @@ class Engine(ABC):
 
     def close(self) -> None:
         """Cancel everything and free resources. May be repeated; never raises."""
+
+
+class Engines(Engine):
+    """Several engines as the node sees them: it polls and closes them. Each pipeline's loop uses its own."""
+
+    def __init__(self, engines: Sequence[Engine]) -> None:
+        self._engines = list(engines)
+
+    def room(self) -> int:
+        return 0
+
+    def submit(self, pipeline: str, batches: Sequence[Batch]) -> None:
+        raise NotImplementedError(f"{pipeline} has an engine of its own")
+
+    def poll(self, timeout: float) -> list[Report]:
+        reports = [report for engine in self._engines for report in engine.poll(0.0)]
+        for engine in self._engines:
+            if reports:
+                break
+            reports = engine.poll(timeout / len(self._engines))
+        return reports
+
+    def cancel(self, batch_ids: Sequence[str]) -> None:
+        for engine in self._engines:
+            engine.cancel(batch_ids)
+
+    def close(self) -> None:
+        for engine in self._engines:
+            engine.close()

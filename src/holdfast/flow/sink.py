@@ -11,10 +11,14 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from holdfast.errors import Halt, StagedDataGone, Unavailable
+from holdfast.events import Event
 from holdfast.flow.batch import Batch, Name
+from holdfast.flow.engine import Engine
 from holdfast.flow.letter import LetterBox
+from holdfast.flow.source import Source
 from holdfast.flow.staging import Stager
 from holdfast.leases.lease import Json, Lease
 
@@ -141,3 +145,30 @@ class KeepsLetters(ABC):
     @abstractmethod
     def letter_box(self, pipeline: str) -> LetterBox:
         """The dead letters of this sink in that pipeline. Connects to nothing yet."""
+
+
+class RunsWorkers(ABC):
+    """Workers that live handle the records by themselves: nothing is staged, and commits have no receipts.
+
+    Such a sink is the only one of its pipeline, which has no processors.
+    """
+
+    @property
+    @abstractmethod
+    def workers(self) -> int:
+        """Number of cores that the workers of a node occupy."""
+
+    @property
+    @abstractmethod
+    def session_timing(self) -> tuple[float, float]:
+        """The session timeout and the heartbeat interval that suit it, in seconds."""
+
+    @abstractmethod
+    def endless(self, source: Source) -> Source:
+        """A source whose batches go on until they are drained. Raises `UsageError` if this one has no shards."""
+
+    @abstractmethod
+    def engine(
+        self, spark: Any, source: Source, pipeline: str, usable: Callable[[], float], emit: Callable[[Event], None]
+    ) -> Engine:
+        """Start the workers. `usable` returns the seconds for which the node's session can be relied on."""

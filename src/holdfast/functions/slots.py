@@ -174,6 +174,7 @@ class Slots:
                 slot.attempt, slot.running = slot.attempt + 1, True
                 self.actions.append(Launch(slot.number, slot.attempt))
         self._assign_waiting()
+        self._balance()
 
     @property
     def idle(self) -> bool:
@@ -333,6 +334,18 @@ class Slots:
                 slot.worker,
                 messages.Assign(shard.id, shard.key, shard.position, shard.acked, shard.spec, careful=shard.careful),
             )
+
+    def _balance(self) -> None:
+        """Move one shard to a worker that came up late and has fewer than others."""
+        workers = [slot.worker for slot in self._slots if slot.worker is not None and slot.ready]
+        if self._rules.static or not workers or any(shard.moves for shard in self._batches.values()):
+            return
+        most, least = (pick(workers, key=lambda worker: len(worker.shards)) for pick in (max, min))
+        shard = next((shard for shard in most.shards.values() if shard.state is State.RUNNING), None)
+        if shard is not None and len(most.shards) - len(least.shards) > 1:
+            shard.moves = True
+            self._drain(shard, self._rules.let_go_within)
+            shard.deadline = float("inf")  # it is not urgent: a handler that takes long is not ended for this
 
     def _slot_for(self, shard: Shard, now: float) -> Slot | None:
         if self._rules.static:

@@ -115,6 +115,11 @@ class Session:
         """Whether this node may still start work under its leases, by its own clock. Does not block."""
         return self._world.clock.monotonic() < self._usable_until
 
+    @property
+    def usable_for(self) -> float:
+        """Seconds for which this node may start work under its leases; 0 if it may not. Any thread may call it."""
+        return max(0.0, self._usable_until - self._world.clock.monotonic())
+
     def checkouts(self, pipeline: str, run: str) -> Checkouts:
         """The leases of that pipeline and run that threads of this process work on. Always the same object."""
         return self._checkouts.setdefault((pipeline, run), Checkouts(self._world))

@@ -1,0 +1,63 @@
+"""The source of a function: the shards of a stream, each as one batch that goes on until it is drained."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from holdfast.errors import BatchError, Halt, UsageError
+from holdfast.events import Event
+from holdfast.flow.batch import Batch, Cut, Limits, Name, Plan
+from holdfast.flow.pipeline import ReportsEvents
+from holdfast.flow.shards import ReaderFactory, ShardedStream
+from holdfast.flow.source import OffsetPositions, Source
+from holdfast.leases.lease import Json, Lease, Partition
+
+
+class ShardSource(Source, ReportsEvents):
+    """Plans endless batches over the shards of another source. Raises `UsageError` if that has no shards."""
+
+    lives_long = True
+
+    def __init__(self, source: Source) -> None:
+        if not (isinstance(source, ShardedStream) and isinstance(source, OffsetPositions)):
+            raise UsageError("a function reads the shards of a stream: its source must be one, such as `stream`")
+        self._source = source
+        self._positions: OffsetPositions = source
+        self._stream: ShardedStream = source
+        self.rediscover_after = source.rediscover_after
+
+    def open(self) -> None:
+        self._source.open()
+
+    def close(self) -> None:
+        self._source.close()
+
+    def discover(self, state: dict[str, Any]) -> Iterable[Partition | None]:
+        return self._source.discover(state)
+
+    def name(self, lease: Lease) -> Name:
+        return self._source.name(lease)
+
+    def plan(self, leases: Sequence[Lease], limits: Limits) -> list[Plan]:
+        """What the stream refuses is refused; everything else is one batch without an end."""
+        plans = self._source.plan(leases, limits)
+        return [
+            plan if isinstance(plan, Halt | BatchError) else Cut(self._start(lease), None)
+            for lease, plan in zip(leases, plans, strict=True)
+        ]
+
+    def _start(self, lease: Lease) -> Json:
+        position = lease.progress.position
+        return self._positions.position(lease.spec["start"]) if position is None else position
+
+    def read(self, spark: Any, batches: Sequence[Batch], columns: frozenset[str] | None = None) -> Any:
+        """Never called: workers read their shards themselves."""
+        raise NotImplementedError
+
+    def noticed(self) -> list[Event]:
+        return list(self._source.noticed()) if isinstance(self._source, ReportsEvents) else []
+
+    def reader_factory(self) -> ReaderFactory:
+        """What workers open to read the shards."""
+        return self._stream.reader_factory()

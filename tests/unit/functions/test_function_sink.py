@@ -1,0 +1,113 @@
+"""The sink `function` and the source that it reads: settings, endless plans, and letters in a folder."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from holdfast.assemble import build_pipeline, load_settings
+from holdfast.errors import Halt, UsageError
+from holdfast.flow.batch import Cut, Limits
+from holdfast.flow.shards import StreamRecord
+from holdfast.flow.sink import RunsWorkers
+from holdfast.functions.letter_folder import LetterFolder
+from holdfast.functions.shard_calls import DeadRecord
+from holdfast.functions.shard_source import ShardSource
+from holdfast.leases.lease import Commit, Lease, Progress
+from holdfast.registry import Registry
+from holdfast.sinks.function.config import FunctionSinkConfig
+from holdfast.sources.stream.frames import NewRecord
+from holdfast.sources.stream.stream import Stream, StreamSettings
+
+FILE = """
+pipelines:
+  hello:
+    source: {{"holdfast.sources.stream:PLUGIN": {{name: s, folder: {folder}}}}}
+    {more}
+    sinks:
+      - "holdfast.sinks.function:PLUGIN":
+          {{handler: "hello:handler", seek_to: {seek}, on_error: {{after_retries: stop}}, workers: 3}}
+"""
+
+
+def source_of(folder: Path, *, seek: str = "earliest", more: str = "") -> tuple[ShardSource, RunsWorkers]:
+    (folder / "file.yaml").write_text(FILE.format(folder=folder, seek=seek, more=more))
+    settings = load_settings(folder / "file.yaml")
+    built = build_pipeline(settings.pipelines["hello"], Registry.installed())
+    (sink,) = built.sinks.values()
+    assert isinstance(built.source, ShardSource)
+    assert isinstance(sink, RunsWorkers)
+    return built.source, sink
+
+
+def lease(source: ShardSource, position: Any = None, incarnation: str | None = None) -> Lease:
+    (partition,) = source.discover({})
+    assert partition is not None
+    commit = Commit(incarnation=partition.incarnation if incarnation is None else incarnation)
+    return Lease("hello", partition.key, spec=partition.spec, progress=Progress(position), commit=commit)
+
+
+@pytest.mark.parametrize(("seek", "start"), [("earliest", 0), ("latest", 2), ('{time: "2001-01-01T00:00:00Z"}', 0)])
+def test_a_shard_begins_where_the_function_says_and_goes_on_for_ever(tmp_path: Path, seek: str, start: int) -> None:
+    stream = Stream.create(tmp_path, "s", StreamSettings(1))
+    stream.append(0, [NewRecord(b"1"), NewRecord(b"2")])
+    source, sink = source_of(tmp_path, seek=seek)
+    assert source.plan([lease(source)], Limits()) == [Cut({"offset": start}, None)]
+    assert source.plan([lease(source, {"offset": 1})], Limits()) == [Cut({"offset": 1}, None)]
+    assert source.lives_long
+    assert sink.workers == 3
+    assert sink.session_timing == (10.0, 3.0)
+
+
+def test_what_the_stream_refuses_is_refused(tmp_path: Path) -> None:
+    Stream.create(tmp_path, "s", StreamSettings(1))
+    source, _ = source_of(tmp_path)
+    (plan,) = source.plan([lease(source, incarnation="another")], Limits())
+    assert isinstance(plan, Halt)
+
+
+def test_a_function_takes_no_processors(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="no processors"):
+        source_of(tmp_path, more='processors: [{filter: {where: "true"}}]')
+
+
+def test_a_source_without_shards_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file.yaml").write_text(
+        """
+pipelines:
+  hello:
+    source: {objects: {buckets: [{bucket: bucket}], scan: once, codec: newline}}
+    sinks:
+      - "holdfast.sinks.function:PLUGIN": {handler: "hello:handler", on_error: {after_retries: stop}}
+"""
+    )
+    settings = load_settings(tmp_path / "file.yaml")
+    with pytest.raises(UsageError, match="shards of a stream"):
+        build_pipeline(settings.pipelines["hello"], Registry.installed())
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({}, "dead_letter_folder"),
+        ({"dead_letter_folder": "letters", "certificate": "c.pem"}, "belong together"),
+    ],
+)
+def test_settings_that_would_lose_records_or_protection_are_refused(given: dict[str, str], message: str) -> None:
+    with pytest.raises(ValidationError, match=message):
+        FunctionSinkConfig.model_validate({"handler": "hello:handler", **given})
+
+
+def test_letters_are_whole_records_in_files_that_are_complete(tmp_path: Path) -> None:
+    record = StreamRecord("s/0", 7, 1_700_000_000_000, b"key", (("h", b"\xff"), ("n", None)), b"\x00body")
+    LetterFolder(tmp_path / "letters").keep("s/0", [DeadRecord(record, "ValueError: no", 4)])
+    (file,) = (tmp_path / "letters").iterdir()
+    assert file.name.startswith("s_0-00000000000000000007-")
+    letter = json.loads(file.read_text())
+    assert letter["offset"] == 7
+    assert letter["error"] == "ValueError: no"
+    assert (letter["key"], letter["body"], letter["headers"]) == ("a2V5", "AGJvZHk=", [["h", "/w=="], ["n", None]])
