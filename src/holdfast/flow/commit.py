@@ -30,6 +30,7 @@ from holdfast.flow.source import AfterPublish
 from holdfast.leases import transitions
 from holdfast.leases.coordinator import Coordinator
 from holdfast.leases.lease import Counts, Json, Lease, LetterWindow, Status
+from holdfast.leases.suspicion import shown_range
 from holdfast.leases.transitions import Advance, RetryLimits
 from holdfast.leases.writes import until_answered
 
@@ -38,8 +39,8 @@ NEAR_TOLERANCE = 0.5
 """The part of the allowed dead letters above which an event reports them, before the partition halts."""
 _TOO_MANY_LETTERS = (
     "{0.letters} of {0.records} records are dead letters, and {1} are allowed (dead_letters.tolerance: {2.share:g} of "
-    "{2.records} records). The batch from {3} to {4} was not committed and will be read again: mend the parsing or "
-    "change the tolerance, then reopen the partition. A reason of the letters: {5}"
+    "{2.records} records). The batch ({3}) was not committed and will be read again: mend the parsing or "
+    "change the tolerance, then reopen the partition. A reason of the letters: {4}"
 )
 _NO_PARSER = (
     "the staged data of commit {0} is gone, and only the parsing of generation {1} can produce it, which no node runs: "
@@ -186,7 +187,9 @@ class Committer:
         if window.letters <= allowed:
             return True
         end, why = (report.end, report.letter_reason) if isinstance(report, Staged) else (report.position, None)
-        reason = _TOO_MANY_LETTERS.format(window, allowed, tolerance, batch.cut.start, end, why or "not known")
+        reason = _TOO_MANY_LETTERS.format(
+            window, allowed, tolerance, shown_range(batch.cut.start, end), why or "not known"
+        )
         if self._coordinator.halt(held.lease, reason):
             lease = held.lease
             self._coordinator.world.emit(

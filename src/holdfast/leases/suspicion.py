@@ -36,10 +36,11 @@ def _count(takeover: int, most: int) -> str:
 
 def _batch(lease: Lease, end: Json) -> str:
     number = lease.commit.sequence + (lease.commit.receipts is None)
-    return f"batch {number} ({_range(lease.progress.position, end)})"
+    return f"batch {number} ({shown_range(lease.progress.position, end)})"
 
 
-def _range(start: Json, end: Json) -> str:
+def shown_range(start: Json, end: Json) -> str:
+    """The items of a batch between two positions, for people."""
     first, stop = _offset(start), _offset(end)
     if first is not None and stop is not None:
         return f"offsets {first} to {stop - 1}"
