@@ -9,18 +9,20 @@ import struct
 import subprocess
 import sys
 import threading
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.errors import Refused, SourceUnavailable, UsageError
+from holdfast.errors import BatchError, Refused, SourceUnavailable, UsageError
 from holdfast.flow.shards import Headers, RecordsMissing, ShardFailed, ShardReport, StreamRecord
 from holdfast.sources.stream import cursor, ends, segments, writer
 from holdfast.sources.stream.frames import MAX_RECORD_BYTES, NewRecord, decode, encode, frame_at
-from holdfast.sources.stream.reader import EmbeddedReaderFactory
+from holdfast.sources.stream.reader import EmbeddedReader, EmbeddedReaderFactory
 from holdfast.sources.stream.segments import segments as segments_of
 from holdfast.sources.stream.stream import Stream, StreamSettings, default_folder
 
@@ -94,6 +96,19 @@ def test_a_frame_gives_back_its_records_and_no_damaged_frame_is_whole(
     damaged = bytearray(data)
     damaged[(base + timestamp) % len(data)] ^= 1
     assert frame_at(bytes(damaged), 0) is None
+
+
+@pytest.mark.parametrize(
+    "columns", [b"", b"\x01", msgspec.msgpack.encode(([b"a"], None, None)), b"\x93\x92\x01\x02\xc0\xc0"]
+)
+def test_a_frame_that_another_program_has_written_wrongly_is_an_error(columns: bytes) -> None:
+    rest = struct.pack("<QqI", 0, 1, 2) + columns
+    data = struct.pack("<II", len(rest), zlib.crc32(rest)) + rest
+    frame = frame_at(data, 0)
+    assert frame is None or frame.end == 2
+    if frame is not None:
+        with pytest.raises(BatchError):
+            decode(data, frame, "x")
 
 
 # --- torn tails -------------------------------------------------------------------------------------------------------
@@ -406,6 +421,19 @@ def test_a_stream_that_was_created_again_halts_its_readers(tmp_path: Path) -> No
     (report,) = reader.reports()
     assert isinstance(report, ShardFailed)
     assert report.halt
+
+
+def test_a_stream_that_was_deleted_is_away_for_its_readers(tmp_path: Path) -> None:
+    stream = created(tmp_path)
+    clock = [0.0]
+    reader = EmbeddedReader(EmbeddedReaderFactory(tmp_path, NAME, stream.id), lambda: clock[0])
+    reader.add(f"{NAME}|0", {"offset": 0})
+    assert reader.fetch(10, 0) == []
+    stream.delete()
+    clock[0] += 2
+    for _ in range(3):
+        with pytest.raises(SourceUnavailable):
+            reader.fetch(10, 0)
 
 
 def test_a_shard_that_ends_before_the_position_halts(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from typing import NamedTuple
 import msgspec
 from isal.isal_zlib import crc32
 
+from holdfast.errors import BatchError
 from holdfast.flow.shards import Headers, StreamRecord
 
 MAGIC = b"HFSTREAM"
@@ -88,9 +89,14 @@ def frame_at(data: bytes, at: int) -> Frame | None:
 
 
 def decode(data: bytes, frame: Frame, shard: str) -> list[StreamRecord]:
-    """Return the records of a whole frame."""
-    bodies, keys, headers = _COLUMNS.decode(memoryview(data)[frame.start + FRAME_HEADER.size : frame.stop])
+    """Return the records of a whole frame. Raises `BatchError` if another program has written it, and not rightly."""
     offsets = range(frame.base, frame.end)
+    try:
+        bodies, keys, headers = _COLUMNS.decode(memoryview(data)[frame.start + FRAME_HEADER.size : frame.stop])
+    except msgspec.MsgspecError as error:
+        raise BatchError(f"{shard} has an unreadable frame at offset {frame.base}: {error}") from error
+    if any(column is not None and len(column) != len(offsets) for column in (bodies, keys, headers)):
+        raise BatchError(f"{shard} has a frame with missing records at offset {frame.base}")
     # Without a call of Python per record: reading is several times as fast.
     columns = (repeat(shard), offsets, repeat(frame.timestamp), keys or repeat(None), headers or repeat(()), bodies)
     return list(map(StreamRecord, *columns))

@@ -149,8 +149,8 @@ class EmbeddedReader(ShardReader):
 
     def _check(self, now: float) -> None:
         """Look whether this is still the same stream. Raises `SourceUnavailable` if it is away."""
-        self._checked_at = now
         stream = Stream.open(self._factory.folder, self._factory.name)
+        self._checked_at = now
         if stream.id != self._factory.id:
             for shard in [*self._added, *(shard for shard, reading in self._readings.items() if not reading.stopped)]:
                 self._fail(shard, f"stream {self._factory.name} was deleted and created again", halt=True)
