@@ -1,0 +1,89 @@
+"""A function over an embedded stream with `holdfast run`: the handler logs each record, and a restart repeats none."""
+
+from __future__ import annotations
+
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from holdfast.sources.stream.frames import NewRecord
+from holdfast.sources.stream.stream import Stream, StreamSettings
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
+
+PATIENCE = 120.0
+HANDLER = """
+import time
+
+def handler(context, event):
+    context.logger.info_with("Got event", shard_id=event.shard_id, body=event.body.decode())
+    time.sleep(0.05)
+"""
+FILE = """
+source_coordination:
+  store: {{sqlite: {{path: {folder}/leases.db}}}}
+pipelines:
+  hello:
+    source:
+      "holdfast.sources.stream:PLUGIN": {{name: example, folder: {folder}/streams}}
+    sinks:
+      - "holdfast.sinks.function:PLUGIN":
+          handler: {folder}/hello.py
+          workers: 2
+          on_error: {{after_retries: stop}}
+"""
+LINE = re.compile(r'"message":"Got event","more":"shard_id=(\d+) \|\| body=shard-\d+-record-(\d+) \|\| worker_id=\d"')
+
+
+@contextmanager
+def running(folder: Path) -> Iterator[Path]:
+    log = folder / "log"
+    with log.open("ab") as output:
+        command = [sys.executable, "-m", "holdfast", "run", str(folder / "pipeline.yaml")]
+        process = subprocess.Popen(command, stdout=output, stderr=output, cwd=folder)
+        try:
+            yield log
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(30) == 0
+        finally:
+            process.kill()
+            process.wait()
+
+
+def handled(log: Path) -> list[tuple[int, int]]:
+    return [(int(shard), int(number)) for shard, number in LINE.findall(log.read_text())]
+
+
+def wait_for(log: Path, number: int) -> list[tuple[int, int]]:
+    deadline = time.monotonic() + PATIENCE
+    while len(found := handled(log)) < number:
+        assert time.monotonic() < deadline, log.read_text()[-3000:]
+        time.sleep(0.1)
+    return found
+
+
+def put(stream: Stream, first: int, end: int) -> None:
+    for shard in range(stream.settings.shards):
+        stream.append(shard, [NewRecord(f"shard-{shard}-record-{number}".encode()) for number in range(first, end)])
+
+
+def test_every_record_is_handled_once_in_order_also_over_a_restart(tmp_path: Path) -> None:
+    (tmp_path / "hello.py").write_text(HANDLER)
+    (tmp_path / "pipeline.yaml").write_text(FILE.format(folder=tmp_path))
+    stream = Stream.create(tmp_path / "streams", "example", StreamSettings(4))
+    put(stream, 0, 5)
+    with running(tmp_path) as log:
+        wait_for(log, 20)
+        put(stream, 5, 10)
+        wait_for(log, 25)
+    # It was stopped in the middle: the rest is left to the next one.
+    with running(tmp_path) as log:
+        found = wait_for(log, 40)
+    assert all([number for other, number in found if other == shard] == list(range(10)) for shard in range(4))
