@@ -112,7 +112,8 @@ def _footer(whole: _ArrowFile) -> _Footer:
     whole.read()
     whole.seek(-TAIL_BYTES, io.SEEK_END)
     length = int.from_bytes(whole.read(TAIL_BYTES)[:4], "little")
-    whole.seek(-TAIL_BYTES - length, io.SEEK_END)
+    if whole.seek(-TAIL_BYTES - length, io.SEEK_END) < 0:
+        raise ValueError(f"its footer would have {length} bytes, more than the file")
     protocol = TCompactProtocolAccelerated(
         TMemoryBuffer(whole.read(length)), string_length_limit=length, container_length_limit=length
     )
