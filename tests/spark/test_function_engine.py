@@ -149,7 +149,8 @@ def test_records_of_a_shard_are_handled_in_order_and_committed(setting: Setting)
     setting.stream(4)
     for shard in range(4):
         setting.put(shard, 100)
-    setting.start("handler = note", workers=2)
+    # However long a worker takes to come up, it gets its share.
+    setting.start("handler = note", SlotRules(patience=PATIENCE), workers=2)
     setting.assign(0, 1, 2, 3)
     setting.wait(lambda: setting.committed == {shard: {"offset": 100} for shard in range(4)})
     assert all(setting.offsets(shard) == list(range(100)) for shard in range(4))
