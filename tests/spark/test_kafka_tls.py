@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from holdfast.config import Secret
+from holdfast.config.kafka_client import Security, client_properties
 from holdfast.sources.kafka.cluster import Cluster
-from holdfast.sources.kafka.config import KafkaConfig, Security, client_properties, spark_options
+from holdfast.sources.kafka.config import KafkaConfig, spark_options
 from tests.servers.kafka import KafkaServer
 from tests.servers.processes import free_port, run, running
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from holdfast.buckets.bucket import Bucket
 from holdfast.errors import BatchError
@@ -25,15 +25,22 @@ class FileLetters(LetterBox):
     def letters(self) -> Iterator[Letter]:
         marks = self._marks()
         for key in self._bucket.keys(LETTERS):
-            yield from self._of_file(key, marks.get(key, {}))
+            yield from self.of_file(key, marks.get(key, {}))
 
     def fetch(self, ids: Sequence[LetterId]) -> list[Letter]:
         files = sorted({letter_id.container for letter_id in ids})
-        found = {letter.id: letter for key in files for letter in self._of_file(key, {})}
+        found = {letter.id: letter for key in files for letter in self.of_file(key)}
         missing = next((letter_id for letter_id in ids if letter_id not in found), None)
         if missing is not None:
             raise BatchError(f"line {missing.number + 1} of {missing.container} does not hold a dead letter any more")
         return [found[letter_id] for letter_id in ids]
+
+    def of_file(self, key: str, marks: Mapping[int, str] = {}) -> Iterator[Letter]:
+        """The letters of one file. `marks`: by line, the run that has sent the letter again."""
+        data, at = self._bucket.read(key), self._bucket.written_at(key)
+        for number, line in enumerate((data or b"").splitlines()):
+            if line:
+                yield letter_of(json.loads(line), LetterId(key, number), at, marks.get(number))
 
     def read_spilled(self, letter: Letter) -> bytes | None:
         where = letter.spilled or {}
@@ -56,9 +63,3 @@ class FileLetters(LetterBox):
             for line in mark.get("lines", ()):
                 marks[mark["file"]][line] = mark["run"]
         return marks
-
-    def _of_file(self, key: str, marks: dict[int, str]) -> Iterator[Letter]:
-        data, at = self._bucket.read(key), self._bucket.written_at(key)
-        for number, line in enumerate((data or b"").splitlines()):
-            if line:
-                yield letter_of(json.loads(line), LetterId(key, number), at, marks.get(number))

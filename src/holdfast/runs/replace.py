@@ -30,6 +30,7 @@ from holdfast.runs.next_generation import FILES, check_digest, next_generation
 from holdfast.runs.redriven import Redriven, fence_redrives, lowest_straddling, redriven_from
 from holdfast.runs.replace_plan import ReplacementPlan, commit_start, decode_plan, files_from, plan_key
 from holdfast.runs.rewind import Rewind, first_offset, partition_row
+from holdfast.sinks.files import topic_of
 from holdfast.sinks.files.sink import FilesSink
 
 PATIENCE = 60.0
@@ -276,4 +277,12 @@ def _roots(pipeline: StoredPipeline) -> tuple[dict[str, Bucket], dict[str, Sink]
         raise UsageError(f"pipeline {pipeline.name!r} has sinks besides `files`, and only files can be replaced")
     roots = {named.name: named.use.config.root for named in named_sinks}
     buckets = {named.name: bucket_of(named.use.config.root, named.use.config.s3) for named in named_sinks}
-    return {roots[name]: buckets[name] for name in roots}, {name: FilesSink(name, buckets[name]) for name in roots}
+    sinks: dict[str, Sink] = {
+        named.name: FilesSink(
+            named.name,
+            buckets[named.name],
+            letter_topic=topic_of(named.name, named.use.config, buckets[named.name]),
+        )
+        for named in named_sinks
+    }
+    return {roots[name]: buckets[name] for name in roots}, sinks

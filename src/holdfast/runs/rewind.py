@@ -100,8 +100,8 @@ def first_offset(pipeline: StoredPipeline, request: Rewind) -> int:
 
 
 def _cluster(pipeline: StoredPipeline) -> Any:
+    from holdfast.config.kafka_client import client_properties
     from holdfast.sources.kafka.cluster import Cluster
-    from holdfast.sources.kafka.config import client_properties
 
     config = pipeline.configured.source.config
     return Cluster(client_properties(config), config.isolation)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from holdfast.sources.kafka.config import KafkaConfig, Security, client_properties, spark_options
+from holdfast.config.kafka_client import Security, client_properties
+from holdfast.sources.kafka.config import KafkaConfig, spark_options
 
 
 def test_certificates_travel_to_executors_which_need_not_have_the_files(tmp_path: Path) -> None:

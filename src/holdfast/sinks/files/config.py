@@ -11,6 +11,7 @@ from pydantic_core import PydanticCustomError
 
 from holdfast.buckets.root import Root, S3Options, check_together, root_identity
 from holdfast.config import ByteSize, Duration, Options, PositiveCount
+from holdfast.config.kafka_client import LetterTopicOptions
 from holdfast.config.units import VALUE_ERROR
 from holdfast.flow.names import OURS
 from holdfast.formats.choice import FormatUse, TopicFormat
@@ -154,6 +155,12 @@ def _checked_layout(text: str) -> str:
         raise PydanticCustomError(VALUE_ERROR, str(error)) from None
 
 
+class FileLetterOptions(Options):
+    """Where dead letters go besides the files below the root."""
+
+    kafka: LetterTopicOptions | None = Field(None, description="A Kafka topic that gets a copy of each dead letter.")
+
+
 class FilesConfig(Options):
     """Where files go, their format and their names."""
 
@@ -190,6 +197,9 @@ class FilesConfig(Options):
     )
     finalize: FinalizeConfig | None = Field(
         None, description="Declare output folders final when all partitions have passed them; not done unless given."
+    )
+    dead_letters: FileLetterOptions = Field(
+        default_factory=FileLetterOptions, description="Where dead letters go besides the files below the root."
     )
 
     def owned_roots(self) -> dict[tuple[str, ...], str]:

@@ -34,6 +34,7 @@ from holdfast.flow.staging import Stager, receipt_files
 from holdfast.leases.lease import Json, Lease
 
 if TYPE_CHECKING:
+    from holdfast.deadletters.letter_topic import LetterTopic
     from holdfast.sinks.files.finalizing import FilesFinalizing
     from holdfast.sinks.files.staging import FilesStager
 
@@ -47,11 +48,13 @@ class FilesSink(Sink, StagesByBatch, Witness, KeepsStaged, PublishesFiles, Resta
         bucket: Bucket,
         stager: FilesStager | None = None,
         finalizing: FilesFinalizing | None = None,
+        letter_topic: LetterTopic | None = None,
     ) -> None:
         self.name = name
         self._bucket = bucket
         self._stager = stager
         self._finalizing = finalizing
+        self._letter_topic = letter_topic
         self._root = SinkRoot(bucket, name, self.progress)
 
     def open(self, pipeline: str, *, durable: bool) -> str:
@@ -61,7 +64,7 @@ class FilesSink(Sink, StagesByBatch, Witness, KeepsStaged, PublishesFiles, Resta
                 f"the root of sink {self.name!r} has commits of an earlier run, which the store in_memory no longer "
                 "has; everything would be written twice. Use a durable store, for example `sqlite`, or a new root"
             )
-        return verdict
+        return verdict if self._letter_topic is None else f"{verdict}; dead letters: {self._letter_topic.check()}"
 
     def close(self) -> None:
         self._root.close()
@@ -128,6 +131,8 @@ class FilesSink(Sink, StagesByBatch, Witness, KeepsStaged, PublishesFiles, Resta
         try:
             self._witnessed(publication, files)
             self._root.publish(files)
+            if self._letter_topic is not None:
+                self._letter_topic.publish(publication, self.progress)
         except (Halt, StagedDataGone, Unavailable) as trouble:
             return trouble
         return None

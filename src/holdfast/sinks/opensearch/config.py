@@ -12,6 +12,7 @@ from pydantic_core import PydanticCustomError
 from holdfast.buckets.root import Root, S3Options, check_together, root_identity
 from holdfast.config import ByteSize, Duration, Options, PositiveCount, Secret
 from holdfast.config.hosts import is_local
+from holdfast.config.kafka_client import LetterTopicOptions
 from holdfast.config.plugins import PLAIN_ERROR
 from holdfast.config.units import VALUE_ERROR
 from holdfast.sinks.opensearch.templates import IndexName, Template, is_index_name
@@ -102,9 +103,15 @@ class DeadLetterOptions(Options):
     index: Annotated[str, AfterValidator(_checked_index)] | None = Field(
         None, description="Index for dead letters; `<pipeline>-deadletters` unless given."
     )
+    kafka: LetterTopicOptions | None = Field(
+        None, description="A Kafka topic that gets a copy of each dead letter in files; needs `file`."
+    )
 
     @model_validator(mode="after")
     def _one_of_them(self) -> Self:
+        if self.kafka is not None and self.file is None:
+            reason = "a topic of dead letters gets copies of those in files: kafka needs file"
+            raise PydanticCustomError(PLAIN_ERROR, reason)
         if self.file is not None and self.index is not None:
             raise PydanticCustomError(PLAIN_ERROR, "dead letters go to files or to an index, not to both")
         if self.file is not None:

@@ -19,6 +19,7 @@ from holdfast.buckets.bucket import Bucket
 from holdfast.buckets.root import bucket_of
 from holdfast.buckets.sink_root import SinkRoot, staged_files
 from holdfast.deadletters.letter_files import FileLetters
+from holdfast.deadletters.letter_topic import LetterTopic, letter_topic
 from holdfast.errors import Halt, Refused, SinkUnavailable, StagedDataGone, Unavailable, UsageError
 from holdfast.events import DocumentsIndexed, Event, Unreachable
 from holdfast.flow.batch import Batch, Name
@@ -64,13 +65,18 @@ class OpenSearchSink(
         setup: IndexSetup,
         bucket: Bucket | None = None,
         max_ahead: float | None = None,
+        letter_topic: LetterTopic | None = None,
     ) -> None:
-        """`bucket` is where dead letters go, if they go to files; `max_ahead` as in the settings."""
+        """`bucket` is where dead letters go, if they go to files, of which `letter_topic` gets copies.
+
+        `max_ahead` as in the settings.
+        """
         self.name = name
         self._stager = stager
         self._setup = setup
         self._bucket = bucket
         self._max_ahead = max_ahead
+        self._letter_topic = letter_topic
         self._root = None if bucket is None else SinkRoot(bucket, name, self.progress, "root of the dead letters")
         self._pipeline = ""
         self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
@@ -84,7 +90,9 @@ class OpenSearchSink(
         if self._root is None:
             self._indexed_letters(pipeline).prepare()
             return verdict
-        return f"{verdict}; dead letters: {self._root.open(pipeline, durable=durable)}"
+        letters = self._root.open(pipeline, durable=durable)
+        copies = "" if self._letter_topic is None else f"; {self._letter_topic.check()}"
+        return f"{verdict}; dead letters: {letters}{copies}"
 
     def close(self) -> None:
         if self._root is not None:
@@ -156,6 +164,8 @@ class OpenSearchSink(
             return Halt(f"sink {self.name!r} has dead letters in files, but its settings name no folder for them")
         try:
             self._root.publish(files)
+            if self._letter_topic is not None:
+                self._letter_topic.publish(publication, self.progress)
         except (Halt, StagedDataGone, Unavailable) as trouble:
             return trouble
         return None
@@ -196,7 +206,8 @@ def build_sink(name: str, config: OpenSearchConfig) -> OpenSearchSink:
     target = BulkTarget(access, Template(config.index).constant, config.pipeline, config.version is not None)
     kept = LetterIndex(name, letters.index) if bucket is None else bucket
     stager = OpenSearchStager(target, entry_builder(config), kept, _limits(config))
-    return OpenSearchSink(name, stager, _index_setup(name, config, access), bucket, config.max_ahead)
+    topic = letter_topic(letters.kafka, bucket, (*config.owned_roots().values(), name))
+    return OpenSearchSink(name, stager, _index_setup(name, config, access), bucket, config.max_ahead, topic)
 
 
 def cluster_access(config: OpenSearchConfig) -> Access:

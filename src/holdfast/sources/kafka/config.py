@@ -1,9 +1,8 @@
-"""Settings of the source `kafka`, and the properties of clients that follow from them."""
+"""Settings of the source `kafka`, and the options of Spark's connector that follow from them."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Literal, Self
@@ -12,6 +11,7 @@ from pydantic import AfterValidator, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from holdfast.config import Count, Duration, Options, Secret
+from holdfast.config.kafka_client import Security, plain, revealed
 from holdfast.config.units import VALUE_ERROR
 from holdfast.flow.upload_policy import Upload, UploadPolicy
 
@@ -27,24 +27,6 @@ def _checked_pattern(text: str) -> str:
 
 
 Pattern = Annotated[str, AfterValidator(_checked_pattern)]
-
-
-class Security(Options):
-    """How to connect to the brokers. Certificates and keys are PEM files."""
-
-    protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = Field(
-        "PLAINTEXT", description="Protocol of the brokers' listener."
-    )
-    sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] | None = Field(
-        None, description="How this client authenticates, for the SASL protocols."
-    )
-    username: Secret | None = Field(None, description="User for SASL.")
-    password: Secret | None = Field(None, description="Password for SASL.")
-    ca_file: str | None = Field(
-        None, description="CA certificates that sign the brokers' certificates; the system's unless given."
-    )
-    certificate_file: str | None = Field(None, description="This client's certificate, for mutual TLS.")
-    key_file: str | None = Field(None, description="Private key of this client, without a password.")
 
 
 class TopicUpload(Upload):
@@ -123,27 +105,6 @@ class KafkaConfig(Options):
         )
 
 
-def client_properties(config: KafkaConfig) -> dict[str, str]:
-    """Return the properties for librdkafka."""
-    security = config.security
-    properties = {
-        "bootstrap.servers": config.bootstrap_servers,
-        "security.protocol": security.protocol,
-        "sasl.mechanism": security.sasl_mechanism,
-        "sasl.username": _plain(security.username),
-        "sasl.password": _plain(security.password),
-        "ssl.ca.location": security.ca_file,
-        "ssl.certificate.location": security.certificate_file,
-        "ssl.key.location": security.key_file,
-        # holdfast reports a broker that is down once; librdkafka would log it to stderr every second.
-        "log_level": "0",
-        "socket.connection.setup.timeout.ms": "10000",
-    }
-    return {name: value for name, value in properties.items() if value is not None} | _revealed(
-        config.client_properties
-    )
-
-
 def spark_options(config: KafkaConfig) -> dict[str, str]:
     """Return the options for Spark's connector."""
     properties = {
@@ -156,7 +117,7 @@ def spark_options(config: KafkaConfig) -> dict[str, str]:
         # Without this, each task waits half a second for more records at the end of the log.
         "fetch.max.wait.ms": "10",
         **_java_security(config.security),
-        **_revealed(config.spark_properties),
+        **revealed(config.spark_properties),
     }
     return {f"kafka.{name}": value for name, value in properties.items()}
 
@@ -179,7 +140,7 @@ def _java_security(security: Security) -> dict[str, str]:
 def _login(security: Security) -> str:
     scram = (security.sasl_mechanism or "").startswith("SCRAM")
     module = "scram.ScramLoginModule" if scram else "plain.PlainLoginModule"
-    user, password = _quoted(_plain(security.username)), _quoted(_plain(security.password))
+    user, password = _quoted(plain(security.username)), _quoted(plain(security.password))
     return f"org.apache.kafka.common.security.{module} required username={user} password={password};"
 
 
@@ -190,11 +151,3 @@ def _quoted(text: str | None) -> str:
 
 def _text(path: str) -> str:
     return Path(path).read_text(encoding="utf-8")
-
-
-def _plain(secret: Secret | None) -> str | None:
-    return None if secret is None else secret.reveal()
-
-
-def _revealed(given: Mapping[str, str | Secret]) -> dict[str, str]:
-    return {name: value.reveal() if isinstance(value, Secret) else value for name, value in given.items()}

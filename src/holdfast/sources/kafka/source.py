@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC
 from typing import TYPE_CHECKING, Any
 
+from holdfast.config.kafka_client import client_properties
 from holdfast.errors import SourceUnavailable
 from holdfast.events import Event, Notice
 from holdfast.flow.batch import Batch, Limits, Name, Plan
@@ -30,7 +31,7 @@ from holdfast.flow.source import (
 )
 from holdfast.leases.lease import Json, Lease, Partition
 from holdfast.sources.kafka.cluster import Cluster, Topic, TopicPartition
-from holdfast.sources.kafka.config import KafkaConfig, client_properties
+from holdfast.sources.kafka.config import KafkaConfig
 from holdfast.sources.kafka.consumer_group import GroupOffsets
 from holdfast.sources.kafka.planning import EARLIEST, Planner, range_of, topic_partition_of
 

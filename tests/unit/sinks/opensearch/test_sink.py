@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 import pytest
 
 from holdfast.buckets.bucket import StagedFile, StagingAttempt
 from holdfast.buckets.local import LocalBucket
+from holdfast.deadletters.letter_topic import LetterTopic
 from holdfast.deadletters.staging import LetterFiles
 from holdfast.errors import BatchError, Halt, Refused, SinkUnavailable, StagedDataGone
 from holdfast.events import DocumentsIndexed
@@ -143,6 +144,28 @@ def test_letters_are_one_file_named_by_the_lowest_item_and_published_once() -> N
     assert [line["origin"]["item"] for line in lines] == [7, 9, 40]
     sink.discard_staged([publication(file)])
     assert not list(bucket.staged_under(""))
+
+
+def test_letters_are_sent_to_the_topic_when_their_files_are_published_and_a_broker_that_is_away_is_waited_for() -> None:
+    bucket, brokers_respond = MemoryBucket(), False
+    file = letter_file(bucket, 7)
+    sent = []
+
+    class Topic:
+        def publish(self, publication: Publication, progress: Any) -> None:
+            progress()
+            assert bucket.read(file["key"]) is not None
+            if not brokers_respond:
+                raise SinkUnavailable("no broker")
+            sent.append(publication)
+
+    plain = sink_on(bucket)
+    sink = OpenSearchSink("search", plain.stager(), plain._setup, bucket, letter_topic=cast("LetterTopic", Topic()))
+    (result,) = sink.publish([publication(file)])
+    assert isinstance(result, SinkUnavailable)
+    brokers_respond = True
+    assert sink.publish([publication(), publication(file)]) == [None, None]
+    assert sent == [publication(file)]
 
 
 def test_two_tasks_whose_files_of_letters_would_have_one_key_fail_the_batch() -> None:

@@ -1,0 +1,177 @@
+"""Copies of dead letters in a topic of a real broker: as they came, and once, whoever publishes them how often."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer, TopicPartition
+
+from holdfast.buckets.bucket import StagingAttempt
+from holdfast.buckets.local import LocalBucket
+from holdfast.deadletters.letter_topic import LETTER, Message
+from holdfast.deadletters.staging import LetterFiles
+from holdfast.deadletters.topic_client import KafkaAttempt, TopicClient
+from holdfast.errors import Refused, SinkUnavailable
+from holdfast.flow.batch import Name
+from holdfast.flow.fault import Fault, record_fault
+from holdfast.flow.kafka_columns import message_source
+from holdfast.flow.letter import SourceRecord
+from holdfast.flow.sink import Publication
+from holdfast.flow.staging import StagedBatch
+from holdfast.leases.lease import Commit, Lease
+from holdfast.registry import Registry
+from holdfast.sinks.files import PLUGIN
+from tests.servers.kafka import KafkaServer
+
+NAME = Name("orders", "0")
+LARGE = b"x" * 400_000
+HEADERS = [("trace", b"1"), ("trace", b"\xff"), ("none", None)]
+MESSAGES: dict[int, dict[str, Any]] = {
+    3: {"key": b"\xff\x00", "value": b"two\nlines", "headers": HEADERS},
+    5: {"key": b"deleted", "value": None, "headers": []},
+    8: {"key": None, "value": b"", "headers": []},
+    9: {"key": b"large", "value": LARGE, "headers": []},
+}
+Sent = tuple[bytes | None, bytes | None, Any]
+
+
+@dataclass(frozen=True)
+class Records:
+    """A `RecordReader` of `MESSAGES`."""
+
+    def records(self, _batch: Any, faults: Sequence[tuple[int, Fault]]) -> Iterator[SourceRecord]:
+        for offset, _ in faults:
+            place = {"topic": "orders", "partition": 0, "offset": offset, "timestamp": 5, "timestamp_type": 0}
+            yield SourceRecord(message_source({**place, **MESSAGES[offset]}), MESSAGES[offset]["value"])
+
+
+class Letters:
+    """Commits of one sink with a topic."""
+
+    def __init__(self, kafka: KafkaServer, root: Path, topic: str) -> None:
+        self.kafka, self.topic, self.bucket = kafka, topic, LocalBucket(root)
+        self.settings: dict[str, Any] = {
+            "root": root,
+            "dead_letters": {"kafka": {"bootstrap_servers": kafka.bootstrap, "topic": topic}},
+        }
+        self.sink = self.sink_of_another_node()
+
+    def sink_of_another_node(self) -> Any:
+        return PLUGIN.build("files", PLUGIN.config.model_validate(self.settings), Registry.installed())
+
+    def committed(self, offsets: Sequence[int] = tuple(MESSAGES), commit_id: str = "c1") -> Publication:
+        batch = StagedBatch(commit_id, "p", "orders|0", NAME, token=1, generation=1, reader=Records())
+        letters = LetterFiles(StagingAttempt(self.bucket), 1 << 20)
+        letters.write(batch, [(offset, record_fault("is not JSON", b"")) for offset in offsets])
+        receipt = {"from": 0, "to": 10, "token": 1, "files": letters.finish(batch)}
+        sequence = 1 + offsets[0]
+        lease = Lease("p", "orders|0", commit=Commit(sequence, 1, "", commit_id, {"files": receipt}))
+        return Publication(lease, NAME, receipt)
+
+    def read(self) -> list[Sent]:
+        """All messages that a reader of committed messages gets, in the order of their letters."""
+        settings = {"bootstrap.servers": self.kafka.bootstrap, "group.id": "test", "enable.partition.eof": True}
+        found: list[Sent] = []
+        with closing(Consumer({**settings, "isolation.level": "read_committed"})) as consumer:
+            consumer.assign([TopicPartition(self.topic, number, 0) for number in (0, 1)])
+            ended: set[int] = set()
+            while len(ended) < 2:
+                message: Any = consumer.poll(30.0)
+                assert message is not None
+                if message.error() is None:
+                    found.append((message.key(), message.value(), message.headers()))
+                else:
+                    assert message.error().name() == "_PARTITION_EOF", message.error()
+                    ended.add(message.partition())
+        return sorted(found, key=lambda sent: dict(sent[2])[LETTER])
+
+
+@pytest.fixture
+def letters(kafka_server: KafkaServer, tmp_path: Path) -> Letters:
+    topic = f"dead-{uuid.uuid4().hex[:8]}"
+    kafka_server.create_topic(topic, 2)
+    return Letters(kafka_server, tmp_path / "out", topic)
+
+
+def test_letters_arrive_as_they_came_and_once_although_an_attempt_crashed_and_others_repeat_it(
+    letters: Letters, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert letters.topic in letters.sink.open("p", durable=True)
+    commit, send = letters.committed(), KafkaAttempt.send
+
+    def crash_in_the_middle(attempt: KafkaAttempt, message: Message) -> None:
+        send(attempt, message)
+        attempt._producer.flush(30)
+        if message.key == b"deleted":
+            # Nothing is aborted, as when the process is killed.
+            attempt._is_open = False
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(KafkaAttempt, "send", crash_in_the_middle)
+    with pytest.raises(KeyboardInterrupt):
+        letters.sink.publish([commit])
+    monkeypatch.setattr(KafkaAttempt, "send", send)
+    assert letters.sink_of_another_node().publish([commit, commit]) == [None, None]
+    assert letters.sink.publish([commit]) == [None]
+    found = letters.read()
+    assert [(key, value) for key, value, _ in found] == [(sent["key"], sent["value"]) for sent in MESSAGES.values()]
+    assert found[0][2][:3] == HEADERS
+    assert {dict(headers)["holdfast.reason"] for _, _, headers in found} == {b"is not JSON"}
+    assert [letter.reason for letter in letters.sink.letter_box("p").letters()] == ["is not JSON"] * 4, "also in files"
+
+
+def test_a_former_owner_is_fenced(letters: Letters, monkeypatch: pytest.MonkeyPatch) -> None:
+    commit, finish = letters.committed([3]), KafkaAttempt.commit
+
+    def published_by_the_next_owner_first(attempt: KafkaAttempt) -> None:
+        monkeypatch.setattr(KafkaAttempt, "commit", finish)
+        assert letters.sink_of_another_node().publish([commit]) == [None]
+        finish(attempt)
+
+    monkeypatch.setattr(KafkaAttempt, "commit", published_by_the_next_owner_first)
+    (result,) = letters.sink.publish([commit])
+    assert isinstance(result, SinkUnavailable)
+    assert len(letters.read()) == 1
+
+
+def test_letters_behind_the_open_transaction_of_another_producer_are_waited_for_and_found(
+    letters: Letters, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commit = letters.committed([3, 5])
+    with ExitStack() as stack:
+        client = TopicClient({"bootstrap.servers": letters.kafka.bootstrap}, letters.topic, 1 << 20)
+        other = stack.enter_context(client.attempt("somebody-else"))
+        for key in (b"\xff\x00", b"deleted"):
+            other.send(Message(key, b"open", [(LETTER, b"~")]))
+        other._producer.flush(30)
+        assert letters.sink.publish([commit]) == [None]
+        monkeypatch.setattr("holdfast.deadletters.topic_client.READ_PATIENCE", 1.0)
+        (result,) = letters.sink.publish([commit])
+        assert isinstance(result, SinkUnavailable), "it cannot know"
+        assert "transaction" in str(result)
+    assert letters.sink.publish([commit]) == [None]
+    assert len(letters.read()) == 2
+
+
+def test_a_topic_that_is_missing_or_compacted_is_refused(letters: Letters) -> None:
+    compacted = f"compacted-{uuid.uuid4().hex[:8]}"
+    letters.kafka.create_topic(compacted, cleanup_policy="compact")
+    for topic, reason in ((compacted, "compacted"), ("no-such-topic", "does not exist")):
+        with pytest.raises(Refused, match=reason):
+            TopicClient({"bootstrap.servers": letters.kafka.bootstrap}, topic, 1 << 20).check()
+
+
+def test_brokers_that_are_away_are_waited_for(letters: Letters, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast.deadletters.topic_client.PATIENCE", 0.5)
+    letters.settings["dead_letters"]["kafka"]["bootstrap_servers"] = "127.0.0.1:1"
+    commit = letters.committed([3])
+    (result,) = letters.sink_of_another_node().publish([commit])
+    assert isinstance(result, SinkUnavailable)
+    assert letters.sink.publish([commit]) == [None]
+    assert len(letters.read()) == 1
