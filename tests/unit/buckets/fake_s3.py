@@ -75,9 +75,10 @@ class FakeS3:
     def put_object(self, Key: str, Body: bytes, Metadata: dict[str, str]) -> None:  # noqa: N803
         self.objects[Key] = (bytes(Body), Metadata)
 
-    def get_object(self, Key: str) -> dict[str, Any]:  # noqa: N803
+    def get_object(self, Key: str, Range: str = "") -> dict[str, Any]:  # noqa: N803
         data = self._there(Key)[0]
-        return {"Body": _Body(data), "ETag": _etag(data)}
+        first, _, last = Range.removeprefix("bytes=").partition("-")
+        return {"Body": _Body(data[int(first) : int(last) + 1] if Range else data), "ETag": _etag(data)}
 
     def head_object(self, Key: str) -> dict[str, Any]:  # noqa: N803
         data, metadata = self._there(Key)
