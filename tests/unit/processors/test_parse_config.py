@@ -35,6 +35,7 @@ JSON_TIME = {"json": {"field": "t", "unit": "seconds"}}
         ({"time": {"regex": {"pattern": "(?P<a>.)", "group": "b", "unit": "seconds"}}}, "no group 'b'"),
         ({"time": {"avro": {"field": "t"}}}, "either schema_file or registry"),
         ({"time": {"avro": {"field": "t", "registry": {"url": "ftp://x"}}}}, "url"),
+        ({"time": {"avro": {"field": "t", "registry": {"url": "http://x", "user": "me"}}}}, "allow_http_login: true"),
         ({"time": "kafka", "zone": "Mars/Base"}, "is not a time zone"),
         ({"time": "kafka", "template": "fixed"}, "must have at least one of"),
         ({"time": "kafka", "template": "/%Y"}, "before and after every '/'"),
@@ -52,6 +53,12 @@ def test_settings_that_cannot_be_are_refused(settings: dict[str, Any], reason: s
     with pytest.raises(ValidationError) as refused:
         PLUGIN.config(**settings)
     assert reason in str(refused.value)
+
+
+@pytest.mark.parametrize("more", [{"url": "https://x"}, {"url": "http://localhost:8081"}, {"allow_http_login": True}])
+def test_a_registry_may_be_given_a_password(more: dict[str, Any]) -> None:
+    login = {"url": "http://x", "user": "me", "password": "p", **more}
+    PLUGIN.config(time={"avro": {"field": "t", "registry": login}})
 
 
 def test_an_error_stands_at_its_place_in_the_file() -> None:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import base64
 import io
 import json
+import ssl
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 import fastavro
@@ -22,6 +24,7 @@ from holdfast.processors.parse.binary_fields import ConfluentDecoder
 from holdfast.processors.parse.portion import Unreadable
 from holdfast.spark.report import TaskReport
 from holdfast.spark.task import SinkTask, StageTask
+from tests.servers.processes import certificate
 from tests.unit.processors.rig import folders, message_rows, step
 
 SCHEMAS = {
@@ -52,7 +55,8 @@ class Registry(ThreadingHTTPServer):
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self.server_address[1]}"
+        scheme = "https" if isinstance(self.socket, ssl.SSLSocket) else "http"
+        return f"{scheme}://127.0.0.1:{self.server_address[1]}"
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -96,8 +100,13 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def served() -> Iterator[Registry]:
+def served(identity: Path | None = None) -> Iterator[Registry]:
+    """A running server; with TLS if it has a certificate."""
     with Registry() as made:
+        if identity is not None:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.load_cert_chain(identity, identity.with_suffix(".key"))
+            made.socket = context.wrap_socket(made.socket, server_side=True)
         thread = threading.Thread(target=made.serve_forever, args=(0.01,))
         thread.start()
         yield made
@@ -170,6 +179,20 @@ def test_a_password_is_sent(server: Registry) -> None:
     assert folders([confluent(1)], time=by(server.url, user="me", password="s3cret")) == [DAY]
     with pytest.raises(SourceUnavailable, match="401"):
         folders([confluent(1)], time=by(server.url, tries=1))
+
+
+def test_over_tls_the_password_is_sent_to_a_server_that_can_be_trusted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    login = {"user": "me", "password": "s3cret", "tries": 1}
+    with served(certificate(tmp_path, "server")) as server:
+        monkeypatch.setenv("SSL_CERT_FILE", str(certificate(tmp_path, "other")))
+        with pytest.raises(SourceUnavailable, match="CERTIFICATE_VERIFY_FAILED"):
+            folders([confluent(1)], time=by(server.url, **login))
+        assert server.credentials == []
+        monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "server.pem"))
+        assert folders([confluent(1)], time=by(server.url, **login)) == [DAY]
+        assert server.credentials == ["Basic " + base64.b64encode(b"me:s3cret").decode()]
 
 
 def reference(subject: str, version: int = 1) -> dict[str, Any]:

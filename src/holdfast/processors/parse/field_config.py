@@ -5,11 +5,14 @@ from __future__ import annotations
 import re
 from pathlib import Path
 from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema, model_validator
 from pydantic_core import PydanticCustomError
 
-from holdfast.config import Duration, Options, Secret
+from holdfast.config import AddedLater, Duration, Options, Secret
+from holdfast.config.hosts import is_local
+from holdfast.config.plugins import PLAIN_ERROR
 from holdfast.config.units import VALUE_ERROR
 from holdfast.processors.parse.time_patterns import NamePattern, TimePattern
 
@@ -127,6 +130,21 @@ class RegistryConfig(Options):
     tries: Annotated[int, Field(ge=1, le=20)] = Field(
         4, description="Attempts before the registry counts as unavailable; the batch is then retried later."
     )
+    allow_http_login: Annotated[bool, AddedLater] = Field(
+        False, description="Send the password unencrypted to an address with `http://` on another host."
+    )
+
+    @model_validator(mode="after")
+    def _login_is_encrypted(self) -> Any:
+        url = urlsplit(self.url)
+        logs_in = self.user is not None and not self.allow_http_login
+        if logs_in and url.scheme == "http" and not is_local(url.hostname or ""):
+            raise PydanticCustomError(
+                PLAIN_ERROR,
+                "the password would be sent over http, where others can read it; write https:// in url, "
+                "or set allow_http_login: true",
+            )
+        return self
 
 
 class AvroSchema(Options):
