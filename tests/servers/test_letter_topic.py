@@ -151,8 +151,9 @@ def test_letters_behind_the_open_transaction_of_another_producer_are_waited_for_
             other.send(Message(key, b"open", [(LETTER, b"~")]))
         other._producer.flush(30)
         assert letters.sink.publish([commit]) == [None]
-        monkeypatch.setattr("holdfast.deadletters.topic_client.READ_PATIENCE", 1.0)
-        (result,) = letters.sink.publish([commit])
+        with monkeypatch.context() as impatient:
+            impatient.setattr("holdfast.deadletters.topic_client.READ_PATIENCE", 1.0)
+            (result,) = letters.sink.publish([commit])
         assert isinstance(result, SinkUnavailable), "it cannot know"
         assert "transaction" in str(result)
     assert letters.sink.publish([commit]) == [None]
@@ -168,10 +169,11 @@ def test_a_topic_that_is_missing_or_compacted_is_refused(letters: Letters) -> No
 
 
 def test_brokers_that_are_away_are_waited_for(letters: Letters, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.deadletters.topic_client.PATIENCE", 0.5)
     letters.settings["dead_letters"]["kafka"]["bootstrap_servers"] = "127.0.0.1:1"
     commit = letters.committed([3])
-    (result,) = letters.sink_of_another_node().publish([commit])
+    with monkeypatch.context() as impatient:
+        impatient.setattr("holdfast.deadletters.topic_client.PATIENCE", 0.5)
+        (result,) = letters.sink_of_another_node().publish([commit])
     assert isinstance(result, SinkUnavailable)
     assert letters.sink.publish([commit]) == [None]
     assert len(letters.read()) == 1

@@ -65,6 +65,12 @@ class LetterTopicOptions(Options):
     )
 
 
+def share_brokers(bootstrap_servers: str, others: str) -> bool:
+    """Return whether both name the same broker."""
+    first, second = ({server.strip() for server in text.split(",")} for text in (bootstrap_servers, others))
+    return not first.isdisjoint(second)
+
+
 def client_properties(config: ClientSettings) -> dict[str, str]:
     """Return the properties for librdkafka."""
     security = config.security

@@ -22,7 +22,15 @@ from pydantic_core import PydanticCustomError
 
 from holdfast.config.plugins import Name, NamedSink, PluginUse, Uses
 from holdfast.config.secrets import SECRET_ERROR, Resolved, Secret
-from holdfast.config.sinks import Condition, RouteName, give_names, names_differ, roots_differ, routes_exist
+from holdfast.config.sinks import (
+    Condition,
+    RouteName,
+    give_names,
+    letters_are_not_read,
+    names_differ,
+    roots_differ,
+    routes_exist,
+)
 from holdfast.config.units import VALUE_ERROR, ByteSize, Count, Duration, Port, PositiveCount, format_duration
 
 
@@ -338,9 +346,11 @@ class PipelineSettings(Options):
 
     @field_validator("sinks")
     @classmethod
-    def _routes_exist(cls, sinks: tuple[NamedSink, ...], info: ValidationInfo) -> tuple[NamedSink, ...]:
+    def _routes_and_topics_fit(cls, sinks: tuple[NamedSink, ...], info: ValidationInfo) -> tuple[NamedSink, ...]:
         if "routes" in info.data:
             routes_exist(sinks, info.data["routes"])
+        if "source" in info.data:
+            letters_are_not_read(sinks, info.data["source"].config)
         return sinks
 
 

@@ -116,3 +116,25 @@ def _message(owner: str, *, same: bool) -> str:
     if same:
         return f"is already the root of {owner}; they would delete each other's staged files, give each its own root"
     return f"and the root of {owner} must not lie in each other's folder `{HIDDEN}`; give each sink its own root"
+
+
+# --- topics of dead letters ------------------------------------------------------------------------------------------
+
+
+@runtime_checkable
+class ReadsTopics(Protocol):
+    """Settings of a source that reads topics of Kafka."""
+
+    def reads_topic(self, bootstrap_servers: str, topic: str) -> bool:
+        """Return whether it reads this topic of these brokers."""
+
+
+def letters_are_not_read(sinks: tuple[NamedSink, ...], source: Any) -> None:
+    """Refuse a topic of dead letters that the pipeline reads: a letter would fail again, and become another one."""
+    for index, sink in enumerate(sinks):
+        topic = getattr(getattr(sink.use.config, "dead_letters", None), "kafka", None)
+        if topic is None or not isinstance(source, ReadsTopics):
+            continue
+        if source.reads_topic(topic.bootstrap_servers, topic.topic):
+            message = "is read by this pipeline, so that every dead letter would become another one"
+            raise problem_at((index, sink.use.name, "dead_letters", "kafka", "topic"), VALUE_ERROR, message)

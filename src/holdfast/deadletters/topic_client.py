@@ -159,7 +159,7 @@ def _read_to(consumer: Any, left: dict[int, int], commit: str, progress: Callabl
 
     Messages behind an open transaction, perhaps of another producer, are waited for.
     """
-    give_up, reason, messages = time.monotonic() + READ_PATIENCE, "a transaction is open", 0
+    give_up, reason, messages = time.monotonic() + READ_PATIENCE, "a transaction is open, or no broker responds", 0
     while left:
         message = consumer.poll(1.0)
         if time.monotonic() > give_up:

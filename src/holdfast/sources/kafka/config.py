@@ -11,7 +11,7 @@ from pydantic import AfterValidator, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from holdfast.config import Count, Duration, Options, Secret
-from holdfast.config.kafka_client import Security, plain, revealed
+from holdfast.config.kafka_client import Security, plain, revealed, share_brokers
 from holdfast.config.units import VALUE_ERROR
 from holdfast.flow.upload_policy import Upload, UploadPolicy
 
@@ -97,6 +97,19 @@ class KafkaConfig(Options):
             if (self.start == start) != (value is not None):
                 raise PydanticCustomError(VALUE_ERROR, f"start_{start} belongs to `start: {start}`; give both or none")
         return self
+
+    def is_wanted(self, topic: str) -> bool:
+        """Whether a topic of that name is read."""
+        if self.exclude is not None and re.fullmatch(self.exclude, topic):
+            return False
+        if topic in self.topics:
+            return True
+        # Topics that begin with two underscores are internal to Kafka, unless they are listed by name.
+        by_pattern = self.topics_pattern is not None and re.fullmatch(self.topics_pattern, topic) is not None
+        return by_pattern and not topic.startswith("__")
+
+    def reads_topic(self, bootstrap_servers: str, topic: str) -> bool:
+        return share_brokers(self.bootstrap_servers, bootstrap_servers) and self.is_wanted(topic)
 
     def policy_of(self, topic: str) -> UploadPolicy:
         """The upload policy of a topic."""

@@ -90,7 +90,7 @@ class KafkaSource(
 
     def open(self) -> None:
         """Implements `Source.open`; also warns if Kafka may delete records before `max_age`."""
-        found = self._cluster.topics(self._is_wanted)
+        found = self._cluster.topics(self._config.is_wanted)
         for name in self._missing(found):
             denied = self._cluster.denied.get(name)
             problem = "does not exist yet; it is read once it does" if denied is None else f"may not be read: {denied}"
@@ -112,16 +112,6 @@ class KafkaSource(
         self._cluster.described(missing)  # the list of all topics leaves out denied ones
         return missing
 
-    def _is_wanted(self, topic: str) -> bool:
-        config = self._config
-        if config.exclude is not None and re.fullmatch(config.exclude, topic):
-            return False
-        if topic in config.topics:
-            return True
-        # Topics that begin with two underscores are internal to Kafka, unless they are listed by name.
-        by_pattern = config.topics_pattern is not None and re.fullmatch(config.topics_pattern, topic) is not None
-        return by_pattern and not topic.startswith("__")
-
     # --- discovery ---------------------------------------------------------------------------------------------
 
     def discover(self, state: dict[str, Any]) -> Iterator[Partition]:
@@ -130,7 +120,7 @@ class KafkaSource(
         It also applies to a topic that was denied at that time, once it is found. A topic that was deleted and created
         again is left out.
         """
-        topics = self._cluster.topics(self._is_wanted)
+        topics = self._cluster.topics(self._config.is_wanted)
         denied = [name for name in self._missing(topics) if name in self._cluster.denied]
         late = set(state.get("denied", ())) if state.get("started") else {topic.name for topic in topics}
         topics = [topic for topic in topics if self._is_first_incarnation(topic, state.setdefault("ids", {}))]
