@@ -138,7 +138,7 @@ class Engines(Engine):
         return 0
 
     def submit(self, pipeline: str, batches: Sequence[Batch]) -> None:
-        raise NotImplementedError(f"{pipeline} has an engine of its own")
+        raise BatchError(f"{pipeline} has an engine of its own, but {len(batches)} batches were sent to all")
 
     def poll(self, timeout: float) -> list[Report]:
         reports = [report for engine in self._engines for report in engine.poll(0.0)]

@@ -51,9 +51,14 @@ class ShardSource(Source, ReportsEvents):
         position = lease.progress.position
         return self._positions.position(lease.spec["start"]) if position is None else position
 
-    def read(self, spark: Any, batches: Sequence[Batch], columns: frozenset[str] | None = None) -> Any:
+    def read(
+        self,
+        spark: Any,  # noqa: ARG002 - the contract's
+        batches: Sequence[Batch],
+        columns: frozenset[str] | None = None,  # noqa: ARG002
+    ) -> Any:
         """Never called: workers read their shards themselves."""
-        raise NotImplementedError
+        raise BatchError(f"a function reads shards in its workers, but {len(batches)} batches were sent to Spark")
 
     def noticed(self) -> list[Event]:
         return list(self._source.noticed()) if isinstance(self._source, ReportsEvents) else []

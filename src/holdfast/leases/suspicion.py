@@ -12,8 +12,8 @@ MAX_POSITION = 100
 
 def ended_node(name: str | None, session: str, reason: str = "") -> str:
     """The node of a session that has ended, and the reason if it is known."""
-    told = f"{session}; {reason}" if reason else session
-    return f"session {told}"[:MAX_NAME] if name is None else f"node {name} ({told[:MAX_NAME]})"
+    ended = f"{session}; {reason}" if reason else session
+    return f"session {ended}"[:MAX_NAME] if name is None else f"node {name} ({ended[:MAX_NAME]})"
 
 
 def was_out(lease: Lease, node: str, end: Json, most: int) -> str:

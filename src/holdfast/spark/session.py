@@ -83,8 +83,7 @@ def start_session(
     signal handlers stay; if one raises, the JVM is ended first. Raises `UsageError` when this process has a session
     already, when there is no Java, when a file of `py_files` cannot be sent, or when Spark refuses a setting.
     """
-    from pyspark import SparkConf, SparkContext
-    from pyspark.java_gateway import launch_gateway
+    from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
     if SparkContext._active_spark_context is not None:
@@ -93,17 +92,9 @@ def start_session(
     master = settings.get("spark.master", master)
     _prepare_environment(settings, master)
     everything = _all_settings(app_name, _with_jars(settings, jars), master, worker_memory)
-    public = _without_secrets(everything, secrets)
-    launch: Callable[..., Any] = launch_gateway
     with _recorded_processes() as launched:
         try:
-            gateway = SparkContext._gateway or launch(
-                SparkConf(loadDefaults=False).setAll(public), {"process_group": 0}
-            )
-            SparkContext._gateway, SparkContext._jvm = gateway, gateway.jvm
-            with _kept_interrupt_handler():
-                conf = SparkConf(_jvm=gateway.jvm).setAll(list(everything.items()))
-                context = SparkContext(conf=conf)
+            context = _started(everything, _without_secrets(everything, secrets))
             _ship(context, master, py_files)
             return SparkSession(context)
         except BaseException as error:
@@ -112,6 +103,18 @@ def start_session(
             if refusal is not None:
                 raise UsageError(f"Spark does not start with these settings: {refusal}") from None
             raise
+
+
+def _started(everything: Mapping[str, str], public: list[tuple[str, str]]) -> SparkContext:
+    """Start the JVM, unless it runs already, with the `public` settings on its command line, and then Spark in it."""
+    from pyspark import SparkConf, SparkContext
+    from pyspark.java_gateway import launch_gateway
+
+    launch: Callable[..., Any] = launch_gateway
+    gateway = SparkContext._gateway or launch(SparkConf(loadDefaults=False).setAll(public), {"process_group": 0})
+    SparkContext._gateway, SparkContext._jvm = gateway, gateway.jvm
+    with _kept_interrupt_handler():
+        return SparkContext(conf=SparkConf(_jvm=gateway.jvm).setAll(list(everything.items())))
 
 
 def _without_secrets(settings: Mapping[str, str], secrets: Collection[str]) -> list[tuple[str, str]]:

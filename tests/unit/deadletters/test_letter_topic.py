@@ -1,4 +1,7 @@
-"""Copies of dead letters in a topic: once each, whatever crashes and whoever publishes at the same time."""
+"""Copies of dead letters in a topic: once each, whatever crashes and whoever publishes at the same time.
+
+The simulator has no Kafka transactions, so crashes and other publishers are put between any two requests here.
+"""
 
 from __future__ import annotations
 

@@ -93,14 +93,14 @@ def test_a_node_that_outlives_its_jvm_records_its_exit_in_the_rows_of_the_batche
     fleet.source.lives_long = True
     node = TestNode(fleet, "a")
     _ends(node, Unavailable(SIGNAL))
-    told = (
+    expected = (
         f"node a ({node.session.id}; {SIGNAL}) ended while batch 1 (from its start to 10) was out; "
         "take-over 1 of 10 at this position"
     )
-    assert fleet.row("p").history.last_error == told
+    assert fleet.row("p").history.last_error == expected
     heir = TestNode(fleet, "b").start()
     row = fleet.row("p")
-    assert (row.owner, row.history.takeovers, row.history.last_error) == (heir.session.id, 1, told)
+    assert (row.owner, row.history.takeovers, row.history.last_error) == (heir.session.id, 1, expected)
 
 
 def test_partitions_at_rest_are_not_suspected_when_a_jvm_ends() -> None:

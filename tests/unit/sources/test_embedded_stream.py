@@ -472,8 +472,8 @@ def test_the_folder_of_streams_comes_from_the_environment(monkeypatch: pytest.Mo
     monkeypatch.setenv("HOLDFAST_STREAMS", "/data/streams")
     assert default_folder() == Path("/data/streams")
     monkeypatch.delenv("HOLDFAST_STREAMS")
-    monkeypatch.setenv("XDG_DATA_HOME", "/home/x/data")
-    assert default_folder() == Path("/home/x/data/holdfast/streams")
+    monkeypatch.setenv("XDG_DATA_HOME", "/data")
+    assert default_folder() == Path("/data/holdfast/streams")
 
 
 def test_times_are_found_with_and_without_an_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -58,7 +58,7 @@ class FunctionSink(Sink, RunsWorkers):
 
     def stager(self) -> Stager:
         """Never called: workers call the handler."""
-        raise NotImplementedError
+        raise BatchError("a function stages nothing, but a task asked for its stager")
 
     def receipt(self, parts: Sequence[Json]) -> Json:
         """Never called: nothing is staged."""

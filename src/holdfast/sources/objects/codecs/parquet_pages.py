@@ -280,7 +280,7 @@ class _RowSizes:
 
 
 def _starts(chunk: Chunk, header: _PageHeader, data: memoryview) -> Any:
-    """Which values of a page begin a row; none, which is safe, if that cannot be told."""
+    """Which values of a page begin a row; none, which is safe, if the page does not say it."""
     levels, count = _levels(chunk, header, data), _values(header).count
     if len(levels) > _LONGEST_LEVELS or not 0 < count <= _MOST_LEVELS:
         return np.empty(0, np.int64)
