@@ -32,9 +32,9 @@ source_coordination:
 pipelines:
   hello:
     source:
-      "holdfast.sources.stream:PLUGIN": {{name: example, folder: {folder}/streams}}
+      stream: {{name: example, folder: {folder}/streams}}
     sinks:
-      - "holdfast.sinks.function:PLUGIN":
+      - function:
           handler: {folder}/hello.py
           workers: 2
           on_error: {{after_retries: stop}}

@@ -57,22 +57,21 @@ def _right(file: str, settings: Settings) -> dict[str, Any]:
 
 
 def _notes(settings: Settings) -> list[str]:
-    """Return what the formats of file sinks cannot hold, and the settings that decide what becomes of it."""
+    """Return what the formats of file sinks cannot hold, and what the functions of the file ignore."""
     from holdfast.formats.choice import limits_of
+    from holdfast.functions.settings import FunctionConfig
     from holdfast.registry import Registry
 
-    registry = Registry.installed()
-    sinks = {
-        f"pipelines.{name}.sinks.{sink.name}": sink.use.config
-        for name, pipeline in settings.pipelines.items()
-        for sink in pipeline.sinks
-    }
-    return [
-        f"{where}: {limit}"
-        for where, config in sinks.items()
-        if hasattr(config, "format") and hasattr(config, "topics")
-        for limit in limits_of(config.format, config.topics, registry)
-    ]
+    registry, notes = Registry.installed(), []
+    for name, pipeline in settings.pipelines.items():
+        for sink in pipeline.sinks:
+            config, found = sink.use.config, []
+            if isinstance(config, FunctionConfig):
+                found = config.warnings()
+            elif hasattr(config, "format") and hasattr(config, "topics"):
+                found = limits_of(config.format, config.topics, registry)
+            notes += [f"pipelines.{name}.sinks.{sink.name}: {note}" for note in found]
+    return notes
 
 
 def _wrong(file: str, error: ConfigError) -> dict[str, Any]:

@@ -96,13 +96,14 @@ def _text(file: str) -> str:
 def _config(file: str, handler: str | None, pipeline: str | None) -> FunctionConfig:
     from holdfast.functions.settings import FunctionConfig
     from holdfast.functions.settings_file import function_settings
+    from holdfast.sinks.function.config import FunctionSinkConfig
 
     if not file.endswith(".py"):
         if handler is not None:
             raise UsageError("--handler is for Python files; this file names its handler itself")
         # Handlers are beside the file, as Nuclio has them.
         sys.path.insert(0, str(Path(file).resolve().parent))
-        return function_settings(_text(file), file, pipeline)
+        return function_settings(_text(file), file, pipeline, FunctionSinkConfig)
     if pipeline is not None:
         raise UsageError("--pipeline is for pipeline files")
     return FunctionConfig(handler=file if handler is None else f"{file}:{handler}")

@@ -15,10 +15,12 @@ from holdfast.functions.nuclio_file import convert_nuclio
 from holdfast.functions.settings import FunctionConfig
 
 
-def function_settings(text: str, file_name: str, pipeline: str | None = None) -> FunctionConfig:
+def function_settings(
+    text: str, file_name: str, pipeline: str | None = None, model: type[FunctionConfig] = FunctionConfig
+) -> FunctionConfig:
     """The function of a pipeline file, or of a function.yaml of Nuclio. Raises `UsageError` if there is not one.
 
-    Only the sink `function` is read: the rest may use plugins that are not installed here.
+    Only the sink `function` is read, as `model` has it: the rest may use plugins that are not installed here.
     """
     functions = _functions(text, file_name)
     if pipeline is not None and pipeline not in functions:
@@ -27,7 +29,7 @@ def function_settings(text: str, file_name: str, pipeline: str | None = None) ->
         raise UsageError(f"{file_name} has functions in these pipelines: {_listed(functions)}; add --pipeline")
     name = pipeline if pipeline is not None else next(iter(functions))
     try:
-        return FunctionConfig.model_validate(_resolved(functions[name], References(os.environ)))
+        return model.model_validate(_resolved(functions[name], References(os.environ)))
     except ValidationError as error:
         problems = "; ".join(f"{'.'.join(map(str, item['loc']))} {item['msg']}".strip() for item in error.errors())
         raise UsageError(f"the function of pipeline {name!r} in {file_name} is wrong: {problems}") from None

@@ -100,7 +100,12 @@ async def handler(context, event):
 
 def test_invoke_reads_the_function_of_a_pipeline_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MODE", "static")
-    function = {"handler": _handler(tmp_path, ACKING), "ack": "explicit_only", "worker_allocation": "${env:MODE}"}
+    function = {
+        "handler": _handler(tmp_path, ACKING),
+        "ack": "explicit_only",
+        "worker_allocation": "${env:MODE}",
+        "dead_letter_folder": "letters",
+    }
     file = tmp_path / "pipeline.yaml"
     pipelines = {"acks": {"source": {"any": None}, "sinks": [{"function": {**function, "username": "me"}}]}}
     file.write_text(yaml.safe_dump({"pipelines": pipelines}))
@@ -178,6 +183,7 @@ def test_convert_makes_a_pipeline_of_a_nuclio_function(tmp_path: Path, monkeypat
                             "sessionTimeout": "10s",
                             "timeout": "30s",
                             "password": "${env:MY_FUNCTION_PASSWORD}",
+                            "dead_letter_folder": "./dead-letters/my-function",
                         }
                     }
                 ],
@@ -196,12 +202,15 @@ def test_convert_makes_a_pipeline_of_a_nuclio_function(tmp_path: Path, monkeypat
         "spec.env.SECRET",
         "spec.build",
         "metadata.annotations.other/annotation",
+        "function.dead_letter_folder",
     }
     assert "very-secret-key" not in done.stdout
     (tmp_path / "pipeline.yaml").write_text(done.stdout)
     _handler(tmp_path, ACKING)
     for name in ("SECRET", "MY_FUNCTION_PASSWORD", "PLAIN"):
         monkeypatch.setenv(name, "x")
+    valid = _run("validate", str(tmp_path / "pipeline.yaml"))
+    assert valid.exit_code == 0, valid.output
     monkeypatch.setattr(sys, "path", [*sys.path])
     sys.modules.pop("cli_handler", None)
     for name in ("pipeline.yaml", "function.yaml"):
@@ -240,3 +249,14 @@ def test_convert_refuses_what_is_not_a_function_of_a_stream(tmp_path: Path, text
     file.write_text(text)
     done = _run("convert", "nuclio", str(file))
     assert (done.exit_code, message in done.stderr) == (2, True)
+
+
+def test_validate_says_what_is_ignored(tmp_path: Path) -> None:
+    file = tmp_path / "pipeline.yaml"
+    function = {"handler": "main:handler", "on_error": {"after_retries": "stop"}, "username": "u", "partitions": [0]}
+    pipeline = {"source": {"stream": {"name": "s"}}, "sinks": [{"function": function}]}
+    file.write_text(yaml.safe_dump({"pipelines": {"f": pipeline}}))
+    done = _run("validate", str(file))
+    assert done.exit_code == 0, done.output
+    for name in ("username", "partitions"):
+        assert f"pipelines.f.sinks.function: {name} is ignored: Nuclio has deprecated it" in done.stderr

@@ -26,10 +26,10 @@ from holdfast.sources.stream.stream import Stream, StreamSettings
 FILE = """
 pipelines:
   hello:
-    source: {{"holdfast.sources.stream:PLUGIN": {{name: s, folder: {folder}}}}}
+    source: {{stream: {{name: s, folder: {folder}}}}}
     {more}
     sinks:
-      - "holdfast.sinks.function:PLUGIN":
+      - function:
           {{handler: "hello:handler", seek_to: {seek}, on_error: {{after_retries: stop}}, workers: 3}}
 """
 
@@ -82,7 +82,7 @@ pipelines:
   hello:
     source: {objects: {buckets: [{bucket: bucket}], scan: once, codec: newline}}
     sinks:
-      - "holdfast.sinks.function:PLUGIN": {handler: "hello:handler", on_error: {after_retries: stop}}
+      - function: {handler: "hello:handler", on_error: {after_retries: stop}}
 """
     )
     settings = load_settings(tmp_path / "file.yaml")
