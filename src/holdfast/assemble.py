@@ -27,7 +27,7 @@ from holdfast.flow.letter import read_back
 from holdfast.flow.loop import LoopSettings
 from holdfast.flow.pipeline import Pipeline, routes_of
 from holdfast.flow.run import Runs
-from holdfast.flow.sink import KeepsLetters, RunsWorkers, Sink
+from holdfast.flow.sink import BoundsTimes, KeepsLetters, RunsWorkers, Sink
 from holdfast.flow.source import ReadsByConnector, Source, UsesSourceCoordination
 from holdfast.leases.coordinator import RECENT, ClaimPolicy, Coordinator
 from holdfast.leases.operator import Operator
@@ -236,6 +236,7 @@ def build_pipeline(pipeline: PipelineSettings, registry: Registry) -> Pipeline:
         named.name: registry.get("sinks", named.use.name).build(named.name, named.use.config, registry)
         for named in pipeline.sinks
     }
+    _hand_time_patterns(pipeline, sinks)
     return Pipeline(_endless(source, pipeline, sinks), processors, sinks, routes_of(pipeline))
 
 
@@ -262,7 +263,7 @@ def _with_start(pipeline: PipelineSettings) -> Any:
 
 def _check_final_times(pipeline: PipelineSettings) -> None:
     """Raise `UsageError` if a sink would misread the times that `parse` puts into output folders."""
-    rules = [rule for use in pipeline.processors if use.name == "parse" for _, rule in use.config.rules() if rule.time]
+    rules = _time_rules(pipeline)
     for sink in pipeline.sinks:
         finalize: Any = getattr(sink.use.config, "finalize", None)
         for rule in rules if finalize is not None else ():
@@ -276,6 +277,20 @@ def _check_final_times(pipeline: PipelineSettings) -> None:
                     f"finalize of sink {sink.name!r} cannot read times of the form {rule.time_pattern()}; "
                     "add this template to it"
                 )
+
+
+def _hand_time_patterns(pipeline: PipelineSettings, sinks: Mapping[str, Sink]) -> None:
+    """Let sinks know how `parse` names output folders after times. Longer patterns first: they begin like others."""
+    patterns = {(rule.time_pattern(), rule.zone) for rule in _time_rules(pipeline)}
+    ordered = sorted(patterns, key=lambda pattern: (-pattern[0].count("/"), pattern))
+    for sink in sinks.values() if ordered else ():
+        if isinstance(sink, BoundsTimes):
+            sink.use_time_patterns(ordered)
+
+
+def _time_rules(pipeline: PipelineSettings) -> list[Any]:
+    """The rules of `parse` that name output folders after times."""
+    return [rule for use in pipeline.processors if use.name == "parse" for _, rule in use.config.rules() if rule.time]
 
 
 def coordinator_of(pipeline: StoredPipeline, world: World, session: Session) -> Coordinator:

@@ -9,8 +9,8 @@ from typing import Any
 from holdfast.finalize import finalizer
 from holdfast.finalize.finalizer import FinalizerPass
 from holdfast.finalize.rules import FolderView, PartitionView, Rules, TopicView
+from holdfast.flow.batch import Batch
 from holdfast.leases.lease import Lease, Status
-from holdfast.sinks.files.finalizing import FilesFinalizing
 from holdfast.sources.kafka.planning import topic_partition_of
 from holdfast.sources.kafka.source import KafkaSource
 from tests.simulation.mutation import Put, mutant, mutant_of_test
@@ -119,8 +119,8 @@ def a_look_that_has_not_read_everything_decides(put: Put) -> None:
     because="simulated executors put no record aside: they do not run the stager that does",
 )
 def a_batch_that_is_staged_again_is_judged_by_the_present_time(put: Put) -> None:
-    original = FilesFinalizing._until
-    put(FilesFinalizing, "_until", lambda self, batch: original(self, replace(batch, restages=None)))
+    original = Batch.until
+    put(Batch, "until", lambda self, *args: original(replace(self, restages=None), *args))
 
 
 @mutant_of_test(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import cast
 
+import pyarrow as pa
 import pytest
 
 from holdfast.assemble import (
@@ -17,11 +18,13 @@ from holdfast.assemble import (
 from holdfast.errors import SessionExpired, UsageError
 from holdfast.events import Event
 from holdfast.finalize.output import Finalizes
-from holdfast.flow.batch import Limits, Tolerance
+from holdfast.flow.batch import Batch, Cut, Limits, Name, Tolerance
 from holdfast.flow.loop import LoopSettings
 from holdfast.flow.pipeline import Pipeline
+from holdfast.flow.sink import StagesByBatch
 from holdfast.flow.source import Source, UsesSourceCoordination
-from holdfast.leases.lease import Partition
+from holdfast.flow.staging import StagedBatch
+from holdfast.leases.lease import Lease, Partition
 from holdfast.leases.source_coordinator import SourceCoordinator
 from holdfast.leases.store import Store
 from holdfast.registry import Registry
@@ -109,6 +112,32 @@ def test_final_places_are_understood_as_they_were_named(
     else:
         with pytest.raises(UsageError, match=wrong):
             build_pipeline(pipeline, Registry.installed())
+
+
+@pytest.mark.parametrize(
+    ("parse", "folder"),
+    [
+        ("granularity: hour", "dt=2071-01-01/hr=00"),
+        ("template: year=%Y/week=%V", "year=2071/week=03"),
+        ("topics: [{match: a, granularity: month, style: plain}]", "2071-01"),
+    ],
+)
+def test_a_time_too_far_ahead_is_a_letter_also_where_nothing_is_declared_final(
+    tmp_path: Path, parse: str, folder: str
+) -> None:
+    file = tmp_path / "pipeline.yaml"
+    text = BY_TIME.format(parse=parse, finalize="").replace("root: out, finalize: {}", f"root: {tmp_path}/out")
+    file.write_text(text)
+    pipeline = build_pipeline(load_settings(file).pipelines["orders"], Registry.installed())
+    sink = pipeline.sinks["files"]
+    assert isinstance(sink, StagesByBatch)
+    batch = Batch("b", Lease("orders", "orders|0"), Name("orders", "0"), Cut(0, 1), planned_at=1_767_225_600.0)
+    staging, staged = sink.stager_for([batch]).begin(), StagedBatch("b", "orders", "orders|0", batch.name, 1, 1)
+    rows = pa.RecordBatch.from_pydict({"value": [b"a"]})
+    assert staging.write(staged, pa.array([0], pa.int64()), rows, folder) == 1
+    assert "its time is too far ahead" in (staging.letter_reason(staged) or "")
+    assert staging.write(staged, pa.array([0], pa.int64()), rows, folder.replace("2071", "2026")) == 0
+    staging.abandon(staged)
 
 
 class Forgetting:

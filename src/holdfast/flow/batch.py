@@ -108,3 +108,12 @@ class Batch:
     """The id of a pending commit whose staged data is gone and is staged once more from the same range."""
     planned_at: float | None = None
     """The store's time when the batch was planned. What a sink decides by it must be stored in its receipt."""
+
+    def until(self, sink: str, max_ahead: float | None) -> float | None:
+        """The latest time after which that sink may name folders or indexes; None if there is no limit.
+
+        It is `until` in the receipt, so that a batch that is staged again keeps the limit of its first attempt.
+        """
+        if self.restages is not None:
+            return ((self.lease.commit.receipts or {}).get(sink) or {}).get("until")
+        return None if self.planned_at is None or max_ahead is None else self.planned_at + max_ahead

@@ -81,6 +81,17 @@ class StagesByBatch(ABC):
         """The stager for these batches, used instead of `stager`."""
 
 
+class BoundsTimes(ABC):
+    """Refuses records whose output folder is named after a time that is too far ahead."""
+
+    @abstractmethod
+    def use_time_patterns(self, patterns: Sequence[tuple[str, str]]) -> None:
+        """Processors name output folders by these patterns of strftime, each with its time zone.
+
+        Called once, before the sink is opened; not at all if no processor names folders after times.
+        """
+
+
 class Witness(ABC):
     """The output itself records commits, so that a store that has lost writes is noticed."""
 

@@ -72,12 +72,13 @@ def _offset(lease: Lease) -> int:
 class Archive:
     """The topic, and nodes that archive it. The clock stands at the last hour of January 1970."""
 
-    def __init__(self, labels: Sequence[str] = ("0", "1"), **finalize: Any) -> None:
+    def __init__(self, labels: Sequence[str] = ("0", "1"), max_ahead: float | None = 86400.0, **finalize: Any) -> None:
         self.fleet = Fleet({})
         self.fleet.clock.time = 31 * 24 * HOUR
         self.source = Hours(labels)
         self.fleet.source = self.source  # type: ignore[assignment]
         self.bucket = self.fleet.buckets["files"]
+        self._max_ahead = max_ahead
         self._finalize = {"lateness": "1h", "idle_after": "10d", "interval": "1m"} | finalize
 
     def node(self, name: str = "a") -> TestNode:
@@ -87,7 +88,7 @@ class Archive:
     def _sink(self, name: str, bucket: Bucket) -> FilesSink:
         config = FinalizeConfig.model_validate(self._finalize)
         finalizing = FilesFinalizing(name, bucket, "/lake", Layout(), config)
-        return FilesSink(name, bucket, FilesStager(bucket, Jsonl()), finalizing)
+        return FilesSink(name, bucket, FilesStager(bucket, Jsonl()), finalizing, max_ahead=self._max_ahead)
 
     def archive(self, node: TestNode, **hours: Sequence[int]) -> None:
         """Let partitions `p0`, `p1`… have records of these hours, and the node land them."""

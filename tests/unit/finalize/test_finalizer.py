@@ -453,7 +453,7 @@ def test_records_of_folders_too_far_ahead_are_letters_and_nothing_waits_for_them
 
 
 def test_how_far_ahead_is_too_far_is_decided_once_for_a_batch() -> None:
-    archive = Archive(["0"], max_ahead="2h")
+    archive = Archive(["0"], max_ahead=2.0 * HOUR)
     archive.fleet.clock.time = 240 * HOUR
     node = archive.node().start()
     archive.source.records["0"] += [239, 243]

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.sinks.files.periods import USUAL, Periods, check_template
+from holdfast.processors.parse.time_patterns import NamePattern
+from holdfast.sinks.files.periods import USUAL, FolderTimes, Periods, check_template
 
 BERLIN = "Europe/Berlin"
 
@@ -81,3 +82,21 @@ def test_usual_templates_pass_the_check_and_travel_to_tasks() -> None:
         check_template(text)
     travelled: Periods = pickle.loads(pickle.dumps(Periods()))  # noqa: S301 - made here
     assert travelled.of("dt=2026") == Periods().of("dt=2026")
+
+
+PATTERNS = [*USUAL, "year=%Y/week=%V", "%G-W%V", "%b-%Y/%d", "y=%Y/dt=%Y-%m-%d", "%Y%%/%j", "%Y/%H%M%S"]
+
+
+@given(st.integers(631_152_000, 4_102_444_800), st.sampled_from(PATTERNS), st.sampled_from(["UTC", BERLIN]))
+def test_no_folder_begins_after_a_moment_that_it_is_named_after(seconds: int, pattern: str, zone: str) -> None:
+    moment = datetime.fromtimestamp(seconds, UTC)
+    folder = NamePattern(pattern).names(moment.astimezone(ZoneInfo(zone)))
+    begin = FolderTimes(((pattern, zone),)).begin(f"eu/{folder}/customer=7")
+    assert begin is not None
+    assert 0 <= moment.timestamp() - begin <= timedelta(days=374).total_seconds()
+
+
+def test_a_value_that_looks_like_a_year_does_not_make_a_folder_begin_later() -> None:
+    times = FolderTimes((("%Y", "UTC"),))
+    assert times.begin("2026/2071") == times.begin("2071/2026") == times.begin("2026")
+    assert times.begin("0000") is times.begin("eu") is FolderTimes((("%y/%m", "UTC"),)).begin("26/01") is None

@@ -33,7 +33,8 @@ def build(name: str, config: FilesConfig, formats: Registry) -> FilesSink:
     )
     finalize = config.finalize
     finalizing = None if finalize is None else FilesFinalizing(name, bucket, config.root, layout, finalize)
-    return FilesSink(name, bucket, stager, finalizing, topic_of(name, config, bucket))
+    topic = topic_of(name, config, bucket)
+    return FilesSink(name, bucket, stager, finalizing, topic, max_ahead=config.max_ahead)
 
 
 def topic_of(name: str, config: FilesConfig, bucket: Bucket) -> LetterTopic | None:

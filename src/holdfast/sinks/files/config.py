@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from pydantic import AfterValidator, Field, model_validator
@@ -12,6 +12,7 @@ from pydantic_core import PydanticCustomError
 from holdfast.buckets.root import Root, S3Options, check_together, root_identity
 from holdfast.config import ByteSize, Duration, Options, PositiveCount
 from holdfast.config.kafka_client import LetterTopicOptions
+from holdfast.config.plugins import PLAIN_ERROR
 from holdfast.config.units import VALUE_ERROR
 from holdfast.flow.names import OURS
 from holdfast.formats.choice import FormatUse, TopicFormat
@@ -127,12 +128,6 @@ class FinalizeConfig(Options):
     zone: Annotated[str, AfterValidator(_zone)] = Field(
         "UTC", description="Time zone of the times in these names, as in `parse`."
     )
-    max_ahead: Duration | None = Field(
-        "1d",
-        validate_default=True,
-        description="How long after the store's time an output folder may begin. Records of folders that begin later, "
-        "which is a mistake of a producer, are dead letters; with null, none are.",
-    )
     late: Literal["same", "dead_letter", "place"] = Field(
         "same",
         description="Where records go whose output folder is final already: to that folder all the same (same), to the "
@@ -146,6 +141,13 @@ class FinalizeConfig(Options):
     def templates(self) -> tuple[str, ...]:
         """Templates of the times in the names of output folders."""
         return USUAL if self.template is None else (self.template,)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _max_ahead_is_the_sink_s(cls, given: Any) -> Any:
+        if isinstance(given, dict) and "max_ahead" in given:
+            raise PydanticCustomError(PLAIN_ERROR, "max_ahead is a setting of the sink: write it beside finalize")
+        return given
 
 
 def _checked_layout(text: str) -> str:
@@ -194,6 +196,13 @@ class FilesConfig(Options):
     )
     max_file_bytes: Annotated[ByteSize, Field(gt=0)] | None = Field(
         None, description="Size at which a file is closed and another one begun; no limit unless given."
+    )
+    max_ahead: Duration | None = Field(
+        "1d",
+        validate_default=True,
+        description="How long after the store's time an output folder may begin that `parse`, or `template` of "
+        "`finalize`, names after a time. Records of folders that begin later, which is a mistake of a producer, are "
+        "dead letters; with null, none are.",
     )
     finalize: FinalizeConfig | None = Field(
         None, description="Declare output folders final when all partitions have passed them; not done unless given."

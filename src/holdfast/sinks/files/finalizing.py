@@ -34,6 +34,7 @@ class FilesFinalizing(FinalizableOutput):
         self._config = config
         self._hooks = [BuiltHook(hook) for hook in config.hooks]
         self._periods = Periods(config.templates(), config.zone)
+        self.time_patterns = tuple((template, config.zone) for template in config.templates())
         self._final_times: Mapping[str, FinalTime] = {}
         self.rules = Rules(config.lateness, config.idle_after)
         self.interval = config.interval
@@ -82,29 +83,17 @@ class FilesFinalizing(FinalizableOutput):
         self._final_times = dict(topics)
 
     def rule(self, batches: Sequence[Batch]) -> LateRule:
-        """Which rows of these batches are late, and which are too far ahead."""
+        """Which rows of these batches are late."""
         final_times = self._final_times
         found = {batch.id: final for batch in batches if (final := self._final_for(batch, final_times)) is not None}
-        until = {batch.id: time for batch in batches if (time := self._until(batch)) is not None}
-        return LateRule(self._periods, self._config.late, self._config.late_place, found, until)
+        return LateRule(self._periods, self._config.late, self._config.late_place, found)
 
     def _final_for(self, batch: Batch, final_times: Mapping[str, FinalTime]) -> float | None:
         """The time up to which output folders are final for the batch; None if it has no late records."""
         if batch.restages is not None:
-            return self._receipt(batch).get("final")
+            return ((batch.lease.commit.receipts or {}).get(self._sink) or {}).get("final")
         topic, start = final_times.get(batch.name.stream), batch.cut.start
         if topic is None:
             return None
         offset = start.get("offset", 0) if isinstance(start, dict) else 0
         return None if offset < topic.through.get(batch.name.label, 0) else topic.final
-
-    def _until(self, batch: Batch) -> float | None:
-        """The time after which no output folder of the batch may begin; None if there is no limit."""
-        if batch.restages is not None:
-            return self._receipt(batch).get("until")
-        if batch.planned_at is None or self._config.max_ahead is None:
-            return None
-        return batch.planned_at + self._config.max_ahead
-
-    def _receipt(self, batch: Batch) -> dict[str, Any]:
-        return (batch.lease.commit.receipts or {}).get(self._sink) or {}

@@ -1,8 +1,9 @@
 """Late records in a task: rows whose output folder was final when the round was planned go where a setting decides.
 
-Rows whose output folder begins too far ahead become dead letters: nothing would declare it final for years. Which
-folders are final, and how far ahead is too far, is decided once for each batch and stored in its receipt, so that a
-batch that is staged again gives the same files. The manifest has the number of late records of each file.
+Rows whose output folder begins too far ahead become dead letters, also where nothing is declared final: the time is a
+mistake of a producer, and nobody looks for records there. Which folders are final, and how far ahead is too far, is
+decided once for each batch and stored in its receipt, so that a batch that is staged again gives the same files. The
+manifest has the number of late records of each file.
 """
 
 from __future__ import annotations
@@ -17,14 +18,13 @@ from typing import Any
 
 import pyarrow as pa
 
-from holdfast.finalize.rules import Period
 from holdfast.flow.batch import Name
 from holdfast.flow.fault import Fault
 from holdfast.flow.names import OURS, folder_refusal
 from holdfast.flow.staging import Room, StagedBatch, Stager, Staging
 from holdfast.leases.lease import Json
 from holdfast.sinks.files.layout import Layout
-from holdfast.sinks.files.periods import Periods
+from holdfast.sinks.files.periods import FolderTimes, Periods
 from holdfast.sinks.files.staging import FilesStager, FilesStaging
 
 DEAD_LETTER, ASIDE = "dead_letter", "place"
@@ -35,34 +35,33 @@ MAX_LATE_NAMES = 2048
 
 @dataclass(frozen=True)
 class LateRule:
-    """Which rows are late, and where they go. Picklable."""
+    """Which rows are late or too far ahead, and where they go. Picklable."""
 
-    periods: Periods
+    periods: Periods = field(default_factory=Periods)
     treatment: str = "same"
     folder: str = "_late"
     final: Mapping[str, float] = field(default_factory=dict)
     """By batch: output folders that end at or before this time are final. Other batches have no late rows."""
+    times: FolderTimes = field(default_factory=FolderTimes)
     until: Mapping[str, float] = field(default_factory=dict)
     """By batch: output folders that begin after this time are too far ahead. Other batches have none of them."""
 
     def is_late(self, batch: StagedBatch, output_folder: str) -> bool:
         """Whether rows that the batch has for that output folder are late."""
-        final, period = self.final.get(batch.id), self._period(output_folder)
-        return period is not None and final is not None and period[1] <= final
+        final = self.final.get(batch.id)
+        if final is None or not _is_name(output_folder):
+            return False
+        period = self.periods.of(output_folder)
+        return period is not None and period[1] <= final
 
     def refusal(self, batch: StagedBatch, output_folder: str) -> str | None:
         """Why rows that the batch has for that output folder become dead letters; None if they do not."""
-        until, period = self.until.get(batch.id), self._period(output_folder)
-        if period is not None and until is not None and period[0] > until:
+        until = self.until.get(batch.id)
+        if until is not None and _is_name(output_folder) and (self.times.begin(output_folder) or 0) > until:
             return f"its time is too far ahead: {output_folder[:MAX_SHOWN]} begins after {_text(until)}"
         if self.treatment == DEAD_LETTER and self.is_late(batch, output_folder):
             return f"it came late: {output_folder[:MAX_SHOWN]} was final already"
         return None
-
-    def _period(self, output_folder: str) -> Period | None:
-        if not output_folder or folder_refusal(output_folder) is not None:
-            return None
-        return self.periods.of(output_folder)
 
 
 @dataclass(frozen=True)
@@ -162,6 +161,10 @@ class LateStaging(Staging):
         for file in files:
             if (output_folder := file.get("place")) in late:
                 file["late"] = {output_folder: file["rows"]}
+
+
+def _is_name(output_folder: str) -> bool:
+    return bool(output_folder) and folder_refusal(output_folder) is None
 
 
 def _text(seconds: float) -> str:

@@ -1,4 +1,4 @@
-"""The period of time that an output folder covers. Pure and picklable.
+"""The period of time that an output folder covers, or at least when it begins. Pure and picklable.
 
 An output folder has a period if some of its names, one after the other, match a template such as `dt=%Y-%m-%d/hr=%H`.
 There may be other names before and after them.
@@ -7,7 +7,7 @@ There may be other names before and after them.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import cached_property, lru_cache
@@ -36,9 +36,11 @@ _PARTS = {
     "H": r"(?P<H>\d{2})",
     "M": r"(?P<M>\d{2})",
 }
+_YEAR_OF_WEEKS = {"G": r"(?P<G>\d{4})"}
 _COARSER = {"Y": "", "m": "Y", "d": "Ym", "j": "Y", "H": "", "M": "H"}
 _DIRECTIVE = re.compile(r"%(.)")
 _REMEMBERED = 10_000
+_WEEK = 7 * 86400.0
 
 
 @dataclass(frozen=True)
@@ -70,6 +72,50 @@ def _period(periods: Periods, output_folder: str) -> Period | None:
     return None
 
 
+@dataclass(frozen=True)
+class FolderTimes:
+    """The beginnings of output folders, by patterns of strftime with a year (%Y or %G), each with its time zone."""
+
+    patterns: tuple[tuple[str, str], ...] = ()
+
+    def begin(self, output_folder: str) -> float | None:
+        """A time before which the folder does not begin; None if its names have no time. Results are cached.
+
+        The first pattern that matches counts, and of several names that match the one with the earliest time.
+        """
+        return _begin(self, output_folder)
+
+    @cached_property
+    def expressions(self) -> list[tuple[int, re.Pattern[str], str]]:
+        """For each pattern the number of its names, a regular expression that matches them, and the time zone."""
+        known = [(text, zone) for text, zone in self.patterns if {"Y", "G"} & set(_DIRECTIVE.findall(text))]
+        return [(text.count("/") + 1, re.compile(_expression(text), re.ASCII), zone) for text, zone in known]
+
+
+@lru_cache(maxsize=_REMEMBERED)
+def _begin(times: FolderTimes, output_folder: str) -> float | None:
+    names = output_folder.split("/")
+    for count, expression, zone in times.expressions:
+        windows = ["/".join(names[at : at + count]) for at in range(len(names) - count + 1)]
+        found = [time for window in windows if (time := _begin_of(expression.fullmatch(window), zone)) is not None]
+        if found:
+            return min(found)
+    return None
+
+
+def _begin_of(match: re.Match[str] | None, zone: str) -> float | None:
+    if match is None:
+        return None
+    parts = match.groupdict()
+    try:
+        if "G" in parts:
+            # The first week of a year may begin in the year before.
+            return _between(*_span({"Y": parts["G"]}), ZoneInfo(zone))[0] - _WEEK
+        return _between(*_span(parts), ZoneInfo(zone))[0]
+    except (ValueError, OverflowError):
+        return None  # the digits are not a date
+
+
 def check_template(text: str) -> None:
     """Raise `ValueError` for a template that does not define a period."""
     used = _DIRECTIVE.findall(text)
@@ -89,7 +135,16 @@ def check_template(text: str) -> None:
 def _expression(template: str) -> str:
     pieces = _DIRECTIVE.split(template)
     # Every second piece is a directive.
-    return "".join(_PARTS[piece] if number % 2 else re.escape(piece) for number, piece in enumerate(pieces))
+    return "".join(
+        _part(piece, pieces[:number]) if number % 2 else re.escape(piece) for number, piece in enumerate(pieces)
+    )
+
+
+def _part(directive: str, before: Sequence[str]) -> str:
+    if directive == "%":
+        return "%"
+    # The second of two is not compared with the first: `parse` has written the same into both.
+    return "[^/]+" if directive in before[1::2] else (_PARTS | _YEAR_OF_WEEKS).get(directive, "[^/]+")
 
 
 def _span(parts: Mapping[str, str]) -> tuple[datetime, datetime]:

@@ -8,6 +8,7 @@ The simulator runs this code unchanged over a simulated bucket.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -20,6 +21,7 @@ from holdfast.flow.letter import LetterBox
 from holdfast.flow.manifest import Manifest, decode_manifest, manifest_of
 from holdfast.flow.names import manifest_key
 from holdfast.flow.sink import (
+    BoundsTimes,
     KeepsLetters,
     KeepsStaged,
     Publication,
@@ -39,7 +41,9 @@ if TYPE_CHECKING:
     from holdfast.sinks.files.staging import FilesStager
 
 
-class FilesSink(Sink, StagesByBatch, Witness, KeepsStaged, PublishesFiles, Restages, Finalizes, KeepsLetters):
+class FilesSink(
+    Sink, StagesByBatch, BoundsTimes, Witness, KeepsStaged, PublishesFiles, Restages, Finalizes, KeepsLetters
+):
     """Files below one root, which belongs to this sink of this pipeline alone."""
 
     def __init__(
@@ -49,12 +53,16 @@ class FilesSink(Sink, StagesByBatch, Witness, KeepsStaged, PublishesFiles, Resta
         stager: FilesStager | None = None,
         finalizing: FilesFinalizing | None = None,
         letter_topic: LetterTopic | None = None,
+        *,
+        max_ahead: float | None = None,
     ) -> None:
         self.name = name
         self._bucket = bucket
         self._stager = stager
         self._finalizing = finalizing
         self._letter_topic = letter_topic
+        self._max_ahead = max_ahead
+        self._time_patterns = () if finalizing is None else finalizing.time_patterns
         self._root = SinkRoot(bucket, name, self.progress)
 
     def open(self, pipeline: str, *, durable: bool) -> str:
@@ -74,12 +82,19 @@ class FilesSink(Sink, StagesByBatch, Witness, KeepsStaged, PublishesFiles, Resta
             raise Refused("this sink was built without a format; it can publish but not stage")
         return self._stager
 
-    def stager_for(self, batches: Sequence[Batch]) -> Stager:
-        if self._finalizing is None:
-            return self.stager()
-        from holdfast.sinks.files.late_records import LateStager
+    def use_time_patterns(self, patterns: Sequence[tuple[str, str]]) -> None:
+        self._time_patterns = tuple(patterns)
 
-        return LateStager(self.stager(), self._finalizing.rule(batches))
+    def stager_for(self, batches: Sequence[Batch]) -> Stager:
+        bounds = {batch.id: batch.until(self.name, self._max_ahead) for batch in batches if self._time_patterns}
+        until = {batch_id: time for batch_id, time in bounds.items() if time is not None}
+        if self._finalizing is None and not until:
+            return self.stager()
+        from holdfast.sinks.files.late_records import LateRule, LateStager
+        from holdfast.sinks.files.periods import FolderTimes
+
+        rule = LateRule() if self._finalizing is None else self._finalizing.rule(batches)
+        return LateStager(self.stager(), replace(rule, times=FolderTimes(self._time_patterns), until=until))
 
     def finalizing(self) -> FilesFinalizing | None:
         return self._finalizing

@@ -117,17 +117,11 @@ class OpenSearchSink(
         # Not before the first round: the Spark session, which has the node's address, is started after the sink.
         with self._listening, suppress(OSError):
             self._listener = self._listener or OutageListener()
-        until = {batch.id: time for batch in batches if (time := self._until(batch)) is not None}
+        named_after_times = bool(self._stager.entries.index.template.times)
+        bounds = {batch.id: batch.until(self.name, self._max_ahead) for batch in batches if named_after_times}
+        until = {batch_id: time for batch_id, time in bounds.items() if time is not None}
         outages = None if self._listener is None else self._listener.reporter
         return replace(self._stager, outages=outages, until=until)
-
-    def _until(self, batch: Batch) -> float | None:
-        """The latest time after which an index of the batch may be named; None: any."""
-        if batch.restages is not None:
-            return ((batch.lease.commit.receipts or {}).get(self.name) or {}).get("until")
-        if batch.planned_at is None or self._max_ahead is None or not self._stager.entries.index.template.times:
-            return None
-        return batch.planned_at + self._max_ahead
 
     def receipt(self, parts: Sequence[Json]) -> Json:
         check_records_together([part["records"] for part in parts if part.get("records") is not None])
