@@ -124,7 +124,7 @@ class Holdings:
 
     def ready(self, now: float, wanted: Callable[[Held], bool]) -> list[Held]:
         """Like `where`, without leases that are put off; `now` is the node's own clock."""
-        return self.where(lambda held: held.wait_until <= now and wanted(held))
+        return [held for held in self._by_key.values() if held.wait_until <= now and wanted(held)]
 
     def clear(self) -> None:
         self._by_key.clear()

@@ -70,16 +70,16 @@ class Planner:
         """Plan idle leases and send as many rounds as the engine has room for; the rest is planned again later."""
         if not self._rounds.has_room:
             return
-        clock, most = self._world.clock, self._capacity.round_size
-        gone = self._holdings.ready(
-            clock.monotonic(), lambda held: held.admitted and bool(held.gone) and held.batch is None
-        )
+        now, most = self._world.clock.monotonic(), self._capacity.round_size
+        gone = self._holdings.ready(now, lambda held: held.admitted and bool(held.gone) and held.batch is None)
         self._rebuild(gone, generation)
-        idle = self._holdings.ready(
-            clock.monotonic(), lambda held: held.admitted and held.at_rest and held.hand_to is None
-        )
+        idle = self._holdings.ready(now, lambda held: held.admitted and held.at_rest and held.hand_to is None)
         idle = [held for held in idle if self.is_at(generation, held)]
-        self._rounds.send(self.plan(idle)[:most], most)
+        if idle:
+            self._rounds.send(self.plan(idle)[:most], most)
+        if isinstance(self._source, ReportsEvents):
+            for event in self._source.noticed():
+                self._world.emit(event)
 
     def _rebuild(self, gone: Sequence[Held], generation: int | None) -> None:
         """Stage pending commits again whose staged data is gone."""
@@ -97,8 +97,6 @@ class Planner:
             self._committer.put_off(idle, "source", away)
             return []
         self._complete([held for held, plan in zip(idle, plans, strict=True) if isinstance(plan, Done)])
-        for event in self._source.noticed() if isinstance(self._source, ReportsEvents) else ():
-            self._world.emit(event)
         return [
             (held, plan)
             for held, plan in zip(idle, plans, strict=True)
@@ -175,6 +173,8 @@ class Rounds:
 
     def send(self, planned: Sequence[Planned], most: int) -> None:
         """Begin as many rounds of up to `most` batches as the engine has room for."""
+        if not planned:
+            return
         groups = self._compatible(grouped(planned, most, self._coordinator.policy.limits))
         for group in groups[: max(self._engine.room(), 0)]:
             begun = self._begin(group)
