@@ -21,7 +21,7 @@ from holdfast.config.plugins import NamedSink
 from holdfast.errors import UsageError
 from holdfast.events import Event, Notice
 from holdfast.flow.batch import Limits, Tolerance
-from holdfast.flow.engine import Engine, Engines
+from holdfast.flow.engine import Engine, Engines, ReportsBatches
 from holdfast.flow.generations import FollowedGeneration, Generation, Generations, follow
 from holdfast.flow.letter import read_back
 from holdfast.flow.loop import LoopSettings
@@ -230,35 +230,26 @@ def new_session(
 
 def build_pipeline(pipeline: PipelineSettings, registry: Registry) -> Pipeline:
     _check_final_times(pipeline)
-    source: Source = registry.get("sources", pipeline.source.name).build(_with_start(pipeline))
     processors = tuple(registry.get("processors", use.name).build(use.config) for use in pipeline.processors)
     sinks = {
         named.name: registry.get("sinks", named.use.name).build(named.name, named.use.config, registry)
         for named in pipeline.sinks
     }
     _hand_time_patterns(pipeline, sinks)
-    return Pipeline(_endless(source, pipeline, sinks), processors, sinks, routes_of(pipeline))
+    return Pipeline(_source(pipeline, sinks, registry), processors, sinks, routes_of(pipeline))
 
 
-def _endless(source: Source, pipeline: PipelineSettings, sinks: Mapping[str, Sink]) -> Source:
+def _source(pipeline: PipelineSettings, sinks: Mapping[str, Sink], registry: Registry) -> Source:
     """The source as the sinks need it: for a function, one whose batches do not end. Raises `UsageError`."""
-    function = next((sink for sink in sinks.values() if isinstance(sink, RunsWorkers)), None)
+    build, config = registry.get("sources", pipeline.source.name).build, pipeline.source.config
+    function = _function_of(sinks.values())
     if function is None:
+        source: Source = build(config)
         return source
     if len(sinks) > 1 or pipeline.processors:
         raise UsageError("a function is the only sink of its pipeline, and the pipeline has no processors")
-    return function.endless(source)
-
-
-def _with_start(pipeline: PipelineSettings) -> Any:
-    """The settings of the source, beginning where a function says, if it does."""
-    config = pipeline.source.config
-    for sink in pipeline.sinks:
-        if "seek_to" in sink.use.config.model_fields_set and hasattr(config, "start"):
-            seek = sink.use.config.seek_to
-            start, at = (seek, None) if isinstance(seek, str) else ("time", seek.time)
-            config = config.model_copy(update={"start": start, "start_time": at})
-    return config
+    start = {name: value for name, value in function.source_start.items() if hasattr(config, name)}
+    return function.endless(build(config.model_copy(update=start)))
 
 
 def _check_final_times(pipeline: PipelineSettings) -> None:
@@ -338,9 +329,10 @@ def engine_of(
 
 def engines_of(
     settings: Settings, pipelines: Mapping[str, Pipeline], session: Session, emit: Emit, max_receipt_bytes: int
-) -> tuple[Engine, dict[str, Engine]]:
-    """Start Spark, and return the engine of the node and that of each pipeline: functions have one each."""
-    functions = {name: sink for name, built in pipelines.items() if (sink := _function_of(built)) is not None}
+) -> tuple[ReportsBatches, dict[str, Engine]]:
+    """Start Spark, and return what the node polls and the engine of each pipeline: functions have one each."""
+    found = {name: _function_of(built.sinks.values()) for name, built in pipelines.items()}
+    functions = {name: sink for name, sink in found.items() if sink is not None}
     rounds = {name: built for name, built in pipelines.items() if name not in functions}
     if not functions:
         engine = engine_of(settings, pipelines, emit, max_receipt_bytes)
@@ -361,11 +353,11 @@ def engines_of(
 
 def functions_of(pipelines: Iterable[Pipeline]) -> list[RunsWorkers]:
     """Return the sinks of these pipelines that are functions."""
-    return [sink for built in pipelines if (sink := _function_of(built)) is not None]
+    return [sink for built in pipelines if (sink := _function_of(built.sinks.values())) is not None]
 
 
-def _function_of(pipeline: Pipeline) -> RunsWorkers | None:
-    return next((sink for sink in pipeline.sinks.values() if isinstance(sink, RunsWorkers)), None)
+def _function_of(sinks: Iterable[Sink]) -> RunsWorkers | None:
+    return next((sink for sink in sinks if isinstance(sink, RunsWorkers)), None)
 
 
 def _identified(settings: Settings, pipelines: Mapping[str, Pipeline], max_receipt_bytes: int) -> dict[str, Pipeline]:

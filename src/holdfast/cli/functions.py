@@ -16,7 +16,7 @@ from holdfast.errors import UsageError
 
 if TYPE_CHECKING:
     from holdfast.flow.shards import StreamRecord
-    from holdfast.functions.invocation import Invocation
+    from holdfast.functions.function import Invocation
     from holdfast.functions.settings import FunctionConfig
 
 FunctionName = Annotated[str, typer.Argument(metavar="NAME", help="Name of the function, and of its Python module.")]
@@ -63,7 +63,7 @@ def invoke(
     Nothing is tried again. Exits with 1 if a call fails.
     """
     from holdfast.functions.events import EventOrigin, TriggerInfo
-    from holdfast.functions.invocation import invoke as call_function
+    from holdfast.functions.function import invoke as call_function
 
     config = _config(file, handler, pipeline)
     for warning in config.warnings():

@@ -9,6 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from holdfast.errors import BatchError
 from holdfast.flow.batch import Batch
@@ -128,17 +129,23 @@ class Engine(ABC):
         """Cancel everything and free resources. May be repeated; never raises."""
 
 
-class Engines(Engine):
-    """Several engines as the node sees them: it polls and closes them. Each pipeline's loop uses its own."""
+class ReportsBatches(Protocol):
+    """What a node needs of its engines; the loops of its pipelines submit to them."""
+
+    def poll(self, timeout: float) -> list[Report]:
+        """As `Engine.poll`."""
+        ...
+
+    def close(self) -> None:
+        """As `Engine.close`."""
+        ...
+
+
+class Engines:
+    """Several engines, polled and closed together."""
 
     def __init__(self, engines: Sequence[Engine]) -> None:
         self._engines = list(engines)
-
-    def room(self) -> int:
-        return 0
-
-    def submit(self, pipeline: str, batches: Sequence[Batch]) -> None:
-        raise BatchError(f"{pipeline} has an engine of its own, but {len(batches)} batches were sent to all")
 
     def poll(self, timeout: float) -> list[Report]:
         reports = [report for engine in self._engines for report in engine.poll(0.0)]
@@ -147,10 +154,6 @@ class Engines(Engine):
                 break
             reports = engine.poll(timeout / len(self._engines))
         return reports
-
-    def cancel(self, batch_ids: Sequence[str]) -> None:
-        for engine in self._engines:
-            engine.cancel(batch_ids)
 
     def close(self) -> None:
         for engine in self._engines:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from holdfast.errors import Interrupted
-from holdfast.flow.engine import Engine, Report
+from holdfast.flow.engine import Report, ReportsBatches
 from holdfast.flow.loop import PipelineLoop
 from holdfast.leases.keeper import Keeper
 from holdfast.leases.session import Session
@@ -25,7 +25,7 @@ class Node:
         self,
         session: Session,
         loops: Sequence[PipelineLoop],
-        engine: Engine,
+        engine: ReportsBatches,
         world: World,
         *,
         grace: float = 5.0,

@@ -9,7 +9,7 @@ published commit stays published.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -173,6 +173,11 @@ class RunsWorkers(ABC):
     @abstractmethod
     def session_timing(self) -> tuple[float, float]:
         """The session timeout and the heartbeat interval that suit it, in seconds."""
+
+    @property
+    @abstractmethod
+    def source_start(self) -> Mapping[str, Any]:
+        """Settings that replace those of the source, to begin where this sink says; empty if it says nothing."""
 
     @abstractmethod
     def endless(self, source: Source) -> Source:

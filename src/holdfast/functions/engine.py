@@ -12,7 +12,7 @@ import queue
 import socket
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -20,13 +20,12 @@ from typing import TYPE_CHECKING
 from holdfast.errors import ChannelLost, ChannelRefused, Refused, Unavailable
 from holdfast.events import Event, Notice
 from holdfast.flow.batch import Batch
-from holdfast.flow.engine import Advanced, Engine, Report
+from holdfast.flow.engine import Advanced, Engine, Report, Staged
 from holdfast.flow.shards import ReaderFactory
 from holdfast.functions import messages
 from holdfast.functions.channel import Address, Channel, Tls, accept, new_secret
 from holdfast.functions.events import TriggerInfo
 from holdfast.functions.messages import decode_up, encode
-from holdfast.functions.reports import CoalescedReports
 from holdfast.functions.settings import FunctionConfig
 from holdfast.functions.slot_state import Action, HangUp, Kill, Launch, Send, Shard, SlotRules
 from holdfast.functions.slots import Slots, home_of
@@ -325,3 +324,43 @@ def _shard(batch: Batch) -> Shard:
         batch.lease.progress.acked,
         {"stream": batch.name.stream, "number": number or 0},
     )
+
+
+class CoalescedReports:
+    """Gathers the progress of each batch for `interval` seconds. The end of a batch is reported at once."""
+
+    def __init__(self, interval: float) -> None:
+        self._interval = interval
+        self._progress: dict[str, Advanced] = {}
+        self._ends: list[Report] = []
+        self._next = 0.0
+
+    @property
+    def due_at(self) -> float:
+        """When `take` returns something, unless more is added; infinite if there is nothing."""
+        return 0.0 if self._ends else self._next if self._progress else float("inf")
+
+    def add(self, report: Report) -> None:
+        earlier = self._progress.pop(report.batch_id, None)
+        if isinstance(report, Advanced):
+            counts = report.counts if earlier is None else earlier.counts + report.counts
+            self._progress[report.batch_id] = replace(report, counts=counts)
+        elif isinstance(report, Staged):
+            counts = report.counts if earlier is None else earlier.counts + report.counts
+            self._ends.append(replace(report, counts=counts))
+        else:
+            self._ends += [report] if earlier is None else [earlier, report]
+
+    def take(self, now: float) -> list[Report]:
+        """What is due: all progress once per interval, and every end at once."""
+        reports, self._ends = self._ends, []
+        if self._progress and now >= self._next:
+            reports = [*self._progress.values(), *reports]
+            self._progress, self._next = {}, now + self._interval
+        return reports
+
+    def forget(self, batch_ids: Iterable[str]) -> None:
+        """Drop the reports of these batches."""
+        gone = set(batch_ids)
+        self._progress = {key: report for key, report in self._progress.items() if key not in gone}
+        self._ends = [report for report in self._ends if report.batch_id not in gone]

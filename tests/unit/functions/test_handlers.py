@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from holdfast.errors import UsageError
-from holdfast.functions.function import Function
-from holdfast.functions.handlers import load_handler
+from holdfast.functions.function import Function, load_handler
 from holdfast.functions.settings import FunctionConfig
 
 

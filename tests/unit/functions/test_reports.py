@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from holdfast.flow.engine import Advanced, Failed, Staged
-from holdfast.functions.reports import CoalescedReports
+from holdfast.functions.engine import CoalescedReports
 from holdfast.leases.lease import Counts
 
 

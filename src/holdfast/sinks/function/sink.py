@@ -34,6 +34,14 @@ class FunctionSink(Sink, RunsWorkers):
     def session_timing(self) -> tuple[float, float]:
         return self._config.session_timeout, self._config.heartbeat_interval
 
+    @property
+    def source_start(self) -> dict[str, Any]:
+        seek = self._config.seek_to
+        if "seek_to" not in self._config.model_fields_set:
+            return {}
+        start, at = (seek, None) if isinstance(seek, str) else ("time", seek.time)
+        return {"start": start, "start_time": at}
+
     def endless(self, source: Source) -> ShardSource:
         return ShardSource(source)
 
