@@ -87,6 +87,14 @@ class Run:
     completed_at: float | None = None
     updated_at: float | None = None
     error: str | None = None
+    phase: str = ""
+    """Name of the current phase; empty in the first one."""
+    state: Json = None
+    """State of the run's driver, see `holdfast.flow.run_driver`."""
+    driver_token: int = 0
+    """Token of the run's lock under which a driver last wrote; a driver with another one cannot write any more."""
+    throttle: float | None = None
+    """Records per second that all nodes together may read; None: no limit."""
 
     @property
     def total(self) -> int:
@@ -101,6 +109,10 @@ class Run:
             sum(group.succeeded for group in groups),
             sum(group.failed for group in groups),
         )
+
+
+_OPTIONAL: Mapping[str, Json] = {"phase": "", "state": None, "driver_token": 0, "throttle": None}
+"""Stored fields that nodes of earlier versions do not know, with their defaults."""
 
 
 def runs_of(pipeline: str) -> str:
@@ -201,7 +213,7 @@ class Runs:
 
     def _add(self, run: Run) -> None:
         never_due = Ownership(Status.UNASSIGNED, due_at=None, write_id=self._live.world.new_id())
-        row = Lease(runs_of(self._live.pipeline), run.id, ownership=never_due, progress=Progress(state=asdict(run)))
+        row = Lease(runs_of(self._live.pipeline), run.id, ownership=never_due, progress=Progress(state=_state_of(run)))
         if not ensure_rows(self._live.store, self._live.world, lambda: [row]):
             raise UsageError(f"run {run.id!r} exists already")
 
@@ -257,10 +269,16 @@ def _ending(status: RunStatus, leases: list[Lease]) -> RunStatus | None:
 
 
 def _with_run(row: Lease, run: Run) -> Lease:
-    return replace(row, progress=replace(row.progress, state=asdict(run)))
+    return replace(row, progress=replace(row.progress, state=_state_of(run)))
+
+
+def _state_of(run: Run) -> dict[str, Json]:
+    """The run as JSON; fields that nodes of earlier versions do not know are left out while they are not used."""
+    state = asdict(run)
+    return {name: value for name, value in state.items() if name not in _OPTIONAL or value != _OPTIONAL[name]}
 
 
 def _run(row: Lease) -> Run:
-    state = dict(row.progress.state)
+    state = {name: value for name, value in row.progress.state.items() if name in Run.__dataclass_fields__}
     groups = {name: GroupStats(**stats) for name, stats in state["groups"].items()}
     return Run(**{**state, "status": RunStatus(state["status"]), "groups": groups})

@@ -17,6 +17,7 @@ from holdfast.flow.loop import LoopSettings, PipelineLoop
 from holdfast.flow.node import Node
 from holdfast.flow.pipeline import Pipeline
 from holdfast.flow.run import ENDED, Run, Runs, RunStatus
+from holdfast.flow.run_driver import RunDriver
 from holdfast.leases.lease import Json, Partition
 from holdfast.leases.world import HostClock, World, host_world
 from holdfast.runs.lock import REFRESH_EVERY, RunLock
@@ -32,6 +33,8 @@ class RunPipeline:
     generation: int
     any_letters: bool = False
     """Whether any number of its records may become dead letters: a redrive sends records that failed before."""
+    driver: RunDriver | None = None
+    """Decides how the run begins, goes on and ends; None for runs that the command which begins them drives itself."""
 
     def loop_settings(self) -> LoopSettings:
         settings = loop_settings_of(self.stored.settings, self.stored.name)
