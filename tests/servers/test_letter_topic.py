@@ -17,7 +17,7 @@ from holdfast.buckets.local import LocalBucket
 from holdfast.deadletters.letter_topic import LETTER, Message
 from holdfast.deadletters.staging import LetterFiles
 from holdfast.deadletters.topic_client import KafkaAttempt, TopicClient
-from holdfast.errors import Refused, SinkUnavailable
+from holdfast.errors import Halt, Refused, SinkUnavailable
 from holdfast.flow.batch import Name
 from holdfast.flow.fault import Fault, record_fault
 from holdfast.flow.kafka_columns import message_source
@@ -28,6 +28,8 @@ from holdfast.leases.lease import Commit, Lease
 from holdfast.registry import Registry
 from holdfast.sinks.files import PLUGIN
 from tests.servers.kafka import KafkaServer
+from tests.servers.opensearch import OpenSearchServer
+from tests.servers.opensearch_desk import Desk
 
 NAME = Name("orders", "0")
 LARGE = b"x" * 400_000
@@ -177,3 +179,37 @@ def test_brokers_that_are_away_are_waited_for(letters: Letters, monkeypatch: pyt
     assert isinstance(result, SinkUnavailable)
     assert letters.sink.publish([commit]) == [None]
     assert len(letters.read()) == 1
+
+
+def test_letters_of_an_index_arrive_once_although_a_response_was_lost_and_the_batch_was_staged_again(
+    letters: Letters, opensearch_server: OpenSearchServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = {"bootstrap_servers": letters.kafka.bootstrap, "topic": letters.topic}
+    long = {"properties": {"n": {"type": "long"}}}
+    desk = Desk(opensearch_server, mappings=long, dead_letters={"kafka": topic})
+    assert letters.topic in desk.verdict
+    records = [{"n": 1}, {"n": "many"}, {"n": 3}, {"n": "all"}]
+    lease = Lease(desk.pipeline, "in|a.jsonl", commit=Commit(1, 3, "", "c1", {}))
+
+    def published(receipt: Any) -> list[Any]:
+        assert not desk.sink.is_visible(receipt)
+        return desk.sink.publish([Publication(lease, desk.batch.name, {**receipt, "token": 3})])
+
+    receipt, commit = desk.sink.receipt([desk.write(records).part]), KafkaAttempt.commit
+
+    def committed_without_a_response(attempt: KafkaAttempt) -> None:
+        commit(attempt)
+        raise SinkUnavailable("no response")
+
+    with monkeypatch.context() as losing:
+        losing.setattr(KafkaAttempt, "commit", committed_without_a_response)
+        (result,) = published(receipt)
+        assert isinstance(result, SinkUnavailable)
+    assert published(receipt) == published(desk.sink.receipt([desk.write(records).part])) == [None]
+    found = letters.read()
+    assert [value for _, value, _ in found] == [b'{"n": "many"}', b'{"n": "all"}']
+    assert all(b"failed to parse field" in dict(headers)["holdfast.reason"] for _, _, headers in found)
+    assert [letter.item for letter in desk.sink.letter_box(desk.pipeline).letters()] == [1, 3]
+    (lost,) = published({**receipt, "letters": ["gone"]})
+    assert isinstance(lost, Halt)
+    assert desk.sink.is_visible(desk.sink.receipt([desk.write([{"n": 5}], first=9).part])), "without letters"

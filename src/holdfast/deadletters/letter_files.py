@@ -6,17 +6,19 @@ import hashlib
 import json
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 from holdfast.buckets.bucket import Bucket
 from holdfast.errors import BatchError
-from holdfast.flow.letter import Letter, LetterBox, LetterId, letter_of
-from holdfast.flow.names import OURS
+from holdfast.flow.letter import CommittedLetters, Letter, LetterId, letter_of
+from holdfast.flow.names import OURS, segment
 
 LETTERS = f"{OURS}/deadletters/"
 REDRIVEN = f"{OURS}/redriven/"
+NOTES = f"{OURS}/deadletter-topics/"
 
 
-class FileLetters(LetterBox):
+class FileLetters(CommittedLetters):
     """The letters of all files below `_holdfast/deadletters/`. The number of a letter is its line, from 0."""
 
     def __init__(self, bucket: Bucket) -> None:
@@ -55,6 +57,23 @@ class FileLetters(LetterBox):
             # Named by their content: marking twice changes nothing, and a run may mark more lines later.
             self._bucket.create(f"{REDRIVEN}{run}/{hashlib.sha256(data).hexdigest()[:32]}.json", data)
 
+    def note_name(self, receipt: Any, commit: str) -> str | None:  # noqa: ARG002 - files keep their names
+        files = _files_of(receipt)
+        return files[0].removeprefix(LETTERS) if files else None
+
+    def of_receipt(self, receipt: Any) -> Iterator[Letter]:
+        for file in _files_of(receipt):
+            is_gone = True
+            for letter in self.of_file(file):
+                yield letter
+                is_gone = False
+            if is_gone:
+                raise BatchError(f"{file} is gone")
+
+    def note(self, topic: str, name: str, text: bytes) -> bytes | None:
+        key = f"{NOTES}{segment(topic)}/{name}.json"
+        return None if self._bucket.create(key, text) else self._bucket.read(key) or b"{}"
+
     def _marks(self) -> dict[str, dict[int, str]]:
         """By file and line, the run that has sent the letter again."""
         marks: dict[str, dict[int, str]] = defaultdict(dict)
@@ -63,3 +82,8 @@ class FileLetters(LetterBox):
             for line in mark.get("lines", ()):
                 marks[mark["file"]][line] = mark["run"]
         return marks
+
+
+def _files_of(receipt: Any) -> list[str]:
+    """The files of letters in a receipt, in order."""
+    return sorted(file["key"] for file in receipt["files"] if file["key"].startswith(LETTERS))

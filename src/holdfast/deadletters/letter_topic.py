@@ -3,7 +3,7 @@
 An attempt to send the letters of a commit
 
 1. fences every earlier attempt for the same partition, by its transactional id: what these had open is aborted;
-2. creates an object that notes where the topic ends, or reads the one that an earlier attempt has created;
+2. creates a note of where the topic ends, or reads the one that an earlier attempt has created;
 3. if there was one, looks for letters of the commit from there to the end of the topic;
 4. sends those that are missing in one transaction.
 
@@ -18,21 +18,18 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Protocol
 
-from holdfast.buckets.bucket import Bucket
 from holdfast.config.kafka_client import LetterTopicOptions, client_properties
-from holdfast.deadletters.letter_files import LETTERS, FileLetters
 from holdfast.errors import BatchError, Halt, Unavailable
 from holdfast.flow.kafka_columns import HEADERS, KEY, TOPIC, VALUE, columns_of_source
-from holdfast.flow.letter import MAX_SPILLED_FIELD, Letter
-from holdfast.flow.names import OURS, segment
+from holdfast.flow.letter import MAX_SPILLED_FIELD, CommittedLetters, Letter
 from holdfast.flow.sink import Publication
 from holdfast.leases.lease import Lease
 from holdfast.registry import needing
 
 LETTER, COMMIT = "holdfast.letter", "holdfast.commit"
-NOTES = f"{OURS}/deadletter-topics/"
 SILENCE = 5.0
 """Seconds for which brokers that did not respond are not called again: a step publishes many commits."""
 OVERHEAD = 1024
@@ -76,9 +73,8 @@ class TopicAttempt(Protocol):
 
 @dataclass
 class LetterTopic:
-    """The topic of one sink, which keeps its letters in files of `bucket`."""
+    """The topic of one sink."""
 
-    bucket: Bucket
     topic: str
     max_message_bytes: int
     identity: Sequence[str]
@@ -89,19 +85,21 @@ class LetterTopic:
     """Raises `Refused` if the topic is not suitable, `Unavailable` if no broker responds. Returns text for people."""
     _away: tuple[float, str] | None = field(default=None, init=False)
 
-    def publish(self, publication: Publication, progress: Callable[[], None]) -> None:
-        """Send the letters of a commit, whose files are published. May be repeated.
+    def publish(self, box: CommittedLetters, publication: Publication, progress: Callable[[], None]) -> None:
+        """Send the letters of a commit, which are in `box`. May be repeated.
 
         `progress` is called whenever a part is done. Raises `Unavailable`, and `Halt` if a letter was altered.
         """
-        files = sorted(file["key"] for file in publication.receipt["files"] if file["key"].startswith(LETTERS))
-        if not files:
+        note_name = box.note_name(publication.receipt, publication.lease.commit.commit_id)
+        if note_name is None:
             return
+        noted = partial(box.note, self.topic, note_name)
         with ExitStack() as stack:
             attempt = self._begun(stack, publication.lease)
             progress()
             try:
-                self._send(attempt, publication, files, progress)
+                present = self._present(attempt, noted, publication.lease.commit.commit_id, progress)
+                self._send(attempt, _CommitLetters(box, publication, present), progress)
             except (BatchError, ValueError) as altered:
                 raise Halt(f"a dead letter cannot be sent to topic {self.topic}: {altered}") from altered
         progress()
@@ -116,54 +114,53 @@ class LetterTopic:
             self._away = (time.monotonic() + SILENCE, str(away))
             raise
 
-    def _send(
-        self, attempt: TopicAttempt, publication: Publication, files: Sequence[str], progress: Callable[[], None]
-    ) -> None:
-        present = self._present(attempt, files[0], publication.lease.commit.commit_id, progress)
+    def _send(self, attempt: TopicAttempt, letters: _CommitLetters, progress: Callable[[], None]) -> None:
         progress()
         sent = 0
-        for letter in self._letters(files):
-            if _letter_text(letter) not in present:
-                attempt.send(self._message(letter, publication))
-                sent += 1
-                if sent % PROGRESS_EVERY == 0:
-                    progress()
+        for letter in letters.missing():
+            attempt.send(letters.message(letter, self.max_message_bytes))
+            sent += 1
+            if sent % PROGRESS_EVERY == 0:
+                progress()
         if sent:
             attempt.commit()
 
-    def _present(self, attempt: TopicAttempt, file: str, commit: str, progress: Callable[[], None]) -> set[str]:
+    def _present(
+        self, attempt: TopicAttempt, noted: Callable[[bytes], bytes | None], commit: str, progress: Callable[[], None]
+    ) -> set[str]:
         """The letters of the commit that the topic has."""
         ends = attempt.ends()
-        key = f"{NOTES}{segment(self.topic)}/{file.removeprefix(LETTERS)}.json"
-        # Nobody sends before this object exists: if it is ours, there is nothing to look for.
-        if self.bucket.create(key, json.dumps(ends, sort_keys=True).encode()):
+        before = noted(json.dumps(ends, sort_keys=True).encode())
+        # Nobody sends before there is a note: if it is ours, there is nothing to look for.
+        if before is None:
             return set()
-        noted = json.loads(self.bucket.read(key) or b"{}")
+        note = json.loads(before)
         # Offsets of another topic, which was deleted or is of another cluster, mean nothing.
-        offsets = noted["offsets"] if noted.get("topic_id") == ends["topic_id"] else {}
+        offsets = note["offsets"] if note.get("topic_id") == ends["topic_id"] else {}
         return attempt.letters_since(offsets, ends["offsets"], commit, progress)
 
-    def _letters(self, files: Sequence[str]) -> Iterator[Letter]:
-        box = FileLetters(self.bucket)
-        for file in files:
-            is_gone = True
-            for letter in box.of_file(file):
-                yield letter
-                is_gone = False
-            if is_gone:
-                raise BatchError(f"{file} is gone")
 
-    def _message(self, letter: Letter, publication: Publication) -> Message:
-        about = {
-            "holdfast.pipeline": publication.lease.pipeline,
-            "holdfast.partition": publication.lease.key,
-            COMMIT: publication.lease.commit.commit_id,
-        }
-        if publication.lease.run:
-            about["holdfast.run"] = publication.lease.run
-        if (letter.size or 0) <= self.max_message_bytes:
-            message = letter_message(FileLetters(self.bucket).whole(letter), about)
-            if message.size <= self.max_message_bytes:
+@dataclass(frozen=True)
+class _CommitLetters:
+    """The letters of a commit that an attempt sends."""
+
+    box: CommittedLetters
+    publication: Publication
+    present: set[str]
+    """Those that the topic has already."""
+
+    def missing(self) -> Iterator[Letter]:
+        letters = self.box.of_receipt(self.publication.receipt)
+        return (letter for letter in letters if _letter_text(letter) not in self.present)
+
+    def message(self, letter: Letter, max_bytes: int) -> Message:
+        """The message of a letter, with the whole record if it fits."""
+        lease = self.publication.lease
+        about = {"holdfast.pipeline": lease.pipeline, "holdfast.partition": lease.key, COMMIT: lease.commit.commit_id}
+        about |= {"holdfast.run": lease.run} if lease.run else {}
+        if (letter.size or 0) <= max_bytes:
+            message = letter_message(self.box.whole(letter), about)
+            if message.size <= max_bytes:
                 return message
         return letter_message(letter, about)
 
@@ -202,13 +199,11 @@ def _letter_text(letter: Letter) -> str:
     return f"{letter.id.container}:{letter.id.number}"
 
 
-def letter_topic(
-    options: LetterTopicOptions | None, bucket: Bucket | None, identity: Sequence[str]
-) -> LetterTopic | None:
+def letter_topic(options: LetterTopicOptions | None, identity: Sequence[str]) -> LetterTopic | None:
     """The topic that the settings name, not yet connected. Raises `UsageError` where the client is missing."""
-    if options is None or bucket is None:
+    if options is None:
         return None
     with needing("a topic of dead letters", "confluent-kafka", "kafka"):
         from holdfast.deadletters.topic_client import TopicClient
     client = TopicClient(client_properties(options), options.topic, options.max_message_bytes)
-    return LetterTopic(bucket, options.topic, options.max_message_bytes, identity, client.attempt, client.check)
+    return LetterTopic(options.topic, options.max_message_bytes, identity, client.attempt, client.check)

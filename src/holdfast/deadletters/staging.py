@@ -29,6 +29,13 @@ class LetterStaging(ABC):
     def finish(self, batch: StagedBatch) -> list[dict[str, Json]]:
         """Entries of the files that hold the letters of the batch, for the receipt; the files are durable."""
 
+    def lists(self, batch: StagedBatch) -> list[str]:  # noqa: ARG002 - files list their letters themselves
+        """Ids of the documents that list the letters of the batch, for the receipt. Called once, before `finish`.
+
+        May return before they are durable.
+        """
+        return []
+
     @abstractmethod
     def abandon(self, batch: StagedBatch) -> None:
         """Delete the staged letters of a batch that has failed. Never raises."""

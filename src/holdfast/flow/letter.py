@@ -167,6 +167,22 @@ class LetterBox(ABC):
         """Record that this run has sent them again. Letters that do not exist any more are ignored."""
 
 
+class CommittedLetters(LetterBox):
+    """A letter box that finds the letters of a commit, so that copies of them can be sent. Calls block as others."""
+
+    @abstractmethod
+    def note_name(self, receipt: Any, commit: str) -> str | None:
+        """A name for notes on the letters of this commit, also if it is staged again; None if it has no letters."""
+
+    @abstractmethod
+    def of_receipt(self, receipt: Any) -> Iterator[Letter]:
+        """The letters of a published receipt. Raises `BatchError` if they are gone."""
+
+    @abstractmethod
+    def note(self, topic: str, name: str, text: bytes) -> bytes | None:
+        """Create the note of that name, which is kept for ever. Returns None, or the note that existed before."""
+
+
 def read_back(box: LetterBox) -> Iterator[str]:
     """Read each letter with the whole of its record, and yield its partition.
 

@@ -278,11 +278,7 @@ def _roots(pipeline: StoredPipeline) -> tuple[dict[str, Bucket], dict[str, Sink]
     roots = {named.name: named.use.config.root for named in named_sinks}
     buckets = {named.name: bucket_of(named.use.config.root, named.use.config.s3) for named in named_sinks}
     sinks: dict[str, Sink] = {
-        named.name: FilesSink(
-            named.name,
-            buckets[named.name],
-            letter_topic=topic_of(named.name, named.use.config, buckets[named.name]),
-        )
+        named.name: FilesSink(named.name, buckets[named.name], letter_topic=topic_of(named.name, named.use.config))
         for named in named_sinks
     }
     return {roots[name]: buckets[name] for name in roots}, sinks

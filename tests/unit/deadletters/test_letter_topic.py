@@ -17,6 +17,7 @@ import pytest
 from holdfast.buckets.bucket import StagedFile, StagingAttempt
 from holdfast.config.kafka_client import LetterTopicOptions
 from holdfast.deadletters import letter_topic
+from holdfast.deadletters.letter_files import FileLetters
 from holdfast.deadletters.letter_topic import LetterTopic, Message
 from holdfast.deadletters.staging import LetterFiles
 from holdfast.errors import Halt, SinkUnavailable, Unavailable
@@ -131,12 +132,12 @@ def message(offset: int, value: bytes | None, key: bytes | None = None, headers:
 RECORDS = {number: message(number, b"%d" % number) for number in range(3)}
 
 
-def topic_of(bucket: MemoryBucket, broker: Broker, max_message_bytes: int = 1 << 20) -> LetterTopic:
-    return LetterTopic(bucket, "dead", max_message_bytes, ("root", "files"), broker.attempt, lambda: "fine")
+def topic_of(broker: Broker, max_message_bytes: int = 1 << 20) -> LetterTopic:
+    return LetterTopic("dead", max_message_bytes, ("root", "files"), broker.attempt, lambda: "fine")
 
 
-def publish(topic: LetterTopic, publication: Publication) -> None:
-    topic.publish(publication, lambda: None)
+def publish(bucket: MemoryBucket, topic: LetterTopic, publication: Publication) -> None:
+    topic.publish(FileLetters(bucket), publication, lambda: None)
 
 
 def values(broker: Broker) -> list[bytes | None]:
@@ -147,7 +148,7 @@ def test_a_message_is_the_record_as_it_came_and_says_why_it_is_a_letter() -> Non
     bucket, broker = MemoryBucket(), Broker()
     own = [("trace", b"1"), ("trace", b"\xff"), ("none", None), ("holdfast.reason", b"of an earlier pipeline")]
     records = {7: message(7, b"a\nb", b"\xff\x00", own), 8: message(8, None, b"deleted"), 9: message(9, b"", None)}
-    publish(topic_of(bucket, broker), committed(bucket, records))
+    publish(bucket, topic_of(broker), committed(bucket, records))
     first, tombstone, empty = broker.visible()
     assert (first.key, first.value, list(first.headers[:4])) == (b"\xff\x00", b"a\nb", own)
     headers = dict(first.headers)
@@ -168,7 +169,7 @@ def test_objects_have_no_key_and_what_is_not_the_text_of_a_record_says_so() -> N
         3: SourceRecord(place, b'{"a": 1}', COLUMNS),
         4: SourceRecord(place, None, missing="the object is gone"),
     }
-    publish(topic_of(bucket, broker), committed(bucket, records))
+    publish(bucket, topic_of(broker), committed(bucket, records))
     columns, gone = broker.visible()
     assert (columns.key, columns.value) == (None, b'{"a": 1}')
     assert json.loads(dict(columns.headers)["holdfast.source"] or b"") == {
@@ -188,7 +189,7 @@ def test_a_letter_without_a_record_is_not_taken_for_a_tombstone() -> None:
     letters.write(batch, [(0, damage_fault("torn"))])
     (file,) = letters.finish(batch)
     bucket.publish([StagedFile(file["staged"], file["key"], file["sha256"], file["size"])])
-    publish(topic_of(bucket, broker), Publication(Lease("p", "orders|0"), NAME, {"files": [file]}))
+    publish(bucket, topic_of(broker), Publication(Lease("p", "orders|0"), NAME, {"files": [file]}))
     (sent,) = broker.visible()
     assert (sent.value, dict(sent.headers)["holdfast.missing"]) == (None, b"no record is kept in the letter")
 
@@ -198,11 +199,11 @@ def test_a_large_record_is_sent_whole_if_the_topic_takes_it_and_else_cut() -> No
     large = {0: message(0, b"x" * 300_000, b"key"), 1: message(1, b"y", b"k" * 300_000)}
     publication = committed(bucket, large)
     whole, cut = Broker(), Broker()
-    publish(topic_of(bucket, whole), publication)
+    publish(bucket, topic_of(whole), publication)
     assert values(whole) == [b"x" * 300_000, b"y"]
     assert not any("holdfast.cut" in dict(message.headers) for message in whole.visible())
-    other = LetterTopic(bucket, "other", 256 << 10, ("root", "files"), cut.attempt, lambda: "fine")
-    publish(other, publication)
+    other = LetterTopic("other", 256 << 10, ("root", "files"), cut.attempt, lambda: "fine")
+    publish(bucket, other, publication)
     assert [len(message.value or b"") for message in cut.visible()] == [65536, 1]
     assert [message.key for message in cut.visible()] == [b"key", None], "a key that is too large is left out"
     assert [dict(message.headers)["holdfast.cut"] for message in cut.visible()] == [b"300000", b"1"]
@@ -211,18 +212,18 @@ def test_a_large_record_is_sent_whole_if_the_topic_takes_it_and_else_cut() -> No
 
 def test_a_commit_without_letters_does_not_call_the_brokers() -> None:
     bucket, broker = MemoryBucket(), Broker()
-    publish(topic_of(bucket, broker), Publication(Lease("p", "orders|0"), NAME, {"files": [{"key": "a/1_0_0.txt"}]}))
+    publish(bucket, topic_of(broker), Publication(Lease("p", "orders|0"), NAME, {"files": [{"key": "a/1_0_0.txt"}]}))
     assert broker.calls == 0
 
 
 def test_only_messages_since_the_first_attempt_are_read() -> None:
     bucket, broker = MemoryBucket(), Broker()
-    topic = topic_of(bucket, broker)
-    publish(topic, committed(bucket, {100: message(100, b"before")}, "c0"))
+    topic = topic_of(broker)
+    publish(bucket, topic, committed(bucket, {100: message(100, b"before")}, "c0"))
     publication = committed(bucket, RECORDS)
-    publish(topic, publication)
+    publish(bucket, topic, publication)
     assert broker.scanned_from == [], "nobody can have sent letters of a new commit"
-    publish(topic, publication)
+    publish(bucket, topic, publication)
     assert (broker.scanned_from, len(values(broker))) == ([1], 4)
 
 
@@ -237,8 +238,8 @@ def test_letters_are_there_once_after_a_crash_at_any_request(number: int) -> Non
 
     broker.at_call = crash
     with pytest.raises(Crash):
-        publish(topic_of(bucket, broker), publication)
-    publish(topic_of(bucket, broker), publication)
+        publish(bucket, topic_of(broker), publication)
+    publish(bucket, topic_of(broker), publication)
     assert values(broker) == [b"0", b"1", b"2"]
 
 
@@ -250,27 +251,27 @@ def test_letters_are_there_once_if_others_publish_them_between_any_two_requests(
     def meanwhile(call: int) -> None:
         # The second one publishes during the first one, or after it.
         if call in {first, first + second}:
-            _tried(topic_of(bucket, broker), publication)
+            _tried(bucket, topic_of(broker), publication)
 
     broker.at_call = meanwhile
-    _tried(topic_of(bucket, broker), publication)
+    _tried(bucket, topic_of(broker), publication)
     broker.at_call = lambda _call: None
-    publish(topic_of(bucket, broker), publication)
+    publish(bucket, topic_of(broker), publication)
     assert values(broker) == [b"0", b"1", b"2"]
 
 
-def _tried(topic: LetterTopic, publication: Publication) -> None:
+def _tried(bucket: MemoryBucket, topic: LetterTopic, publication: Publication) -> None:
     with suppress(Unavailable):
-        publish(topic, publication)
+        publish(bucket, topic, publication)
 
 
 def test_a_topic_that_was_created_anew_is_read_from_its_start() -> None:
     bucket, broker, anew = MemoryBucket(), Broker(), Broker(topic_id="t2")
-    publish(topic_of(bucket, broker), committed(bucket, {100: message(100, b"before")}, "c0"))
+    publish(bucket, topic_of(broker), committed(bucket, {100: message(100, b"before")}, "c0"))
     publication = committed(bucket, RECORDS)
-    publish(topic_of(bucket, broker), publication)
-    publish(topic_of(bucket, anew), publication)
-    publish(topic_of(bucket, anew), publication)
+    publish(bucket, topic_of(broker), publication)
+    publish(bucket, topic_of(anew), publication)
+    publish(bucket, topic_of(anew), publication)
     assert (values(anew), anew.scanned_from) == ([b"0", b"1", b"2"], [0, 0])
 
 
@@ -281,24 +282,24 @@ def test_brokers_that_do_not_respond_are_called_once_for_all_commits_of_a_step()
         calls.append(transactional_id)
         raise SinkUnavailable("no broker")
 
-    topic = LetterTopic(bucket, "dead", 1 << 20, (), away, lambda: "fine")
+    topic = LetterTopic("dead", 1 << 20, (), away, lambda: "fine")
     publication = committed(bucket, RECORDS)
     for _ in range(3):
         with pytest.raises(Unavailable, match="no broker"):
-            publish(topic, publication)
+            publish(bucket, topic, publication)
     assert len(calls) == 1
 
 
 def test_each_partition_of_each_run_and_root_has_a_transactional_id_of_its_own() -> None:
     bucket, broker = MemoryBucket(), Broker()
     publication = committed(bucket, RECORDS)
-    publish(topic_of(bucket, broker), publication)
+    publish(bucket, topic_of(broker), publication)
     leases = [Lease("p", "orders|1"), Lease("p", "orders|0", run="redrive-1"), Lease("q", "orders|0")]
     for lease in leases:
         row = replace(lease, commit=Commit(1, 1, "", f"of {lease.pipeline} {lease.run} {lease.key}", {}))
-        publish(topic_of(bucket, broker), Publication(row, NAME, publication.receipt))
-    elsewhere = LetterTopic(bucket, "dead", 1 << 20, ("other root", "files"), broker.attempt, lambda: "fine")
-    publish(elsewhere, publication)
+        publish(bucket, topic_of(broker), Publication(row, NAME, publication.receipt))
+    elsewhere = LetterTopic("dead", 1 << 20, ("other root", "files"), broker.attempt, lambda: "fine")
+    publish(bucket, elsewhere, publication)
     assert len(broker.owners) == 5
     assert all(owner.startswith(("holdfast-p-", "holdfast-q-")) for owner in broker.owners)
     assert dict(broker.visible()[6].headers)["holdfast.run"] == b"redrive-1"
@@ -309,7 +310,7 @@ def test_letters_that_are_gone_halt() -> None:
     publication = committed(bucket, RECORDS)
     bucket.visible.clear()
     with pytest.raises(Halt, match="is gone"):
-        publish(topic_of(bucket, broker), publication)
+        publish(bucket, topic_of(broker), publication)
     assert values(broker) == []
 
 

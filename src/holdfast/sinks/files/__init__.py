@@ -8,7 +8,6 @@ from holdfast.registry import Plugin, Registry
 from holdfast.sinks.files.config import FilesConfig
 
 if TYPE_CHECKING:
-    from holdfast.buckets.bucket import Bucket
     from holdfast.deadletters.letter_topic import LetterTopic
     from holdfast.sinks.files.sink import FilesSink
 
@@ -33,18 +32,18 @@ def build(name: str, config: FilesConfig, formats: Registry) -> FilesSink:
     )
     finalize = config.finalize
     finalizing = None if finalize is None else FilesFinalizing(name, bucket, config.root, layout, finalize)
-    topic = topic_of(name, config, bucket)
+    topic = topic_of(name, config)
     return FilesSink(name, bucket, stager, finalizing, topic, max_ahead=config.max_ahead)
 
 
-def topic_of(name: str, config: FilesConfig, bucket: Bucket) -> LetterTopic | None:
+def topic_of(name: str, config: FilesConfig) -> LetterTopic | None:
     """The topic to which this sink sends its dead letters, if it does."""
     if config.dead_letters.kafka is None:
         return None
     from holdfast.buckets.root import root_identity
     from holdfast.deadletters.letter_topic import letter_topic
 
-    return letter_topic(config.dead_letters.kafka, bucket, (root_identity(config.root, config.s3), name))
+    return letter_topic(config.dead_letters.kafka, (root_identity(config.root, config.s3), name))
 
 
 PLUGIN = Plugin("files", FilesConfig, build, "Files under one root, each published once, for readers who only list it.")

@@ -17,7 +17,7 @@ from holdfast.buckets.sink_root import SinkRoot, staged_files
 from holdfast.errors import BatchError, Halt, Refused, StagedDataGone, Unavailable
 from holdfast.finalize.output import Finalizes
 from holdfast.flow.batch import Batch, Name
-from holdfast.flow.letter import LetterBox
+from holdfast.flow.letter import CommittedLetters
 from holdfast.flow.manifest import Manifest, decode_manifest, manifest_of
 from holdfast.flow.names import manifest_key
 from holdfast.flow.sink import (
@@ -99,7 +99,7 @@ class FilesSink(
     def finalizing(self) -> FilesFinalizing | None:
         return self._finalizing
 
-    def letter_box(self, pipeline: str) -> LetterBox:  # noqa: ARG002 - the root is one pipeline's
+    def letter_box(self, pipeline: str) -> CommittedLetters:  # noqa: ARG002 - the root is one pipeline's
         from holdfast.deadletters.letter_files import FileLetters
 
         return FileLetters(self._bucket)
@@ -147,7 +147,7 @@ class FilesSink(
             self._witnessed(publication, files)
             self._root.publish(files)
             if self._letter_topic is not None:
-                self._letter_topic.publish(publication, self.progress)
+                self._letter_topic.publish(self.letter_box(publication.lease.pipeline), publication, self.progress)
         except (Halt, StagedDataGone, Unavailable) as trouble:
             return trouble
         return None

@@ -104,14 +104,11 @@ class DeadLetterOptions(Options):
         None, description="Index for dead letters; `<pipeline>-deadletters` unless given."
     )
     kafka: LetterTopicOptions | None = Field(
-        None, description="A Kafka topic that gets a copy of each dead letter in files; needs `file`."
+        None, description="A Kafka topic that gets a copy of each dead letter, beside the files or the index."
     )
 
     @model_validator(mode="after")
     def _one_of_them(self) -> Self:
-        if self.kafka is not None and self.file is None:
-            reason = "a topic of dead letters gets copies of those in files: kafka needs file"
-            raise PydanticCustomError(PLAIN_ERROR, reason)
         if self.file is not None and self.index is not None:
             raise PydanticCustomError(PLAIN_ERROR, "dead letters go to files or to an index, not to both")
         if self.file is not None:

@@ -6,6 +6,8 @@ import base64
 import datetime as dt
 import hashlib
 import json
+import uuid
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -19,7 +21,8 @@ import pyarrow as pa
 from holdfast.deadletters.staging import LetterStaging
 from holdfast.errors import BatchError, Refused, SinkUnavailable
 from holdfast.flow.fault import ROW, Fault, dead_letter
-from holdfast.flow.letter import Letter, LetterBox, LetterId, NewLetter, letter_of, new_letters
+from holdfast.flow.letter import CommittedLetters, Letter, LetterId, NewLetter, letter_of, new_letters
+from holdfast.flow.names import segment
 from holdfast.flow.staging import StagedBatch
 from holdfast.leases.lease import Json
 from holdfast.sinks.opensearch.access import Access
@@ -32,6 +35,8 @@ BODY_BYTES = 8 << 20
 PART_LENGTH = 1 << 20
 """Characters of a large record in one document: each is far below `http.max_content_length` of any server."""
 PAGE_SIZE = 1000
+LISTS = "letters"
+"""Key of a receipt: the ids of the documents that list the letters of the commit."""
 _PROPERTIES = {
     "place": {"type": "keyword"},
     "number": {"type": "long"},
@@ -45,6 +50,8 @@ _PROPERTIES = {
     "row": {"type": "text", "index": False},
     "missing": {"type": "text", "index": False},
     "part": {"type": "text", "index": False},
+    "letters": {"type": "object", "enabled": False},
+    "note": {"type": "text", "index": False},
     "origin": {
         "properties": {"pipeline": {"type": "keyword"}, "key": {"type": "keyword"}, "item": {"type": "long"}},
     },
@@ -87,18 +94,21 @@ class LetterIndex:
     sink: str
     index: str | None = None
     """`<pipeline>-deadletters` unless given."""
+    copied: bool = False
+    """Whether copies of the letters are sent when their commit is published: then its receipt names lists of them."""
 
     def begin(self, send: Send) -> LetterStaging:
-        return _IndexedLetters(self.sink, self.index, send)
+        return _IndexedLetters(self, send)
 
 
 class _IndexedLetters(LetterStaging):
     """Each letter is a document whose id follows from its origin: a letter that is written twice exists once."""
 
-    def __init__(self, sink: str, index: str | None, send: Send) -> None:
-        self._sink = sink
-        self._index = index
+    def __init__(self, target: LetterIndex, send: Send) -> None:
+        self._target = target
         self._send = send
+        self._written: defaultdict[str, list[LetterId]] = defaultdict(list)
+        """By batch, the letters of this attempt, if copies are sent."""
 
     def write(self, batch: StagedBatch, faults: Sequence[tuple[int, Fault]]) -> None:
         entries, size = list[_Entry](), 0
@@ -117,18 +127,31 @@ class _IndexedLetters(LetterStaging):
         items = np.array([entry.item for entry in entries], np.int64)
         texts = pa.array([entry.raw for entry in entries], pa.string()).cast(pa.binary())
         data = b"".join(entry.line for entry in entries)
-        body = Body([Entries(batch, data, borders, items, texts)], letters=self._index or letters_index(batch.pipeline))
-        self._send(body)
+        index = self._target.index or letters_index(batch.pipeline)
+        self._send(Body([Entries(batch, data, borders, items, texts)], letters=index))
+
+    def lists(self, batch: StagedBatch) -> list[str]:
+        written, names = sorted(set(self._written.pop(batch.id, ()))), list[str]()
+        for portion in _portions(written):
+            # Unique to this attempt: another one of the same batch may have other letters.
+            names.append(f"{self._target.sink}.list.{uuid.uuid4().hex}")
+            listed = {"letters": [{"place": letter.container, "number": letter.number} for letter in portion]}
+            self._send_entries(batch, [_Entry(portion[0].number, _indexed(names[-1], listed), "")])
+        return names
 
     def finish(self, batch: StagedBatch) -> list[dict[str, Json]]:  # noqa: ARG002 - the sender waits for all of a batch
         return []
 
     def abandon(self, batch: StagedBatch) -> None:
         """Letters that were sent stay: they will be written again under the same ids."""
+        self._written.pop(batch.id, None)
 
     def _entries(self, batch: StagedBatch, letter: NewLetter) -> Iterator[_Entry]:
         """The letter as a document, after those with the parts of its record, if it is large."""
-        identity, more, raw = letter_id(self._sink, batch, letter), letter.more, letter.fault.raw or ""
+        sink = self._target.sink
+        identity, more, raw = letter_id(sink, batch, letter), letter.more, letter.fault.raw or ""
+        if self._target.copied:
+            self._written[batch.id].append(identity)
         if letter.spill is not None:
             text = letter.spill.decode()
             parts = [text[at : at + PART_LENGTH] for at in range(0, len(text), PART_LENGTH)]
@@ -137,7 +160,7 @@ class _IndexedLetters(LetterStaging):
             more = letter.spilled({"parts": len(parts)})
         fields = json.loads(dead_letter(batch.pipeline, batch.key, letter.item, letter.fault, more))
         now = dt.datetime.now(dt.UTC).isoformat(timespec="milliseconds")
-        document = {**fields, "sink": self._sink, "at": now, "place": identity.container, "number": identity.number}
+        document = {**fields, "sink": sink, "at": now, "place": identity.container, "number": identity.number}
         yield _Entry(letter.item, _indexed(document_id(identity), document), raw)
 
 
@@ -155,12 +178,13 @@ def _indexed(identity: str, document: Mapping[str, Any]) -> bytes:
     return b"%s\n%s\n" % (action, json.dumps(document, ensure_ascii=False).encode("utf-8", "backslashreplace"))
 
 
-class IndexLetters(LetterBox):
+class IndexLetters(CommittedLetters):
     """The letters of one sink, in an index that other sinks may use, too. Connects for every call."""
 
     def __init__(self, access: Access, index: str, pipeline: str, sink: str) -> None:
         self._access = access
         self._index = index
+        self._sink = sink
         self._filter = [{"term": {"origin.pipeline": pipeline}}, {"term": {"sink": sink}}]
 
     def prepare(self) -> None:
@@ -194,10 +218,10 @@ class IndexLetters(LetterBox):
     def read_spilled(self, letter: Letter) -> bytes | None:
         texts = []
         for number in range((letter.spilled or {})["parts"]):
-            found = self._call(partial(self._fetched, {"ids": [part_id(letter.id, number)]})).get("docs", ())
-            if not found or not found[0].get("found"):
+            (found,) = self._documents([part_id(letter.id, number)])
+            if found is None:
                 return None
-            texts.append(found[0]["_source"]["part"])
+            texts.append(found["part"])
         return "".join(texts).encode()
 
     def mark(self, ids: Iterable[LetterId], run: str) -> None:
@@ -212,6 +236,40 @@ class IndexLetters(LetterBox):
             statuses = {item["update"]["status"] for item in items} - {200, 404}
             if statuses:
                 raise SinkUnavailable(f"{self._access.label} has not marked all letters: {sorted(statuses)}")
+
+    def note_name(self, receipt: Any, commit: str) -> str | None:
+        return commit if receipt.get(LISTS) else None
+
+    def of_receipt(self, receipt: Any) -> Iterator[Letter]:
+        for name in receipt.get(LISTS, ()):
+            (listed,) = self._documents([name])
+            if listed is None:
+                raise BatchError(f"the list {name} of dead letters is not in {self._index} any more")
+            yield from self.fetch([LetterId(letter["place"], letter["number"]) for letter in listed["letters"]])
+
+    def note(self, topic: str, name: str, text: bytes) -> bytes | None:
+        identity = f"{self._sink}.note.{name}.{segment(topic)}"
+        if self._call(partial(self._noted, identity, {"note": text.decode()})):
+            return None
+        (found,) = self._documents([identity])
+        if found is None:
+            raise SinkUnavailable(f"{self._access.label} has lost the note {identity}")
+        return str(found["note"]).encode()
+
+    def _documents(self, ids: Sequence[str]) -> list[Any]:
+        """The contents of these documents; None for one that does not exist."""
+        found = self._call(partial(self._fetched, {"ids": list(ids)})).get("docs", ())
+        return [doc["_source"] if doc.get("found") else None for doc in found] or [None] * len(ids)
+
+    def _noted(self, identity: str, document: Any, client: Any) -> bool:
+        """Whether the document was created now."""
+        from opensearchpy.exceptions import ConflictError
+
+        try:
+            client.create(index=self._index, id=identity, body=document)
+        except ConflictError:
+            return False
+        return True
 
     def _created(self, body: Any, client: Any) -> bool:
         """Whether the index was created now."""

@@ -23,7 +23,7 @@ from holdfast.deadletters.letter_topic import LetterTopic, letter_topic
 from holdfast.errors import Halt, Refused, SinkUnavailable, StagedDataGone, Unavailable, UsageError
 from holdfast.events import DocumentsIndexed, Event, Unreachable
 from holdfast.flow.batch import Batch, Name
-from holdfast.flow.letter import LetterBox
+from holdfast.flow.letter import CommittedLetters
 from holdfast.flow.pipeline import ReportsEvents
 from holdfast.flow.sink import (
     KeepsLetters,
@@ -44,7 +44,7 @@ from holdfast.sinks.opensearch.bulk_body import check_records_together
 from holdfast.sinks.opensearch.bulk_request import BulkTarget
 from holdfast.sinks.opensearch.bulk_sender import LONGEST_PAUSE
 from holdfast.sinks.opensearch.config import ID_KINDS, OpenSearchConfig
-from holdfast.sinks.opensearch.dead_letter_index import IndexLetters, LetterIndex, letters_index
+from holdfast.sinks.opensearch.dead_letter_index import LISTS, IndexLetters, LetterIndex, letters_index
 from holdfast.sinks.opensearch.documents import EntryBuilder
 from holdfast.sinks.opensearch.index_setup import IndexSetup
 from holdfast.sinks.opensearch.staging import OpenSearchStager, OutageListener, SendLimits
@@ -67,7 +67,7 @@ class OpenSearchSink(
         max_ahead: float | None = None,
         letter_topic: LetterTopic | None = None,
     ) -> None:
-        """`bucket` is where dead letters go, if they go to files, of which `letter_topic` gets copies.
+        """`bucket` is where dead letters go, if they go to files. `letter_topic` gets copies of all letters.
 
         `max_ahead` as in the settings.
         """
@@ -87,12 +87,12 @@ class OpenSearchSink(
         self._pipeline = pipeline
         _check_addresses(self._setup.access.hosts)
         verdict = self._setup.apply()
+        copies = [] if self._letter_topic is None else [self._letter_topic.check()]
         if self._root is None:
             self._indexed_letters(pipeline).prepare()
-            return verdict
+            return "; dead letters: ".join([verdict, *copies])
         letters = self._root.open(pipeline, durable=durable)
-        copies = "" if self._letter_topic is None else f"; {self._letter_topic.check()}"
-        return f"{verdict}; dead letters: {letters}{copies}"
+        return f"{verdict}; dead letters: {'; '.join([letters, *copies])}"
 
     def close(self) -> None:
         if self._root is not None:
@@ -100,7 +100,7 @@ class OpenSearchSink(
         if self._listener is not None:
             self._listener.close()
 
-    def letter_box(self, pipeline: str) -> LetterBox:
+    def letter_box(self, pipeline: str) -> CommittedLetters:
         if self._bucket is not None:
             return FileLetters(self._bucket)
         return self._indexed_letters(pipeline)
@@ -132,7 +132,8 @@ class OpenSearchSink(
             self._events.put(DocumentsIndexed(self._pipeline, self.name, **sums, limit=limit))
         until = next((part["until"] for part in parts if "until" in part), None)
         receipt = {"documents": sums["documents"], "dead": sums["dead"], "files": files}
-        return receipt if until is None else {**receipt, "until": until}
+        lists = [name for part in parts for name in part.get(LISTS, ())]
+        return receipt | ({} if until is None else {"until": until}) | ({LISTS: lists} if lists else {})
 
     def noticed(self) -> list[Event]:
         events: list[Event] = []
@@ -145,21 +146,20 @@ class OpenSearchSink(
         return events
 
     def is_visible(self, receipt: Json) -> bool:
-        return not receipt["files"]
+        return not receipt["files"] and not receipt.get(LISTS)
 
     def publish(self, publications: Sequence[Publication]) -> list[PublishResult]:
         return [self._publish(publication) for publication in publications]
 
     def _publish(self, publication: Publication) -> PublishResult:
         files = staged_files(publication.receipt)
-        if not files:
-            return None
-        if self._root is None:
+        if files and self._root is None:
             return Halt(f"sink {self.name!r} has dead letters in files, but its settings name no folder for them")
         try:
-            self._root.publish(files)
+            if files and self._root is not None:
+                self._root.publish(files)
             if self._letter_topic is not None:
-                self._letter_topic.publish(publication, self.progress)
+                self._letter_topic.publish(self.letter_box(publication.lease.pipeline), publication, self.progress)
         except (Halt, StagedDataGone, Unavailable) as trouble:
             return trouble
         return None
@@ -198,9 +198,9 @@ def build_sink(name: str, config: OpenSearchConfig) -> OpenSearchSink:
     access, letters = cluster_access(config), config.dead_letters
     bucket = None if letters.file is None else bucket_of(letters.file, letters.s3)
     target = BulkTarget(access, Template(config.index).constant, config.pipeline, config.version is not None)
-    kept = LetterIndex(name, letters.index) if bucket is None else bucket
+    kept = LetterIndex(name, letters.index, copied=letters.kafka is not None) if bucket is None else bucket
     stager = OpenSearchStager(target, entry_builder(config), kept, _limits(config))
-    topic = letter_topic(letters.kafka, bucket, (*config.owned_roots().values(), name))
+    topic = letter_topic(letters.kafka, (*(config.owned_roots().values() or sorted(config.hosts)), name))
     return OpenSearchSink(name, stager, _index_setup(name, config, access), bucket, config.max_ahead, topic)
 
 

@@ -24,7 +24,7 @@ from holdfast.leases.lease import Json
 from holdfast.sinks.opensearch.bulk_body import OpenBody, RecordNumbers
 from holdfast.sinks.opensearch.bulk_request import BulkClient, BulkTarget
 from holdfast.sinks.opensearch.bulk_sender import AdaptiveConcurrency, BulkSender
-from holdfast.sinks.opensearch.dead_letter_index import LetterIndex
+from holdfast.sinks.opensearch.dead_letter_index import LISTS, LetterIndex
 from holdfast.sinks.opensearch.documents import ORIGIN, SERVER, EntryBuilder
 from holdfast.sinks.opensearch.fields import DOCUMENT, VALUE
 
@@ -130,7 +130,10 @@ class OpenSearchStaging(Staging):
         self._sender.wait(batch.id)
         if self._bury_refused(batch):
             self._sender.wait(batch.id)
-        part = {"files": self._letters.finish(batch), "dead": self._refused[batch.id]}
+        lists = self._letters.lists(batch)
+        if lists:
+            self._sender.wait(batch.id)
+        part = {"files": self._letters.finish(batch), LISTS: lists, "dead": self._refused[batch.id]}
         if batch.id in self._until:
             part["until"] = self._until[batch.id]
         self._sender.forget(batch.id)

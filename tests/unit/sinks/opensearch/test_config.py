@@ -51,7 +51,6 @@ def test_an_address_and_an_index_are_enough() -> None:
         ({"hosts": ["https://a", "http://b"], "api_key": Secret("x")}, "over http.*tls.allow_http_login: true"),
         ({"dead_letters": {"file": "/a", "index": "b"}}, "not to both"),
         ({"dead_letters": {"file": "/a", "s3": {}}}, "begins with s3://"),
-        ({"dead_letters": {"kafka": {"bootstrap_servers": "b:9092", "topic": "t"}}}, "kafka needs file"),
         (
             {"mappings": {"a": 1}, "index_template": {"name": "a", "body": {}}},
             "into its body",
