@@ -96,7 +96,8 @@ class Site:
     def published(self) -> Counter[int]:
         """How often each id is in the files that a plain listing shows."""
         ids: Counter[int] = Counter()
-        for path in (self.root / "out").rglob("*.parquet"):
+        # Nodes remove folders of staged files; a listing that walks through them would fail.
+        for path in (self.root / "out").glob("[!_.]*/**/*.parquet"):
             if not any(part.startswith(("_", ".")) for part in path.relative_to(self.root / "out").parts):
                 ids.update(pq.read_table(path, columns=["id"]).column("id").to_pylist())
         return ids
