@@ -2,7 +2,8 @@
 
 The headers of the pages are decoded as Arrow fetches them, before it decompresses any. They tell how much a batch of
 rows can take, so that batches are smaller where values are long. A row of a list has any number of values: where the
-lists of a row group are large, the repetition levels of their pages tell in which pages rows begin.
+lists of a row group are large, the repetition levels of their pages tell in which pages rows begin. A value that is
+encoded by its difference from the one before it may repeat all of that one: then the lengths of what is repeated count.
 """
 
 from __future__ import annotations
@@ -11,7 +12,6 @@ import struct
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-import numpy as np
 import pyarrow as pa
 from thrift.protocol.TBase import TBase
 from thrift.protocol.TCompactProtocol import TCompactProtocolAccelerated
@@ -19,6 +19,7 @@ from thrift.Thrift import TException, TType
 from thrift.transport.TTransport import TMemoryBuffer
 
 from holdfast.formats._forward import MAX_BLOCK
+from holdfast.sources.objects.codecs.parquet_lengths import Lengths, RowSizes, decoded_lengths, row_starts
 
 MAX_BATCH = 256 << 20
 """The most bytes that the values of one batch, or the pages of all columns at a time, may take."""
@@ -33,9 +34,7 @@ _PER_VALUE = 16
 """What a value of a list takes besides its bytes: levels, and offsets or its width."""
 _COPIES = 3
 """How often Arrow has the values of lists in memory while it puts them together."""
-_LONGEST_LEVELS, _MOST_LEVELS = 1 << 20, 1 << 24
-"""Bytes and number of the repetition levels of a page that are decoded."""
-_SIZE, _VALUES = 1, 2
+_SIZE, _VALUES, _REPEATED = 1, 2, 3
 """Fields of `_Page`."""
 _LENGTH = struct.Struct("<I")
 _HEADER_SIZES = (4 << 10, 16 << 20)
@@ -53,11 +52,11 @@ class _Values(Struct):
         None,
         (1, TType.I32, "count", None, None),
         (2, TType.I32, "encoding", None, None),
-        None,
+        (3, TType.I32, "definitions_encoding", None, None),
         (4, TType.I32, "levels_encoding", None, None),
     )
     count = encoding = 0
-    levels_encoding = _RLE
+    definitions_encoding = levels_encoding = _RLE
 
 
 class _Values2(Struct):
@@ -68,10 +67,12 @@ class _Values2(Struct):
         (1, TType.I32, "count", None, None),
         *(None,) * 2,
         (4, TType.I32, "encoding", None, None),
-        None,
+        (5, TType.I32, "definitions_size", None, None),
         (6, TType.I32, "levels_size", None, None),
+        (7, TType.BOOL, "is_packed", None, None),
     )
-    count = encoding = levels_size = 0
+    count = encoding = definitions_size = levels_size = 0
+    is_packed = True
 
 
 class _PageHeader(Struct):
@@ -114,6 +115,8 @@ class _Page(NamedTuple):
     """How many rows begin in it."""
     size: int
     values: int
+    repeated: int = 0
+    """Bytes of its values that are not in the page, but repeated from the values before them."""
 
 
 class _Column(NamedTuple):
@@ -124,13 +127,15 @@ class _Column(NamedTuple):
     difference: int = 0
     longest_row: int = 0
     """The most values of one row; 0 if the column has no lists, so that every row has one."""
+    longest_repeated: int = 0
+    """The most bytes that a value of a list repeats, if the pages say it."""
 
     def taken(self, rows: int) -> int:
         """The most bytes of so many consecutive rows."""
         return self._taken(rows, max(self.entry, self.difference))
 
     def taken_at_least(self) -> int:
-        """The bytes of one row, as far as they are certain: how long differences are is known only when decoded."""
+        """The bytes of one row, as far as they are certain: a value by differences is at most as long as its page."""
         return self._taken(1, self.entry)
 
     def _taken(self, rows: int, longest: int) -> int:
@@ -138,7 +143,9 @@ class _Column(NamedTuple):
             return rows * longest + _largest_window(self.pages, _SIZE, rows - 2)
         # A list may go on in the page behind the one in which its row begins.
         values = min(_largest_window(self.pages, _VALUES, rows - 1), rows * self.longest_row)
-        return _COPIES * (_largest_window(self.pages, _SIZE, rows - 1) + values * (longest + _PER_VALUE))
+        repeated = min(_largest_window(self.pages, _REPEATED, rows - 1), values * self.longest_repeated)
+        in_pages = _largest_window(self.pages, _SIZE, rows - 1)
+        return _COPIES * (in_pages + repeated + values * (longest + _PER_VALUE))
 
 
 class PageBounds:
@@ -205,10 +212,19 @@ class PageBounds:
         alone = column._replace(pages=whole, longest_row=max(sum(page.values for page in whole), 1))
         if alone.taken(1) <= self._small_list:
             return alone
-        rows = _RowSizes()
-        counts = [rows.begin(_starts(chunk, header, data), _values(header).count) for header, data in pages]
-        found = [page._replace(rows=count) for page, count in zip(whole, counts, strict=True)]
-        return column._replace(pages=found, longest_row=max(rows.longest, 1))
+        rows, longest, found = RowSizes(), 0, list[_Page]()
+        for page, (header, data) in zip(whole, pages, strict=True):
+            values, contents = _values(header), _contents(chunk, header, data)
+            levels = b"" if contents is None else contents.levels
+            count = rows.begin(row_starts(levels, chunk.repetition, values.count), values.count)
+            lengths = Lengths()
+            if values.encoding == _DELTA_BYTE_ARRAY:
+                unknown = Lengths(page.values * page.size, page.size)
+                lengths = unknown if contents is None else decoded_lengths(contents.values)
+            longest = max(longest, lengths.longest)
+            found.append(page._replace(rows=count, repeated=lengths.total))
+        lists = {"longest_row": max(rows.longest, 1), "longest_repeated": longest}
+        return column._replace(pages=found, difference=0, **lists)
 
     def _longest_entry(self, chunk: Chunk, header: _PageHeader, packed: memoryview) -> int:
         """The length of the longest value of a dictionary, or more where that is short enough."""
@@ -255,82 +271,48 @@ def _values(header: _PageHeader) -> Any:
     return (header.values2 if header.kind == _PAGE_2 else header.values) or _Values()
 
 
-# --- repetition levels -----------------------------------------------------------------------------------------------
+class _Contents(NamedTuple):
+    """The parts of a page of lists."""
+
+    levels: bytes
+    """Repetition levels."""
+    values: Any
 
 
-class _RowSizes:
-    """Finds the longest row of a list, page by page."""
-
-    def __init__(self) -> None:
-        self.longest = 0
-        self._open = 0
-        """Values so far of the row that may go on in the next page."""
-
-    def begin(self, starts: Any, count: int) -> int:
-        """How many rows begin in a page with so many values. `starts` are the values that begin one."""
-        if not len(starts):
-            self._open += max(count, 0)
-            self.longest = max(self.longest, self._open)
-            return 0
-        inner = int(np.diff(starts).max(initial=0))
-        self.longest = max(self.longest, self._open + int(starts[0]), inner)
-        self._open = 0
-        self.begin(starts[:0], count - int(starts[-1]))
-        return len(starts)
-
-
-def _starts(chunk: Chunk, header: _PageHeader, data: memoryview) -> Any:
-    """Which values of a page begin a row; none, which is safe, if the page does not say it."""
-    levels, count = _levels(chunk, header, data), _values(header).count
-    if len(levels) > _LONGEST_LEVELS or not 0 < count <= _MOST_LEVELS:
-        return np.empty(0, np.int64)
-    return np.flatnonzero(_are_zero(levels, chunk.repetition.bit_length(), count))
-
-
-def _levels(chunk: Chunk, header: _PageHeader, data: memoryview) -> bytes:
+def _contents(chunk: Chunk, header: _PageHeader, data: memoryview) -> _Contents | None:
+    """The page, decompressed; None if that is not known how."""
     values = _values(header)
+    if chunk.codec and chunk.codec not in _CODECS:
+        return None
     if isinstance(values, _Values2):
-        return bytes(data[: max(values.levels_size, 0)])
-    if values.levels_encoding != _RLE or (chunk.codec and chunk.codec not in _CODECS):
-        return b""
-    page: Any = data
-    if chunk.codec:
-        page = pa.Codec(_CODECS[chunk.codec]).decompress(data, header.size, asbytes=True)
+        levels, skipped = max(values.levels_size, 0), max(values.definitions_size, 0)
+        packed, size = data[levels + skipped :], header.size - levels - skipped
+        is_packed = chunk.codec and values.is_packed and size > 0
+        return _Contents(bytes(data[:levels]), _unpacked(chunk, packed, size) if is_packed else packed)
+    if values.levels_encoding != _RLE or values.definitions_encoding != _RLE:
+        return None
+    page = _unpacked(chunk, data, header.size) if chunk.codec else data
+    found = bytes(_after_length(page))
+    return _Contents(found, _behind(page, 2))
+
+
+def _unpacked(chunk: Chunk, data: memoryview, size: int) -> Any:
+    return memoryview(pa.Codec(_CODECS[chunk.codec]).decompress(data, size, asbytes=True))
+
+
+def _after_length(page: Any) -> Any:
+    """The bytes that follow their length at the beginning of the page."""
     if len(page) < _LENGTH.size:
         return b""
     (length,) = _LENGTH.unpack_from(page)
-    return bytes(page[_LENGTH.size : _LENGTH.size + length])
+    return page[_LENGTH.size : _LENGTH.size + length]
 
 
-def _are_zero(data: bytes, width: int, count: int) -> Any:
-    """Which of the first levels are 0. They are in runs of one value, or in groups of eight, `width` bits each."""
-    found, left, index, bytes_per_value = [np.zeros(0, np.bool_)], count, 0, -(-width // 8)
-    while left > 0 and index < len(data):
-        header, index = _varint(data, index)
-        if header & 1:
-            size = (header >> 1) * width
-            bits = np.unpackbits(np.frombuffer(data[index : index + size], np.uint8), bitorder="little")
-            levels: Any = bits[: len(bits) // width * width].reshape(-1, width)[:left]
-            found.append(~levels.any(axis=1))
-            index += size
-        else:
-            is_zero = not any(data[index : index + bytes_per_value])
-            found.append(np.full(min(header >> 1, left), is_zero, np.bool_))
-            index += bytes_per_value
-        left -= len(found[-1])
-    return np.concatenate(found)
-
-
-def _varint(data: bytes, index: int) -> tuple[int, int]:
-    value = shift = 0
-    while index < len(data):
-        byte = data[index]
-        index += 1
-        value |= (byte & 0x7F) << shift
-        shift += 7
-        if byte < 0x80 or shift > 35:
-            break
-    return value, index
+def _behind(page: Any, parts: int) -> Any:
+    """The rest of the page behind that many parts that follow their lengths."""
+    for _ in range(parts):
+        page = page[_LENGTH.size + len(_after_length(page)) :]
+    return page
 
 
 def _header(data: memoryview, index: int) -> tuple[_PageHeader, int]:
