@@ -34,6 +34,7 @@ from tests.simulation import (
     mutants_of_sourcing,
     mutants_of_staging,
     mutants_of_tolerance,
+    mutants_of_topic,
     mutants_of_visible,
     mutants_of_watching,
 )
@@ -57,6 +58,7 @@ MODULES = (
     mutants_of_replacing,
     mutants_of_staging,
     mutants_of_tolerance,
+    mutants_of_topic,
     mutants_of_blame,
 )
 DEFINED = [found for module in MODULES for found in vars(module).values()]
