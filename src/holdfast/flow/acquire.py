@@ -30,6 +30,8 @@ from holdfast.leases.writes import Change
 
 EAGER = 0.2
 """Part of a heartbeat after which a node that holds less than its share looks again."""
+EAGER_FOR_ENDLESS = 0.25
+"""The same in seconds, at most, where batches are endless: their records wait until the next node has the lease."""
 NAMELESS = Name("", "")
 
 
@@ -86,6 +88,12 @@ class Acquirer:
         self._discovery = _discovery(coordinator, source, self._look_soon)
         self._next_look = 0.0
         self._next_pass = 0.0
+        heartbeat = coordinator.session.timing.heartbeat
+        self._eager_pause = min(heartbeat * EAGER, EAGER_FOR_ENDLESS if holdings.endless else heartbeat)
+        self.eager = False
+        """Whether this node holds less than its share, so that others will hand it leases soon."""
+        self.shared = False
+        """Whether other nodes take part, as far as the last look has shown."""
         self.draining = False
         """Whether no more leases are taken."""
         self.finished = False
@@ -133,7 +141,8 @@ class Acquirer:
         look = self._sharing.look(len(self._holdings), max(room, 0))
         self._hold(look.taken)
         self._hand_off.choose(look.shed_to)
-        pause = self._coordinator.session.timing.heartbeat * (EAGER if look.short else 1.0)
+        self.eager, self.shared = look.short, look.shared
+        pause = self._eager_pause if look.short else self._coordinator.session.timing.heartbeat
         if not look.taken and room > 0:
             self._next_look = now + self._world.jittered(pause)
             self._nothing_acquired()

@@ -71,6 +71,11 @@ class Holdings:
         self._by_key: dict[str, Held] = {}
         self._by_batch: dict[str, Held] = {}
 
+    @property
+    def endless(self) -> bool:
+        """Whether batches run until they are drained."""
+        return self._engine.endless
+
     def __len__(self) -> int:
         return len(self._by_key)
 

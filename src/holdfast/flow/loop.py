@@ -129,13 +129,27 @@ class PipelineLoop:
         return self._acquirer.discovering
 
     @property
+    def eager(self) -> bool:
+        """Whether endless batches wait for leases that other nodes are about to hand over."""
+        return self._holdings.endless and self._acquirer.eager and not self._acquirer.draining
+
+    @property
+    def hands_over(self) -> bool:
+        """Whether endless batches run that another node will go on with."""
+        return self._holdings.endless and self._acquirer.shared and self.busy
+
+    @property
     def finished(self) -> bool:
         """Whether all partitions are finished and no more will be found."""
         return self._acquirer.finished
 
-    def drain(self) -> None:
-        """Take no more leases and start no more rounds; long-lived batches finish the records that they have read."""
+    def take_no_more(self) -> None:
+        """Take no more leases and start no more rounds; what is running goes on. May be repeated."""
         self._acquirer.draining = True
+
+    def drain(self) -> None:
+        """Like `take_no_more`, and long-lived batches finish the records that they have read."""
+        self.take_no_more()
         self._holdings.drain(list(self._holdings))
 
     def hand_back(self) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import suppress
 
-from holdfast.errors import Interrupted
+from holdfast.errors import Interrupted, SessionExpired
 from holdfast.flow.engine import Report, ReportsBatches
 from holdfast.flow.loop import PipelineLoop
 from holdfast.leases.keeper import Keeper
@@ -14,8 +14,12 @@ from holdfast.leases.source_coordinator import SourceCoordinator
 from holdfast.leases.world import World
 
 IDLE_WAIT = 0.5
-DISCOVERY_WAIT = 0.05
-"""Seconds between turns while discovery runs: work begins with the first partition found."""
+BRIEF_WAIT = 0.05
+"""Seconds between turns while discovery runs or leases are handed over: work begins with the first one."""
+NOTICE = 1.2
+"""Heartbeats after which every node has looked at the store once."""
+MAX_NOTICE = 3.6
+"""Seconds that other nodes have to notice that this one leaves, at most: it must leave before it is killed."""
 
 
 class Node:
@@ -59,7 +63,7 @@ class Node:
             wait = 0.0
             while not self._stopping and not all(loop.finished for loop in self._loops):
                 self._turn(self._engine.poll(wait))
-                wait = DISCOVERY_WAIT if any(loop.discovering for loop in self._loops) else IDLE_WAIT
+                wait = BRIEF_WAIT if any(loop.discovering or loop.eager for loop in self._loops) else IDLE_WAIT
             self._finish_what_is_out()
             for loop in self._loops:
                 loop.hand_back()
@@ -119,11 +123,23 @@ class Node:
             self._session.abandon()
 
     def _finish_what_is_out(self) -> None:
-        give_up_at = self._world.clock.monotonic() + self._grace
         self._session.drain()
+        if any(loop.hands_over for loop in self._loops):
+            self._let_others_notice()
+        give_up_at = self._world.clock.monotonic() + self._grace
         for loop in self._loops:
             loop.drain()
         while self._session.usable and any(loop.busy for loop in self._loops):
             if self._world.clock.monotonic() >= give_up_at:
                 return
+            self._turn(self._engine.poll(IDLE_WAIT / 5))
+
+    def _let_others_notice(self) -> None:
+        """Work on until the other nodes know that this one leaves: they take its leases within a moment then."""
+        for loop in self._loops:
+            loop.take_no_more()
+        with suppress(SessionExpired):  # the session is not usable any more
+            self._session.announce()
+        until = self._world.clock.monotonic() + min(NOTICE * self._session.timing.heartbeat, MAX_NOTICE)
+        while self._session.usable and self._world.clock.monotonic() < until:
             self._turn(self._engine.poll(IDLE_WAIT / 5))

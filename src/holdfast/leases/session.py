@@ -163,6 +163,13 @@ class Session:
         """Announce with the next heartbeat that this node takes no more work."""
         self._info = replace(self._info, draining=True)
 
+    def announce(self) -> None:
+        """Write now what other nodes should know, and renew. Blocks and raises like `heartbeat`."""
+        started = self._world.clock.monotonic()
+        now = self._store_now()
+        self._write(lambda row: self._renew(row, now))
+        self._renewed(started)
+
     def take_part(self, pipeline: str, *, taking: bool) -> None:
         """Announce with the next heartbeat whether this node takes a share of that pipeline."""
         if taking != (pipeline in self._info.pipelines):

@@ -25,6 +25,8 @@ class Look:
     """Sessions that should each get one of this node's leases."""
     short: bool = False
     """Whether the node holds less than its share: others will hand it leases, and it should look soon."""
+    shared: bool = False
+    """Whether other nodes take part."""
 
 
 class Sharing(Protocol):
@@ -73,7 +75,7 @@ class FairShare:
         # The node itself knows better than a snapshot what it holds.
         wanted = set(plan.claims[: max(0, min(room, plan.quota - held))])
         taken = coordinator.claim_rows([row for row in free if row.key in wanted])
-        return Look(taken, plan.shed_to[: max(0, held - plan.quota)], held + len(taken) < plan.quota)
+        return Look(taken, plan.shed_to[: max(0, held - plan.quota)], held + len(taken) < plan.quota, len(members) > 1)
 
     def _members(self, sessions: Sequence[Lease]) -> list[str]:
         """Sessions that take part: those renewed at least once, so that a short-lived node causes no moves.

@@ -1,12 +1,15 @@
 from __future__ import annotations
 
+from typing import cast
+
 import pytest
 
 from holdfast.errors import StoreUnavailable
 from holdfast.events import NodeJoined, NodeLeft, SessionEnded
 from holdfast.flow.batch import Limits
 from holdfast.flow.engine import Report
-from holdfast.flow.node import DISCOVERY_WAIT, IDLE_WAIT, Node
+from holdfast.flow.loop import PipelineLoop
+from holdfast.flow.node import BRIEF_WAIT, IDLE_WAIT, Node
 from holdfast.leases.keeper import STOOD_STILL
 from holdfast.leases.lease import Key, Partition, Status
 from holdfast.leases.session import node_info
@@ -48,7 +51,7 @@ def test_a_node_takes_what_discovery_finds_without_waiting_for_its_next_idle_tur
     node.engine.script = script
     started = fleet.clock.time
     node.node.run()
-    assert begun[0] - started <= DISCOVERY_WAIT + IDLE_WAIT, "the engine was polled once while it had work"
+    assert begun[0] - started <= BRIEF_WAIT + IDLE_WAIT, "the engine was polled once while it had work"
 
 
 def test_a_node_that_is_stopped_hands_back_what_its_sources_coordinate() -> None:
@@ -173,3 +176,40 @@ def test_the_node_says_that_it_is_draining_before_it_leaves() -> None:
     node.node.run()
     assert said
     assert all(said)
+
+
+class HandingOver:
+    """A loop with an endless batch that ends as soon as it is drained."""
+
+    hands_over = finished = True
+    discovering = eager = False
+
+    def __init__(self, fleet: Fleet, node: TestNode) -> None:
+        self.busy = True
+        self.drained_at = 0.0
+        self.announced_at: float | None = None
+        self._fleet = fleet
+        self._node = node
+
+    def turn(self, *_: object) -> None:
+        (row,) = self._fleet.store.get([Key("$nodes", "", self._node.session.id)])
+        if row is not None and node_info(row).draining and self.announced_at is None:
+            self.announced_at = self._fleet.clock.time
+
+    def take_no_more(self) -> None:
+        assert self.busy
+
+    def drain(self) -> None:
+        self.busy, self.drained_at = False, self._fleet.clock.time
+
+    def hand_back(self) -> None:
+        assert not self.busy
+
+
+def test_a_node_that_leaves_works_on_until_the_others_have_looked_at_the_store() -> None:
+    fleet = Fleet({})
+    node = TestNode(fleet)
+    loop = HandingOver(fleet, node)
+    Node(node.session, [cast("PipelineLoop", loop)], node.engine, node.world).run()
+    assert loop.announced_at is not None
+    assert loop.drained_at - loop.announced_at >= 3.0
