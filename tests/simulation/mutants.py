@@ -34,7 +34,6 @@ from tests.simulation import (
     mutants_of_sourcing,
     mutants_of_staging,
     mutants_of_tolerance,
-    mutants_of_topic,
     mutants_of_visible,
     mutants_of_watching,
 )
@@ -58,7 +57,6 @@ MODULES = (
     mutants_of_replacing,
     mutants_of_staging,
     mutants_of_tolerance,
-    mutants_of_topic,
     mutants_of_blame,
 )
 DEFINED = [found for module in MODULES for found in vars(module).values()]

@@ -29,7 +29,6 @@ from tests.simulation.scenario import SCENARIOS
 from tests.simulation.site import Site
 from tests.simulation.sourcing import SourcingSite
 from tests.simulation.tolerance import ToleranceSite
-from tests.simulation.topic import TopicFleet
 from tests.simulation.visible import VisibleFleet
 
 SHORT_PAUSES: tuple[tuple[ModuleType, str, float], ...] = (
@@ -54,7 +53,6 @@ SITES: dict[str, type[Site]] = {
     "months": Months,
     "barred": Barred,
     "tolerance": ToleranceSite,
-    "topic": TopicFleet,
 }
 """Worlds of another make than pipelines of one version."""
 

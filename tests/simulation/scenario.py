@@ -61,9 +61,8 @@ VISIBLE = Scenario("visible", nodes=2, partitions=2, items=8)
 MONTHS = Scenario("months", nodes=2, partitions=4, items=4, kinds=MONTHS_KINDS)
 BARRED = Scenario("barred", nodes=3, partitions=3, items=8, kinds=MONTHS_KINDS)
 TOLERANCE = Scenario("tolerance", nodes=2, partitions=2, items=12, kinds=LETTER_KINDS)
-TOPIC = Scenario("topic", nodes=2, partitions=2, items=8, kinds=LETTER_KINDS)
 LIVE = (MICRO, MESO, STREAMS, OBJECTS, INDEX, GENERATIONS, REBUILDS, VISIBLE, FINALIZER, WIDE, MONTHS, BARRED)
-BESIDE = (FLOOR, SOURCING, RUNS, REPLACE, REDRIVE, REDRIVEN, TOLERANCE, TOPIC)
+BESIDE = (FLOOR, SOURCING, RUNS, REPLACE, REDRIVE, REDRIVEN, TOLERANCE)
 SCENARIOS = {scenario.name: scenario for scenario in (*LIVE, *BESIDE)}
 
 

@@ -34,7 +34,6 @@ CHUNKS = {
     "months": (300, 50),
     "barred": (300, 50),
     "tolerance": (200, 50),
-    "topic": (200, 50),
 }
 """Seeds by scenario, and how many make one test: small enough that all cores end together."""
 PARTS = [

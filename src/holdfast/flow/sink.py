@@ -18,6 +18,7 @@ from holdfast.events import Event
 from holdfast.flow.batch import Batch, Name
 from holdfast.flow.engine import Engine
 from holdfast.flow.letter import LetterBox
+from holdfast.flow.search_index import IndexPlan, SearchIndexes
 from holdfast.flow.source import Source
 from holdfast.flow.staging import Stager
 from holdfast.leases.lease import Json, Lease
@@ -156,6 +157,35 @@ class KeepsLetters(ABC):
     @abstractmethod
     def letter_box(self, pipeline: str) -> LetterBox:
         """The dead letters of this sink in that pipeline. Connects to nothing yet."""
+
+
+class StagesIndexes(ABC):
+    """Rows of a reindex run go to search indexes that no search reaches before the run is promoted.
+
+    The member `index` in the spec of a partition names the index of its rows.
+    """
+
+    @property
+    @abstractmethod
+    def prefix(self) -> str:
+        """Beginning of the names of staged indexes, unless a run has its own."""
+
+    @property
+    @abstractmethod
+    def keep_previous(self) -> int:
+        """How many former indexes of an entity are kept."""
+
+    @abstractmethod
+    def plan(self, mappings: Mapping[str, Any], settings: Mapping[str, Any]) -> IndexPlan:
+        """The mappings and settings of an entity's index, with those of the sink for what these do not set."""
+
+    @abstractmethod
+    def indexes(self) -> SearchIndexes:
+        """The indexes of the sink's cluster. Connects to nothing yet."""
+
+    @abstractmethod
+    def use_aliases(self, aliases: Mapping[str, str]) -> None:
+        """By entity, the index of rows whose partition names none, such as dead letters that are sent again."""
 
 
 class RunsWorkers(ABC):

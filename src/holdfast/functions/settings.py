@@ -168,8 +168,10 @@ class FunctionConfig(Options):
     concurrency: PositiveCount = Field(
         1, description="How many calls of an async handler run at once in a worker; never two of one shard."
     )
-    url: Annotated[StreamAddress, BeforeValidator(stream_address), WithJsonSchema({"type": "string"})] | None = Field(
-        None, description="Nuclio's http://host:port/container/stream path@consumer group."
+    url: Annotated[StreamAddress, BeforeValidator(stream_address)] | None = Field(
+        None,
+        json_schema_extra={"type": "string"},
+        description="Nuclio's http://host:port/container/stream path@consumer group.",
     )
     password: Secret | None = Field(None, description="Nuclio's access key for the stream.")
     worker_availability_timeout: Any = Field(

@@ -21,7 +21,6 @@ from typing import TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from holdfast.config.units import LocalPath
 from holdfast.errors import AnswerLost, SchemaMismatch, StoreError, StoreUnavailable
 from holdfast.leases.codec import Columns, take_stored
 from holdfast.leases.lease import UNFINISHED, Key, Lease, Status
@@ -251,7 +250,7 @@ class SqliteStore(ClaimingStore):
 
     def _require_file(self) -> None:
         try:
-            made, folder = self._path.exists(), self._path.is_dir()
+            there, made, folder = self._path.parent.is_dir(), self._path.exists(), self._path.is_dir()
         except OSError as error:
             raise StoreUnavailable(f"{self._path}: {error}") from error
         if self._was_open and not made:
@@ -259,15 +258,13 @@ class SqliteStore(ClaimingStore):
             raise StoreUnavailable(f"{self._path} no longer exists")
         if folder:
             raise StoreError(f"cannot open {self._path}: it is a directory; path must name a file")
+        if not there:
+            raise StoreError(f"cannot open {self._path}: there is no directory {self._path.parent}")
         if self._skip_table_creation and not made:
             raise SchemaMismatch(
                 f"{self._path} does not exist, and may not be created here; "
                 "`holdfast run` creates it, unless skip_table_creation is set"
             )
-        try:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise StoreError(f"cannot make the folder of {self._path}: {error.strerror}") from error
 
     def _prepare(self, db: sqlite3.Connection) -> None:
         (mode,) = db.execute("PRAGMA journal_mode = WAL").fetchone()
@@ -373,7 +370,7 @@ class SqliteConfig(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    path: LocalPath = Field(description="The database file, on a local disk. Its folder is made if it is missing.")
+    path: Path = Field(description="The database file, on a local disk. Its directory must exist.")
     skip_table_creation: bool = Field(
         default=False, description="Never create or migrate tables; refuse to start if they are not as needed."
     )
@@ -386,8 +383,11 @@ class SqliteConfig(BaseModel):
 
 def build(config: SqliteConfig) -> SqliteStore:
     """The store that the settings describe, not yet opened."""
-    options = config.model_dump(exclude={"path"})
-    return SqliteStore(config.path, **options)
+    return SqliteStore(
+        config.path.expanduser(),
+        skip_table_creation=config.skip_table_creation,
+        busy_timeout=config.busy_timeout,
+    )
 
 
 PLUGIN = Plugin(

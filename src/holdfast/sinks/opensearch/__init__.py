@@ -18,6 +18,10 @@ def build(name: str, config: OpenSearchConfig, formats: Registry) -> OpenSearchS
         import opensearchpy  # noqa: F401 - a missing client fails here, not in a task
     except ImportError as error:
         raise UsageError(f"the opensearch sink needs opensearch-py; install holdfast[opensearch] ({error})") from error
+    if config.mode == "staged":
+        from holdfast.sinks.opensearch.staged_sink import build_staged_sink
+
+        return build_staged_sink(name, config)
     from holdfast.sinks.opensearch.sink import build_sink
 
     return build_sink(name, config)

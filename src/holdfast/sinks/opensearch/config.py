@@ -19,6 +19,20 @@ from holdfast.sinks.opensearch.templates import IndexName, Template, is_index_na
 
 ACTIONS = ("index", "create", "update", "upsert", "delete")
 ID_KINDS = ("origin", "server")
+DIRECT_ONLY = (
+    "index",
+    "allowed_indexes",
+    "max_ahead",
+    "data_stream",
+    "action",
+    "document_id",
+    "routing",
+    "version",
+    "version_type",
+    "text_field",
+    "index_template",
+)
+"""Settings without a meaning in the mode `staged`."""
 
 
 def _checked_host(url: str) -> str:
@@ -55,6 +69,14 @@ def _checked_index(name: str) -> str:
     if not is_index_name(name):
         raise PydanticCustomError(VALUE_ERROR, "is not an index name: lower case letters, digits, '.', '_' and '-'")
     return name
+
+
+def _checked_prefix(text: str) -> str:
+    if text and not is_index_name(text):
+        raise PydanticCustomError(
+            VALUE_ERROR, "is not the beginning of an index name: lower case letters, digits, '.', '_' and '-'"
+        )
+    return text
 
 
 TemplateText = Annotated[str, Field(min_length=1), AfterValidator(_checked_template)]
@@ -127,8 +149,23 @@ class OpenSearchConfig(Options):
     api_key: Secret | None = Field(None, description="API key, instead of name and password.")
     aws: AwsOptions | None = Field(None, description="Sign requests for Amazon's services instead of logging in.")
     tls: TlsOptions = Field(default_factory=TlsOptions, description="How certificates are verified.")
-    index: TemplateText = Field(
-        description="Index, data stream or alias: a name, or a template such as `logs-{tenant}-{@timestamp:%Y.%m.%d}`."
+    mode: Literal["direct", "staged"] = Field(
+        "direct",
+        description="direct: records become documents of `index`. staged: for `holdfast reindex`; rows of live tables "
+        "go to a staged index per entity, which takes the place of the former index when the run is promoted.",
+    )
+    index: TemplateText | None = Field(
+        None,
+        description="Index, data stream or alias: a name, or a template such as `logs-{tenant}-{@timestamp:%Y.%m.%d}`. "
+        "Required unless `mode` is staged.",
+    )
+    staged_index_prefix: Annotated[str, AfterValidator(_checked_prefix)] = Field(
+        "staged_", description="Beginning of the names of staged indexes: `<prefix><index>_<run>`."
+    )
+    keep_previous: Annotated[int, Field(ge=0)] = Field(
+        1,
+        description="How many former indexes of an entity are kept after a promotion, for `holdfast reindex rollback`. "
+        "Older ones are deleted.",
     )
     allowed_indexes: tuple[str, ...] = Field(
         (),
@@ -233,7 +270,19 @@ class OpenSearchConfig(Options):
         return self
 
     @model_validator(mode="after")
+    def _mode_has_its_settings(self) -> Self:
+        if self.mode == "direct" and self.index is None:
+            raise PydanticCustomError(PLAIN_ERROR, "index is missing: the index, or a template of its name")
+        unfit = sorted(self.model_fields_set & set(DIRECT_ONLY)) if self.mode == "staged" else []
+        if unfit:
+            reason = f"{unfit[0]} is not possible with mode: staged, where the rows and the entities decide it"
+            raise PydanticCustomError(PLAIN_ERROR, reason)
+        return self
+
+    @model_validator(mode="after")
     def _names_are_allowed(self) -> Self:
+        if self.index is None:
+            return self
         try:
             IndexName(Template(self.index), self.allowed_indexes)
         except ValueError as error:

@@ -65,6 +65,11 @@ class EntryBuilder:
         templates = (self.index.template, self.action, self.document_id, self.routing, self.version)
         return frozenset(name for text in templates if isinstance(text, Template) for name in text.names)
 
+    @property
+    def time_fields(self) -> tuple[str, ...]:
+        """The fields whose times name the index."""
+        return self.index.template.times
+
     def entries(
         self, batch: StagedBatch, numbers: RecordNumbers, items: Any, rows: Any, until: float | None = None
     ) -> Iterator[tuple[Entries, Faults]]:
@@ -129,7 +134,7 @@ class _Portion:
         """The values, each on one line. A value that is not an object becomes `text_field` of one, or is refused."""
         if values.null_count:
             values = values.fill_null(b"")
-        others = np.flatnonzero(~_looks_like_object(values))
+        others = np.flatnonzero(~looks_like_object(values))
         if len(others):
             values = self._wrapped(values, others)
         return pc.replace_substring(values, _LINE, b" ") if has_byte(values, _LINE) else values
@@ -179,11 +184,11 @@ class _Portion:
         word = "update" if action == "upsert" else action
         head = (f'{{"{word}":'.encode(), metadata, b"}\n")
         if action == "delete":
-            return _beside(self._count, *head)
+            return beside_each_other(self._count, *head)
         if word != "update":
-            return _beside(self._count, *head, self._documents, _LINE)
+            return beside_each_other(self._count, *head, self._documents, _LINE)
         tail = b',"doc_as_upsert":true}\n' if action == "upsert" else b"}\n"
-        return _beside(self._count, *head, b'{"doc":', self._documents, tail)
+        return beside_each_other(self._count, *head, b'{"doc":', self._documents, tail)
 
     def _metadata(self, action: str) -> Any:
         builder, metadata = self._builder, dict[str, Any]()
@@ -230,7 +235,7 @@ class _Portion:
         too_long = np.asarray(pc.binary_length(names).fill_null(0)) > MAX_INDEX_NAME
         self._refuse(too_long, f"the index that its fields name has more than {MAX_INDEX_NAME} bytes")
         if self._until is not None:
-            for name in self._builder.index.template.times:
+            for name in self._builder.time_fields:
                 self._refuse_after(name, self._until)
         encoded = pc.utf8_lower(names).dictionary_encode()
         distinct = encoded.dictionary.to_pylist()
@@ -291,7 +296,7 @@ def _documents(rows: Any) -> Any:
     return binary(json_objects(rows) if column is None else rows.column(column))
 
 
-def _looks_like_object(values: Any) -> Any:
+def looks_like_object(values: Any) -> Any:
     """Whether the first byte of each value is a brace; false for an empty value."""
     starts = np.frombuffer(values.buffers()[1], np.int32)[values.offset : values.offset + len(values) + 1]
     data = np.frombuffer(values.buffers()[2] or b"", np.uint8)
@@ -301,7 +306,7 @@ def _looks_like_object(values: Any) -> Any:
     return (first == ord("{")) & (starts[1:] > starts[:-1])
 
 
-def _beside(count: int, *pieces: Any) -> Any:
+def beside_each_other(count: int, *pieces: Any) -> Any:
     """The pieces of each row joined. A piece that is the same for all rows is not repeated in memory."""
     made = beside(*(pa.scalar(piece, pa.binary()) if isinstance(piece, bytes) else piece for piece in pieces))
     return made if isinstance(made, pa.Array) else pa.repeat(made, count)

@@ -24,7 +24,8 @@ class IndexSetup:
     """The template of the sink's indexes, and checks of the cluster. Applying it again changes nothing."""
 
     access: Access
-    index: IndexName
+    index: IndexName | None
+    """None: the sink writes to staged indexes, which are created with everything that they need."""
     template_name: str
     template: Mapping[str, Any] | None = None
     """The body of the user's index template; without it, one is made from `mappings` and `settings`."""
@@ -75,7 +76,7 @@ class IndexSetup:
 
     def _made_template(self) -> dict[str, Any] | None:
         settings = self._settings()
-        if not (self.mappings or settings or self.data_stream):
+        if self.index is None or not (self.mappings or settings or self.data_stream):
             return None
         made = {"settings": settings, "mappings": dict(self.mappings)}
         body: dict[str, Any] = {
@@ -98,7 +99,7 @@ class IndexSetup:
         """How long the existing indexes remember a deleted version, for people."""
         from opensearchpy.exceptions import TransportError
 
-        names = ",".join(self.index.patterns)
+        names = ",".join(() if self.index is None else self.index.patterns)
         params = {"include_defaults": "true", "flat_settings": "true", "ignore_unavailable": "true"}
         path = f"/{quote(names, safe=',*')}/_settings/{GC_DELETES}"
         try:

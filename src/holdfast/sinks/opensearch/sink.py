@@ -11,7 +11,7 @@ import socket
 import threading
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -117,7 +117,7 @@ class OpenSearchSink(
         # Not before the first round: the Spark session, which has the node's address, is started after the sink.
         with self._listening, suppress(OSError):
             self._listener = self._listener or OutageListener()
-        named_after_times = bool(self._stager.entries.index.template.times)
+        named_after_times = bool(self._stager.entries.time_fields)
         bounds = {batch.id: batch.until(self.name, self._max_ahead) for batch in batches if named_after_times}
         until = {batch_id: time for batch_id, time in bounds.items() if time is not None}
         outages = None if self._listener is None else self._listener.reporter
@@ -195,13 +195,29 @@ def _check_addresses(hosts: Sequence[str]) -> None:
 
 def build_sink(name: str, config: OpenSearchConfig) -> OpenSearchSink:
     """The sink of that name, not yet connected."""
-    access, letters = cluster_access(config), config.dead_letters
-    bucket = None if letters.file is None else bucket_of(letters.file, letters.s3)
-    target = BulkTarget(access, Template(config.index).constant, config.pipeline, config.version is not None)
-    kept = LetterIndex(name, letters.index, copied=letters.kafka is not None) if bucket is None else bucket
-    stager = OpenSearchStager(target, entry_builder(config), kept, _limits(config))
-    topic = letter_topic(letters.kafka, (*(config.owned_roots().values() or sorted(config.hosts)), name))
-    return OpenSearchSink(name, stager, _index_setup(name, config, access), bucket, config.max_ahead, topic)
+    access, index = cluster_access(config), _index_name(config)
+    letters = LettersTarget.of(name, config)
+    target = BulkTarget(access, index.constant, config.pipeline, config.version is not None)
+    stager = OpenSearchStager(target, entry_builder(config), letters.kept, send_limits(config))
+    setup = _index_setup(name, config, access)
+    return OpenSearchSink(name, stager, setup, letters.bucket, config.max_ahead, letters.topic)
+
+
+@dataclass(frozen=True)
+class LettersTarget:
+    """Where a sink keeps dead letters: in a bucket or in an index, with copies in a topic if there is one."""
+
+    kept: Bucket | LetterIndex
+    bucket: Bucket | None
+    topic: LetterTopic | None
+
+    @classmethod
+    def of(cls, name: str, config: OpenSearchConfig) -> LettersTarget:
+        letters = config.dead_letters
+        bucket = None if letters.file is None else bucket_of(letters.file, letters.s3)
+        topic = letter_topic(letters.kafka, (*(config.owned_roots().values() or sorted(config.hosts)), name))
+        index = LetterIndex(name, letters.index, copied=letters.kafka is not None)
+        return cls(index if bucket is None else bucket, bucket, topic)
 
 
 def cluster_access(config: OpenSearchConfig) -> Access:
@@ -241,10 +257,10 @@ def entry_builder(config: OpenSearchConfig) -> EntryBuilder:
 
 
 def _index_name(config: OpenSearchConfig) -> IndexName:
-    return IndexName(Template(config.index), config.allowed_indexes)
+    return IndexName(Template(config.index or ""), config.allowed_indexes)
 
 
-def _limits(config: OpenSearchConfig) -> SendLimits:
+def send_limits(config: OpenSearchConfig) -> SendLimits:
     return SendLimits(
         config.max_bulk_bytes, config.max_bulk_documents, config.concurrency, config.slow_after, config.patience
     )

@@ -27,6 +27,7 @@ from holdfast.sinks.opensearch.bulk_sender import AdaptiveConcurrency, BulkSende
 from holdfast.sinks.opensearch.dead_letter_index import LISTS, LetterIndex
 from holdfast.sinks.opensearch.documents import ORIGIN, SERVER, EntryBuilder
 from holdfast.sinks.opensearch.fields import DOCUMENT, VALUE
+from holdfast.sinks.opensearch.staged_entries import StagedEntryBuilder
 
 MAX_WAITING_LETTERS = 8 << 20
 """Bytes of a batch's dead letters that may wait in memory. Refusals come late and in any order: the more of them are
@@ -47,7 +48,7 @@ class SendLimits:
 @dataclass(frozen=True)
 class OpenSearchStager(Stager):
     target: BulkTarget
-    entries: EntryBuilder
+    entries: EntryBuilder | StagedEntryBuilder
     letters: Bucket | LetterIndex
     """Where dead letters go: to files in a bucket, or to an index."""
     limits: SendLimits = field(default_factory=SendLimits)

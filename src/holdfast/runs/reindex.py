@@ -1,0 +1,177 @@
+"""Reindex: copies live tables into staged search indexes, and promotes these without losing a change.
+
+copy → catch up until that is short → restore settings → compare counts → swap the aliases → catch up once more when all
+transactions older than the swap have ended → delete documents whose rows are gone → COMPLETED. In place there is no
+swap: the live index is written, and the rest is the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+
+from holdfast.flow.run import Run, RunStatus
+from holdfast.flow.run_driver import End, Extend, Keep, RunDriver, Wait, ended_status
+from holdfast.flow.tables import Sizing
+from holdfast.leases.lease import Json, Partition
+from holdfast.runs.promotion import Promotion
+from holdfast.runs.reindex_configuration import ReindexConfiguration, decode_configuration
+from holdfast.runs.reindex_state import (
+    COPYING,
+    LAST_PASS,
+    SWAPPED,
+    SWAPPING,
+    IndexHistory,
+    ReindexState,
+    decode_state,
+)
+
+CATCH_UP, LAST_CATCH_UP = "catch-up", "last catch-up"
+SHORT_PASS = 1000
+"""A pass of no more rows is short: the next step may begin."""
+MAX_PASSES = 10
+"""Passes before the swap, however long they are: the one after the swap misses nothing."""
+GATE_TRIES = 3
+SETTLING = 1.0
+"""Seconds between two looks at transactions that are open."""
+
+
+class ReindexDriver(RunDriver):
+    """Drives reindex runs of one pipeline."""
+
+    def __init__(self, promotion: Promotion, runs: Callable[[], Iterable[Run]], slots: int = 1) -> None:
+        """`runs` returns all runs of the pipeline; `slots` are the batches that all nodes together carry at a time."""
+        self._promotion = promotion
+        self._tables = promotion.tables
+        self._runs = runs
+        self._slots = slots
+
+    def locks(self, configuration: Json) -> Sequence[str]:
+        return decode_configuration(configuration).entities
+
+    # --- the beginning -----------------------------------------------------------------------------------------
+
+    def prepare(self, run: Run) -> Json:
+        configuration, history = decode_configuration(run.configuration), IndexHistory(self._runs())
+        promotion, entities = self._promotion, configuration.entities
+        # Before anything is read: whatever is not visible now is found by a catch-up since this mark.
+        mark = self._tables.watermark()
+        if configuration.continues is not None:
+            former = self._state_of(configuration.continues)
+            return ReindexState(former.mark, former.indexes).encode()
+        for entity in entities:
+            promotion.remove_abandoned(entity, history)
+        if not configuration.recreate_index:
+            return ReindexState(mark, {entity: promotion.in_place(entity) for entity in entities}).encode()
+        prefix = configuration.staged_index_prefix
+        indexes = {entity: promotion.staged(run.id, entity, prefix) for entity in entities}
+        for entity, target in indexes.items():
+            promotion.create(entity, target)
+        return ReindexState(mark, indexes).encode()
+
+    def _state_of(self, run_id: str) -> ReindexState:
+        return next(decode_state(run.state) for run in self._runs() if run.id == run_id)
+
+    def partitions(self, run: Run) -> Iterable[Partition]:
+        configuration, state = decode_configuration(run.configuration), decode_state(run.state)
+        since = state.mark if configuration.continues is not None else configuration.changed_since
+        if since is not None:
+            found = self._tables.catch_up_partitions(configuration.entities, since, 0)
+        else:
+            found = self._tables.copy_partitions(configuration.entities, self._sizing(configuration))
+        return _addressed(found, state)
+
+    def _sizing(self, configuration: ReindexConfiguration) -> Sizing:
+        return Sizing(slots=self._slots, rows=configuration.partition_size)
+
+    # --- what follows ------------------------------------------------------------------------------------------
+
+    def advance(self, run: Run, keep: Keep) -> Extend | Wait | End:
+        configuration, state = decode_configuration(run.configuration), decode_state(run.state)
+        if state.step == LAST_PASS:
+            return self._finished(run, state)
+        if state.step == SWAPPED:
+            return self._last_pass(run, state, keep)
+        if not configuration.promote_with_errors and ended_status(run) is not RunStatus.COMPLETED:
+            return End(ended_status(run), "partitions have FAILED, so that nothing was promoted")
+        if not configuration.recreate_index:
+            return self._last_pass(run, self._swapped(state, keep), keep)
+        if state.step == COPYING and (found := self._next_pass(state)) is not None:
+            return found
+        return self._promoted(run, configuration, state, keep)
+
+    def _next_pass(self, state: ReindexState) -> Extend | None:
+        """Another pass before the swap; None if there is nothing to catch up with, or little."""
+        if state.passes >= MAX_PASSES or (state.passes and state.rows <= SHORT_PASS):
+            return None
+        entities = list(state.indexes)
+        if state.passes:
+            # Entities without versions are read as a whole: one pass before the swap and one after it.
+            entities = [name for name in entities if self._is_versioned(name)]
+        return self._pass(CATCH_UP, entities, state)
+
+    def _pass(self, phase: str, entities: Sequence[str], state: ReindexState) -> Extend | None:
+        mark, number = self._tables.watermark(), state.passes + 1
+        found = list(self._tables.catch_up_partitions(entities, state.mark, number)) if entities else []
+        if not found:
+            return None
+        rows = sum(partition.estimated_count or 0 for partition in found if self._is_versioned(partition.group))
+        later = replace(state, mark=mark, passes=number, rows=rows)
+        return Extend(phase, _addressed(found, state), later.encode())
+
+    def _is_versioned(self, entity: str) -> bool:
+        found = self._tables.entities()[entity]
+        return found.has_versions or found.append_only
+
+    def _promoted(
+        self, run: Run, configuration: ReindexConfiguration, state: ReindexState, keep: Keep
+    ) -> Extend | Wait | End:
+        promotion = self._promotion
+        if state.step == COPYING:
+            promotion.restore(state.indexes)
+            if shortfall := promotion.shortfall(state.indexes, configuration.min_ratio, 2 * state.rows):
+                return self._gate_failed(state, shortfall)
+            seen = {entity: promotion.seen(target) for entity, target in state.indexes.items()}
+            state = replace(state, step=SWAPPING, indexes=seen)
+            keep(state.encode())
+        if (reason := promotion.swap(state.indexes)) is not None:
+            return End(RunStatus.FAILED, reason)
+        return self._last_pass(run, self._swapped(state, keep), keep)
+
+    def _gate_failed(self, state: ReindexState, shortfall: str) -> Extend | End:
+        """Catch up once more, in case rows were added in between; the run fails if that does not help."""
+        again = replace(state, gate_failures=state.gate_failures + 1)
+        found = None if again.gate_failures >= GATE_TRIES else self._pass(CATCH_UP, list(state.indexes), again)
+        return found or End(RunStatus.FAILED, f"too few documents, so that nothing was promoted: {shortfall}")
+
+    def _swapped(self, state: ReindexState, keep: Keep) -> ReindexState:
+        state = replace(state, step=SWAPPED, swap_mark=self._tables.watermark())
+        keep(state.encode())
+        return state
+
+    def _last_pass(self, run: Run, state: ReindexState, keep: Keep) -> Extend | Wait | End:
+        if not self._tables.settled(state.swap_mark):
+            return Wait(SETTLING)
+        last = replace(state, step=LAST_PASS)
+        found = self._pass(LAST_CATCH_UP, list(state.indexes), last)
+        if found is not None:
+            return found
+        keep(last.encode())
+        return self._finished(run, last)
+
+    def _finished(self, run: Run, state: ReindexState) -> End:
+        promotion, history = self._promotion, IndexHistory(self._runs())
+        for entity, target in state.indexes.items():
+            promotion.reconcile(entity, target)
+        promotion.finish(state.indexes)
+        for entity, target in state.indexes.items():
+            if not target.in_place:
+                promotion.remove_former(entity, history, target.index)
+        return End(ended_status(run))
+
+
+def _addressed(partitions: Iterable[Partition], state: ReindexState) -> Iterator[Partition]:
+    """The partitions with the index of their rows."""
+    for partition in partitions:
+        index = state.indexes[partition.group].index
+        yield replace(partition, spec={**partition.spec, "index": index})

@@ -1,0 +1,105 @@
+"""What a reindex run remembers from step to step, as JSON in the run's row."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from holdfast.flow.run import ENDED, Run, RunStatus
+from holdfast.flow.search_index import AliasState
+from holdfast.leases.lease import Json
+
+KIND = "reindex"
+COPYING, SWAPPING, SWAPPED, LAST_PASS = "copying", "swapping", "swapped", "last_pass"
+"""Steps. SWAPPING is stored before the first alias is changed, SWAPPED after the last."""
+
+
+@dataclass(frozen=True)
+class EntityIndex:
+    """The index of an entity in one run."""
+
+    alias: str
+    index: str
+    """The staged index; the alias itself if the run writes in place."""
+    run: str = ""
+    """The run that has created the index."""
+    former: AliasState | None = None
+    """What was under the alias before the swap; None until the swap is about to begin."""
+
+    @property
+    def in_place(self) -> bool:
+        return self.index == self.alias
+
+
+@dataclass(frozen=True)
+class ReindexState:
+    """The state of a reindex run between two calls of its driver."""
+
+    mark: Json
+    """A mark of the tables: changes since then may be missing in the index."""
+    indexes: Mapping[str, EntityIndex]
+    """By entity."""
+    step: str = COPYING
+    passes: int = 0
+    """How many times the run has caught up; the latest pass may not have ended yet."""
+    rows: int = 0
+    """Rows that the latest pass was expected to read, of entities with versions."""
+    swap_mark: Json = None
+    """A mark taken after the swap."""
+    gate_failures: int = 0
+
+    def encode(self) -> Json:
+        return asdict(self)
+
+
+def decode_state(state: Json) -> ReindexState:
+    """The state that was stored. Members that this version does not know are ignored."""
+    indexes = {name: _entity_index(found) for name, found in state["indexes"].items()}
+    known = {name: value for name, value in state.items() if name in ReindexState.__dataclass_fields__}
+    return ReindexState(**{**known, "indexes": indexes})
+
+
+def _entity_index(found: Mapping[str, Any]) -> EntityIndex:
+    former = found.get("former")
+    alias = None if former is None else AliasState(tuple(former["indexes"]), former["concrete"], former["options"])
+    return EntityIndex(found["alias"], found["index"], found.get("run", ""), alias)
+
+
+class IndexHistory:
+    """The indexes that runs have made for an entity, from the rows of the runs."""
+
+    def __init__(self, runs: Iterable[Run]) -> None:
+        self._runs = [
+            (run, decode_state(run.state))
+            for run in sorted(runs, key=lambda run: run.created_at or 0.0, reverse=True)
+            if isinstance(run.configuration, dict) and run.configuration.get("kind") == KIND and run.state
+        ]
+
+    def promoted(self, entity: str) -> list[EntityIndex]:
+        """The indexes that were put under the alias of this entity, the latest first."""
+        return [index for _, step, index in self._of(entity) if step in {SWAPPED, LAST_PASS}]
+
+    def abandoned(self, entity: str) -> list[EntityIndex]:
+        """The indexes of ended runs that were never put under the alias of this entity, the latest first."""
+        promoted = {index.index for index in self.promoted(entity)}
+        return [
+            index
+            for run, step, index in self._of(entity)
+            if step in {COPYING, SWAPPING} and run.status in ENDED and index.index not in promoted
+        ]
+
+    def up_to_date(self, entities: Iterable[str]) -> ReindexState | None:
+        """The state of the latest COMPLETED run that covers all of these entities."""
+        wanted = set(entities)
+        found = (
+            state for run, state in self._runs if run.status is RunStatus.COMPLETED and wanted <= set(state.indexes)
+        )
+        return next(found, None)
+
+    def _of(self, entity: str) -> list[tuple[Run, str, EntityIndex]]:
+        return [
+            (run, state.step, state.indexes[entity])
+            for run, state in self._runs
+            if entity in state.indexes and not state.indexes[entity].in_place
+        ]
