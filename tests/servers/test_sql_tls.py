@@ -9,9 +9,8 @@ from typing import Any
 
 import pytest
 
+from holdfast.config import sql_tls
 from holdfast.errors import StoreError, StoreUnavailable
-from holdfast.stores.mysql import connection as mysql
-from holdfast.stores.postgresql import connection as postgresql
 from tests.servers.databases import Database, Mariadb, Postgresql
 from tests.servers.processes import MariadbServer, PostgresqlServer, certificate, running
 
@@ -40,8 +39,7 @@ def database(request: pytest.FixtureRequest, folder: Path) -> Iterator[Database]
 
 @pytest.fixture(autouse=True)
 def _as_on_another_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (postgresql, mysql):
-        monkeypatch.setattr(module, "is_local", lambda _host: False)
+    monkeypatch.setattr(sql_tls, "is_local", lambda _host: False)
     monkeypatch.setenv("HOME", str(tmp_path))
 
 

@@ -4,7 +4,8 @@ A reader or processor that cannot process a record does not drop it: it sets a f
 dead letters, with reason and origin, in the same commit as the good rows of the batch. A fault of kind `batch` fails
 the whole batch instead, and so does a fault of kind `unavailable`, which counts no attempt. A fault of kind `damage` is
 a dead letter too, and the data of its partition is damaged: the partition becomes FAILED, with its good rows published.
-A fault of kind `cut` does not belong to a record: its item, and everything after it, is left for the next batch.
+A fault of kind `cut` does not belong to a record: its item, and everything after it, is left for the next batch. Where
+positions are not items, its `raw` is the position of the next batch as JSON.
 """
 
 from __future__ import annotations
@@ -84,9 +85,9 @@ def damage_fault(reason: str) -> Fault:
     return Fault(DAMAGE, reason)
 
 
-def cut_fault() -> Fault:
-    """The batch ends before this item."""
-    return Fault(CUT, "the batch has as many records as it may have")
+def cut_fault(position: Any = None) -> Fault:
+    """The batch ends before this item. `position`: where the next batch begins, if the item alone does not tell."""
+    return Fault(CUT, "the batch ends here", None if position is None else json.dumps(position))
 
 
 def decode_fault(text: str) -> Fault:
@@ -96,9 +97,11 @@ def decode_fault(text: str) -> Fault:
         kind = fields["kind"]
     except (ValueError, TypeError, KeyError):
         return Fault(BATCH, f"a row has a fault that cannot be read: {text[:200]}")
-    if kind != RECORD:
-        return Fault(kind if kind in {UNAVAILABLE, DAMAGE, CUT} else BATCH, str(fields.get("reason", text)))
     raw = fields.get("raw")
+    if kind == CUT:
+        return Fault(CUT, str(fields.get("reason", text)), None if raw is None else str(raw))
+    if kind != RECORD:
+        return Fault(kind if kind in {UNAVAILABLE, DAMAGE} else BATCH, str(fields.get("reason", text)))
     return Fault(
         RECORD,
         str(fields.get("reason", "")),

@@ -32,7 +32,8 @@ FAULT_COLUMN = "_fault"
 
 Kind "record": this record cannot be processed and becomes a dead letter. Kind "batch": the whole batch failed. Kind
 "unavailable": it failed because the source does not respond, which counts no attempt. Kind "damage": a dead letter, and
-the partition ends FAILED, see `SalvagesDamage`. Kind "cut": not a record, but where the batch is cut short."""
+the partition ends FAILED, see `SalvagesDamage`. Kind "cut": not a record, but where the batch is cut short; `raw` is
+the position of the next batch as JSON, unless the source has `CutsShort`."""
 SYSTEM_COLUMNS = (BATCH_COLUMN, ITEM_COLUMN, FAULT_COLUMN)
 SIZE_COLUMN = "_size"
 """Optional: bytes of the record; a batch holds at most `Limits.max_bytes`. Sinks do not get this column.

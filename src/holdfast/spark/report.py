@@ -41,6 +41,8 @@ class TaskReport:
     """Reported by a step that reads in order and stages nothing: the rows that it left came to no task."""
     source_end: int | None = None
     """The first item that the source itself has left for the next batch: nothing from it on came to a task."""
+    source_position: str | None = None
+    """The position of that item as JSON, if the source has named it."""
     damage: str | None = None
     """Damage of the object that the rows were read from; the rows that were read are good."""
     error: str | None = None
@@ -122,7 +124,8 @@ def batch_report(pipeline: Pipeline, batch: Batch, reports: Sequence[TaskReport]
         letter_reason=why,
     )
     if cut_at is not None:
-        return _cut_short(pipeline.source, batch, staged, cut_at)
+        named = {report.source_end: report.source_position for report in reports if report.source_position is not None}
+        return _cut_short(pipeline.source, batch, staged, cut_at, named.get(cut_at))
     damage = next((report.damage for report in reports if report.damage is not None), None)
     if damage is not None and isinstance(pipeline.source, SalvagesDamage):
         return replace(staged, end=pipeline.source.damaged(batch.cut.end, damage), last=False)
@@ -169,7 +172,9 @@ def _check_size(pipeline: Pipeline, batch: Batch, receipts: Mapping[str, Json]) 
             )
 
 
-def _cut_short(source: Source, batch: Batch, staged: Staged, item: int) -> Report:
+def _cut_short(source: Source, batch: Batch, staged: Staged, item: int, position: str | None) -> Report:
+    if position is not None:
+        return replace(staged, end=json.loads(position), last=False)
     if not isinstance(source, CutsShort):
         return Failed(
             batch.id,

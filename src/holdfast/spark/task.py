@@ -187,7 +187,7 @@ class _Attempt:
         """The faults of records. A row that marks where the source cut the batch short is removed."""
         for item, fault in faults:
             if fault.kind == CUT:
-                report.source_end = item
+                report.source_end, report.source_position = item, fault.raw
         return [(item, fault) for item, fault in faults if fault.kind != CUT]
 
     def _bury(self, batch: StagedBatch, faults: Sequence[tuple[int, Fault]]) -> None:

@@ -158,11 +158,15 @@ def columns_of(rows: Any) -> list[str]:
 
 def finished(source: Source, batch: Batch, rows: list[dict[str, Any]]) -> ReadBatch:
     """The batch as the engine would report it: cut short where the source has cut it."""
-    cuts = [row[ITEM_COLUMN] for row in rows if _kind(row) == CUT]
+    cuts = {row[ITEM_COLUMN]: decode_fault(row[FAULT_COLUMN]).raw for row in rows if _kind(row) == CUT}
     if not cuts:
         return ReadBatch(batch, rows, batch.cut.end)
-    assert isinstance(source, CutsShort), "only a source with CutsShort may cut a batch short"
-    return ReadBatch(batch, [row for row in rows if row[ITEM_COLUMN] < min(cuts)], source.cut_short(batch, min(cuts)))
+    end = min(cuts)
+    kept = [row for row in rows if row[ITEM_COLUMN] < end]
+    if (named := cuts[end]) is not None:
+        return ReadBatch(batch, kept, json.loads(named))
+    assert isinstance(source, CutsShort), "only a source with CutsShort may cut a batch short without its position"
+    return ReadBatch(batch, kept, source.cut_short(batch, end))
 
 
 def letters_of(batch: StagedBatch, items: Sequence[int]) -> list[Letter]:

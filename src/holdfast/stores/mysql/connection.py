@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import ssl
 from contextlib import suppress
 from typing import Any, NamedTuple
 from urllib.parse import unquote, urlsplit
@@ -12,7 +11,7 @@ import pymysql
 from pymysql.connections import Connection
 from pymysql.constants import CLIENT, CR, ER
 
-from holdfast.config.hosts import is_local
+from holdfast.config.sql_tls import TLS_HINT, is_encrypted, pymysql_tls
 from holdfast.errors import SchemaMismatch, StoreError, StoreUnavailable
 from holdfast.leases.store import SMALLEST_BODY
 from holdfast.stores._sql import Connections
@@ -33,7 +32,6 @@ _PASSING = (*CLASHES, *_LOST, *READ_ONLY, *_FULL)
 _OTHER_TABLES = (NO_TABLE, ER.BAD_FIELD_ERROR, ER.BAD_TABLE_ERROR)
 _REFUSED = (ER.ACCESS_DENIED_ERROR, ER.DBACCESS_DENIED_ERROR, ER.BAD_DB_ERROR, 1698)
 
-_TLS_HINT = "; tls.ca names the authorities to trust, tls.mode whether a certificate is required"
 _PINGED_AFTER = 1.0
 """Idle seconds after which a connection is tested before it is used."""
 
@@ -132,14 +130,13 @@ def _connect(server: _Server, config: MysqlConfig) -> Connection[Any]:
             ),
             **tls,
         )
-        if "ssl" in tls and not isinstance(getattr(db, "_sock", None), ssl.SSLSocket):
+        if "ssl" in tls and not is_encrypted(db):
             close(db)
-            # Drivers before 1.2 continue without TLS if the server does not offer it.
-            raise StoreError(f"mysql at {server.host}:{server.port} does not offer TLS{_TLS_HINT}")
+            raise StoreError(f"mysql at {server.host}:{server.port} does not offer TLS{TLS_HINT}")
         db.cursor().execute("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")
         return db
     except pymysql.Error as error:
-        hint = _TLS_HINT if "SSL" in str(error.args[-1:]) else ""
+        hint = TLS_HINT if "SSL" in str(error.args[-1:]) else ""
         message = f"mysql at {server.host}:{server.port}/{server.database} cannot be reached: {error.args[-1]}{hint}"
         # Waiting changes neither a password nor a right.
         raise (StoreError if code_of(error) in _REFUSED else StoreUnavailable)(message) from error
@@ -158,22 +155,11 @@ def _limits_of_silence(patience: int) -> str:
 
 def _tls(host: str, config: MysqlConfig) -> dict[str, Any]:
     tls = config.tls
-    if tls.mode == "disable":
-        return {"ssl_disabled": True}
-    if not tls.model_fields_set and is_local(host):
-        return {}
-    # The driver's own settings verify nothing where no file of authorities is given.
     try:
-        context = ssl.create_default_context(cafile=tls.ca)
-        if tls.cert is not None:
-            context.load_cert_chain(tls.cert, tls.key)
+        return pymysql_tls(host, tls, is_given=bool(tls.model_fields_set), check_host=tls.check_host)
     except OSError as error:
         files = ", ".join(str(path) for path in (tls.ca, tls.cert, tls.key) if path is not None)
         raise StoreError(f"the mysql store's tls: {files} cannot be used: {error.strerror or error}") from None
-    context.check_hostname = tls.check_host and tls.mode in {None, "verify-full"}
-    if tls.mode == "require":
-        context.verify_mode = ssl.CERT_NONE
-    return {"ssl": context}
 
 
 def _server(config: MysqlConfig) -> _Server:

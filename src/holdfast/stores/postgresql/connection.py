@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import math
-import os
 import select
-import ssl
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any, TypeVar
 
 import psycopg
@@ -20,7 +17,7 @@ from psycopg.pq import ExecStatus, Format, TransactionStatus
 from psycopg.pq.abc import PGresult
 from psycopg.rows import TupleRow, tuple_row
 
-from holdfast.config.hosts import is_local
+from holdfast.config.sql_tls import TLS_HINT, libpq_tls
 from holdfast.errors import AnswerLost, SchemaMismatch, StoreError, StoreUnavailable
 from holdfast.stores._sql import Connections
 from holdfast.stores.postgresql import PostgresqlConfig
@@ -53,11 +50,6 @@ _PASSING = ("40001", "40P01", "55P03", "57014", "53", "58", READ_ONLY)
 _OTHER_TABLES = ("42P01", "42703", "42883", "3F000", "42804")
 CLASHES = ("40001", "40P01")
 """A deadlock: the server has rolled back this statement."""
-
-
-_BUNDLES = ("/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/cert.pem")
-"""Where distributions of Linux keep the system's authorities."""
-_TLS_HINT = "; tls.ca names the authorities to trust, tls.mode whether a certificate is required"
 
 
 class PatientConnection(psycopg.Connection[TupleRow]):
@@ -140,7 +132,7 @@ def _connect(conninfo: str, config: PostgresqlConfig) -> PatientConnection:
     try:
         connection = PatientConnection.connect(conninfo, autocommit=True, row_factory=tuple_row)
     except psycopg.Error as error:
-        hint = _TLS_HINT if any(word in str(error) for word in ("SSL", "certificate")) else ""
+        hint = TLS_HINT if any(word in str(error) for word in ("SSL", "certificate")) else ""
         raise StoreUnavailable(f"{server_name(config)} cannot be reached: {error}{hint}") from error
     connection.patience = 1.0 + 1.5 * config.statement_timeout
     # Everything we run we run often; so that preparing always pays.
@@ -167,36 +159,12 @@ def _conninfo(config: PostgresqlConfig) -> str:
         # A standby would return rows of the past.
         "target_session_attrs": "read-write",
     }
-    return make_conninfo("", **{**KEEPALIVES, **given, **_tls(given, config), **fixed})
+    return make_conninfo("", **{**KEEPALIVES, **given, **libpq_tls(given, config.tls), **fixed})
 
 
 def _server(config: PostgresqlConfig) -> dict[str, Any]:
     password = {} if config.password is None else {"password": config.password.reveal()}
     return {"host": config.host, "port": config.port, "dbname": config.database, "user": config.user, **password}
-
-
-def _tls(given: Mapping[str, Any], config: PostgresqlConfig) -> Mapping[str, Any]:
-    tls = config.tls
-    # A URL may say it as well; a setting beside it counts more.
-    mode = tls.mode or given.get("sslmode") or (None if _stays_here(given) else "verify-full")
-    ca = tls.ca or given.get("sslrootcert") or (_system_authorities() if mode == "verify-full" else None)
-    words = {"sslmode": mode, "sslrootcert": ca, "sslcert": tls.cert, "sslkey": tls.key}
-    return {name: str(value) for name, value in words.items() if value is not None}
-
-
-def _stays_here(given: Mapping[str, Any]) -> bool:
-    hosts = given.get("hostaddr") or given.get("host") or os.environ.get("PGHOST", "")
-    # The file of services may name any host.
-    return "service" not in given and all(is_local(host) for host in hosts.split(","))
-
-
-def _system_authorities() -> str | None:
-    """The file of the system's authorities; None if libpq has a file of its own to read."""
-    if "PGSSLROOTCERT" in os.environ or (Path.home() / ".postgresql/root.crt").exists():
-        return None
-    # Not only "system": the OpenSSL inside psycopg's wheels looks in a folder that systems do not have.
-    found = (ssl.get_default_verify_paths().cafile, *_BUNDLES)
-    return next((path for path in found if path and Path(path).exists()), "system")
 
 
 def _url_parts(url: str) -> dict[str, Any]:

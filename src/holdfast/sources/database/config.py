@@ -1,0 +1,169 @@
+"""Settings of the source `database`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+from urllib.parse import urlsplit
+
+from pydantic import BeforeValidator, Field, model_validator
+from pydantic_core import PydanticCustomError
+
+from holdfast.config import Duration, Options
+from holdfast.config.plugins import PLAIN_ERROR, Name
+from holdfast.config.secrets import Secret
+from holdfast.flow.tables import Entity
+
+Columns = Annotated[tuple[str, ...], Field(min_length=1)]
+
+
+def _without_password(url: Any) -> Any:
+    """A URL that holds no password is not a secret: it may be written as it is."""
+    if not isinstance(url, str):
+        return url
+    try:
+        return url if urlsplit(url).password is not None or "password=" in url else Secret(url)
+    except ValueError:
+        return url
+
+
+Url = Annotated[Secret, BeforeValidator(_without_password)]
+SCHEMES = ("postgresql", "postgres", "mysql", "mariadb", "sqlite")
+
+
+class DatabaseTls(Options):
+    """How the connection to a server is encrypted, in the terms of libpq."""
+
+    mode: Literal["disable", "require", "verify-ca", "verify-full"] | None = Field(
+        None,
+        description="verify-full for a server on another host unless given; on this host, TLS is optional. require "
+        "encrypts without verifying the server, disable turns TLS off.",
+    )
+    ca: Path | None = Field(
+        None, description="Certificates of the authorities that are trusted; the system's unless given."
+    )
+    cert: Path | None = Field(None, description="This node's own certificate.")
+    key: Path | None = Field(None, description="The key of the certificate.")
+
+
+class EntityConfig(Options):
+    """Rows of a table or of a query, each of which becomes a document."""
+
+    table: str | None = Field(None, description="The table, or `schema.table`. Its key must be unique.")
+    query: str | None = Field(
+        None,
+        description="A SELECT instead of a table, for joins and conditions. It has the columns that the other settings "
+        "name, and each key once. The database must be able to find rows by the key without running all of it.",
+    )
+    key: str | Columns = Field(
+        description="The column, or columns, that identify a row: integers, UUIDs, text, or several of them together. "
+        "An index must begin with them. Rows must have no NULL there."
+    )
+    updated_at: str | None = Field(
+        None,
+        description="A column with the time of the last change: a time, or an integer as `updated_at_unit` says. It "
+        "is the version of the document, and finds what changed during a run. Without it all rows are read again; on "
+        "PostgreSQL, a table is searched by its transaction ids instead.",
+    )
+    updated_at_unit: Literal["s", "ms", "us"] = Field("ms", description="Unit of an `updated_at` that is an integer.")
+    deleted: str | None = Field(
+        None,
+        description="A column that marks deleted rows: a boolean or number that is not zero, or a time or text that is "
+        "not NULL. Without it deleted rows are found by comparing keys.",
+    )
+    append_only: str | None = Field(
+        None,
+        description="For rows that are added and never change: the column with the time of the row. Partitions are "
+        "ranges of time, and only new rows are read again. An index must begin with this column.",
+    )
+    document_id: str | None = Field(
+        None, description="A unique column with the id of the document; the key's values, joined by `:`, unless given."
+    )
+    json_column: str | None = Field(
+        None, alias="json", description="The column that holds the document as a JSON object, used as it is."
+    )
+    fields: Columns | dict[str, str] | None = Field(
+        None,
+        description="Columns that become the fields of the document; or names of fields, each with its column. All "
+        "columns unless this or `json` is given.",
+    )
+    index: str | None = Field(None, description="The index or alias of the documents; the entity's name unless given.")
+    mappings: dict[str, Any] | None = Field(None, description="Mappings of the index, as OpenSearch takes them.")
+    settings: dict[str, Any] | None = Field(None, description="Settings of the index, as OpenSearch takes them.")
+    priority: int = Field(0, description="Entities with a higher priority are read first.")
+    complexity: float = Field(
+        1.0, gt=0, le=1000, description="Work of one row, compared with a row of an ordinary entity."
+    )
+
+    @model_validator(mode="after")
+    def _is_clear(self) -> Self:
+        if (self.table is None) == (self.query is None):
+            raise PydanticCustomError(PLAIN_ERROR, "an entity has either a table or a query")
+        if self.json_column is not None and self.fields is not None:
+            raise PydanticCustomError(PLAIN_ERROR, "json is the whole document, so that fields cannot be given too")
+        if self.append_only is not None and (self.updated_at is not None or self.deleted is not None):
+            raise PydanticCustomError(
+                PLAIN_ERROR, "rows of an append_only entity never change: updated_at and deleted do not belong to it"
+            )
+        return self
+
+    @property
+    def key_columns(self) -> tuple[str, ...]:
+        return (self.key,) if isinstance(self.key, str) else self.key
+
+    def entity(self, name: str) -> Entity:
+        """The entity as others see it."""
+        return Entity(
+            name,
+            self.index or name,
+            self.mappings,
+            self.settings,
+            self.priority,
+            self.complexity,
+            has_versions=self.updated_at is not None or self.append_only is not None,
+            has_deleted_flag=self.deleted is not None,
+            append_only=self.append_only is not None,
+        )
+
+
+class DatabaseConfig(Options):
+    """Tables of PostgreSQL, MariaDB, MySQL or SQLite. Rows are read by runs, such as `holdfast reindex start`."""
+
+    url: Url = Field(
+        description="postgresql://user:password@host:port/database, mysql://… or mariadb://… in the same form, or "
+        "sqlite:///path/of/file. A URL with a password must be, or contain, a reference."
+    )
+    tls: DatabaseTls = Field(default=DatabaseTls(), description="How the connection is encrypted.")
+    entities: dict[Name, EntityConfig] = Field(min_length=1, description="What is read, by a name of your choice.")
+    time_zone: str = Field(
+        "UTC", description="Zone of times that are stored without one: a name such as Europe/Berlin, or +01:00."
+    )
+    clock_skew: Duration = Field(
+        "10s",
+        validate_default=True,
+        description="How far the clocks that set `updated_at` may be behind the clock of the database.",
+    )
+    batch_time: Annotated[Duration, Field(gt=0)] = Field(
+        "4s", validate_default=True, description="How long one batch of a partition is read before it is committed."
+    )
+    connect_timeout: Annotated[Duration, Field(gt=0)] = Field(
+        "5s", validate_default=True, description="How long to wait for a connection."
+    )
+    statement_timeout: Annotated[Duration, Field(gt=0)] = Field(
+        "60s", validate_default=True, description="How long to wait for one page of rows."
+    )
+
+    @model_validator(mode="after")
+    def _has_a_known_scheme(self) -> Self:
+        if self.scheme not in SCHEMES:
+            # The URL is not repeated: it may hold the password.
+            raise PydanticCustomError(
+                PLAIN_ERROR, "url must begin with postgresql://, mysql://, mariadb:// or sqlite:///"
+            )
+        if self.scheme == "sqlite" and not self.url.reveal().startswith("sqlite:///"):
+            raise PydanticCustomError(PLAIN_ERROR, "write sqlite:///path, and sqlite:////path for an absolute path")
+        return self
+
+    @property
+    def scheme(self) -> str:
+        return self.url.reveal().partition("://")[0].lower()
