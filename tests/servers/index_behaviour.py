@@ -1,4 +1,4 @@
-"""What a reindex run relies on, of a real server and of the model in `tests/index_server.py`."""
+"""What a reindex run relies on, of a real server and of the model in `tests/simulation/index_server.py`."""
 
 from __future__ import annotations
 

@@ -68,6 +68,7 @@ REBUILD_KINDS = (
 )
 MONTHS_KINDS = (*STORE_CALLS, *NODE, *OUTAGES, "source_unavailable", "batch_unavailable", "batch_slow", "report_late")
 """For worlds in which every halt is judged: nothing is lost, and no batch fails by itself."""
+PROMOTION_KINDS = ("crash", "pause", "index_answer_lost", "index_write_late")
 ALL_KINDS = (*FILES_KINDS, *HANDLER)
 
 RARE = frozenset(("store_rolled_back", "row_rolled_back", "foreign_object", "poison", "staged_expired"))

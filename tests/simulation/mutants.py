@@ -27,6 +27,7 @@ from tests.simulation import (
     mutants_of_index,
     mutants_of_kafka,
     mutants_of_leases,
+    mutants_of_promotion,
     mutants_of_rebuilds,
     mutants_of_redriving,
     mutants_of_replacing,
@@ -58,6 +59,7 @@ MODULES = (
     mutants_of_staging,
     mutants_of_tolerance,
     mutants_of_blame,
+    mutants_of_promotion,
 )
 DEFINED = [found for module in MODULES for found in vars(module).values()]
 MUTANTS = [found for found in DEFINED if isinstance(found, Mutant)]

@@ -21,6 +21,7 @@ from tests.simulation.floor import ForgetfulSite
 from tests.simulation.generations import RollOut
 from tests.simulation.kernel import Trace
 from tests.simulation.months import Months
+from tests.simulation.promotion import PromotionSite
 from tests.simulation.redriven import RedrivenSite
 from tests.simulation.redriving import RedrivingSite
 from tests.simulation.replacing import ReplacingSite
@@ -53,6 +54,7 @@ SITES: dict[str, type[Site]] = {
     "months": Months,
     "barred": Barred,
     "tolerance": ToleranceSite,
+    "promotion": PromotionSite,
 }
 """Worlds of another make than pipelines of one version."""
 

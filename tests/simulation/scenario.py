@@ -10,6 +10,7 @@ from tests.simulation.faults import (
     LEASE_KINDS,
     LETTER_KINDS,
     MONTHS_KINDS,
+    PROMOTION_KINDS,
     REBUILD_KINDS,
     ROLL_OUT_KINDS,
     STREAM_KINDS,
@@ -61,8 +62,9 @@ VISIBLE = Scenario("visible", nodes=2, partitions=2, items=8)
 MONTHS = Scenario("months", nodes=2, partitions=4, items=4, kinds=MONTHS_KINDS)
 BARRED = Scenario("barred", nodes=3, partitions=3, items=8, kinds=MONTHS_KINDS)
 TOLERANCE = Scenario("tolerance", nodes=2, partitions=2, items=12, kinds=LETTER_KINDS)
+PROMOTION = Scenario("promotion", nodes=1, partitions=1, items=1, kinds=PROMOTION_KINDS)
 LIVE = (MICRO, MESO, STREAMS, OBJECTS, INDEX, GENERATIONS, REBUILDS, VISIBLE, FINALIZER, WIDE, MONTHS, BARRED)
-BESIDE = (FLOOR, SOURCING, RUNS, REPLACE, REDRIVE, REDRIVEN, TOLERANCE)
+BESIDE = (FLOOR, SOURCING, RUNS, REPLACE, REDRIVE, REDRIVEN, TOLERANCE, PROMOTION)
 SCENARIOS = {scenario.name: scenario for scenario in (*LIVE, *BESIDE)}
 
 

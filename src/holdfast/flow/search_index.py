@@ -103,6 +103,13 @@ class SearchIndexes(ABC):
         """The documents with these ids, with their texts, as they were last written."""
 
     @abstractmethod
+    def put(self, index: str, documents: Sequence[tuple[str, int | None, str]]) -> int:
+        """Write documents: id, version and text. Returns how many the index has accepted.
+
+        One with a version is written unless the index has a later version of it; one without is always written.
+        """
+
+    @abstractmethod
     def delete(self, index: str, documents: Sequence[IndexedDocument]) -> int:
         """Delete the documents that have not been changed since they were found. Returns how many they are."""
 

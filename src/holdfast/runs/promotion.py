@@ -112,15 +112,17 @@ class Promotion:
     def remove_abandoned(self, entity: str, history: IndexHistory) -> None:
         """Remove the indexes of ended runs that were not promoted: a late swap of theirs then fails."""
         for target in history.abandoned(entity):
-            self._remove(target)
+            self.remove(target)
 
-    def remove_former(self, entity: str, history: IndexHistory, current: str) -> None:
+    def remove_former(self, entity: str, history: IndexHistory, current: EntityIndex) -> None:
         """Remove the indexes of promoted runs, all but the current one and those that are kept."""
-        others = [target for target in history.promoted(entity) if target.index != current]
-        for target in others[self.sink.keep_previous :]:
-            self._remove(target)
+        former = current.former.indexes if current.former is not None and self.sink.keep_previous else ()
+        others = [target for target in history.promoted(entity) if target.index not in {current.index, *former}]
+        for target in others[max(0, self.sink.keep_previous - 1) :]:
+            self.remove(target)
 
-    def _remove(self, target: EntityIndex) -> None:
+    def remove(self, target: EntityIndex) -> None:
+        """Remove an index of this pipeline's runs, unless an alias names it."""
         self.indexes.remove(target.index, IndexOwner(self.pipeline, target.run))
 
     def _plan(self, entity: str) -> IndexPlan:

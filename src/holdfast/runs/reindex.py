@@ -166,7 +166,7 @@ class ReindexDriver(RunDriver):
         promotion.finish(state.indexes)
         for entity, target in state.indexes.items():
             if not target.in_place:
-                promotion.remove_former(entity, history, target.index)
+                promotion.remove_former(entity, history, target)
         return End(ended_status(run))
 
 

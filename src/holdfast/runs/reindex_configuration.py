@@ -28,7 +28,7 @@ class ReindexConfiguration(BaseModel):
     """Whether staged indexes replace the former ones; if not, the live indexes are written in place."""
     batch_size: PositiveCount | None = None
     """Most documents of a bulk request. The size of a commit is another matter."""
-    consumer_threads: PositiveCount = 4
+    consumer_threads: PositiveCount | None = None
     """How many batches each node carries at a time."""
     use_distributed_indexing: bool = True
     """Whether all nodes of the pipeline take part; if not, only the one that drives the run."""

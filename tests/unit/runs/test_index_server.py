@@ -7,8 +7,8 @@ from typing import cast
 import pytest
 
 from holdfast.flow.search_index import SearchIndexes
-from tests.index_server import IndexServer
 from tests.servers.index_behaviour import IndexBehaviour
+from tests.simulation.index_server import IndexServer
 
 
 class TestIndexServer(IndexBehaviour):

@@ -17,6 +17,7 @@ from holdfast.flow.search_index import AliasState, IndexedDocument, IndexOwner, 
 from holdfast.sinks.opensearch.access import Access, is_cluster_response, summary
 from holdfast.sinks.opensearch.bulk_response import is_cluster_error, reason_of
 from holdfast.sinks.opensearch.index_setup import GC_DELETES
+from holdfast.sinks.opensearch.staged_entries import VERSION_TYPE
 
 META = "holdfast"
 REFRESH, REPLICAS = "index.refresh_interval", "index.number_of_replicas"
@@ -122,16 +123,26 @@ class OpenSearchIndexes(SearchIndexes):
 
     def delete(self, index: str, documents: Sequence[IndexedDocument]) -> int:
         targets = ({"_id": found.id, "if_seq_no": found.sequence, "if_primary_term": found.term} for found in documents)
-        body = "".join(f"{json.dumps({'delete': target})}\n" for target in targets)
-        response = self._request("POST", f"{_path(index)}/_bulk", body) if body else {"items": []}
-        return sum(self._is_deleted(item["delete"]) for item in response["items"])
+        return self._written(index, "".join(f"{json.dumps({'delete': target})}\n" for target in targets))
 
-    def _is_deleted(self, item: Any) -> bool:
+    def put(self, index: str, documents: Sequence[tuple[str, int | None, str]]) -> int:
+        lines = []
+        for document_id, version, text in documents:
+            versioned = {} if version is None else {"version": version, "version_type": VERSION_TYPE}
+            lines += [json.dumps({"index": {"_id": document_id, **versioned}}), text.replace("\n", " ")]
+        return self._written(index, "".join(f"{line}\n" for line in lines))
+
+    def _written(self, index: str, body: str) -> int:
+        """How many of the entries have taken effect."""
+        response = self._request("POST", f"{_path(index)}/_bulk", body) if body else {"items": []}
+        return sum(self._is_done(found) for item in response["items"] for found in item.values())
+
+    def _is_done(self, item: Any) -> bool:
         status = item["status"]
         if status == 429 or status >= 500 or is_cluster_error(item.get("error")):
-            raise SinkUnavailable(f"{self._access.label} cannot delete a document now: {reason_of(item)}")
+            raise SinkUnavailable(f"{self._access.label} cannot change a document now: {reason_of(item)}")
         if status >= 300 and status not in {404, 409}:
-            raise Refused(f"{self._access.label} refuses to delete a document: {reason_of(item)}")
+            raise Refused(f"{self._access.label} refuses to change a document: {reason_of(item)}")
         return bool(status < 300)
 
     def remove(self, index: str, owner: IndexOwner) -> bool:

@@ -119,6 +119,10 @@ class IndexServer(SearchIndexes):
         documents = self._index(index).documents
         return {document_id: documents[document_id] for document_id in ids if document_id in documents}
 
+    def put(self, index: str, documents: Sequence[tuple[str, int | None, str]]) -> int:
+        target = self._index(index)
+        return sum(target.write(document_id, version, text) for document_id, version, text in documents)
+
     def delete(self, index: str, documents: Sequence[IndexedDocument]) -> int:
         target, deleted = self._index(index), 0
         for found in documents:

@@ -1,0 +1,109 @@
+"""Mutants of reindex runs and their promotion."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from holdfast.flow.run import Run
+from holdfast.flow.run_driver import End, Extend, Keep, Wait
+from holdfast.runs import reindex
+from holdfast.runs.promotion import Promotion
+from holdfast.runs.reindex import ReindexDriver
+from holdfast.runs.reindex_state import LAST_PASS, EntityIndex, ReindexState, decode_state
+from tests.simulation.index_server import IndexServer
+from tests.simulation.live_tables import ModelTables
+from tests.simulation.mutation import Put, mutant
+
+
+@mutant("promotion")
+def a_run_ends_with_the_swap(put: Put) -> None:
+    put(ReindexDriver, "_last_pass", lambda self, run, state, keep: self._finished(run, replace(state, step=LAST_PASS)))
+
+
+@mutant("promotion")
+def the_last_pass_does_not_wait_for_open_transactions(put: Put) -> None:
+    put(ModelTables, "settled", lambda self, mark: True)
+
+
+@mutant("promotion")
+def the_mark_is_taken_after_the_copy(put: Put) -> None:
+    original = ReindexDriver.advance
+
+    def advance(self: Any, run: Run, keep: Keep) -> Extend | Wait | End:
+        state = decode_state(run.state)
+        if not state.passes and state.step == "copying":
+            run = keep(replace(state, mark=self._tables.watermark()).encode())
+        return original(self, run, keep)
+
+    put(ReindexDriver, "advance", advance)
+
+
+@mutant("promotion")
+def each_pass_begins_where_it_ends(put: Put) -> None:
+    original = ReindexDriver._pass
+
+    def later(self: Any, phase: str, entities: Sequence[str], state: ReindexState) -> Extend | None:
+        return original(self, phase, entities, replace(state, mark=self._tables.watermark()))
+
+    put(ReindexDriver, "_pass", later)
+
+
+@mutant("promotion")
+def documents_whose_rows_are_gone_stay(put: Put) -> None:
+    put(Promotion, "reconcile", lambda self, entity, target: 0)
+
+
+@mutant("promotion")
+def documents_are_deleted_though_they_have_changed_since(put: Put) -> None:
+    def delete(self: Any, index: str, documents: Sequence[Any]) -> int:
+        self.site and self.site.arena.change()
+        return sum(self._index(index).write(document.id, None, None) for document in documents)
+
+    put(IndexServer, "delete", delete)
+
+
+@mutant("promotion")
+def the_index_is_searched_before_its_documents_are_visible(put: Put) -> None:
+    put(Promotion, "restore", lambda self, targets: None)
+    put(Promotion, "shortfall", lambda self, targets, min_ratio, spare: None)
+
+
+@mutant("promotion", start=372)
+def the_swap_is_not_recorded_beforehand(put: Put) -> None:
+    original = Promotion.swap
+
+    def swap(self: Any, targets: Mapping[str, EntityIndex]) -> str | None:
+        return original(self, {entity: self.seen(target) for entity, target in targets.items()})
+
+    put(Promotion, "swap", swap)
+
+
+@mutant("promotion", start=45)
+def indexes_of_runs_that_were_given_up_stay(put: Put) -> None:
+    put(Promotion, "remove_abandoned", lambda self, entity, history: None)
+
+
+@mutant("promotion")
+def the_former_index_is_removed_with_the_swap(put: Put) -> None:
+    original = Promotion.swap
+
+    def swap(self: Any, targets: Mapping[str, EntityIndex]) -> str | None:
+        for target in targets.values():
+            for name in () if target.former is None else target.former.indexes:
+                self.indexes._target.indexes.pop(name, None)
+        return original(self, targets)
+
+    put(Promotion, "swap", swap)
+
+
+@mutant("promotion")
+def a_catch_up_is_never_made(put: Put) -> None:
+    put(ReindexDriver, "_pass", lambda self, phase, entities, state: None)
+
+
+@mutant("promotion")
+def the_gate_lets_nothing_through(put: Put) -> None:
+    put(reindex, "GATE_TRIES", 1)
+    put(Promotion, "shortfall", lambda self, targets, min_ratio, spare: "too few")
