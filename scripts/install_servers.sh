@@ -1,16 +1,17 @@
 #!/bin/sh
 # Installs the servers that tests and benchmarks start for themselves: PostgreSQL, MariaDB, Kafka, DynamoDB Local,
-# OpenSearch and versitygw (S3), and the tool that checks alert rules.
+# OpenSearch, versitygw (S3) and kinesalite (Kinesis), and the tool that checks alert rules.
 # Nothing is done if they are there. No system service is started; the tests run their own, on loopback, in a
-# temporary directory. PostgreSQL and MariaDB need Debian or Ubuntu and root; Kafka, DynamoDB Local and OpenSearch come
-# by Maven and versitygw is built by Go, all into ~/.cache/holdfast. What cannot be had is named, and the script ends
-# with 1.
+# temporary directory. PostgreSQL, MariaDB and npm need Debian or Ubuntu and root; Kafka, DynamoDB Local and OpenSearch
+# come by Maven, versitygw is built by Go and kinesalite comes by npm, all into ~/.cache/holdfast. What cannot be had is
+# named, and the script ends with 1.
 set -eu
 
 KAFKA=4.3.1
 DYNAMODB_LOCAL=2.6.1
 OPENSEARCH=2.19.1.0
 VERSITYGW=v1.8.0
+KINESALITE=3.3.3
 # The oldest Go that builds that versitygw.
 GO_MINOR=25
 
@@ -26,11 +27,16 @@ has_mariadb() {
     { [ -x /usr/sbin/mariadbd ] || command -v mariadbd; } && command -v mariadb-install-db && command -v my_print_defaults
 } >/dev/null 2>&1
 
+has_node() {
+    command -v node >/dev/null 2>&1 || command -v nodejs >/dev/null 2>&1
+}
+
 install_packages() {
     missing=
     has_postgresql || missing="$missing postgresql"
     has_mariadb || missing="$missing mariadb-server-core mariadb-client-core"
     command -v promtool >/dev/null 2>&1 || missing="$missing prometheus"
+    { [ -d "$cache/kinesalite-$KINESALITE" ] && has_node; } || command -v npm >/dev/null 2>&1 || missing="$missing npm"
     [ -n "$missing" ] || return 0
 
     if [ "$(id -u)" != 0 ] || ! command -v apt-get >/dev/null 2>&1; then
@@ -88,12 +94,26 @@ build_versitygw() {
     [ -z "${built:-}" ]
 }
 
+fetch_kinesalite() {
+    folder=$cache/kinesalite-$KINESALITE
+    [ ! -d "$folder" ] || return 0
+    mkdir -p "$cache"
+    draft=$(mktemp -d "$cache/draft.XXXXXX")
+    # Its only native part keeps records on disk, which tests do not need.
+    npm install --silent --no-fund --no-audit --ignore-scripts --omit=optional --prefix "$draft" \
+        "kinesalite@$KINESALITE" && mv "$draft" "$folder" && return 0
+    rm -rf "$draft"
+    echo "Missing server for the tests: kinesalite $KINESALITE could not be installed by npm." >&2
+    return 1
+}
+
 failed=
 install_packages || failed="$failed databases"
 "$here/fetch_jars.sh" kafka-server "$cache/kafka-$KAFKA" || failed="$failed kafka"
 "$here/fetch_jars.sh" dynamodb-local "$cache/dynamodb-local-$DYNAMODB_LOCAL" || failed="$failed dynamodb"
 "$here/fetch_jars.sh" opensearch-server "$cache/opensearch-$OPENSEARCH" || failed="$failed opensearch"
 build_versitygw || failed="$failed versitygw"
+fetch_kinesalite || failed="$failed kinesalite"
 if [ -n "$failed" ]; then
     echo "install_servers: failed for:$failed" >&2
     exit 1

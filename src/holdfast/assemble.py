@@ -27,6 +27,7 @@ from holdfast.flow.letter import read_back
 from holdfast.flow.loop import LoopSettings
 from holdfast.flow.pipeline import Pipeline, routes_of
 from holdfast.flow.run import Runs
+from holdfast.flow.shards import ShardedStream
 from holdfast.flow.sink import BoundsTimes, KeepsLetters, RunsWorkers, Sink
 from holdfast.flow.source import ReadsByConnector, Source, UsesSourceCoordination
 from holdfast.leases.coordinator import RECENT, ClaimPolicy, Coordinator
@@ -245,6 +246,10 @@ def _source(pipeline: PipelineSettings, sinks: Mapping[str, Sink], registry: Reg
     function = _function_of(sinks.values())
     if function is None:
         source: Source = build(config)
+        if isinstance(source, ShardedStream) and source.only_for_functions:
+            raise UsageError(
+                f"the source {pipeline.source.name} is read by functions only: its sink must be `function`"
+            )
         return source
     if len(sinks) > 1 or pipeline.processors:
         raise UsageError("a function is the only sink of its pipeline, and the pipeline has no processors")

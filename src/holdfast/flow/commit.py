@@ -161,7 +161,7 @@ class Committer:
         if counts.dead:
             self._warn_of_letters(result, window)
         if isinstance(report, Advanced):
-            return None
+            return None if held.pending else result
         for processor, rows in report.dropped.items():
             self._coordinator.world.emit(RowsDropped(result.pipeline, processor, rows))
         for sink, receipt in report.receipts.items():

@@ -20,7 +20,8 @@ from typing import Literal, NamedTuple, Protocol, TypeAlias
 
 import msgspec
 
-from holdfast.leases.lease import Json
+from holdfast.flow.batch import Plan
+from holdfast.leases.lease import Json, Lease
 
 Headers: TypeAlias = tuple[tuple[str, bytes | None], ...]
 """Names and values in the order in which they were sent; a name may occur twice."""
@@ -180,6 +181,9 @@ given in milliseconds since 1970."""
 class ShardedStream(ABC):
     """A capability of a source whose partitions are shards of a stream."""
 
+    only_for_functions: bool = False
+    """Whether `plan` and `read` of the source are not there: its records cannot become files."""
+
     @abstractmethod
     def shards(self) -> Sequence[Shard]:
         """All shards that hold records or accept new ones, parents before children.
@@ -193,6 +197,14 @@ class ShardedStream(ABC):
 
         The result is stored before anything is read: `latest`, looked up a second time, would skip records. A time
         after the newest record is the position behind it. A shard that does not exist any more is left out.
+        """
+
+    @abstractmethod
+    def begin(self, leases: Sequence[Lease]) -> Sequence[Plan]:
+        """For each lease, the batch that a task reads from its position on, without an end: `Cut(start, None)`.
+
+        A lease without a position begins where its spec says. Returns a `Halt`, a `BatchError` or a `Wait` for a shard
+        that cannot be read as it is, as `Source.plan` does. Blocks. Raises `SourceUnavailable`.
         """
 
     @abstractmethod

@@ -5,25 +5,26 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from holdfast.errors import BatchError, Halt, UsageError
+from holdfast.errors import BatchError, UsageError
 from holdfast.events import Event
-from holdfast.flow.batch import Batch, Cut, Limits, Name, Plan
+from holdfast.flow.batch import Batch, Limits, Name, Plan
 from holdfast.flow.pipeline import ReportsEvents
 from holdfast.flow.shards import ReaderFactory, ShardedStream
-from holdfast.flow.source import OffsetPositions, Source
-from holdfast.leases.lease import Json, Lease, Partition
+from holdfast.flow.source import PublishingListener, Source
+from holdfast.leases.lease import Lease, Partition
 
 
-class ShardSource(Source, ReportsEvents):
+class ShardSource(Source, ReportsEvents, PublishingListener):
     """Plans endless batches over the shards of another source. Raises `UsageError` if that has no shards."""
 
     lives_long = True
 
     def __init__(self, source: Source) -> None:
-        if not (isinstance(source, ShardedStream) and isinstance(source, OffsetPositions)):
-            raise UsageError("a function reads the shards of a stream: its source must be one, such as `stream`")
-        self._source = source
-        self._positions: OffsetPositions = source
+        if not isinstance(source, ShardedStream):
+            raise UsageError(
+                "a function reads the shards of a stream: its source must have shards, as `stream` and `kafka` do"
+            )
+        self._source: Source = source
         self._stream: ShardedStream = source
         self.rediscover_after = source.rediscover_after
 
@@ -39,17 +40,12 @@ class ShardSource(Source, ReportsEvents):
     def name(self, lease: Lease) -> Name:
         return self._source.name(lease)
 
-    def plan(self, leases: Sequence[Lease], limits: Limits) -> list[Plan]:
-        """What the stream refuses is refused; everything else is one batch without an end."""
-        plans = self._source.plan(leases, limits)
-        return [
-            plan if isinstance(plan, Halt | BatchError) else Cut(self._start(lease), None)
-            for lease, plan in zip(leases, plans, strict=True)
-        ]
+    def plan(self, leases: Sequence[Lease], limits: Limits) -> Sequence[Plan]:  # noqa: ARG002 - batches have no end
+        return self._stream.begin(leases)
 
-    def _start(self, lease: Lease) -> Json:
-        position = lease.progress.position
-        return self._positions.position(lease.spec["start"]) if position is None else position
+    def published(self, leases: Sequence[Lease]) -> None:
+        if isinstance(self._source, PublishingListener):
+            self._source.published(leases)
 
     def read(
         self,

@@ -296,6 +296,7 @@ class Coordinator:
         return created
 
     def _add(self, partitions: list[Partition], index: int) -> int:
+        partitions = self._without_waiting(partitions)
         if not partitions:
             return 0
         now, write_id = self.now(), self.world.new_id()
@@ -308,6 +309,16 @@ class Coordinator:
             ]
 
         return ensure_rows(self.store, self.world, rows)
+
+    def _without_waiting(self, partitions: list[Partition]) -> list[Partition]:
+        """The partitions without those that follow others which are not complete."""
+        first = sorted({key for partition in partitions for key in partition.after})
+        if not first:
+            return partitions
+        keys = [Key(self.pipeline, self.run, key) for key in first]
+        rows = until_answered(self.world, "store", lambda: self.store.get(keys))
+        complete = {row.key for row in rows if row is not None and row.status is Status.COMPLETED}
+        return [partition for partition in partitions if complete.issuperset(partition.after)]
 
     def counts(self) -> dict[Status, int]:
         """Rows by status."""

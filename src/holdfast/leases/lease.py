@@ -70,6 +70,8 @@ class Partition:
     """Number of the partition within its group."""
     incarnation: str = ""
     """Distinguishes incarnations of the same name, such as a Kafka topic's id."""
+    after: tuple[str, ...] = ()
+    """Keys of partitions that come first: the row is added by the first discovery that finds all of them complete."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from holdfast.errors import BatchError
 from holdfast.flow.batch import Batch, Cut, Done, Limits, Name, Plan
 from holdfast.flow.engine import Advanced, Staged
 from holdfast.flow.sink import Publication, PublishResult, Sink
-from holdfast.flow.source import Source
+from holdfast.flow.source import PublishingListener, Source
 from holdfast.flow.staging import Stager
 from holdfast.leases.lease import Counts, Json, Lease, Partition, Status
 from tests.unit.flow.rig import Fleet, TestNode
@@ -97,3 +97,20 @@ def test_a_shard_advances_without_receipts_and_without_sinks() -> None:
     assert (row.progress.position, row.commit.sequence, row.commit.receipts) == (7, 2, None)
     assert node.engine.out == {batch.id: batch}
     assert not any(node.engine.cancelled)
+
+
+class ListeningShards(Shards, PublishingListener):
+    def __init__(self) -> None:
+        self.heard: list[Json] = []
+
+    def published(self, leases: Sequence[Lease]) -> None:
+        self.heard += [lease.progress.position for lease in leases]
+
+
+def test_a_source_hears_how_far_a_shard_has_got() -> None:
+    source = ListeningShards()
+    _, node = started(source, [])
+    batch = node.engine.batch_of("a-z")
+    node.engine.report(Advanced(batch.id, 3, counts=Counts(3, 3)))
+    node.turn()
+    assert source.heard == [3]

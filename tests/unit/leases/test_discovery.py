@@ -7,6 +7,7 @@ import pytest
 
 from holdfast.errors import Interrupted, SourceUnavailable
 from holdfast.events import DiscoveryFailed, DiscoveryFinished
+from holdfast.leases import transitions
 from holdfast.leases.discovery import Discovery, discovery_of
 from holdfast.leases.lease import Lease, Partition, Status
 from holdfast.testing.faults import Fault
@@ -224,3 +225,21 @@ def test_it_calls_back_whenever_partitions_were_added_and_at_the_end() -> None:
     )
     assert discovery.run()
     assert seen == [500, 1000, 1200]
+
+
+def test_a_partition_that_follows_others_is_added_once_they_are_complete() -> None:
+    rig = Rig()
+    node = rig.node()
+    family = [Partition("parent"), Partition("other"), Partition("child", after=("parent", "other"))]
+    discovery = finder(node, lambda _state: family)
+    assert discovery.run()
+    first, second = node.leases.claim(9)
+    assert {first.key, second.key} == {"parent", "other"}
+    for done in (first, second):
+        rig.pass_time(61.0, node)
+        assert discovery.run()
+        assert node.leases.claim(9) == []
+        node.leases.write([done], transitions.complete)
+    rig.pass_time(61.0, node)
+    assert discovery.run()
+    assert [lease.key for lease in node.leases.claim(9)] == ["child"]

@@ -52,6 +52,11 @@ class TopicPartition(NamedTuple):
     topic: str
     partition: int
 
+    @property
+    def key(self) -> str:
+        """The key of its lease."""
+        return f"{self.topic}|{self.partition}"
+
 
 class LogEnd(NamedTuple):
     """Where the log of a partition ends."""

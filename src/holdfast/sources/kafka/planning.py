@@ -14,6 +14,7 @@ from holdfast.leases.lease import Json, Lease
 from holdfast.sources.kafka.cluster import Cluster, LogEnd, TopicPartition
 from holdfast.sources.kafka.config import KafkaConfig
 from holdfast.sources.kafka.logs import CHECK_EVERY, Doubt, LeaderEpochs, Logs, ReadPosition, Reports, Tracking
+from holdfast.sources.kafka.shard_reader import TOPIC_ID
 
 EARLIEST = "earliest"
 GONE_AFTER = 60.0
@@ -48,14 +49,7 @@ class Planner:
 
     def plan(self, leases: Sequence[Lease], limits: Limits) -> list[Plan]:
         """Implements `Source.plan`. Raises `SourceUnavailable`."""
-        topic_partitions = {topic_partition_of(lease): lease for lease in leases}
-        ends = self._cluster.ends(topic_partitions)
-        self.logs.check(topic_partitions)
-        looks = [Look(tp, lease, self._position(tp, lease), ends.get(tp)) for tp, lease in topic_partitions.items()]
-        # Looked up after the ends: else records of a topic created again would be taken for those of the old one.
-        self.logs.learn_ids(
-            {look.topic_partition.topic for look in looks if look.log is None or look.log.high != look.position}
-        )
+        looks = self._looks(leases)
         readable = [look for look in looks if self._is_same_topic(look)]
         for look in readable:
             if look.position is not None and look.log is not None:
@@ -65,6 +59,22 @@ class Planner:
             {look.topic_partition: _read_position(look) for look in readable if _was_read(look)}
         )
         return [self._next(look, doubts.get(look.topic_partition), limits) for look in looks]
+
+    def begin(self, leases: Sequence[Lease]) -> list[Plan]:
+        """Implements `ShardedStream.begin`. Raises `SourceUnavailable`."""
+        # Leader epochs are not compared: the state of the row is that of its last bounded batch.
+        return [self._unplanned(look, Limits()) or self._without_end(look) for look in self._looks(leases)]
+
+    def _looks(self, leases: Sequence[Lease]) -> list[Look]:
+        topic_partitions = {topic_partition_of(lease): lease for lease in leases}
+        ends = self._cluster.ends(topic_partitions)
+        self.logs.check(topic_partitions)
+        looks = [Look(tp, lease, self._position(tp, lease), ends.get(tp)) for tp, lease in topic_partitions.items()]
+        # Looked up after the ends: else records of a topic created again would be taken for those of the old one.
+        self.logs.learn_ids(
+            {look.topic_partition.topic for look in looks if look.log is None or look.log.high != look.position}
+        )
+        return looks
 
     def _position(self, topic_partition: TopicPartition, lease: Lease) -> int | None:
         position = lease.progress.position
@@ -89,6 +99,16 @@ class Planner:
     # --- one partition -----------------------------------------------------------------------------------------
 
     def _next(self, look: Look, doubt: Doubt | None, limits: Limits) -> Plan:
+        if (plan := self._unplanned(look, limits)) is not None:
+            return plan
+        assert look.position is not None
+        assert look.log is not None
+        if look.lease.spec.get("end") is not None:
+            return self._bounded(look, look.position, look.log, limits)
+        return self._stopped_by(look, doubt) or self._live(look, look.position, look.log, limits)
+
+    def _unplanned(self, look: Look, limits: Limits) -> Plan | None:
+        """The plan of a partition that cannot be read as it is; None if it can."""
         topic = look.topic_partition.topic
         if (denied := self._cluster.denied.get(topic)) is not None:
             self._reports.denied(look.lease, denied)
@@ -101,9 +121,17 @@ class Planner:
             return self._later()  # not served right now
         if look.position is None:
             return BatchError(f"the position {look.lease.progress.position!r} is not an offset")
-        if look.lease.spec.get("end") is not None:
-            return self._bounded(look, look.position, look.log, limits)
-        return self._stopped_by(look, doubt) or self._live(look, look.position, look.log, limits)
+        return None
+
+    def _without_end(self, look: Look) -> Plan:
+        """Plan for a task that reads on its own; it compares the topic's id with that of the position."""
+        assert look.position is not None
+        assert look.log is not None
+        plan = self._live(look, look.position, look.log, Limits())
+        if isinstance(plan, Halt) or look.log.high < look.position:
+            return plan
+        offset = plan.gaps[-1][1] if isinstance(plan, Cut) and plan.gaps else look.position
+        return Cut({"offset": offset, TOPIC_ID: self.logs.ids[look.topic_partition.topic]}, None)
 
     def _later(self) -> Wait:
         return Wait(min(CHECK_EVERY, self._config.discovery_interval))

@@ -16,6 +16,7 @@ from holdfast.errors import SourceUnavailable
 from holdfast.events import Event, Notice
 from holdfast.flow.batch import Batch, Limits, Name, Plan
 from holdfast.flow.pipeline import ReportsEvents
+from holdfast.flow.shards import Seek, Shard, ShardedStream
 from holdfast.flow.source import (
     FixedColumns,
     MayChange,
@@ -34,6 +35,7 @@ from holdfast.sources.kafka.cluster import Cluster, Topic, TopicPartition
 from holdfast.sources.kafka.config import KafkaConfig
 from holdfast.sources.kafka.consumer_group import GroupOffsets
 from holdfast.sources.kafka.planning import EARLIEST, Planner, range_of, topic_partition_of
+from holdfast.sources.kafka.shard_reader import KafkaReaderFactory
 
 if TYPE_CHECKING:
     from holdfast.sources.kafka.reading import MessageReader, MessageRebuilder
@@ -50,6 +52,7 @@ _TIMED_OUT = re.compile(
 
 class KafkaSource(
     Source,
+    ShardedStream,
     FixedColumns,
     OffsetPositions,
     StagingListener,
@@ -147,7 +150,7 @@ class KafkaSource(
 
     def _partition(self, topic: Topic, topic_partition: TopicPartition, begin: int | str) -> Partition:
         return Partition(
-            key=f"{topic_partition.topic}|{topic_partition.partition}",
+            key=topic_partition.key,
             group=topic_partition.topic,
             spec={"topic": topic_partition.topic, "partition": topic_partition.partition, "start": begin},
             index=topic_partition.partition,
@@ -156,6 +159,39 @@ class KafkaSource(
 
     def name(self, lease: Lease) -> Name:
         return Name(lease.spec["topic"], str(lease.spec["partition"]))
+
+    # --- shards ------------------------------------------------------------------------------------------------
+
+    def shards(self) -> list[Shard]:
+        return [
+            Shard(TopicPartition(topic.name, number).key, number)
+            for topic in self._cluster.topics(self._config.is_wanted)
+            for number in topic.partitions
+        ]
+
+    def seek(self, shards: Sequence[str], to: Seek) -> dict[str, Json]:
+        wanted = set(shards)
+        found = [
+            topic_partition
+            for topic in self._cluster.topics(self._config.is_wanted)
+            for number in topic.partitions
+            if (topic_partition := TopicPartition(topic.name, number)).key in wanted
+        ]
+        return {tp.key: self.position(offset) for tp, offset in self._sought(found, to).items()}
+
+    def _sought(self, topic_partitions: Sequence[TopicPartition], to: Seek) -> dict[TopicPartition, int]:
+        if to == "earliest":
+            return self._cluster.starts(topic_partitions)
+        if to == "latest":
+            return {tp: end.stable for tp, end in self._cluster.ends(topic_partitions).items()}
+        return self._cluster.at_time(topic_partitions, to)
+
+    def begin(self, leases: Sequence[Lease]) -> list[Plan]:
+        return self._planner.begin(leases)
+
+    def reader_factory(self) -> KafkaReaderFactory:
+        config = self._config
+        return KafkaReaderFactory(client_properties(config), config.isolation, config.on_loss, config.headers)
 
     # --- plan --------------------------------------------------------------------------------------------------
 

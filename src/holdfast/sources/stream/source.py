@@ -85,6 +85,16 @@ class StreamSource(Source, ShardedStream, FixedColumns, OffsetPositions, Reports
         stream = self._opened or self._stream()
         return EmbeddedReaderFactory(self._folder, self._config.name, stream.id, self._config.on_loss)
 
+    def begin(self, leases: Sequence[Lease]) -> list[Plan]:
+        plans = self.plan(leases, Limits())
+        return [self._without_end(lease, plan) for lease, plan in zip(leases, plans, strict=True)]
+
+    def _without_end(self, lease: Lease, plan: Plan) -> Plan:
+        if isinstance(plan, Halt | BatchError):
+            return plan
+        offset = plan.gaps[-1][1] if isinstance(plan, Cut) and plan.gaps else _offset(lease)
+        return Cut(self.position(offset or 0), None)
+
     # --- plans -----------------------------------------------------------------------------------------------------
 
     def plan(self, leases: Sequence[Lease], limits: Limits) -> list[Plan]:
