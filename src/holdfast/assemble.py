@@ -26,7 +26,7 @@ from holdfast.flow.generations import FollowedGeneration, Generation, Generation
 from holdfast.flow.letter import read_back
 from holdfast.flow.loop import LoopSettings
 from holdfast.flow.pipeline import Pipeline, routes_of
-from holdfast.flow.run import Runs
+from holdfast.flow.runs import Runs
 from holdfast.flow.shards import ShardedStream
 from holdfast.flow.sink import BoundsTimes, KeepsLetters, RunsWorkers, Sink
 from holdfast.flow.source import ReadsByConnector, Source, UsesSourceCoordination

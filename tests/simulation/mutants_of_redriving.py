@@ -9,14 +9,12 @@ from typing import Any
 from holdfast.deadletters import source
 from holdfast.deadletters.letter_files import FileLetters
 from holdfast.deadletters.source import LetterReader
-from holdfast.errors import LeaseLost
 from holdfast.flow import letter
 from holdfast.flow.fault import COLUMNS
 from holdfast.flow.letter import Letter, LetterBox, SourceRecord
 from holdfast.leases.lease import FINISHED, Lease, Partition
 from holdfast.leases.operator import Operator
 from holdfast.runs import letter_selection as letters
-from holdfast.runs.execution import _Driver
 from holdfast.runs.letter_selection import Waiting
 from holdfast.runs.lock import RunLock
 from tests.simulation.mutation import Put, mutant, mutant_of_test
@@ -54,7 +52,7 @@ def what_a_redrive_had_committed_is_not_published(put: Put) -> None:
 
 @mutant("redrive")
 def a_redrive_needs_no_lock(put: Put) -> None:
-    put(RunLock, "acquire", lambda self, run_id: None)
+    put(RunLock, "acquire", lambda self, run_id, names=(), *, instead=False: 1)
 
 
 @mutant("redrive")
@@ -66,17 +64,6 @@ def a_redrive_publishes_without_ending_the_run_before(put: Put) -> None:
             original(rows, row, sink, name, why)
 
     put(letters, "fence", fence)
-
-
-@mutant("redrive", start=164)
-def a_run_that_was_left_half_made_is_looked_at_once(put: Put) -> None:
-    def keep(self: _Driver) -> None:
-        try:
-            self._lock.refresh()
-        except LeaseLost:
-            self._drives = False
-
-    put(_Driver, "_keep", keep)
 
 
 @mutant("redrive", start=405)

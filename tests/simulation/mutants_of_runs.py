@@ -1,14 +1,21 @@
-"""Mutants of runs and their lock."""
+"""Mutants of runs, their drivers and their locks."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
+from holdfast.errors import Refused
 from holdfast.flow import run as run_module
-from holdfast.flow.run import Runs, RunStatus
-from holdfast.leases.lease import Lease, Status
-from holdfast.runs.lock import RunLock
+from holdfast.flow import runs as runs_module
+from holdfast.flow.partition_list import PartitionList
+from holdfast.flow.run import Run, RunStatus
+from holdfast.flow.runs import Runs
+from holdfast.leases.lease import Lease
+from holdfast.runs import driving as driving_module
+from holdfast.runs.driving import Driving
+from holdfast.runs.lock import PIPELINE_LOCK, RunLock
 from tests.simulation.mutation import Put, mutant
 
 
@@ -31,91 +38,103 @@ def a_run_shares_its_partitions_with_the_live_pipeline(put: Put) -> None:
 
 @mutant("runs")
 def a_run_is_stopped_while_partitions_are_held(put: Put) -> None:
-    original = run_module._ending
+    original = Runs.settle_stop
 
-    def ending(status: RunStatus, leases: list[Lease]) -> RunStatus | None:
-        return RunStatus.STOPPED if status is RunStatus.STOPPING else original(status, leases)
+    def settle_stop(self: Runs, run_id: str) -> Run:
+        sums, self._sums = self._sums, lambda _run: ()  # type: ignore[method-assign,assignment]
+        try:
+            return original(self, run_id)
+        finally:
+            self._sums = sums  # type: ignore[method-assign]
 
-    put(run_module, "_ending", ending)
+    put(Runs, "settle_stop", settle_stop)
 
 
-@mutant("runs", start=504)
+@mutant("runs", start=124)
 def a_run_that_stops_waits_for_dead_owners(put: Put) -> None:
     put(Runs, "_free_orphans", lambda self, run_id: None)
 
 
 @mutant("runs")
-def a_run_ends_with_its_first_partition(put: Put) -> None:
-    original = run_module._ending
+def a_phase_ends_with_its_first_partition(put: Put) -> None:
+    def is_finished(run: Run) -> bool:
+        return any(group.completed + group.failed_partitions for group in run.groups.values())
 
-    def ending(status: RunStatus, leases: list[Lease]) -> RunStatus | None:
-        some = [lease for lease in leases if lease.status in (Status.COMPLETED, Status.FAILED)]
-        return original(status, some) if some and status is RunStatus.RUNNING else original(status, leases)
-
-    put(run_module, "_ending", ending)
-
-
-@mutant("runs")
-def failed_partitions_do_not_show_in_the_run(put: Put) -> None:
-    original = run_module._ending
-
-    def ending(status: RunStatus, leases: list[Lease]) -> RunStatus | None:
-        ended = original(status, leases)
-        return RunStatus.COMPLETED if ended is RunStatus.COMPLETED_WITH_ERRORS else ended
-
-    put(run_module, "_ending", ending)
+    put(driving_module, "_is_finished", is_finished)
 
 
 @mutant("runs")
 def a_run_may_become_anything(put: Put) -> None:
-    anything = {status: set(RunStatus) for status in RunStatus}
-    put(run_module, "_NEXT", anything)
+    anything = {status: frozenset(RunStatus) for status in RunStatus}
+    put(run_module, "NEXT", anything)
+    put(runs_module, "NEXT", anything)
 
 
 @mutant("runs")
-def a_new_holder_of_the_lock_leaves_the_former_run_alone(put: Put) -> None:
-    put(RunLock, "_fail_former", lambda self, lock, run_id: None)
+def a_former_driver_may_still_write(put: Put) -> None:
+    def fenced(self: Runs, run_id: str, token: int, change: Callable[[Run, float], Run]) -> Run:
+        return self._write(run_id, lambda run, now: replace(change(run, now), driver_token=token))
+
+    put(Runs, "_fenced", fenced)
+
+
+@mutant("runs", start=96)
+def rows_are_added_before_their_list_is_named_in_the_run(put: Put) -> None:
+    original = PartitionList.write
+
+    def write(self: PartitionList, partitions: Any, token: int, existing: Any) -> Any:
+        listed = list(partitions)
+        self._coordinator.create(listed)
+        return original(self, listed, token, existing)
+
+    put(PartitionList, "write", write)
 
 
 @mutant("runs")
-def recovery_needs_no_lock(put: Put) -> None:
-    original = RunLock.recover
+def an_extension_that_was_interrupted_is_not_finished(put: Put) -> None:
+    def add_pending(self: Runs, run: Run, token: int) -> Run:
+        if run.phase and run.status is RunStatus.RUNNING:
+            return self._fenced(run.id, token, lambda run, _now: replace(run, pending=None))
+        return original(self, run, token)
 
-    def recover(self: RunLock, policy: Any) -> Any:
-        if self._lease is None and (orphans := self._unended()):
-            return orphans[:1]
-        return original(self, policy)
-
-    put(RunLock, "recover", recover)
+    original = Runs.add_pending
+    put(Runs, "add_pending", add_pending)
 
 
 @mutant("runs")
-def the_lock_is_passed_on_from_any_run(put: Put) -> None:
-    put(RunLock, "transfer", lambda self, expected, run_id: self._write(run_id))
+def a_run_takes_the_locks_that_it_can_get(put: Put) -> None:
+    def acquire(self: RunLock, run_id: str, names: Sequence[str] = (), *, instead: bool = False) -> int:
+        ordered = sorted(set(names)) or [PIPELINE_LOCK]
+        self._add_rows(ordered)
+        self._lock.sweep()
+        taken: list[Lease] = []
+        for name in ordered:
+            try:
+                taken.append(self._take(name, run_id, instead=instead))
+            except Refused:
+                continue
+        if not taken:
+            raise Refused("none is free")
+        self._leases = tuple(taken)
+        return taken[0].token
 
-
-@mutant("runs", start=639)
-def the_former_run_is_failed_after_the_lock_is_written(put: Put) -> None:
-    fail_former = RunLock._fail_former
-
-    def acquire(self: RunLock, run_id: str) -> None:
-        before = self._lock.store.get([self._lock_key()])[0]
-        original(self, run_id)
-        if before is not None:
-            fail_former(self, before, run_id)
-
-    original = RunLock.acquire
-    put(RunLock, "_fail_former", lambda self, lock, run_id: None)
     put(RunLock, "acquire", acquire)
 
 
-@mutant("runs", start=307)
-def a_run_that_has_ended_is_failed(put: Put) -> None:
-    def fail(self: Runs, run_id: str, error: str) -> Any:
-        def change(row: Lease, now: float) -> Lease:
-            failed = replace(run_module._run(row), status=RunStatus.FAILED, error=error, completed_at=now)
-            return run_module._with_run(row, failed)
+@mutant("runs")
+def a_lock_may_be_taken_from_a_run_whose_node_is_gone(put: Put) -> None:
+    put(RunLock, "_keeps_locks", lambda self, run_id: False)
 
-        return run_module._run(self._rows.change(run_id, change))
 
-    put(Runs, "fail", fail)
+@mutant("runs", start=398)
+def a_run_that_is_resumed_keeps_its_former_driver(put: Put) -> None:
+    put(Runs, "resume", lambda self, run_id: self._change(run_id, RunStatus.READY, completed_at=None, error=None))
+
+
+@mutant("runs")
+def runs_are_driven_without_a_lock(put: Put) -> None:
+    def take_over(self: Driving, run: Run) -> bool:
+        self._token = run.driver_token + 1
+        return True
+
+    put(Driving, "_take_over", take_over)

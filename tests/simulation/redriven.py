@@ -14,7 +14,7 @@ from holdfast.flow.batch import Name
 from holdfast.flow.generations import Generations
 from holdfast.flow.manifest import Manifest
 from holdfast.flow.names import dead_letter_key, manifest_key
-from holdfast.flow.run import Runs
+from holdfast.flow.runs import Runs
 from holdfast.leases.coordinator import ClaimPolicy, Coordinator
 from holdfast.leases.lease import Commit, Json, Lease, Ownership, Partition, Progress, Status, new_lease
 from holdfast.leases.operator import Operator

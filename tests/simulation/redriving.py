@@ -17,18 +17,20 @@ from holdfast.errors import Halt, LeaseLost, PartitionError, Refused, Unavailabl
 from holdfast.flow.batch import Batch, Limits, Name
 from holdfast.flow.fault import dead_letter, record_fault
 from holdfast.flow.letter import LetterId
-from holdfast.flow.loop import LoopSettings, PipelineLoop
+from holdfast.flow.loop import LoopSettings
 from holdfast.flow.names import dead_letter_key, file_key, staging_key
 from holdfast.flow.node import Node
 from holdfast.flow.pipeline import Pipeline
-from holdfast.flow.run import ENDED, Run, Runs
+from holdfast.flow.run import ENDED, Run
+from holdfast.flow.run_driver import RunDriver
+from holdfast.flow.runs import Runs
 from holdfast.leases.coordinator import ClaimPolicy, Coordinator
 from holdfast.leases.lease import Json, Lease, Ownership, Partition, Status, new_lease
 from holdfast.leases.operator import Operator
 from holdfast.leases.transitions import RetryLimits
-from holdfast.runs.execution import NewRun, _Driver
+from holdfast.runs.execution import NewRun, RunCommand
 from holdfast.runs.letter_selection import KIND, Choice, Waiting, of_sink
-from holdfast.runs.lock import RunLock
+from holdfast.runs.lock import LockTiming
 from holdfast.sinks.files.sink import FilesSink
 from tests.simulation.bucket import BucketClient, BucketServer, DataFile
 from tests.simulation.engine import FailureBudget, SimulatedEngine
@@ -227,51 +229,67 @@ class Sender:
             self._host.wait(self._site.knobs.ttl * kernel.random())
 
 
-class Command(_Driver):
+class SimulatedDriver(RunDriver):
+    """Takes the letters that wait when the run is created."""
+
+    def __init__(self, waiting: Waiting) -> None:
+        self._waiting = waiting
+
+    def partitions(self, run: Run) -> Waiting:
+        return self._waiting
+
+
+class Command:
     """One call of `holdfast deadletters redrive`, or one that joins its run, in a simulated process."""
 
     def __init__(self, site: RedrivingSite, name: str, host: Host, store: StoreClient) -> None:
         knobs = site.knobs
         self._site, self._host, self._store = site, host, store
-        self._clock = host  # type: ignore[assignment]
-        self.world = host.world
         self._session = session_of(name, host, store, knobs)
         limits = RetryLimits(knobs.max_retries, 1 << 30, knobs.backoff, knobs.ttl)
-        live = Coordinator(store, host.world, self._session, PIPELINE, policy=ClaimPolicy(limits=limits))
-        self._runs = Runs(live)
-        self._lock = RunLock(live, self._runs, timeout=LOCK_TTLS * knobs.ttl)
-        self._drives, self._check_at = False, 0.0
+        self._live = Coordinator(store, host.world, self._session, PIPELINE, policy=ClaimPolicy(limits=limits))
+        self._runs = Runs(self._live)
         self._client = BucketClient(site.bucket, host, knobs.latency, knobs.ttl)
+        self._node: Node | None = None
 
     def stop(self) -> None:
-        if (node := getattr(self, "_node", None)) is not None:
-            node.stop()
+        if self._node is not None:
+            self._node.stop()
 
     def carry_out(self, *, joins: bool) -> None:
         box, sink = FileLetters(self._client), FilesSink(SINK, self._client)
         going_on = [run for run in self._runs.list() if run.status not in ENDED and of_sink(run, SINK)]
+        new = NewRun({"kind": KIND, "sink": SINK, "generation": 1}, "somebody")
+        run_id = f"{KIND}-{self._host.world.new_id()}"
         if joins and going_on:
-            self._id, self._new = going_on[0].id, None
-        else:
-            self._id = f"{KIND}-{self.world.new_id()}"
-            stored = StoredPipeline(_SETTINGS, self._store, PIPELINE)
-            waiting = SimulatedWaiting(stored, Choice(SINK), box, _ANY, _LIVE, sink, host=self._host, runs=self._runs)
-            self._new = NewRun(waiting, {"kind": KIND, "sink": SINK, "generation": 1}, "somebody")
-        self._run_node(LettersAtRest(box, self._host), sink)
-        rows = Operator(self._store, self.world.new_id, PIPELINE, self._id).rows()
-        box.mark([letter for row in rows for letter in sent_ids(row)], self._id)
+            run_id, new = going_on[0].id, None  # type: ignore[assignment]
+        stored = StoredPipeline(_SETTINGS, self._store, PIPELINE)
+        waiting = SimulatedWaiting(stored, Choice(SINK), box, _ANY, _LIVE, sink, host=self._host, runs=self._runs)
+        work = self._work(run_id, Pipeline(LettersAtRest(box, self._host), (), {SINK: sink}), SimulatedDriver(waiting))
+        work.new = new
+        grace = self._site.knobs.grace
+        self._node = Node(self._session, (), work.engine, self._host.world, grace=grace, companions=[work])
+        self._node.run()
+        rows = Operator(self._store, self._host.world.new_id, PIPELINE, run_id).rows()
+        box.mark([letter for row in rows for letter in sent_ids(row)], run_id)
 
-    def _run_node(self, source: LettersSource, sink: FilesSink) -> None:
+    def _work(self, run_id: str, built: Pipeline, driver: RunDriver) -> SimulatedCommand:
         site, knobs = self._site, self._site.knobs
         engine = LettersEngine(
             self._host, {SINK: site.bucket}, {}, site.budget, ttl=knobs.ttl, rounds=1, fail=site.oracle.fail
         )
         engine.letters = site.oracle.letters
         settings = LoopSettings(Limits(timeout=knobs.batch_timeout), step_limit=knobs.step_limit)
-        pipeline = Pipeline(source, (), {SINK: sink})
-        coordinator = self._runs.coordinator(self._id)
-        loop = PipelineLoop(coordinator, pipeline, engine, settings=settings, may_claim=self._goes_on)
-        self._node = Node(self._session, [loop], engine, self.world, grace=knobs.grace)
-        self._node.run()
-        self._runs.aggregate(self._id)
-        self._lock.release()
+        pipeline: Any = SimpleNamespace(
+            built=built,
+            driver=driver,
+            loop_settings=lambda: settings,
+            lock_timing=LockTiming(LOCK_TTLS * knobs.ttl, knobs.ttl / 2),
+        )
+        return SimulatedCommand(self._live, run_id, pipeline, engine)
+
+
+class SimulatedCommand(RunCommand):
+    def __init__(self, live: Coordinator, run_id: str, pipeline: Any, engine: LettersEngine) -> None:
+        super().__init__(live, run_id, pipeline, engine)
+        self.engine = engine

@@ -13,7 +13,7 @@ from types import ModuleType
 
 from holdfast.flow import commit, publish
 from holdfast.leases import writes
-from holdfast.runs import execution as running
+from holdfast.runs import driving
 from tests.simulation.barred import Barred
 from tests.simulation.finalizing import FinalizingFleet
 from tests.simulation.fleet import Fleet
@@ -36,7 +36,8 @@ SHORT_PAUSES: tuple[tuple[ModuleType, str, float], ...] = (
     (commit, "OUTSIDE_PAUSE", 0.5),
     (publish, "LONGEST_WAIT", 3.0),
     (writes, "LONGEST_WAIT", 1.0),
-    (running, "REFRESH_EVERY", 0.5),
+    (driving, "AGGREGATE_EVERY", 0.5),
+    (driving, "RETRY_AFTER", 0.5),
 )
 """The product's own pauses suit a TTL of half a minute; here it is a few seconds."""
 COLLECT_EVERY = 200

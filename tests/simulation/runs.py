@@ -1,34 +1,39 @@
-"""A world of runs: nodes that begin, drive, stop, recover and work off runs, beside the live pipeline.
+"""A world of runs: nodes that add, drive, stop, resume and work off runs, beside the live pipeline.
 
-The keys of a run's partitions are those of the live ones, so that whoever mixes them up is caught.
+The keys of a run's partitions are those of the live ones, so that whoever mixes them up is caught. Runs share some of
+their locks, have two phases, and their drivers never list the same partitions twice.
 """
 
 from __future__ import annotations
 
 import itertools
-from typing import Literal
+from collections.abc import Iterable, Sequence
 
-from holdfast.errors import LeaseLost, PartitionNotFound, Refused, UsageError
-from holdfast.flow.run import ENDED, Run, Runs, RunStatus
+from holdfast.errors import Interrupted, PartitionNotFound, Refused, UsageError
+from holdfast.flow.run import ENDED, Run, RunStatus
+from holdfast.flow.run_driver import End, Extend, Keep, RunDriver, Wait
+from holdfast.flow.runs import Runs
 from holdfast.leases.coordinator import ClaimPolicy, Coordinator
-from holdfast.leases.lease import FINISHED, Lease, Partition
+from holdfast.leases.lease import FINISHED, Json, Lease, Partition
 from holdfast.leases.transitions import RetryLimits
-from holdfast.runs.lock import RunLock
+from holdfast.runs.driving import Driving
+from holdfast.runs.lock import LockTiming, RunLock
 from tests.simulation.host import Host
 from tests.simulation.oracle import PIPELINE
-from tests.simulation.runs_oracle import RunsOracle
+from tests.simulation.runs_oracle import LATE, RunsOracle
 from tests.simulation.site import NoBatches, Running, Site
 from tests.simulation.worker import Hands, Worker, session_of
 
-MOST_RUNS = 3
+MOST_RUNS = 4
 LIVE_ITEMS = 3
 LOCK_TTLS = 2.0
-STOPS = 0.15
-"""How likely a driver stops its run on a turn."""
+STOPS = 0.05
+"""How likely somebody stops a run on a turn, or resumes one."""
+LOCKS = ((), ("a",), ("a", "b"), ("b", "c"))
 
 
 class RunsSite(Site):
-    """Nodes that are all alike: each one works, and drives a run when it can get the lock."""
+    """Nodes that are all alike: each one works on all runs, and drives those whose locks it can get."""
 
     oracle: RunsOracle
 
@@ -37,8 +42,8 @@ class RunsSite(Site):
         self.keys = [f"p{n}" for n in range(self.scenario.partitions)]
         self.items = {key: 1 + dice.randrange(self.scenario.items) for key in self.keys}
         self.bad = {key for key in self.keys if dice.random() < 0.2}
-        self.policy: Literal["recover", "fail"] = dice.choice(("recover", "fail"))
         self.ids = (f"r{n}" for n in itertools.count(1))
+        self.variants = itertools.count(1)
         return RunsOracle(self.kernel, self.items, self.bad)
 
     def assemble(self, name: str, host: Host) -> Running:
@@ -54,11 +59,46 @@ class RunsSite(Site):
         return self.unfinished == ([], []) and not self.somebody_sleeps
 
     def items_of(self, lease: Lease) -> int:
-        return self.items[lease.key] if lease.run else LIVE_ITEMS
+        return self.items[lease.key.removeprefix(LATE)] if lease.run else LIVE_ITEMS
+
+
+class TwoPhases(RunDriver):
+    """Lists every key once per phase; each list is a variant of its own, so that a mixture of two is seen."""
+
+    def __init__(self, site: RunsSite) -> None:
+        self._site = site
+
+    def locks(self, configuration: Json) -> Sequence[str]:
+        return tuple(configuration["locks"])
+
+    def prepare(self, run: Run) -> Json:
+        return {"prepared": run.id}
+
+    def partitions(self, run: Run) -> Iterable[Partition]:
+        if run.state != {"prepared": run.id}:
+            self._site.oracle.fail(f"{run.id} is listed with the state {run.state}")
+        return self._listed("")
+
+    def advance(self, run: Run, keep: Keep) -> Extend | Wait | End:
+        if run.phase:
+            return End(self._end_of(run))
+        if self._site.kernel.random() < 0.3:
+            return Wait(0.2)
+        keep({"copied": run.id})
+        return Extend(LATE, self._listed(LATE), {"extended": run.id})
+
+    def _end_of(self, run: Run) -> RunStatus:
+        failed = sum(group.failed_partitions for group in run.groups.values())
+        return RunStatus.COMPLETED_WITH_ERRORS if failed else RunStatus.COMPLETED
+
+    def _listed(self, prefix: str) -> list[Partition]:
+        spec = {"variant": next(self._site.variants)}
+        items = self._site.items.items()
+        return [Partition(f"{prefix}{key}", "even", spec, estimated_count=number) for key, number in items]
 
 
 class RunNode(Worker):
-    """Drives at most one run, and works on whatever runs."""
+    """Takes part in every run."""
 
     def __init__(self, site: RunsSite, name: str, host: Host) -> None:
         store = site.connect(host)
@@ -69,102 +109,92 @@ class RunNode(Worker):
         self._runs = Runs(self._live)
 
     def begin(self) -> None:
-        self._lock = RunLock(self._live, self._runs, timeout=LOCK_TTLS * self.knobs.ttl)
-        self._driving: str | None = None
+        self._driven: dict[str, Driving] = {}
+        self._stepping: set[str] = set()
         self._hands: dict[str, Hands] = {"": self._hands_on(self._live)}
         self._live.create(Partition(key) for key in self._site.keys)
 
     def turn(self) -> None:
-        if self._driving is None:
-            self._seek()
-        else:
-            self._drive(self._driving)
-        self._work()
+        self._make()
+        for run in list(self._runs.list()):
+            self._interfere(run)
+            if run.status not in ENDED:
+                self._drive(run.id)
+                self._work_on(run.id)
+        self._hands[""].take(1)
+        self._hands[""].step()
 
     def end(self) -> None:
         for hands in self._hands.values():
             hands.release()
-        self._lock.release()
+        for driving in self._driven.values():
+            driving.release()
 
-    # --- driving --------------------------------------------------------------------------------------------------
+    # --- people ---------------------------------------------------------------------------------------------------
 
-    def _seek(self) -> None:
-        """Look after runs that nobody drives, or begin one."""
-        if self.host.kernel.random() < 0.5:
-            for run in self._lock.recover(self._site.policy):
-                self._driving = run.id
-        elif self._more_wanted():
-            run_id = next(self._site.ids)
+    def _make(self) -> None:
+        """Add a run for whoever drives it, or begin one at once as a command does."""
+        oracle, kernel = self._site.oracle, self.host.kernel
+        if not self.host.faults.active or len(oracle.runs) >= MOST_RUNS:
+            return
+        run_id, configuration = next(self._site.ids), {"locks": list(kernel.dice.choice(LOCKS))}
+        if kernel.random() < 0.7:
             try:
-                self._lock.acquire(run_id)
-            except (Refused, LeaseLost):
-                return
-            self._make(run_id)
-
-    def _more_wanted(self) -> bool:
-        return self.host.faults.active and len(self._site.oracle.runs) < MOST_RUNS
-
-    def _make(self, run_id: str) -> None:
-        self._driving = run_id
-        partitions = [Partition(key, "even", estimated_count=items) for key, items in self._site.items.items()]
+                self._runs.add(run_id, configuration=configuration, created_by="somebody")
+            except UsageError:
+                kernel.note(self.host.name, f"{run_id} was stopped before the response to adding it came")
+            return
+        self._mistake(run_id)
+        driving = self._driving(run_id)
         try:
-            self._runs.create(run_id, partitions, configuration=None, created_by="somebody")
-        except UsageError:
-            self.host.kernel.note(self.host.name, f"{run_id} was failed by another node before it was made")
+            driving.begin(configuration, "somebody")
+        except (Refused, UsageError, PartitionNotFound):
+            driving.release()
 
-    def _drive(self, run_id: str) -> None:
+    def _mistake(self, run_id: str) -> None:
+        """A transfer by a node that has no lock."""
         try:
-            self._lock.refresh()
-            self._go_on(run_id)
-        except (LeaseLost, Refused, PartitionNotFound):
-            self._driving = None
+            RunLock(self._live, self._runs).transfer("another", run_id)
+        except Refused:
+            return
+        self._site.oracle.fail("a lock was passed on by a node that does not hold it")
 
-    def _go_on(self, run_id: str) -> None:
-        self._site.oracle.sums_up(self.host, run_id)
-        run = self._runs.aggregate(run_id)
-        if run.status in ENDED:
-            self._finish(run_id)
-        elif run.status is RunStatus.INITIALIZING:
-            self._runs.fail(run_id, "it was left half made")
-        else:
-            self._change(run)
-
-    def _change(self, run: Run) -> None:
-        """Start it, or stop it in between. Somebody else may have been faster."""
+    def _interfere(self, run: Run) -> None:
+        if not self.host.faults.active or self.host.kernel.random() >= STOPS:
+            return
         try:
-            if run.status is RunStatus.READY:
-                self._runs.start(run.id)
-            elif self.host.faults.active and self.host.kernel.random() < STOPS:
+            if run.status is RunStatus.STOPPED:
+                self._runs.resume(run.id)
+            elif run.status not in ENDED:
                 self._runs.stop(run.id)
         except UsageError:
             self.host.kernel.note(self.host.name, f"{run.id} is not what it was")
 
-    def _finish(self, run_id: str) -> None:
-        self._driving = None
-        if not self._more_wanted():
-            self._lock.release()
-            return
-        following = next(self._site.ids)
-        self._mistake(run_id, following)
-        self._lock.transfer(run_id, following)
-        self._make(following)
+    # --- driving --------------------------------------------------------------------------------------------------
 
-    def _mistake(self, run_id: str, following: str) -> None:
-        """A transfer from another run than the one that has the lock."""
+    def _driving(self, run_id: str) -> Driving:
+        if run_id not in self._driven:
+            timing = LockTiming(LOCK_TTLS * self.knobs.ttl, self.knobs.ttl / 2)
+            self._driven[run_id] = Driving(self._live, run_id, TwoPhases(self._site), timing)
+        return self._driven[run_id]
+
+    def _drive(self, run_id: str) -> None:
+        driving = self._driving(run_id)
+        driving.keep()
+        if run_id not in self._stepping:
+            self._stepping.add(run_id)
+            self.host.world.spawn(lambda: self._step(run_id, driving, self._stepping))
+
+    def _step(self, run_id: str, driving: Driving, stepping: set[str]) -> None:
+        self._site.oracle.sums_up(self.host, run_id)
         try:
-            self._lock.transfer(f"not-{run_id}", following)
-        except Refused:
+            driving.step()
+        except Interrupted:
             return
-        self._site.oracle.fail(f"the lock of {run_id} was passed on as if it were that of another run")
+        finally:
+            stepping.discard(run_id)
 
     # --- working --------------------------------------------------------------------------------------------------
-
-    def _work(self) -> None:
-        for run in list(self._runs.list()):
-            if run.status not in ENDED:
-                self._work_on(run.id)
-        self._hands[""].take(1)
-        self._hands[""].step()
 
     def _work_on(self, run_id: str) -> None:
         """Partitions are taken only while the run is RUNNING, and let go as soon as it is seen not to be."""

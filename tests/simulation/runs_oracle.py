@@ -11,9 +11,11 @@ from tests.simulation.kernel import Kernel
 from tests.simulation.oracle import PIPELINE, Oracle
 
 RUNS = f"{PIPELINE}/$runs"
-LOCK = Key(f"{PIPELINE}/$run", "", "$run")
+LOCKS = f"{PIPELINE}/$run"
+LATE = "late-"
+"""Begins the keys of the second phase."""
 AFTER = {
-    "INITIALIZING": {"READY", "FAILED"},
+    "INITIALIZING": {"READY", "STOPPING", "FAILED"},
     "READY": {"RUNNING", "STOPPING", "FAILED"},
     "RUNNING": {"STOPPING", "COMPLETED", "COMPLETED_WITH_ERRORS", "FAILED"},
     "STOPPING": {"STOPPED", "FAILED"},
@@ -85,13 +87,16 @@ class RunsOracle(Oracle):
 
     def _run_written(self, run: str, state: Mapping[str, Any], sender: Host) -> None:
         before, now = self._status(run), str(state["status"])
-        if before is not None and now != before and now not in AFTER.get(before, ()):
+        resumed = (before, now) == ("STOPPED", "READY")
+        if before is not None and now != before and now not in AFTER.get(before, ()) and not resumed:
             self.fail(f"{run}: was {before} and became {now}")
+        if before is not None:
+            self._require_fenced(run, self.runs[run], state)
         self.runs[run] = state
         if before == now:
             return
         if now == "RUNNING":
-            self._require_alone(run, sender)
+            self._require_alone(run)
         elif before == "RUNNING":
             self._ran_until[run] = self.kernel.now
         if now == "STOPPED":
@@ -99,13 +104,27 @@ class RunsOracle(Oracle):
         elif now.startswith("COMPLETED"):
             self._require_complete(run, now)
 
-    def _require_alone(self, run: str, sender: Host) -> None:
-        lock = self.rows[LOCK]
-        if lock.owner is None or not lock.owner.startswith(f"{sender.name}:") or lock.progress.state != {"run": run}:
-            return  # A driver that slept while it lost the lock. It learns of it with its next refresh.
-        others = [other for other in self.going_on() if other != run and self._status(other) in ("RUNNING", "STOPPING")]
-        if others:
-            self.fail(f"{run} was started under the lock while {others} go on")
+    def _require_fenced(self, run: str, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+        token, former = now.get("driver_token", 0), before.get("driver_token", 0)
+        if token < former:
+            self.fail(f"{run}: a driver with token {token} wrote after one with {former}")
+        if now.get("phase", "") != before.get("phase", "") and now["status"] not in ("RUNNING", "STOPPING"):
+            self.fail(f"{run}: a phase began while it was {now['status']}")
+
+    def _require_alone(self, run: str) -> None:
+        """No two runs with a lock in common have begun and not ended, and a run that begins has all of its locks."""
+        mine = self._locks(run)
+        for other in self.going_on():
+            begun = self._status(other) == "RUNNING"
+            if begun and other != run and mine & self._locks(other):
+                self.fail(f"{run} was started while {other} goes on")
+        for name in mine:
+            lock = self.rows[Key(LOCKS, "", name)]
+            if lock.progress.state != {"run": run}:
+                self.fail(f"{run} was started while the lock {name} is {lock.progress.state}")
+
+    def _locks(self, run: str) -> set[str]:
+        return set(self.runs[run]["configuration"]["locks"]) or {"$run"}
 
     def _require_let_go(self, run: str, sender: Host) -> None:
         since = self._summed.get((sender.name, run), 0.0)
@@ -116,13 +135,19 @@ class RunsOracle(Oracle):
     def _require_complete(self, run: str, status: str) -> None:
         rows = self._partitions(run)
         left = [row.key for row in rows if row.status not in FINISHED]
-        if left or {row.key for row in rows} != set(self._items):
+        expected = {f"{prefix}{key}" for prefix in ("", LATE) for key in self._items}
+        if left or {row.key for row in rows} != expected:
             self.fail(f"{run} is {status} while {left} of {[row.key for row in rows]} are left")
+        for late in (True, False):
+            if len({row.spec["variant"] for row in rows if row.key.startswith(LATE) == late}) != 1:
+                self.fail(f"{run} mixes the lists of two drivers: {[(row.key, row.spec) for row in rows]}")
         failed = sum(row.status is Status.FAILED for row in rows)
         if (status == "COMPLETED") != (failed == 0):
             self.fail(f"{run} is {status} with {failed} failed partitions")
         processed = sum(group["processed"] for group in self.runs[run]["groups"].values())
-        if processed != sum(number for key, number in self._items.items() if key not in self._bad):
+        # A bad key is bad in the first phase only.
+        good = sum(number for key, number in self._items.items() if key not in self._bad)
+        if processed != good + sum(self._items.values()):
             self.fail(f"{run} has counted {processed} records")
 
     # --- looking --------------------------------------------------------------------------------------------------

@@ -10,15 +10,16 @@ from holdfast.errors import LeaseLost, SessionExpired
 from holdfast.flow.batch import Limits
 from holdfast.flow.engine import Advanced, Staged
 from holdfast.flow.holdings import Held, Holdings
-from holdfast.flow.run import Run, Runs, RunStatus
+from holdfast.flow.run import Run, RunStatus, new_row
+from holdfast.flow.runs import Runs
 from holdfast.leases.lease import Counts, Key, Lease, Status
 from holdfast.leases.operator import Operator
 from holdfast.leases.store import Swap
 from holdfast.leases.transitions import RetryLimits, complete, orphan, stamped
-from holdfast.leases.writes import FencedWrites
-from holdfast.runs.execution import _Driver
+from holdfast.leases.writes import FencedWrites, ensure_rows
+from holdfast.runs.driving import Driving
 from holdfast.runs.letter_selection import fence
-from holdfast.runs.lock import RunLock
+from holdfast.runs.rewind import RewindDriver
 from holdfast.testing.flows import stage_numbers
 from tests.unit.flow.rig import PIPELINE, Fleet, TestNode
 
@@ -205,13 +206,10 @@ def test_a_redrive_takes_a_partition_as_it_is_that_completes_while_it_is_fenced(
     assert fleet.row("p").status is Status.COMPLETED
 
 
-def test_a_run_that_a_lost_answer_left_half_made_is_failed_at_the_next_look() -> None:
+def test_a_run_that_a_node_of_an_earlier_version_left_half_made_is_failed_at_the_next_look() -> None:
     fleet = Fleet({})
     maker, driver = TestNode(fleet, "maker").join(), TestNode(fleet, "driver").join()
-    Runs(maker.coordinator)._add(Run("r", RunStatus.INITIALIZING))
-    command = _Driver.__new__(_Driver)
-    command._id, command._runs, command._drives = "r", Runs(driver.coordinator), True
-    command._lock = RunLock(driver.coordinator, command._runs)
-    command._lock.acquire("r")
-    command._keep()
-    assert command._runs.show("r").status is RunStatus.FAILED
+    row = new_row(PIPELINE, Run("r", RunStatus.INITIALIZING), "made")
+    ensure_rows(fleet.store, maker.world, lambda: [row])
+    Driving(driver.coordinator, "r", RewindDriver()).step()
+    assert Runs(driver.coordinator).show("r").status is RunStatus.FAILED

@@ -16,7 +16,8 @@ from holdfast.errors import PartitionNotFound, UsageError
 
 if TYPE_CHECKING:
     from holdfast.assemble import StoredPipeline
-    from holdfast.flow.run import Run, Runs
+    from holdfast.flow.run import Run
+    from holdfast.flow.runs import Runs
 
 RunId = Annotated[str, typer.Argument(metavar="RUN", help="The run's id, as `holdfast runs list` shows it.")]
 COLUMNS = ("RUN", "STATUS", "PARTITIONS", "COMPLETED", "FAILED", "RECORDS", "CREATED BY", "ERROR")
@@ -42,7 +43,7 @@ def stop(file: File, run: RunId, pipeline: PipelineName = None) -> None:
     """End a run early. Its files stay; nodes that work on it give up its partitions within a heartbeat."""
     with _runs(file, pipeline) as runs, _existing(run):
         runs.stop(run)
-        stopped = runs.aggregate(run)
+        stopped = runs.settle_stop(run)
     output.say(f"run {run} is {stopped.status.value}")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from contextlib import suppress
 
@@ -22,6 +23,27 @@ MAX_NOTICE = 3.6
 """Seconds that other nodes have to notice that this one leaves, at most: it must leave before it is killed."""
 
 
+class Companion(ABC):
+    """Work beside the pipelines of a node that comes and goes, such as runs. Called by the node's thread."""
+
+    @abstractmethod
+    def turn(self) -> None:
+        """Called with every turn of the node while its session is usable. Blocks only on the store."""
+
+    @property
+    def loops(self) -> Sequence[PipelineLoop]:
+        """Loops that get a turn now, in addition to those of the node's pipelines."""
+        return ()
+
+    @property
+    def finished(self) -> bool:
+        """Whether the node may end when its pipelines are finished."""
+        return True
+
+    def leave(self) -> None:
+        """The node leaves: hand back what is held. The loops are handed back already."""
+
+
 class Node:
     """Runs until its pipelines are finished or it is stopped. `run` is called once, by one thread."""
 
@@ -34,11 +56,13 @@ class Node:
         *,
         grace: float = 5.0,
         coordinators: Sequence[SourceCoordinator] = (),
+        companions: Sequence[Companion] = (),
     ) -> None:
         """`grace`: seconds that running batches have to finish when the node is stopped.
 
         `coordinators` are those of sources: their leases are handed back too.
         """
+        self._companions = companions
         self._session = session
         self._keeper = Keeper(session, world)
         self._loops = list(loops)
@@ -61,14 +85,16 @@ class Node:
         try:
             self._join()
             wait = 0.0
-            while not self._stopping and not all(loop.finished for loop in self._loops):
+            while not self._stopping and not self.finished:
                 self._turn(self._engine.poll(wait))
                 wait = BRIEF_WAIT if any(loop.discovering or loop.eager for loop in self._loops) else IDLE_WAIT
             self._finish_what_is_out()
-            for loop in self._loops:
+            for loop in self._all_loops():
                 loop.hand_back()
             for coordinator in self._coordinators:
                 coordinator.give_up_all()
+            for companion in self._companions:
+                companion.leave()
             self._leave()
         except Interrupted:
             self._session.abandon()
@@ -79,16 +105,26 @@ class Node:
         finally:
             self._keeper.stop()
             self._engine.close()
-        return all(loop.finished for loop in self._loops)
+        return self.finished
+
+    @property
+    def finished(self) -> bool:
+        """Whether all pipelines are finished, and nothing beside them goes on."""
+        return all(loop.finished for loop in self._loops) and all(beside.finished for beside in self._companions)
+
+    def _all_loops(self) -> list[PipelineLoop]:
+        return [*self._loops, *(loop for companion in self._companions for loop in companion.loops)]
 
     def _turn(self, reports: Sequence[Report]) -> None:
         if not self._session.usable:
             self._rejoin()
             return
-        for loop in self._loops:
+        for companion in self._companions:
+            companion.turn()
+        for loop in self._all_loops():
             loop.turn(reports, self._keeper.step)
         # Another pipeline comes first next time, or the first one would take all the room of the engine.
-        self._loops.append(self._loops.pop(0))
+        self._loops = self._loops[1:] + self._loops[:1]
 
     def _join(self) -> None:
         self._session.join()
@@ -100,19 +136,19 @@ class Node:
         former = self._session.id
         self._keeper.stop()  # the thread that kept the former session must not renew the new one
         self._session.tell_ended(former, self._keeper.hindrance)
-        for loop in self._loops:
+        for loop in self._all_loops():
             loop.abandon()
         # The process lives: no node needs to wait for what its former session owns, and no take-over counts.
         for coordinator in self._coordinators:
             coordinator.give_up_all()
         self._join()
-        for loop in self._loops:
+        for loop in self._all_loops():
             loop.release_former(former)
 
     def _accuse(self, reason: str) -> None:
         """Record in the rows of running batches why this node ends, as one of them may be the reason."""
         with suppress(Exception):  # the store may be the reason: the next owner only knows that this node has ended
-            for loop in self._loops if self._session.usable else ():
+            for loop in self._all_loops() if self._session.usable else ():
                 loop.accuse(reason)
 
     def _leave(self) -> None:
@@ -124,19 +160,19 @@ class Node:
 
     def _finish_what_is_out(self) -> None:
         self._session.drain()
-        if any(loop.hands_over for loop in self._loops):
+        if any(loop.hands_over for loop in self._all_loops()):
             self._let_others_notice()
         give_up_at = self._world.clock.monotonic() + self._grace
-        for loop in self._loops:
+        for loop in self._all_loops():
             loop.drain()
-        while self._session.usable and any(loop.busy for loop in self._loops):
+        while self._session.usable and any(loop.busy for loop in self._all_loops()):
             if self._world.clock.monotonic() >= give_up_at:
                 return
             self._turn(self._engine.poll(IDLE_WAIT / 5))
 
     def _let_others_notice(self) -> None:
         """Work on until the other nodes know that this one leaves: they take its leases within a moment then."""
-        for loop in self._loops:
+        for loop in self._all_loops():
             loop.take_no_more()
         with suppress(SessionExpired):  # the session is not usable any more
             self._session.announce()

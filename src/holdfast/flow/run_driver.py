@@ -16,7 +16,9 @@ from holdfast.flow.run import Run, RunStatus
 from holdfast.leases.lease import Json, Partition
 
 Keep: TypeAlias = Callable[[Json], Run]
-"""Stores the state of the run and returns the run. Raises `LeaseLost` if another node drives the run now."""
+"""Stores the state of the run and returns the run.
+
+Raises `LeaseLost` if another node drives the run now, or if the run has ended."""
 
 
 class Extend(NamedTuple):

@@ -166,6 +166,8 @@ class History:
     """Where the batch ends that `begun` is about."""
     died: str | None = None
     """The owner that has died at this position, until a batch is begun again."""
+    done_by: str | None = None
+    """The session that finished the partition; None while it is not finished."""
 
 
 @dataclass(frozen=True, slots=True)

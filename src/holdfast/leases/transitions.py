@@ -396,4 +396,5 @@ def _at_rest(history: History) -> History:
 
 def _free(lease: Lease, status: Status, due_at: float | None, now: float) -> Lease:
     ownership = replace(lease.ownership, status=status, owner=None, due_at=due_at)
-    return _with(lease, ownership, replace(_at_rest(lease.history), updated_at=now))
+    by = lease.owner if status in FINISHED else None
+    return _with(lease, ownership, replace(_at_rest(lease.history), updated_at=now, done_by=by))

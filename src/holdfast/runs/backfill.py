@@ -13,9 +13,11 @@ from holdfast.flow.kafka_columns import KAFKA_COLUMNS, OFFSET
 from holdfast.flow.pipeline import Pipeline
 from holdfast.flow.processor import Processor
 from holdfast.flow.run import Run
+from holdfast.flow.run_driver import RunDriver
 from holdfast.flow.sink import Sink
+from holdfast.flow.source import Source
 from holdfast.formats.choice import chosen_formats
-from holdfast.leases.lease import Json
+from holdfast.leases.lease import Json, Partition
 from holdfast.registry import Registry
 from holdfast.runs.execution import NewRun, RunPipeline, begin
 from holdfast.runs.next_generation import FILES, check_roots_are_free, new_roots, next_generation
@@ -51,14 +53,25 @@ def backfill(pipeline: StoredPipeline, request: Backfill, emit: Emit, *, root: s
     )
     chosen = asdict(request) | {"pipeline": pipeline.name, "topics": list(request.topics)}
     configuration = {"kind": KIND, **chosen, "generation": number, "roots": roots}
-    return begin(run_pipeline(pipeline, configuration), NewRun(partitions, configuration, by), emit)
+    return begin(run_pipeline(pipeline, configuration), NewRun(configuration, by), emit)
 
 
 def run_pipeline(pipeline: StoredPipeline, configuration: Mapping[str, Json]) -> RunPipeline:
     """Return the pipeline of a backfill from the configuration in the run's row."""
     changed = pipeline.with_roots(configuration["roots"])
     request = Backfill(*(configuration[field] for field in ("backup", "between", "topics", "names")))
-    return RunPipeline(changed, _checked(changed, request), configuration["generation"])
+    built = _checked(changed, request)
+    return RunPipeline(changed, built, configuration["generation"], BackfillDriver(built.source))
+
+
+class BackfillDriver(RunDriver):
+    """Lists the partitions of a backfill: those of the backup's files."""
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+
+    def partitions(self, run: Run) -> list[Partition]:  # noqa: ARG002 - the source knows what was chosen
+        return [found for found in self._source.discover({}) if found is not None]
 
 
 def _checked(pipeline: StoredPipeline, request: Backfill) -> Pipeline:

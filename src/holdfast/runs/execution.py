@@ -7,20 +7,25 @@ lock drives the run. When that node is gone, another node that works on the run,
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from holdfast.assemble import Emit, StoredPipeline, coordinator_of, engine_of, loop_settings_of, new_session
-from holdfast.errors import LeaseLost, Refused, UsageError
+from holdfast.errors import Interrupted, UsageError
+from holdfast.flow.engine import Engine
 from holdfast.flow.loop import LoopSettings, PipelineLoop
-from holdfast.flow.node import Node
+from holdfast.flow.node import Companion, Node
 from holdfast.flow.pipeline import Pipeline
-from holdfast.flow.run import ENDED, Run, Runs, RunStatus
+from holdfast.flow.run import ENDED, Run
 from holdfast.flow.run_driver import RunDriver
-from holdfast.leases.lease import Json, Partition
+from holdfast.flow.runs import Runs
+from holdfast.leases.coordinator import Coordinator
+from holdfast.leases.lease import Json
 from holdfast.leases.world import HostClock, World, host_world
-from holdfast.runs.lock import REFRESH_EVERY, RunLock
+from holdfast.runs.driving import Driving
+from holdfast.runs.lock import LOCK_TIMING, LockTiming
 from holdfast.service import open_pipelines, stopped_by_signals
 
 
@@ -31,10 +36,10 @@ class RunPipeline:
     stored: StoredPipeline
     built: Pipeline
     generation: int
+    driver: RunDriver
     any_letters: bool = False
     """Whether any number of its records may become dead letters: a redrive sends records that failed before."""
-    driver: RunDriver | None = None
-    """Decides how the run begins, goes on and ends; None for runs that the command which begins them drives itself."""
+    lock_timing: LockTiming = LOCK_TIMING
 
     def loop_settings(self) -> LoopSettings:
         settings = loop_settings_of(self.stored.settings, self.stored.name)
@@ -42,14 +47,14 @@ class RunPipeline:
         return replace(settings, generation=self.generation, tolerance=tolerance)
 
 
-@dataclass(frozen=True)
-class NewRun:
+class NewRun(NamedTuple):
     """The data from which a run is created. Another node builds the same `RunPipeline` from `configuration`."""
 
-    partitions: Iterable[Partition]
-    """Iterated once, while the lock is held."""
     configuration: dict[str, Json]
     created_by: str
+
+    def new_id(self) -> str:
+        return f"{self.configuration['kind']}-{uuid.uuid4().hex[:12]}"
 
 
 def begin(pipeline: RunPipeline, new: NewRun, emit: Emit) -> Run:
@@ -57,7 +62,7 @@ def begin(pipeline: RunPipeline, new: NewRun, emit: Emit) -> Run:
 
     Raises `Refused` if another run of the pipeline is going on.
     """
-    return _carry_out(pipeline, f"{new.configuration['kind']}-{uuid.uuid4().hex[:12]}", new, emit)
+    return _carry_out(pipeline, new.new_id(), new, emit)
 
 
 def join(pipeline: RunPipeline, run_id: str, emit: Emit) -> Run:
@@ -66,9 +71,20 @@ def join(pipeline: RunPipeline, run_id: str, emit: Emit) -> Run:
 
 
 def _carry_out(pipeline: RunPipeline, run_id: str, new: NewRun | None, emit: Emit) -> Run:
-    driver = _Driver(pipeline, run_id, new, emit)
-    with _opened(pipeline, driver.world):
-        return driver.drive()
+    clock = HostClock()
+    world = host_world(emit, clock)
+    stored, built = pipeline.stored, pipeline.built
+    with _opened(pipeline, world):
+        # No share of the live pipeline: this node works for the run alone.
+        session = new_session(stored.settings, stored.store, world, pipelines=())
+        live = coordinator_of(stored, world, session)
+        engine = engine_of(stored.settings, {stored.name: built}, world.emit, stored.store.max_receipt_bytes)
+        work = RunCommand(live, run_id, pipeline, engine)
+        work.new = new
+        node = Node(session, (), engine, world, companions=[work])
+        with stopped_by_signals(node, clock):
+            node.run()
+        return Runs(live).show(run_id)
 
 
 @contextmanager
@@ -80,90 +96,67 @@ def _opened(pipeline: RunPipeline, world: World) -> Iterator[None]:
         yield
 
 
-class _Driver:
-    """This process at work on one run."""
+class RunWork(Companion):
+    """One run on this node: the loop over its partitions, and a thread that drives it if this node holds its locks."""
 
-    def __init__(self, pipeline: RunPipeline, run_id: str, new: NewRun | None, emit: Emit) -> None:
-        self._pipeline = pipeline
-        self._id = run_id
-        self._new = new
-        self._clock = HostClock()
-        self.world = host_world(emit, self._clock)
-        stored = pipeline.stored
-        # No share of the live pipeline: this node works for the run alone.
-        self._session = new_session(stored.settings, stored.store, self.world, pipelines=())
-        live = coordinator_of(stored, self.world, self._session)
-        self._runs = Runs(live)
-        self._lock = RunLock(live, self._runs)
-        self._drives = False
-        self._check_at = 0.0
+    def __init__(self, live: Coordinator, run_id: str, pipeline: RunPipeline, engine: Engine) -> None:
+        """`live` has the leases of the live pipeline."""
+        self.run_id = run_id
+        self._world = live.world
+        runs = Runs(live)
+        self.driving = Driving(live, run_id, pipeline.driver, pipeline.lock_timing)
+        self.loop = PipelineLoop(
+            runs.coordinator(run_id),
+            pipeline.built,
+            engine,
+            settings=pipeline.loop_settings(),
+            may_claim=lambda: runs.is_running(run_id),
+        )
+        self.ended = False
+        """Whether the run has ended; nothing is left to do for it."""
+        self._stepping = False
+        self._next_step = 0.0
 
-    def drive(self) -> Run:
-        stored, built = self._pipeline.stored, self._pipeline.built
-        engine = engine_of(stored.settings, {stored.name: built}, self.world.emit, stored.store.max_receipt_bytes)
-        limits = self._pipeline.loop_settings()
-        coordinator = self._runs.coordinator(self._id)
-        loop = PipelineLoop(coordinator, built, engine, settings=limits, may_claim=self._goes_on)
-        self._node = Node(self._session, [loop], engine, self.world)
-        with stopped_by_signals(self._node, self._clock):
-            self._node.run()
-        run = self._runs.aggregate(self._id)
-        self._lock.release()
-        return run
+    @property
+    def loops(self) -> Sequence[PipelineLoop]:
+        return (self.loop,)
 
-    def _goes_on(self) -> bool:
-        """Called on every pass: keeps the lock and the sums, and returns whether partitions may be claimed."""
-        now = self._clock.monotonic()
-        if now >= self._check_at:
-            # Not earlier: the lock belongs to this node's session, which starts with the node.
-            self._check_at = now + REFRESH_EVERY
-            self._check_lock()
-        status = self._runs.aggregate(self._id).status
-        if status in ENDED:
-            self._node.stop()
-        return status is RunStatus.RUNNING
+    @property
+    def finished(self) -> bool:
+        return self.ended
 
-    def _check_lock(self) -> None:
-        if self._new is not None:
-            self._create(self._new)
-            self._new = None
-        elif self._drives:
-            self._keep()
-        else:
-            self._drive_if_idle()
+    def turn(self) -> None:
+        """Keep the locks, and start a step of the driver in a thread of its own if it is time."""
+        self.driving.keep()
+        if not self._stepping and not self.ended and self._world.clock.monotonic() >= self._next_step:
+            self._stepping = True
+            self._world.spawn(self._step)
 
-    def _create(self, new: NewRun) -> None:
-        self._lock.acquire(self._id)
-        self._drives = True
-        self._runs.create(self._id, new.partitions, configuration=new.configuration, created_by=new.created_by)
-        self._runs.start(self._id)
-
-    def _keep(self) -> None:
+    def _step(self) -> None:
         try:
-            self._lock.refresh()
-        except LeaseLost:
-            self._drives = False  # the run's row says whether it continues
+            wait = self.driving.step()
+            self.ended = wait is None
+            self._next_step = self._world.clock.monotonic() + (wait or 0.0)
+        except Interrupted:
             return
-        self._start_if_ready()
+        finally:
+            self._stepping = False
 
-    def _drive_if_idle(self) -> None:
-        holder = self._lock.holder()
-        if holder not in {None, self._id} and self._runs.show(str(holder)).status not in ENDED:
-            return  # taking the lock now would end that run
-        try:
-            self._lock.acquire(self._id)
-        except Refused:
-            return
-        self._drives = True
-        self._start_if_ready()
+    def leave(self) -> None:
+        self.driving.release()
 
-    def _start_if_ready(self) -> None:
-        """Start a run that is ready, and fail one whose creation was interrupted."""
-        status = self._runs.show(self._id).status
-        if status is RunStatus.READY:
-            self._runs.start(self._id)
-        elif status is RunStatus.INITIALIZING:
-            self._runs.fail(self._id, "its node died while the run was created")
+
+class RunCommand(RunWork):
+    """A command that begins or joins one run, and ends with it."""
+
+    new: NewRun | None = None
+
+    def turn(self) -> None:
+        if self.new is not None:
+            # Not earlier: the locks belong to this node's session, which starts with the node.
+            self.driving.begin(self.new.configuration, self.new.created_by)
+            self.new = None
+        super().turn()
 
 
 def unfinished(runs: Runs, run_id: str) -> Run:

@@ -6,7 +6,7 @@ letters that wait when it gets the run's lock. Letters that it has committed cou
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, replace
 
 from holdfast.assemble import Emit, StoredPipeline
@@ -16,9 +16,10 @@ from holdfast.errors import PartitionNotFound, Refused, UsageError
 from holdfast.flow.letter import LetterBox, Rebuilder
 from holdfast.flow.pipeline import Pipeline, Routes
 from holdfast.flow.run import Run
+from holdfast.flow.run_driver import End, Extend, Keep, RunDriver, Wait
 from holdfast.flow.sink import KeepsLetters
 from holdfast.flow.source import Rebuilds, Source
-from holdfast.leases.lease import Json
+from holdfast.leases.lease import Json, Partition
 from holdfast.runs.backfill import needed_columns
 from holdfast.runs.execution import NewRun, RunPipeline, begin
 from holdfast.runs.letter_selection import KIND, Choice, Taken, Waiting
@@ -41,9 +42,9 @@ def redrive(pipeline: StoredPipeline, choice: Choice, emit: Emit, *, by: str) ->
     built, waiting = _prepared(pipeline, choice)
     configuration = {"kind": KIND, **asdict(choice), "generation": generation}
     try:
-        run = begin(
-            RunPipeline(pipeline, built, generation, any_letters=True), NewRun(waiting, configuration, by), emit
-        )
+        driver = RedriveDriver(pipeline, waiting)
+        made = RunPipeline(pipeline, built, generation, driver, any_letters=True)
+        run = begin(made, NewRun(configuration, by), emit)
     finally:
         _end_spark()
     mark_sent(pipeline, run.id)
@@ -52,8 +53,25 @@ def redrive(pipeline: StoredPipeline, choice: Choice, emit: Emit, *, by: str) ->
 
 def run_pipeline(pipeline: StoredPipeline, configuration: Mapping[str, Json]) -> RunPipeline:
     """Return the pipeline of a redrive from the configuration in the run's row."""
-    built = _from_letters(pipeline.build(), pipeline.identifier, configuration["sink"])
-    return RunPipeline(pipeline, built, configuration["generation"], any_letters=True)
+    choice = Choice(configuration["sink"], configuration.get("key"), configuration.get("reason"))
+    built, waiting = _prepared(pipeline, choice)
+    driver = RedriveDriver(pipeline, waiting)
+    return RunPipeline(pipeline, built, configuration["generation"], driver, any_letters=True)
+
+
+class RedriveDriver(RunDriver):
+    """Takes the letters that wait when the run is created, and marks those that were sent when it ends."""
+
+    def __init__(self, pipeline: StoredPipeline, waiting: Waiting) -> None:
+        self._pipeline = pipeline
+        self._waiting = waiting
+
+    def partitions(self, run: Run) -> Iterable[Partition]:  # noqa: ARG002 - the letters themselves decide
+        return self._waiting
+
+    def advance(self, run: Run, keep: Keep) -> Extend | Wait | End:
+        mark_sent(self._pipeline, run.id)
+        return super().advance(run, keep)
 
 
 def mark_sent(pipeline: StoredPipeline, run_id: str) -> int:

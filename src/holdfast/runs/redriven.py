@@ -14,7 +14,8 @@ from holdfast.errors import PartitionNotFound, Refused
 from holdfast.flow.batch import Name
 from holdfast.flow.manifest import decode_manifest
 from holdfast.flow.names import OURS, folder
-from holdfast.flow.run import Runs, RunStatus
+from holdfast.flow.run import RunStatus
+from holdfast.flow.runs import Runs
 from holdfast.flow.sink import Sink
 from holdfast.leases.operator import Operator
 from holdfast.runs.letter_selection import KIND, fence

@@ -11,6 +11,7 @@ from holdfast.assemble import Emit, StoredPipeline
 from holdfast.errors import PartitionNotFound, UsageError
 from holdfast.flow.batch import Name
 from holdfast.flow.run import Run
+from holdfast.flow.run_driver import RunDriver
 from holdfast.leases.lease import Json, Lease, Partition
 from holdfast.runs.execution import NewRun, RunPipeline, begin
 from holdfast.runs.next_generation import check_roots_are_free, new_roots, next_generation
@@ -53,17 +54,36 @@ def rewind(pipeline: StoredPipeline, request: Rewind, emit: Emit, *, root: str |
         "key": request.key,
         "from": first,
         "to": committed,
+        "incarnation": row.commit.incarnation,
         "generation": number,
         "roots": roots,
     }
-    new = NewRun([_partition(request, row, first, committed)], configuration, by)
-    return begin(run_pipeline(pipeline, configuration), new, emit)
+    return begin(run_pipeline(pipeline, configuration), NewRun(configuration, by), emit)
 
 
 def run_pipeline(pipeline: StoredPipeline, configuration: Mapping[str, Json]) -> RunPipeline:
     """Return the pipeline of a rewind from the configuration in the run's row."""
     changed = pipeline.with_roots(configuration["roots"])
-    return RunPipeline(changed, changed.build(), configuration["generation"])
+    return RunPipeline(changed, changed.build(), configuration["generation"], RewindDriver())
+
+
+class RewindDriver(RunDriver):
+    """Lists the one partition of a rewind, as its configuration names it."""
+
+    def partitions(self, run: Run) -> list[Partition]:
+        configuration = run.configuration
+        topic, _, partition = str(configuration["key"]).rpartition("|")
+        first, end = configuration["from"], configuration["to"]
+        return [
+            Partition(
+                key=configuration["key"],
+                group=topic,
+                spec={"topic": topic, "partition": int(partition), "start": first, "end": end},
+                estimated_count=end - first,
+                index=int(partition),
+                incarnation=configuration["incarnation"],
+            )
+        ]
 
 
 def partition_row(pipeline: StoredPipeline, request: Rewind) -> Lease:
@@ -105,14 +125,3 @@ def _cluster(pipeline: StoredPipeline) -> Any:
 
     config = pipeline.configured.source.config
     return Cluster(client_properties(config), config.isolation)
-
-
-def _partition(request: Rewind, row: Lease, first: int, end: int) -> Partition:
-    return Partition(
-        key=request.key,
-        group=request.topic,
-        spec={"topic": request.topic, "partition": request.partition, "start": first, "end": end},
-        estimated_count=end - first,
-        index=request.partition,
-        incarnation=row.commit.incarnation,
-    )

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from holdfast import assemble
-from holdfast.flow.run import Runs
+from holdfast.flow.runs import Runs
 from holdfast.leases.lease import Partition
 from holdfast.leases.store import Store
 from tests.unit.cli.conftest import Site
@@ -30,8 +30,9 @@ def store(site: Site, file: str) -> Iterator[Store]:
 def runs(file: str, store: Store) -> Runs:
     found = assemble.StoredPipeline(assemble.load_settings(file), store, "orders").runs()
     configuration = {"kind": "backfill", "generation": 2, "roots": {"files": "out-g2"}}
-    found.create("backfill-1", [Partition("orders|0", "orders")], configuration=configuration, created_by="ann")
-    found.start("backfill-1")
+    found.add("backfill-1", configuration=configuration, created_by="ann")
+    found.create("backfill-1", 1, [Partition("orders|0", "orders")])
+    found.start("backfill-1", 1)
     return found
 
 
@@ -62,7 +63,7 @@ def test_a_run_that_a_node_works_on_stops_when_that_has_let_go(site: Site, file:
     (held,) = worker.coordinator("backfill-1").claim(1)
     assert "is STOPPING" in site.invoke("runs", "stop", file, "backfill-1").stdout
     worker.coordinator("backfill-1").release([held])
-    assert runs.aggregate("backfill-1").status.value == "STOPPED"
+    assert runs.settle_stop("backfill-1").status.value == "STOPPED"
 
 
 @pytest.mark.parametrize("verb", ["show", "stop", "join"])

@@ -13,7 +13,8 @@ from holdfast.flow.batch import Limits, Wait
 from holdfast.flow.generations import NodeGeneration
 from holdfast.flow.loop import LoopSettings, PipelineLoop
 from holdfast.flow.pipeline import Pipeline
-from holdfast.flow.run import Runs, RunStatus
+from holdfast.flow.run import RunStatus
+from holdfast.flow.runs import Runs
 from holdfast.leases.lease import Lease, Partition, Status
 from holdfast.leases.store import ClaimRequest, Swap
 from holdfast.leases.transitions import hand_off, stamped
@@ -68,9 +69,10 @@ def test_a_run_that_is_stopped_just_after_a_claim_whose_answer_was_lost_comes_to
     store = fleet.store = LosingStore(fleet.clock.monotonic)
     node = TestNode(fleet).join()
     runs = Runs(node.coordinator)
-    runs.create("r", [Partition("p", spec={"size": 5})], configuration=None, created_by="ann")
-    runs.start("r")
-    node.loop = loop_of(node, runs, may_claim=lambda: runs.aggregate("r").status is RunStatus.RUNNING)
+    runs.add("r", configuration=None, created_by="ann")
+    runs.create("r", 1, [Partition("p", spec={"size": 5})])
+    runs.start("r", 1)
+    node.loop = loop_of(node, runs, may_claim=lambda: runs.is_running("r"))
     store.losing = True
     node.turn()
     store.losing = False
@@ -79,7 +81,7 @@ def test_a_run_that_is_stopped_just_after_a_claim_whose_answer_was_lost_comes_to
         fleet.clock.wait(15)
         node.session.heartbeat()
         node.turn()
-    assert runs.aggregate("r").status is RunStatus.STOPPED
+    assert runs.settle_stop("r").status is RunStatus.STOPPED
     assert [event.key for event in fleet.emitted(PartitionReleased)] == ["p"]
 
 

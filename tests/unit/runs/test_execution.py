@@ -16,10 +16,13 @@ from holdfast.config.models import Settings
 from holdfast.errors import Refused
 from holdfast.flow.engine import Report
 from holdfast.flow.pipeline import Pipeline
-from holdfast.flow.run import Run, Runs
+from holdfast.flow.run import Run
+from holdfast.flow.run_driver import RunDriver
+from holdfast.flow.runs import Runs
 from holdfast.leases.lease import Partition, Status
 from holdfast.leases.store import Store
 from holdfast.leases.world import host_world
+from holdfast.runs import driving
 from holdfast.runs import execution as running
 from holdfast.runs.execution import NewRun, RunPipeline, begin, join
 from holdfast.runs.lock import RunLock
@@ -38,6 +41,11 @@ pipelines:
 SIZES = {"a": 200, "b": 100}
 PARTITIONS = [Partition(key, "numbers", {"size": size}) for key, size in SIZES.items()]
 CONFIGURATION = {"kind": "backfill"}
+
+
+class Driver(RunDriver):
+    def partitions(self, run: Run) -> list[Partition]:
+        return PARTITIONS
 
 
 class BusyEngine(HandEngine):
@@ -81,14 +89,15 @@ class Site:
     @property
     def pipeline(self) -> RunPipeline:
         sink: Any = FilesSink("files", self.bucket)
-        return RunPipeline(self.stored, Pipeline(NumbersSource(SIZES), (), {"files": sink}), 2, self.any_letters)
+        built = Pipeline(NumbersSource(SIZES), (), {"files": sink})
+        return RunPipeline(self.stored, built, 2, Driver(), self.any_letters)
 
     @property
     def runs(self) -> Runs:
         return self.stored.runs()
 
     def begin(self) -> Run:
-        return begin(self.pipeline, NewRun(PARTITIONS, CONFIGURATION, "ann"), lambda _: None)
+        return begin(self.pipeline, NewRun(CONFIGURATION, "ann"), lambda _: None)
 
     def join(self, run_id: str) -> Run:
         return join(self.pipeline, run_id, lambda _: None)
@@ -106,7 +115,8 @@ ALL = sorted(number for size in SIZES.values() for number in range(size))
 
 @pytest.fixture
 def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
-    monkeypatch.setattr(running, "REFRESH_EVERY", 0.1)
+    for pause in ("AGGREGATE_EVERY", "RETRY_AFTER"):
+        monkeypatch.setattr(driving, pause, 0.05)
     made = Site(tmp_path, monkeypatch)
     yield made
     made.store.close()
@@ -139,9 +149,10 @@ def test_a_node_joins_beside_the_one_that_drives_and_takes_its_place_when_it_is_
     world = host_world(lambda _: None)
     live = assemble.coordinator_of(site.stored, world, coordinator.session)
     lock = RunLock(live, driver)
-    lock.acquire("r1")
-    driver.create("r1", PARTITIONS, configuration=CONFIGURATION, created_by="ann")
-    driver.start("r1")
+    driver.add("r1", configuration=CONFIGURATION, created_by="ann")
+    token = lock.acquire("r1")
+    driver.create("r1", token, PARTITIONS)
+    driver.start("r1", token)
     held = coordinator.claim(1)  # and then that node is never heard of again
     assert site.join("r1").status.value == "COMPLETED"
     assert site.written() == ALL
@@ -149,8 +160,8 @@ def test_a_node_joins_beside_the_one_that_drives_and_takes_its_place_when_it_is_
 
 
 def test_a_run_that_was_made_and_not_started_is_started_by_who_joins(site: Site) -> None:
-    made = site.runs.create("r1", PARTITIONS, configuration=CONFIGURATION, created_by="ann")
-    assert made.status.value == "READY"
+    site.runs.add("r1", configuration=CONFIGURATION, created_by="ann")
+    assert site.runs.create("r1", 1, PARTITIONS).status.value == "READY"
     assert site.join("r1").status.value == "COMPLETED"
 
 

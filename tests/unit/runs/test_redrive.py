@@ -94,7 +94,8 @@ class Site:
         waiting = self.waiting(settings)
         configuration = {"kind": "redrive", "sink": "files", "key": None, "reason": None, "generation": 1}
         runs = self.stored(settings).runs()
-        runs.create(run, waiting, configuration=configuration, created_by="ann")
+        runs.add(run, configuration=configuration, created_by="ann")
+        runs.create(run, 1, waiting)
         return list(self.stored(settings).operator(run).rows())
 
     def move(self, settings: Settings, row: Lease, to: int, **changes: Any) -> None:

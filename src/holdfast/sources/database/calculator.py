@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from holdfast.errors import Refused
-from holdfast.flow.run import MAX_PARTITIONS, MAX_PARTITIONS_PER_GROUP
+from holdfast.flow.partition_list import LIMITS
 from holdfast.flow.tables import Sizing
 from holdfast.leases.lease import Json, Partition
 from holdfast.sources.database.dialect import Connection
@@ -49,9 +49,9 @@ def partition_rows(totals: Mapping[str, int], complexity: Mapping[str, float], s
     size = min(max(units / (PARTITIONS_PER_SLOT * max(1, sizing.slots)), SMALLEST), LARGEST)
     rows = {entity: _rows(entity, size / complexity[entity], sizing) for entity in totals}
     for entity, total in totals.items():
-        rows[entity] = max(rows[entity], math.ceil(total / (MAX_PARTITIONS_PER_GROUP * HEADROOM)))
+        rows[entity] = max(rows[entity], math.ceil(total / (LIMITS.per_group * HEADROOM)))
     number = sum(total / rows[entity] for entity, total in totals.items())
-    growth = max(1.0, number / (MAX_PARTITIONS * HEADROOM))
+    growth = max(1.0, number / (LIMITS.in_all * HEADROOM))
     return {entity: math.ceil(each * growth) for entity, each in rows.items()}
 
 
@@ -63,13 +63,13 @@ def _rows(entity: str, by_units: float, sizing: Sizing) -> int:
 
 def _as_given(totals: Mapping[str, int], rows: int) -> dict[str, int]:
     for entity, total in totals.items():
-        if total / rows > MAX_PARTITIONS_PER_GROUP:
+        if total / rows > LIMITS.per_group:
             raise Refused(
-                f"{total} rows of {entity} in partitions of {rows} rows are more than {MAX_PARTITIONS_PER_GROUP}; "
-                f"make them of {math.ceil(total / MAX_PARTITIONS_PER_GROUP)} rows or more"
+                f"{total} rows of {entity} in partitions of {rows} rows are more than {LIMITS.per_group}; "
+                f"make them of {math.ceil(total / LIMITS.per_group)} rows or more"
             )
-    if (number := sum(math.ceil(total / rows) for total in totals.values())) > MAX_PARTITIONS:
-        raise Refused(f"partitions of {rows} rows would be {number}, and a run may have {MAX_PARTITIONS}; enlarge them")
+    if (number := sum(math.ceil(total / rows) for total in totals.values())) > LIMITS.in_all:
+        raise Refused(f"partitions of {rows} rows would be {number}, and a run may have {LIMITS.in_all}; enlarge them")
     return dict.fromkeys(totals, rows)
 
 
