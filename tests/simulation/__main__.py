@@ -18,11 +18,12 @@ from tests.simulation.runner import Failure, Summary, run_parallel, run_seed
 from tests.simulation.scenario import SCENARIOS
 
 SHARE = {
-    "micro": 0.48,
+    "micro": 0.46,
     "barred": 0.02,
     "months": 0.02,
     "meso": 0.1,
     "streams": 0.1,
+    "forwarded": 0.02,
     "generations": 0.05,
     "visible": 0.05,
     "finalizer": 0.02,

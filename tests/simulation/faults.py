@@ -27,6 +27,7 @@ ENGINE = (
     "parser_varies",
 )
 HANDLER = ("ack_lost",)
+ELSEWHERE = ("ack_elsewhere",)
 
 FILES_KINDS = STORE_CALLS + BUCKET_CALLS + NODE + PEOPLE + OUTAGES + DAMAGE + SOURCE + ENGINE
 STREAM_KINDS = (
@@ -69,7 +70,8 @@ REBUILD_KINDS = (
 MONTHS_KINDS = (*STORE_CALLS, *NODE, *OUTAGES, "source_unavailable", "batch_unavailable", "batch_slow", "report_late")
 """For worlds in which every halt is judged: nothing is lost, and no batch fails by itself."""
 PROMOTION_KINDS = ("crash", "pause", "index_answer_lost", "index_write_late")
-ALL_KINDS = (*FILES_KINDS, *HANDLER)
+FORWARD_KINDS = (*STREAM_KINDS, *ELSEWHERE)
+ALL_KINDS = (*FILES_KINDS, *HANDLER, *ELSEWHERE)
 
 RARE = frozenset(("store_rolled_back", "row_rolled_back", "foreign_object", "poison", "staged_expired"))
 """Kinds after which less can be demanded, so most seeds go without them."""

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from tests.simulation.faults import (
     FILES_KINDS,
+    FORWARD_KINDS,
     LASTING_KINDS,
     LEASE_KINDS,
     LETTER_KINDS,
@@ -46,6 +47,7 @@ class Scenario:
 MICRO = Scenario("micro", nodes=2, partitions=1, items=6)
 MESO = Scenario("meso", nodes=3, partitions=4, items=10, sinks=2, late_partitions=True)
 STREAMS = Scenario("streams", nodes=2, partitions=2, items=12, kinds=STREAM_KINDS, streams=True)
+FORWARDED = Scenario("forwarded", nodes=2, partitions=2, items=12, kinds=FORWARD_KINDS, streams=True)
 FLOOR = Scenario("floor", nodes=2, partitions=1, items=2, kinds=LEASE_KINDS)
 OBJECTS = Scenario("objects", nodes=3, partitions=3, items=8, late_partitions=True, watching=True)
 INDEX = Scenario("index", nodes=3, partitions=3, items=6, late_partitions=True, indexed=True)
@@ -63,7 +65,8 @@ MONTHS = Scenario("months", nodes=2, partitions=4, items=4, kinds=MONTHS_KINDS)
 BARRED = Scenario("barred", nodes=3, partitions=3, items=8, kinds=MONTHS_KINDS)
 TOLERANCE = Scenario("tolerance", nodes=2, partitions=2, items=12, kinds=LETTER_KINDS)
 PROMOTION = Scenario("promotion", nodes=1, partitions=1, items=1, kinds=PROMOTION_KINDS)
-LIVE = (MICRO, MESO, STREAMS, OBJECTS, INDEX, GENERATIONS, REBUILDS, VISIBLE, FINALIZER, WIDE, MONTHS, BARRED)
+STREAMING = (STREAMS, FORWARDED)
+LIVE = (MICRO, MESO, *STREAMING, OBJECTS, INDEX, GENERATIONS, REBUILDS, VISIBLE, FINALIZER, WIDE, MONTHS, BARRED)
 BESIDE = (FLOOR, SOURCING, RUNS, REPLACE, REDRIVE, REDRIVEN, TOLERANCE, PROMOTION)
 SCENARIOS = {scenario.name: scenario for scenario in (*LIVE, *BESIDE)}
 

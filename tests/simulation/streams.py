@@ -7,14 +7,14 @@ reaches and which ranges beyond it are acknowledged; the loop commits that as it
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from holdfast.errors import BatchError
-from holdfast.flow.batch import Batch, Cut, Done, Limits, Wait
+from holdfast.flow.batch import Batch, Cut, Done, Limits, Name, Wait
 from holdfast.flow.engine import Advanced, Engine, Failed, Report, Staged
 from holdfast.functions.acks import ShardAcks
-from holdfast.leases.lease import Counts, Lease
+from holdfast.leases.lease import Counts, Lease, Ranges
 from tests.simulation.engine import FailureBudget, Reports
 from tests.simulation.host import Host
 from tests.simulation.source import Data, SimulatedSource
@@ -56,6 +56,8 @@ class Shard:
     cancelled: bool = False
     reported_until: float = 0.0
     """When the last report arrives: reports of a batch never overtake each other."""
+    told: int = 0
+    """The position of the last report."""
     telling: deque[Report] = field(default_factory=deque)
     """Reports on their way."""
 
@@ -82,6 +84,7 @@ class StreamEngine(Engine):
         self._window = window
         self._shards: dict[str, Shard] = {}
         self._reports = Reports(host)
+        self._foreign: dict[Name, set[int]] = {}
 
     def works_on(self, lease: Lease) -> bool:
         """Whether records of this lease are in a handler's hands."""
@@ -106,8 +109,9 @@ class StreamEngine(Engine):
             if self._has(lease.key):
                 self._oracle.fail(f"{lease.key}: two handlers of {self._host.name} have it at once")
             start = lease.progress.position or 0
-            shard = Shard(batch, start, ShardAcks(lease.progress.acked, window=self._window), start)
+            shard = Shard(batch, start, ShardAcks(lease.progress.acknowledged, window=self._window), start)
             self._shards[batch.id] = shard
+            shard.told = start
             self._kernel.note(self._host.name, f"engine.submit {lease.key}", f"from {start} as {batch.id}")
             self._kernel.after(0.05 * self._ttl * self._kernel.random(), self._deliver, shard)
 
@@ -146,10 +150,16 @@ class StreamEngine(Engine):
 
     def _handled(self, delivered: tuple[Shard, int]) -> None:
         shard, item = delivered
-        if shard.over or self._host.dead:
+        if self._host.dead:
+            return
+        if shard.over or self._faults.happens(self._kernel.dice, "ack_elsewhere", 0.3):
+            self._acknowledge_elsewhere(shard, item)
             return
         if self._budget.fails(self._kernel.dice, "batch_failed", shard.batch.lease.key, shard.position):
             shard.over = True
+            if shard.position != shard.told:
+                # Records at its beginning were acknowledged elsewhere: they are not tried once more.
+                self._tell(shard, Advanced(shard.batch.id, shard.position, shard.acks.acked))
             self._tell(shard, Failed(shard.batch.id, "the handler has failed"))
             return
         if self._faults.happens(self._kernel.dice, "ack_lost", 0.3):
@@ -160,6 +170,26 @@ class StreamEngine(Engine):
         shard.acks.ack(item)
         self._tell(shard, Advanced(shard.batch.id, shard.position, shard.acks.acked, Counts(1, 1)))
         self._deliver(shard)
+
+    def _acknowledge_elsewhere(self, shard: Shard, item: int) -> None:
+        """The handler has kept the record, and acknowledges it where the partition is not, or not any more."""
+        if self._faults["ack_elsewhere"]:
+            self._oracle.acknowledged_elsewhere(shard.batch.lease.key, item)
+            self._foreign.setdefault(shard.batch.name, set()).add(item)
+
+    def acknowledge(self, batch_id: str, ranges: Ranges) -> None:
+        self._host.touch()
+        shard = self._shards.get(batch_id)
+        if shard is None or shard.over:
+            return
+        taken = tuple((start, end) for start, end in ranges if all(map(shard.acks.ack, range(start, end))))
+        self._tell(shard, Advanced(shard.batch.id, shard.position, shard.acks.acked, forwarded=taken))
+        self._deliver(shard)
+
+    def take_foreign_acks(self) -> Mapping[Name, Collection[int]]:
+        self._host.touch()
+        taken, self._foreign = self._foreign, {}
+        return taken
 
     def _finish_if_through(self, shard: Shard) -> None:
         end = self._data.items[shard.batch.lease.key]
@@ -175,6 +205,7 @@ class StreamEngine(Engine):
             arrives += 0.5 * self._ttl * kernel.random()
         shard.reported_until = max(shard.reported_until, arrives)
         shard.telling.append(report)
+        shard.told = shard.position
         kernel.after(shard.reported_until - kernel.now, self._arrive, shard)
 
     def _arrive(self, shard: Shard) -> None:

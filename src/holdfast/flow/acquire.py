@@ -158,6 +158,7 @@ class Acquirer:
                 self._holdings.cancel([held])
                 self._holdings.drop(held)
             else:
+                self._holdings.acknowledge(held, row)
                 del rows[row.key]
         self._hold(self._coordinator.adopt(rows.values()))
 

@@ -131,10 +131,11 @@ class Committer:
         window = None if self._tolerance is None else self._tolerance.next_window(_window(planned, report))
         if not isinstance(report, Staged):
             advance = Advance(commit_id, report.position, {}, report.counts, report.acked, window=window)
+            advance = replace(advance, forwarded=report.forwarded)
             return lambda row: transitions.commit(row, advance, planned, now)
         held.complete_after_publish = report.last and self._completes_at_once
         receipts, state = self._to_publish(batch, report), batch.cut.state
-        advance = Advance(commit_id, report.end, receipts, report.counts, report.acked, state, window)
+        advance = Advance(commit_id, report.end, receipts, report.counts, report.acked, state, window, report.forwarded)
         if advance.receipts or not held.complete_after_publish:
             return lambda row: transitions.commit(row, advance, planned, now)
         return lambda row: transitions.complete(transitions.commit(row, advance, planned, now), now)
@@ -154,6 +155,7 @@ class Committer:
             self._let_go(held)
             return None
         window, held.lease = _window(held.lease, report), result
+        self._holdings.acknowledge(held, result)
         counts: Counts = report.counts
         self._coordinator.world.emit(
             BatchCommitted(result.pipeline, result.key, result.commit.sequence, counts.processed, counts.dead)
@@ -378,7 +380,9 @@ def _accused(end: Json, died: str, limits: RetryLimits) -> Callable[[Lease], Lea
 def _has_news(report: Advanced, lease: Lease) -> bool:
     """Whether the report advances the row; otherwise it is only a sign of life."""
     progress = lease.progress
-    return (report.position, report.acked) != (progress.position, progress.acked) or report.counts != Counts()
+    return (report.position, report.acked) != (progress.position, progress.acked) or bool(
+        report.forwarded or report.counts != Counts()
+    )
 
 
 def _receipts(batch: Batch, report: Staged) -> dict[str, Json]:

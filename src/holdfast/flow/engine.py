@@ -7,13 +7,13 @@ and commits each batch as soon as it is reported.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from holdfast.errors import BatchError
-from holdfast.flow.batch import Batch
-from holdfast.leases.lease import Counts, Json
+from holdfast.flow.batch import Batch, Name
+from holdfast.leases.lease import Counts, Json, Ranges
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +38,8 @@ class Staged:
     """By processor, the good rows that it dropped. One batch of a job may count for all its batches."""
     chosen_letters: int = 0
     """Dead letters that a setting has asked for, such as late records: the tolerance does not count them."""
+    forwarded: Ranges = ()
+    """As in `Advanced`."""
     letter_reason: str | None = None
     """Why one of the records became a dead letter, without values of the record; None if that is not known."""
 
@@ -53,6 +55,8 @@ class Advanced:
     position: Json
     acked: tuple[tuple[int, int], ...] = ()
     counts: Counts = Counts()
+    forwarded: Ranges = ()
+    """Acks of other nodes, from `Engine.acknowledge`, that the position and `acked` contain."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +128,16 @@ class Engine(ABC):
 
     def drain(self, batch_ids: Sequence[str]) -> None:
         """Let long-lived batches finish the records that they have read; each ends with `Staged`. Does not block."""
+
+    def acknowledge(self, batch_id: str, ranges: Ranges) -> None:
+        """Other nodes have acknowledged these records of a long-lived batch. May be repeated; does not block.
+
+        A report names them in `forwarded` once its position and ranges contain them.
+        """
+
+    def take_foreign_acks(self) -> Mapping[Name, Collection[int]]:
+        """Offsets, by partition, that handlers have acknowledged and that no batch of this node has. Does not block."""
+        return {}
 
     def close(self) -> None:
         """Cancel everything and free resources. May be repeated; never raises."""

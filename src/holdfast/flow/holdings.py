@@ -120,6 +120,11 @@ class Holdings:
         if carried := [held.batch.id for held in helds if held.batch is not None]:
             self._engine.drain(carried)
 
+    def acknowledge(self, held: Held, row: Lease) -> None:
+        """Give the acks of other nodes that the row of a lease has to its batch. May be repeated."""
+        if held.batch is not None and row.progress.forwarded:
+            self._engine.acknowledge(held.batch.id, row.progress.forwarded)
+
     def carrying(self, batch_id: str) -> Held | None:
         """The lease of that batch; None if the batch was cancelled or abandoned."""
         return self._by_batch.get(batch_id)

@@ -13,6 +13,7 @@ from holdfast.flow.acquire import Acquirer, Permission
 from holdfast.flow.batch import Limits, Tolerance
 from holdfast.flow.commit import Committer
 from holdfast.flow.engine import Engine, Report
+from holdfast.flow.foreign_acks import ForeignAcks
 from holdfast.flow.generations import FixedGeneration, NodeGeneration
 from holdfast.flow.holdings import Capacity, Holdings
 from holdfast.flow.pipeline import Pipeline
@@ -89,6 +90,7 @@ class PipelineLoop:
             sharing=sharing_of(coordinator, settings.replicas, lives_long=pipeline.source.lives_long),
             permission=self._permission,
         )
+        self._foreign_acks = ForeignAcks(coordinator, pipeline.source, engine)
         self._duties = duties
 
     def turn(self, reports: Sequence[Report], declare: Declare) -> None:
@@ -103,6 +105,7 @@ class PipelineLoop:
         self._committer.commit(reports)
         self._publisher.publish_pending(lambda: self._steps.begin("publish"))
         self._rounds.cancel_overdue()
+        self._foreign_acks.turn()
         self._steps.begin("look")
         self._acquirer.look()
         self._steps.begin("admit")

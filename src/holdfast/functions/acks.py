@@ -7,7 +7,7 @@ from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from typing import Protocol
 
-from holdfast.leases.lease import Json
+from holdfast.leases.lease import Json, joined
 
 Range = tuple[int, int]
 """Offsets [from, to)."""
@@ -39,7 +39,7 @@ class ShardAcks:
         # OrderedDict, because finding the first key of a dict takes longer the more keys were deleted before it.
         self._out: OrderedDict[int, bool] = OrderedDict()
         # Acknowledged before they were delivered, in order, apart from each other.
-        self._ahead: list[Range] = list(_joined(sorted(acked)))
+        self._ahead: list[Range] = list(joined(acked))
 
     @property
     def head(self) -> int | None:
@@ -55,7 +55,7 @@ class ShardAcks:
     @property
     def acked(self) -> tuple[Range, ...]:
         """Ranges beyond the position that are acknowledged. Two records without another between them share a range."""
-        return tuple(_joined([*self._runs(), *self._ahead]))
+        return joined([*self._runs(), *self._ahead])
 
     @property
     def full(self) -> bool:
@@ -119,7 +119,7 @@ class ShardAcks:
             if len(self._ahead) >= self.window:
                 return False
             insort(self._ahead, (offset, offset + 1))
-            self._ahead = list(_joined(self._ahead))
+            self._ahead = list(joined(self._ahead))
         return True
 
     def _was_acked_ahead(self, offset: int) -> bool:
@@ -145,17 +145,3 @@ class ShardAcks:
                 start = None
         if start is not None:
             yield start, end
-
-
-def _joined(ranges: Sequence[Range]) -> Iterator[Range]:
-    """Ranges in order, with those that touch or overlap joined."""
-    last: Range | None = None
-    for start, end in ranges:
-        if last is not None and start <= last[1]:
-            last = last[0], max(last[1], end)
-        else:
-            if last is not None:
-                yield last
-            last = start, end
-    if last is not None:
-        yield last

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING
 
 from holdfast.errors import ChannelLost, ChannelRefused, Refused, Unavailable
 from holdfast.events import Event, Notice
-from holdfast.flow.batch import Batch
-from holdfast.flow.engine import Advanced, Engine, Report, Staged
+from holdfast.flow.batch import Batch, Name
+from holdfast.flow.engine import Advanced, Engine, Failed, Report
 from holdfast.flow.shards import ReaderFactory
 from holdfast.functions import messages
 from holdfast.functions.channel import Address, Channel, Tls, accept, new_secret
@@ -30,6 +30,7 @@ from holdfast.functions.settings import FunctionConfig
 from holdfast.functions.slot_state import Action, HangUp, Kill, Launch, Send, Shard, SlotRules
 from holdfast.functions.slots import Slots, home_of
 from holdfast.functions.task import LetterStore, TaskSettings, boot_time, run_worker
+from holdfast.leases.lease import Ranges, joined
 from holdfast.spark.failures import how_it_ended, quieten, readable, session_is_gone
 
 if TYPE_CHECKING:
@@ -80,9 +81,7 @@ class FunctionEngine(Engine):
                 "or allow plain_text on a network that nobody else can read"
             )
         quieten()
-        self._spark = spark
-        self._parts = parts
-        self._emit = emit
+        self._spark, self._parts, self._emit = spark, parts, emit
         self._secret = new_secret()
         self._tls_context = parts.tls.context() if parts.tls is not None else None
         static = parts.config.worker_allocation == "static"
@@ -91,6 +90,7 @@ class FunctionEngine(Engine):
         self._changed = threading.Condition()
         """Guards everything below; notified when there are reports."""
         self._reports = CoalescedReports(parts.config.commit_interval)
+        self._foreign: dict[Name, set[int]] = {}
         self._channels: dict[int, Channel] = {}
         self._numbers = itertools.count(1)
         self._jobs: queue.SimpleQueue[Launch | None] = queue.SimpleQueue()
@@ -141,6 +141,16 @@ class FunctionEngine(Engine):
         with self._changed:
             self._slots.drain(batch_ids, self._parts.drain_within)
             self._carry_out()
+
+    def acknowledge(self, batch_id: str, ranges: Ranges) -> None:
+        with self._changed:
+            self._slots.acknowledge(batch_id, ranges)
+            self._carry_out()
+
+    def take_foreign_acks(self) -> dict[Name, set[int]]:
+        with self._changed:
+            taken, self._foreign = self._foreign, {}
+            return taken
 
     def close(self) -> None:
         with self._changed:
@@ -249,14 +259,13 @@ class FunctionEngine(Engine):
             self._carry_out()
 
     def _pass_on(self, ack: messages.Acked) -> None:
-        """Give an ack to the worker of this node that has the shard."""
+        """Give an ack to the worker of this node that has the shard, or to the node that does."""
+        stream, ranges = ack.stream.strip("/"), ((ack.offset, ack.offset + 1),)
         for shard in self._slots.running:
-            if str(shard.spec["number"]) == ack.shard and ack.stream.strip("/") in {shard.spec["stream"], ""}:
-                self._slots.ack(shard.key, ack.offset)
+            is_meant = str(shard.spec["number"]) == ack.shard and stream in {shard.spec["stream"], ""}
+            if is_meant and self._slots.acknowledge(shard.id, ranges):
                 return
-        self._emit(
-            Notice(f"an ack of {ack.stream} {ack.shard} at {ack.offset} has no effect: not a shard of this node")
-        )
+        self._foreign.setdefault(Name(stream, ack.shard), set()).add(ack.offset)
 
     # --- Spark jobs --------------------------------------------------------------------------------------------
 
@@ -321,7 +330,7 @@ def _shard(batch: Batch) -> Shard:
         batch.lease.key,
         home_of(batch.lease.key, number),
         batch.cut.start,
-        batch.lease.progress.acked,
+        batch.lease.progress.acknowledged,
         {"stream": batch.name.stream, "number": number or 0},
     )
 
@@ -342,14 +351,16 @@ class CoalescedReports:
 
     def add(self, report: Report) -> None:
         earlier = self._progress.pop(report.batch_id, None)
-        if isinstance(report, Advanced):
-            counts = report.counts if earlier is None else earlier.counts + report.counts
-            self._progress[report.batch_id] = replace(report, counts=counts)
-        elif isinstance(report, Staged):
-            counts = report.counts if earlier is None else earlier.counts + report.counts
-            self._ends.append(replace(report, counts=counts))
-        else:
+        if isinstance(report, Failed):
             self._ends += [report] if earlier is None else [earlier, report]
+            return
+        if earlier is not None:
+            forwarded = joined([*earlier.forwarded, *report.forwarded])
+            report = replace(report, counts=earlier.counts + report.counts, forwarded=forwarded)
+        if isinstance(report, Advanced):
+            self._progress[report.batch_id] = report
+        else:
+            self._ends.append(report)
 
     def take(self, now: float) -> list[Report]:
         """What is due: all progress once per interval, and every end at once."""

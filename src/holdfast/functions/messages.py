@@ -11,9 +11,7 @@ from typing import TypeAlias
 import msgspec
 
 from holdfast.errors import ChannelRefused
-from holdfast.leases.lease import Json
-
-Ranges: TypeAlias = tuple[tuple[int, int], ...]
+from holdfast.leases.lease import Json, Ranges
 
 
 class Message(msgspec.Struct, frozen=True, tag_field="kind", tag=str.lower, omit_defaults=True):
@@ -48,6 +46,8 @@ class Progress(Message, frozen=True):
     position: Json
     acked: Ranges = ()
     counts: tuple[int, int, int, int] = (0, 0, 0, 0)
+    forwarded: Ranges = ()
+    """Records of `Ack` messages since the last message: the position and `acked` contain them."""
 
 
 class Began(Message, frozen=True):
@@ -126,10 +126,10 @@ class Revoke(Message, frozen=True):
 
 
 class Ack(Message, frozen=True):
-    """Someone acknowledged a record of this batch elsewhere."""
+    """Others have acknowledged records of this batch. May be repeated."""
 
     id: str
-    offset: int
+    ranges: Ranges
 
 
 class Stop(Message, frozen=True):

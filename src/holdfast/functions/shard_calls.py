@@ -15,7 +15,7 @@ from holdfast.functions.acks import Positions, Range, ShardAcks
 from holdfast.functions.events import EventOrigin, FunctionEvent
 from holdfast.functions.outcomes import batch_failures, batch_no_acks, refusal, wants_no_ack
 from holdfast.functions.settings import FunctionConfig
-from holdfast.leases.lease import Counts, Json
+from holdfast.leases.lease import Counts, Json, Ranges, joined
 
 MAX_LETTERS = 1000
 """A shard pauses while this many dead letters wait to be taken."""
@@ -51,6 +51,8 @@ class ShardProgress:
     counts: Counts = Counts()
     """Since the last progress."""
     letters: tuple[DeadRecord, ...] = ()
+    forwarded: Ranges = ()
+    """Records that were acknowledged on other nodes, since the last progress."""
 
 
 @dataclass(slots=True)
@@ -74,6 +76,7 @@ class ShardCalls:
     counts: Counts = Counts()
     _repeats: deque[Call] = field(default_factory=deque)
     _letters: list[DeadRecord] = field(default_factory=list)
+    _forwarded: list[Range] = field(default_factory=list)
     _batch_due: float | None = None
     """When a batch that is not full is handled."""
     _reported: tuple[Json, tuple[Range, ...]] = field(init=False)
@@ -216,6 +219,12 @@ class ShardCalls:
         age = self.config.on_error.max_record_age
         return age is not None and all(today - record.timestamp / 1000 > age for record in call.records)
 
+    def ack_elsewhere(self, ranges: Ranges) -> None:
+        """Other nodes have acknowledged these records. What cannot be remembered is not in the next progress."""
+        for start, end in ranges:
+            if all(self.acks.ack(offset) for offset in range(start, end)):
+                self._forwarded.append((start, end))
+
     # --- what is reported ---------------------------------------------------------------------------------------------
 
     def drain(self) -> None:
@@ -232,8 +241,9 @@ class ShardCalls:
     def progress(self, positions: Positions) -> ShardProgress | None:
         """Take what is new since the last progress; None if nothing is."""
         position, acked = self.acks.position(positions, self.start), self.acks.acked
-        if (position, acked) == self._reported and self.counts == Counts() and not self._letters:
+        if (position, acked) == self._reported and self.counts == Counts() and not (self._letters or self._forwarded):
             return None
-        taken = ShardProgress(self.id, position, acked, self.counts, tuple(self._letters))
+        forwarded, self._forwarded = joined(self._forwarded), []
+        taken = ShardProgress(self.id, position, acked, self.counts, tuple(self._letters), forwarded)
         self._reported, self.counts, self._letters = (position, acked), Counts(), []
         return taken

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import TypeAlias
 
-from holdfast.functions.messages import Down, Ranges
-from holdfast.leases.lease import Json
+from holdfast.functions.messages import Down
+from holdfast.leases.lease import Json, Ranges
 
 
 @dataclass(frozen=True, slots=True)

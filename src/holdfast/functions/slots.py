@@ -34,7 +34,7 @@ from holdfast.functions.slot_state import (
     State,
     Worker,
 )
-from holdfast.leases.lease import Counts
+from holdfast.leases.lease import Counts, Ranges
 
 CLOCK_RATE_BOUND = 0.05
 """How much the clock of a worker's host may run slower than that of the driver."""
@@ -91,13 +91,13 @@ class Slots:
                 shard.state, shard.deadline = State.REVOKED, self._clock() + self._rules.let_go_within
                 self._send(worker, messages.Revoke(shard.id))
 
-    def ack(self, key: str, offset: int) -> bool:
-        """Pass on an ack from elsewhere. Returns False if no worker has the shard."""
-        shard = self._held.get(key)
+    def acknowledge(self, batch_id: str, ranges: Ranges) -> bool:
+        """Pass on acks from elsewhere. Returns False if no worker has the batch."""
+        shard = self._batches.get(batch_id)
         worker = self._worker_of(shard) if shard is not None else None
-        if shard is None or worker is None or worker.connection is None or shard.state is State.REVOKED:
+        if worker is None or worker.connection is None:
             return False
-        self._send(worker, messages.Ack(shard.id, offset))
+        self._send(worker, messages.Ack(batch_id, ranges))
         return True
 
     def close(self, within: float) -> None:
@@ -291,7 +291,9 @@ class Slots:
                 self._let_go(worker, shard)
                 self._drained(shard, counts, last=message.last)
             else:
-                self.reports.append(Advanced(shard.id, shard.position, shard.acked, counts))
+                self.reports.append(
+                    Advanced(shard.id, shard.position, shard.acked, counts, forwarded=message.forwarded)
+                )
 
     def _drained(self, shard: Shard, counts: Counts, *, last: bool) -> None:
         if not shard.moves or last:

@@ -261,7 +261,7 @@ class WorkerTask:
         elif isinstance(message, messages.Revoke):
             self._let_go(held, messages.Dropped(held.id))
         elif isinstance(message, messages.Ack):
-            held.calls.acks.ack(message.offset)
+            held.calls.ack_elsewhere(message.ranges)
 
     def _assign(self, message: messages.Assign) -> None:
         origin = EventOrigin(message.spec["stream"], message.spec["number"], self._settings.trigger)
@@ -315,7 +315,7 @@ class WorkerTask:
             if held is not None:
                 self._keep_letters(progress)
                 counts = _numbers(progress.counts)
-                self._send(messages.Progress(held.id, progress.position, progress.acked, counts))
+                self._send(messages.Progress(held.id, progress.position, progress.acked, counts, progress.forwarded))
 
     def _keep_letters(self, progress: ShardProgress) -> None:
         if progress.letters:

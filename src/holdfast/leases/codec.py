@@ -150,7 +150,8 @@ _UNREADABLE = (ValueError, TypeError, KeyError, AttributeError)
 _ASSIGNED = Status.ASSIGNED.value
 _ORDER = ("work_units", "range_start", "range_end", "estimated_count", "index")
 _HISTORY = tuple(History.__dataclass_fields__)
-_OPTIONAL = ("acked", "state", "counts", "dropped", "letter_window", "commit_id", "receipts", *_ORDER, *_HISTORY)
+_PROGRESS = ("acked", "state", "counts", "dropped", "letter_window", "forwarded")
+_OPTIONAL = (*_PROGRESS, "commit_id", "receipts", *_ORDER, *_HISTORY)
 _BODY_KEYS = frozenset(("v", "spec", "write_id", "position", "sequence", "generation", "incarnation", *_OPTIONAL))
 _NO_COUNTS = Progress().counts
 _NO_WINDOW = LetterWindow()
@@ -171,6 +172,7 @@ def _optional_parts(lease: Lease) -> tuple[Json, ...]:
         None if progress.counts is _NO_COUNTS else _numbers(progress.counts),
         progress.counts.dropped,
         progress.window,
+        progress.forwarded,
         commit.commit_id,
         None if commit.receipts is None else dict(commit.receipts),
         *_order_parts(lease.order),
@@ -260,6 +262,7 @@ def _read(row: Columns, body: Mapping[str, Json]) -> Lease:
             get("state"),
             _counts(get("counts"), get("dropped", 0)),
             _window(get("letter_window")),
+            _spans(get("forwarded", ())),
         ),
         Commit(body["sequence"], body["generation"], body["incarnation"], get("commit_id", ""), get("receipts")),
         History(*map(get, _HISTORY, _HISTORY_DEFAULTS)),

@@ -13,13 +13,15 @@ setting applies.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, NamedTuple, TypeAlias
 
 Json: TypeAlias = Any
 """A value that survives a round trip through JSON."""
+Ranges: TypeAlias = tuple[tuple[int, int], ...]
+"""Offsets [from, to), in order and apart from each other."""
 
 
 class Status(StrEnum):
@@ -129,11 +131,26 @@ class LetterWindow(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class Progress:
     position: Json = None
-    acked: tuple[tuple[int, int], ...] = ()
+    acked: Ranges = ()
     """Ranges [from, to) beyond the position that are acknowledged already; bounded by the window."""
     state: Json = None
     counts: Counts = Counts()
     window: LetterWindow = LetterWindow()
+    forwarded: Ranges = ()
+    """Ranges that nodes without the lease have acknowledged, until the owner has committed them; bounded."""
+
+    @property
+    def acknowledged(self) -> Ranges:
+        """The ranges that no owner may hand to a handler, whoever has acknowledged them."""
+        return joined([*self.acked, *self.forwarded]) if self.forwarded else self.acked
+
+    def forwarded_without(self, taken: Ranges) -> Ranges:
+        """The acks of other nodes that are left when these are committed."""
+        left = self.forwarded
+        for first, end in taken:
+            parts = (part for start, stop in left for part in ((start, min(stop, first)), (max(start, end), stop)))
+            left = tuple((start, stop) for start, stop in parts if start < stop)
+        return left
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,3 +268,14 @@ def facts(lease: Lease) -> dict[str, Json]:
         "sequence": lease.commit.sequence,
         "attempts": lease.history.attempts,
     }
+
+
+def joined(ranges: Iterable[tuple[int, int]]) -> Ranges:
+    """The ranges in order, with those that touch or overlap joined."""
+    done: list[tuple[int, int]] = []
+    for start, end in sorted(ranges):
+        if done and start <= done[-1][1]:
+            done[-1] = done[-1][0], max(done[-1][1], end)
+        else:
+            done.append((start, end))
+    return tuple(done)

@@ -34,6 +34,8 @@ class Advance:
     """The state of the source; None leaves it as it is."""
     window: LetterWindow | None = None
     """The window in which dead letters are counted from now on; None leaves it as it is."""
+    forwarded: tuple[tuple[int, int], ...] = ()
+    """Acks of other nodes that the position and `acked` contain now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +133,7 @@ def commit(lease: Lease, advance: Advance, expected: Lease, now: float) -> Lease
             state=lease.progress.state if advance.state is None else advance.state,
             counts=lease.progress.counts + advance.counts,
             window=lease.progress.window if advance.window is None else advance.window,
+            forwarded=lease.progress.forwarded_without(advance.forwarded),
         ),
         commit=replace(
             was,
@@ -158,11 +161,8 @@ def published(lease: Lease, commit_id: str, now: float) -> Lease:
     """Record that the commit is published. Needs no owner and may be repeated."""
     if lease.commit.commit_id != commit_id or lease.commit.receipts is None:
         return lease
-    return replace(
-        lease,
-        commit=replace(lease.commit, receipts=None),
-        history=replace(lease.history, updated_at=now),
-    )
+    history = replace(lease.history, updated_at=now)
+    return replace(lease, commit=replace(lease.commit, receipts=None), history=history)
 
 
 def save_state(lease: Lease, state: Json, now: float, due_at: float | None = None) -> Lease:

@@ -12,12 +12,13 @@ import json
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
 from holdfast.leases.codec import encode_within
-from holdfast.leases.lease import FINISHED, UNFINISHED, Commit, Json, Key, Lease, Progress, Status
+from holdfast.leases.lease import FINISHED, UNFINISHED, Commit, Json, Key, Lease, Status
 from holdfast.leases.query import Query, Rank, by_claim, by_key, claim_rank
 from holdfast.leases.store import ClaimingStore, ClaimRequest, Outcome, Snapshot, Swap
 from holdfast.registry import Plugin
@@ -239,7 +240,7 @@ def _isolated(lease: Lease) -> Lease:
     progress, commit = lease.progress, lease.commit
     if type(progress.position) not in SCALARS or type(progress.state) not in SCALARS:
         position, state = _copied(progress.position), _copied(progress.state)
-        progress = Progress(position, progress.acked, state, progress.counts, progress.window)
+        progress = replace(progress, position=position, state=state)
     if commit.receipts is not None:
         receipts = _copied(dict(commit.receipts))
         commit = Commit(commit.sequence, commit.generation, commit.incarnation, commit.commit_id, receipts)

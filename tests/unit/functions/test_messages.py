@@ -24,7 +24,7 @@ TO_WORKERS: list[Down] = [
     messages.Assign("batch", "shard-1", None, ((SEQUENCE, SEQUENCE + 1),), {"number": 1}, careful=True),
     messages.Drain("batch", 5.0),
     messages.Revoke("batch"),
-    messages.Ack("batch", SEQUENCE),
+    messages.Ack("batch", ((SEQUENCE, SEQUENCE + 1),)),
     messages.Stop(5.0),
 ]
 

@@ -15,7 +15,7 @@ from holdfast.functions.events import QualifiedOffset
 from holdfast.functions.settings import FunctionConfig
 from holdfast.functions.watchdog import CallWatchdog
 from holdfast.functions.worker import FunctionWorker
-from tests.unit.functions.rig import EPOCH_2026, Rec, rig
+from tests.unit.functions.rig import EPOCH_2026, Numbers, Rec, rig
 
 STATIC = {"worker_allocation": "static"}
 RECORDS = "def handler(context, event):\n    context.user_data.seen.append((event.shard_id, event.offset))\n"
@@ -565,3 +565,22 @@ def test_a_handler_that_hangs_with_the_gil_held_ends_the_process_with_its_traceb
     assert done.returncode == 1
     assert "Timeout" in done.stderr
     assert 'hanging.py", line 3 in handler' in done.stderr
+
+
+def test_acks_of_other_nodes_are_confirmed_with_the_progress_that_contains_them(tmp_path: Path) -> None:
+    with rig(
+        tmp_path, "def handler(context, event):\n    pass", ack="explicit_only", worker_allocation="static"
+    ) as worker:
+        worker.assign(0)
+        worker.feed(Rec(0), Rec(1), Rec(2))
+        worker.worker.step()
+        shard = worker.worker.shards["0"]
+        shard.ack_elsewhere(((0, 2), (7, 8)))
+        progress = shard.progress(Numbers())
+        assert progress is not None
+        assert (progress.position, progress.acked, progress.forwarded) == (2, ((7, 8),), ((0, 2), (7, 8)))
+        assert shard.progress(Numbers()) is None
+        shard.ack_elsewhere(((0, 1),))
+        again = shard.progress(Numbers())
+        assert again is not None, "an ack that comes again is confirmed again, or its row would keep it"
+        assert again.forwarded == ((0, 1),)

@@ -1,0 +1,74 @@
+"""Acks of records whose partition this node does not hold: they go to the present owner, through its row."""
+
+from __future__ import annotations
+
+from holdfast.errors import StoreUnavailable
+from holdfast.events import Notice, Unreachable
+from holdfast.flow.batch import Name
+from holdfast.flow.engine import Engine
+from holdfast.flow.source import Source
+from holdfast.leases.coordinator import Coordinator
+from holdfast.leases.forwarding import forward_acks
+from holdfast.leases.lease import Key
+from holdfast.leases.query import Query
+
+EVERY = 0.5
+"""Seconds between two writes: acks that come one by one are written together."""
+MOST_WAITING = 10_000
+
+
+class ForeignAcks:
+    """Writes the acks of one pipeline's handlers for other nodes. Used by the node's thread."""
+
+    def __init__(self, coordinator: Coordinator, source: Source, engine: Engine) -> None:
+        self._coordinator = coordinator
+        self._source = source
+        self._engine = engine
+        self._waiting: dict[Name, set[int]] = {}
+        self._keys: dict[Name, Key] = {}
+        self._next = 0.0
+
+    def turn(self) -> None:
+        """Write what is waiting, if it is time. Blocks on the store; what cannot be written waits."""
+        for name, offsets in self._engine.take_foreign_acks().items():
+            self._waiting.setdefault(name, set()).update(offsets)
+        world = self._coordinator.world
+        if not self._waiting or world.clock.monotonic() < self._next:
+            return
+        self._next = world.clock.monotonic() + EVERY
+        try:
+            self._find_keys()
+            self._write()
+        except StoreUnavailable as away:
+            world.emit(Unreachable("store", str(away), EVERY))
+        self._drop_surplus()
+
+    def _find_keys(self) -> None:
+        if self._waiting.keys() <= self._keys.keys():
+            return
+        coordinator = self._coordinator
+        rows = coordinator.store.find(Query(coordinator.pipeline, coordinator.run))
+        self._keys = {self._source.name(row): row.id for row in rows if row.unreadable is None}
+        if len({name.stream for name in self._keys}) == 1:
+            # Old clients of Nuclio give no name of the stream.
+            self._keys |= {Name("", name.label): key for name, key in self._keys.items()}
+        for name in self._waiting.keys() - self._keys.keys():
+            self._give_up(name, "the pipeline has no such shard")
+
+    def _write(self) -> None:
+        acks = {self._keys[name]: offsets for name, offsets in self._waiting.items()}
+        if not acks:
+            return
+        written = forward_acks(self._coordinator.store, self._coordinator.world, acks)
+        for name in [name for name in self._waiting if self._keys[name] in written.done]:
+            del self._waiting[name]
+
+    def _drop_surplus(self) -> None:
+        for name in [name for name, offsets in self._waiting.items() if len(offsets) > MOST_WAITING]:
+            self._give_up(name, "its owner does not take them, and too many wait")
+
+    def _give_up(self, name: Name, why: str) -> None:
+        number = len(self._waiting.pop(name))
+        self._coordinator.world.emit(
+            Notice(f"{number} acks of {name.stream} {name.label} have no effect, and their records come again: {why}")
+        )
