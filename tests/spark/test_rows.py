@@ -282,3 +282,32 @@ def test_rows_of_one_record_in_two_files_of_one_name_are_refused(site: Site) -> 
         assert "keep the rows of a record together" in failed(site.run()["a.jsonl"]).error
     finally:
         site.spark.conf.unset("spark.sql.adaptive.enabled")
+
+
+def exploded(frame: Any) -> Any:
+    return frame.withColumn("value", sql.explode_outer(sql.split("value", ";")))
+
+
+def shuffled(frame: Any) -> Any:
+    return exploded(frame).repartition(2, "value")
+
+
+RECORDS = ['{"n":1};{"n":2}', '{"n":3};not JSON;{"n":4}', '{"n":5}']
+
+
+def test_a_record_of_several_rows_of_which_one_is_refused_is_a_letter_of_the_whole_record(site: Site) -> None:
+    site.put("a.txt", "\n".join(RECORDS))
+    site.reading(exploded, codec="text", sinks={"out": "jsonl"})
+    reports = site.run()
+    site.publish(reports)
+    assert [row["n"] for row in site.rows()] == [1, 2, 5]
+    assert [(letter["raw"], letter.get("form")) for letter in site.dead_letters()] == [(RECORDS[1], None)] * 3
+    assert (staged(reports["a.txt"]).counts.succeeded, staged(reports["a.txt"]).counts.dead) == (3, 3)
+
+
+def test_where_a_processor_moves_rows_to_other_tasks_the_letter_of_a_row_cannot_be_sent_again(site: Site) -> None:
+    site.put("a.txt", "\n".join(RECORDS))
+    site.reading(shuffled, codec="text", sinks={"out": "jsonl"})
+    site.publish(site.run())
+    assert sorted(row["n"] for row in site.rows()) == [1, 2, 3, 4, 5]
+    assert [(letter["raw"], letter["form"]) for letter in site.dead_letters()] == [(RECORDS[1], "row")]

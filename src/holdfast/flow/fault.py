@@ -42,6 +42,8 @@ class Fault:
     """Bytes of the whole record, when `raw` is only its beginning."""
     form: str | None = None
     """The form of `raw` if it is not the text that was read: `COLUMNS` or `ROW`."""
+    whole: bool = False
+    """Whether no row of the record is staged, so that the record can be sent again; only known in the staging task."""
 
     def encode(self) -> str:
         """The fault as text for the column `_fault`."""

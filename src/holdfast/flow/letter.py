@@ -279,7 +279,7 @@ def _new_letter(item: int, fault: Fault, record: SourceRecord, *, several_rows: 
     if fault.form == ROW and not fault.base64:
         more["row"] = fault.raw
     source = {**record.source, "value": None} if record.value is None else dict(record.source)
-    form = ROW if fault.form == ROW and several_rows else record.form
+    form = ROW if fault.form == ROW and several_rows and not fault.whole else record.form
     kept = Fault(RECORD, fault.reason, form=form)
     if record.value is not None:
         kept = replace(record_fault(fault.reason, record.value), form=form)

@@ -39,6 +39,8 @@ class StagedBatch:
     """Bytes that the receipt of one sink may take in the row; None: any number."""
     several_rows: bool = False
     """Whether processors may make several rows of a record, so that one of them may fail and another not."""
+    together: bool = False
+    """Whether all rows that processors make of a record come to one task."""
     reader: RecordReader | None = field(default=None, compare=False)
     """Reads records from the source a second time, for dead letters; None if the source cannot do that."""
 
@@ -72,7 +74,7 @@ def staged_batch(
         changed,
         max_receipt_bytes,
         several_rows,
-        reader,
+        reader=reader,
     )
 
 
@@ -139,6 +141,21 @@ class Staging(ABC):
 
     def close(self) -> None:
         """End threads and close connections at the end of the task. Never raises."""
+
+
+class RefusesRecords(Staging):
+    """Can tell beforehand which rows it will refuse, so that all rows of a record can be kept as dead letters.
+
+    For sinks in which a row that is written twice exists twice.
+    """
+
+    @abstractmethod
+    def refusals(self, batch: StagedBatch, rows: Any, output_folder: str = "") -> Any | None:
+        """Why `write` would keep rows as dead letters, as an Arrow array with nulls for the others; None: no row."""
+
+    @abstractmethod
+    def withhold(self, batch: StagedBatch, items: Any, rows: Any, reasons: Any, output_folder: str = "") -> int:
+        """Keep these rows as dead letters, each with its reason: all rows of their records. Returns their number."""
 
 
 class Stager(ABC):

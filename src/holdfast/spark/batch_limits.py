@@ -137,19 +137,21 @@ class CommitLimit:
 
         Raises `BatchError` if the batch is full and cannot be cut.
         """
-        if batch.max_bytes is None or not rows.num_rows or not self._is_bounded:
+        may_be_cut = batch.max_bytes is not None
+        if not rows.num_rows or not self._is_bounded or not (may_be_cut or batch.several_rows):
             yield rows
             return
         # Rows that no processor has changed are a record each.
         for portion in self._whole_records(batch.id, rows) if batch.changed else (rows,):
-            admitted = self._within_room(batch, portion)
+            admitted = self._within_room(batch, portion) if may_be_cut else portion
             if admitted.num_rows:
                 yield admitted
 
     def rest(self, batch: StagedBatch) -> Iterator[Any]:
         """The rows of the last record, when no more rows come."""
         if batch.id in self._held:
-            yield self._within_room(batch, joined(self._held.pop(batch.id)))
+            rows = joined(self._held.pop(batch.id))
+            yield rows if batch.max_bytes is None else self._within_room(batch, rows)
 
     def forget(self, batch_id: str) -> None:
         """Drop the state of a batch that has failed."""

@@ -5,9 +5,10 @@ The planner decides what runs as a Spark expression and what inside the staging 
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial, reduce
 from operator import or_
 from typing import TYPE_CHECKING, Any
@@ -189,7 +190,9 @@ class Planner:
                     carried[name] = sql.col(quoted(name))
         else:
             names = {sink: _carry(carried, index, columns) for index, (sink, columns) in enumerate(wanted.items())}
-        return frame.select(*carried.values()).mapInArrow(self._stage_task(names, route_columns), REPORT_SCHEMA)
+        together = not self._several_rows or keeps_records_together(frame)
+        task = self._stage_task(names, route_columns, together=together)
+        return frame.select(*carried.values()).mapInArrow(task, REPORT_SCHEMA)
 
     def _sink_columns(self, fields: StructType) -> dict[str, Mapping[str, Any]]:
         """By sink, the columns that it needs."""
@@ -204,12 +207,21 @@ class Planner:
         return needed
 
     def _stage_task(
-        self, names: Mapping[str, Mapping[str, str] | None], route_columns: Mapping[str, str] = {}
+        self,
+        names: Mapping[str, Mapping[str, str] | None],
+        route_columns: Mapping[str, str] = {},
+        *,
+        together: bool = True,
     ) -> StageTask:
         sinks = {
             name: SinkTask(self._task_stagers[name], names[name], route_columns.get(name)) for name in self._stagers
         }
-        return StageTask(self._to_stage, sinks, self._steps)
+        return StageTask([replace(batch, together=together) for batch in self._to_stage], sinks, self._steps)
+
+    @property
+    def _several_rows(self) -> bool:
+        changing = [processor for processor in self._pipeline.processors if processor.changes_rows]
+        return not all(processor.keeps_rows for processor in changing)
 
     @cached_property
     def _task_stagers(self) -> dict[str, Stager]:
@@ -222,7 +234,6 @@ class Planner:
     def _to_stage(self) -> list[StagedBatch]:
         """The batches in the form in which tasks get them."""
         changing = [processor for processor in self._pipeline.processors if processor.changes_rows]
-        several_rows = not all(processor.keeps_rows for processor in changing)
         bounded = any(stager.bounded for stager in self._task_stagers.values())
         limit = self._pipeline.receipt_bytes if bounded else lambda _batch: None
         return [
@@ -230,7 +241,7 @@ class Planner:
                 batch,
                 changed=bool(changing),
                 max_receipt_bytes=limit(batch),
-                several_rows=several_rows,
+                several_rows=self._several_rows,
                 reader=self._reader,
             )
             for batch in self._batches
@@ -248,6 +259,20 @@ def _divided(pipeline: Pipeline) -> tuple[dict[str, Processor], dict[str, TaskSt
         steps[name] = step
     frame_processors = {name: processor for name, processor in processors.items() if name not in steps}
     return frame_processors, dict(reversed(steps.items()))
+
+
+_IN_PLACE = {
+    *("Project", "Filter", "Generate", "MapInArrow", "MapInPandas", "Union", "SubqueryAlias", "View"),
+    *("Relation", "RelationV2", "LogicalRDD", "LocalRelation", "Range"),
+}
+"""Spark's operators that leave rows in the task in which they are."""
+
+
+def keeps_records_together(frame: DataFrame) -> bool:
+    """Whether all rows of a record stay in one task: nothing in the frame's plan may move rows to other tasks."""
+    plan = frame._jdf.queryExecution().analyzed().treeString()  # noqa: SLF001 - there is no public way
+    operators = re.findall(r"^[\s:+\-*!']*(\w+)", plan, re.MULTILINE)
+    return all(name in _IN_PLACE for name in operators)
 
 
 def by_number_and_name(processors: Sequence[Processor]) -> dict[str, Processor]:

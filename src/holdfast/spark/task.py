@@ -26,6 +26,7 @@ from holdfast.spark.arrow_rows import (
     count_routed,
     data_of,
     divided,
+    items_of,
     output_folders_of,
     rows_by_route,
     with_faults,
@@ -35,6 +36,7 @@ from holdfast.spark.arrow_rows import (
 from holdfast.spark.batch_limits import CommitLimit, SizeLimit
 from holdfast.spark.report import NEEDS_MEMORY, TaskReport
 from holdfast.spark.row_counts import RowCount, dropped_rows
+from holdfast.spark.whole_records import WholeRecords
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -100,6 +102,7 @@ class _Attempt:
         is_bounded = any(sink.stager.bounded for sink in sinks.values())
         self._commit_limit = CommitLimit(self._size_limit, self._rooms, is_bounded=is_bounded)
         self._stagings: dict[str, Staging] = {name: sink.stager.begin() for name, sink in sinks.items()}
+        self._records = {name: WholeRecords(staging) for name, staging in self._stagings.items()}
         self._reports: dict[str, TaskReport] = {}
 
     def take(self, rows: Any) -> None:
@@ -144,7 +147,10 @@ class _Attempt:
         folders = output_folders_of(good) if good.num_rows else set[str]()
         for staging in self._stagings.values():
             staging.expect(batch, folders)
-        if faults := self._without_cut(report, faults):
+        faults = self._without_cut(report, faults)
+        if batch.several_rows:
+            self._withhold(batch, good, faults)
+        if faults:
             self._bury(batch, faults)
             report.dead += len(faults)
             report.letter_reason = report.letter_reason or faults[0][1].reason
@@ -153,6 +159,17 @@ class _Attempt:
         if good.num_rows:
             for folder, folder_rows in by_output_folder(good):
                 self._write(batch, report, folder_rows, folder)
+        if batch.several_rows and rows.num_rows:
+            for records in self._records.values():
+                records.staged(batch, items_of(rows))
+
+    def _withhold(self, batch: StagedBatch, good: Any, faults: Sequence[tuple[int, Fault]]) -> None:
+        """Let every sink look which records it will not stage, before any row of them is."""
+        by_folder = list(by_output_folder(good)) if good.num_rows else []
+        for name, sink in self._sinks.items():
+            found = [(folder, rows_by_route(rows, [sink.route])[sink.route]) for folder, rows in by_folder]
+            parts = [(folder, rows.column(ITEM_COLUMN), _renamed(rows, sink.columns)) for folder, rows in found]
+            self._records[name].look_at(batch, parts, faults)
 
     def _write(self, batch: StagedBatch, report: TaskReport, rows: Any, folder: str) -> None:
         by_route = rows_by_route(rows, self._routes)
@@ -162,7 +179,7 @@ class _Attempt:
             report.routed[name] = report.routed.get(name, 0) + sink_rows.num_rows
             if sink_rows.num_rows:
                 items, columns = sink_rows.column(ITEM_COLUMN), _renamed(sink_rows, sink.columns)
-                refused[name] = self._stagings[name].write(batch, items, columns, folder)
+                refused[name] = self._records[name].write(batch, items, columns, folder)
         routed = count_routed(rows, self._routes)
         dead = self._dead(refused, routed)
         report.rows += routed - dead
@@ -198,8 +215,8 @@ class _Attempt:
                 raise SourceUnavailable(fault.reason)
             if fault.kind == DAMAGE:
                 self._reports[batch.id].damage = fault.reason
-        for staging in self._stagings.values():
-            staging.bury(batch, faults)
+        for records in self._records.values():
+            records.bury(batch, faults)
 
     def _finish(self, batch_id: str) -> None:
         batch, report = self._batches[batch_id], self._reports[batch_id]

@@ -21,7 +21,7 @@ import pyarrow as pa
 from holdfast.flow.batch import Name
 from holdfast.flow.fault import Fault
 from holdfast.flow.names import OURS, folder_refusal
-from holdfast.flow.staging import Room, StagedBatch, Stager, Staging
+from holdfast.flow.staging import RefusesRecords, Room, StagedBatch, Stager
 from holdfast.leases.lease import Json
 from holdfast.sinks.files.layout import Layout
 from holdfast.sinks.files.periods import FolderTimes, Periods
@@ -79,7 +79,7 @@ class LateStager(Stager):
         return LateStaging(self.stager, self.rule)
 
 
-class LateStaging(Staging):
+class LateStaging(RefusesRecords):
     """Stages late rows by the rule, and the others as usual."""
 
     def __init__(self, stager: FilesStager, rule: LateRule) -> None:
@@ -92,16 +92,29 @@ class LateStaging(Staging):
         """By batch, the late rows that are dead letters."""
 
     def write(self, batch: StagedBatch, items: Any, rows: Any, output_folder: str = "") -> int:
+        if (refusal := self._rule.refusal(batch, output_folder)) is not None:
+            self._count_chosen(batch, output_folder, rows.num_rows)
+            return self._main.refuse(batch, items, rows, pa.repeat(pa.scalar(refusal), rows.num_rows))
         is_late = self._rule.is_late(batch, output_folder)
         if is_late:
             self._count(batch, output_folder, rows.num_rows)
-        if (refusal := self._rule.refusal(batch, output_folder)) is not None:
-            self._chosen[batch.id] += rows.num_rows if is_late else 0
-            return self._main.refuse(batch, items, rows, pa.repeat(pa.scalar(refusal), rows.num_rows))
-        if not is_late:
-            return self._main.write(batch, items, rows, output_folder)
-        staging = self._aside if self._rule.treatment == ASIDE else self._main
+        staging = self._aside if is_late and self._rule.treatment == ASIDE else self._main
         return staging.write(batch, items, rows, output_folder)
+
+    def refusals(self, batch: StagedBatch, rows: Any, output_folder: str = "") -> Any | None:
+        if (refusal := self._rule.refusal(batch, output_folder)) is not None:
+            return pa.repeat(pa.scalar(refusal), rows.num_rows)
+        return self._main.refusals(batch, rows, output_folder)
+
+    def withhold(self, batch: StagedBatch, items: Any, rows: Any, reasons: Any, output_folder: str = "") -> int:
+        self._count_chosen(batch, output_folder, rows.num_rows)
+        return self._main.withhold(batch, items, rows, reasons, output_folder)
+
+    def _count_chosen(self, batch: StagedBatch, output_folder: str, rows: int) -> None:
+        """Count rows that become dead letters, if that is because they are late."""
+        if self._rule.treatment == DEAD_LETTER and self._rule.is_late(batch, output_folder):
+            self._count(batch, output_folder, rows)
+            self._chosen[batch.id] += rows
 
     def _count(self, batch: StagedBatch, output_folder: str, rows: int) -> None:
         late = self._late[batch.id]

@@ -21,7 +21,7 @@ from holdfast.errors import Refused, Unavailable
 from holdfast.flow.fault import Fault, record_fault
 from holdfast.flow.format import Format, Formats
 from holdfast.flow.names import folder_refusal
-from holdfast.flow.staging import Room, StagedBatch, Stager, Staging
+from holdfast.flow.staging import RefusesRecords, Room, StagedBatch, Stager
 from holdfast.formats._json_objects import raw_records
 from holdfast.leases.lease import Json
 from holdfast.sinks.files.layout import Layout
@@ -72,7 +72,7 @@ class FilesStager(Stager):
         return FilesStaging(self)
 
 
-class FilesStaging(Staging):
+class FilesStaging(RefusesRecords):
     """The open files of one attempt of one task."""
 
     def __init__(self, stager: FilesStager) -> None:
@@ -120,19 +120,42 @@ class FilesStaging(Staging):
             return rows, items, 0
         bad = reasons.is_valid()
         if chosen.skips:
-            skipped = pc.is_in(reasons, pa.array(sorted(chosen.skips)))
+            skipped = _skipped(chosen, reasons)
             self._skipped[batch.id] += pc.sum(skipped).as_py() or 0
             bad = pc.and_not(bad, skipped)
         unfit = self.refuse(batch, items.filter(bad), rows.filter(bad), reasons.filter(bad))
         good = reasons.is_null()
         return rows.filter(good), items.filter(good), unfit
 
-    def refuse(self, batch: StagedBatch, items: Any, rows: Any, reasons: Any) -> int:
-        """Keep these rows as dead letters, each with its reason. Returns their number."""
+    def refusals(self, batch: StagedBatch, rows: Any, output_folder: str = "") -> Any | None:
+        if (refusal := folder_refusal(output_folder)) is not None:
+            return pa.repeat(pa.scalar(refusal), rows.num_rows)
+        chosen = self._stager.formats.of(batch.name.stream)
+        reasons = chosen.faults(rows)
+        if reasons is None or not chosen.skips:
+            return reasons
+        return pc.if_else(_skipped(chosen, reasons), None, reasons)
+
+    def withhold(
+        self,
+        batch: StagedBatch,
+        items: Any,
+        rows: Any,
+        reasons: Any,
+        output_folder: str = "",  # noqa: ARG002 - letters have no folder
+    ) -> int:
+        return self.refuse(batch, items, rows, reasons, whole=True)
+
+    def refuse(self, batch: StagedBatch, items: Any, rows: Any, reasons: Any, *, whole: bool = False) -> int:
+        """Keep these rows as dead letters, each with its reason. Returns their number.
+
+        `whole`: these are all rows of their records.
+        """
         raws, is_value = raw_records(rows)
         form = batch.raw_form(is_value=is_value)
         refused = zip(items.to_pylist(), reasons.to_pylist(), raws, strict=True)
-        self.bury(batch, [(item, replace(record_fault(reason, raw), form=form)) for item, reason, raw in refused])
+        faults = [(item, replace(record_fault(reason, raw), form=form, whole=whole)) for item, reason, raw in refused]
+        self.bury(batch, faults)
         return len(raws)
 
     def bury(self, batch: StagedBatch, faults: Sequence[tuple[int, Fault]]) -> None:
@@ -240,3 +263,8 @@ class FilesStaging(Staging):
                 files.close() if closing else files.flush()
         except Exception as error:  # noqa: BLE001 - after any error nobody knows what is in the file
             self._errors[key[0]] = error
+
+
+def _skipped(chosen: Format, reasons: Any) -> Any:
+    """Which rows the format leaves out, because a setting says so."""
+    return pc.is_in(reasons, pa.array(sorted(chosen.skips)))
