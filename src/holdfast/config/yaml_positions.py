@@ -28,7 +28,7 @@ Problem = tuple[Node, str]
 # The line breaks that PyYAML counts.
 _LINE_BREAK = re.compile("\r\n|[\n\r\x85\u2028\u2029]")
 # Values of such keys are never quoted, even if the key itself is a mistake.
-_SECRET_KEY = re.compile(r"pas+w|pwd|secret|token|credential|api_?key|access_?key|jaas", re.IGNORECASE)
+_SECRET_KEY = re.compile(r"pas+w|pwd|\bpw\b|secret|token|credential|api_?key|access_?key|jaas", re.IGNORECASE)
 _SECRET_ENTRY = re.compile(rf"((?:{_SECRET_KEY.pattern})[^\s:]*\s*:\s*)(?!['\"]?\$\{{)(\S.*)", re.IGNORECASE)
 _PASSWORD_IN_URL = re.compile(r"(://[^/\s:@]*:)([^/\s@$]+)(?=@)")
 # The path of a web address may be a token, as in those of webhooks.
@@ -155,13 +155,15 @@ class Document:
         if mark is None:
             return ConfigError([(Mark(self.file, 1, 1), message)])
         # Text that cannot be parsed has no nodes; everything after a secret's key is hidden.
-        lines = [_SECRET_ENTRY.sub(_blank_out, _without_tokens(line)) for line in self._lines]
+        lines = [_without_secret(line) for line in self._lines]
         return ConfigError([(self._mark(mark, lines), message)])
 
 
 def is_secret_key(key: str) -> bool:
     """Return whether the name of a key suggests that its value is a secret."""
-    return key != "allow_plaintext_secrets" and _SECRET_KEY.search(key) is not None
+    # A blank or a tab inside a key is a mistake, too.
+    written = "".join(key.split())
+    return written != "allow_plaintext_secrets" and _SECRET_KEY.search(written) is not None
 
 
 def describe(node: Node) -> str:
@@ -196,6 +198,13 @@ def _hide(lines: Sequence[str], root: Node, secrets: frozenset[str]) -> list[str
 def without_password(text: str) -> str:
     """Return the text with the password of every URL blanked out."""
     return _PASSWORD_IN_URL.sub(_blank_out, text)
+
+
+def _without_secret(line: str) -> str:
+    key, colon, value = line.partition(":")
+    if is_secret_key(key) and "${" not in value:
+        return key + colon + "*" * len(value)
+    return _SECRET_ENTRY.sub(_blank_out, _without_tokens(line))
 
 
 def _without_tokens(line: str) -> str:

@@ -271,3 +271,10 @@ class TestNeverShown:
         )
         with pytest.raises(ConfigError, match="username and password are needed together"):
             load_text(text, "f.yaml", Registry.installed(), {"A": "e"})
+
+    @pytest.mark.parametrize("key", ["pa\tssword", "pass word", "'password", "pw"])
+    def test_nor_the_line_of_a_plain_secret_whose_key_is_a_mistake(self, key: str) -> None:
+        text = f"source_coordination:\n  store:\n    postgresql:\n      {key}: s3sesame\n"
+        with pytest.raises(ConfigError) as caught:
+            load_text(text, "f.yaml", Registry.installed(), {})
+        assert "s3sesame" not in str(caught.value)
