@@ -15,7 +15,7 @@ from holdfast.sources.objects import PLUGIN as OBJECTS
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from holdfast.sources.objects.rebuild import RecordRebuilder
+    from holdfast.sources.objects.record_reader import RecordRebuilder
 
 pytestmark = pytest.mark.spark
 

@@ -100,7 +100,7 @@ assert SparkContext._gateway is None
 PAGE = f"""
 import json
 from urllib.request import urlopen
-from holdfast.spark.redaction import redaction
+from holdfast.spark.session import redaction
 from holdfast.spark.session import start_session, stop_session
 
 settings = {{"spark.ui.enabled": "true", "spark.ui.port": "0", "spark.lake.dsn": {SECRET!r}}}

@@ -13,7 +13,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
@@ -288,3 +288,14 @@ def _end_process(process: subprocess.Popen[bytes]) -> None:
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
+
+
+def redaction(secrets: Iterable[str], settings: Mapping[str, str]) -> dict[str, str]:
+    """Return the settings of what Spark redacts on its pages, in its logs and in plans.
+
+    They cover the settings that `secrets` names, names that say secret, and what `settings` already redacts.
+    """
+    words = (SECRETS.removeprefix("(?i)"), "jaas", "credential", *map(re.escape, sorted(secrets)))
+    ours = f"(?i:{'|'.join(words)})"
+    wanted = {"spark.redaction.regex": ours, "spark.sql.redaction.options.regex": f"{ours}|(?i:url)"}
+    return {name: f"{settings[name]}|{regex}" if settings.get(name) else regex for name, regex in wanted.items()}

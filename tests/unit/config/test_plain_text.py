@@ -12,7 +12,7 @@ from holdfast.config.plain_text import secret_names, warnings_of_plain_text
 from holdfast.errors import StoreError
 from holdfast.events import Event, Notice
 from holdfast.registry import Registry
-from holdfast.spark.redaction import redaction
+from holdfast.spark.session import redaction
 
 PASSWORD = {"PASSWORD": "sesame"}
 

@@ -21,7 +21,7 @@ from holdfast.flow.staging import StagedBatch
 from holdfast.sources.objects.codecs import codec_of
 from holdfast.sources.objects.config import CodecName
 from holdfast.sources.objects.object_ref import FileRef
-from holdfast.sources.objects.rebuild import _row_of
+from holdfast.sources.objects.record_reader import _row_of
 from holdfast.sources.objects.splits import Split, divide
 from holdfast.sources.objects.task_rows import ObjectRows
 from tests.unit.sources.test_compression import packed

@@ -18,8 +18,7 @@ from holdfast.errors import UsageError
 from holdfast.events import Event, Notice
 from holdfast.registry import Registry
 from holdfast.spark import session, task
-from holdfast.spark.redaction import redaction
-from holdfast.spark.session import _all_settings, _python, is_unprotected
+from holdfast.spark.session import _all_settings, _python, is_unprotected, redaction
 
 CLUSTERS = ("spark://head:7077", "yarn", "k8s://https://api:6443")
 SAFE = {"spark.authenticate": "true", "spark.network.crypto.enabled": "true"}

@@ -1,4 +1,4 @@
-"""Reads single records of objects a second time, for dead letters, in the task that keeps them.
+"""Reads single records of objects a second time, for dead letters, and makes rows of them again for redrives.
 
 The text of a record is kept as it is in the object. A row of Parquet, Avro or SequenceFile has no text: it is kept as
 JSON of its columns, for people, and as Arrow's bytes, which have the types.
@@ -7,25 +7,35 @@ JSON of its columns, for people, and as Arrow's bytes, which have the types.
 from __future__ import annotations
 
 import base64
+import io
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
 from itertools import groupby
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import pyarrow as pa
 
-from holdfast.errors import BatchError
+from holdfast.errors import BatchError, Refused
 from holdfast.flow.fault import COLUMNS, DAMAGE, Fault
-from holdfast.flow.letter import SourceRecord
+from holdfast.flow.letter import Letter, SourceRecord
 from holdfast.flow.staging import StagedBatch
 from holdfast.formats._json_objects import json_objects
 from holdfast.sources.objects.codecs.codec import BlockCodec, Portion, Range, StreamCodec
 from holdfast.sources.objects.codecs.lines import END_OF_STREAM, LineCodec, Lines, LongLine, split_lines
+from holdfast.sources.objects.codecs.typed import cast_rows
 from holdfast.sources.objects.compression import Peeked, compression_of, decompressed
+from holdfast.sources.objects.config import LINE_CODECS, ObjectsConfig
 from holdfast.sources.objects.object_ref import ObjectRef
+from holdfast.sources.objects.planner import ObjectPlanner
 from holdfast.sources.objects.splits import Split
 from holdfast.sources.objects.task_rows import ObjectRows
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+    from holdfast.sources.objects.codecs.codec import Codec
 
 ARROW, HEADER = "arrow", "header"
 """Fields of a letter's `source`: the row as base64 of Arrow's stream format, and the header of a CSV file."""
@@ -239,3 +249,74 @@ def _arrow_stream(row: Any) -> str:
     with pa.ipc.new_stream(data, row.schema) as writer:
         writer.write_batch(row)
     return base64.b64encode(data.getvalue()).decode()
+
+
+# --- records of dead letters become rows again -----------------------------------------------------------------------
+
+
+JSON_CODECS = ("jsonl", "json")
+
+
+class RecordRebuilder:
+    """A `Rebuilder`. A letter keeps the text of a record, or JSON of its columns."""
+
+    keeps = None
+
+    def __init__(self, planner: ObjectPlanner, config: ObjectsConfig) -> None:
+        self._planner = planner
+        self._config = config
+
+    def fields(self) -> StructType:
+        return self._planner.columns()
+
+    def refusal(self, letter: Letter) -> str | None:
+        codec = self._config.codec
+        has_header = letter.spilled is not None or HEADER in (letter.source or {})
+        if letter.form == COLUMNS or codec in LINE_CODECS or codec in JSON_CODECS or (codec == "csv" and has_header):
+            return None
+        return f"a record of the codec {codec} cannot be read without the object that it was in"
+
+    def row(self, letter: Letter) -> Any:
+        source = letter.source or {}
+        try:
+            if ARROW in source:
+                return _row_of(base64.b64decode(source[ARROW]), self._text_codec.schema)
+            codec = self._json_codec if letter.form == COLUMNS else self._text_codec
+        except Refused as refused:
+            raise ValueError(str(refused)) from refused
+        header = f"{source[HEADER]}\n".encode() if HEADER in source else b""
+        items, columns = 0, list[Any]()
+        for portion in codec.read(io.BytesIO(header + letter.record() + b"\n"), 0, END_OF_STREAM):
+            if portion.faults:
+                raise ValueError(portion.faults[0][1].reason)
+            if len(portion.items):
+                items += len(portion.items)
+                columns = list(portion.columns)
+        if items != 1:
+            raise ValueError("the record is blank" if not items else f"the letter holds {items} records")
+        return pa.RecordBatch.from_arrays(columns, schema=codec.schema)
+
+    @cached_property
+    def _text_codec(self) -> Any:
+        codec = self._config.codec
+        return self._codec("jsonl" if codec in JSON_CODECS else codec)
+
+    @cached_property
+    def _json_codec(self) -> Any:
+        return self._codec("jsonl")
+
+    def _codec(self, name: Any) -> Codec:
+        from pyspark.sql.pandas.types import to_arrow_schema
+
+        from holdfast.sources.objects.codecs import codec_of
+
+        schema = None if self._config.schema_ is None else to_arrow_schema(self.fields(), timezone="UTC")
+        return codec_of(name, schema, self._config.max_line_bytes)
+
+
+def _row_of(stream: bytes, schema: pa.Schema) -> Any:
+    """The row that a letter keeps as Arrow's bytes, in the columns that the settings have now."""
+    portion = cast_rows(pa.ipc.open_stream(stream).read_next_batch(), np.zeros(1, np.int64), schema)
+    if portion.faults:
+        raise ValueError(portion.faults[0][1].reason)
+    return pa.RecordBatch.from_arrays(list(portion.columns), schema=schema)

@@ -19,7 +19,7 @@ from holdfast.sources.objects.planner import ObjectPlanner, cut_short, damaged
 from holdfast.sources.objects.splits import Split
 
 if TYPE_CHECKING:
-    from holdfast.sources.objects.rebuild import RecordRebuilder
+    from holdfast.sources.objects.record_reader import RecordRebuilder
     from holdfast.sources.objects.task_rows import ObjectRows
 
 SCANS = "scans"
@@ -91,7 +91,7 @@ class ObjectsSource(Source, CountsScans, CutsShort, SalvagesDamage, Rebuilds, Re
         return damaged(end, reason)
 
     def rebuilder(self) -> RecordRebuilder:
-        from holdfast.sources.objects.rebuild import RecordRebuilder
+        from holdfast.sources.objects.record_reader import RecordRebuilder
 
         return RecordRebuilder(self._planner, self._config)
 
