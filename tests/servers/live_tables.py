@@ -9,6 +9,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -19,10 +20,12 @@ from holdfast.errors import BatchError, Refused
 from holdfast.flow.batch import Limits
 from holdfast.flow.source import FAULT_COLUMN, Source
 from holdfast.flow.tables import Sizing
-from holdfast.leases.lease import Json, Partition, new_lease
-from holdfast.sources.database import PLUGIN
+from holdfast.leases import split as splits
+from holdfast.leases.lease import Json, Lease, Ownership, Partition, Status, new_lease
+from holdfast.sources.database import PLUGIN, calculator
+from holdfast.sources.database.reading import END
 from holdfast.sources.database.source import DatabaseSource
-from holdfast.testing.source_setting import PIPELINE, SourceSetting
+from holdfast.testing.source_setting import PIPELINE, SourceSetting, at
 from tests.servers.databases import Database, Postgresql
 from tests.servers.processes import PASSWORD
 
@@ -123,13 +126,17 @@ class Walk(SourceSetting):
         raise NotImplementedError
 
 
+def leased(partition: Partition) -> Lease:
+    row = new_lease(PIPELINE, partition, "w", run="r", now=0.0)
+    return replace(row, ownership=Ownership(Status.ASSIGNED, "node", 1))
+
+
 def rows_of(source: Source, partitions: Sequence[Partition], limits: Limits = BIG) -> list[dict[str, Any]]:
     """All rows of these partitions, batch by batch, as a node reads them."""
     setting = Walk()
     found: list[dict[str, Any]] = []
     for partition in partitions:
-        lease = new_lease(PIPELINE, partition, "w", run="r", now=0.0)
-        found += [row for part in setting.walk_of(source, None, lease, limits) for row in part.rows]
+        found += [row for part in setting.walk_of(source, None, leased(partition), limits) for row in part.rows]
     return found
 
 
@@ -284,6 +291,30 @@ class LiveTablesCases:
         assert sorted(int(row["document_id"]) for row in rows_of(source, made)) == [1, *range(100, 105), 999]
         assert source.counts(["e"]) == {"e": 7}
         assert [row.document_id for page in source.pages("e") for row in page][:2] == ["1", "100"]
+
+    def test_the_rest_of_a_partition_is_split_at_its_cursor(
+        self, server: TableServer, table: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(calculator, "SMALLEST_SPLIT", 4)
+        server.run(f"CREATE TABLE {table} (a {server.text}, b {server.integer}, PRIMARY KEY (a, b))")
+        server.fill(table, [(f"k{n % 3}", n) for n in range(30)])
+        source = server.source({"e": {"table": table, "key": ["a", "b"]}})
+        (partition,) = source.copy_partitions(["e"], Sizing())
+        lease = leased(partition)
+        first = Walk().walk_of(source, None, lease, Limits(max_records=7))[0]
+        read = at(lease, first.end, len(first.rows))
+        made = source.split(read)
+        assert made is not None
+        kept = splits.split(read, made, read, 0.0)
+        (child,) = splits.unfinished_split(kept)
+        ids = [
+            [row["document_id"] for part in Walk().walk_of(source, None, each, BIG) for row in part.rows]
+            for each in (kept, leased(child))
+        ]
+        assert (len(ids[0]), len(ids[1])) == (11, 12)
+        assert {*ids[0], *ids[1]} == set(copied(source, "e")) - {row["document_id"] for row in first.rows}
+        assert (kept.order.estimated_count, child.estimated_count, child.range_end) == (18, 12, 30)
+        assert source.split(at(lease, END)) is None
 
     # --- versions, deletes, catching up ----------------------------------------------------------------------------
 

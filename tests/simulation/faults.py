@@ -70,6 +70,18 @@ REBUILD_KINDS = (
 MONTHS_KINDS = (*STORE_CALLS, *NODE, *OUTAGES, "source_unavailable", "batch_unavailable", "batch_slow", "report_late")
 """For worlds in which every halt is judged: nothing is lost, and no batch fails by itself."""
 PROMOTION_KINDS = ("crash", "pause", "index_answer_lost", "index_write_late")
+SPLIT_KINDS = (
+    *LEASE_KINDS,
+    "source_unavailable",
+    "source_waits",
+    "batch_unavailable",
+    "batch_slow",
+    "batch_cut_short",
+    "report_late",
+    "report_after_cancel",
+    "executor_outlives",
+)
+"""For worlds in which every item must be committed once: no batch fails by itself."""
 FORWARD_KINDS = (*STREAM_KINDS, *ELSEWHERE)
 ALL_KINDS = (*FILES_KINDS, *HANDLER, *ELSEWHERE)
 

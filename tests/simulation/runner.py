@@ -29,6 +29,7 @@ from tests.simulation.runs import RunsSite
 from tests.simulation.scenario import SCENARIOS
 from tests.simulation.site import Site
 from tests.simulation.sourcing import SourcingSite
+from tests.simulation.splitting import SplitFleet
 from tests.simulation.tolerance import ToleranceSite
 from tests.simulation.visible import VisibleFleet
 
@@ -56,6 +57,7 @@ SITES: dict[str, type[Site]] = {
     "barred": Barred,
     "tolerance": ToleranceSite,
     "promotion": PromotionSite,
+    "splits": SplitFleet,
 }
 """Worlds of another make than pipelines of one version."""
 

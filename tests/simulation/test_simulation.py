@@ -36,6 +36,7 @@ CHUNKS = {
     "barred": (300, 50),
     "tolerance": (200, 50),
     "promotion": (200, 50),
+    "splits": (200, 50),
 }
 """Seeds by scenario, and how many make one test: small enough that all cores end together."""
 PARTS = [

@@ -62,6 +62,7 @@ from holdfast.events.partitions import (
     PartitionOrphaned,
     PartitionReleased,
     PartitionsCreated,
+    PartitionSplit,
 )
 
 __all__ = [
@@ -102,6 +103,7 @@ __all__ = [
     "PartitionLost",
     "PartitionOrphaned",
     "PartitionReleased",
+    "PartitionSplit",
     "PartitionsCreated",
     "PipelineFinished",
     "PlaceFinalized",

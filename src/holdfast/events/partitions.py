@@ -64,6 +64,15 @@ class PartitionReleased(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class PartitionSplit(Event):
+    """What was left of the partition is shared with new partitions, because no other was free."""
+
+    pipeline: str
+    key: str
+    children: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class PartitionHandedOff(Event):
     """The partition was given to another node under the next token, so that all hold a fair share."""
 

@@ -20,7 +20,7 @@ from holdfast.flow.generations import NodeGeneration
 from holdfast.flow.holdings import Capacity, Held, Holdings
 from holdfast.flow.pipeline import Pipeline, call_isolated, describe, reported
 from holdfast.flow.sink import KeepsStaged, Witness
-from holdfast.flow.source import CountsScans, Source, UsesStoreClock
+from holdfast.flow.source import CountsScans, Source, SplitsPartitions, UsesStoreClock
 from holdfast.leases import transitions
 from holdfast.leases.coordinator import Coordinator
 from holdfast.leases.discovery import Discovery
@@ -142,7 +142,9 @@ class Acquirer:
         self._hold(look.taken)
         self._hand_off.choose(look.shed_to)
         self.eager, self.shared = look.short, look.shared
-        pause = self._eager_pause if look.short else self._coordinator.session.timing.heartbeat
+        # Where partitions are split, there may be a new one at any time.
+        is_eager = look.short or isinstance(self._source, SplitsPartitions)
+        pause = self._eager_pause if is_eager else self._coordinator.session.timing.heartbeat
         if not look.taken and room > 0:
             self._next_look = now + self._world.jittered(pause)
             self._nothing_acquired()

@@ -21,6 +21,7 @@ from holdfast.flow.batch import Batch, Limits, Name, Plan
 from holdfast.flow.letter import Rebuilder, RecordReader
 from holdfast.leases.lease import Json, Lease, Partition
 from holdfast.leases.source_coordinator import SourceCoordinator
+from holdfast.leases.split import Split
 
 BATCH_COLUMN = "_batch"
 """The batch of a row: its id, or its index among the batches that `read` was given."""
@@ -255,6 +256,20 @@ class ReadsByConnector(ABC):
     @abstractmethod
     def is_away(self, error: str) -> bool:
         """Whether the full text of a Spark error means that the source does not respond. Pure."""
+
+
+class SplitsPartitions(ABC):
+    """What is left of a partition can be shared with new partitions, so that other nodes help with it.
+
+    The `state` of rows belongs to the loop then: such a source plans no `Cut.state`.
+    """
+
+    @abstractmethod
+    def split(self, lease: Lease) -> Split | None:
+        """What the owner keeps of the rest after the lease's position, and what becomes new partitions.
+
+        None if too little is left. Blocks, and may be called in vain. Raises `Unavailable` or `BatchError`.
+        """
 
 
 class UsesStoreClock(ABC):

@@ -14,7 +14,8 @@ from typing import Any
 from holdfast.errors import Refused
 from holdfast.flow.partition_list import LIMITS
 from holdfast.flow.tables import Sizing
-from holdfast.leases.lease import Json, Partition
+from holdfast.leases.lease import Json, Lease, Partition
+from holdfast.leases.split import Split
 from holdfast.sources.database.dialect import Connection
 from holdfast.sources.database.keys import to_json
 from holdfast.sources.database.table import EntityTable, KeyRange, table_name
@@ -25,6 +26,9 @@ PARTITIONS_PER_SLOT = 32
 SMALLEST_TIMED = 1_000
 PARTITION_SECONDS = 10.0
 """How long a partition should take, where the speed of an earlier run is known."""
+SMALLEST_SPLIT = 500
+"""Rows that must be left of a partition to share them."""
+MOST_COUNTED = 200_000
 HEADROOM = 0.8
 """The part of the limits of a run that a copy may use: catching up and splitting need partitions too."""
 
@@ -155,3 +159,35 @@ def partitions(table: EntityTable, found: Sequence[Part], number: int, since: Js
 def in_claim_order(made: Sequence[Partition]) -> list[Partition]:
     """By priority, then the largest first, so that small ones fill the gaps at the end. Pure."""
     return sorted(made, key=lambda each: (-each.priority, -each.work_units, each.group, each.index or 0))
+
+
+# --- splits ---------------------------------------------------------------------------------------------------------
+
+
+def middle_of(table: EntityTable, connection: Connection, rest: KeyRange) -> tuple[Sequence[Any], int, int] | None:
+    """The middle of the range, and the rows before and after it; None if it has too few rows to share."""
+    ((left,),) = connection.rows(*table.count(rest, limit=MOST_COUNTED))
+    if left < SMALLEST_SPLIT:
+        return None
+    before = int(left) // 2
+    found = connection.rows(*table.boundary(rest, before))
+    return (found[0], before, int(left) - before) if found else None
+
+
+def split_at(lease: Lease, middle: Sequence[Any], kept: int, given: int) -> Split:
+    """The split of a lease that keeps and gives away that many rows, those that it has read included. Pure."""
+    boundary, order = to_json(middle), lease.order
+    units = order.work_units / max(1, order.estimated_count or 1)
+    start = (order.range_start if isinstance(order.range_start, int) else 0) + kept
+    child = Partition(
+        key="",
+        group=lease.group,
+        spec={**lease.spec, "from": boundary},
+        priority=order.priority,
+        work_units=max(1, round(given * units)),
+        range_start=start,
+        range_end=start + given,
+        estimated_count=given,
+        index=order.index,
+    )
+    return Split({**lease.spec, "to": boundary}, kept, [child])

@@ -9,11 +9,20 @@ from uuid import UUID
 
 from holdfast.errors import BatchError, Refused
 from holdfast.flow.batch import Batch, Cut, Done, Limits, Name, Plan
-from holdfast.flow.source import FixedColumns, Source
+from holdfast.flow.source import FixedColumns, Source, SplitsPartitions
 from holdfast.flow.tables import Entity, LiveTables, Sizing, TableRow
 from holdfast.leases.lease import Json, Lease, Partition
+from holdfast.leases.split import Split
 from holdfast.registry import did_you_mean, needing
-from holdfast.sources.database.calculator import estimated_rows, in_claim_order, partition_rows, partitions, parts
+from holdfast.sources.database.calculator import (
+    estimated_rows,
+    in_claim_order,
+    middle_of,
+    partition_rows,
+    partitions,
+    parts,
+    split_at,
+)
 from holdfast.sources.database.config import DatabaseConfig
 from holdfast.sources.database.dialect import Column, Condition, Connection, Dialect, Kind, Row
 from holdfast.sources.database.keys import document_id, key_of
@@ -42,7 +51,7 @@ def dialect_of(config: DatabaseConfig) -> Dialect:
     return Sqlite(config)
 
 
-class DatabaseSource(Source, FixedColumns, LiveTables):
+class DatabaseSource(Source, FixedColumns, LiveTables, SplitsPartitions):
     """Tables and queries of one database. Partitions are made by runs; a live pipeline has none."""
 
     rediscover_after = 3600.0
@@ -82,6 +91,20 @@ class DatabaseSource(Source, FixedColumns, LiveTables):
         left = (lease.order.estimated_count or 0) - (position or {}).get("row", 0)
         size = max(1, left) * GUESSED_BYTES
         return Cut(position, END, last=True, size=size, max_records=limits.max_records)
+
+    def split(self, lease: Lease) -> Split | None:
+        from holdfast.sources.database.reading import is_position, range_of
+
+        entity, position = lease.spec["entity"], lease.progress.position
+        if not is_position(position):
+            return None
+        table = self._resolve([entity])[entity]
+        with self._dialect.connected() as connection:
+            found = middle_of(table, connection, range_of(lease.spec, position))
+        if found is None:
+            return None
+        middle, before, after = found
+        return split_at(lease, middle, (position or {}).get("row", 0) + before, after)
 
     def columns(self) -> Any:
         from pyspark.sql.pandas.types import from_arrow_schema
