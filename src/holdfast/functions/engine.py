@@ -26,6 +26,7 @@ from holdfast.functions import messages
 from holdfast.functions.channel import Address, Channel, Tls, accept, new_secret
 from holdfast.functions.events import TriggerInfo
 from holdfast.functions.messages import decode_up, encode
+from holdfast.functions.record_letters import letter_origin
 from holdfast.functions.settings import FunctionConfig
 from holdfast.functions.slot_state import Action, HangUp, Kill, Launch, Send, Shard, SlotRules
 from holdfast.functions.slots import Slots, home_of
@@ -331,7 +332,7 @@ def _shard(batch: Batch) -> Shard:
         home_of(batch.lease.key, number),
         batch.cut.start,
         batch.lease.progress.acknowledged,
-        {"stream": batch.name.stream, "number": number or 0},
+        {"stream": batch.name.stream, "number": number or 0, **letter_origin(batch)},
     )
 
 

@@ -75,8 +75,8 @@ class Conversion:
         except ValidationError as error:
             for problem in error.errors():
                 self.note(".".join(map(str, ("function", *problem["loc"]))), f"must be changed: {problem['msg']}")
-        function["dead_letter_folder"] = f"./dead-letters/{pipeline}"
-        self.note("function.dead_letter_folder", "records that fail are kept here; Nuclio lets them go")
+        function["dead_letters"] = {"file": f"./dead-letters/{pipeline}"}
+        self.note("function.dead_letters", "records that fail are kept here; Nuclio lets them go")
         return converted
 
     def _source(self, path: str, trigger: Mapping[str, Any]) -> dict[str, Any]:

@@ -28,7 +28,7 @@ from holdfast.functions.settings import FunctionConfig
 from holdfast.functions.shard_calls import DeadRecord, ShardCalls, ShardProgress
 from holdfast.functions.watchdog import CallWatchdog
 from holdfast.functions.worker import FunctionWorker
-from holdfast.leases.lease import Counts
+from holdfast.leases.lease import Counts, Json
 
 BEAT_EVERY = 0.25
 FETCH_WAIT = 0.05
@@ -44,7 +44,7 @@ GRACE = 0.5
 class LetterStore(Protocol):
     """Keeps records that failed for the last time. Picklable; used inside a task."""
 
-    def keep(self, shard: str, letters: tuple[DeadRecord, ...]) -> None:
+    def keep(self, origin: Json, letters: tuple[DeadRecord, ...]) -> None:
         """Store them for good. Whatever it raises ends the worker, and nothing of them is committed."""
         ...
 
@@ -84,6 +84,7 @@ class Held:
     id: str
     shard: str
     calls: ShardCalls
+    spec: Json = None
     careful_until: float = 0.0
     drain_until: float | None = None
     last: bool = False
@@ -268,7 +269,7 @@ class WorkerTask:
         self._worker.assign(message.shard, origin, message.position, message.acked)
         careful_until = self._clock() + CAREFUL_FOR if message.careful else 0.0
         self._held[message.shard] = Held(
-            message.id, message.shard, self._worker.shards[message.shard], careful_until=careful_until
+            message.id, message.shard, self._worker.shards[message.shard], message.spec, careful_until
         )
         self._reader.add(message.shard, message.position)
 
@@ -321,7 +322,8 @@ class WorkerTask:
         if progress.letters:
             if self._settings.letters is None:
                 raise UsageError("a record failed for the last time, and there is nowhere to keep dead letters")
-            self._settings.letters.keep(progress.id, progress.letters)
+            held = self._held[progress.id]
+            self._settings.letters.keep({**held.spec, "key": held.shard}, progress.letters)
 
     def _announce_while_careful(self, now: float) -> None:
         careful = any(held.careful_until > now for held in self._held.values())

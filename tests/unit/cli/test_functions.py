@@ -104,7 +104,7 @@ def test_invoke_reads_the_function_of_a_pipeline_file(tmp_path: Path, monkeypatc
         "handler": _handler(tmp_path, ACKING),
         "ack": "explicit_only",
         "worker_allocation": "${env:MODE}",
-        "dead_letter_folder": "letters",
+        "dead_letters": {"file": "letters"},
     }
     file = tmp_path / "pipeline.yaml"
     pipelines = {"acks": {"source": {"any": None}, "sinks": [{"function": {**function, "username": "me"}}]}}
@@ -183,7 +183,7 @@ def test_convert_makes_a_pipeline_of_a_nuclio_function(tmp_path: Path, monkeypat
                             "sessionTimeout": "10s",
                             "timeout": "30s",
                             "password": "${env:MY_FUNCTION_PASSWORD}",
-                            "dead_letter_folder": "./dead-letters/my-function",
+                            "dead_letters": {"file": "./dead-letters/my-function"},
                         }
                     }
                 ],
@@ -202,7 +202,7 @@ def test_convert_makes_a_pipeline_of_a_nuclio_function(tmp_path: Path, monkeypat
         "spec.env.SECRET",
         "spec.build",
         "metadata.annotations.other/annotation",
-        "function.dead_letter_folder",
+        "function.dead_letters",
     }
     assert "very-secret-key" not in done.stdout
     (tmp_path / "pipeline.yaml").write_text(done.stdout)

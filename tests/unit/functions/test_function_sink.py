@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -10,16 +9,18 @@ import pytest
 from pydantic import ValidationError
 
 from holdfast.assemble import build_pipeline, load_settings
+from holdfast.buckets.root import bucket_of
 from holdfast.errors import Halt, UsageError
 from holdfast.flow.batch import Cut, Limits
 from holdfast.flow.shards import StreamRecord
 from holdfast.flow.sink import RunsWorkers
-from holdfast.functions.letter_folder import LetterFolder
+from holdfast.functions.record_letters import RecordLetters
 from holdfast.functions.shard_calls import DeadRecord
 from holdfast.functions.shard_source import ShardSource
 from holdfast.leases.lease import Commit, Lease, Progress
 from holdfast.registry import Registry
 from holdfast.sinks.function.config import FunctionSinkConfig
+from holdfast.sinks.function.sink import FunctionSink
 from holdfast.sources.stream.frames import NewRecord
 from holdfast.sources.stream.stream import Stream, StreamSettings
 
@@ -93,8 +94,9 @@ pipelines:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({}, "dead_letter_folder"),
-        ({"dead_letter_folder": "letters", "certificate": "c.pem"}, "belong together"),
+        ({}, "dead_letters: {file"),
+        ({"dead_letter_folder": "letters"}, "is now `dead_letters"),
+        ({"dead_letters": {"file": "letters"}, "certificate": "c.pem"}, "belong together"),
     ],
 )
 def test_settings_that_would_lose_records_or_protection_are_refused(given: dict[str, str], message: str) -> None:
@@ -102,12 +104,20 @@ def test_settings_that_would_lose_records_or_protection_are_refused(given: dict[
         FunctionSinkConfig.model_validate({"handler": "hello:handler", **given})
 
 
-def test_letters_are_whole_records_in_files_that_are_complete(tmp_path: Path) -> None:
+def test_a_letter_is_the_whole_record_and_exists_once_however_often_it_is_written(tmp_path: Path) -> None:
     record = StreamRecord("s/0", 7, 1_700_000_000_000, b"key", (("h", b"\xff"), ("n", None)), b"\x00body")
-    LetterFolder(tmp_path / "letters").keep("s/0", [DeadRecord(record, "ValueError: no", 4)])
-    (file,) = (tmp_path / "letters").iterdir()
-    assert file.name.startswith("s_0-00000000000000000007-")
-    letter = json.loads(file.read_text())
-    assert letter["offset"] == 7
-    assert letter["error"] == "ValueError: no"
-    assert (letter["key"], letter["body"], letter["headers"]) == ("a2V5", "AGJvZHk=", [["h", "/w=="], ["n", None]])
+    large = StreamRecord("s/0", 9, 1_700_000_000_000, None, (), b"x" * 2_000_000)
+    sink = FunctionSink(
+        "f", FunctionSinkConfig.model_validate({"handler": "h:h", "dead_letters": {"file": str(tmp_path)}})
+    )
+    bucket = bucket_of(str(tmp_path), None)
+    origin = {"pipeline": "hello", "stream": "s", "label": "0", "generation": 1, "key": "s/0"}
+    RecordLetters(bucket).keep(origin, [DeadRecord(record, "ValueError: no\nTraceback", 4)])
+    RecordLetters(bucket).keep(origin, [DeadRecord(record, "ValueError: again", 1), DeadRecord(large, "E: e", 1)])
+    box = sink.letter_box("hello")
+    small, big = box.letters()
+    assert (small.key, small.item, small.reason) == ("s/0", 7, "failed 4 times: ValueError: no")
+    assert small.record() == b"\x00body"
+    assert small.source is not None
+    assert (small.source["key"], small.source["headers"][0]["value"]) == ("key", "/w==")
+    assert box.whole(big).record() == large.body

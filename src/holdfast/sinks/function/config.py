@@ -3,24 +3,43 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, Self
 
 from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from holdfast.config import Duration
+from holdfast.buckets.root import Root, S3Options, check_together, root_identity
+from holdfast.config import ByteSize, Duration, Options
 from holdfast.config.plugins import PLAIN_ERROR
 from holdfast.functions.channel import Tls
 from holdfast.functions.settings import FunctionConfig
 
 
+class FunctionLetterOptions(Options):
+    """Where records that failed for the last time are kept."""
+
+    file: Root = Field(
+        description="Folder for files of dead letters, or `s3://bucket/prefix`. It belongs to this sink of this "
+        "pipeline alone, and every worker must reach it."
+    )
+    s3: S3Options | None = Field(None, description="How to reach S3, for a folder there.")
+
+    @model_validator(mode="after")
+    def _reachable(self) -> Self:
+        check_together(self.file, self.s3)
+        return self
+
+
 class FunctionSinkConfig(FunctionConfig):
     """A handler that is called for each record of a stream, in order per shard, by workers that live."""
 
-    dead_letter_folder: str | None = Field(
+    dead_letters: FunctionLetterOptions | None = Field(
         None,
-        description="Folder for records that failed for the last time, as files of JSON lines; every worker must reach "
-        "it. Needed unless on_error.after_retries is stop.",
+        description="Where records that failed for the last time are kept. Needed unless on_error.after_retries is stop.",
+    )
+    max_memory: Annotated[ByteSize, Field(gt=0)] | None = Field(
+        None,
+        description="Memory at which a worker is replaced: its shards are drained, and another worker goes on.",
     )
     drain_timeout: Annotated[Duration, Field(gt=0)] = Field(
         "5s",
@@ -36,16 +55,30 @@ class FunctionSinkConfig(FunctionConfig):
         description="On a cluster: let workers connect without TLS. They still prove that they belong to the node.",
     )
 
-    @model_validator(mode="after")
-    def _complete(self) -> FunctionSinkConfig:
-        if self.on_error.after_retries == "dead_letter" and self.dead_letter_folder is None:
+    @model_validator(mode="before")
+    @classmethod
+    def _renamed(cls, given: Any) -> Any:
+        if isinstance(given, dict) and "dead_letter_folder" in given:
             raise PydanticCustomError(
                 PLAIN_ERROR,
-                "records that fail need a place: give dead_letter_folder, or on_error: {after_retries: stop}",
+                "dead_letter_folder is now `dead_letters: {file: …}`, whose letters `holdfast deadletters` shows",
+            )
+        return given
+
+    @model_validator(mode="after")
+    def _complete(self) -> FunctionSinkConfig:
+        if self.on_error.after_retries == "dead_letter" and self.dead_letters is None:
+            raise PydanticCustomError(
+                PLAIN_ERROR,
+                "records that fail must be kept: give `dead_letters: {file: …}`, or on_error: {after_retries: stop}",
             )
         if (self.certificate is None) != (self.certificate_key is None):
             raise PydanticCustomError(PLAIN_ERROR, "certificate and certificate_key belong together; give both or none")
         return self
+
+    def owned_roots(self) -> dict[tuple[str, ...], str]:
+        letters = self.dead_letters
+        return {} if letters is None else {("dead_letters", "file"): root_identity(letters.file, letters.s3)}
 
     def tls(self) -> Tls | None:
         """The certificate of this node; None if none is given."""

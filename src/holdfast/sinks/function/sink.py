@@ -3,28 +3,47 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
-from holdfast.errors import BatchError
+from holdfast.buckets.root import bucket_of
+from holdfast.buckets.sink_root import SinkRoot
+from holdfast.deadletters.letter_files import FileLetters
+from holdfast.errors import BatchError, UsageError
 from holdfast.events import Event
 from holdfast.flow.engine import Engine
-from holdfast.flow.sink import Publication, PublishResult, RunsWorkers, Sink
+from holdfast.flow.sink import KeepsLetters, Publication, PublishResult, RunsWorkers, Sink
 from holdfast.flow.source import Source
 from holdfast.flow.staging import Stager
 from holdfast.functions.events import TriggerInfo
-from holdfast.functions.letter_folder import LetterFolder
+from holdfast.functions.record_letters import RecordLetters
 from holdfast.functions.shard_source import ShardSource
 from holdfast.leases.lease import Json
 from holdfast.sinks.function.config import FunctionSinkConfig
 
+LETTERS_ROOT = "root of the dead letters"
 
-class FunctionSink(Sink, RunsWorkers):
+
+class FunctionSink(Sink, RunsWorkers, KeepsLetters):
     """A handler. Its records are acknowledged, and the commit of a position has no receipts."""
 
     def __init__(self, name: str, config: FunctionSinkConfig) -> None:
         self.name = name
         self._config = config
+        letters = config.dead_letters
+        self._bucket = None if letters is None else bucket_of(letters.file, letters.s3)
+        self._root = None if self._bucket is None else SinkRoot(self._bucket, name, lambda: None, LETTERS_ROOT)
+
+    def open(self, pipeline: str, *, durable: bool) -> str:
+        return "" if self._root is None else f"dead letters: {self._root.open(pipeline, durable=durable)}"
+
+    def close(self) -> None:
+        if self._root is not None:
+            self._root.close()
+
+    def letter_box(self, pipeline: str) -> FileLetters:  # noqa: ARG002 - the root is that of one pipeline
+        if self._bucket is None:
+            raise UsageError(f"sink {self.name!r} keeps no dead letters: a shard stops at a record that fails")
+        return FileLetters(self._bucket)
 
     @property
     def workers(self) -> int:
@@ -49,20 +68,21 @@ class FunctionSink(Sink, RunsWorkers):
         self, spark: Any, source: Source, pipeline: str, usable: Callable[[], float], emit: Callable[[Event], None]
     ) -> Engine:
         from holdfast.functions.engine import FunctionEngine, FunctionParts
+        from holdfast.functions.slot_state import SlotRules
 
         assert isinstance(source, ShardSource)
-        config, folder = self._config, self._config.dead_letter_folder
+        config, bucket = self._config, self._bucket
         parts = FunctionParts(
             source.reader_factory(),
             config,
-            letters=None if folder is None else LetterFolder(Path(folder)),
+            letters=None if bucket is None else RecordLetters(bucket),
             trigger=TriggerInfo(name=pipeline),
             drain_within=config.drain_timeout,
             host=str(spark.sparkContext.getConf().get("spark.driver.host")),
             tls=config.tls(),
             plain_text=config.plain_text,
         )
-        return FunctionEngine(spark, parts, usable, emit)
+        return FunctionEngine(spark, parts, usable, emit, SlotRules(max_rss=config.max_memory))
 
     def stager(self) -> Stager:
         """Never called: workers call the handler."""
