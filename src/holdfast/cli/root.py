@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from holdfast import __version__
-from holdfast.cli import deadletters, functions, generations, output, partitions, runs, stream
+from holdfast.cli import deadletters, functions, generations, output, partitions, reindex, runs, stream
 from holdfast.cli.audit import locate, verify
 from holdfast.cli.configuration import plugins, schema, validate
 from holdfast.cli.exit_codes import VERBOSE, Commands
@@ -74,6 +74,26 @@ _runs.command("list", epilog=_examples("holdfast runs list pipeline.yaml --pipel
 _runs.command(epilog=_examples("holdfast runs show pipeline.yaml backfill-0123456789ab"))(runs.show)
 _runs.command(epilog=_examples("holdfast runs stop pipeline.yaml backfill-0123456789ab"))(runs.stop)
 _runs.command(epilog=_examples("holdfast runs join pipeline.yaml backfill-0123456789ab"))(runs.join)
+
+_reindex = typer.Typer(
+    no_args_is_help=True, help="Copy live tables into search indexes, and promote these without downtime."
+)
+app.add_typer(_reindex, name="reindex", epilog=_examples("holdfast reindex start pipeline.yaml"))
+_reindex.command(
+    epilog=_examples(
+        "holdfast reindex start pipeline.yaml --entities users,orders",
+        "holdfast reindex start pipeline.yaml --changed",
+        "holdfast reindex start pipeline.yaml --dry-run",
+    )
+)(reindex.start)
+_reindex.command(epilog=_examples("holdfast reindex status pipeline.yaml --watch"))(reindex.status)
+_reindex.command("list", epilog=_examples("holdfast reindex list pipeline.yaml --json"))(reindex.list_runs)
+_reindex.command(epilog=_examples("holdfast reindex stop pipeline.yaml"))(reindex.stop)
+_reindex.command(epilog=_examples("holdfast reindex resume pipeline.yaml"))(reindex.resume)
+_reindex.command(epilog=_examples("holdfast reindex throttle pipeline.yaml 5000"))(reindex.throttle)
+_reindex.command(epilog=_examples("holdfast reindex promote pipeline.yaml --run reindex-0123456789ab"))(reindex.promote)
+_reindex.command(epilog=_examples("holdfast reindex rollback pipeline.yaml --entities users"))(reindex.rollback)
+_reindex.command(epilog=_examples("holdfast reindex verify pipeline.yaml --sample 0.01"))(reindex.verify)
 
 _letters = typer.Typer(no_args_is_help=True, help="Show records that could not be processed, and send them again.")
 app.add_typer(_letters, name="deadletters", epilog=_examples("holdfast deadletters list pipeline.yaml"))

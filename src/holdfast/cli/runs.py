@@ -61,20 +61,23 @@ def _join(pipeline: StoredPipeline, run_id: str) -> Run:
 
     Raises `UsageError` if it has ended, `Refused` if this file's parsing is not the run's.
     """
-    from holdfast.runs import backfill, execution, redrive, rewind
+    from holdfast.runs import backfill, execution, redrive, reindex_pipeline, rewind
     from holdfast.runs.letter_selection import KIND as REDRIVE
     from holdfast.runs.next_generation import check_digest
+    from holdfast.runs.reindex_state import KIND as REINDEX
 
     run_pipelines = {
         rewind.KIND: rewind.run_pipeline,
         backfill.KIND: backfill.run_pipeline,
         REDRIVE: redrive.run_pipeline,
+        REINDEX: reindex_pipeline.run_pipeline,
     }
     configuration = execution.unfinished(pipeline.runs(), run_id).configuration
     if not isinstance(configuration, dict) or configuration.get("kind") not in run_pipelines:
-        raise UsageError(f"run {run_id} is neither a rewind, nor a backfill, nor a redrive")
-    check_digest(pipeline, configuration["generation"])
+        raise UsageError(f"run {run_id} is neither a rewind, nor a backfill, nor a redrive, nor a reindex")
     kind = configuration["kind"]
+    if kind != REINDEX:
+        check_digest(pipeline, configuration["generation"])
     run = execution.join(run_pipelines[kind](pipeline, configuration), run_id, log())
     if kind == REDRIVE:
         redrive.mark_sent(pipeline, run_id)

@@ -28,7 +28,7 @@ class ReindexConfiguration(BaseModel):
     """Whether staged indexes replace the former ones; if not, the live indexes are written in place."""
     batch_size: PositiveCount | None = None
     """Most documents of a bulk request. The size of a commit is another matter."""
-    consumer_threads: PositiveCount | None = None
+    consumer_threads: PositiveCount = 4
     """How many batches each node carries at a time."""
     use_distributed_indexing: bool = True
     """Whether all nodes of the pipeline take part; if not, only the one that drives the run."""
@@ -46,6 +46,8 @@ class ReindexConfiguration(BaseModel):
     """Least share of the rows that must be documents of the staged index before it is promoted."""
     changed_since: Any = None
     """A mark: only rows that changed since then are copied, in place."""
+    generation: PositiveCount = 1
+    """Generation of the pipeline."""
     continues: str | None = None
     """A run that was not promoted: its staged indexes are brought up to date and promoted."""
 

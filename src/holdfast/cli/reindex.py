@@ -1,0 +1,275 @@
+"""`holdfast reindex`: copies live tables into search indexes, and promotes these without downtime."""
+
+from __future__ import annotations
+
+import getpass
+import time
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from holdfast.cli import output
+from holdfast.cli.options import AsJson, File, PipelineName, opened_pipeline
+from holdfast.errors import UsageError
+
+if TYPE_CHECKING:
+    from holdfast.assemble import StoredPipeline
+    from holdfast.flow.run import GroupStats, Run
+    from holdfast.runs.reindex_configuration import ReindexConfiguration
+
+LatestRun = Annotated[str | None, typer.Option("--run", metavar="RUN", help="The run's id; the latest unless given.")]
+Entities = Annotated[
+    str | None, typer.Option("--entities", metavar="NAMES", help="Entities, separated by commas; all unless given.")
+]
+Recreate = Annotated[
+    bool | None,
+    typer.Option(
+        "--recreate/--in-place",
+        help="Fill staged indexes that replace the former ones (default), or write into the live indexes.",
+    ),
+]
+BatchSize = Annotated[
+    int | None, typer.Option("--batch-size", min=1, metavar="N", help="Most documents of one bulk request.")
+]
+Changed = Annotated[
+    bool, typer.Option("--changed", metavar="", help="Only what changed since the last COMPLETED run, in place.")
+]
+WithErrors = Annotated[
+    bool, typer.Option("--promote-with-errors", metavar="", help="Promote even if partitions have FAILED.")
+]
+DryRun = Annotated[
+    bool, typer.Option("--dry-run", metavar="", help="Only print partitions, rows and time; change nothing.")
+]
+Configuration = Annotated[
+    Path | None,
+    typer.Option("--configuration", metavar="FILE", help="JSON with entities, recreateIndex, batchSize and so on."),
+]
+Watch = Annotated[
+    bool, typer.Option("--watch", metavar="", help="Print the status again every 2 s until the run ends.")
+]
+Rate = Annotated[str, typer.Argument(metavar="RATE", help="Documents per second over all nodes; `none`: no limit.")]
+MinRatio = Annotated[
+    float | None,
+    typer.Option("--min-ratio", min=0, max=1, metavar="SHARE", help="Least share of the rows that must be documents."),
+]
+Keep = Annotated[bool, typer.Option("--keep", metavar="", help="Do not delete the index that was taken back.")]
+Sample = Annotated[
+    float, typer.Option("--sample", min=0, max=1, metavar="SHARE", help="Share of the rows that are compared.")
+]
+Repair = Annotated[
+    bool, typer.Option("--repair", metavar="", help="Mend documents that differ, and delete extra ones.")
+]
+
+WATCH_EVERY = 2.0
+COLUMNS = ("ENTITY", "PARTITIONS", "COMPLETED", "FAILED", "TOTAL", "SUCCESS", "ERRORS")
+LISTED = ("RUN", "STATUS", "PHASE", "ENTITIES", "SUCCESS", "ERRORS", "CREATED BY", "ERROR")
+COMPARED = ("ENTITY", "ROWS", "DOCUMENTS", "COMPARED", "MISSING", "DIFFERENT", "EXTRA", "MENDED")
+
+
+def start(  # noqa: PLR0913, PLR0917 - each is an option
+    file: File,
+    pipeline: PipelineName = None,
+    entities: Entities = None,
+    recreate: Recreate = None,
+    batch_size: BatchSize = None,
+    changed: Changed = False,
+    promote_with_errors: WithErrors = False,
+    configuration: Configuration = None,
+    dry_run: DryRun = False,
+) -> None:
+    """Start a run. Nodes that run the pipeline pick it up by themselves; this command does not wait for them."""
+    from holdfast.runs import reindex_start
+
+    if changed and recreate:
+        raise UsageError("--changed writes into the live indexes, so that it cannot be combined with --recreate")
+    given = {
+        "entities": None if entities is None else [name.strip() for name in entities.split(",") if name.strip()],
+        "recreateIndex": recreate,
+        "batchSize": batch_size,
+        "promoteWithErrors": promote_with_errors or None,
+    }
+    chosen = _configuration(configuration, {name: value for name, value in given.items() if value is not None})
+    with opened_pipeline(file, pipeline) as opened:
+        if dry_run:
+            found = reindex_start.estimates(opened, chosen)
+            output.say_table(
+                ("ENTITY", "INDEX", "PARTITIONS", "ROWS", "SECONDS"), [tuple(asdict(one).values()) for one in found]
+            )
+            return
+        run = reindex_start.start(opened, chosen, changed=changed, by=getpass.getuser())
+    output.say(run.id)
+    output.tell(f"follow it with `holdfast reindex status {file} --watch`; it begins when a node runs the pipeline")
+
+
+def status(
+    file: File, run: LatestRun = None, pipeline: PipelineName = None, watch: Watch = False, json: AsJson = False
+) -> None:
+    """Show the progress of a run by entity."""
+    from holdfast.flow.run import ENDED
+
+    with opened_pipeline(file, pipeline) as opened:
+        run_id = _chosen(opened, run).id
+        while True:
+            found = opened.runs().show(run_id)
+            _show(found, json=json)
+            if not watch or found.status in ENDED:
+                return
+            time.sleep(WATCH_EVERY)
+
+
+def list_runs(file: File, pipeline: PipelineName = None, json: AsJson = False) -> None:
+    """List the reindex runs of a pipeline, the latest first."""
+    from holdfast.runs.reindex_start import reindex_runs
+
+    with opened_pipeline(file, pipeline) as opened:
+        found = reindex_runs(opened)
+    if json:
+        output.say_json([asdict(run) for run in found])
+    else:
+        output.say_table(LISTED, [_cells(run) for run in found])
+
+
+def stop(file: File, run: LatestRun = None, pipeline: PipelineName = None) -> None:
+    """Stop a run. Nothing is promoted; `holdfast reindex resume` continues it."""
+    with opened_pipeline(file, pipeline) as opened:
+        stopped = opened.runs().stop(_chosen(opened, run).id)
+    output.say(f"run {stopped.id} is {stopped.status.value}")
+
+
+def resume(file: File, run: LatestRun = None, pipeline: PipelineName = None) -> None:
+    """Continue a run that was stopped, where it was."""
+    with opened_pipeline(file, pipeline) as opened:
+        resumed = opened.runs().resume(_chosen(opened, run).id)
+    output.say(f"run {resumed.id} is {resumed.status.value}")
+
+
+def throttle(file: File, rate: Rate, run: LatestRun = None, pipeline: PipelineName = None) -> None:
+    """Limit the documents per second of a run, while it runs. Nodes notice within a heartbeat."""
+    limit = _rate(rate)
+    with opened_pipeline(file, pipeline) as opened:
+        changed = opened.runs().throttle(_chosen(opened, run).id, limit)
+    output.say(f"run {changed.id}: " + ("no limit" if limit is None else f"{limit:g} documents per second"))
+
+
+def promote(file: File, run: LatestRun = None, pipeline: PipelineName = None, min_ratio: MinRatio = None) -> None:
+    """Promote a run that has ended without it, for example because partitions have FAILED.
+
+    Starts a run that brings the staged indexes up to date and puts them under their aliases.
+    """
+    from holdfast.runs import reindex_start
+
+    with opened_pipeline(file, pipeline) as opened:
+        started = reindex_start.promote(opened, _chosen(opened, run), min_ratio=min_ratio, by=getpass.getuser())
+    output.say(started.id)
+
+
+def rollback(file: File, pipeline: PipelineName = None, entities: Entities = None, keep: Keep = False) -> None:
+    """Put the former indexes under their aliases again. Needs no running node."""
+    from holdfast.runs import reindex_start
+
+    names = tuple(name.strip() for name in (entities or "").split(",") if name.strip())
+    with opened_pipeline(file, pipeline) as opened:
+        taken = reindex_start.rollback(opened, names, keep=keep)
+    for entity, target in taken.items():
+        former = ", ".join(() if target.former is None else target.former.indexes)
+        output.say(f"{entity}: the alias {target.alias} names {former} again, instead of {target.index}")
+
+
+def verify(
+    file: File,
+    pipeline: PipelineName = None,
+    entities: Entities = None,
+    sample: Sample = 1.0,
+    repair: Repair = False,
+    json: AsJson = False,
+) -> None:
+    """Compare rows with documents: counts, versions and contents. Exits with 1 if they differ and were not mended."""
+    from holdfast.runs.index_check import IndexCheck
+    from holdfast.runs.reindex_configuration import checked_configuration
+    from holdfast.runs.reindex_pipeline import opened_promotion
+
+    names = [name.strip() for name in (entities or "").split(",") if name.strip()]
+    with opened_pipeline(file, pipeline) as opened, opened_promotion(opened) as promotion:
+        chosen = checked_configuration({"entities": names}).resolved(promotion.tables.entities())
+        texts = not opened.configured.processors
+        check = IndexCheck(promotion, share=sample, texts=texts, repair=repair)
+        found = [check.compare(entity) for entity in chosen.entities]
+    if not texts:
+        output.tell("the pipeline has processors: only ids and versions were compared")
+    if json:
+        output.say_json([asdict(one) for one in found])
+    else:
+        rows = [tuple(asdict(one).values())[: len(COMPARED)] for one in found]
+        output.say_table(COMPARED, rows)
+    differ = [one for one in found if not one.agrees]
+    for one in differ:
+        output.tell(f"{one.entity}: {', '.join(one.examples)}")
+    raise typer.Exit(1 if differ and not repair else 0)
+
+
+def _configuration(file: Path | None, given: Mapping[str, Any]) -> ReindexConfiguration:
+    """The configuration of the file, with what the options say instead."""
+    from holdfast.runs.reindex_configuration import checked_configuration, parse_configuration
+
+    if file is None:
+        return checked_configuration(given)
+    try:
+        text = file.read_text(encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"cannot read {file}: {error.strerror}") from error
+    stored = parse_configuration(text).model_dump(by_alias=True, exclude_unset=True)
+    return checked_configuration({**stored, **given})
+
+
+def _chosen(pipeline: StoredPipeline, run_id: str | None) -> Run:
+    from holdfast.runs.reindex_start import reindex_runs
+
+    found = reindex_runs(pipeline)
+    if not found:
+        raise UsageError(f"pipeline {pipeline.name!r} has no reindex runs; start one with `holdfast reindex start`")
+    chosen = next((run for run in found if run_id in {None, run.id}), None)
+    if chosen is None:
+        raise UsageError(f"there is no reindex run {run_id!r}; `holdfast reindex list` shows them")
+    return chosen
+
+
+def _rate(text: str) -> float | None:
+    if text == "none":
+        return None
+    try:
+        rate = float(text)
+    except ValueError:
+        rate = 0.0
+    if not 0 < rate < float("inf"):
+        raise UsageError(f"{text!r} is neither a number of documents per second nor `none`")
+    return rate
+
+
+def _show(run: Run, *, json: bool) -> None:
+    if json:
+        output.say_json(asdict(run))
+        return
+    phase = f" ({run.phase})" if run.phase else ""
+    output.say(f"run {run.id} is {run.status.value}{phase}" + (f": {run.error}" if run.error else ""))
+    output.say_table(COLUMNS, [_entity_cells(name, group) for name, group in sorted(run.groups.items())])
+
+
+def _entity_cells(name: str, group: GroupStats) -> tuple[Any, ...]:
+    return (
+        name,
+        group.partitions,
+        group.completed,
+        group.failed_partitions,
+        group.total,
+        group.succeeded,
+        group.failed,
+    )
+
+
+def _cells(run: Run) -> tuple[Any, ...]:
+    entities = ", ".join((run.configuration or {}).get("entities", ()))
+    counts = run.counts
+    return run.id, run.status.value, run.phase, entities, counts.succeeded, counts.failed, run.created_by, run.error

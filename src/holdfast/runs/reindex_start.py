@@ -1,0 +1,126 @@
+"""What a person may do with reindex runs: start one, look at what it would do, promote it later, and take it back."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from holdfast.assemble import StoredPipeline
+from holdfast.errors import UsageError
+from holdfast.flow.run import ENDED, Run, RunStatus
+from holdfast.flow.search_index import AliasState
+from holdfast.flow.tables import Sizing
+from holdfast.runs.promotion import Promotion
+from holdfast.runs.reindex_configuration import ReindexConfiguration, decode_configuration
+from holdfast.runs.reindex_pipeline import opened_promotion, promotion_of
+from holdfast.runs.reindex_state import KIND, EntityIndex, IndexHistory
+
+
+def reindex_runs(pipeline: StoredPipeline) -> list[Run]:
+    """The reindex runs of the pipeline, the latest first."""
+    found = [run for run in pipeline.runs().list() if _is_reindex(run)]
+    return sorted(found, key=lambda run: run.created_at or 0.0, reverse=True)
+
+
+def _is_reindex(run: Run) -> bool:
+    return isinstance(run.configuration, dict) and run.configuration.get("kind") == KIND
+
+
+def start(pipeline: StoredPipeline, configuration: ReindexConfiguration, *, changed: bool = False, by: str) -> Run:
+    """Add a run, which the nodes of the pipeline pick up by themselves. Raises `UsageError`."""
+    entities = promotion_of(pipeline.identifier, pipeline.build()).tables.entities()
+    chosen = configuration.resolved(entities).model_copy(update={"generation": pipeline.configured.generation})
+    if changed:
+        chosen = chosen.model_copy(update={"recreate_index": False, "changed_since": _last_mark(pipeline, chosen)})
+    return pipeline.runs().add(f"{KIND}-{uuid.uuid4().hex[:12]}", configuration=chosen.encode(), created_by=by)
+
+
+def _last_mark(pipeline: StoredPipeline, configuration: ReindexConfiguration) -> Any:
+    state = IndexHistory(reindex_runs(pipeline)).up_to_date(configuration.entities)
+    if state is None:
+        names = ", ".join(configuration.entities)
+        raise UsageError(
+            f"no COMPLETED run covers {names}, so that it is not known what changed; start without --changed"
+        )
+    return state.mark
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """What a run would do for one entity."""
+
+    entity: str
+    index: str
+    partitions: int
+    rows: int
+    seconds: float | None
+    """By the rate of the latest run; None if there is none."""
+
+
+def estimates(pipeline: StoredPipeline, configuration: ReindexConfiguration) -> list[Estimate]:
+    """What a run of this configuration would do. Changes nothing."""
+    rate = next((run.rate for run in reindex_runs(pipeline) if getattr(run, "rate", None)), None)
+    with opened_promotion(pipeline) as promotion:
+        chosen = configuration.resolved(promotion.tables.entities())
+        found: dict[str, list[int]] = {entity: [] for entity in chosen.entities}
+        for partition in promotion.tables.copy_partitions(chosen.entities, Sizing(rows=chosen.partition_size)):
+            found[partition.group].append(partition.estimated_count or 0)
+        aliases = {name: entity.index for name, entity in promotion.tables.entities().items()}
+    return [
+        Estimate(entity, aliases[entity], len(rows), sum(rows), sum(rows) / rate if rate else None)
+        for entity, rows in found.items()
+    ]
+
+
+def promote(pipeline: StoredPipeline, run: Run, *, min_ratio: float | None, by: str) -> Run:
+    """Add a run that brings the staged indexes of an ended run up to date and promotes them. Raises `UsageError`."""
+    if run.status not in ENDED or run.status is RunStatus.COMPLETED:
+        raise UsageError(
+            f"run {run.id} is {run.status.value}; only a run that ended without a promotion can be promoted"
+        )
+    if run.state is None or not decode_configuration(run.configuration).recreate_index:
+        raise UsageError(f"run {run.id} has no staged indexes")
+    former = decode_configuration(run.configuration)
+    changes: dict[str, Any] = {"continues": run.id, "promote_with_errors": True, "changed_since": None}
+    changes |= {} if min_ratio is None else {"min_ratio": min_ratio}
+    return start(pipeline, former.model_copy(update=changes), by=by)
+
+
+def rollback(pipeline: StoredPipeline, entities: tuple[str, ...], *, keep: bool = False) -> Mapping[str, EntityIndex]:
+    """Put the former indexes under their aliases again, and delete the others unless `keep`.
+
+    Returns the indexes that were taken back. Raises `UsageError` if a run of these entities has not ended, or nothing
+    can be taken back.
+    """
+    runs = reindex_runs(pipeline)
+    with opened_promotion(pipeline) as promotion:
+        chosen = ReindexConfiguration(entities=entities).resolved(promotion.tables.entities()).entities
+        for run in runs:
+            if run.status not in ENDED and set(chosen) & set(decode_configuration(run.configuration).entities):
+                raise UsageError(f"run {run.id} is {run.status.value}; stop it first")
+        latest = {entity: _latest(promotion, IndexHistory(runs), entity) for entity in chosen}
+        for target in latest.values():
+            _take_back(promotion, target)
+            if not keep:
+                promotion.remove(target)
+    return latest
+
+
+def _latest(promotion: Promotion, history: IndexHistory, entity: str) -> EntityIndex:
+    """The index that is under the alias of the entity now. Raises `UsageError` unless it has a former one."""
+    for target in history.promoted(entity):
+        if promotion.indexes.alias(target.alias).indexes == (target.index,):
+            if target.former is None or target.former.concrete or not target.former.indexes:
+                raise UsageError(f"{entity}: there was no former index that the alias {target.alias} could name again")
+            return target
+    raise UsageError(f"{entity}: its alias names no index of a run, so that there is nothing to take back")
+
+
+def _take_back(promotion: Promotion, target: EntityIndex) -> None:
+    former = target.former or AliasState()
+    current = promotion.indexes.alias(target.alias)
+    if len(former.indexes) != 1 or not promotion.indexes.swap(target.alias, current, former.indexes[0]):
+        names = ", ".join(former.indexes)
+        raise UsageError(f"the alias {target.alias} cannot name {names} again: it was changed, or the index is gone")

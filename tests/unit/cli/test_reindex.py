@@ -1,0 +1,198 @@
+"""`holdfast reindex`: what a person does with reindex runs. No node runs here; the index server is a model."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast import assemble
+from holdfast.flow.run import RunStatus
+from holdfast.flow.search_index import AliasState, IndexOwner, IndexPlan
+from holdfast.runs.reindex_configuration import checked_configuration, parse_configuration
+from holdfast.runs.reindex_pipeline import with_limits
+from holdfast.runs.reindex_state import LAST_PASS, EntityIndex, ReindexState
+from holdfast.sinks.opensearch.staged_sink import StagedSink
+from tests.simulation.index_server import IndexServer
+from tests.unit.cli.conftest import Site
+
+FILE = """\
+source_coordination:
+  store:
+    sqlite: {{path: {folder}/leases.db}}
+pipelines:
+  catalog:
+    source:
+      database:
+        url: sqlite:///{folder}/app.db
+        entities:
+          users: {{table: users, key: id, updated_at: changed, index: people}}
+          teams: {{table: users, key: id, updated_at: changed}}
+    sinks:
+      - opensearch: {{hosts: ["http://127.0.0.1:9"], mode: staged}}
+"""
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> IndexServer:
+    model = IndexServer()
+    monkeypatch.setattr(StagedSink, "indexes", lambda _sink: model)
+    return model
+
+
+@pytest.fixture
+def file(site: Site, tmp_path: Path) -> str:
+    with sqlite3.connect(tmp_path / "app.db") as database:
+        database.execute("create table users (id integer primary key, name text, changed integer)")
+        database.executemany("insert into users values (?, ?, ?)", [(number, "x", 5) for number in range(7)])
+    path = tmp_path / "catalog.yaml"
+    path.write_text(FILE.format(folder=tmp_path))
+    site.store(str(path)).close()
+    return str(path)
+
+
+def stored(site: Site, file: str) -> assemble.StoredPipeline:
+    return assemble.StoredPipeline(assemble.load_settings(file), site.store(file), "catalog")
+
+
+def end_run(site: Site, file: str, run_id: str, status: RunStatus, state: ReindexState) -> None:
+    """The run as its driver would have left it."""
+    runs = stored(site, file).runs()
+    runs.keep(run_id, 1, state.encode())
+    runs.create(run_id, 1, ())
+    runs.start(run_id, 1)
+    runs.end(run_id, 1, status)
+
+
+def test_a_run_is_started_listed_stopped_resumed_and_throttled(site: Site, file: str) -> None:
+    started = site.invoke("reindex", "start", file, "--entities", "users", "--batch-size", "50")
+    run_id = started.stdout.strip()
+    assert (started.exit_code, run_id[:8]) == (0, "reindex-")
+    (listed,) = site.json("reindex", "list", file)
+    assert (listed["id"], listed["status"]) == (run_id, "INITIALIZING")
+    chosen = listed["configuration"]
+    assert (chosen["entities"], chosen["batchSize"], chosen["recreateIndex"]) == (["users"], 50, True)
+    assert "is INITIALIZING" in site.invoke("reindex", "status", file).stdout
+    assert site.invoke("reindex", "throttle", file, "2500").stdout == f"run {run_id}: 2500 documents per second\n"
+    assert site.json("reindex", "status", file)["throttle"] == 2500
+    assert site.invoke("reindex", "throttle", file, "none").stdout == f"run {run_id}: no limit\n"
+    assert "neither a number" in site.invoke("reindex", "throttle", file, "fast").stderr
+    runs = stored(site, file).runs()
+    runs.create(run_id, 1, ())
+    assert "is STOP" in site.invoke("reindex", "stop", file).stdout
+    runs.settle_stop(run_id)
+    assert "is READY" in site.invoke("reindex", "resume", file).stdout
+
+
+def test_a_dry_run_shows_partitions_and_changes_nothing(site: Site, file: str) -> None:
+    shown = site.invoke("reindex", "start", file, "--dry-run")
+    assert [line.split() for line in shown.stdout.splitlines()[1:]] == [
+        ["users", "people", "1", "7", "-"],
+        ["teams", "teams", "1", "7", "-"],
+    ]
+    assert site.json("reindex", "list", file) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("start", "--entities", "nobody"), "there is no entity 'nobody'; there are users, teams"),
+        (("start", "--changed"), "no COMPLETED run covers users, teams"),
+        (("start", "--changed", "--recreate"), "cannot be combined"),
+        (("status",), "has no reindex runs"),
+        (("rollback",), "there is nothing to take back"),
+    ],
+)
+@pytest.mark.usefixtures("server")
+def test_what_cannot_be_done_is_said(site: Site, file: str, arguments: tuple[str, ...], message: str) -> None:
+    verb, *options = arguments
+    result = site.invoke("reindex", verb, file, *options)
+    assert result.exit_code != 0
+    assert message in result.stderr
+
+
+def test_the_json_of_openmetadata_is_accepted_under_its_names(site: Site, file: str, tmp_path: Path) -> None:
+    given = {
+        "entities": ["users"],
+        "recreateIndex": False,
+        "batchSize": 100,
+        "consumerThreads": 2,
+        "useDistributedIndexing": True,
+        "maxConcurrentRequests": 100,
+        "payLoadSize": "100MB",
+        "stagedIndexPrefix": "rebuild_",
+    }
+    (tmp_path / "run.json").write_text(json.dumps(given))
+    started = site.invoke("reindex", "start", file, "--configuration", str(tmp_path / "run.json"), "--batch-size", "70")
+    assert started.exit_code == 0, started.stderr
+    (listed,) = site.json("reindex", "list", file)
+    assert listed["configuration"] | given | {"batchSize": 70, "payLoadSize": 100_000_000} == listed["configuration"]
+    limited = with_limits(stored(site, file), parse_configuration(json.dumps(given))).configured
+    sink: Any = limited.sinks[0].use.config
+    assert (limited.round.max_batches, sink.concurrency) == (2, 50)
+    assert (sink.max_bulk_documents, sink.max_bulk_bytes) == (100, 100_000_000)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"batchSize": 0}, "batchSize: Input should be greater than or equal to 1"),
+        ({"batchsize": 5}, "batchsize is not a member of the configuration; there are entities, recreateIndex"),
+    ],
+)
+def test_a_wrong_member_of_the_configuration_is_named(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(Exception, match=message):
+        checked_configuration(given)
+
+
+def test_what_changed_is_copied_since_the_mark_of_the_last_completed_run(site: Site, file: str) -> None:
+    first = site.invoke("reindex", "start", file).stdout.strip()
+    indexes = {name: EntityIndex(name, f"staged_{name}_1", first) for name in ("users", "teams")}
+    end_run(site, file, first, RunStatus.COMPLETED, ReindexState({"at": 9}, indexes, LAST_PASS))
+    assert site.invoke("reindex", "start", file, "--changed", "--entities", "users").exit_code == 0
+    chosen = site.json("reindex", "status", file)["configuration"]
+    assert (chosen["changedSince"], chosen["recreateIndex"]) == ({"at": 9}, False)
+
+
+def test_a_run_that_was_not_promoted_is_promoted_by_a_further_run(site: Site, file: str) -> None:
+    first = site.invoke("reindex", "start", file, "--entities", "users").stdout.strip()
+    assert "is INITIALIZING" in site.invoke("reindex", "promote", file).stderr
+    state = ReindexState(None, {"users": EntityIndex("people", "staged_people_1", first)})
+    end_run(site, file, first, RunStatus.COMPLETED_WITH_ERRORS, state)
+    assert site.invoke("reindex", "promote", file, "--min-ratio", "0.5").exit_code == 0
+    chosen = site.json("reindex", "status", file)["configuration"]
+    assert (chosen["continues"], chosen["promoteWithErrors"], chosen["minRatio"]) == (first, True, 0.5)
+
+
+def test_a_rollback_moves_the_alias_back_and_deletes_the_index(site: Site, file: str, server: IndexServer) -> None:
+    run_id = site.invoke("reindex", "start", file, "--entities", "users").stdout.strip()
+    former = AliasState(("people_old",))
+    target = EntityIndex("people", "staged_people_1", run_id, former)
+    server.write("people_old", "1", 5, "{}")
+    server.create("staged_people_1", IndexOwner("catalog", run_id), IndexPlan())
+    server.swap("people", AliasState(), "staged_people_1")
+    assert "stop it first" in site.invoke("reindex", "rollback", file, "--entities", "users").stderr
+    end_run(site, file, run_id, RunStatus.COMPLETED, ReindexState(None, {"users": target}, LAST_PASS))
+    result = site.invoke("reindex", "rollback", file, "--entities", "users")
+    assert result.stdout == "users: the alias people names people_old again, instead of staged_people_1\n"
+    assert server.alias("people").indexes == ("people_old",)
+    assert list(server.indexes) == ["people_old"]
+
+
+def test_verify_finds_what_differs_and_mends_it(site: Site, file: str, server: IndexServer) -> None:
+    server.write("people", "0", 5, json.dumps({"id": 0, "name": "x", "changed": 5}))
+    server.write("people", "99", 5, "{}")
+    result = site.invoke("reindex", "verify", file, "--entities", "users", "--json")
+    (found,) = json.loads(result.stdout)
+    assert (result.exit_code, found["missing"], found["different"], found["extra"]) == (1, 6, 0, 1)
+    assert site.invoke("reindex", "verify", file, "--entities", "users", "--repair").exit_code == 0
+    assert site.invoke("reindex", "verify", file, "--entities", "users").exit_code == 0
+    assert len(server.search("people")) == 7
+
+
+def test_runs_of_others_are_not_reindex_runs(site: Site, file: str) -> None:
+    stored(site, file).runs().add("backfill-1", configuration={"kind": "backfill"}, created_by="ann")
+    assert site.json("reindex", "list", file) == []
