@@ -253,8 +253,9 @@ def _source(pipeline: PipelineSettings, sinks: Mapping[str, Sink], registry: Reg
         return source
     if len(sinks) > 1 or pipeline.processors:
         raise UsageError("a function is the only sink of its pipeline, and the pipeline has no processors")
-    start = {name: value for name, value in function.source_start.items() if hasattr(config, name)}
-    return function.endless(build(config.model_copy(update=start)))
+    given = {name: value for name, value in function.source_defaults.items() if name not in config.model_fields_set}
+    update = {name: value for name, value in {**given, **function.source_start}.items() if hasattr(config, name)}
+    return function.endless(build(config.model_copy(update=update)))
 
 
 def _check_final_times(pipeline: PipelineSettings) -> None:

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from holdfast import __version__
-from holdfast.cli import deadletters, functions, generations, output, partitions, reindex, runs, stream
+from holdfast.cli import deadletters, functions, generations, output, partitions, reindex, runs, shards, stream
 from holdfast.cli.audit import locate, verify
 from holdfast.cli.configuration import plugins, schema, validate
 from holdfast.cli.exit_codes import VERBOSE, Commands
@@ -159,6 +159,12 @@ _partitions.command(
         "holdfast partitions purge pipeline.yaml --status COMPLETED --older-than 7d --yes",
     )
 )(partitions.purge)
+
+_shards = typer.Typer(no_args_is_help=True, help="Show how the nodes share the shards of a stream.")
+app.add_typer(_shards, name="shards", epilog=_examples("holdfast shards list pipeline.yaml"))
+_shards.command("list", epilog=_examples("holdfast shards list pipeline.yaml --pipeline orders --json"))(
+    shards.list_shards
+)
 
 _stream = typer.Typer(no_args_is_help=True, help="Create, fill, show and delete streams in a folder of this host.")
 app.add_typer(_stream, name="stream", epilog=_examples("holdfast stream create clicks --shards 4"))

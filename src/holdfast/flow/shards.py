@@ -178,11 +178,28 @@ Seek: TypeAlias = Literal["earliest", "latest"] | int
 given in milliseconds since 1970."""
 
 
-class ShardedStream(ABC):
+class ReportsLags(ABC):
+    """A capability of a source that knows the ends of its shards."""
+
+    @abstractmethod
+    def lags(self, leases: Sequence[Lease]) -> Sequence[Lag]:
+        """For each lease, how far its position is behind the end of the shard. Blocks. Raises `SourceUnavailable`."""
+
+
+def lags_of(extents: Sequence[tuple[int, int] | None]) -> list[Lag]:
+    """The lags of shards of which the next offset to read and the end are known."""
+    return [Lag(None if extent is None else max(0, extent[1] - extent[0]), None) for extent in extents]
+
+
+class ShardedStream(ReportsLags):
     """A capability of a source whose partitions are shards of a stream."""
 
     only_for_functions: bool = False
     """Whether `plan` and `read` of the source are not there: its records cannot become files."""
+
+    @abstractmethod
+    def reads(self, stream: str) -> bool:
+        """Whether a stream or topic of that name is read. Pure."""
 
     @abstractmethod
     def shards(self) -> Sequence[Shard]:

@@ -209,9 +209,17 @@ class RunsWorkers(ABC):
     def source_start(self) -> Mapping[str, Any]:
         """Settings that replace those of the source, to begin where this sink says; empty if it says nothing."""
 
+    @property
+    @abstractmethod
+    def source_defaults(self) -> Mapping[str, Any]:
+        """Settings of the source that count unless the file gives them."""
+
     @abstractmethod
     def endless(self, source: Source) -> Source:
-        """A source whose batches go on until they are drained. Raises `UsageError` if this one has no shards."""
+        """A source whose batches go on until they are drained.
+
+        Raises `UsageError` if this one has no shards, or does not read the stream that the sink's settings name.
+        """
 
     @abstractmethod
     def engine(

@@ -31,8 +31,13 @@ class StreamAddress:
 
     @property
     def stream(self) -> str:
-        """Container and path: the stream's name."""
-        return f"{self.container}/{self.path}"
+        """Container and path, joined by dots as names of streams and topics are: the stream's name."""
+        return f"{self.container}/{self.path}".replace("/", ".")
+
+    @property
+    def names(self) -> tuple[str, str]:
+        """Names that the stream may have in a source: with the container and without."""
+        return self.stream, self.path.replace("/", ".")
 
 
 def stream_address(value: Any) -> Any:

@@ -171,9 +171,12 @@ class FunctionConfig(Options):
     url: Annotated[StreamAddress, BeforeValidator(stream_address)] | None = Field(
         None,
         json_schema_extra={"type": "string"},
-        description="Nuclio's http://host:port/container/stream path@consumer group.",
+        description="Nuclio's http://host:port/container/stream path@consumer group. The source must read this stream, "
+        "as container.path or path; the group is that of a source `kafka` unless the source has one.",
     )
-    password: Secret | None = Field(None, description="Nuclio's access key for the stream.")
+    password: Secret | None = Field(
+        None, description="Nuclio's access key for the stream. Not used: the source has the credentials of its stream."
+    )
     worker_availability_timeout: Any = Field(
         None, validation_alias="workerAvailabilityTimeoutMilliseconds", description=_IGNORED
     )
@@ -196,7 +199,9 @@ class FunctionConfig(Options):
         fields = ("worker_availability_timeout", "partitions", "username", "worker_allocator")
         given = [name for name in fields if getattr(self, name) is not None]
         names = [str(type(self).model_fields[name].validation_alias or name) for name in given]
-        return [f"{name} is ignored: Nuclio has deprecated it" for name in names]
+        ignored = [f"{name} is ignored: Nuclio has deprecated it" for name in names]
+        unused = "password is not used: the source has the credentials of its stream"
+        return ignored if self.password is None else [*ignored, unused]
 
     @model_validator(mode="before")
     @classmethod

@@ -9,12 +9,12 @@ from holdfast.errors import BatchError, UsageError
 from holdfast.events import Event
 from holdfast.flow.batch import Batch, Limits, Name, Plan
 from holdfast.flow.pipeline import ReportsEvents
-from holdfast.flow.shards import ReaderFactory, ShardedStream
+from holdfast.flow.shards import Lag, ReaderFactory, ReportsLags, ShardedStream
 from holdfast.flow.source import PublishingListener, Source
 from holdfast.leases.lease import Lease, Partition
 
 
-class ShardSource(Source, ReportsEvents, PublishingListener):
+class ShardSource(Source, ReportsLags, ReportsEvents, PublishingListener):
     """Plans endless batches over the shards of another source. Raises `UsageError` if that has no shards."""
 
     lives_long = True
@@ -42,6 +42,9 @@ class ShardSource(Source, ReportsEvents, PublishingListener):
 
     def plan(self, leases: Sequence[Lease], limits: Limits) -> Sequence[Plan]:  # noqa: ARG002 - batches have no end
         return self._stream.begin(leases)
+
+    def lags(self, leases: Sequence[Lease]) -> Sequence[Lag]:
+        return self._stream.lags(leases)
 
     def published(self, leases: Sequence[Lease]) -> None:
         if isinstance(self._source, PublishingListener):

@@ -253,10 +253,17 @@ def test_convert_refuses_what_is_not_a_function_of_a_stream(tmp_path: Path, text
 
 def test_validate_says_what_is_ignored(tmp_path: Path) -> None:
     file = tmp_path / "pipeline.yaml"
-    function = {"handler": "main:handler", "on_error": {"after_retries": "stop"}, "username": "u", "partitions": [0]}
+    function = {
+        "handler": "main:handler",
+        "on_error": {"after_retries": "stop"},
+        "username": "u",
+        "partitions": [0],
+        "password": "${env:HOME}",
+    }
     pipeline = {"source": {"stream": {"name": "s"}}, "sinks": [{"function": function}]}
     file.write_text(yaml.safe_dump({"pipelines": {"f": pipeline}}))
     done = _run("validate", str(file))
     assert done.exit_code == 0, done.output
+    assert "password is not used" in done.stderr
     for name in ("username", "partitions"):
         assert f"pipelines.f.sinks.function: {name} is ignored: Nuclio has deprecated it" in done.stderr

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
 
 from holdfast.events import PartitionHandedOff
 from holdfast.flow.batch import Limits
-from holdfast.leases.lease import Status
+from holdfast.leases.lease import Partition, Status
+from holdfast.observe.insights import ranges
+from holdfast.testing.flows import NumbersSource
 from tests.unit.flow.rig import Fleet, TestNode
 
 
@@ -100,6 +105,63 @@ def test_a_fixed_number_of_replicas_fixes_the_share() -> None:
     fleet.join("a", replicas=3)
     fleet.passes(3)
     assert fleet.shares() == {"a": 4}
+
+
+class Numbered(NumbersSource):
+    """Shards whose keys do not sort as their numbers do."""
+
+    lives_long = True
+
+    def discover(self, state: dict[str, Any]) -> Iterator[Partition]:
+        for partition in super().discover(state):
+            yield replace(partition, index=int(partition.key[2:]))
+
+
+class Stream(LongLived):
+    """Twelve shards of a stream."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.source = Numbered({f"s/{number}": 10_000 for number in range(12)})
+
+    def leave(self, node: TestNode) -> None:
+        self.nodes.remove(node)
+        node.loop.hand_back()
+        node.session.leave()
+
+    def numbers(self) -> dict[str, str]:
+        held: dict[str, list[int]] = {}
+        for key in self.source.sizes:
+            row = self.row(key)
+            if row.status is Status.ASSIGNED:
+                held.setdefault(str(row.owner).split(":")[0], []).append(int(key[2:]))
+        return {name: ranges(numbers) for name, numbers in sorted(held.items())}
+
+
+def test_replicas_share_twelve_shards_as_nuclio_does_also_while_one_node_is_up() -> None:
+    fleet = Stream()
+    fleet.join("replica1", replicas=3)
+    fleet.passes(3)
+    assert fleet.numbers() == {"replica1": "0-3"}
+    fleet.join("replica2", replicas=3)
+    fleet.passes(3)
+    fleet.join("replica3", replicas=3)
+    fleet.passes(3)
+    assert fleet.numbers() == {"replica1": "0-3", "replica2": "4-7", "replica3": "8-11"}
+    # A rolling update replaces the nodes one after the other.
+    for number in (1, 2, 3):
+        fleet.leave(fleet.nodes[0])
+        fleet.join(f"replica{number}", replicas=3)
+        fleet.passes(3)
+        assert fleet.numbers() == {"replica1": "0-3", "replica2": "4-7", "replica3": "8-11"}
+    # Whatever becomes free first, each node gets neighbours.
+    for node in (fleet.nodes[2], fleet.nodes[0]):
+        fleet.leave(node)
+        fleet.passes(1)
+    fleet.join("replica4", replicas=3)
+    fleet.join("replica5", replicas=3)
+    fleet.passes(4)
+    assert sorted(fleet.numbers().values()) == ["0-3", "4-7", "8-11"]
 
 
 def test_a_node_that_is_alone_begins_at_once_and_two_wait_until_they_have_shown_that_they_stay() -> None:

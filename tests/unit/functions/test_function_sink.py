@@ -14,6 +14,7 @@ from holdfast.errors import Halt, UsageError
 from holdfast.flow.batch import Cut, Limits
 from holdfast.flow.shards import StreamRecord
 from holdfast.flow.sink import RunsWorkers
+from holdfast.flow.source import Source
 from holdfast.functions.record_letters import RecordLetters
 from holdfast.functions.shard_calls import DeadRecord
 from holdfast.functions.shard_source import ShardSource
@@ -21,6 +22,7 @@ from holdfast.leases.lease import Commit, Lease, Progress
 from holdfast.registry import Registry
 from holdfast.sinks.function.config import FunctionSinkConfig
 from holdfast.sinks.function.sink import FunctionSink
+from holdfast.sources.kafka.source import KafkaSource
 from holdfast.sources.stream.frames import NewRecord
 from holdfast.sources.stream.stream import Stream, StreamSettings
 
@@ -74,6 +76,38 @@ def test_what_the_stream_refuses_is_refused(tmp_path: Path) -> None:
 def test_a_function_takes_no_processors(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="no processors"):
         source_of(tmp_path, more='processors: [{filter: {where: "true"}}]')
+
+
+URL = "http://v3io-webapi:8081/users/test-stream-0@cg0"
+
+
+def built_with(folder: Path, source: str, url: str = URL) -> Source:
+    function = f'{{handler: "hello:handler", url: "{url}", on_error: {{after_retries: stop}}}}'
+    (folder / "file.yaml").write_text(f"pipelines: {{hello: {{source: {source}, sinks: [function: {function}]}}}}")
+    return build_pipeline(load_settings(folder / "file.yaml").pipelines["hello"], Registry.installed()).source
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{stream: {name: users.test-stream-0}}",
+        "{stream: {name: test-stream-0}}",
+        "{kafka: {bootstrap_servers: b, topics: [test-stream-0]}}",
+        "{kinesis: {stream: test-stream-0, region: r}}",
+    ],
+)
+def test_the_url_of_a_trigger_names_the_stream_that_the_source_reads(tmp_path: Path, source: str) -> None:
+    assert isinstance(built_with(tmp_path, source), ShardSource)
+    with pytest.raises(UsageError, match=r"names the stream users\.other, which the source does not read"):
+        built_with(tmp_path, source, URL.replace("test-stream-0", "other"))
+
+
+@pytest.mark.parametrize(("given", "group"), [("", "cg0"), (", group: mine", "mine")])
+def test_the_group_of_the_url_is_that_of_kafka(tmp_path: Path, given: str, group: str) -> None:
+    source = built_with(tmp_path, f"{{kafka: {{bootstrap_servers: b, topics: [test-stream-0]{given}}}}}")
+    assert isinstance(source, ShardSource)
+    assert isinstance(source._source, KafkaSource)
+    assert source._source._config.group == group
 
 
 def test_a_source_without_shards_is_refused(tmp_path: Path) -> None:

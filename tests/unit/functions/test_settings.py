@@ -47,7 +47,7 @@ def test_every_field_of_the_trigger_under_its_own_name() -> None:
     )
     assert config.url == StreamAddress("v3io-webapi:8081", "bigdata", "folder/my-stream", "cg0")
     assert config.url is not None
-    assert config.url.stream == "bigdata/folder/my-stream"
+    assert config.url.stream == "bigdata.folder.my-stream"
     assert (config.workers, config.seek_to, config.read_batch_size) == (8, "earliest", 128)
     assert (config.polling_interval, config.ack, config.worker_allocation) == (0.25, "explicit_only", "static")
     assert (config.session_timeout, config.heartbeat_interval, config.commit_interval) == (12.0, 2.0, 0.5)
@@ -58,6 +58,7 @@ def test_every_field_of_the_trigger_under_its_own_name() -> None:
         "partitions",
         "username",
         "workerAllocatorName",
+        "password",
     ]
     assert _config().warnings() == []
 

@@ -11,6 +11,7 @@ from holdfast.deadletters.letter_files import FileLetters
 from holdfast.errors import BatchError, UsageError
 from holdfast.events import Event
 from holdfast.flow.engine import Engine
+from holdfast.flow.shards import ShardedStream
 from holdfast.flow.sink import KeepsLetters, Publication, PublishResult, RunsWorkers, Sink
 from holdfast.flow.source import Source
 from holdfast.flow.staging import Stager
@@ -61,7 +62,18 @@ class FunctionSink(Sink, RunsWorkers, KeepsLetters):
         start, at = (seek, None) if isinstance(seek, str) else ("time", seek.time)
         return {"start": start, "start_time": at}
 
+    @property
+    def source_defaults(self) -> dict[str, Any]:
+        url = self._config.url
+        return {} if url is None else {"group": url.group}
+
     def endless(self, source: Source) -> ShardSource:
+        url = self._config.url
+        if url is not None and isinstance(source, ShardedStream) and not any(map(source.reads, url.names)):
+            raise UsageError(
+                f"the function's url names the stream {url.stream}, which the source does not read; "
+                f"name it {' or '.join(url.names)} there, or leave out url"
+            )
         return ShardSource(source)
 
     def engine(

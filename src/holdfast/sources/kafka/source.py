@@ -16,7 +16,7 @@ from holdfast.errors import SourceUnavailable
 from holdfast.events import Event, Notice
 from holdfast.flow.batch import Batch, Limits, Name, Plan
 from holdfast.flow.pipeline import ReportsEvents
-from holdfast.flow.shards import Seek, Shard, ShardedStream
+from holdfast.flow.shards import Lag, Seek, Shard, ShardedStream, lags_of
 from holdfast.flow.source import (
     FixedColumns,
     MayChange,
@@ -162,6 +162,9 @@ class KafkaSource(
 
     # --- shards ------------------------------------------------------------------------------------------------
 
+    def reads(self, stream: str) -> bool:
+        return self._config.is_wanted(stream)
+
     def shards(self) -> list[Shard]:
         return [
             Shard(TopicPartition(topic.name, number).key, number)
@@ -237,6 +240,9 @@ class KafkaSource(
             (_next_offset(lease, starts[tp]), ends[tp].high) if tp in ends and tp in starts else None
             for tp, lease in zip(topic_partitions, leases, strict=True)
         ]
+
+    def lags(self, leases: Sequence[Lease]) -> list[Lag]:
+        return lags_of(self.extents(leases))
 
     def noticed(self) -> list[Event]:
         for group in self._groups.values():

@@ -9,7 +9,7 @@ from holdfast.errors import BatchError, Halt
 from holdfast.events import Event, Notice
 from holdfast.flow.batch import Batch, Cut, Limits, Name, Plan
 from holdfast.flow.pipeline import ReportsEvents
-from holdfast.flow.shards import Seek, Shard, ShardedStream
+from holdfast.flow.shards import Lag, Seek, Shard, ShardedStream
 from holdfast.flow.source import Source
 from holdfast.leases.lease import Json, Lease, Partition
 from holdfast.sources.kinesis.client import KinesisClient, StreamAccess, StreamSummary
@@ -94,6 +94,9 @@ class KinesisSource(Source, ShardedStream, ReportsEvents):
 
     # --- shards ----------------------------------------------------------------------------------------------------
 
+    def reads(self, stream: str) -> bool:
+        return stream == self._config.stream
+
     def shards(self) -> list[Shard]:
         found = {str(shard["ShardId"]): shard for shard in self._client().shards()}
         return [
@@ -132,6 +135,15 @@ class KinesisSource(Source, ShardedStream, ReportsEvents):
             return Halt(f"stream {self._config.stream} was deleted and created again")
         position = lease.progress.position
         return Cut(lease.spec["start"] if position is None else position, None)
+
+    def lags(self, leases: Sequence[Lease]) -> list[Lag]:
+        return [self._lag(lease) for lease in leases]
+
+    def _lag(self, lease: Lease) -> Lag:
+        position = lease.progress.position
+        start = lease.spec["start"] if position is None else position
+        iterator = self._client().iterator(_kinesis_id(lease.key), start)
+        return Lag(None, self._client().records(iterator, 1).get("MillisBehindLatest"))
 
     def reader_factory(self) -> KinesisReaderFactory:
         known = self._id or self._client().summary().id

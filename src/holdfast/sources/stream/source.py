@@ -10,7 +10,7 @@ from holdfast.errors import BatchError, Halt, Refused
 from holdfast.events import Event, LagMeasured, RecordsLost
 from holdfast.flow.batch import Batch, Cut, Limits, Name, Plan, Wait
 from holdfast.flow.pipeline import ReportsEvents
-from holdfast.flow.shards import Seek, Shard, ShardedStream
+from holdfast.flow.shards import Lag, Seek, Shard, ShardedStream, lags_of
 from holdfast.flow.source import FixedColumns, OffsetPositions, ReportsExtents, Source
 from holdfast.flow.upload_policy import Backlog, Due, decide
 from holdfast.leases.lease import Json, Lease, Partition
@@ -71,6 +71,9 @@ class StreamSource(Source, ShardedStream, FixedColumns, OffsetPositions, Reports
         return Name(lease.spec["stream"], str(lease.spec["shard"]))
 
     # --- shards ----------------------------------------------------------------------------------------------------
+
+    def reads(self, stream: str) -> bool:
+        return stream == self._config.name
 
     def shards(self) -> list[Shard]:
         stream = self._stream()
@@ -153,6 +156,9 @@ class StreamSource(Source, ShardedStream, FixedColumns, OffsetPositions, Reports
         stream = self._stream()
         positions = [(_offset(lease), stream.bounds(_number(lease))[1]) for lease in leases]
         return [None if offset is None else (offset, end) for offset, end in positions]
+
+    def lags(self, leases: Sequence[Lease]) -> list[Lag]:
+        return lags_of(self.extents(leases))
 
     def noticed(self) -> list[Event]:
         events, self._events = self._events, []
