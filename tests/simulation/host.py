@@ -22,6 +22,7 @@ TELLING = frozenset(
         "PartitionLost",
         "PartitionOrphaned",
         "PartitionReleased",
+        "PartitionSplit",
         "SessionEnded",
     )
 )

@@ -20,7 +20,6 @@ from holdfast.flow.pipeline import Pipeline
 from holdfast.flow.plan import Planner, Rounds
 from holdfast.flow.publish import Publisher
 from holdfast.flow.sink import PublishesFiles, Sink
-from holdfast.flow.splitting import Splitter
 from holdfast.leases.coordinator import Coordinator
 from holdfast.leases.duty import Duty
 from holdfast.leases.sharing import sharing_of
@@ -92,7 +91,6 @@ class PipelineLoop:
             permission=self._permission,
         )
         self._foreign_acks = ForeignAcks(coordinator, pipeline.source, engine)
-        self._splitter = Splitter(coordinator, pipeline.source, holdings)
         self._duties = duties
 
     def turn(self, reports: Sequence[Report], declare: Declare) -> None:
@@ -115,7 +113,6 @@ class PipelineLoop:
         self._steps.begin("plan")
         self._acquirer.hand_off()
         if not self._acquirer.draining:
-            self._splitter.turn(has_room=self._rounds.has_room)
             self._planner.plan_rounds(self._permission.generation)
             for duty in self._duties:
                 duty.turn()

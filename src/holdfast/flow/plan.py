@@ -21,6 +21,7 @@ from holdfast.flow.engine import Advanced, Engine, Report, Staged
 from holdfast.flow.holdings import SUSPECT_AFTER_TAKEOVERS, Capacity, Held, Holdings
 from holdfast.flow.pipeline import ReportsEvents, call_isolated, describe, reported
 from holdfast.flow.source import AfterPublish, Source, StagingListener
+from holdfast.flow.splitting import Splitter
 from holdfast.leases import transitions
 from holdfast.leases.coordinator import Coordinator
 from holdfast.leases.lease import History
@@ -48,6 +49,7 @@ class Planner:
         self._world = coordinator.world
         self._source = source
         self._holdings = holdings
+        self._splitter = Splitter(coordinator, source, holdings)
         self._committer = committer
         self._rounds = rounds
         self._capacity = capacity
@@ -67,7 +69,11 @@ class Planner:
                     source.staged(held.batch, report.end, report.counts.processed, report.size)
 
     def plan_rounds(self, generation: int | None) -> None:
-        """Plan idle leases and send as many rounds as the engine has room for; the rest is planned again later."""
+        """Plan idle leases and send as many rounds as the engine has room for; the rest is planned again later.
+
+        Before that, leases are split or handed back if other nodes could do more of the work.
+        """
+        self._splitter.turn(has_room=self._rounds.has_room)
         if not self._rounds.has_room:
             return
         now, most = self._world.clock.monotonic(), self._capacity.round_size
