@@ -35,7 +35,8 @@ class FunctionSinkConfig(FunctionConfig):
 
     dead_letters: FunctionLetterOptions | None = Field(
         None,
-        description="Where records that failed for the last time are kept. Needed unless on_error.after_retries is stop.",
+        description="Where records that failed for the last time are kept. Needed unless `on_error.after_retries` is "
+        "`stop`.",
     )
     max_memory: Annotated[ByteSize, Field(gt=0)] | None = Field(
         None,
