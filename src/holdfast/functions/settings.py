@@ -168,9 +168,8 @@ class FunctionConfig(Options):
     concurrency: PositiveCount = Field(
         1, description="How many calls of an async handler run at once in a worker; never two of one shard."
     )
-    url: Annotated[StreamAddress, BeforeValidator(stream_address)] | None = Field(
+    url: Annotated[StreamAddress, BeforeValidator(stream_address), WithJsonSchema({"type": "string"})] | None = Field(
         None,
-        json_schema_extra={"type": "string"},
         description="Nuclio's http://host:port/container/stream path@consumer group. The source must read this stream, "
         "as container.path or path; the group is that of a source `kafka` unless the source has one.",
     )
