@@ -36,7 +36,7 @@ class PartitionAudit:
     def prove(
         self, folder: str | None, listed: int, key: str, row: Lease | None, plans: Sequence[Plan]
     ) -> PartitionProof:
-        """Return the proof of the partition whose manifests are in the folder; the listing has them up to `listed`."""
+        """Return the proof of the partition whose manifests are in the folder, up to number `listed`."""
         proof = PartitionProof(self._audited.sink, key, status=None if row is None else row.status.value)
         # Only the live pipeline writes a range again; its own chain shows whether it has.
         chain = Chain(proof, plans if self._audited.offsets else ())

@@ -229,7 +229,7 @@ class OpenFile:
         self.writer.write(rows)
 
     def write_line(self, item: int, line: bytes, *, rows: int = 1) -> None:
-        """`rows`: how many rows of the commit the line is."""
+        """Write a line, which counts as that many rows of the commit."""
         self._last = max(self._last, item)
         self._rows += rows
         self.write(line)

@@ -173,7 +173,7 @@ def letter_message(letter: Letter, about: Mapping[str, str]) -> Message:
     described = {
         "holdfast.reason": letter.reason,
         **about,
-        "holdfast.source": json.dumps(_place(letter, source), sort_keys=True),
+        "holdfast.source": json.dumps(_origin(letter, source), sort_keys=True),
         LETTER: _letter_text(letter),
     }
     missing = letter.missing
@@ -188,7 +188,7 @@ def letter_message(letter: Letter, about: Mapping[str, str]) -> Message:
     return Message(columns.get(KEY), None if letter.raw is None else letter.record(), headers)
 
 
-def _place(letter: Letter, source: Mapping[str, Any]) -> dict[str, Any]:
+def _origin(letter: Letter, source: Mapping[str, Any]) -> dict[str, Any]:
     """Where the source has the record; without what the message itself holds."""
     held = {KEY, f"{KEY}_encoding", HEADERS, VALUE} if TOPIC in source else {VALUE}
     short = {name: value for name, value in source.items() if len(json.dumps(value)) <= MAX_SPILLED_FIELD}

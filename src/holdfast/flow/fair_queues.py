@@ -1,4 +1,4 @@
-"""Records that a reader has got and its task has not fetched: shards take turns, so that a busy one keeps back none."""
+"""Records that a reader has got and its task has not fetched: shards take turns, so that none holds up others."""
 
 from __future__ import annotations
 

@@ -151,7 +151,7 @@ class Capacity:
     """
 
     def __init__(self, source: Source, batches: int) -> None:
-        """`batches` of ordinary size are held at a time, or are in one round where partitions live long."""
+        """`batches`: how many of ordinary size are held at a time, or carried by a round if partitions live long."""
         self._source = source
         self._weighing = source if isinstance(source, WeighsPartitions) else None
         self._ordinary = self._most = batches

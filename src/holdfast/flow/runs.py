@@ -116,7 +116,7 @@ class Runs:
         return self._fenced(run_id, token, lambda run, _now: replace(run, locked=True))
 
     def unlock(self, run_id: str, token: int) -> Run:
-        """The driver did not get all of the run's locks: they are free for other runs."""
+        """Leave the locks of the run to other runs, because its driver did not get all of them."""
         return self._fenced(run_id, token, lambda run, _now: replace(run, locked=False))
 
     def keep(self, run_id: str, token: int, state: Json) -> Run:
@@ -221,7 +221,9 @@ class Runs:
 
         def fenced(run: Run, now: float) -> Run:
             if run.driver_token > token:
-                raise LeaseLost(f"run {run_id!r} is driven under token {run.driver_token}, and this one is {token}")
+                raise LeaseLost(
+                    f"another node drives run {run_id!r} under token {run.driver_token}; this node had {token}"
+                )
             if run.status in ENDED:
                 raise LeaseLost(f"run {run_id!r} is {run.status}; there is nothing left to drive")
             return replace(change(run, now), driver_token=token)

@@ -195,7 +195,7 @@ class ShardedStream(ReportsLags):
     """A capability of a source whose partitions are shards of a stream."""
 
     only_for_functions: bool = False
-    """Whether `plan` and `read` of the source are not there: its records cannot become files."""
+    """Whether the source has no `plan` and `read`, so that its records can go to functions only."""
 
     @abstractmethod
     def reads(self, stream: str) -> bool:

@@ -285,7 +285,7 @@ def _crc_table() -> Any:
 
 @cache
 def _lane_shift() -> list[list[int]]:
-    """Table of the value of each register byte after a lane of zeros."""
+    """A table: what each byte of the checksum contributes after the zeros of a whole lane were added to it."""
     import numpy as np
 
     numbers = np.arange(256, dtype=np.uint32)[None, :] << (8 * np.arange(4, dtype=np.uint32))[:, None]

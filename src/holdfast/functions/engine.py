@@ -318,7 +318,7 @@ def _worked(settings: TaskSettings) -> list[int]:
 
     context = TaskContext.get()
     if context is not None and context.attemptNumber() > 0:
-        raise RuntimeError("a worker is started again by the driver, and not by Spark")
+        raise RuntimeError("Spark has started this worker a second time, and only the driver may do that")
     run_worker(settings)
     return []
 

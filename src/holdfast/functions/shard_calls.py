@@ -78,7 +78,7 @@ class ShardCalls:
     _letters: list[DeadRecord] = field(default_factory=list)
     _forwarded: list[Range] = field(default_factory=list)
     _batch_due: float | None = None
-    """When a batch that is not full is handled."""
+    """The time at which the batch is handled even if it is not full."""
     _reported: tuple[Json, tuple[Range, ...]] = field(init=False)
 
     def __post_init__(self) -> None:

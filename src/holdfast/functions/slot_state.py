@@ -115,7 +115,7 @@ class Worker:
     ended: bool = False
     """Whether Spark has reported that its process has ended."""
     closed: bool = False
-    """Whether its own side has closed the connection; otherwise it may be cut off, and work."""
+    """Whether the worker itself has closed the connection; if not, it may be cut off and still work."""
     hang_up_at: float = float("inf")
     leaving: bool = False
     """Whether it gets no more shards."""

@@ -180,7 +180,7 @@ class WorkerTask:
         self._call_until = float("inf")
 
     def _put_off_watchdog(self) -> None:
-        """Set the watchdog to when this process must have ended at the latest, if nothing is put off until then."""
+        """Set the watchdog to the time by which this process must have ended, unless it is put off once more."""
         now, ends = self._clock(), self._call_until
         if self._worker.caller.busy:
             ends = min(ends, self.until + self._settings.overrun)

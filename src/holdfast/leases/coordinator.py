@@ -112,7 +112,7 @@ class Coordinator:
         return None
 
     def check_in(self, lease: Lease) -> None:
-        """No thread works on this lease any more; writes nothing."""
+        """Note that no thread works on this lease any more. Writes nothing to the store."""
         self._checkouts.check_in(lease)
 
     def adopt(self, found: Iterable[Lease]) -> list[Lease]:

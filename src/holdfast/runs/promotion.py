@@ -48,7 +48,7 @@ class Promotion:
         alias = self._entity(entity).index
         if len(self.indexes.alias(alias).indexes) != 1:
             raise Refused(
-                f"{alias!r} is not one index or an alias of one, so that {entity!r} cannot be written in place"
+                f"{alias!r} is neither an index nor an alias of one, so that {entity!r} cannot be written in place"
             )
         return EntityIndex(alias, alias)
 

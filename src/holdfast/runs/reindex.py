@@ -28,7 +28,7 @@ from holdfast.runs.reindex_state import (
 
 CATCH_UP, LAST_CATCH_UP = "catch-up", "last catch-up"
 SHORT_PASS = 1000
-"""A pass of no more rows is short: the next step may begin."""
+"""A pass of at most this many rows is short, so that the next step may begin."""
 MAX_PASSES = 10
 """Passes before the swap, however long they are: the one after the swap misses nothing."""
 GATE_TRIES = 3

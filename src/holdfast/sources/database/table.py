@@ -26,7 +26,7 @@ class KeyRange:
     start: Sequence[Any] | None = None
     """The first values; None: from the beginning."""
     after: Sequence[Any] | None = None
-    """The values before the first row; counts more than `start`."""
+    """The range begins after the row with these values; `start` is then ignored."""
     end: Sequence[Any] | None = None
     """The values after the last row; None: to the end."""
     last: Sequence[Any] | None = None

@@ -89,7 +89,7 @@ class Doubt(NamedTuple):
 
     epoch: int
     truncated: bool
-    """False: the brokers have not responded yet."""
+    """Whether the log is known to be cut off; if not, the brokers have not responded yet."""
 
 
 class LeaderEpochs:

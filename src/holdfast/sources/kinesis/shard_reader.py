@@ -72,7 +72,7 @@ class _Reading:
     ended: bool = False
 
     def begin_at(self, position: Json) -> None:
-        """Make an iterator from a position next. One after a record begins with it, to see that it is still there."""
+        """Make the next iterator at this position, beginning with the record before it to see that it still exists."""
         number = position.get("at", position.get("after")) if isinstance(position, dict) else None
         self.iterator, self.position, self.expected = None, position, None
         if isinstance(number, str) and number.isdecimal():

@@ -108,9 +108,10 @@ class ShardWriter:
             os.ftruncate(self._file, self._size)
 
     def _was_rolled_in_vain(self) -> bool:
-        """Whether a writer was killed between creating the next segment and committing its first frame.
+        """Whether a writer created the next segment and was killed before it committed a frame there.
 
-        By its clock the current segment may be full, and by ours not: its records must not be taken for ours later.
+        By its clock the current segment was full, by ours it may not be. What it has left in the next segment must not
+        be read as ours later.
         """
         following = Segment(self._end, self._folder)
         return following != self._segment and os.access(following.path.name, os.F_OK, dir_fd=self._lock)

@@ -160,7 +160,7 @@ class Head:
         self._last = last
 
     def written(self, lease: Lease) -> None:
-        """Note a row that this process wrote; if it is claimable before the remembered position, search all next."""
+        """Note a row that this process wrote. Forget the remembered position if the row may be claimed before it."""
         if self._last is None or lease.status in FINISHED or lease.ownership.due_at is None:
             return
         order = lease.order
