@@ -29,9 +29,12 @@ from holdfast.config.units import format_duration
 from holdfast.errors import UsageError
 from holdfast.events import Notice, SinkOpened
 from holdfast.finalize.finalizer import finalizers
+from holdfast.flow.engine import Engines
 from holdfast.flow.loop import PipelineLoop
-from holdfast.flow.node import Node
+from holdfast.flow.node import Companion, Node
 from holdfast.flow.pipeline import Pipeline
+from holdfast.flow.tables import LiveTables
+from holdfast.leases.coordinator import Coordinator
 from holdfast.leases.lease import Status
 from holdfast.leases.store import Store
 from holdfast.leases.world import HostClock, World, host_world
@@ -42,9 +45,21 @@ STOP_WITHIN = 9.0
 """Seconds after a signal within which a node hands back its leases: orchestrators kill after ten."""
 
 
-def run(settings: Settings, emit: Emit, *, node_name: str | None = None, pipelines: Sequence[str] = ()) -> int:
+Beside = Callable[[StoredPipeline, Coordinator, Pipeline, Engines], Companion]
+"""Makes the companion of one pipeline from its rows, its leases and its plugins; engines that it adds are polled."""
+
+
+def run(
+    settings: Settings,
+    emit: Emit,
+    *,
+    node_name: str | None = None,
+    pipelines: Sequence[str] = (),
+    beside: Beside | None = None,
+) -> int:
     """Run the pipelines on this node until they are finished or the process is asked to stop.
 
+    `beside` makes what a node does beside each pipeline, such as its runs; functions have no runs.
     Returns 0, or 1 if they are finished and partitions are FAILED. SIGTERM and SIGINT hand all leases back within ten
     seconds and return 0; while the node is starting they raise `SystemExit` with 128 plus the signal's number.
     """
@@ -62,7 +77,7 @@ def run(settings: Settings, emit: Emit, *, node_name: str | None = None, pipelin
         try:
             _warn_of_routes(built, emit)
             open_pipelines(settings, store, built, world)
-            return _run_node(settings, store, built, world=world, clock=clock, name=node_name)
+            return _run_node(settings, store, built, world=world, clock=clock, name=node_name, beside=beside)
         finally:
             for pipeline in built.values():
                 pipeline.close()
@@ -127,6 +142,7 @@ def _run_node(
     world: World,
     clock: HostClock,
     name: str | None,
+    beside: Beside | None,
 ) -> int:
     functions = functions_of(built.values())
     session = new_session(settings, store, world, pipelines=list(built), name=name, functions=functions)
@@ -144,9 +160,16 @@ def _run_node(
             duties=finalizers(coordinators[name], pipeline.source, pipeline.sinks),
         )
         for name, pipeline in built.items()
+        if not isinstance(pipeline.source, LiveTables)  # it has partitions in runs only
     ]
     source_coordinators = hand_coordinators(settings, store, built, session=session, world=world)
-    node = Node(session, loops, engine, world, coordinators=source_coordinators)
+    pool = Engines([engine])
+    companions = [
+        beside(stored[name], coordinators[name], pipeline, pool)
+        for name, pipeline in built.items()
+        if beside is not None and not functions_of([pipeline])
+    ]
+    node = Node(session, loops, pool, world, coordinators=source_coordinators, companions=companions)
 
     with stopped_by_signals(node, clock):
         if not node.run():

@@ -14,7 +14,7 @@ import typer
 
 from holdfast.cli import output
 from holdfast.cli.options import AsJson, File, PipelineName, chosen_pipeline, opened_pipeline
-from holdfast.cli.reprocess import log
+from holdfast.cli.reprocess import Detach, log, tell_detached
 from holdfast.errors import UsageError
 
 if TYPE_CHECKING:
@@ -102,6 +102,7 @@ def redrive(
     partition: Partition = None,
     reason: Reason = None,
     dry_run: DryRun = False,
+    detach: Detach = False,
 ) -> None:
     """Send the records of dead letters through the pipeline's processors again, into the sink that kept them.
 
@@ -121,8 +122,10 @@ def redrive(
             taken = look(opened, choice)
             _tell_taken(name, taken, dry_run=dry_run)
             if taken.number and not dry_run:
-                run = send_again(opened, choice, log(), by=getpass.getuser())
-                complete = _end(name, run, file) and complete
+                run = send_again(opened, choice, log(), by=getpass.getuser(), detached=detach)
+                complete = (detach or _end(name, run, file)) and complete
+                if detach:
+                    tell_detached(run, file)
     if not complete:
         raise typer.Exit(1)
 

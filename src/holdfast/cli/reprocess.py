@@ -51,6 +51,9 @@ InPlace = Annotated[
         "--replace", metavar="", help="Move the old files away, and let the live pipeline write the range again."
     ),
 ]
+Detach = Annotated[
+    bool, typer.Option("--detach", metavar="", help="Leave the run to the nodes that run the pipeline, and return.")
+]
 DryRun = Annotated[
     bool, typer.Option("--dry-run", metavar="", help="With --replace: only list the files that would be moved.")
 ]
@@ -65,6 +68,7 @@ def rewind(  # noqa: PLR0913, PLR0917 - each is an option
     root: NewRoot = None,
     replace: InPlace = False,
     dry_run: DryRun = False,
+    detach: Detach = False,
 ) -> None:
     """Read a Kafka partition again from an offset or a time up to the committed position, with this file's parsing.
 
@@ -75,17 +79,17 @@ def rewind(  # noqa: PLR0913, PLR0917 - each is an option
     from holdfast.runs.rewind import Rewind
     from holdfast.runs.rewind import rewind as write_again
 
-    if (replace and root is not None) or (dry_run and not replace):
-        raise UsageError("--root cannot be combined with --replace, and --dry-run needs --replace")
+    if (replace and (detach or root is not None)) or (dry_run and not replace):
+        raise UsageError("--root and --detach cannot be combined with --replace, and --dry-run needs --replace")
     request = Rewind(topic, partition, to)
     with opened_pipeline(file, pipeline) as opened:
         if replace:
             _replace(opened, request, dry_run=dry_run)
             return
-        end(write_again(opened, request, log(), root=root, by=getpass.getuser()), file)
+        end(write_again(opened, request, log(), root=root, by=getpass.getuser(), detached=detach), file)
 
 
-def backfill(
+def backfill(  # noqa: PLR0913, PLR0917 - each is an option
     file: File,
     backup: Backup,
     between: Span = "..",
@@ -93,6 +97,7 @@ def backfill(
     partition_names: Names = None,
     pipeline: PipelineName = None,
     root: NewRoot = None,
+    detach: Detach = False,
 ) -> None:
     """Put records from a backup's files through a pipeline's processors again.
 
@@ -106,7 +111,7 @@ def backfill(
         pipelines = opened.settings.pipelines
         if backup not in pipelines:
             raise UsageError(f"there is no pipeline {backup!r} in this file; it has {', '.join(pipelines)}")
-        end(write_again(opened, request, log(), root=root, by=getpass.getuser()), file)
+        end(write_again(opened, request, log(), root=root, by=getpass.getuser(), detached=detach), file)
 
 
 def _replace(pipeline: StoredPipeline, request: Rewind, *, dry_run: bool) -> None:
@@ -135,9 +140,17 @@ def log() -> Emit:
     return Reporter([Log(sys.stderr, form="text", level="info")])
 
 
+def tell_detached(run: Run, file: str) -> None:
+    """Print where to see how a run goes on that is left to nodes."""
+    output.say(f"run {run.id} is left to the nodes that run the pipeline; see `holdfast runs show {file} {run.id}`")
+
+
 def end(run: Run, file: str) -> None:
     """Print how a run has ended, or how to continue it, and exit: with 0 only if it is complete."""
     counts = run.counts
+    if run.status.value == "INITIALIZING":
+        tell_detached(run, file)
+        return
     output.say(f"run {run.id} is {run.status.value}: {counts.succeeded} of {counts.processed} records written again")
     for name, root in (run.configuration or {}).get("roots", {}).items():
         output.tell(f"sink {name}: {root}")

@@ -68,11 +68,13 @@ app.command(
 app.command(
     epilog=_examples("holdfast backfill pipeline.yaml --pipeline events --from backup --between 2026-01-01..2026-01-02")
 )(backfill)
-_runs = typer.Typer(no_args_is_help=True, help="List rewinds, backfills and redrives, join them and stop them.")
+_runs = typer.Typer(no_args_is_help=True, help="List, show, stop, resume and join runs, such as a rewind.")
 app.add_typer(_runs, name="runs", epilog=_examples("holdfast runs list pipeline.yaml"))
 _runs.command("list", epilog=_examples("holdfast runs list pipeline.yaml --pipeline events --json"))(runs.list_runs)
 _runs.command(epilog=_examples("holdfast runs show pipeline.yaml backfill-0123456789ab"))(runs.show)
 _runs.command(epilog=_examples("holdfast runs stop pipeline.yaml backfill-0123456789ab"))(runs.stop)
+_runs.command(epilog=_examples("holdfast runs resume pipeline.yaml backfill-0123456789ab"))(runs.resume)
+_runs.command(epilog=_examples("holdfast runs throttle pipeline.yaml backfill-0123456789ab 5000"))(runs.throttle)
 _runs.command(epilog=_examples("holdfast runs join pipeline.yaml backfill-0123456789ab"))(runs.join)
 
 _reindex = typer.Typer(

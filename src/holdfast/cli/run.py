@@ -36,13 +36,15 @@ def run(
 ) -> None:
     """Run the pipelines of a file on this node, until they are finished or the process is asked to stop.
 
-    Any number of nodes may run the same file; they share the work through the store. The log is written to stderr.
+    Any number of nodes may run the same file; they share the work through the store. They also carry out the runs of
+    these pipelines, such as a reindex, or a rewind that was begun with --detach. The log is written to stderr.
     """
     from holdfast import assemble, service
     from holdfast.observe.alerts import alerting
     from holdfast.observe.consumers import Consumer, Reporter
     from holdfast.observe.log import Log
     from holdfast.observe.metrics import Metrics
+    from holdfast.runs.pickup import RunPickup
 
     ctx.meta[VERBOSE] = verbose or ctx.meta.get(VERBOSE, False)
     settings = assemble.load_settings(file)
@@ -53,7 +55,8 @@ def run(
     endpoint = None if port is None else metrics.serve(port, settings.node.metrics_address)
     try:
         with alerting(settings.alerts, node or settings.node.name, consumers) as alerts:
-            code = service.run(settings, Reporter([*consumers, alerts]), node_name=node, pipelines=pipeline or ())
+            emit = Reporter([*consumers, alerts])
+            code = service.run(settings, emit, node_name=node, pipelines=pipeline or (), beside=RunPickup)
     finally:
         if endpoint is not None:
             endpoint.stop()

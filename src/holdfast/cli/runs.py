@@ -12,14 +12,18 @@ import typer
 from holdfast.cli import output
 from holdfast.cli.options import AsJson, File, PipelineName, opened_pipeline
 from holdfast.cli.reprocess import end, log
+from holdfast.config.units import format_duration
 from holdfast.errors import PartitionNotFound, UsageError
 
 if TYPE_CHECKING:
     from holdfast.assemble import StoredPipeline
-    from holdfast.flow.run import Run
+    from holdfast.flow.run import GroupStats, NodeStats, Run
     from holdfast.flow.runs import Runs
 
 RunId = Annotated[str, typer.Argument(metavar="RUN", help="The run's id, as `holdfast runs list` shows it.")]
+Rate = Annotated[float, typer.Argument(metavar="RATE", min=0, help="Records per second; 0: no limit.")]
+GROUP_COLUMNS = ("GROUP", "PARTITIONS", "COMPLETED", "FAILED", "RECORDS", "WRITTEN", "FAILED RECORDS")
+NODE_COLUMNS = ("NODE", "HELD", "COMPLETED", "FAILED", "RECORDS", "FAILED RECORDS")
 COLUMNS = ("RUN", "STATUS", "PARTITIONS", "COMPLETED", "FAILED", "RECORDS", "CREATED BY", "ERROR")
 
 
@@ -33,10 +37,37 @@ def list_runs(file: File, pipeline: PipelineName = None, json: AsJson = False) -
         output.say_table(COLUMNS, [_cells(run) for run in found])
 
 
-def show(file: File, run: RunId, pipeline: PipelineName = None) -> None:
-    """Show a run with its configuration and the progress of each group, as JSON."""
+def show(file: File, run: RunId, pipeline: PipelineName = None, json: AsJson = False) -> None:
+    """Show a run: its status, and the progress of each group and each node.
+
+    The driver of the run sums its partitions up every two seconds. With --json, everything that is stored of the run.
+    """
+    from holdfast.assemble import fleet
+    from holdfast.observe.insights import nodes
+
+    with opened_pipeline(file, pipeline) as opened, _existing(run):
+        found = opened.runs().show(run)
+        names = {node.session: node.name for node in nodes(opened.store, fleet(opened.settings), [opened.identifier])}
+    if json:
+        output.say_json({**asdict(found), "total": found.total, "seconds_left": found.seconds_left})
+        return
+    output.say(_headline(found))
+    output.say_table(GROUP_COLUMNS, [(name, *_progress(group)) for name, group in sorted(found.groups.items())])
+    output.say_table(NODE_COLUMNS, [(names.get(session, session), *_share(of)) for session, of in found.nodes.items()])
+
+
+def resume(file: File, run: RunId, pipeline: PipelineName = None) -> None:
+    """Let a stopped run go on where it was, on the nodes that run the pipeline or by `holdfast runs join`."""
     with _runs(file, pipeline) as runs, _existing(run):
-        output.say_json(asdict(runs.show(run)))
+        resumed = runs.resume(run)
+    output.say(f"run {run} is {resumed.status.value}")
+
+
+def throttle(file: File, run: RunId, rate: Rate, pipeline: PipelineName = None) -> None:
+    """Limit a run to so many records per second over all nodes, from now on; 0 lifts the limit."""
+    with _runs(file, pipeline) as runs, _existing(run):
+        runs.throttle(run, rate or None)
+    output.say(f"run {run} reads at most {rate:g} records per second" if rate else f"run {run} has no limit")
 
 
 def stop(file: File, run: RunId, pipeline: PipelineName = None) -> None:
@@ -61,27 +92,36 @@ def _join(pipeline: StoredPipeline, run_id: str) -> Run:
 
     Raises `UsageError` if it has ended, `Refused` if this file's parsing is not the run's.
     """
-    from holdfast.runs import backfill, execution, redrive, reindex_pipeline, rewind
-    from holdfast.runs.letter_selection import KIND as REDRIVE
-    from holdfast.runs.next_generation import check_digest
-    from holdfast.runs.reindex_state import KIND as REINDEX
+    from holdfast.runs import execution, redrive
+    from holdfast.runs.kinds import run_pipeline_of
 
-    run_pipelines = {
-        rewind.KIND: rewind.run_pipeline,
-        backfill.KIND: backfill.run_pipeline,
-        REDRIVE: redrive.run_pipeline,
-        REINDEX: reindex_pipeline.run_pipeline,
-    }
     configuration = execution.unfinished(pipeline.runs(), run_id).configuration
-    if not isinstance(configuration, dict) or configuration.get("kind") not in run_pipelines:
-        raise UsageError(f"run {run_id} is neither a rewind, nor a backfill, nor a redrive, nor a reindex")
-    kind = configuration["kind"]
-    if kind != REINDEX:
-        check_digest(pipeline, configuration["generation"])
-    run = execution.join(run_pipelines[kind](pipeline, configuration), run_id, log())
-    if kind == REDRIVE:
+    run = execution.join(run_pipeline_of(pipeline, configuration), run_id, log())
+    if configuration["kind"] == "redrive":
         redrive.mark_sent(pipeline, run_id)
     return run
+
+
+def _headline(run: Run) -> str:
+    done, rate, left = run.counts, run.rate, run.seconds_left
+    parts = [f"{run.id} is {run.status.value}" + (f" in phase {run.phase}" if run.phase else "")]
+    parts.append(f"{done.processed} of {run.total} records, {done.failed} failed")
+    if run.status.value == "RUNNING" and rate is not None:
+        parts.append(f"{rate:.0f} records/s" + ("" if left is None else f", {format_duration(round(left))} left"))
+    if run.throttle is not None:
+        parts.append(f"limited to {run.throttle:g} records/s")
+    if run.error:
+        parts.append(run.error)
+    return "; ".join(parts)
+
+
+def _progress(group: GroupStats) -> tuple[int, ...]:
+    partitions = (group.partitions, group.completed, group.failed_partitions)
+    return (*partitions, group.total, group.succeeded, group.failed)
+
+
+def _share(node: NodeStats) -> tuple[int, ...]:
+    return (node.held, node.completed, node.failed_partitions, node.processed, node.failed)
 
 
 def _cells(run: Run) -> tuple[Any, ...]:

@@ -158,8 +158,16 @@ class ReportsBatches(Protocol):
 class Engines:
     """Several engines, polled and closed together."""
 
-    def __init__(self, engines: Sequence[Engine]) -> None:
+    def __init__(self, engines: Sequence[ReportsBatches]) -> None:
         self._engines = list(engines)
+
+    def add(self, engine: ReportsBatches) -> None:
+        """Poll this one too, from now on."""
+        self._engines.append(engine)
+
+    def remove(self, engine: ReportsBatches) -> None:
+        """Poll this one no more; the caller closes it."""
+        self._engines.remove(engine)
 
     def poll(self, timeout: float) -> list[Report]:
         reports = [report for engine in self._engines for report in engine.poll(0.0)]

@@ -38,8 +38,10 @@ class Backfill:
     names: str | None = None
 
 
-def backfill(pipeline: StoredPipeline, request: Backfill, emit: Emit, *, root: str | None, by: str) -> Run:
-    """Write the records again with this file's parsing. Blocks until the run has ended.
+def backfill(
+    pipeline: StoredPipeline, request: Backfill, emit: Emit, *, root: str | None, by: str, detached: bool = False
+) -> Run:
+    """Write the records again with this file's parsing. Blocks until the run has ended, unless it is detached.
 
     Raises `UsageError`, and `Refused` when the backup's format does not keep what the parsing needs.
     """
@@ -53,7 +55,7 @@ def backfill(pipeline: StoredPipeline, request: Backfill, emit: Emit, *, root: s
     )
     chosen = asdict(request) | {"pipeline": pipeline.name, "topics": list(request.topics)}
     configuration = {"kind": KIND, **chosen, "generation": number, "roots": roots}
-    return begin(run_pipeline(pipeline, configuration), NewRun(configuration, by), emit)
+    return begin(run_pipeline(pipeline, configuration), NewRun(configuration, by, detached), emit)
 
 
 def run_pipeline(pipeline: StoredPipeline, configuration: Mapping[str, Json]) -> RunPipeline:

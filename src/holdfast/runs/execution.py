@@ -52,16 +52,22 @@ class NewRun(NamedTuple):
 
     configuration: dict[str, Json]
     created_by: str
+    detached: bool = False
+    """Whether the run is left to the nodes that run the pipeline."""
 
     def new_id(self) -> str:
         return f"{self.configuration['kind']}-{uuid.uuid4().hex[:12]}"
 
 
 def begin(pipeline: RunPipeline, new: NewRun, emit: Emit) -> Run:
-    """Create the run and work on it until it has ended or this process is asked to stop.
+    """Create the run and work on it until it has ended or this process is asked to stop; if it is detached, add it.
 
-    Raises `Refused` if another run of the pipeline is going on.
+    Raises `Refused` if another run of the pipeline is going on; one that is detached waits until that has ended.
     """
+    if new.detached:
+        pipeline.built.close()
+        runs = pipeline.stored.runs(emit)
+        return runs.add(new.new_id(), configuration=new.configuration, created_by=new.created_by)
     return _carry_out(pipeline, new.new_id(), new, emit)
 
 

@@ -32,8 +32,8 @@ def look(pipeline: StoredPipeline, choice: Choice) -> Taken:
     return waiting.look()
 
 
-def redrive(pipeline: StoredPipeline, choice: Choice, emit: Emit, *, by: str) -> Run:
-    """Send the letters again with this file's parsing. Blocks until the run has ended.
+def redrive(pipeline: StoredPipeline, choice: Choice, emit: Emit, *, by: str, detached: bool = False) -> Run:
+    """Send the letters again with this file's parsing. Blocks until the run has ended, unless it is detached.
 
     Raises `UsageError` if that cannot be done with this source or sink, `Refused` unless this file's parsing is the
     current one.
@@ -44,10 +44,11 @@ def redrive(pipeline: StoredPipeline, choice: Choice, emit: Emit, *, by: str) ->
     try:
         driver = RedriveDriver(pipeline, waiting)
         made = RunPipeline(pipeline, built, generation, driver, any_letters=True)
-        run = begin(made, NewRun(configuration, by), emit)
+        run = begin(made, NewRun(configuration, by, detached), emit)
     finally:
         _end_spark()
-    mark_sent(pipeline, run.id)
+    if not detached:
+        mark_sent(pipeline, run.id)
     return run
 
 

@@ -38,8 +38,13 @@ class Rewind:
         return Name(self.topic, str(self.partition))
 
 
-def rewind(pipeline: StoredPipeline, request: Rewind, emit: Emit, *, root: str | None, by: str) -> Run:
-    """Write the records again with this file's parsing. Blocks until the run has ended. Raises `UsageError`."""
+def rewind(
+    pipeline: StoredPipeline, request: Rewind, emit: Emit, *, root: str | None, by: str, detached: bool = False
+) -> Run:
+    """Write the records again with this file's parsing. Blocks until the run has ended, unless it is detached.
+
+    Raises `UsageError`.
+    """
     row = partition_row(pipeline, request)
     first, committed = first_offset(pipeline, request), row.progress.position["offset"]
     if first >= committed:
@@ -58,7 +63,7 @@ def rewind(pipeline: StoredPipeline, request: Rewind, emit: Emit, *, root: str |
         "generation": number,
         "roots": roots,
     }
-    return begin(run_pipeline(pipeline, configuration), NewRun(configuration, by), emit)
+    return begin(run_pipeline(pipeline, configuration), NewRun(configuration, by, detached), emit)
 
 
 def run_pipeline(pipeline: StoredPipeline, configuration: Mapping[str, Json]) -> RunPipeline:

@@ -43,7 +43,7 @@ def test_runs_are_listed_and_shown(site: Site, file: str) -> None:
     head, row = site.invoke("runs", "list", file).stdout.splitlines()
     assert head.startswith("RUN ")
     assert "backfill-1" in row
-    shown = json.loads(site.invoke("runs", "show", file, "backfill-1").stdout)
+    shown = json.loads(site.invoke("runs", "show", file, "backfill-1", "--json").stdout)
     assert shown["configuration"]["roots"] == {"files": "out-g2"}
 
 
@@ -54,6 +54,8 @@ def test_a_run_that_nobody_works_on_is_stopped_at_once(site: Site, file: str, ru
     second = site.invoke("runs", "stop", file, "backfill-1")
     assert second.exit_code != 0
     assert "cannot become STOPPING" in second.stderr
+    assert site.invoke("runs", "resume", file, "backfill-1").stdout == "run backfill-1 is READY\n"
+    assert runs.show("backfill-1").status.value == "READY"
 
 
 def test_a_run_that_a_node_works_on_stops_when_that_has_let_go(site: Site, file: str, store: Store, runs: Runs) -> None:
@@ -66,7 +68,26 @@ def test_a_run_that_a_node_works_on_stops_when_that_has_let_go(site: Site, file:
     assert runs.settle_stop("backfill-1").status.value == "STOPPED"
 
 
-@pytest.mark.parametrize("verb", ["show", "stop", "join"])
+def test_the_progress_of_groups_and_nodes_is_shown(site: Site, file: str, runs: Runs) -> None:
+    session = runs.coordinator("backfill-1").session
+    session.join()
+    runs.coordinator("backfill-1").claim(1)
+    runs.aggregate("backfill-1", 1)
+    shown = site.invoke("runs", "show", file, "backfill-1").stdout
+    headline, groups, group, nodes, node = shown.splitlines()
+    assert headline.startswith("backfill-1 is RUNNING; 0 of 0 records, 0 failed")
+    assert (groups.split()[0], group.split()[:3]) == ("GROUP", ["orders", "1", "0"])
+    assert (nodes.split()[0], node.split()[1:3]) == ("NODE", ["1", "0"])
+
+
+def test_a_run_is_throttled_until_the_limit_is_lifted(site: Site, file: str, runs: Runs) -> None:
+    assert "at most 500 records" in site.invoke("runs", "throttle", file, "backfill-1", "500").stdout
+    assert runs.show("backfill-1").throttle == 500
+    site.invoke("runs", "throttle", file, "backfill-1", "0")
+    assert runs.show("backfill-1").throttle is None
+
+
+@pytest.mark.parametrize("verb", ["show", "stop", "resume", "join"])
 def test_a_run_that_is_not_there_is_told(site: Site, file: str, runs: Runs, verb: str) -> None:
     result = site.invoke("runs", verb, file, "backfill-9")
     assert result.exit_code == 2

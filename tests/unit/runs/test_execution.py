@@ -14,15 +14,16 @@ from holdfast import assemble
 from holdfast.assemble import StoredPipeline
 from holdfast.config.models import Settings
 from holdfast.errors import Refused
-from holdfast.flow.engine import Report
+from holdfast.flow.engine import Engines, Report
+from holdfast.flow.node import Companion, Node
 from holdfast.flow.pipeline import Pipeline
-from holdfast.flow.run import Run
+from holdfast.flow.run import ENDED, Run
 from holdfast.flow.run_driver import RunDriver
 from holdfast.flow.runs import Runs
 from holdfast.leases.lease import Partition, Status
 from holdfast.leases.store import Store
 from holdfast.leases.world import host_world
-from holdfast.runs import driving
+from holdfast.runs import driving, pickup
 from holdfast.runs import execution as running
 from holdfast.runs.execution import NewRun, RunPipeline, begin, join
 from holdfast.runs.lock import RunLock
@@ -187,6 +188,40 @@ def test_one_run_goes_on_at_a_time(site: Site) -> None:
     assert site.begin().status.value == "COMPLETED"
     assert len(refused) == 1
     assert site.the_run().status.value == "COMPLETED"
+
+
+def test_a_node_of_the_pipeline_picks_up_runs_by_itself(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pickup, "run_pipeline_of", lambda *_: site.pipeline)
+    monkeypatch.setattr(pickup, "engine_beside", lambda *_: BusyEngine(site))
+    detached = begin(site.pipeline, NewRun(CONFIGURATION, "ann", detached=True), lambda _: None)
+    assert site.the_run().status.value == "INITIALIZING"
+    world = host_world(lambda _: None)
+    session = assemble.new_session(site.settings, site.store, world, pipelines=["numbers"])
+    live = assemble.coordinator_of(site.stored, world, session)
+    engines = Engines([HandEngine()])
+    beside = pickup.RunPickup(site.stored, live, site.pipeline.built, engines)
+    node = Node(session, (), engines, world, companions=[beside, Until(lambda: all_ended(site))])
+    assert node.run()
+    assert site.runs.show(detached.id).status.value == "COMPLETED"
+    assert site.written() == ALL
+
+
+class Until(Companion):
+    """Keeps a node working until something is true."""
+
+    def __init__(self, done: Callable[[], bool]) -> None:
+        self._done = done
+
+    def turn(self) -> None:
+        """Nothing."""
+
+    @property
+    def finished(self) -> bool:
+        return self._done()
+
+
+def all_ended(site: Site) -> bool:
+    return all(run.status in ENDED for run in site.runs.list())
 
 
 def test_a_partition_of_a_run_with_too_many_dead_letters_halts_and_the_rest_of_the_run_goes_on(site: Site) -> None:

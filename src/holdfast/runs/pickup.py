@@ -1,0 +1,125 @@
+"""Picks up runs: a node that runs a pipeline works on all runs of the pipeline, beside the live one.
+
+Runs are looked for once per heartbeat, the first time when the node starts, which also finds runs whose nodes are gone.
+Building and opening the pipeline of a run connects to servers; that happens in a thread of its own, never in the loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from holdfast.assemble import StoredPipeline, engine_beside
+from holdfast.errors import HoldfastError, Interrupted, Refused, UsageError
+from holdfast.events import Notice
+from holdfast.flow.engine import Engine, Engines
+from holdfast.flow.loop import PipelineLoop
+from holdfast.flow.node import Companion
+from holdfast.flow.pipeline import Pipeline, describe
+from holdfast.flow.run import ENDED, Run
+from holdfast.flow.runs import Runs
+from holdfast.flow.tables import LiveTables
+from holdfast.leases.coordinator import Coordinator
+from holdfast.runs.execution import RunWork
+from holdfast.runs.kinds import run_pipeline_of
+from holdfast.service import open_pipelines
+
+
+class _Opened(NamedTuple):
+    work: RunWork
+    built: Pipeline
+    engine: Engine
+
+
+class RunPickup(Companion):
+    """The runs of one pipeline on one node."""
+
+    def __init__(self, stored: StoredPipeline, live: Coordinator, pipeline: Pipeline, engines: Engines) -> None:
+        """`live` has the leases of the live pipeline; engines of runs are added to `engines`."""
+        self._stored = stored
+        self._live = live
+        self._world = live.world
+        self._engines = engines
+        self._only_runs = isinstance(pipeline.source, LiveTables)
+        self._runs = Runs(live)
+        self._open: list[_Opened] = []
+        self._arrived: list[_Opened] = []
+        self._left_alone: set[str] = set()
+        """Runs that this node cannot carry out; each is reported once."""
+        self._looking = False
+        self._look_at = 0.0
+
+    @property
+    def loops(self) -> Sequence[PipelineLoop]:
+        return [opened.work.loop for opened in self._open]
+
+    @property
+    def finished(self) -> bool:
+        return not self._only_runs and not self._open and not self._looking
+
+    def turn(self) -> None:
+        """Give every run a turn, and start looking for others if it is time."""
+        while self._arrived:
+            opened = self._arrived.pop()
+            self._engines.add(opened.engine)
+            self._open.append(opened)
+        for opened in list(self._open):
+            opened.work.turn()
+            if opened.work.ended:
+                self._part_with(opened)
+        now = self._world.clock.monotonic()
+        if not self._looking and now >= self._look_at:
+            self._looking = True
+            self._look_at = now + self._world.jittered(self._live.session.timing.heartbeat)
+            self._world.spawn(self._look)
+
+    def leave(self) -> None:
+        for opened in [*self._open, *self._arrived]:
+            opened.work.leave()
+            opened.engine.close()
+            opened.built.close()
+
+    def _part_with(self, opened: _Opened) -> None:
+        self._open.remove(opened)
+        opened.work.loop.hand_back()
+        self._engines.remove(opened.engine)
+        self._world.spawn(lambda: _close(opened))
+
+    # --- beside the loop -----------------------------------------------------------------------------------------
+
+    def _look(self) -> None:
+        try:
+            known = {opened.work.run_id for opened in [*self._open, *self._arrived]} | self._left_alone
+            for run in self._runs.list():
+                if run.status not in ENDED and run.id not in known:
+                    self._pick_up(run)
+        except Interrupted:
+            return
+        except HoldfastError as error:
+            self._world.emit(Notice(f"pipeline {self._stored.name}: runs cannot be looked for: {describe(error)}"))
+        finally:
+            self._looking = False
+
+    def _pick_up(self, run: Run) -> None:
+        stored = self._stored
+        try:
+            pipeline = run_pipeline_of(stored, run.configuration)
+            open_pipelines(stored.settings, stored.store, {stored.name: pipeline.built}, self._world)
+        except Interrupted:
+            raise
+        except (UsageError, Refused) as refused:
+            self._left_alone.add(run.id)
+            self._world.emit(Notice(f"run {run.id} is left to other nodes: {refused}"))
+            return
+        except Exception as error:  # noqa: BLE001 - plugins are foreign code
+            self._world.emit(Notice(f"run {run.id} cannot be picked up now: {describe(error)}"))
+            return
+        engine = engine_beside(stored.settings, stored.name, pipeline.built, stored.store.max_receipt_bytes)
+        work = RunWork(self._live, run.id, pipeline, engine)
+        self._world.emit(Notice(f"run {run.id} is picked up"))
+        self._arrived.append(_Opened(work, pipeline.built, engine))
+
+
+def _close(opened: _Opened) -> None:
+    opened.engine.close()
+    opened.built.close()
