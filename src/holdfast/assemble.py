@@ -333,15 +333,6 @@ def engine_of(
     return SparkEngine(spark, _identified(settings, pipelines, max_receipt_bytes))
 
 
-def engine_beside(settings: Settings, name: str, pipeline: Pipeline, max_receipt_bytes: int) -> Engine:
-    """Return another engine on the Spark session that this process has, for a run of that pipeline."""
-    from pyspark.sql import SparkSession
-
-    from holdfast.spark.engine import SparkEngine
-
-    return SparkEngine(SparkSession.builder.getOrCreate(), _identified(settings, {name: pipeline}, max_receipt_bytes))
-
-
 def engines_of(
     settings: Settings, pipelines: Mapping[str, Pipeline], session: Session, emit: Emit, max_receipt_bytes: int
 ) -> tuple[ReportsBatches, dict[str, Engine]]:

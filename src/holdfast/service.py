@@ -159,22 +159,23 @@ def _run_node(
             generation=generations[name],
             duties=finalizers(coordinators[name], pipeline.source, pipeline.sinks),
         )
-        for name, pipeline in built.items()
-        if not isinstance(pipeline.source, LiveTables)  # it has partitions in runs only
+        for name, pipeline in _live(built).items()
     ]
     source_coordinators = hand_coordinators(settings, store, built, session=session, world=world)
     pool = Engines([engine])
-    companions = [
-        beside(stored[name], coordinators[name], pipeline, pool)
-        for name, pipeline in built.items()
-        if beside is not None and not functions_of([pipeline])
-    ]
+    with_runs = {name: pipeline for name, pipeline in built.items() if beside and not functions_of([pipeline])}
+    companions = [beside(stored[name], coordinators[name], with_runs[name], pool) for name in with_runs if beside]
     node = Node(session, loops, pool, world, coordinators=source_coordinators, companions=companions)
 
     with stopped_by_signals(node, clock):
         if not node.run():
             return 0
     return int(any(coordinator.counts().get(Status.FAILED) for coordinator in coordinators.values()))
+
+
+def _live(pipelines: Mapping[str, Pipeline]) -> dict[str, Pipeline]:
+    """The pipelines that work without a run: a source of live tables has partitions in runs only."""
+    return {name: built for name, built in pipelines.items() if not isinstance(built.source, LiveTables)}
 
 
 @contextmanager

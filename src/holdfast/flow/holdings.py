@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 from holdfast.flow.batch import Batch, Name
 from holdfast.flow.engine import Engine
+from holdfast.flow.pace import UNBOUNDED, Pace
 from holdfast.flow.source import Source, WeighsPartitions
 from holdfast.leases.lease import Lease
 
 SUSPECT_AFTER_TAKEOVERS = 2
-UNBOUNDED = 1_000_000
 GROWTH = 20
 """How many times `max_batches` a node may hold while partitions are tiny."""
 ROUNDS = 2
@@ -150,8 +150,9 @@ class Capacity:
     fewer large partitions, because the leases of a dead node wait until its session has ended.
     """
 
-    def __init__(self, source: Source, batches: int) -> None:
+    def __init__(self, source: Source, batches: int, pace: Pace) -> None:
         """`batches`: how many of ordinary size are held at a time, or carried by a round if partitions live long."""
+        self._pace = pace
         self._source = source
         self._weighing = source if isinstance(source, WeighsPartitions) else None
         self._ordinary = self._most = batches
@@ -159,7 +160,14 @@ class Capacity:
     @property
     def round_size(self) -> int:
         """Batches that one round carries now."""
+        if self._pace.limit is not None:
+            return 1  # so that the limit is kept from second to second
         return self._most if self._source.lives_long else max(1, self._most // ROUNDS)
+
+    @property
+    def may_begin(self) -> bool:
+        """Whether the pace allows a round now."""
+        return self._pace.allows
 
     def room(self, held: Sequence[Lease], idle: int) -> int:
         """How many more leases may be taken, when `idle` of the held ones have no batch yet."""
@@ -169,4 +177,4 @@ class Capacity:
             self._most = max(self._ordinary, self._most // 2)
         elif len(held) >= self._most:
             self._most = min(2 * self._most, GROWTH * self._ordinary)
-        return min(self._most - len(held), self.round_size - idle)
+        return min(self._most - len(held), self.round_size - idle, self._pace.most_leases - len(held))

@@ -12,10 +12,11 @@ from dataclasses import dataclass
 from holdfast.flow.acquire import Acquirer, Permission
 from holdfast.flow.batch import Limits, Tolerance
 from holdfast.flow.commit import Committer
-from holdfast.flow.engine import Engine, Report
+from holdfast.flow.engine import Engine, Report, Staged
 from holdfast.flow.foreign_acks import ForeignAcks
 from holdfast.flow.generations import FixedGeneration, NodeGeneration
 from holdfast.flow.holdings import Capacity, Holdings
+from holdfast.flow.pace import Pace
 from holdfast.flow.pipeline import Pipeline
 from holdfast.flow.plan import Planner, Rounds
 from holdfast.flow.publish import Publisher
@@ -42,6 +43,8 @@ class LoopSettings:
     """Seconds that one step of a turn may take; a node that hangs for longer stops its heartbeat."""
     tolerance: Tolerance | None = Tolerance()
     """How many records may become dead letters; None: all of them."""
+    pace: Pace | None = None
+    """How fast records are read; None: as fast as possible."""
 
 
 class PipelineLoop:
@@ -63,14 +66,14 @@ class PipelineLoop:
         `generation` returns the number of the current one, on every pass; by default it is that of the settings.
         `duties` get a turn with every turn of the loop, until the node drains.
         """
-        generation = generation or FixedGeneration(settings.generation)
-        self._coordinator = coordinator
-        self._holdings = holdings = Holdings(engine)
+        self._coordinator, self._duties, self._holdings = coordinator, duties, Holdings(engine)
+        generation, holdings = generation or FixedGeneration(settings.generation), self._holdings
         self._steps = Steps(settings.step_limit, pipeline.sinks.values())
         self._publisher = Publisher(coordinator, pipeline, holdings)
         self._committer = Committer(coordinator, pipeline, holdings, self._publisher, generation, settings.tolerance)
         self._rounds = Rounds(coordinator, engine, holdings, self._committer, timeout=settings.limits.timeout)
-        capacity = Capacity(pipeline.source, settings.max_batches)
+        self._pace = settings.pace or Pace(coordinator.world.clock)
+        capacity = Capacity(pipeline.source, settings.max_batches, self._pace)
         self._planner = Planner(
             coordinator,
             pipeline.source,
@@ -91,7 +94,6 @@ class PipelineLoop:
             permission=self._permission,
         )
         self._foreign_acks = ForeignAcks(coordinator, pipeline.source, engine)
-        self._duties = duties
 
     def turn(self, reports: Sequence[Report], declare: Declare) -> None:
         """Do everything that can be done now. `declare` is called before each step, with its name and limit.
@@ -100,6 +102,7 @@ class PipelineLoop:
         """
         self._steps.declare_to(declare)
         self._steps.begin("commit")
+        self._pace.learn(self._records_of(reports))
         self._planner.learn(reports)
         self._acquirer.learn(reports)
         self._committer.commit(reports)
@@ -116,6 +119,11 @@ class PipelineLoop:
             self._planner.plan_rounds(self._permission.generation)
             for duty in self._duties:
                 duty.turn()
+
+    def _records_of(self, reports: Sequence[Report]) -> int:
+        """Records of staged batches; asked before they are committed, as the leases know their batches until then."""
+        staged = (report for report in reports if isinstance(report, Staged))
+        return sum(report.counts.processed for report in staged if self._holdings.carrying(report.batch_id))
 
     @property
     def pipeline(self) -> str:

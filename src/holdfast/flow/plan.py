@@ -74,7 +74,7 @@ class Planner:
         Before that, leases are split or handed back if other nodes could do more of the work.
         """
         self._splitter.turn(has_room=self._rounds.has_room)
-        if not self._rounds.has_room:
+        if not self._rounds.has_room or not self._capacity.may_begin:
             return
         now, most = self._world.clock.monotonic(), self._capacity.round_size
         gone = self._holdings.ready(now, lambda held: held.admitted and bool(held.gone) and held.batch is None)

@@ -17,8 +17,9 @@ from holdfast.errors import Interrupted, UsageError
 from holdfast.flow.engine import Engine
 from holdfast.flow.loop import LoopSettings, PipelineLoop
 from holdfast.flow.node import Companion, Node
+from holdfast.flow.pace import Pace
 from holdfast.flow.pipeline import Pipeline
-from holdfast.flow.run import ENDED, Run
+from holdfast.flow.run import ENDED, Run, RunStatus
 from holdfast.flow.run_driver import RunDriver
 from holdfast.flow.runs import Runs
 from holdfast.leases.coordinator import Coordinator
@@ -45,6 +46,13 @@ class RunPipeline:
         settings = loop_settings_of(self.stored.settings, self.stored.name)
         tolerance = None if self.any_letters else settings.tolerance
         return replace(settings, generation=self.generation, tolerance=tolerance)
+
+
+GUIDE = 4
+"""A node holds at most one part in so many of its share of what is left."""
+GUIDE_SECONDS = 8.0
+LEAST_LEASES = 4
+"""Partitions that a node holds however few are left: it reads several at a time."""
 
 
 class NewRun(NamedTuple):
@@ -102,6 +110,21 @@ def _opened(pipeline: RunPipeline, world: World) -> Iterator[None]:
         yield
 
 
+def most_leases(run: Run, nodes: int, rate: float) -> int:
+    """How many partitions a node holds at most, when `nodes` work on the run and this one reads `rate` records/s.
+
+    Each node takes a part of what is left, and no more than it reads in a few seconds: then no node is left with much
+    work when the others have none.
+    """
+    groups = run.groups.values()
+    partitions = sum(group.partitions for group in groups)
+    left = partitions - sum(group.completed + group.failed_partitions for group in groups)
+    share = left // (GUIDE * nodes)
+    expected = run.total / partitions if partitions else 0
+    soon = int(GUIDE_SECONDS * rate / expected) if rate and expected else share
+    return max(LEAST_LEASES, min(share, soon))
+
+
 class RunWork(Companion):
     """One run on this node: the loop over its partitions, and a thread that drives it if this node holds its locks."""
 
@@ -109,19 +132,28 @@ class RunWork(Companion):
         """`live` has the leases of the live pipeline."""
         self.run_id = run_id
         self._world = live.world
-        runs = Runs(live)
+        self._runs = runs = Runs(live)
+        self._pace = Pace(live.world.clock)
         self.driving = Driving(live, run_id, pipeline.driver, pipeline.lock_timing)
         self.loop = PipelineLoop(
             runs.coordinator(run_id),
             pipeline.built,
             engine,
-            settings=pipeline.loop_settings(),
-            may_claim=lambda: runs.is_running(run_id),
+            settings=replace(pipeline.loop_settings(), pace=self._pace),
+            may_claim=self._may_claim,
         )
         self.ended = False
         """Whether the run has ended; nothing is left to do for it."""
         self._stepping = False
         self._next_step = 0.0
+
+    def _may_claim(self) -> bool:
+        """Called on every pass: read the run's row, which also says how fast it may be read."""
+        run = self._runs.show(self.run_id)
+        nodes = max(1, sum(node.held > 0 for node in run.nodes.values()))
+        self._pace.limit = None if run.throttle is None else run.throttle / nodes
+        self._pace.most_leases = most_leases(run, nodes, self._pace.rate)
+        return run.status is RunStatus.RUNNING
 
     @property
     def loops(self) -> Sequence[PipelineLoop]:
@@ -163,6 +195,17 @@ class RunCommand(RunWork):
             self.driving.begin(self.new.configuration, self.new.created_by)
             self.new = None
         super().turn()
+
+
+def engine_beside(pipeline: RunPipeline) -> Engine:
+    """Return an engine for a run on the Spark session that this process has."""
+    from pyspark.sql import SparkSession
+
+    from holdfast.spark.engine import SparkEngine
+
+    stored = pipeline.stored
+    built = replace(pipeline.built, max_receipt_bytes=stored.store.max_receipt_bytes)
+    return SparkEngine(SparkSession.builder.getOrCreate(), {stored.identifier: built})
 
 
 def unfinished(runs: Runs, run_id: str) -> Run:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from holdfast.assemble import StoredPipeline, engine_beside
+from holdfast.assemble import StoredPipeline
 from holdfast.errors import HoldfastError, Interrupted, Refused, UsageError
 from holdfast.events import Notice
 from holdfast.flow.engine import Engine, Engines
@@ -20,7 +20,7 @@ from holdfast.flow.run import ENDED, Run
 from holdfast.flow.runs import Runs
 from holdfast.flow.tables import LiveTables
 from holdfast.leases.coordinator import Coordinator
-from holdfast.runs.execution import RunWork
+from holdfast.runs.execution import RunWork, engine_beside
 from holdfast.runs.kinds import run_pipeline_of
 from holdfast.service import open_pipelines
 
@@ -114,7 +114,7 @@ class RunPickup(Companion):
         except Exception as error:  # noqa: BLE001 - plugins are foreign code
             self._world.emit(Notice(f"run {run.id} cannot be picked up now: {describe(error)}"))
             return
-        engine = engine_beside(stored.settings, stored.name, pipeline.built, stored.store.max_receipt_bytes)
+        engine = engine_beside(pipeline)
         work = RunWork(self._live, run.id, pipeline, engine)
         self._world.emit(Notice(f"run {run.id} is picked up"))
         self._arrived.append(_Opened(work, pipeline.built, engine))

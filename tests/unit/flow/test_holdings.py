@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from holdfast.events import BatchCancelled, PipelineFinished
 from holdfast.flow.batch import Limits
 from holdfast.flow.holdings import Capacity
+from holdfast.flow.pace import Pace
+from holdfast.flow.run import GroupStats, Run, RunStatus
 from holdfast.flow.source import WeighsPartitions
 from holdfast.leases.lease import Lease
+from holdfast.runs.execution import most_leases
 from holdfast.testing.flows import NumbersSource
+from holdfast.testing.worlds import TurnableClock
 from tests.unit.flow.rig import Fleet, TestNode
 
 SIZES = {"tiny": 1, "large": 1000}
+
+
+PACE = Pace(TurnableClock())
 
 
 class Sized(NumbersSource, WeighsPartitions):
@@ -27,7 +35,7 @@ def tiny(number: int) -> list[Lease]:
 
 
 def test_a_node_takes_more_tiny_partitions_step_by_step_up_to_twenty_times_as_many() -> None:
-    reach, held = Capacity(Sized({}), 10), 0
+    reach, held = Capacity(Sized({}), 10, PACE), 0
     steps = []
     for _ in range(8):
         held += reach.room(tiny(held), 0)
@@ -37,14 +45,14 @@ def test_a_node_takes_more_tiny_partitions_step_by_step_up_to_twenty_times_as_ma
 
 
 def test_one_large_partition_ends_it() -> None:
-    reach = Capacity(Sized({}), 10)
+    reach = Capacity(Sized({}), 10, PACE)
     assert reach.room(tiny(10), 0) == 10
     assert reach.room([*tiny(19), Lease("p", "large")], 0) == -10
     assert reach.round_size == 5
 
 
 def test_half_of_what_is_held_is_a_round_and_the_other_half_is_taken_when_that_is_out() -> None:
-    reach = Capacity(NumbersSource({}), 10)
+    reach = Capacity(NumbersSource({}), 10, PACE)
     assert reach.room([], 0) == 5
     assert reach.room(tiny(5), 5) == 0
     assert reach.room(tiny(5), 0) == 5
@@ -53,7 +61,7 @@ def test_half_of_what_is_held_is_a_round_and_the_other_half_is_taken_when_that_i
 
 
 def test_one_at_a_time_is_one() -> None:
-    reach = Capacity(NumbersSource({}), 1)
+    reach = Capacity(NumbersSource({}), 1, PACE)
     assert reach.round_size == 1
     assert reach.room([], 0) == 1
     assert reach.room(tiny(1), 0) == 0
@@ -119,3 +127,30 @@ def test_what_comes_while_a_round_is_out_is_begun_with_as_soon_as_that_is_over()
     node.turn()
     assert fleet.emitted(PipelineFinished)
     assert fleet.clock.time == began
+
+
+def test_a_pace_lets_no_round_begin_before_the_records_of_the_last_one_are_paid() -> None:
+    clock = TurnableClock()
+    pace = Pace(clock)
+    assert (pace.allows, Capacity(NumbersSource({}), 10, pace).round_size) == (True, 5)
+    pace.limit = 100
+    pace.learn(250)
+    assert Capacity(NumbersSource({}), 10, pace).round_size == 1
+    allowed = [pace.allows]
+    for seconds in (2.4, 0.2):
+        clock.wait(seconds)
+        allowed.append(pace.allows)
+    assert allowed == [False, False, True]
+    pace.learn(1000)
+    pace.limit = None
+    assert pace.allows
+
+
+def test_a_node_holds_a_part_of_what_is_left_and_no_more_than_it_reads_soon() -> None:
+    run = Run("r", RunStatus.RUNNING, groups={"t": GroupStats(partitions=1000, total=1_000_000, completed=200)})
+    assert most_leases(run, nodes=2, rate=0.0) == 100
+    assert most_leases(run, nodes=2, rate=5000.0) == 40
+    assert most_leases(replace(run, groups={"t": GroupStats(10, 100, 9)}), nodes=5, rate=1.0) == 4
+    pace = Pace(TurnableClock())
+    pace.most_leases = 3
+    assert Capacity(NumbersSource({}), 10, pace).room([], 0) == 3
