@@ -15,8 +15,9 @@ from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 from holdfast.errors import SchemaMismatch
 from holdfast.leases.codec import Columns, columns, decode, encode_within
-from holdfast.leases.lease import UNFINISHED, Key, Lease, Status
+from holdfast.leases.lease import UNFINISHED, Counts, Key, Lease, Status
 from holdfast.leases.query import CLAIM_COLUMNS, Query, Rank, claim_rank
+from holdfast.leases.sums import PartitionSum
 
 C = TypeVar("C")
 Row: TypeAlias = tuple[Any, ...]
@@ -32,7 +33,25 @@ SELECT_KEY = f"SELECT {', '.join(_KEY_NAMES)} FROM lease"
 SELECT_ONE = f"{SELECT} WHERE {_THIS_ROW}"
 UPDATE_ONE = f'UPDATE lease SET {", ".join(f"{name} = ?" for name in _NAMES[3:])} WHERE {_THIS_ROW} AND "version" = ?'
 DELETE_ONE = f'DELETE FROM lease WHERE {_THIS_ROW} AND "version" = ?'
+SUMMED = ("estimated_count", "work_units", "counts[0]", "counts[1]", "counts[2]", "counts[3]")
+"""Numbers of the body that are summed."""
 COUNT = 'SELECT "status", count(*) FROM lease WHERE "pipeline" = ? AND "run" = ? GROUP BY "status"'
+
+
+def sums_text(value: Callable[[str], str]) -> str:
+    """The statement that sums the rows of a run; `value` is SQL for a value of the body, null if there is none."""
+    numbers = ", ".join(f"SUM(COALESCE({value(name)}, {int(name == 'work_units')}))" for name in SUMMED)
+    return (
+        f'SELECT "group", "status", COALESCE("owner", {value("done_by")}) AS "session", COUNT(*), {numbers} '
+        'FROM lease WHERE "pipeline" = ? AND "run" = ? GROUP BY "group", "status", "session"'
+    )
+
+
+def sum_of(row: Row) -> PartitionSum:
+    """A row of that statement."""
+    group, status, session, *numbers = row
+    partitions, expected, units, *counts = map(int, numbers)
+    return PartitionSum(group, Status(status), session, partitions, expected, units, Counts(*counts))
 
 
 class Statement(NamedTuple):

@@ -26,6 +26,7 @@ from holdfast.leases.codec import Columns, take_stored
 from holdfast.leases.lease import UNFINISHED, Key, Lease, Status
 from holdfast.leases.query import Query
 from holdfast.leases.store import ClaimingStore, ClaimRequest, Outcome, Snapshot, Swap
+from holdfast.leases.sums import PartitionSum, SumsRows
 from holdfast.registry import Plugin
 from holdfast.stores import _sql
 from holdfast.stores._lock_watchdog import WATCHDOG
@@ -67,13 +68,13 @@ _PASSING = frozenset(
 )
 """Errors that may pass with time, including those of the host: a disk that is full, failing or read-only."""
 
-
+_SUMS = _sql.sums_text(lambda name: f'CASE WHEN json_valid("body") THEN json_extract("body", \'$.{name}\') END')
 _CLAIM_ONE = (
     'UPDATE lease SET "status" = ?, "owner" = ?, "token" = ?, "version" = ?, "due_at" = ?, "body" = ? WHERE rowid = ?'
 )
 
 
-class SqliteStore(ClaimingStore):
+class SqliteStore(ClaimingStore, SumsRows):
     """Rows in a SQLite file. One connection under a lock serves all threads of the process."""
 
     def __init__(
@@ -136,6 +137,9 @@ class SqliteStore(ClaimingStore):
     def count(self, pipeline: str, run: str = "") -> Mapping[Status, int]:
         rows = self._read(lambda db: db.execute(_sql.COUNT, (pipeline, run)).fetchall())
         return {Status(status): number for status, number in rows}
+
+    def sums(self, pipeline: str, run: str) -> list[PartitionSum]:
+        return [_sql.sum_of(row) for row in self._read(lambda db: db.execute(_SUMS, (pipeline, run)).fetchall())]
 
     def claim(self, request: ClaimRequest) -> list[Lease]:
         return self._write(lambda db: self._claimed(db, request))
@@ -383,11 +387,8 @@ class SqliteConfig(BaseModel):
 
 def build(config: SqliteConfig) -> SqliteStore:
     """The store that the settings describe, not yet opened."""
-    return SqliteStore(
-        config.path.expanduser(),
-        skip_table_creation=config.skip_table_creation,
-        busy_timeout=config.busy_timeout,
-    )
+    skip, patience = config.skip_table_creation, config.busy_timeout
+    return SqliteStore(config.path.expanduser(), skip_table_creation=skip, busy_timeout=patience)
 
 
 PLUGIN = Plugin(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 
@@ -10,15 +10,16 @@ from holdfast.errors import PartitionNotOwned, SessionExpired
 from holdfast.events import NodeExpired, PartitionHalted, PartitionOrphaned
 from holdfast.leases import transitions
 from holdfast.leases.coordinator import ClaimPolicy, Coordinator
-from holdfast.leases.lease import Key, Lease, Partition, Status
+from holdfast.leases.lease import Counts, History, Key, Lease, Order, Partition, Progress, Status
 from holdfast.leases.operator import Operator
 from holdfast.leases.query import Query
 from holdfast.leases.session import NodeInfo, Session, SessionTiming, nodes_of
 from holdfast.leases.source_coordinator import SourceCoordinator
 from holdfast.leases.store import ClaimingStore, Store
+from holdfast.leases.sums import summed, sums
 from holdfast.leases.transitions import Advance
 from holdfast.testing.faults import Fault, LossyStore, LossyTable, PlainStore
-from holdfast.testing.rows import PIPELINE, make_row
+from holdfast.testing.rows import PIPELINE, assigned_row, make_row
 from holdfast.testing.store_setting import StoreSetting
 from holdfast.testing.worlds import FakeWorld, TurnableClock, make_world
 
@@ -79,6 +80,22 @@ class PolicyBehaviour(StoreSetting):
                 member.leases.sweep()
 
     # --- sessions ----------------------------------------------------------------------------------------------
+
+    def test_partitions_are_summed_by_group_status_and_session(self) -> None:
+        """A store that sums rows itself finds the same sums as a reader of all rows."""
+        counted = Progress(counts=Counts(5, 3, 1, 1))
+        rows = [
+            replace(make_row("a", run="r"), group="t", order=Order(work_units=7, estimated_count=9), progress=counted),
+            replace(make_row("b", run="r"), group="t", progress=counted),
+            replace(make_row("c", run="r", status=Status.COMPLETED), group="ü", history=History(done_by="n1")),
+            replace(assigned_row("d", "n1", run="r"), group="ü", progress=counted),
+            replace(assigned_row("e", "n2", run="r"), group="ü", history=History(last_error="bad \ud800 text")),
+            make_row("f"),
+        ]
+        self.store.add(rows)
+        expected = summed(rows[:5])
+        assert sorted(sums(self.store, PIPELINE, "r"), key=repr) == sorted(expected, key=repr)
+        assert sums(self.store, PIPELINE, "none") == []
 
     def test_a_silent_session_ends_by_the_clock_of_the_store(self) -> None:
         a, b = self.member("a"), self.member("b")

@@ -21,6 +21,7 @@ from holdfast.leases.codec import Columns, take_stored
 from holdfast.leases.lease import Key, Lease, Status
 from holdfast.leases.query import Query
 from holdfast.leases.store import ClaimingStore, ClaimRequest, Outcome, Snapshot, Swap
+from holdfast.leases.sums import PartitionSum, SumsRows
 from holdfast.stores import _sql
 from holdfast.stores.mysql import MysqlConfig
 from holdfast.stores.mysql.connection import (
@@ -44,13 +45,16 @@ CLOCK = "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) / 1e6"
 
 # Each row for itself by version too, although it is locked: a claim that lands twice must not bring an old row back.
 # The version comes last, because MySQL judges each condition by what was assigned before it.
+_SUMS = _sql.sums_text(
+    lambda name: f'CASE WHEN JSON_VALID("body") THEN JSON_UNQUOTE(JSON_EXTRACT("body", \'$.{name}\')) END'
+)
 _CLAIM_MANY = f"{_sql.INSERT_NEW} ON DUPLICATE KEY UPDATE " + ", ".join(
     f'"{name}" = IF("version" = VALUES("version") - 1, VALUES("{name}"), "{name}")'
     for name in ("status", "owner", "token", "due_at", "body", "version")
 )
 
 
-class MysqlStore(ClaimingStore):
+class MysqlStore(ClaimingStore, SumsRows):
     """Rows in a table of a MariaDB or MySQL database. Opens a connection per thread that calls at the same time."""
 
     def __init__(self, config: MysqlConfig, clock: str = CLOCK) -> None:
@@ -117,6 +121,10 @@ class MysqlStore(ClaimingStore):
     def count(self, pipeline: str, run: str = "") -> Mapping[Status, int]:
         rows = self._read(lambda cursor: self._rows(cursor, _sql.Statement(_sql.COUNT, (pipeline, run))))
         return {Status(status): number for status, number in rows}
+
+    def sums(self, pipeline: str, run: str) -> list[PartitionSum]:
+        rows = self._read(lambda cursor: self._rows(cursor, _sql.Statement(_SUMS, (pipeline, run))))
+        return [_sql.sum_of(row) for row in rows]
 
     def claim(self, request: ClaimRequest) -> list[Lease]:
         return self._write(lambda cursor: self._claimed(cursor, request)) if request.limit > 0 else []

@@ -93,6 +93,17 @@ class Texts:
             f"UNION ALL SELECT 'UNASSIGNED', count(*) FROM {self.table} WHERE {of_run} AND \"status\" = 'UNASSIGNED'"
         )
 
+    @property
+    def sums(self) -> str:
+        fields = '"done_by" text, "estimated_count" bigint, "work_units" bigint, "counts" json'
+        of_body = f"""json_to_record(CASE WHEN l."seal" IS NULL THEN '{{}}' ELSE l."body"::json END) AS b({fields})"""
+        numbers = ['b."estimated_count"', 'b."work_units"', *(f'(b."counts"->>{at})::bigint' for at in range(4))]
+        summed = ", ".join(f"SUM(COALESCE({number}, {int('units' in number)}))::bigint" for number in numbers)
+        return (
+            f'SELECT l."group", l."status", COALESCE(l."owner", b."done_by"), COUNT(*), {summed} '
+            f'FROM {self.table} AS l, {of_body} WHERE "pipeline" = %(pipeline)s AND "run" = %(run)s GROUP BY 1, 2, 3'
+        )
+
 
 def written(lease: Lease, max_body_bytes: int) -> _sql.Row:
     """The lease as it is sent; raises `RowTooLarge`."""

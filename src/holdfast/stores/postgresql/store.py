@@ -16,10 +16,11 @@ from typing import Any, TypeVar
 
 import psycopg
 
-from holdfast.errors import AnswerLost, StoreUnavailable
+from holdfast.errors import AnswerLost, StoreError, StoreUnavailable
 from holdfast.leases.lease import Key, Lease, Status
 from holdfast.leases.query import Query
 from holdfast.leases.store import ClaimingStore, ClaimRequest, Outcome, Snapshot, Swap
+from holdfast.leases.sums import PartitionSum, SumsRows, summed
 from holdfast.stores import _sql
 from holdfast.stores.postgresql import PostgresqlConfig
 from holdfast.stores.postgresql.claims import ClaimTexts, Head, claim
@@ -42,7 +43,7 @@ TRIES = 10
 _UNSEALED = f"""WHERE "seal" IS DISTINCT FROM {seal_of('"body"')} AND"""
 
 
-class PostgresqlStore(ClaimingStore):
+class PostgresqlStore(ClaimingStore, SumsRows):
     """Rows in a table of a PostgreSQL database. Opens a connection per thread that calls at the same time."""
 
     def __init__(self, config: PostgresqlConfig, clock: str | None = None) -> None:
@@ -113,6 +114,15 @@ class PostgresqlStore(ClaimingStore):
     def count(self, pipeline: str, run: str = "") -> Mapping[Status, int]:
         rows = self._read(self._texts.count, {"pipeline": pipeline, "run": run})
         return {Status(status): number for status, number in rows if number}
+
+    def sums(self, pipeline: str, run: str) -> list[PartitionSum]:
+        try:
+            rows = self._read(self._texts.sums, {"pipeline": pipeline, "run": run})
+        except StoreUnavailable:
+            raise
+        except StoreError:
+            return summed(self.find(Query(pipeline, run)))  # a body has text that PostgreSQL cannot have
+        return [_sql.sum_of(row) for row in rows]
 
     # --- claims ------------------------------------------------------------------------------------------------
 
