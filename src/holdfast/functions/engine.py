@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from holdfast.errors import ChannelLost, ChannelRefused, Refused, Unavailable
-from holdfast.events import Event, Notice
+from holdfast.events import Event, Notice, RecordsLost
 from holdfast.flow.batch import Batch, Name
 from holdfast.flow.engine import Advanced, Engine, Failed, Report
 from holdfast.flow.shards import ReaderFactory
@@ -256,6 +256,10 @@ class FunctionEngine(Engine):
         with self._changed:
             if isinstance(message, messages.Acked):
                 self._pass_on(message)
+            elif isinstance(message, messages.Notice):
+                self._emit(Notice(f"{self._parts.trigger.name}: {message.text}"))
+            elif isinstance(message, messages.Lost):
+                self._emit(RecordsLost(self._parts.trigger.name, message.shard, message.start, message.end))
             self._slots.received(number, message)
             self._carry_out()
 

@@ -90,6 +90,20 @@ class Acked(Message, frozen=True):
     offset: int
 
 
+class Lost(Message, frozen=True):
+    """Records of a shard were deleted before they were read, from `start` up to `end`; the shard goes on after them."""
+
+    shard: str
+    start: int
+    end: int
+
+
+class Notice(Message, frozen=True):
+    """What a person may want to know."""
+
+    text: str
+
+
 # --- from the driver to a worker -------------------------------------------------------------------------------------
 
 
@@ -138,7 +152,7 @@ class Stop(Message, frozen=True):
     within: float
 
 
-Up: TypeAlias = Hello | Beat | Progress | Began | Failed | Drained | Dropped | Acked
+Up: TypeAlias = Hello | Beat | Progress | Began | Failed | Drained | Dropped | Acked | Lost | Notice
 Down: TypeAlias = Grant | Assign | Drain | Revoke | Ack | Stop
 
 _up: msgspec.json.Decoder[Up] = msgspec.json.Decoder(Up)

@@ -129,7 +129,7 @@ class Slots:
         worker.heard = self._clock()
         if isinstance(message, messages.Beat):
             self._beat(worker, message)
-        elif not isinstance(message, messages.Hello | messages.Acked):
+        elif not isinstance(message, messages.Hello | messages.Acked | messages.Lost | messages.Notice):
             shard = worker.shards.get(message.id)
             if shard is not None:
                 self._about(worker, shard, message)

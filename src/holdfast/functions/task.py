@@ -113,6 +113,10 @@ class WorkerTask:
         """By the key of the shard."""
         self._stop_until: float | None = None
         self._report_at = 0.0
+        self._read_at = 0.0
+        """When the stream is read next, at the earliest."""
+        self._noted = ""
+        """The last note about a stream that does not respond."""
         self.until = 0.0
         """When the grant ends."""
         self._reader = settings.reader.open()
@@ -220,21 +224,29 @@ class WorkerTask:
         self._pause_full_shards()
         wake = self._worker.wake_at() if now < self.until else None
         wait = 0.0 if handled else FETCH_WAIT if wake is None else min(max(wake - now, 0.0), FETCH_WAIT)
-        if not self._held or now >= self.until:
+        if not self._held or now >= self.until or now < self._read_at:
             time.sleep(min(wait, 0.01) or 0.001)
             return
         try:
             records = self._reader.fetch(self._settings.config.read_batch_size, wait)
-        except SourceUnavailable:
+        except SourceUnavailable as error:
+            self._note_once(f"the shards wait for their stream: {error}")
             time.sleep(FETCH_WAIT)  # the shards are kept: another node would wait for the same stream
             return
+        if self._noted:
+            self._note_once("the stream responds")
+            self._noted = ""
+        self._read_at = self._clock() + self._settings.config.polling_interval
         by_shard: dict[str, list[Any]] = {}
         for record in records:
             by_shard.setdefault(record.shard, []).append(record)
         for shard, part in by_shard.items():
             self._worker.feed(shard, part)
-        if self._settings.config.polling_interval and not self._inbox:
-            time.sleep(self._settings.config.polling_interval)
+
+    def _note_once(self, text: str) -> None:
+        if text != self._noted:
+            self._noted = text
+            self._send(messages.Notice(text))
 
     def _pause_full_shards(self) -> None:
         for held in self._held.values():
@@ -283,6 +295,8 @@ class WorkerTask:
             if report.halted:
                 error = f"records [{report.start}, {report.end}) were deleted before they were read"
                 self._let_go(held, messages.Failed(held.id, error))
+            else:
+                self._send(messages.Lost(held.shard, report.start or 0, report.end or 0))
         else:
             self._let_go(held, messages.Failed(held.id, report.error))
 
