@@ -60,7 +60,7 @@ def a_commit_does_not_look_at_the_sequence(put: Put) -> None:
     put(transitions, "commit", lambda lease, advance, expected, now: original(lease, advance, lease, now))
 
 
-@mutant(start=3777)
+@mutant(start=5307)
 def a_commit_looks_neither_at_the_sequence_nor_at_receipts(put: Put) -> None:
     original = transitions.commit
 
@@ -157,7 +157,7 @@ def a_hand_off_keeps_the_token(put: Put) -> None:
 # --- fair share ---------------------------------------------------------------------------------------------------
 
 
-@mutant("meso")
+@mutant("meso", start=30)
 def the_odd_lease_is_in_nobodys_share(put: Put) -> None:
     original = sharing.share
 
