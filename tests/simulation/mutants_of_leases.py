@@ -290,3 +290,8 @@ def _answers_turned(original_outcome: Outcome, into: Outcome) -> Callable[..., A
         return [into if answer is original_outcome else answer for answer in original(self, call)]
 
     return until_answered
+
+
+@mutant("resharded")
+def a_partition_does_not_wait_for_those_that_come_first(put: Put) -> None:
+    put(Coordinator, "_without_waiting", lambda _coordinator, partitions: partitions)

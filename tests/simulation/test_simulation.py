@@ -19,6 +19,7 @@ CHUNKS = {
     "meso": (600, 50),
     "streams": (1_500, 125),
     "forwarded": (500, 125),
+    "resharded": (200, 50),
     "floor": (500, 125),
     "sourcing": (300, 50),
     "runs": (400, 50),
