@@ -15,11 +15,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from holdfast.spark.java import java_home
-from tests.servers.java import short_lived, spark_jars
 from tests.servers.processes import Server, running
 
 _LOOPBACK = "127.0.0.1"
-_LIGHT = " ".join(short_lived(spark_jars()))
+_LIGHT = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"  # these processes live for seconds
 
 PROTECTED = {
     "spark.authenticate": "true",

@@ -116,12 +116,13 @@ class Acquirer:
             return
         passing = self._pass_is_due(now)
         if passing:
-            self._permission.refresh(finished=self.finished)
+            # A run may get partitions of a further phase at any time; its row says when it has ended.
+            self._permission.refresh(finished=self.finished and not self._coordinator.run)
             # Also where nothing may be claimed: a lost response or a hand-off may have left leases with this node.
             self._reconcile()
         if not self._permission.granted:
             self._next_look = self._next_pass
-            self._hand_back_gently()
+            self.hand_back()
             return
         if passing:
             self._coordinator.sweep()
@@ -191,8 +192,9 @@ class Acquirer:
 
     def _check_finished(self) -> None:
         counts = self._coordinator.counts()
-        if not any(number for status, number in counts.items() if status not in FINISHED):
-            self.finished = True
+        was_finished = self.finished
+        self.finished = not any(number for status, number in counts.items() if status not in FINISHED)
+        if self.finished and not was_finished:
             completed, failed = counts.get(Status.COMPLETED, 0), counts.get(Status.FAILED, 0)
             self._world.emit(PipelineFinished(self._coordinator.pipeline, completed, failed))
 
@@ -232,19 +234,6 @@ class Acquirer:
         self._holdings.cancel(list(self._holdings))
         self._coordinator.release([held.lease for held in self._holdings])
         self._holdings.clear()
-
-    def _hand_back_gently(self) -> None:
-        """Hand back every lease at once, or, where batches are endless, each when its batch is drained."""
-        running = self._holdings.where(lambda held: not held.at_rest) if self._holdings.endless else []
-        if not running:
-            self.hand_back()
-            return
-        self._holdings.drain(running)
-        self._look_soon()
-        resting = self._holdings.where(lambda held: held.at_rest)
-        self._coordinator.release([held.lease for held in resting])
-        for held in resting:
-            self._holdings.drop(held)
 
     def abandon(self) -> None:
         """Cancel running batches and forget every lease. Writes nothing."""

@@ -18,8 +18,9 @@ from holdfast.errors import Interrupted
 from holdfast.events import Event, Notice
 from holdfast.flow.batch import Batch
 from holdfast.flow.processor import Processor
-from holdfast.flow.sink import Sink
+from holdfast.flow.sink import Sink, StagesIndexes
 from holdfast.flow.source import Source
+from holdfast.flow.tables import LiveTables
 from holdfast.leases.codec import size_without_receipts
 from holdfast.leases.store import SMALLEST_BODY
 
@@ -61,6 +62,11 @@ class Pipeline:
 
     max_receipt_bytes: int = SMALLEST_BODY
     """Bytes that the store can keep of a row with its receipts."""
+
+    def __post_init__(self) -> None:
+        for sink in self.sinks.values():
+            if isinstance(sink, StagesIndexes) and isinstance(self.source, LiveTables):
+                sink.use_aliases({name: entity.index for name, entity in self.source.entities().items()})
 
     def receipt_bytes(self, batch: Batch) -> int:
         """Bytes that the receipt of one sink may take in the row of the batch."""

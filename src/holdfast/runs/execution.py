@@ -41,6 +41,8 @@ class RunPipeline:
     any_letters: bool = False
     """Whether any number of its records may become dead letters: a redrive sends records that failed before."""
     lock_timing: LockTiming = LOCK_TIMING
+    one_node: bool = False
+    """Whether only the node that drives the run works on its partitions."""
 
     def loop_settings(self) -> LoopSettings:
         settings = loop_settings_of(self.stored.settings, self.stored.name)
@@ -134,6 +136,7 @@ class RunWork(Companion):
         self._world = live.world
         self._runs = runs = Runs(live)
         self._pace = Pace(live.world.clock)
+        self._one_node = pipeline.one_node
         self.driving = Driving(live, run_id, pipeline.driver, pipeline.lock_timing)
         self.loop = PipelineLoop(
             runs.coordinator(run_id),
@@ -153,7 +156,7 @@ class RunWork(Companion):
         nodes = max(1, sum(node.held > 0 for node in run.nodes.values()))
         self._pace.limit = None if run.throttle is None else run.throttle / nodes
         self._pace.most_leases = most_leases(run, nodes, self._pace.rate)
-        return run.status is RunStatus.RUNNING
+        return run.status is RunStatus.RUNNING and (self.driving.drives or not self._one_node)
 
     @property
     def loops(self) -> Sequence[PipelineLoop]:

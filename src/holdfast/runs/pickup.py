@@ -22,6 +22,7 @@ from holdfast.flow.tables import LiveTables
 from holdfast.leases.coordinator import Coordinator
 from holdfast.runs.execution import RunWork, engine_beside
 from holdfast.runs.kinds import run_pipeline_of
+from holdfast.runs.reindex_schedule import start_if_due
 from holdfast.service import open_pipelines
 
 
@@ -89,6 +90,7 @@ class RunPickup(Companion):
 
     def _look(self) -> None:
         try:
+            start_if_due(self._stored, self._runs, self._live.now())
             known = {opened.work.run_id for opened in [*self._open, *self._arrived]} | self._left_alone
             for run in self._runs.list():
                 if run.status not in ENDED and run.id not in known:

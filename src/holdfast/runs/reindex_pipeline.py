@@ -27,7 +27,7 @@ def run_pipeline(pipeline: StoredPipeline, configuration: Mapping[str, Json]) ->
     changed = with_limits(pipeline, chosen)
     built = changed.build()
     driver = ReindexDriver(promotion_of(pipeline.identifier, built), lambda: pipeline.runs().list(), SLOTS)
-    return RunPipeline(changed, built, chosen.generation, driver)
+    return RunPipeline(changed, built, chosen.generation, driver, one_node=not chosen.use_distributed_indexing)
 
 
 def promotion_of(pipeline: str, built: Pipeline) -> Promotion:
@@ -37,7 +37,6 @@ def promotion_of(pipeline: str, built: Pipeline) -> Promotion:
         raise UsageError("reindex needs a pipeline with the source `database`")
     if len(sinks) != 1 or len(built.sinks) != 1:
         raise UsageError("reindex needs a pipeline with one sink: `opensearch` with mode: staged")
-    sinks[0].use_aliases({name: entity.index for name, entity in source.entities().items()})
     return Promotion(pipeline, source, sinks[0], sinks[0].indexes())
 
 

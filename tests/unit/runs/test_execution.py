@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +16,12 @@ from holdfast import assemble
 from holdfast.assemble import StoredPipeline
 from holdfast.config.models import Settings
 from holdfast.errors import Refused
+from holdfast.events import Event, PipelineFinished
 from holdfast.flow.engine import Engines, Report
 from holdfast.flow.node import Companion, Node
 from holdfast.flow.pipeline import Pipeline
-from holdfast.flow.run import ENDED, Run
-from holdfast.flow.run_driver import RunDriver
+from holdfast.flow.run import ENDED, Run, RunStatus
+from holdfast.flow.run_driver import End, Extend, Keep, RunDriver, Wait
 from holdfast.flow.runs import Runs
 from holdfast.leases.lease import Partition, Status
 from holdfast.leases.store import Store
@@ -158,6 +161,50 @@ def test_a_node_joins_beside_the_one_that_drives_and_takes_its_place_when_it_is_
     assert site.join("r1").status.value == "COMPLETED"
     assert site.written() == ALL
     assert len(held) == 1
+
+
+class PhasedDriver(Driver):
+    """Adds a second phase when the node has found the first one finished."""
+
+    def __init__(self, events: list[Event]) -> None:
+        self._events = events
+
+    def partitions(self, run: Run) -> list[Partition]:
+        return PARTITIONS[:1]
+
+    def advance(self, run: Run, keep: Keep) -> Extend | Wait | End:
+        if run.phase:
+            return End(RunStatus.COMPLETED)
+        if not any(isinstance(event, PipelineFinished) for event in self._events):
+            return Wait(0.05)
+        return Extend("second", PARTITIONS[1:], None)
+
+
+def test_partitions_of_a_later_phase_are_claimed_although_all_of_the_run_was_finished(site: Site) -> None:
+    events: list[Event] = []
+    gives_up = threading.Timer(60, os.kill, (os.getpid(), signal.SIGTERM))
+    gives_up.start()
+    try:
+        run = begin(replace(site.pipeline, driver=PhasedDriver(events)), NewRun(CONFIGURATION, "ann"), events.append)
+    finally:
+        gives_up.cancel()
+    assert (run.status.value, run.phase) == ("COMPLETED", "second")
+    assert site.written() == ALL
+
+
+def test_a_run_for_one_node_is_worked_on_by_the_node_that_drives_it_alone(site: Site) -> None:
+    session = assemble.new_session(site.settings, site.store, host_world(lambda _: None), pipelines=())
+    live = assemble.coordinator_of(site.stored, host_world(lambda _: None), session)
+    session.join()
+    site.runs.add("r1", configuration=CONFIGURATION, created_by="ann")
+    site.runs.create("r1", 1, PARTITIONS)
+    site.runs.start("r1", 1)
+    work = running.RunWork(live, "r1", replace(site.pipeline, one_node=True), BusyEngine(site))
+    assert not work._may_claim()
+    work.driving.step()
+    assert work.driving.drives
+    assert work._may_claim()
+    work.leave()
 
 
 def test_a_run_that_was_made_and_not_started_is_started_by_who_joins(site: Site) -> None:

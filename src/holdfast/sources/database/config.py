@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 from urllib.parse import urlsplit
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from holdfast.config import Duration, Options
 from holdfast.config.plugins import PLAIN_ERROR, Name
 from holdfast.config.secrets import Secret
+from holdfast.config.units import VALUE_ERROR
 from holdfast.flow.tables import Entity
 
 Columns = Annotated[tuple[str, ...], Field(min_length=1)]
@@ -126,6 +129,46 @@ class EntityConfig(Options):
         )
 
 
+def _checked_cron(text: str) -> str:
+    from cronsim import CronSim, CronSimError
+
+    try:
+        CronSim(text, datetime(2000, 1, 1, tzinfo=UTC))
+    except CronSimError as error:
+        reason = f"is not a cron expression such as 0 3 * * *: {error}"
+        raise PydanticCustomError(VALUE_ERROR, reason) from None
+    return text
+
+
+def _checked_zone(name: str) -> str:
+    try:
+        ZoneInfo(name)
+    except (ValueError, OSError, ZoneInfoNotFoundError):
+        raise PydanticCustomError(VALUE_ERROR, "is not a time zone such as Europe/Berlin") from None
+    return name
+
+
+class ScheduleOptions(Options):
+    """When reindex runs begin by themselves."""
+
+    cron: Annotated[str, AfterValidator(_checked_cron)] = Field(
+        description="Minute, hour, day of month, month and day of week, such as `0 3 * * *` for 3 o'clock every day."
+    )
+    time_zone: Annotated[str, AfterValidator(_checked_zone)] = Field("UTC", description="Zone of these times.")
+    entities: tuple[str, ...] = Field((), description="Entities of these runs; all unless given.")
+    changed: bool = Field(
+        False,
+        description="Copy only what changed since the last COMPLETED run, in place; everything if there is none.",
+    )
+
+    def due_at(self, now: float) -> float:
+        """The latest time of the schedule that is not after `now`, in seconds since 1970."""
+        from cronsim import CronSim
+
+        moment = datetime.fromtimestamp(now + 1, ZoneInfo(self.time_zone))
+        return next(CronSim(self.cron, moment, reverse=True)).timestamp()
+
+
 class DatabaseConfig(Options):
     """Tables of PostgreSQL, MariaDB, MySQL or SQLite. Rows are read by runs, such as `holdfast reindex start`."""
 
@@ -135,6 +178,7 @@ class DatabaseConfig(Options):
     )
     tls: DatabaseTls = Field(default=DatabaseTls(), description="How the connection is encrypted.")
     entities: dict[Name, EntityConfig] = Field(min_length=1, description="What is read, by a name of your choice.")
+    schedule: ScheduleOptions | None = Field(None, description="When reindex runs begin by themselves.")
     time_zone: str = Field(
         "UTC", description="Zone of times that are stored without one: a name such as Europe/Berlin, or +01:00."
     )
