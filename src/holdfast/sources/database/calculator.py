@@ -84,7 +84,8 @@ def estimated_rows(table: EntityTable, connection: Connection) -> int:
         known = table.dialect.estimated_rows(connection, table_name(table.config))
     if known is not None:
         return known
-    ((count,),) = connection.rows(*table.count(KeyRange()))
+    with connection.snapshot():
+        ((count,),) = connection.rows(*table.count(KeyRange()))
     return int(count)
 
 
@@ -96,7 +97,7 @@ def parts(table: EntityTable, connection: Connection, rows: int, since: Json = N
 
     With `since`, those that were changed since the mark. Raises `Refused` if a row has no place in the order.
     """
-    if connection.rows(*table.without_order(since)):
+    if any(connection.rows(*statement) for statement in table.without_order(since)):
         names = ", ".join(column.name for column in table.order(since))
         raise Refused(
             f"entity {table.name} has rows with NULL in {names}, which would be missed; exclude them by a query, or "

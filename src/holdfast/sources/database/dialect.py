@@ -16,6 +16,8 @@ from holdfast.leases.lease import Json
 from holdfast.sources.database.config import DatabaseConfig
 
 Row = tuple[Any, ...]
+COUNTING_TIMEOUT = 3600
+"""Seconds that counting the rows of a table may take."""
 UNITS = {"s": 1, "ms": 1000, "us": 1_000_000}
 """Units of an integer time, per second."""
 
@@ -65,7 +67,7 @@ class Connection(ABC):
     @abstractmethod
     @contextmanager
     def snapshot(self) -> Iterator[None]:
-        """All statements inside see the same moment."""
+        """All statements inside see the same moment, and may take longer than a page: they count rows."""
 
     @abstractmethod
     def close(self) -> None:
@@ -169,6 +171,10 @@ class Dialect(ABC):
     @abstractmethod
     def estimated_rows(self, connection: Connection, table: Sequence[str]) -> int | None:
         """The number of rows by the statistics of the database; None if it has none."""
+
+    @abstractmethod
+    def nullable(self, connection: Connection, table: Sequence[str]) -> set[str]:
+        """The columns of the table that may be NULL."""
 
     @abstractmethod
     def unique_keys(self, connection: Connection, table: Sequence[str]) -> list[frozenset[str]]:

@@ -16,7 +16,7 @@ from pymysql.constants import CR, ER, FIELD_TYPE
 from holdfast.config.sql_tls import TLS_HINT, is_encrypted, pymysql_tls
 from holdfast.errors import BatchError, Refused, SourceUnavailable
 from holdfast.leases.lease import Json
-from holdfast.sources.database.dialect import UNITS, Column, Condition, Connection, Dialect, Kind, Row
+from holdfast.sources.database.dialect import COUNTING_TIMEOUT, UNITS, Column, Condition, Connection, Dialect, Kind, Row
 
 _INTEGERS = (FIELD_TYPE.TINY, FIELD_TYPE.SHORT, FIELD_TYPE.INT24, FIELD_TYPE.LONG, FIELD_TYPE.LONGLONG, FIELD_TYPE.YEAR)
 _KINDS = dict.fromkeys(_INTEGERS, Kind.INTEGER) | {
@@ -35,6 +35,8 @@ _AWAY = (
 _REFUSED = (ER.ACCESS_DENIED_ERROR, ER.DBACCESS_DENIED_ERROR, ER.BAD_DB_ERROR, 1698, ER.UNKNOWN_TIME_ZONE)
 _NO_PRIVILEGE = ER.SPECIFIC_ACCESS_DENIED_ERROR
 _NOW = "UNIX_TIMESTAMP(NOW(6))"
+_STALE = 1.0
+"""Seconds for which a list of transactions may be out of date: the server keeps it for a moment."""
 
 
 class _Server(NamedTuple):
@@ -49,7 +51,7 @@ class MysqlConnection(Connection):
     """A connection that commits every statement."""
 
     def __init__(self, connection: pymysql.connections.Connection[Any], server: str) -> None:
-        self._connection = connection
+        self._connection: Any = connection
         self._server = server
 
     def rows(self, text: str, values: Sequence[Any] = ()) -> list[Row]:
@@ -64,9 +66,13 @@ class MysqlConnection(Connection):
     def snapshot(self) -> Iterator[None]:
         self._executed("SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ")
         self._executed("START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY")
+        # PyMySQL has no public way to wait longer for once.
+        patience = self._connection._read_timeout  # noqa: SLF001
+        self._connection._read_timeout = COUNTING_TIMEOUT  # noqa: SLF001
         try:
             yield
         finally:
+            self._connection._read_timeout = patience  # noqa: SLF001
             with suppress(pymysql.Error, OSError):
                 self._connection.rollback()
 
@@ -193,7 +199,7 @@ class Mysql(Dialect):
     def watermark(self, connection: Connection) -> dict[str, Json]:
         ((now,),) = connection.rows(f"SELECT {_NOW}")
         age = self._oldest_age(connection, "TRUE")
-        return {"time": None if age is None else float(now) - age, "now": float(now)}
+        return {"time": None if age is None else float(now) - max(age, _STALE), "now": float(now)}
 
     def settled(self, connection: Connection, mark: Mapping[str, Json]) -> bool:
         ((now,),) = connection.rows(f"SELECT {_NOW}")
@@ -204,7 +210,7 @@ class Mysql(Dialect):
                 f"{self.server}: whether changes are still open can be seen with the privilege PROCESS only; grant it "
                 f"to {self._server.user}"
             )
-        return age == 0 or float(now) - age > float(mark["now"])
+        return float(now) - max(age, _STALE) > float(mark["now"])
 
     def _oldest_age(self, connection: Connection, which: str) -> float | None:
         """Seconds since the oldest open transaction began, rounded up; 0 if there is none, None if that is hidden."""
@@ -228,6 +234,14 @@ class Mysql(Dialect):
             [table[-2] if len(table) > 1 else None, table[-1]],
         )
         return int(found[0][0]) if found and found[0][0] else None
+
+    def nullable(self, connection: Connection, table: Sequence[str]) -> set[str]:
+        found = connection.rows(
+            "SELECT column_name FROM information_schema.columns WHERE is_nullable = 'YES' AND "
+            "table_schema = COALESCE(%s, DATABASE()) AND table_name = %s",
+            [table[-2] if len(table) > 1 else None, table[-1]],
+        )
+        return {str(name) for (name,) in found}
 
     def unique_keys(self, connection: Connection, table: Sequence[str]) -> list[frozenset[str]]:
         found = connection.rows(

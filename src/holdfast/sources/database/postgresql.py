@@ -15,7 +15,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from holdfast.config.sql_tls import TLS_HINT, libpq_tls
 from holdfast.errors import BatchError, Refused, SourceUnavailable
 from holdfast.leases.lease import Json
-from holdfast.sources.database.dialect import UNITS, Column, Condition, Connection, Dialect, Kind, Row
+from holdfast.sources.database.dialect import COUNTING_TIMEOUT, UNITS, Column, Condition, Connection, Dialect, Kind, Row
 
 _KINDS = {
     16: Kind.BOOLEAN, 17: Kind.BINARY, 18: Kind.TEXT, 19: Kind.TEXT, 20: Kind.INTEGER, 21: Kind.INTEGER,
@@ -54,6 +54,7 @@ class PostgresqlConnection(Connection):
     def snapshot(self) -> Iterator[None]:
         self.rows_of_nothing("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
         try:
+            self.rows_of_nothing(f"SET LOCAL statement_timeout = '{COUNTING_TIMEOUT}s'")
             yield
         finally:
             with suppress(psycopg.Error):
@@ -172,6 +173,13 @@ class Postgresql(Dialect):
         name = ".".join(self.quoted(part) for part in table)
         ((rows,),) = connection.rows("SELECT reltuples::bigint FROM pg_class WHERE oid = %s::regclass", [name])
         return int(rows) if rows > 0 else None
+
+    def nullable(self, connection: Connection, table: Sequence[str]) -> set[str]:
+        found = connection.rows(
+            "SELECT attname FROM pg_attribute WHERE attrelid = %s::regclass AND attnum > 0 AND NOT attnotnull",
+            [".".join(self.quoted(part) for part in table)],
+        )
+        return {str(name) for (name,) in found}
 
     def unique_keys(self, connection: Connection, table: Sequence[str]) -> list[frozenset[str]]:
         name = ".".join(self.quoted(part) for part in table)

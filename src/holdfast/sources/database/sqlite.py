@@ -158,6 +158,14 @@ class Sqlite(Dialect):
     def estimated_rows(self, connection: Connection, table: Sequence[str]) -> int | None:  # noqa: ARG002
         return None
 
+    def nullable(self, connection: Connection, table: Sequence[str]) -> set[str]:
+        # A primary key may be NULL too, unless it is the number of the row.
+        found = connection.rows(
+            "SELECT name FROM pragma_table_info(?) WHERE NOT \"notnull\" AND NOT (pk AND upper(type) = 'INTEGER')",
+            [table[-1]],
+        )
+        return {str(name) for (name,) in found}
+
     def unique_keys(self, connection: Connection, table: Sequence[str]) -> list[frozenset[str]]:
         name = table[-1]
         primary = frozenset(

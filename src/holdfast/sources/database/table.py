@@ -70,6 +70,8 @@ class EntityTable:
     deleted: Column | None
     document: str
     has_valid_json: bool
+    nullable: frozenset[str]
+    """Columns that may be NULL; those of a query are not known."""
 
     # --- orders ------------------------------------------------------------------------------------------------
 
@@ -134,10 +136,10 @@ class EntityTable:
         text, values = self._select("1", wanted, limit, more=more)
         return f"SELECT count(*) FROM ({text}) AS _counted", values
 
-    def without_order(self, since: Json) -> Statement:
-        """A row that has no place in the order, because one of its columns is NULL."""
-        nulls = [f"{column.quoted} IS NULL" for column in self.order(since)]
-        return f"SELECT 1 FROM {self.relation} WHERE {' OR '.join(nulls)} LIMIT 1", []
+    def without_order(self, since: Json) -> list[Statement]:
+        """Statements that return a row that has no place in the order, because one of its columns is NULL."""
+        nullable = [column.quoted for column in self.order(since) if column.name in self.nullable]
+        return [(f"SELECT 1 FROM {self.relation} WHERE {name} IS NULL LIMIT 1", []) for name in nullable]
 
     def by_ids(self, condition: Condition) -> Statement:
         """Ids and versions of live rows."""
@@ -215,8 +217,10 @@ def resolved(dialect: Dialect, connection: Connection, name: str, config: Entity
     id_ = () if config.document_id is None else (_named(name, columns, config.document_id, "document_id"),)
     time, deleted = config.updated_at or config.append_only, config.deleted
     document, is_valid = _document(dialect, name, config, columns)
+    nullable: set[str] = set()
     if config.table is not None:
         _check_key(dialect, connection, name, config)
+        nullable = dialect.nullable(connection, table_name(config))
     return EntityTable(
         name,
         config,
@@ -228,6 +232,7 @@ def resolved(dialect: Dialect, connection: Connection, name: str, config: Entity
         None if deleted is None else _named(name, columns, deleted, "deleted"),
         document,
         is_valid,
+        frozenset(nullable),
     )
 
 
