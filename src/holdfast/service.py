@@ -34,6 +34,7 @@ from holdfast.flow.loop import PipelineLoop
 from holdfast.flow.node import Companion, Node
 from holdfast.flow.pipeline import Pipeline
 from holdfast.flow.tables import LiveTables
+from holdfast.leases.controls import Controls
 from holdfast.leases.coordinator import Coordinator
 from holdfast.leases.lease import Status
 from holdfast.leases.store import Store
@@ -156,6 +157,7 @@ def _run_node(
             pipeline,
             engines[name],
             settings=loop_settings_of(settings, name),
+            may_claim=permission_of(coordinators[name]),
             generation=generations[name],
             duties=finalizers(coordinators[name], pipeline.source, pipeline.sinks),
         )
@@ -171,6 +173,12 @@ def _run_node(
         if not node.run():
             return 0
     return int(any(coordinator.counts().get(Status.FAILED) for coordinator in coordinators.values()))
+
+
+def permission_of(coordinator: Coordinator) -> Callable[[], bool]:
+    """What says on each pass whether this node may work on the pipeline: people may pause it, or drain the node."""
+    controls = Controls(coordinator.store, coordinator.world.new_id, coordinator.session.fleet)
+    return lambda: controls.permit(coordinator.pipeline, coordinator.session.name)
 
 
 def _live(pipelines: Mapping[str, Pipeline]) -> dict[str, Pipeline]:

@@ -12,11 +12,12 @@ from holdfast.flow import runs as runs_module
 from holdfast.flow.partition_list import PartitionList
 from holdfast.flow.run import Run, RunStatus
 from holdfast.flow.runs import Runs
-from holdfast.leases.lease import Lease
+from holdfast.leases.controls import Controls
+from holdfast.leases.lease import Lease, Ownership, Progress
 from holdfast.runs import driving as driving_module
 from holdfast.runs.driving import Driving
 from holdfast.runs.lock import PIPELINE_LOCK, RunLock
-from tests.simulation.mutation import Put, mutant
+from tests.simulation.mutation import Put, mutant, mutant_of_test
 
 
 @mutant("runs")
@@ -138,3 +139,38 @@ def runs_are_driven_without_a_lock(put: Put) -> None:
         return True
 
     put(Driving, "_take_over", take_over)
+
+
+@mutant("runs", start=221)
+def a_driver_goes_on_before_its_run_keeps_its_locks(put: Put) -> None:
+    original = Driving._confirm
+
+    def confirm(self: Driving, token: int) -> bool:
+        self._token = token
+        return original(self, token)
+
+    put(Driving, "_confirm", confirm)
+
+
+@mutant("runs")
+def a_drained_node_works_on(put: Put) -> None:
+    put(Controls, "permit", lambda self, pipeline, node: pipeline not in self.paused())
+
+
+@mutant("runs")
+def a_paused_pipeline_is_worked_on(put: Put) -> None:
+    put(Controls, "permit", lambda self, pipeline, node: node not in self.drained())
+
+
+@mutant("runs")
+def a_pipeline_is_paused_once(put: Put) -> None:
+    def written(self: Controls, name: str, state: Any) -> None:
+        row = Lease(self._pipeline, name, ownership=Ownership(due_at=None), progress=Progress(state=state))
+        self.store.add([row])
+
+    put(Controls, "_write", written)
+
+
+@mutant_of_test("tests/unit/flow/test_controls.py", "its nodes read the controls themselves, without the loop")
+def the_loop_reads_no_controls(put: Put) -> None:
+    put(Controls, "permit", lambda self, pipeline, node: True)

@@ -13,6 +13,7 @@ from holdfast.errors import Interrupted, PartitionNotFound, Refused, UsageError
 from holdfast.flow.run import ENDED, Run, RunStatus
 from holdfast.flow.run_driver import End, Extend, Keep, RunDriver, Wait
 from holdfast.flow.runs import Runs
+from holdfast.leases.controls import Controls
 from holdfast.leases.coordinator import ClaimPolicy, Coordinator
 from holdfast.leases.lease import FINISHED, Json, Lease, Partition
 from holdfast.leases.transitions import RetryLimits
@@ -21,6 +22,7 @@ from holdfast.runs.lock import LockTiming, RunLock
 from tests.simulation.host import Host
 from tests.simulation.oracle import PIPELINE
 from tests.simulation.runs_oracle import LATE, RunsOracle
+from tests.simulation.session_rules import NODES
 from tests.simulation.site import NoBatches, Running, Site
 from tests.simulation.worker import Hands, Worker, session_of
 
@@ -107,6 +109,7 @@ class RunNode(Worker):
         self._live = Coordinator(store, host.world, self.session, PIPELINE, policy=policy)
         self._site = site
         self._runs = Runs(self._live)
+        self._controls = Controls(store, host.world.new_id, NODES)
 
     def begin(self) -> None:
         self._driven: dict[str, Driving] = {}
@@ -116,13 +119,20 @@ class RunNode(Worker):
 
     def turn(self) -> None:
         self._make()
+        self._control()
+        self._site.oracle.reads_controls(self.host)
+        permitted = self._controls.permit(PIPELINE, self.session.name)
+        self._site.oracle.is_permitted(self.host, permitted=permitted)
         for run in list(self._runs.list()):
             self._interfere(run)
             if run.status not in ENDED:
                 self._drive(run.id)
-                self._work_on(run.id)
-        self._hands[""].take(1)
-        self._hands[""].step()
+                self._work_on(run.id, permitted=permitted)
+        if permitted:
+            self._hands[""].take(1)
+            self._hands[""].step()
+        else:
+            self._hands[""].release_all()
 
     def end(self) -> None:
         for hands in self._hands.values():
@@ -158,6 +168,15 @@ class RunNode(Worker):
         except Refused:
             return
         self._site.oracle.fail("a lock was passed on by a node that does not hold it")
+
+    def _control(self) -> None:
+        """Somebody pauses the pipeline or drains this node, and takes it back sooner or later."""
+        kernel, name = self.host.kernel, self.session.name
+        if self.host.faults.active and kernel.random() < STOPS:
+            self._controls.pause(PIPELINE, "somebody") if kernel.random() < 0.5 else self._controls.drain(name, "she")
+        elif not self.host.faults.active or kernel.random() < 4 * STOPS:
+            self._controls.resume(PIPELINE)
+            self._controls.undrain(name)
 
     def _interfere(self, run: Run) -> None:
         if not self.host.faults.active or self.host.kernel.random() >= STOPS:
@@ -196,10 +215,10 @@ class RunNode(Worker):
 
     # --- working --------------------------------------------------------------------------------------------------
 
-    def _work_on(self, run_id: str) -> None:
+    def _work_on(self, run_id: str, *, permitted: bool) -> None:
         """Partitions are taken only while the run is RUNNING, and let go as soon as it is seen not to be."""
         self._site.oracle.looks(self.host, run_id)
-        running = self._runs.is_running(run_id)
+        running = self._runs.is_running(run_id) and permitted
         if run_id not in self._hands:
             self._hands[run_id] = self._hands_on(self._runs.coordinator(run_id))
         if running:

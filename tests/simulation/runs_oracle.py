@@ -9,9 +9,11 @@ from holdfast.leases.lease import FINISHED, Key, Lease, Status
 from tests.simulation.host import Host
 from tests.simulation.kernel import Kernel
 from tests.simulation.oracle import PIPELINE, Oracle
+from tests.simulation.session_rules import NODES
 
 RUNS = f"{PIPELINE}/$runs"
 LOCKS = f"{PIPELINE}/$run"
+CONTROLS = f"{NODES}/$controls"
 LATE = "late-"
 """Begins the keys of the second phase."""
 AFTER = {
@@ -38,6 +40,11 @@ class RunsOracle(Oracle):
         """When a node looked at a run before it last tried to take a partition of it."""
         self._summed: dict[tuple[str, str], float] = {}
         self._taken: dict[Key, float] = {}
+        self._forbidden: dict[str, float] = {}
+        """Since when a pipeline is paused or a node drained, by the key of the control."""
+        self._reads: dict[str, float] = {}
+        self._permitted: dict[str, float] = {}
+        """When a node last read the controls before it was permitted to take partitions."""
 
     @property
     def may_be_undone(self) -> bool:
@@ -53,6 +60,15 @@ class RunsOracle(Oracle):
         """The node is about to take partitions, because of what it saw when it last looked. That may land late."""
         self._permit[host.name, run] = self._looked[host.name, run]
 
+    def reads_controls(self, host: Host) -> None:
+        """The node is about to read whether it may work."""
+        self._reads[host.name] = self.kernel.now
+
+    def is_permitted(self, host: Host, *, permitted: bool) -> None:
+        """What the node has read."""
+        if permitted:
+            self._permitted[host.name] = self._reads[host.name]
+
     def sums_up(self, host: Host, run: str) -> None:
         """The node is about to sum up the run."""
         self._summed[host.name, run] = self.kernel.now
@@ -65,7 +81,9 @@ class RunsOracle(Oracle):
     def row_written(self, row: Lease, sender: Host) -> None:
         before = self.rows.get(row.id)
         super().row_written(row, sender)
-        if row.pipeline == RUNS:
+        if row.pipeline == CONTROLS:
+            self._control_written(row)
+        elif row.pipeline == RUNS:
             self._run_written(row.key, row.progress.state, sender)
         elif row.pipeline == PIPELINE and row.owner is not None and (before is None or before.token != row.token):
             self._partition_taken(row, sender)
@@ -75,8 +93,18 @@ class RunsOracle(Oracle):
         if run != row.run:
             self.fail(f"{row.key}: work of run {run!r} is committed on a partition of {row.run!r}")
 
+    def _control_written(self, row: Lease) -> None:
+        if row.progress.state is None:
+            self._forbidden.pop(row.key, None)
+        else:
+            self._forbidden.setdefault(row.key, self.kernel.now)
+
     def _partition_taken(self, row: Lease, sender: Host) -> None:
         self._taken[row.id] = self.kernel.now
+        node = sender.name.partition(".")[0]
+        for control in (f"pipeline/{PIPELINE}", f"node/{node}"):
+            if self._permitted.get(sender.name, 0.0) > self._forbidden.get(control, self.kernel.now):
+                self.fail(f"{row.key}: {sender.name} took it although {control} was set when it looked")
         if not row.run or self._status(row.run) == "RUNNING":
             return
         ran_until = self._ran_until.get(row.run)

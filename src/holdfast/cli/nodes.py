@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from holdfast.cli import output
-from holdfast.cli.options import AsJson, File, opened_store
+from holdfast.cli.options import AsJson, File, controls_of, opened_store
 
 if TYPE_CHECKING:
     from holdfast.observe.insights import NodeView
@@ -29,16 +30,18 @@ def nodes(file: File, ended: Ended = False, json: AsJson = False) -> None:
     pipelines = [settings.identifier(name) for name in settings.pipelines]
     with opened_store(settings) as store:
         found = insights.nodes(store, fleet(settings), pipelines)
+        drained = controls_of(settings, store).drained()
     shown = [node for node in found if ended or not node.ended]
     if json:
-        output.say_json([node.row() for node in shown])
+        output.say_json([{**node.row(), "drained": node.name in drained} for node in shown])
     else:
-        output.say_table(COLUMNS, [_cells(node) for node in shown])
+        output.say_table(COLUMNS, [_cells(node, drained) for node in shown])
 
 
-def _cells(node: NodeView) -> tuple[object, ...]:
+def _cells(node: NodeView, drained: Collection[str]) -> tuple[object, ...]:
     pipelines = ", ".join(node.pipelines)
-    return (node.name, _state(node), node.leases, node.slots, node.last_heartbeat, node.session, pipelines)
+    state = "drained" if node.alive and node.name in drained else _state(node)
+    return (node.name, state, node.leases, node.slots, node.last_heartbeat, node.session, pipelines)
 
 
 def _state(node: NodeView) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated
@@ -13,6 +14,7 @@ from holdfast.errors import UsageError
 if TYPE_CHECKING:
     from holdfast.assemble import StoredPipeline
     from holdfast.config.models import Settings
+    from holdfast.leases.controls import Controls
     from holdfast.leases.store import Store
 
 File = Annotated[str, typer.Argument(metavar="FILE", help="The configuration file.")]
@@ -56,6 +58,14 @@ def opened_store(settings: Settings) -> Iterator[Store]:
         yield store
     finally:
         store.close()
+
+
+def controls_of(settings: Settings, store: Store) -> Controls:
+    """Return the controls of the file's fleet."""
+    from holdfast.assemble import fleet
+    from holdfast.leases.controls import Controls
+
+    return Controls(store, lambda: uuid.uuid4().hex, fleet(settings))
 
 
 @contextmanager

@@ -7,7 +7,18 @@ from typing import Annotated
 import typer
 
 from holdfast import __version__
-from holdfast.cli import deadletters, functions, generations, output, partitions, reindex, runs, shards, stream
+from holdfast.cli import (
+    controls,
+    deadletters,
+    functions,
+    generations,
+    output,
+    partitions,
+    reindex,
+    runs,
+    shards,
+    stream,
+)
 from holdfast.cli.audit import locate, verify
 from holdfast.cli.configuration import plugins, schema, validate
 from holdfast.cli.exit_codes import VERBOSE, Commands
@@ -51,6 +62,13 @@ app.command(epilog=_examples("holdfast validate pipeline.yaml"))(validate)
 app.command(epilog=_examples("holdfast schema > holdfast.schema.json"))(schema)
 app.command(epilog=_examples("holdfast plugins", "holdfast plugins --json"))(plugins)
 app.command(epilog=_examples("holdfast nodes pipeline.yaml"))(nodes)
+app.command(epilog=_examples("holdfast drain pipeline.yaml replica1"))(controls.drain)
+app.command(epilog=_examples("holdfast undrain pipeline.yaml replica1"))(controls.undrain)
+_pipelines = typer.Typer(no_args_is_help=True, help="List the pipelines of a file, pause them and resume them.")
+app.add_typer(_pipelines, name="pipelines", epilog=_examples("holdfast pipelines list pipeline.yaml"))
+_pipelines.command("list", epilog=_examples("holdfast pipelines list pipeline.yaml --json"))(controls.list_pipelines)
+_pipelines.command(epilog=_examples("holdfast pipelines pause pipeline.yaml --pipeline events"))(controls.pause)
+_pipelines.command(epilog=_examples("holdfast pipelines resume pipeline.yaml --pipeline events"))(controls.resume)
 app.command(
     epilog=_examples("holdfast verify archive.yaml", "holdfast verify archive.yaml --pipeline backup --deep --json")
 )(verify)

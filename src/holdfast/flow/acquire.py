@@ -57,7 +57,7 @@ class Permission:
             return
         self.generation, self.granted = generation, granted
         if not self._coordinator.run:
-            session.take_part(self._coordinator.pipeline, taking=generation is not None)
+            session.take_part(self._coordinator.pipeline, taking=granted)
 
 
 class Acquirer:

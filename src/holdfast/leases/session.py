@@ -102,6 +102,11 @@ class Session:
     def id(self) -> str:
         return self._info.session
 
+    @property
+    def name(self) -> str:
+        """The node's name, which stays the same over sessions."""
+        return self._info.name
+
     def ended_by(self, reason: str) -> str:
         """This node, as rows of partitions name it if it ends for that reason."""
         return ended_node(self._info.name, self.id, reason)

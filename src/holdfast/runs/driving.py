@@ -53,10 +53,10 @@ class Driving:
 
         A run whose node is gone loses its lock to this one, and has FAILED.
         """
-        self._take(self._driver.locks(configuration), instead=True)
+        token = self._lock.acquire(self._id, self._driver.locks(configuration), instead=True)
         self._runs.add(self._id, configuration=configuration, created_by=created_by)
         try:
-            self._confirm()
+            self._confirm(token)
         except LeaseLost:
             self.release()  # another node drives it already
 
@@ -116,25 +116,25 @@ class Driving:
     def _take_over(self, run: Run) -> bool:
         """Become the driver of a run that nobody drives. Returns False if another node or another run has a lock."""
         try:
-            self._take(self._driver.locks(run.configuration), instead=False)
+            token = self._lock.acquire(self._id, self._driver.locks(run.configuration))
         except Refused:
             return False
-        return self._confirm()
+        return self._confirm(token)
 
-    def _confirm(self) -> bool:
-        """Note in the run's row that this node drives it. Returns False if a lock was lost before that was written."""
-        token = self._held_token()
+    def _confirm(self, token: int) -> bool:
+        """Note in the run's row that this node drives it. Returns False if a lock was lost before that was written.
+
+        Only then does this node count as the driver: until the row says that the run keeps its locks, others take them.
+        """
         self._runs.drive(self._id, token)
         try:
             self._lock.refresh()
         except LeaseLost:
-            self._token = None
             self._runs.unlock(self._id, token)
-        return self.drives
-
-    def _take(self, names: Json, *, instead: bool) -> None:
-        self._token = self._lock.acquire(self._id, names, instead=instead)
+            return False
         self._refresh_at = self._world.clock.monotonic() + self._refresh_every
+        self._token = token
+        return True
 
     def _held_token(self) -> int:
         if self._token is None:

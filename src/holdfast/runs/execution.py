@@ -27,7 +27,7 @@ from holdfast.leases.lease import Json
 from holdfast.leases.world import HostClock, World, host_world
 from holdfast.runs.driving import Driving
 from holdfast.runs.lock import LOCK_TIMING, LockTiming
-from holdfast.service import open_pipelines, stopped_by_signals
+from holdfast.service import open_pipelines, permission_of, stopped_by_signals
 
 
 @dataclass(frozen=True)
@@ -135,6 +135,9 @@ class RunWork(Companion):
         self.run_id = run_id
         self._world = live.world
         self._runs = runs = Runs(live)
+        self._permitted = permission_of(live)
+        self._idle = False
+        """Whether this node must not work on the pipeline: another one drives the run."""
         self._pace = Pace(live.world.clock)
         self._one_node = pipeline.one_node
         self.driving = Driving(live, run_id, pipeline.driver, pipeline.lock_timing)
@@ -156,7 +159,9 @@ class RunWork(Companion):
         nodes = max(1, sum(node.held > 0 for node in run.nodes.values()))
         self._pace.limit = None if run.throttle is None else run.throttle / nodes
         self._pace.most_leases = most_leases(run, nodes, self._pace.rate)
-        return run.status is RunStatus.RUNNING and (self.driving.drives or not self._one_node)
+        self._idle = not self._permitted()
+        permitted = not self._idle and (self.driving.drives or not self._one_node)
+        return run.status is RunStatus.RUNNING and permitted
 
     @property
     def loops(self) -> Sequence[PipelineLoop]:
@@ -166,10 +171,16 @@ class RunWork(Companion):
     def finished(self) -> bool:
         return self.ended
 
+    @property
+    def _may_step(self) -> bool:
+        return not (self._stepping or self._idle or self.ended) and self._world.clock.monotonic() >= self._next_step
+
     def turn(self) -> None:
         """Keep the locks, and start a step of the driver in a thread of its own if it is time."""
         self.driving.keep()
-        if not self._stepping and not self.ended and self._world.clock.monotonic() >= self._next_step:
+        if self._idle and self.driving.drives and not self._stepping:
+            self.driving.release()
+        if self._may_step:
             self._stepping = True
             self._world.spawn(self._step)
 

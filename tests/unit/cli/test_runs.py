@@ -100,3 +100,18 @@ def test_a_run_that_has_ended_is_not_joined(site: Site, file: str, runs: Runs) -
     result = site.invoke("runs", "join", file, "backfill-1")
     assert result.exit_code == 2
     assert "is FAILED; there is nothing left to do" in result.stderr
+
+
+def test_a_pipeline_is_paused_and_a_node_drained_until_that_is_taken_back(site: Site, file: str, runs: Runs) -> None:
+    runs.coordinator("backfill-1").session.join()
+    assert site.invoke("pipelines", "pause", file, "--pipeline", "orders").stdout == "pipeline orders is paused\n"
+    assert site.json("pipelines", "list", file)["orders"] == "paused"
+    site.invoke("pipelines", "resume", file, "--pipeline", "orders")
+    assert site.json("pipelines", "list", file)["orders"] == "active"
+    (node,) = site.json("nodes", file)
+    assert node["drained"] is False
+    site.invoke("drain", file, node["name"])
+    assert site.json("nodes", file)[0]["drained"] is True
+    assert "drained" in site.invoke("nodes", file).stdout
+    site.invoke("undrain", file, node["name"])
+    assert site.json("nodes", file)[0]["drained"] is False
