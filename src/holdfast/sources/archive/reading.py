@@ -108,7 +108,7 @@ class ArchiveRead:
             raise ValueError(f"{file.key} of the archive does not exist")
         # Damaged bytes can end the process: Arrow's reader of ORC does not check what it reads.
         if file.sha256 and hashlib.sha256(data).hexdigest() != file.sha256:
-            raise ValueError(f"{file.key} of the archive is not the file that was committed: its SHA-256 is another")
+            raise ValueError(f"{file.key} of the archive is not the file that was committed: it has another SHA-256")
         seen = 0
         for rows in batch.format.read(io.BytesIO(data)):
             whole = _kafka_rows(batch, file, rows, seen)
