@@ -209,9 +209,23 @@ def test_an_error_inside_a_transaction_rolls_all_of_it_back(path: Path, store: S
     assert store.add([make_row("first")]) == [Outcome.OK]
 
 
-def test_a_missing_directory_is_named(tmp_path: Path) -> None:
-    with pytest.raises(StoreError, match=r"there is no directory .*nowhere"):
-        SqliteStore(tmp_path / "nowhere" / "leases.db").open()
+def test_the_folder_of_the_file_is_made(tmp_path: Path) -> None:
+    store = SqliteStore(tmp_path / "new" / "folder" / "leases.db")
+    store.open()
+    store.close()
+    assert (tmp_path / "new" / "folder" / "leases.db").exists()
+
+
+def test_a_command_that_only_reads_makes_no_folder(tmp_path: Path) -> None:
+    with pytest.raises(SchemaMismatch, match="does not exist"):
+        SqliteStore(tmp_path / "typo" / "leases.db", skip_table_creation=True).open()
+    assert not (tmp_path / "typo").exists()
+
+
+def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(StoreError, match=r"cannot make the folder of .*leases\.db: (File exists|Not a directory)"):
+        SqliteStore(tmp_path / "file" / "leases.db").open()
 
 
 def test_a_directory_in_place_of_the_file_is_named(tmp_path: Path) -> None:

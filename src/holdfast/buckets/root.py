@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from holdfast.buckets.bucket import Bucket
 
 
+_OTHER_SCHEMES = {"s3a": "write s3://", "s3n": "write s3://", "file": "write the path: "}
+
+
 def _as_text(value: Any) -> Any:
     return str(value) if isinstance(value, Path) else value
 
@@ -27,11 +30,16 @@ def _as_text(value: Any) -> Any:
 def _checked_root(root: str) -> str:
     if not root:
         raise PydanticCustomError(VALUE_ERROR, "is not a folder; write a path or s3://bucket/prefix")
-    if "://" in root:
-        try:
-            split_root(root)
-        except ValueError as error:
-            raise PydanticCustomError(PLAIN_ERROR, "{reason}", {"reason": str(error)}) from None
+    scheme, separator, rest = root.partition("://")
+    if not separator:
+        return os.path.expanduser(root)  # noqa: PTH111 - a root keeps its spelling otherwise
+    if f"{scheme}://" != SCHEME:
+        reason = f"the scheme {scheme!r} is not supported; {_OTHER_SCHEMES.get(scheme, 'write a path or s3://')}{rest}"
+        raise PydanticCustomError(PLAIN_ERROR, "{reason}", {"reason": reason})
+    try:
+        split_root(root)
+    except ValueError as error:
+        raise PydanticCustomError(PLAIN_ERROR, "{reason}", {"reason": str(error)}) from None
     return root
 
 

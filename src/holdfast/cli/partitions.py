@@ -29,6 +29,19 @@ Statuses = Annotated[
         help="Only partitions that are UNASSIGNED, ASSIGNED, CLOSED, COMPLETED or FAILED; may be given several times.",
     ),
 ]
+SomeKeys = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[KEY]...", help="Keys of one or more partitions, unless --status is given."),
+]
+ReopenedStatus = Annotated[
+    Status | None,
+    typer.Option(
+        "--status",
+        case_sensitive=False,
+        metavar="STATUS",
+        help="Reopen all partitions that are FAILED, CLOSED or COMPLETED, instead of those with the given keys.",
+    ),
+]
 Limit = Annotated[
     int | None, typer.Option("--limit", min=1, metavar="N", help="Show at most this many; all unless given.")
 ]
@@ -55,6 +68,7 @@ Yes = Annotated[bool, typer.Option("--yes", metavar="", help="Do not ask for con
 
 COLUMNS = ("KEY", "STATUS", "OWNER", "TOKEN", "SEQUENCE", "POSITION", "RECORDS", "ATTEMPTS", "LAST ERROR")
 PURGE_CHUNK = 500
+REOPENABLE = (Status.FAILED, Status.CLOSED, Status.COMPLETED)
 
 
 def list_partitions(
@@ -84,9 +98,23 @@ def show(file: File, key: Key, pipeline: PipelineName = None, json: AsJson = Fal
         output.say_table(("FIELD", "VALUE"), list(row.items()))
 
 
-def reopen(file: File, key: Keys, pipeline: PipelineName = None) -> None:
+def reopen(
+    file: File, key: SomeKeys = None, pipeline: PipelineName = None, status: ReopenedStatus = None, yes: Yes = False
+) -> None:
     """Reopen FAILED, CLOSED or COMPLETED partitions; each continues at its current position."""
-    _change(file, pipeline, key, lambda operator, partition_key: operator.reopen(partition_key))
+    if bool(key) == (status is not None):
+        raise UsageError("give the keys of partitions, or --status to reopen all with that status")
+    if status is not None and status not in REOPENABLE:
+        raise UsageError(f"{status.value} partitions are open; only FAILED, CLOSED and COMPLETED ones can be reopened")
+    with _operator(file, pipeline) as operator:
+        keys = key or [row.key for row in operator.rows((status,) if status else ())]
+        if not keys:
+            output.say(f"there are no {status} partitions")
+        elif key or yes or output.confirm(f"Reopen {_number(len(keys))} of {operator.pipeline}?", otherwise="--yes"):
+            for partition_key in keys:
+                _print_status(operator.reopen(partition_key))
+        else:
+            output.say("nothing was changed")
 
 
 def release(file: File, key: Keys, pipeline: PipelineName = None) -> None:
@@ -145,8 +173,11 @@ def _operator(file: str, pipeline: str | None) -> Iterator[Operator]:
 def _change(file: str, pipeline: str | None, keys: list[str], change: Callable[[Operator, str], Lease]) -> None:
     with _operator(file, pipeline) as operator:
         for key in keys:
-            row = change(operator, key)
-            output.say(f"{row.key} is now {row.status.value}")
+            _print_status(change(operator, key))
+
+
+def _print_status(row: Lease) -> None:
+    output.say(f"{row.key} is now {row.status.value}")
 
 
 def _cells(row: Lease) -> tuple[Any, ...]:

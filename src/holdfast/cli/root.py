@@ -58,7 +58,7 @@ app.callback(epilog=_examples("holdfast run pipeline.yaml", "holdfast partitions
 app.command(epilog=_examples("holdfast run pipeline.yaml --node replica1", "holdfast run pipeline.yaml --log json"))(
     run
 )
-app.command(epilog=_examples("holdfast validate pipeline.yaml"))(validate)
+app.command(epilog=_examples("holdfast validate pipeline.yaml", "holdfast validate pipeline.yaml --no-env"))(validate)
 app.command(epilog=_examples("holdfast schema > holdfast.schema.json"))(schema)
 app.command(epilog=_examples("holdfast plugins", "holdfast plugins --json"))(plugins)
 app.command(epilog=_examples("holdfast nodes pipeline.yaml"))(nodes)
@@ -164,9 +164,12 @@ _partitions.command(
 _partitions.command(epilog=_examples("holdfast partitions show pipeline.yaml 'my-bucket|orders/1.jsonl'"))(
     partitions.show
 )
-_partitions.command(epilog=_examples("holdfast partitions reopen pipeline.yaml 'my-bucket|orders/1.jsonl'"))(
-    partitions.reopen
-)
+_partitions.command(
+    epilog=_examples(
+        "holdfast partitions reopen pipeline.yaml 'my-bucket|orders/1.jsonl'",
+        "holdfast partitions reopen pipeline.yaml --status FAILED --yes",
+    )
+)(partitions.reopen)
 _partitions.command(epilog=_examples("holdfast partitions release pipeline.yaml 'my-bucket|orders/1.jsonl'"))(
     partitions.release
 )

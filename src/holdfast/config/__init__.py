@@ -1,17 +1,18 @@
 """The YAML file: models, loading with file:line:column errors, JSON Schema."""
 
-from holdfast.config.load import load, load_text
+from holdfast.config.load import check, load, load_text
 from holdfast.config.models import AddedLater, Options, PipelineSettings, Settings
 from holdfast.config.plugins import NamedSink, PluginUse, Uses
 from holdfast.config.schema import json_schema
 from holdfast.config.secrets import Secret
-from holdfast.config.units import ByteSize, Count, Duration, PositiveCount
+from holdfast.config.units import ByteSize, Count, Duration, LocalPath, PositiveCount
 
 __all__ = [
     "AddedLater",
     "ByteSize",
     "Count",
     "Duration",
+    "LocalPath",
     "NamedSink",
     "Options",
     "PipelineSettings",
@@ -20,6 +21,7 @@ __all__ = [
     "Secret",
     "Settings",
     "Uses",
+    "check",
     "json_schema",
     "load",
     "load_text",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
 from holdfast.config.models import Settings
 from holdfast.config.plugins import PLAIN_ERROR
-from holdfast.config.secrets import PlaintextRule, References, is_encodable
+from holdfast.config.secrets import PlaintextRule, References, Resolved, UnsetVariable, is_encodable
 from holdfast.config.validation_errors import Explainer
 from holdfast.config.yaml_positions import (
     BOOL,
@@ -42,22 +42,47 @@ def load(path: str | Path, registry: Registry, environ: Mapping[str, str] = os.e
 
 def load_text(text: str, file: str, registry: Registry, environ: Mapping[str, str] = os.environ) -> Settings:
     """Like `load`, for text that is already in memory; `file` is the name that errors show."""
-    document = Document(file, text)
-    references = References(environ)
-    reader = NodeReader(references.resolve)
-    try:
-        data = reader.read(document.root)
-    except AliasLimitExceeded as error:
-        raise document.error([error.problem], ()) from None
-    rule = PlaintextRule(allowed=_allows_plaintext(data))
-    settings, errors = _validate(data, {"registry": registry, "plaintext": rule})
-    explainer = Explainer(document, data, Settings, registry, rule.seen, references.values)
-    unread = {id(node) for node, _ in reader.problems}
-    # A value that could not be read has been reported already; its wrong type is not reported too.
-    wrong = [problem for problem in explainer.problems(errors) if id(problem[0]) not in unread]
-    if settings is None or reader.problems:
-        raise document.error(reader.problems + wrong, rule.seen)
-    return settings
+    reading = _Reading(text, file, registry, environ)
+    if reading.settings is None or reading.unset or reading.problems:
+        raise reading.error(reading.unset)
+    return reading.settings
+
+
+def check(path: str | Path, registry: Registry, environ: Mapping[str, str] = os.environ) -> Settings | None:
+    """Like `load`, but variables may be unset: settings that depend on them are not checked.
+
+    Returns None if the settings cannot be built without these variables.
+    """
+    reading = _Reading(_read(path), str(path), registry, environ)
+    if reading.problems:
+        raise reading.error()
+    return reading.settings
+
+
+class _Reading:
+    """One file: its settings, if they are valid, and everything that is wrong with it."""
+
+    def __init__(self, text: str, file: str, registry: Registry, environ: Mapping[str, str]) -> None:
+        self._document = Document(file, text)
+        references = References(environ)
+        reader = NodeReader(references.resolve)
+        try:
+            data = reader.read(self._document.root)
+        except AliasLimitExceeded as error:
+            raise self._document.error([error.problem], ()) from None
+        self._rule = PlaintextRule(allowed=_allows_plaintext(data))
+        self.settings, errors = _validate(data, {"registry": registry, "plaintext": self._rule})
+        self.unset = reader.unset
+        """References to variables that are not set."""
+        explainer = Explainer(self._document, data, Settings, registry, self._rule.seen, references.values)
+        unread = {id(node) for node, _ in [*reader.problems, *reader.unset]}
+        # A value that could not be read has been reported already; its wrong type is not reported too.
+        wrong = [problem for problem in explainer.problems(errors) if id(problem[0]) not in unread]
+        self.problems = reader.problems + wrong
+        """Everything else that is wrong."""
+
+    def error(self, unset: Iterable[Problem] = ()) -> ConfigError:
+        return self._document.error([*self.problems, *unset], self._rule.seen)
 
 
 def _allows_plaintext(data: Any) -> bool:
@@ -115,7 +140,10 @@ class AliasLimitExceeded(Exception):
 
 
 class NodeReader:
-    """Turns YAML nodes into plain data. Values that could not be read are None and listed in `problems`."""
+    """Turns YAML nodes into plain data. Values that could not be read are None and listed in `problems`.
+
+    A text with a variable that is not set is kept as it is written, and listed in `unset`.
+    """
 
     def __init__(self, resolve: Callable[[str], str]) -> None:
         self._scalars: dict[str, Callable[[str], Any]] = {
@@ -128,6 +156,7 @@ class NodeReader:
         self._read_so_far = 0
         self._above: list[int] = []
         self.problems: list[Problem] = []
+        self.unset: list[Problem] = []
 
     def read(self, node: Node) -> Any:
         """Return the data of a node. Keys are always text, as written."""
@@ -171,6 +200,10 @@ class NodeReader:
             return self._tag_refused(node)
         try:
             return read(node.value)
+        except UnsetVariable as error:
+            # Not None: a required value that seems to be missing would be a second, false error.
+            self.unset.append((node, str(error)))
+            return Resolved(node.value, node.value)
         except ValueError as error:
             # Messages of int() and float() are about Python, and may repeat a secret.
             message = str(error) if node.tag == STR else f"this cannot be read as {node.tag.rpartition(':')[2]}"

@@ -1,6 +1,7 @@
 """Secrets, and the references `${env:NAME}` and `${file:PATH}` through which they enter a configuration.
 
-`$${` stands for a literal `${`. A path is relative to the working directory of the process.
+`${env:NAME:-default}` is the default if the variable is unset or empty. `$${` stands for a literal `${`. A path is
+relative to the working directory of the process.
 """
 
 from __future__ import annotations
@@ -36,6 +37,11 @@ class Resolved(str):
         resolved = super().__new__(cls, text)
         resolved.written = written
         return resolved
+
+    @property
+    def has_default(self) -> bool:
+        """Whether the file itself holds a text to use instead of a variable."""
+        return any(token["name"].partition(":-")[2] for token in REFERENCE.finditer(self.written))
 
     def __reduce__(self) -> tuple[type[Self], tuple[str, str]]:
         return type(self), (str.__str__(self), self.written)
@@ -83,7 +89,8 @@ class Secret:
         if isinstance(value, Secret):
             return value
         rule = (info.context or {}).get("plaintext")
-        if isinstance(rule, PlaintextRule) and not isinstance(value, Resolved):
+        referred = isinstance(value, Resolved) and not value.has_default
+        if isinstance(rule, PlaintextRule) and not referred:
             rule.seen.add(str(value))
             if not rule.allowed:
                 raise PydanticCustomError(SECRET_ERROR, _PLAINTEXT_REFUSED)
@@ -105,6 +112,10 @@ _PLAINTEXT_REFUSED = (
     "plain-text secrets are not allowed in the file; "
     "write ${env:NAME} or ${file:PATH}, or set allow_plaintext_secrets: true"
 )
+
+
+class UnsetVariable(ValueError):
+    """A reference to an environment variable that does not exist here."""
 
 
 @dataclass(frozen=True)
@@ -132,13 +143,16 @@ class References:
         self.values[match[0]] = value
         return value
 
-    def _variable(self, name: str) -> str:
+    def _variable(self, reference: str) -> str:
+        name, has_default, default = reference.partition(":-")
         try:
             value = self.environ.get(name)
         except ValueError:  # the name cannot be encoded, so there is no such variable
             value = None
+        if has_default and not value:
+            return default
         if value is None:
-            raise ValueError(f"the environment variable {name!r} is not set")
+            raise UnsetVariable(f"the environment variable {name!r} is not set")
         if not is_encodable(value):
             raise ValueError(f"the environment variable {name!r} is not UTF-8 text")
         return value

@@ -1,13 +1,15 @@
-"""Durations and sizes in words, as pydantic types."""
+"""Durations and sizes in words, and paths of this host, as pydantic types."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable
 from decimal import Decimal
+from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 from pydantic import (
+    AfterValidator,
     BeforeValidator,
     Field,
     PlainSerializer,
@@ -27,13 +29,15 @@ _SECONDS = {
     "h": Decimal(3600),
     "d": Decimal(86400),
 }
+_SPELLINGS = {"sec": "s", "secs": "s", "min": "m", "mins": "m"}
 _BYTES = {"": 1, "b": 1} | {
     f"{prefix}{middle}b": base**power
     for middle, base in (("", 1000), ("i", 1024))
     for power, prefix in enumerate("kmgt", start=1)
 }
 _NUMBER = r"[0-9]+(?:\.[0-9]+)?"
-_WORDS = rf"(?:{_NUMBER} ?(?:ms|s|m|h|d))+"
+_UNIT = "mins?|secs?|ms|s|m|h|d"
+_WORDS = rf"(?:{_NUMBER} ?(?:{_UNIT}))+"
 _ISO = (
     rf"[Pp](?=.)(?:({_NUMBER})[Dd])?"
     rf"(?:[Tt](?=.)(?:({_NUMBER})[Hh])?(?:({_NUMBER})[Mm])?(?:({_NUMBER})[Ss])?)?"
@@ -52,12 +56,12 @@ def parse_duration(text: str) -> float:
     """Return the seconds of `30s`, `1h30m`, `P7D` or `PT10M`. Raises `ValueError` for anything else."""
     parts: list[tuple[str, str]] = []
     if len(text) <= _MAX_CHARACTERS and re.fullmatch(_WORDS, text):
-        parts = re.findall(rf"({_NUMBER}) ?(ms|s|m|h|d)", text)
+        parts = re.findall(rf"({_NUMBER}) ?({_UNIT})", text)
     elif len(text) <= _MAX_CHARACTERS and (iso := re.fullmatch(_ISO, text)):
         parts = [(number, unit) for number, unit in zip(iso.groups(), "dhms", strict=True) if number]
     if not parts:
         raise ValueError(f"is not a duration; {_HOW_TO_WRITE_DURATIONS}")
-    seconds = sum((Decimal(number) * _SECONDS[unit] for number, unit in parts), Decimal(0))
+    seconds = sum((Decimal(number) * _SECONDS[_SPELLINGS.get(unit, unit)] for number, unit in parts), Decimal(0))
     if seconds > _LONGEST:
         raise ValueError("is longer than 100 years")
     return float(seconds)
@@ -140,3 +144,6 @@ PositiveCount = Annotated[int, Field(ge=1), BeforeValidator(_not_bool)]
 
 Port = Annotated[int, Field(ge=1, le=65535), BeforeValidator(_not_bool)]
 """Number of a TCP port."""
+
+LocalPath = Annotated[Path, AfterValidator(Path.expanduser)]
+"""A path of this host; `~` is the home of the user that runs the process."""

@@ -22,6 +22,7 @@ from holdfast.config.yaml_positions import (
     YamlPosition,
     describe,
     is_secret_key,
+    without_blank,
     without_password,
 )
 from holdfast.errors import UsageError
@@ -113,6 +114,8 @@ class Explainer:
         return self._foreign(error["msg"], position, quoted)
 
     def _unknown_key(self, path: Path) -> str:
+        if key := without_blank(str(path[-1])):
+            return f"a blank is missing after the ':' of {key!r}"
         possible = possible_keys(self._model, path[:-1], self._registry)
         hint = did_you_mean(str(path[-1]), possible) or f"; possible: {', '.join(possible)}"
         return f"unknown key {path[-1]!r}{hint}"
@@ -163,6 +166,8 @@ def _not_one_of(expected: str, quoted: str, node: Node) -> str:
 def _wrong_type(expected: str, quoted: str, node: Node) -> str:
     if node.tag == NULL:
         return f"expected {expected}, but there is no value here"
+    if "mapping" in expected and isinstance(node, ScalarNode) and (key := without_blank(node.value)):
+        return f"a blank is missing after the ':' of {key!r}"
     quote_it = "; put it in quotes" if expected == "text" and isinstance(node.value, str) else ""
     return f"expected {expected}, not {quoted}{quote_it}"
 

@@ -35,7 +35,8 @@ _PASSWORD_IN_URL = re.compile(r"(://[^/\s:@]*:)([^/\s@$]+)(?=@)")
 _PATH_IN_URL = re.compile(r"(https?://[^/\s'\"]+/)(?!\$\{)([^\s'\"]+)")
 _PLAIN_WORDS = {
     "mapping values are not allowed": "a ':' is not allowed here; check the indentation, or quote the value",
-    "cannot start any token": "a value cannot begin with this; quote the value, and indent with spaces only",
+    "character '\\t'": "a tab is not allowed here; use spaces",
+    "cannot start any token": "a value cannot begin with this; quote the value",
     "expected <block end>": "this line does not fit the indentation of the lines above",
     "could not find expected ':'": "a ':' is missing after this key",
     "found unexpected end of stream": "the quote that is opened here is never closed",
@@ -43,6 +44,10 @@ _PLAIN_WORDS = {
     "but got '{'": "a '{' is not allowed here; within {…} and […] a reference needs quotes: \"${env:NAME}\"",
     "found undefined alias": "this alias has no anchor above it",
 }
+
+
+# `key:value` at the start of an entry; the blank after a colon is easily forgotten. Addresses are not keys.
+_NO_BLANK = re.compile(r"(?P<before>\s*(?:- +)?)(?P<key>[A-Za-z_][\w-]*):(?!//)[^\s:]")
 
 
 class _BoundExceeded(yaml.MarkedYAMLError):
@@ -147,9 +152,26 @@ class Document:
 
     def _not_yaml(self, error: yaml.MarkedYAMLError) -> ConfigError:
         problem = error.problem or "not valid YAML"
+        if error.problem_mark is not None and (hint := self._layout_problem(error.problem_mark, problem)):
+            return self._at(*hint)
         unclosed = "end of stream" in problem and error.context_mark
         message = next((plain for raw, plain in _PLAIN_WORDS.items() if raw in problem), f"not valid YAML: {problem}")
         return self._at(unclosed or error.problem_mark or error.context_mark, message)
+
+    def _layout_problem(self, mark: yaml.Mark, problem: str) -> tuple[yaml.Mark, str] | None:
+        """Return the mark and the message of a mistake that YAML notices only later; None if none is found."""
+        number = min(mark.line, len(self._lines) - 1)
+        if "character '\\t'" in problem and not self._lines[number][: mark.column].strip():
+            return mark, "this line is indented with a tab; YAML needs spaces"
+        above = next((at for at in range(number - 1, -1, -1) if self._lines[at].strip()), number)
+        for at in (above, number):
+            if missing := _NO_BLANK.match(self._lines[at]):
+                column = missing.end("key")
+                there = yaml.Mark(self.file, 0, at, column, None, 0)
+                return there, f"a blank is missing after the ':' of {missing['key']!r}"
+        if "mapping values are not allowed" in problem and _indent(self._lines[number]) > _indent(self._lines[above]):
+            return mark, "this line is indented below a line that has a value already; give both the same indentation"
+        return None
 
     def _at(self, mark: yaml.Mark | None, message: str) -> ConfigError:
         if mark is None:
@@ -180,6 +202,16 @@ def _entry(node: Node, step: str | int) -> tuple[Node | None, Node] | None:
     if isinstance(node, MappingNode):
         return next(((key, value) for key, value in node.value if key.value == step), None)
     return None
+
+
+def without_blank(text: str) -> str | None:
+    """Return the key if the text looks like `key:value`, an entry without the blank after its colon."""
+    found = _NO_BLANK.match(text)
+    return found["key"] if found else None
+
+
+def _indent(line: str) -> int:
+    return len(line) - len(line.lstrip(" "))
 
 
 def _hide(lines: Sequence[str], root: Node, secrets: frozenset[str]) -> list[str]:

@@ -21,6 +21,7 @@ from typing import TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from holdfast.config.units import LocalPath
 from holdfast.errors import AnswerLost, SchemaMismatch, StoreError, StoreUnavailable
 from holdfast.leases.codec import Columns, take_stored
 from holdfast.leases.lease import UNFINISHED, Key, Lease, Status
@@ -254,7 +255,7 @@ class SqliteStore(ClaimingStore, SumsRows):
 
     def _require_file(self) -> None:
         try:
-            there, made, folder = self._path.parent.is_dir(), self._path.exists(), self._path.is_dir()
+            made, folder = self._path.exists(), self._path.is_dir()
         except OSError as error:
             raise StoreUnavailable(f"{self._path}: {error}") from error
         if self._was_open and not made:
@@ -262,13 +263,15 @@ class SqliteStore(ClaimingStore, SumsRows):
             raise StoreUnavailable(f"{self._path} no longer exists")
         if folder:
             raise StoreError(f"cannot open {self._path}: it is a directory; path must name a file")
-        if not there:
-            raise StoreError(f"cannot open {self._path}: there is no directory {self._path.parent}")
         if self._skip_table_creation and not made:
             raise SchemaMismatch(
                 f"{self._path} does not exist, and may not be created here; "
                 "`holdfast run` creates it, unless skip_table_creation is set"
             )
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise StoreError(f"cannot make the folder of {self._path}: {error.strerror}") from error
 
     def _prepare(self, db: sqlite3.Connection) -> None:
         (mode,) = db.execute("PRAGMA journal_mode = WAL").fetchone()
@@ -374,7 +377,7 @@ class SqliteConfig(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    path: Path = Field(description="The database file, on a local disk. Its directory must exist.")
+    path: LocalPath = Field(description="The database file, on a local disk. Its folder is made if it is missing.")
     skip_table_creation: bool = Field(
         default=False, description="Never create or migrate tables; refuse to start if they are not as needed."
     )

@@ -113,6 +113,13 @@ def test_problems_of_a_wrong_file_as_json(site: Site) -> None:
     assert (problem["file"], problem["line"], problem["column"]) == (file, 4, 26)
 
 
+def test_a_file_is_checked_without_its_variables(site: Site) -> None:
+    file = site.write(store="sqlite: {path: '${env:LEASES_OF_NOBODY}'}")
+    assert site.invoke("validate", file).exit_code == 2
+    assert site.invoke("validate", file, "--no-env").stdout.startswith(f"{file} is valid; store: sqlite")
+    assert site.json("validate", file, "--no-env")["valid"] is True
+
+
 def test_a_file_that_does_not_exist(site: Site) -> None:
     result = site.invoke("validate", "nowhere.yaml")
 

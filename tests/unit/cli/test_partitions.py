@@ -185,6 +185,24 @@ def test_fail_and_reopen_several_partitions(site: Site, file: str, leases: Coord
     assert (reopened.exit_code, reopened.stdout) == (0, "a is now UNASSIGNED\nb is now UNASSIGNED\n")
 
 
+def test_reopen_all_failed_partitions(site: Site, file: str, leases: Coordinator) -> None:
+    made(leases, "a", "b", "c")
+    site.invoke("partitions", "fail", file, "a", "c")
+
+    unconfirmed = site.invoke("partitions", "reopen", file, "--status", "FAILED")
+    assert unconfirmed.stderr == "error: there is no terminal to ask for confirmation; use --yes\n"
+    reopened = site.invoke("partitions", "reopen", file, "--status", "failed", "--yes")
+    assert (reopened.exit_code, reopened.stdout) == (0, "a is now UNASSIGNED\nc is now UNASSIGNED\n")
+    assert site.invoke("partitions", "reopen", file, "--status", "FAILED").stdout == "there are no FAILED partitions\n"
+
+
+@pytest.mark.parametrize("arguments", [(), ("a", "--status", "FAILED"), ("--status", "ASSIGNED")])
+def test_what_cannot_be_reopened_is_said(site: Site, file: str, arguments: tuple[str, ...]) -> None:
+    result = site.invoke("partitions", "reopen", file, *arguments)
+    assert result.exit_code == 2
+    assert result.stderr.startswith("error: ")
+
+
 def test_a_change_that_the_partitions_state_does_not_allow(site: Site, file: str, leases: Coordinator) -> None:
     made(leases, "a")
     leases.claim(1)

@@ -199,7 +199,15 @@ class TestYaml:
         ("text", "problem"),
         [
             ("a: b: c", "1:5 a ':' is not allowed here; check the indentation, or quote the value"),
-            ("node:\n\tlog: text", "2:1 a value cannot begin with this; quote the value, and indent with spaces only"),
+            ("node:\n\tlog: text", "2:1 this line is indented with a tab; YAML needs spaces"),
+            ("node:\n  log: \ttext", "2:8 a tab is not allowed here; use spaces"),
+            ("node:\n  log:text\n  name: a", "2:6 a blank is missing after the ':' of 'log'"),
+            ("node:\n  log:text", "2:3 a blank is missing after the ':' of 'log'"),
+            ("node: {log:text}", "1:8 a blank is missing after the ':' of 'log'"),
+            (
+                "node:\n  log: text\n    name: a",
+                "3:9 this line is indented below a line that has a value already; give both the same indentation",
+            ),
             ("a:\n    b: 1\n  c: 2", "3:3 this line does not fit the indentation of the lines above"),
             ("node:\nlog\nx: 1", "3:1 a ':' is missing after this key"),
             ('node: "text', "1:7 the quote that is opened here is never closed"),

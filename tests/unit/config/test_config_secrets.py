@@ -62,6 +62,23 @@ class TestReferences:
     def test_a_variable_that_is_not_set(self) -> None:
         assert problems(pipeline('user: "${env:NOPE}"')) == ["3:40 the environment variable 'NOPE' is not set"]
 
+    def test_a_variable_that_is_not_set_is_one_error(self) -> None:
+        text = pipeline('endpoint: {host: "${env:NOPE}", port: "${env:NOPE}"}')
+        assert [problem.partition(" ")[2] for problem in problems(text)] == 2 * [
+            "the environment variable 'NOPE' is not set"
+        ]
+
+    @pytest.mark.parametrize("environ", [{}, {"NAME": ""}])
+    def test_a_default_stands_for_a_variable_that_is_unset_or_empty(self, environ: dict[str, str]) -> None:
+        assert source('user: "${env:NAME:-nobody}"', environ).user == "nobody"
+
+    def test_a_variable_that_is_set_comes_before_its_default(self) -> None:
+        assert source('user: "${env:NAME:-nobody}"', {"NAME": "ada"}).user == "ada"
+
+    def test_a_default_of_a_secret_is_plain_text(self) -> None:
+        (problem,) = problems(pipeline('password: "${env:NOPE:-sesame}"'))
+        assert problem.startswith("3:44 plain-text secrets are not allowed in the file")
+
     def test_a_variable_that_is_no_text(self) -> None:
         assert problems(pipeline('user: "${env:A}"'), {"A": "\udcff"}) == [
             "3:40 the environment variable 'A' is not UTF-8 text"

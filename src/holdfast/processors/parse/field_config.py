@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema, model_validator
 from pydantic_core import PydanticCustomError
 
-from holdfast.config import AddedLater, Duration, Options, Secret
+from holdfast.config import AddedLater, Duration, LocalPath, Options, Secret
 from holdfast.config.hosts import is_local
 from holdfast.config.plugins import PLAIN_ERROR
 from holdfast.config.units import VALUE_ERROR
@@ -150,7 +149,9 @@ class RegistryConfig(Options):
 class AvroSchema(Options):
     """The schema of messages in Avro."""
 
-    schema_file: Path | None = Field(None, description="File with the schema, as JSON, of messages without a header.")
+    schema_file: LocalPath | None = Field(
+        None, description="File with the schema, as JSON, of messages without a header."
+    )
     registry: RegistryConfig | None = Field(
         None, description="Schema registry for messages that begin with byte 0 and the id of their schema."
     )
@@ -177,7 +178,7 @@ class AvroTime(AvroField):
 class ProtobufMessage(Options):
     """The type of messages in Protobuf."""
 
-    descriptor_file: Path = Field(
+    descriptor_file: LocalPath = Field(
         description="Descriptors with the message's type, written by `protoc --include_imports --descriptor_set_out`."
     )
     message: str = Field(min_length=1, description="Full name of the message's type, such as `shop.Order`.")

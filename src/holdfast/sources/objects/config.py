@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from holdfast.buckets.root import S3Reach
-from holdfast.config import ByteSize, PositiveCount
+from holdfast.config import ByteSize, LocalPath, PositiveCount
 from holdfast.config.plugins import PLAIN_ERROR
 from holdfast.sources.objects.scan_config import (
     AfterSuccess,
@@ -34,7 +33,7 @@ _ONLY_FOR_BUCKETS = ("s3", "reread", "after_success", "delete_s3_objects_on_read
 class ObjectsConfig(Times):
     """Which objects are read, and how."""
 
-    folder: Path | None = Field(None, description="Folder with the files; folders below it are read, too.")
+    folder: LocalPath | None = Field(None, description="Folder with the files; folders below it are read, too.")
     buckets: tuple[BucketSettings, ...] = Field((), description="Buckets on S3, instead of a folder.")
     s3: S3Reach | None = Field(None, description="How to reach S3, for buckets.")
     include: Patterns = Field(

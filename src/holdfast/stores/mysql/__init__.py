@@ -6,7 +6,6 @@ server: a Galera cluster keeps row locks on the node that took the request, so s
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -14,7 +13,7 @@ from pydantic_core import PydanticCustomError
 
 from holdfast.config.plugins import PLAIN_ERROR
 from holdfast.config.secrets import Secret
-from holdfast.config.units import Port
+from holdfast.config.units import LocalPath, Port
 from holdfast.registry import Plugin, needing
 from holdfast.stores._sql_settings import SqlServerOptions, Timeout
 
@@ -32,11 +31,11 @@ class MysqlTls(BaseModel):
         description="verify-full unless given; on this host, TLS is optional unless a setting of `tls` is given. "
         "require encrypts without verifying the server, disable turns TLS off.",
     )
-    ca: Path | None = Field(
+    ca: LocalPath | None = Field(
         default=None, description="Certificates of the authorities that are trusted; the system's unless given."
     )
-    cert: Path | None = Field(default=None, description="This node's own certificate.")
-    key: Path | None = Field(default=None, description="The key of the certificate.")
+    cert: LocalPath | None = Field(default=None, description="This node's own certificate.")
+    key: LocalPath | None = Field(default=None, description="The key of the certificate.")
     check_host: bool = Field(
         default=True, description="The server's certificate must name the host; false is the same as verify-ca."
     )

@@ -6,13 +6,12 @@ session mode: statements are prepared once per connection.
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from holdfast.config.secrets import Secret
-from holdfast.config.units import Port
+from holdfast.config.units import LocalPath, Port
 from holdfast.registry import Plugin, needing
 from holdfast.stores._sql_settings import SqlServerOptions, Timeout
 
@@ -30,11 +29,11 @@ class PostgresqlTls(BaseModel):
         description="Unless given here or in the URL, verify-full for a server on another host and prefer on this one. "
         "Only verify-ca and verify-full protect against a server that impersonates yours; disable turns TLS off.",
     )
-    ca: Path | None = Field(
+    ca: LocalPath | None = Field(
         default=None, description="Certificates of the authorities that are trusted; the system's unless given."
     )
-    cert: Path | None = Field(default=None, description="This node's own certificate.")
-    key: Path | None = Field(default=None, description="The key of the certificate.")
+    cert: LocalPath | None = Field(default=None, description="This node's own certificate.")
+    key: LocalPath | None = Field(default=None, description="The key of the certificate.")
 
 
 class PostgresqlConfig(SqlServerOptions):
