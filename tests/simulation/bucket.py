@@ -147,6 +147,10 @@ class BucketClient(Bucket):
     def read(self, key: str) -> bytes | None:
         return self._call("read", key, lambda: self._server.objects.get(key), writes=False)
 
+    def visible(self, key: str) -> DataFile | None:
+        """The content of a file that readers see."""
+        return self._call("read", key, lambda: self._server.visible.get(key), writes=False)
+
     def keys(self, prefix: str) -> Iterator[str]:
         present = [*self._server.objects, *self._server.visible]
         found = sorted(key for key in present if key.startswith(prefix))

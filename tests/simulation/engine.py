@@ -261,10 +261,10 @@ class SimulatedEngine(Engine):
         return [self._file(batch, bucket, shelf, items, varies=varies) for shelf, items in shelves.items()]
 
     def _file(
-        self, batch: Batch, bucket: BucketServer, shelf: int, items: list[int], *, varies: bool
+        self, batch: Batch, bucket: BucketServer, shelf: int, items: list[int], *, varies: bool, key: str = ""
     ) -> dict[str, Json]:
         lease = batch.lease
-        key = names.file_key(batch.name, lease.commit.generation, items[0], "jsonl", (f"dt={shelf}",))
+        key = key or names.file_key(batch.name, lease.commit.generation, items[0], "jsonl", (f"dt={shelf}",))
         salt = self._kernel.below(1 << 30) if varies else 0
         digest = f"{lease.key}{items}{salt}{self._parser}"
         staged_key = names.staging_key(batch.name, lease.token, batch.id, f"{shelf}")

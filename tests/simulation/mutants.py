@@ -37,6 +37,7 @@ from tests.simulation import (
     mutants_of_splits,
     mutants_of_staging,
     mutants_of_tolerance,
+    mutants_of_topic,
     mutants_of_visible,
     mutants_of_watching,
 )
@@ -62,6 +63,7 @@ MODULES = (
     mutants_of_replacing,
     mutants_of_staging,
     mutants_of_tolerance,
+    mutants_of_topic,
     mutants_of_blame,
     mutants_of_promotion,
 )

@@ -31,6 +31,7 @@ from tests.simulation.site import Site
 from tests.simulation.sourcing import SourcingSite
 from tests.simulation.splitting import SplitFleet
 from tests.simulation.tolerance import ToleranceSite
+from tests.simulation.topic import TopicFleet
 from tests.simulation.visible import VisibleFleet
 
 SHORT_PAUSES: tuple[tuple[ModuleType, str, float], ...] = (
@@ -58,6 +59,7 @@ SITES: dict[str, type[Site]] = {
     "tolerance": ToleranceSite,
     "promotion": PromotionSite,
     "splits": SplitFleet,
+    "topic": TopicFleet,
 }
 """Worlds of another make than pipelines of one version."""
 

@@ -66,10 +66,11 @@ MONTHS = Scenario("months", nodes=2, partitions=4, items=4, kinds=MONTHS_KINDS)
 BARRED = Scenario("barred", nodes=3, partitions=3, items=8, kinds=MONTHS_KINDS)
 SPLITS = Scenario("splits", nodes=3, partitions=2, items=40, kinds=SPLIT_KINDS)
 TOLERANCE = Scenario("tolerance", nodes=2, partitions=2, items=12, kinds=LETTER_KINDS)
+TOPIC = Scenario("topic", nodes=2, partitions=2, items=8, kinds=LETTER_KINDS)
 PROMOTION = Scenario("promotion", nodes=1, partitions=1, items=1, kinds=PROMOTION_KINDS)
 STREAMING = (STREAMS, FORWARDED)
 LIVE = (MICRO, MESO, *STREAMING, OBJECTS, INDEX, GENERATIONS, REBUILDS, VISIBLE, FINALIZER, WIDE, MONTHS, BARRED)
-BESIDE = (FLOOR, SOURCING, RUNS, REPLACE, REDRIVE, REDRIVEN, TOLERANCE, PROMOTION, SPLITS)
+BESIDE = (FLOOR, SOURCING, RUNS, REPLACE, REDRIVE, REDRIVEN, TOLERANCE, TOPIC, PROMOTION, SPLITS)
 SCENARIOS = {scenario.name: scenario for scenario in (*LIVE, *BESIDE)}
 
 

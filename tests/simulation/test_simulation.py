@@ -37,6 +37,7 @@ CHUNKS = {
     "tolerance": (200, 50),
     "promotion": (200, 50),
     "splits": (200, 50),
+    "topic": (200, 50),
 }
 """Seeds by scenario, and how many make one test: small enough that all cores end together."""
 PARTS = [

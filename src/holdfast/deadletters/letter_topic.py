@@ -83,6 +83,7 @@ class LetterTopic:
     """Begins an attempt with that transactional id. Raises `Unavailable`."""
     check: Callable[[], str]
     """Raises `Refused` if the topic is not suitable, `Unavailable` if no broker responds. Returns text for people."""
+    clock: Callable[[], float] = time.monotonic
     _away: tuple[float, str] | None = field(default=None, init=False)
 
     def publish(self, box: CommittedLetters, publication: Publication, progress: Callable[[], None]) -> None:
@@ -105,13 +106,13 @@ class LetterTopic:
         progress()
 
     def _begun(self, stack: ExitStack, lease: Lease) -> TopicAttempt:
-        if self._away is not None and time.monotonic() < self._away[0]:
+        if self._away is not None and self.clock() < self._away[0]:
             raise Unavailable(self._away[1])
         of_partition = hashlib.sha256(json.dumps([*self.identity, lease.run, lease.key]).encode()).hexdigest()[:32]
         try:
             return stack.enter_context(self.attempt(f"holdfast-{lease.pipeline}-{of_partition}"))
         except Unavailable as away:
-            self._away = (time.monotonic() + SILENCE, str(away))
+            self._away = (self.clock() + SILENCE, str(away))
             raise
 
     def _send(self, attempt: TopicAttempt, letters: _CommitLetters, progress: Callable[[], None]) -> None:
