@@ -391,12 +391,7 @@ class SqliteConfig(BaseModel):
 def build(config: SqliteConfig) -> SqliteStore:
     """The store that the settings describe, not yet opened."""
     skip, patience = config.skip_table_creation, config.busy_timeout
-    return SqliteStore(config.path.expanduser(), skip_table_creation=skip, busy_timeout=patience)
+    return SqliteStore(config.path, skip_table_creation=skip, busy_timeout=patience)
 
 
-PLUGIN = Plugin(
-    name="sqlite",
-    config=SqliteConfig,
-    build=build,
-    summary="Leases in one file, shared by all processes of one host.",
-)
+PLUGIN = Plugin("sqlite", SqliteConfig, build, "Leases in one file, shared by all processes of one host.")
