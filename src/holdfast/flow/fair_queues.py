@@ -12,7 +12,7 @@ class FairQueues:
 
     def __init__(self) -> None:
         self._queues: dict[str, Sequence[StreamRecord]] = {}
-        """The shard that was served last is the last one."""
+        """Shards that have records; the one that was served last is the last one."""
         self.paused: set[str] = set()
         """Shards whose records stay."""
 
@@ -23,7 +23,7 @@ class FairQueues:
 
     def take(self, limit: int) -> Sequence[StreamRecord]:
         """Take at most `limit` records, an equal share of each shard first."""
-        ready = [shard for shard, queue in self._queues.items() if queue and shard not in self.paused]
+        ready = [shard for shard in self._queues if shard not in self.paused]
         if len(ready) == 1:
             return self._cut(ready[0], limit)
         taken: list[StreamRecord] = []
@@ -31,11 +31,13 @@ class FairQueues:
             share = max(1, (limit - len(taken)) // len(ready))
             for shard in ready[: limit - len(taken)]:
                 taken += self._cut(shard, share)
-            ready = [shard for shard in ready if self._queues[shard]]
+            ready = [shard for shard in ready if shard in self._queues]
         return taken
 
     def _cut(self, shard: str, limit: int) -> Sequence[StreamRecord]:
         queue = self._queues.pop(shard)
+        if len(queue) <= limit:
+            return queue
         self._queues[shard] = queue[limit:]
         return queue[:limit]
 

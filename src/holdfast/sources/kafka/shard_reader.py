@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
 TOPIC_ID = "topic_id"
 """Key of positions that a node gives to a task; positions that a task reports lack it."""
-AT_ONCE = 1000
+AT_ONCE = 200
 """Messages that are taken out of the queue of librdkafka at once."""
-KEPT = 1000
+KEPT, KEPT_BYTES = 1000, 8 << 20
 """Messages of a paused partition that are kept; then librdkafka is paused, which throws away what it has fetched."""
 SHORT_WAIT, LONG_WAIT = 0.005, 0.25
 """Longest wait for a message: while a partition waits for the description of its topic, and otherwise."""
@@ -141,6 +141,9 @@ class KafkaReader(ShardReader):
         self._added: dict[str, Json] = {}
         self._added_at = 0.0
         self._readings: dict[TopicPartition, _Reading] = {}
+        self._unsettled: set[TopicPartition] = set()
+        """Partitions for which librdkafka is paused, or whose offset was refused."""
+        self._look_at = 0.0
         self._queues = FairQueues()
         self._reports: list[ShardReport] = []
 
@@ -153,6 +156,7 @@ class KafkaReader(ShardReader):
         self._queues.drop(shard)
         at = _topic_partition(shard)
         if at is not None and (reading := self._readings.pop(at, None)) is not None:
+            self._unsettled.discard(at)
             self._unassign(reading)
 
     def pause(self, shard: str) -> None:
@@ -164,10 +168,11 @@ class KafkaReader(ShardReader):
     def fetch(self, limit: int, timeout: float) -> Sequence[StreamRecord]:
         deadline = self._clock() + timeout
         while True:
-            self._prepare()
+            if self._added or self._unsettled or self._clock() >= self._look_at:
+                self._prepare()
             ready, wait = self._queues.ready, SHORT_WAIT if self._added else LONG_WAIT
-            if ready < AT_ONCE:
-                self._receive(0.0 if ready else max(0.0, min(deadline - self._clock(), wait)))
+            if ready < limit:
+                self._receive(limit, 0.0 if ready else max(0.0, min(deadline - self._clock(), wait)))
             records = self._queues.take(limit)
             if records or self._reports:
                 return records
@@ -214,6 +219,7 @@ class KafkaReader(ShardReader):
 
     def _prepare(self) -> None:
         """Begin what was added, and look after partitions whose offset or topic is not what it was."""
+        self._look_at = self._clock() + LONG_WAIT
         added = (at.topic for shard in self._added if (at := _topic_partition(shard)) is not None)
         self._watch.look({*added, *(at.topic for at in self._readings)}, self._added_at)
         if self._watch.known_at > self._added_at:
@@ -260,6 +266,7 @@ class KafkaReader(ShardReader):
 
     def _hold(self, reading: _Reading, *, held: bool) -> None:
         reading.held = held
+        (self._unsettled.add if held else self._unsettled.discard)(reading.at)
         (self._consumer().pause if held else self._consumer().resume)([_assigned(reading)])
 
     def _fail(self, shard: str, error: str, *, halt: bool = False) -> None:
@@ -275,6 +282,7 @@ class KafkaReader(ShardReader):
         except KafkaException as error:
             raise SourceUnavailable(f"the brokers do not respond: {error.args[0].str()}") from error
         start, reading.in_doubt = reading.next, False
+        self._unsettled.discard(reading.at)
         if start > high:
             self._fail(reading.shard, f"the log of {reading.shard} ends at {high}, before offset {start}", halt=True)
             return
@@ -290,13 +298,13 @@ class KafkaReader(ShardReader):
 
     # --- messages --------------------------------------------------------------------------------------------------
 
-    def _receive(self, wait: float) -> None:
+    def _receive(self, limit: int, wait: float) -> None:
         """Move messages from the queue of librdkafka into those of the shards."""
         first = self._consumer().poll(wait)
         if first is None:
             return
         found: dict[str, list[StreamRecord]] = {}
-        for message in (first, *self._consumer().consume(AT_ONCE - 1, 0)):
+        for message in (first, *self._consumer().consume(max(limit, AT_ONCE) - 1, 0)):
             reading = self._readings.get((message.topic(), message.partition()))  # type: ignore[call-overload]
             if reading is None:
                 continue
@@ -307,7 +315,7 @@ class KafkaReader(ShardReader):
                 found.setdefault(reading.shard, []).append(self._record(reading.shard, offset, message))
         for shard, records in found.items():
             self._queues.put(shard, records)
-            if shard in self._queues.paused and len(self._queues.waiting(shard)) >= KEPT:
+            if shard in self._queues.paused and _is_much(self._queues.waiting(shard)):
                 reading = self._readings[_topic_partition(shard)]  # type: ignore[index]
                 if not reading.held:
                     self._hold(reading, held=True)
@@ -330,9 +338,14 @@ class KafkaReader(ShardReader):
             self._fail(reading.shard, f"the brokers lost records of {reading.shard}: {error.str()}", halt=True)
         elif error.name() in {"_AUTO_OFFSET_RESET", "OFFSET_OUT_OF_RANGE"}:
             reading.in_doubt = True
+            self._unsettled.add(reading.at)
         elif error.name() in DENIED:
             self._fail(reading.shard, f"{reading.shard} may not be read: {error.str()}")
         # Other errors are temporary: librdkafka tries again.
+
+
+def _is_much(records: Sequence[StreamRecord]) -> bool:
+    return len(records) >= KEPT or sum(len(record.body or b"") for record in records) >= KEPT_BYTES
 
 
 def _topic_partition(shard: str) -> TopicPartition | None:

@@ -26,8 +26,8 @@ from holdfast.sources.kinesis.client import (
 )
 
 THREADS = 8
-KEPT = 1000
-"""A shard with this many records that were not fetched is not read."""
+KEPT = 200
+"""A shard with this many records that were not fetched is not read, nor a paused one with any."""
 AT_ONCE = 1000
 CHECK_EVERY = 10.0
 """Seconds after which the reader looks whether the stream still is the same."""
@@ -184,10 +184,14 @@ class KinesisReader(ShardReader):
         """Read the shards whose time has come, and of which little is kept."""
         now = self._clock()
         for reading in self._readings.values() if self._summary is not None else ():
-            kept = len(self._queues.waiting(reading.shard))
-            if reading.running is None and not reading.ended and kept < KEPT and now >= reading.due_at:
+            if self._is_wanted(reading) and now >= reading.due_at:
                 reading.due_at = now + self._factory.interval
                 reading.running = self._threads().submit(self._read, reading.shard, reading.iterator, reading.first)
+
+    def _is_wanted(self, reading: _Reading) -> bool:
+        """Whether more of a shard should be read, once it is time."""
+        most = 1 if reading.shard in self._queues.paused else KEPT
+        return reading.running is None and not reading.ended and len(self._queues.waiting(reading.shard)) < most
 
     def _read(self, shard: str, iterator: str | None, position: Json) -> Mapping[str, Any]:
         client = self._client()
@@ -197,7 +201,7 @@ class KinesisReader(ShardReader):
         running = [reading.running for reading in self._readings.values() if reading.running is not None]
         pending: list[Future[Any]] = [*running, *([] if self._check is None else [self._check])]
         now = self._clock()
-        due = min((reading.due_at for reading in self._readings.values() if reading.running is None), default=now + 1)
+        due = min((reading.due_at for reading in self._readings.values() if self._is_wanted(reading)), default=now + 1)
         longest = max(0.001, min(longest, due - now))
         if pending:
             wait(pending, longest, FIRST_COMPLETED)
