@@ -17,7 +17,7 @@ FAST_TESTS   = $(wildcard tests/unit tests/contracts tests/simulation tests/fuzz
 # The longest first, so that no worker is left with one of them at the end; a file's tests share their servers.
 SERVER_TESTS = --dist loadfile --no-loadscope-reorder $(wildcard tests/e2e tests/chaos tests/soak tests/servers tests/spark)
 
-.PHONY: help setup connector lock lint servers test reference model demo simulate fuzz soak chaos-archive bench clean
+.PHONY: help setup connector lock lint servers class-data test reference model demo simulate fuzz soak chaos-archive bench clean
 
 help: ## Show this list
 	@grep -hE '^[a-zA-Z%-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-zA-Z%-]+):.*## /\1\t/' \
@@ -70,7 +70,10 @@ lint: $(READY) ## Check style, types and import rules
 servers: ## Install the servers that tests start for themselves, where they are missing
 	sh scripts/install_servers.sh
 
-test: lint connector servers ## Lint, then run every test
+class-data: connector servers ## Record the classes that Spark, Kafka and OpenSearch load, so that tests start them quickly
+	$(BIN)/python -m tests.servers.class_data
+
+test: lint class-data ## Lint, then run every test
 	$(BIN)/python -m pytest -q -n $(WORKERS) $(FAST_TESTS)
 	$(BIN)/python -m pytest -q -n $(WORKERS) $(SERVER_TESTS)
 

@@ -56,7 +56,7 @@ def _timed(work: Callable[[], object]) -> Callable[[], float]:
 def _boundaries(tables: ServerTables) -> Comparison:
     tables.run(
         "CREATE TABLE many (id BIGINT, doc TEXT)",
-        f"INSERT INTO many SELECT n * n, '{{}}' FROM generate_series(1, {KEYS}) AS n",
+        f"INSERT INTO many SELECT n::bigint * n, '{{}}' FROM generate_series(1, {KEYS}) AS n",
         "ALTER TABLE many ADD PRIMARY KEY (id)",
     )
     with tables.session() as cursor:

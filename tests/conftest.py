@@ -5,6 +5,7 @@ A server is started when the first test asks for it, once per process.
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import subprocess
 from collections.abc import Iterator
@@ -14,6 +15,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.servers.dynamodb import DynamodbServer
+from tests.servers.java import use_short_lived_java
 from tests.servers.kafka import AUTHORIZING, KafkaServer
 from tests.servers.opensearch import OpenSearchServer
 from tests.servers.processes import MariadbServer, PostgresqlServer, running
@@ -25,6 +27,9 @@ settings.register_profile("fuzz", deadline=None, suppress_health_check=list(Heal
 # A change must not fail on an input that has nothing to do with it: `make fuzz` draws other inputs.
 settings.register_profile("any machine", settings.get_profile("fuzz"), derandomize=True)
 settings.load_profile("any machine")
+use_short_lived_java()
+# Processes are forked from one that has imported what most of them need: that takes longer than what they do.
+multiprocessing.set_forkserver_preload(["holdfast.testing", "tests.conftest", "tests.simulation.mutating"])
 
 
 @pytest.fixture

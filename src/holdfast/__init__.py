@@ -22,7 +22,7 @@ _PUBLIC = {
     ),
     "holdfast.events": "Event",
     "holdfast.flow.batch": "Batch Close Cut Done Limits Name Plan Wait",
-    "holdfast.flow.fault": "Fault batch_fault damage_fault record_fault unavailable_fault",
+    "holdfast.flow.fault": "Fault batch_fault cut_fault damage_fault record_fault unavailable_fault",
     "holdfast.flow.format": "Format FormatWriter RawWriter",
     "holdfast.flow.letter": "Letter LetterBox LetterId NewLetter Rebuilder RecordReader SourceRecord new_letters",
     "holdfast.flow.pipeline": "ReportsEvents",
@@ -34,8 +34,8 @@ _PUBLIC = {
     "holdfast.flow.source": (
         "AfterPublish BATCH_COLUMN CountsScans CutsShort FAULT_COLUMN FixedColumns PublishingListener "
         "StagingListener ITEM_COLUMN ReportsExtents MayChange OUTPUT_FOLDER_COLUMN OffsetPositions "
-        "ReadsByConnector Rebuilds RereadsRecords SIZE_COLUMN SYSTEM_COLUMNS SalvagesDamage Source TaskRows "
-        "UsesSourceCoordination UsesStoreClock WeighsPartitions"
+        "ReadsByConnector Rebuilds RereadsRecords SIZE_COLUMN SYSTEM_COLUMNS SalvagesDamage Source SplitsPartitions "
+        "TaskRows UsesSourceCoordination UsesStoreClock WeighsPartitions"
     ),
     "holdfast.flow.staging": "Room StagedBatch Stager Staging",
     "holdfast.functions.contexts": "FunctionContext FunctionResponse",
@@ -45,6 +45,7 @@ _PUBLIC = {
     "holdfast.leases.query": "Query",
     "holdfast.leases.session": "Session",
     "holdfast.leases.source_coordinator": "SourceCoordinator",
+    "holdfast.leases.split": "Split",
     "holdfast.leases.store": "ClaimRequest ClaimingStore Outcome Snapshot Store Swap",
     "holdfast.leases.world": "World host_world",
     "holdfast.registry": "Plugin Registry",

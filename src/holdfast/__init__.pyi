@@ -25,7 +25,7 @@ from holdfast.errors import (
 )
 from holdfast.events import Event
 from holdfast.flow.batch import Batch, Close, Cut, Done, Limits, Name, Plan, Wait
-from holdfast.flow.fault import Fault, batch_fault, damage_fault, record_fault, unavailable_fault
+from holdfast.flow.fault import Fault, batch_fault, cut_fault, damage_fault, record_fault, unavailable_fault
 from holdfast.flow.format import Format, FormatWriter, RawWriter
 from holdfast.flow.letter import (
     Letter,
@@ -71,6 +71,7 @@ from holdfast.flow.source import (
     RereadsRecords,
     SalvagesDamage,
     Source,
+    SplitsPartitions,
     StagingListener,
     TaskRows,
     UsesSourceCoordination,
@@ -85,6 +86,7 @@ from holdfast.leases.lease import FINISHED, Json, Key, Lease, Partition, Status
 from holdfast.leases.query import Query
 from holdfast.leases.session import Session
 from holdfast.leases.source_coordinator import SourceCoordinator
+from holdfast.leases.split import Split
 from holdfast.leases.store import ClaimingStore, ClaimRequest, Outcome, Snapshot, Store, Swap
 from holdfast.leases.world import World, host_world
 from holdfast.registry import Plugin, Registry
@@ -180,6 +182,8 @@ __all__ = [
     "SourceCoordinator",
     "SourceRecord",
     "SourceUnavailable",
+    "Split",
+    "SplitsPartitions",
     "StagedBatch",
     "StagedDataGone",
     "StagedFile",
@@ -207,6 +211,7 @@ __all__ = [
     "Witness",
     "World",
     "batch_fault",
+    "cut_fault",
     "damage_fault",
     "host_world",
     "load_settings",

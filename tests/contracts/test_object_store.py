@@ -39,7 +39,7 @@ def folder_store(root: Path) -> ObjectStore:
 
 
 class TestObjectStore(StoreBehaviour):
-    many = 2_000  # each lease is synced to the disk when it is made and when it is claimed
+    many = 600  # each lease is synced to the disk when it is made and when it is claimed
 
     @pytest.fixture(autouse=True)
     def one_folder(self, tmp_path: Path) -> None:

@@ -26,6 +26,7 @@ from holdfast.leases.store import Outcome
 from holdfast.spark.java import find_java
 from holdfast.stores.dynamodb import DynamodbConfig
 from holdfast.stores.dynamodb.store import DynamodbStore
+from tests.servers.java import server_options
 from tests.servers.processes import HOW_TO_INSTALL, Server, cache_folder
 
 VERSION = "2.6.1"
@@ -58,7 +59,7 @@ class DynamodbServer(Server):
         options = {"port": str(self.port), "dbPath": str(self.folder / "tables"), **self.settings}
         given = [word for name, value in options.items() for word in (f"-{name}", value)]
         program = str(find_java().program)
-        java = (program, "-Xmx512m", "-XX:+UseSerialGC", f"-Dsqlite4java.library.path={jars}")
+        java = (program, "-Xmx512m", *server_options(jars), f"-Dsqlite4java.library.path={jars}")
         # Its own entry point listens on every interface; ours does not, but needs a Java that compiles.
         main = str(_MAIN) if compiles(program) else "com.amazonaws.services.dynamodbv2.local.main.ServerRunner"
         return (*java, "-cp", f"{jars}/*", main, *given, "-sharedDb", "-disableTelemetry")

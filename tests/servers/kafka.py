@@ -35,6 +35,7 @@ from confluent_kafka.admin import (
 )
 
 from holdfast.spark.java import find_java
+from tests.servers.java import server_options
 from tests.servers.processes import HOW_TO_INSTALL, Server, cache_folder, free_port, run
 
 VERSION = "4.3.1"
@@ -101,11 +102,11 @@ class KafkaServer(Server):
             return _STARTED in log.read()
 
     def _java(self, *options: str) -> Sequence[str]:
-        jars = cache_folder() / f"kafka-{VERSION}"
+        jars = kafka_jars()
         if not jars.is_dir():
             raise RuntimeError(f"there is no Kafka in {jars}; {HOW_TO_INSTALL}")
         logging = f"-Dlog4j2.configurationFile={self.folder / 'logging.properties'}"
-        return (str(find_java().program), *options, "-XX:+UseSerialGC", logging, "-cp", f"{jars}/*")
+        return (str(find_java().program), *options, *server_options(jars), logging, "-cp", f"{jars}/*")
 
     def _defaults(self) -> Mapping[str, str]:
         return {
@@ -221,6 +222,11 @@ class KafkaServer(Server):
             failures += [record["_error"] for record in chunk if "_error" in record]
             if failures or unsent:
                 raise RuntimeError(f"{unsent} messages not sent, {len(failures)} refused: {failures[:3]}")
+
+
+def kafka_jars() -> Path:
+    """Where scripts/install_servers.sh puts the broker."""
+    return cache_folder() / f"kafka-{VERSION}"
 
 
 def _as_dict(record: Record) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from typing import Any
 
 from holdfast.spark.java import find_java
 from tests.servers.dynamodb import compiles
+from tests.servers.java import server_options
 from tests.servers.processes import HOW_TO_INSTALL, Server, cache_folder
 
 VERSION = "2.19.1.0"
@@ -60,14 +61,14 @@ class OpenSearchServer(Server):
         (conf / "opensearch.yml").write_text("".join(f"{name}: {value}\n" for name, value in given.items()))
 
     def command(self) -> Sequence[str]:
-        jars = cache_folder() / f"opensearch-{VERSION}"
+        jars = opensearch_jars()
         if not jars.is_dir():
             raise RuntimeError(f"there is no OpenSearch in {jars}; {HOW_TO_INSTALL}")
         # The lock of one that was killed would keep this one out.
         for lock in self.folder.rglob("node.lock"):
             lock.unlink()
         program = str(find_java().program)
-        java = (program, f"-Xms{self.heap}", f"-Xmx{self.heap}", "-XX:+UseSerialGC", "-cp", f"{jars}/*")
+        java = (program, f"-Xms{self.heap}", f"-Xmx{self.heap}", *server_options(jars), "-cp", f"{jars}/*")
         main = str(_MAIN) if compiles(program) else "org.codelibs.opensearch.runner.OpenSearchRunner"
         runner = (main, "-basePath", str(self.folder / "run"))
         options = ("-confPath", str(self.folder / "conf"), "-numOfNode", "1", "-clusterName", f"test-{self.port}")
@@ -116,6 +117,11 @@ class OpenSearchServer(Server):
             "cluster.routing.allocation.disk.threshold_enabled": "false",
             "indices.requests.cache.size": "1%",
         }
+
+
+def opensearch_jars() -> Path:
+    """Where scripts/install_servers.sh puts the server."""
+    return cache_folder() / f"opensearch-{VERSION}"
 
 
 def _free_port() -> int:

@@ -87,6 +87,13 @@ class TestServerTables(LiveTablesCases):
         with pytest.raises(SourceUnavailable):
             opened(f"{scheme}://{user}:x@127.0.0.1:{free_port()}/{name}")
 
+    def test_a_connection_that_the_server_ends_is_one_that_is_away(self, server: ServerTables) -> None:
+        is_postgresql = isinstance(server.database, Postgresql)
+        end = "SELECT pg_terminate_backend(pg_backend_pid())" if is_postgresql else "KILL CONNECTION_ID()"
+        source = server.source({"e": {"table": "t", "key": "id"}})
+        with source._dialect.connected() as connection, pytest.raises(SourceUnavailable):
+            connection.rows(end)
+
 
 class TestPostgresqlRows:
     """What only PostgreSQL knows: which transaction changed a row."""

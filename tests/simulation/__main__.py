@@ -24,6 +24,7 @@ SHARE = {
     "meso": 0.1,
     "streams": 0.1,
     "forwarded": 0.02,
+    "resharded": 0.01,
     "generations": 0.05,
     "visible": 0.05,
     "finalizer": 0.02,

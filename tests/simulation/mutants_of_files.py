@@ -169,7 +169,7 @@ def publishing_tells_of_no_progress(put: Put) -> None:
     put(PublishesFiles, "progress", lambda self: None)
 
 
-@mutant("meso")
+@mutant("meso", start=337)
 def a_rebuild_forgets_the_other_sink(put: Put) -> None:
     original = Committer._mended
 
@@ -182,19 +182,19 @@ def a_rebuild_forgets_the_other_sink(put: Put) -> None:
 # --- staging ------------------------------------------------------------------------------------------------------
 
 
-@mutant(start=7741)
+@mutant(start=9251)
 def a_staging_name_has_no_batch_in_it(put: Put) -> None:
     original = names.staging_key
     put(names, "staging_key", lambda name, token, batch, part: original(name, token, "batch", part))
 
 
-@mutant(start=3647)
+@mutant(start=5298)
 def a_staging_name_has_no_token_in_it(put: Put) -> None:
     original = names.staging_key
     put(names, "staging_key", lambda name, token, batch, part: original(name, 0, batch, part))
 
 
-@mutant(start=3585)
+@mutant(start=4708)
 def a_staging_name_has_neither_batch_nor_token(put: Put) -> None:
     original = names.staging_key
     put(names, "staging_key", lambda name, token, batch, part: original(name, 0, "batch", part))
@@ -205,7 +205,7 @@ def a_sweep_deletes_what_a_row_names(put: Put) -> None:
     put(SinkRoot, "_named_handles", lambda self, lease: [])
 
 
-@mutant(start=3647)
+@mutant(start=5298)
 def a_sweep_does_not_look_at_the_token(put: Put) -> None:
     def sweep(self: FilesSink, taken: Sequence[tuple[Lease, Name]]) -> None:
         original(self, [(replace(lease, ownership=replace(lease.ownership, token=1 << 60)), n) for lease, n in taken])

@@ -29,7 +29,7 @@ from tests.simulation.mutation import Put, mutant, mutant_of_test
 # --- the fence ----------------------------------------------------------------------------------------------------
 
 
-@mutant(start=4033)
+@mutant(start=8257)
 def a_sequence_that_is_behind_is_ignored(put: Put) -> None:
     def still_held(row: Lease, held: Lease) -> bool:
         return row.token == held.token and row.owner == held.owner and row.version >= held.version
@@ -37,7 +37,7 @@ def a_sequence_that_is_behind_is_ignored(put: Put) -> None:
     put(writes, "still_held", still_held)
 
 
-@mutant(start=2584)
+@mutant(start=3562)
 def a_write_is_fenced_by_its_owner_alone(put: Put) -> None:
     put(writes, "still_held", lambda row, held: row.owner == held.owner)
 

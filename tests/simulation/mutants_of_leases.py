@@ -60,7 +60,7 @@ def a_commit_does_not_look_at_the_sequence(put: Put) -> None:
     put(transitions, "commit", lambda lease, advance, expected, now: original(lease, advance, lease, now))
 
 
-@mutant(start=3777)
+@mutant(start=5307)
 def a_commit_looks_neither_at_the_sequence_nor_at_receipts(put: Put) -> None:
     original = transitions.commit
 
@@ -157,7 +157,7 @@ def a_hand_off_keeps_the_token(put: Put) -> None:
 # --- fair share ---------------------------------------------------------------------------------------------------
 
 
-@mutant("meso")
+@mutant("meso", start=30)
 def the_odd_lease_is_in_nobodys_share(put: Put) -> None:
     original = sharing.share
 
@@ -290,3 +290,8 @@ def _answers_turned(original_outcome: Outcome, into: Outcome) -> Callable[..., A
         return [into if answer is original_outcome else answer for answer in original(self, call)]
 
     return until_answered
+
+
+@mutant("resharded")
+def a_partition_does_not_wait_for_those_that_come_first(put: Put) -> None:
+    put(Coordinator, "_without_waiting", lambda _coordinator, partitions: partitions)

@@ -20,7 +20,7 @@ from holdfast.runs.lock import RunLock
 from tests.simulation.mutation import Put, mutant, mutant_of_test
 
 
-@mutant("redrive", start=145)
+@mutant("redrive", start=254)
 def a_redrive_does_not_end_the_ones_before(put: Put) -> None:
     put(Waiting, "_fence", lambda self, run: None)
 
@@ -30,7 +30,7 @@ def letters_that_were_sent_and_not_marked_are_taken_again(put: Put) -> None:
     put(letters, "sent_ids", lambda row: [])
 
 
-@mutant("redrive")
+@mutant("redrive", start=1809)
 def letters_are_chosen_before_the_runs_before_are_ended(put: Put) -> None:
     def chosen_first(self: Waiting) -> Iterator[Partition]:
         partitions = self.look().partitions
@@ -66,7 +66,7 @@ def a_redrive_publishes_without_ending_the_run_before(put: Put) -> None:
     put(letters, "fence", fence)
 
 
-@mutant("redrive", start=405)
+@mutant("redrive", start=1518)
 def a_partition_that_completes_while_it_is_fenced_ends_the_redrive(put: Put) -> None:
     put(letters, "_failed", lambda rows, row, why: rows.fail(row.key, why))
 

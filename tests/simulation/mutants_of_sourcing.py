@@ -30,7 +30,7 @@ def what_another_thread_has_just_let_go_is_taken_for_left_over(put: Put) -> None
     put(Checkouts, "check_in", check_in)
 
 
-@mutant("sourcing")
+@mutant("sourcing", start=87)
 def what_a_lost_answer_left_with_the_session_is_not_found_again(put: Put) -> None:
     put(Checkouts, "check_out_left_over", lambda self, owned: [])
 

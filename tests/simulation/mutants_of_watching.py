@@ -13,7 +13,7 @@ from holdfast.stores.object.store import ObjectStore
 from tests.simulation.mutation import Put, mutant
 
 
-@mutant("objects")
+@mutant("objects", start=6)
 def a_silent_session_is_never_ended(put: Put) -> None:
     def nobody(_self: SessionWatch, _sessions: Sequence[Lease], _now: float) -> list[Lease]:
         return []

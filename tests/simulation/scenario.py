@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tests.simulation.faults import (
     FILES_KINDS,
@@ -35,6 +35,8 @@ class Scenario:
     kinds: tuple[str, ...] = FILES_KINDS
     streams: bool = False
     late_partitions: bool = False
+    resharded: bool = False
+    """The last partition is one into which the others were merged."""
     watching: bool = False
     """The store is one of objects, see `watching_store`."""
     indexed: bool = False
@@ -49,6 +51,7 @@ MICRO = Scenario("micro", nodes=2, partitions=1, items=6)
 MESO = Scenario("meso", nodes=3, partitions=4, items=10, sinks=2, late_partitions=True)
 STREAMS = Scenario("streams", nodes=2, partitions=2, items=12, kinds=STREAM_KINDS, streams=True)
 FORWARDED = Scenario("forwarded", nodes=2, partitions=2, items=12, kinds=FORWARD_KINDS, streams=True)
+RESHARDED = Scenario("resharded", nodes=2, partitions=3, items=5, kinds=STREAM_KINDS, streams=True, resharded=True)
 FLOOR = Scenario("floor", nodes=2, partitions=1, items=2, kinds=LEASE_KINDS)
 OBJECTS = Scenario("objects", nodes=3, partitions=3, items=8, late_partitions=True, watching=True)
 INDEX = Scenario("index", nodes=3, partitions=3, items=6, late_partitions=True, indexed=True)
@@ -68,7 +71,7 @@ SPLITS = Scenario("splits", nodes=3, partitions=2, items=40, kinds=SPLIT_KINDS)
 TOLERANCE = Scenario("tolerance", nodes=2, partitions=2, items=12, kinds=LETTER_KINDS)
 TOPIC = Scenario("topic", nodes=2, partitions=2, items=8, kinds=LETTER_KINDS)
 PROMOTION = Scenario("promotion", nodes=1, partitions=1, items=1, kinds=PROMOTION_KINDS)
-STREAMING = (STREAMS, FORWARDED)
+STREAMING = (STREAMS, FORWARDED, RESHARDED)
 LIVE = (MICRO, MESO, *STREAMING, OBJECTS, INDEX, GENERATIONS, REBUILDS, VISIBLE, FINALIZER, WIDE, MONTHS, BARRED)
 BESIDE = (FLOOR, SOURCING, RUNS, REPLACE, REDRIVE, REDRIVEN, TOLERANCE, TOPIC, PROMOTION, SPLITS)
 SCENARIOS = {scenario.name: scenario for scenario in (*LIVE, *BESIDE)}
@@ -133,9 +136,12 @@ def draw_data(kernel: Kernel, scenario: Scenario, faults: Faults, knobs: Knobs) 
     poison = {key: items[key] // 2 for key in keys if faults["poison"] and dice.random() < 0.4}
     rerun_after = knobs.ttl if late else None
     lost = {key: _draw_range(kernel, items[key]) for key in keys if scenario.losing and dice.random() < 0.6}
-    return Data(
+    data = Data(
         items, appears_at, poison, rediscover_after=rerun_after, lives_long=fair, discovered=discovered, lost=lost
     )
+    if not scenario.resharded:
+        return data
+    return replace(data, rediscover_after=knobs.ttl, discovered=False, parents={keys[-1]: tuple(keys[:-1])})
 
 
 def _draw_range(kernel: Kernel, items: int) -> tuple[int, int]:

@@ -30,6 +30,8 @@ class Data:
     """Whether the partitions were found before the world begins."""
     lost: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     """Items [from, to) of a partition that the source has lost before anybody read them."""
+    parents: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Partitions that must be complete before a partition is taken."""
 
     def lost_between(self, key: str, start: int, end: int) -> tuple[tuple[int, int], ...]:
         """What of the items from start to end is lost, as a plan tells it."""
@@ -69,7 +71,7 @@ class SimulatedSource(Source, OffsetPositions):
         kernel = self._host.kernel
         for key in self._data.items:
             if self._data.appears_at[key] <= kernel.now:
-                yield Partition(key)
+                yield Partition(key, after=self._data.parents.get(key, ()))
                 if kernel.random() < 0.2:
                     self._answers()
         state["scans"] = state.get("scans", 0) + 1

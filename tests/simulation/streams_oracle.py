@@ -39,6 +39,10 @@ class StreamsOracle(Oracle):
 
     def delivered(self, lease: Lease, item: int) -> None:
         """A handler is given this record under this lease."""
+        for parent in () if self.rollbacks else self._data.parents.get(lease.key, ()):
+            row = self.rows.get(Key(PIPELINE, "", parent))
+            if row is None or row.status is not Status.COMPLETED:
+                self.fail(f"{lease.key}: record {item} is delivered before {parent} is complete")
         found = self._found.get((lease.key, lease.token))
         if found is not None and not self.rollbacks and (_knows(found, item) or _within(found.forwarded, item)):
             self.fail(f"{lease.key}: record {item} was acknowledged and committed before, and is delivered again")

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
+from pathlib import Path
 
 import pytest
 
 from tests.simulation.mutants import MUTANTS
+from tests.simulation.mutating import is_killed
 from tests.simulation.mutation import MOST_SEEDS, Mutant, hunt
 
 HUNTED = [prey for prey in MUTANTS if not prey.killed_by]
 BEYOND = [prey for prey in MUTANTS if prey.killed_by]
-FAILED = 1
-"""What pytest exits with when tests have failed; any other error has another code."""
 
 
 @pytest.mark.parametrize("prey", HUNTED, ids=lambda prey: prey.name)
@@ -25,17 +22,11 @@ def test_a_mutant_is_caught(prey: Mutant) -> None:
 
 
 @pytest.mark.parametrize("prey", BEYOND, ids=lambda prey: prey.name)
-def test_a_mutant_that_the_simulator_cannot_catch_is_caught_by_the_test_that_it_names(prey: Mutant) -> None:
-    options = ["-q", "-x", "-p", "no:cacheprovider", "-p", "no:xdist", "-p", "tests.simulation.mutating"]
-    ran = subprocess.run(
-        [sys.executable, "-m", "pytest", *options, prey.killed_by],
-        env={**os.environ, "HOLDFAST_MUTANT": prey.name},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert ran.returncode == FAILED, f"{prey.killed_by} lets {prey.name} live:\n{ran.stdout}{ran.stderr}"
+def test_a_mutant_that_the_simulator_cannot_catch_is_caught_by_the_test_that_it_names(
+    prey: Mutant, tmp_path: Path
+) -> None:
+    output = tmp_path / "output"
+    assert is_killed(prey, output, timeout=120), f"{prey.killed_by} lets {prey.name} live:\n{output.read_text()}"
     assert prey.because
 
 

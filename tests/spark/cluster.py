@@ -15,10 +15,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from holdfast.spark.java import java_home
+from tests.servers.java import short_lived, spark_jars
 from tests.servers.processes import Server, running
 
 _LOOPBACK = "127.0.0.1"
-_LIGHT = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"  # these processes live for seconds
+_LIGHT = " ".join(short_lived(spark_jars()))
 
 PROTECTED = {
     "spark.authenticate": "true",

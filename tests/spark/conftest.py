@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
-    session = start_session("tests", {"spark.sql.shuffle.partitions": "2"}, "local[2]", connector_jars())
+    # It lives for minutes: unlike other JVMs of tests, it may compile well what it runs often.
+    settings = {"spark.sql.shuffle.partitions": "2", "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=4"}
+    session = start_session("tests", settings, "local[2]", connector_jars())
     yield session
     stop_session(session)
 

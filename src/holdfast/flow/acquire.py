@@ -122,7 +122,7 @@ class Acquirer:
             self._reconcile()
         if not self._permission.granted:
             self._next_look = self._next_pass
-            self.hand_back()
+            self._hand_back_gently()
             return
         if passing:
             self._coordinator.sweep()
@@ -234,6 +234,19 @@ class Acquirer:
         self._holdings.cancel(list(self._holdings))
         self._coordinator.release([held.lease for held in self._holdings])
         self._holdings.clear()
+
+    def _hand_back_gently(self) -> None:
+        """Hand back every lease at once, or, where batches are endless, each when its batch is drained."""
+        running = self._holdings.where(lambda held: not held.at_rest) if self._holdings.endless else []
+        if not running:
+            self.hand_back()
+            return
+        self._holdings.drain(running)
+        self._look_soon()
+        resting = self._holdings.where(lambda held: held.at_rest)
+        self._coordinator.release([held.lease for held in resting])
+        for held in resting:
+            self._holdings.drop(held)
 
     def abandon(self) -> None:
         """Cancel running batches and forget every lease. Writes nothing."""

@@ -32,15 +32,22 @@ class ForeignAcks:
         """Write what is waiting, if it is time. Blocks on the store; what cannot be written waits."""
         for name, offsets in self._engine.take_foreign_acks().items():
             self._waiting.setdefault(name, set()).update(offsets)
-        world = self._coordinator.world
-        if not self._waiting or world.clock.monotonic() < self._next:
-            return
-        self._next = world.clock.monotonic() + EVERY
+        clock = self._coordinator.world.clock
+        if self._waiting and clock.monotonic() >= self._next:
+            self._next = clock.monotonic() + EVERY
+            self._write_waiting()
+
+    def flush(self) -> None:
+        """Write what is waiting now, because the node leaves. Blocks once, and gives up what cannot be written."""
+        self._next = 0.0
+        self.turn()
+
+    def _write_waiting(self) -> None:
         try:
             self._find_keys()
             self._write()
         except StoreUnavailable as away:
-            world.emit(Unreachable("store", str(away), EVERY))
+            self._coordinator.world.emit(Unreachable("store", str(away), EVERY))
         self._drop_surplus()
 
     def _find_keys(self) -> None:

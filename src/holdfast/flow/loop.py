@@ -165,6 +165,7 @@ class PipelineLoop:
 
     def hand_back(self) -> None:
         """Cancel running batches and hand back every lease at once."""
+        self._foreign_acks.flush()
         self._acquirer.hand_back()
 
     def abandon(self) -> None:

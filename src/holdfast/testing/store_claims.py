@@ -192,7 +192,9 @@ class ClaimBehaviour(StoreSetting):
         """Processes if the table can be shared by them, else threads."""
         if self.child_factory() is None:
             return ThreadPoolExecutor(CLAIMERS)
-        return ProcessPoolExecutor(CLAIMERS, mp_context=multiprocessing.get_context("spawn"))
+        # Never a fork of this process, whose clients have threads; where there is a server that forks, it is quicker.
+        method = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
+        return ProcessPoolExecutor(CLAIMERS, mp_context=multiprocessing.get_context(method))
 
     def found_due(self) -> list[Lease]:
         """The rows that can be claimed now."""

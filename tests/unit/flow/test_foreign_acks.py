@@ -64,6 +64,20 @@ def test_the_owner_finds_the_ack_when_it_commits_and_takes_it_out_of_the_row() -
     assert (done.progress.acked, done.progress.forwarded) == (((5, 7),), ((9, 10),))
 
 
+def test_acks_that_come_one_by_one_are_written_together_and_at_once_when_the_node_leaves() -> None:
+    fleet = Fleet({"p": 20})
+    node = TestNode(fleet, "a")
+    node.session.join()
+    name = fleet.source.name(owned(fleet, node, "p"))
+    engine, foreign = acking(fleet, node)
+    for offset in (5, 7, 9):
+        engine.acks = {name: {offset}}
+        foreign.turn()
+    assert fleet.row("p").progress.forwarded == ((5, 6),)
+    foreign.flush()
+    assert fleet.row("p").progress.forwarded == ((5, 6), (7, 8), (9, 10))
+
+
 def test_an_ack_of_a_shard_that_does_not_exist_is_reported() -> None:
     fleet = Fleet({"p": 20})
     node = TestNode(fleet, "a")

@@ -7,10 +7,12 @@ from typing import Any, cast
 
 from holdfast.flow.acquire import HandOff
 from holdfast.flow.batch import Batch, Cut, Name
-from holdfast.flow.engine import Engine
+from holdfast.flow.engine import Engine, Staged
 from holdfast.flow.holdings import Held, Holdings
 from holdfast.leases.coordinator import Coordinator
-from holdfast.leases.lease import Lease
+from holdfast.leases.lease import Lease, Status
+from holdfast.testing.flows import NumbersSource
+from tests.unit.flow.rig import Fleet, TestNode
 
 
 class DrainedEngine:
@@ -65,3 +67,44 @@ def test_what_was_chosen_before_stays_chosen() -> None:
     assert giving.given() == {"orders": 1, "clicks": 1}
     giving.hand_off.choose([])
     assert not giving.given()
+
+
+class Endless(NumbersSource):
+    lives_long = True
+
+
+class Replaced:
+    """A generation that another one replaces."""
+
+    def __init__(self) -> None:
+        self.replaced = False
+
+    def current(self) -> int | None:
+        return None if self.replaced else 1
+
+    def has_parsing_of(self, number: int) -> bool:
+        return number == 1
+
+
+def test_a_node_of_a_former_generation_lets_endless_batches_finish_what_they_have_read() -> None:
+    fleet = Fleet({"p": 9, "q": 9})
+    fleet.source = Endless({"p": 9, "q": 9})
+    generation = Replaced()
+    node = TestNode(fleet, followed=generation)
+    node.engine.endless = True
+    node.start()
+    first, second = list(node.engine.out.values())
+    generation.replaced = True
+    fleet.clock.wait(30.0)
+    node.session.heartbeat()
+    node.turn()
+    assert sorted(node.engine.drained) == sorted([first.id, second.id])
+    assert not node.engine.cancelled
+    node.engine.report(Staged(first.id, 4, False, {}))
+    node.turn()
+    row, other = fleet.row(first.lease.key), fleet.row(second.lease.key)
+    assert (row.status, row.progress.position, other.status) == (Status.UNASSIGNED, 4, Status.ASSIGNED)
+    node.engine.report(Staged(second.id, 5, False, {}))
+    node.turn()
+    assert fleet.row(second.lease.key).status is Status.UNASSIGNED
+    assert len(node.engine.rounds) == 1, "no batch begins again"

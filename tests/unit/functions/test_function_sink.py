@@ -10,6 +10,7 @@ from pydantic import ValidationError
 
 from holdfast.assemble import build_pipeline, load_settings
 from holdfast.buckets.root import bucket_of
+from holdfast.config.digest import digest_of
 from holdfast.errors import Halt, UsageError
 from holdfast.flow.batch import Cut, Limits
 from holdfast.flow.shards import StreamRecord
@@ -155,3 +156,10 @@ def test_a_letter_is_the_whole_record_and_exists_once_however_often_it_is_writte
     assert small.source is not None
     assert (small.source["key"], small.source["headers"][0]["value"]) == ("key", "/w==")
     assert box.whole(big).record() == large.body
+
+
+def test_new_code_of_a_handler_runs_beside_the_old_one_under_the_same_generation(tmp_path: Path) -> None:
+    (tmp_path / "old.yaml").write_text(FILE.format(folder=tmp_path, seek="earliest", more=""))
+    (tmp_path / "new.yaml").write_text((tmp_path / "old.yaml").read_text().replace("hello:handler", "later:handler"))
+    old, new = (load_settings(tmp_path / name).pipelines["hello"] for name in ("old.yaml", "new.yaml"))
+    assert digest_of(old) == digest_of(new)

@@ -17,7 +17,7 @@ from holdfast.audit.documents import read_receipt
 from holdfast.errors import BatchError
 from holdfast.flow.batch import Batch, Cut, Name
 from holdfast.flow.engine import Failed, Report, Staged, TaskEnd, common_end
-from holdfast.flow.fault import record_fault
+from holdfast.flow.fault import cut_fault, record_fault
 from holdfast.flow.pipeline import Pipeline
 from holdfast.flow.processor import TaskStep
 from holdfast.flow.staging import StagedBatch, staged_batch
@@ -318,6 +318,18 @@ def test_a_record_that_is_nested_too_deeply_for_a_step_is_a_dead_letter_alone() 
     letters = [file for file in report.receipts["files"]["files"] if "deadletters" in file["key"]]
     (letter,) = map(json.loads, desk.bucket.staged[letters[0]["staged"]].splitlines())
     assert (letter["reason"], letter["raw"], letter["origin"]["item"]) == ("it is nested too deeply", "3@a", 3)
+
+
+def test_a_source_may_name_the_position_where_it_has_cut_a_batch_short() -> None:
+    desk, position = Desk(), {"after": ["k'7"], "row": 3}
+    batch = desk.batch(0, 9, may_be_cut=False)
+    rows = portion(batch.id, [(item, "a") for item in range(4)])
+    rows = rows.set_column(2, "_fault", pa.array([None, None, None, cut_fault(position).encode()], pa.string()))
+    whole = staged_batch(batch, max_receipt_bytes=desk.pipeline.receipt_bytes(batch))
+    (answer,) = StageTask([whole], {"files": SinkTask(desk.stager, {"value": "value"})})(iter([rows]))
+    report = batch_report(desk.pipeline, batch, [TaskReport.decode(answer.column("report")[0].as_py())])
+    assert isinstance(report, Staged)
+    assert (report.end, report.last, report.counts.processed, report.counts.dead) == (position, False, 3, 0)
 
 
 def test_the_store_counts_what_a_format_skips_as_the_receipt_does() -> None:
