@@ -17,7 +17,7 @@ FAST_TESTS   = $(wildcard tests/unit tests/contracts tests/simulation tests/fuzz
 # The longest first, so that no worker is left with one of them at the end; a file's tests share their servers.
 SERVER_TESTS = --dist loadfile --no-loadscope-reorder $(wildcard tests/e2e tests/chaos tests/soak tests/servers tests/spark)
 
-.PHONY: help setup connector lock lint servers class-data test reference model demo simulate fuzz soak chaos-archive bench clean
+.PHONY: help setup connector lock lint style types imports servers class-data test reference model demo simulate fuzz soak chaos-archive bench clean
 
 help: ## Show this list
 	@grep -hE '^[a-zA-Z%-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-zA-Z%-]+):.*## /\1\t/' \
@@ -61,10 +61,16 @@ lock: | $(READY) ## Resolve requirements.lock anew from pyproject.toml
 		--generate-hashes --no-emit-index-url --no-emit-find-links --custom-compile-command "make lock" \
 		--extra dev pyproject.toml -o requirements.lock
 
-lint: $(READY) ## Check style, types and import rules
+lint: style types imports ## Check style, types and import rules
+
+style: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+
+types: $(READY)
 	$(BIN)/mypy
+
+imports: $(READY)
 	$(BIN)/lint-imports --no-logo
 
 servers: ## Install the servers that tests start for themselves, where they are missing
@@ -73,7 +79,8 @@ servers: ## Install the servers that tests start for themselves, where they are 
 class-data: connector servers ## Record the classes that Spark, Kafka and OpenSearch load, so that tests start them quickly
 	$(BIN)/python -m tests.servers.class_data
 
-test: lint class-data ## Lint, then run every test
+test: connector servers ## Lint, then run every test
+	@$(MAKE) --no-print-directory --jobs=$(WORKERS) --output-sync=target lint class-data
 	$(BIN)/python -m pytest -q -n $(WORKERS) $(FAST_TESTS)
 	$(BIN)/python -m pytest -q -n $(WORKERS) $(SERVER_TESTS)
 

@@ -24,7 +24,7 @@ def _server_of_the_machine(dynamodb_server: DynamodbServer) -> None:
 
 
 class TestDynamodbStore(StoreBehaviour):
-    many = 500
+    many = 200  # each lease is a request, of each of those that race for it
 
     @pytest.fixture(autouse=True)
     def one_table(self, dynamodb_server: DynamodbServer) -> Iterator[None]:

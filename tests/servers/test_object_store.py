@@ -60,7 +60,7 @@ def s3_store(prefix: str, port: int) -> ObjectStore:
 
 
 class TestObjectStoreOnS3(StoreBehaviour):
-    many = 300  # each lease takes three requests and more
+    many = 160  # each lease takes three requests and more
 
     @pytest.fixture(autouse=True)
     def one_prefix(self, root: S3Root) -> None:
