@@ -38,12 +38,15 @@ SUMMED = ("estimated_count", "work_units", "counts[0]", "counts[1]", "counts[2]"
 COUNT = 'SELECT "status", count(*) FROM lease WHERE "pipeline" = ? AND "run" = ? GROUP BY "status"'
 
 
-def sums_text(value: Callable[[str], str]) -> str:
-    """The statement that sums the rows of a run; `value` is SQL for a value of the body, null if there is none."""
+def sums_text(value: Callable[[str], str], joined: str = "") -> str:
+    """The statement that sums the rows of a run; `value` is SQL for a value of the body, null if there is none.
+
+    `joined` is what the rows are joined with to have these values.
+    """
     numbers = ", ".join(f"SUM(COALESCE({value(name)}, {int(name == 'work_units')}))" for name in SUMMED)
     return (
         f'SELECT "group", "status", COALESCE("owner", {value("done_by")}) AS "session", COUNT(*), {numbers} '
-        'FROM lease WHERE "pipeline" = ? AND "run" = ? GROUP BY "group", "status", "session"'
+        f'FROM lease{joined} WHERE "pipeline" = ? AND "run" = ? GROUP BY "group", "status", "session"'
     )
 
 

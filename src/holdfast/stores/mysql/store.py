@@ -45,8 +45,11 @@ CLOCK = "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) / 1e6"
 
 # Each row for itself by version too, although it is locked: a claim that lands twice must not bring an old row back.
 # The version comes last, because MySQL judges each condition by what was assigned before it.
+_BODY_COLUMNS = ", ".join(f"\"b_{at}\" BIGINT PATH '$.{name}'" for at, name in enumerate(_sql.SUMMED))
+_BODY = f"""JSON_TABLE(IF(JSON_VALID("body"), "body", '{{}}'), '$'
+    COLUMNS ({_BODY_COLUMNS}, "b_session" VARCHAR(1000) PATH '$.done_by')) AS b"""
 _SUMS = _sql.sums_text(
-    lambda name: f'CASE WHEN JSON_VALID("body") THEN JSON_UNQUOTE(JSON_EXTRACT("body", \'$.{name}\')) END'
+    lambda name: f'"b_{_sql.SUMMED.index(name)}"' if name in _sql.SUMMED else '"b_session"', f", {_BODY}"
 )
 _CLAIM_MANY = f"{_sql.INSERT_NEW} ON DUPLICATE KEY UPDATE " + ", ".join(
     f'"{name}" = IF("version" = VALUES("version") - 1, VALUES("{name}"), "{name}")'
