@@ -104,6 +104,17 @@ class IndexBehaviour(ABC):
         self.write(indexes, index, "a", 1, '{"n": 1}')
         assert list(indexes.find(index, ["a"])) == []
 
+    def test_documents_are_put_unless_the_index_has_a_later_version(self, indexes: SearchIndexes) -> None:
+        index = self.staged(indexes, ("a", 5), ("b", 5))
+        assert indexes.put(index, [("a", 5, '{"n":\n 50}'), ("b", 4, '{"n": 4}'), ("c", None, '{"n": 1}')]) == 2
+        found = indexes.find(index, ["a", "b", "c"])
+        assert {name: document.text for name, document in found.items()} == {
+            "a": '{"n": 50}',
+            "b": '{"n": 5}',
+            "c": '{"n": 1}',
+        }
+        assert indexes.put(index, []) == 0
+
     def test_only_an_index_of_the_run_without_an_alias_is_removed(self, indexes: SearchIndexes) -> None:
         alias, index, plain = f"alias{next(_numbers)}", self.staged(indexes), f"plain{next(_numbers)}"
         self.write(indexes, plain, "a", 1, "{}")

@@ -106,7 +106,8 @@ class SearchIndexes(ABC):
     def put(self, index: str, documents: Sequence[tuple[str, int | None, str]]) -> int:
         """Write documents: id, version and text. Returns how many the index has accepted.
 
-        One with a version is written unless the index has a later version of it; one without is always written.
+        One with a version is written unless the index has a later version of it; one without is always written. What
+        the mapping refuses is not written.
         """
 
     @abstractmethod

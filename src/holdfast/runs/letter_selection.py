@@ -14,8 +14,9 @@ from holdfast.flow.letter import Letter, LetterBox, LetterId, Rebuilder
 from holdfast.flow.run import Run
 from holdfast.flow.sink import Publication, Sink
 from holdfast.flow.source import Source
+from holdfast.flow.tables import LiveTables
 from holdfast.leases import transitions
-from holdfast.leases.lease import FINISHED, Key, Lease, Partition
+from holdfast.leases.lease import FINISHED, Key, Lease, Partition, new_lease
 from holdfast.leases.operator import Operator
 
 KIND = "redrive"
@@ -113,7 +114,8 @@ class Waiting:
 
     def _gather(self, taken: Taken, letters: dict[str, list[WaitingLetter]]) -> None:
         rows = self.pipeline.store.get([Key(self.pipeline.identifier, "", key) for key in letters])
-        for row, (key, found) in zip(rows, letters.items(), strict=True):
+        for stored, (key, found) in zip(rows, letters.items(), strict=True):
+            row = self._row_of_runs(key) if stored is None else stored
             if row is None or row.unreadable is not None or transitions.is_stripped(row):
                 taken.refused[f"the store no longer has its partition {key}"] += len(found)
                 continue
@@ -126,6 +128,14 @@ class Waiting:
             sizes = [letter.spilled_size for letter in found[: len(ids)]]
             repeats = _repeats([letter.digest for letter in found[: len(ids)]])
             taken.partitions.append(PartitionLetters(row, self.live.name(row), ids, sizes, repeats))
+
+    def _row_of_runs(self, key: str) -> Lease | None:
+        """A row for a partition that only runs have had: of a live table, the key begins with the entity."""
+        if not isinstance(self.live, LiveTables):
+            return None
+        entity = key.partition("/")[0]
+        partition = Partition(key, entity, {"entity": entity})
+        return new_lease(self.pipeline.identifier, partition, "", now=0.0)
 
     # --- former runs -------------------------------------------------------------------------------------------
 

@@ -141,8 +141,6 @@ class OpenSearchIndexes(SearchIndexes):
         status = item["status"]
         if status == 429 or status >= 500 or is_cluster_error(item.get("error")):
             raise SinkUnavailable(f"{self._access.label} cannot change a document now: {reason_of(item)}")
-        if status >= 300 and status not in {404, 409}:
-            raise Refused(f"{self._access.label} refuses to change a document: {reason_of(item)}")
         return bool(status < 300)
 
     def remove(self, index: str, owner: IndexOwner) -> bool:

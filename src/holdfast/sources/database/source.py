@@ -9,7 +9,7 @@ from uuid import UUID
 
 from holdfast.errors import BatchError, Refused
 from holdfast.flow.batch import Batch, Cut, Done, Limits, Name, Plan
-from holdfast.flow.source import FixedColumns, Source, SplitsPartitions
+from holdfast.flow.source import FixedColumns, Rebuilds, Source, SplitsPartitions
 from holdfast.flow.tables import Entity, LiveTables, Sizing, TableRow
 from holdfast.leases.lease import Json, Lease, Partition
 from holdfast.leases.split import Split
@@ -29,6 +29,7 @@ from holdfast.sources.database.keys import document_id, key_of
 from holdfast.sources.database.table import EntityTable, KeyRange, resolved
 
 if TYPE_CHECKING:
+    from holdfast.sources.database.letters import TableRebuilder
     from holdfast.sources.database.reading import DatabaseRows
 
 IDS_OF_A_STATEMENT = 500
@@ -51,7 +52,7 @@ def dialect_of(config: DatabaseConfig) -> Dialect:
     return Sqlite(config)
 
 
-class DatabaseSource(Source, FixedColumns, LiveTables, SplitsPartitions):
+class DatabaseSource(Source, FixedColumns, LiveTables, SplitsPartitions, Rebuilds):
     """Tables and queries of one database. Partitions are made by runs; a live pipeline has none."""
 
     rediscover_after = 3600.0
@@ -125,6 +126,11 @@ class DatabaseSource(Source, FixedColumns, LiveTables, SplitsPartitions):
 
         tables = self._resolve({batch.lease.spec["entity"] for batch in batches})
         return DatabaseRows(ranges(batches, tables, self._config.batch_time), from_arrow_schema(SCHEMA))
+
+    def rebuilder(self) -> TableRebuilder:
+        from holdfast.sources.database.letters import TableRebuilder
+
+        return TableRebuilder()
 
     # --- live tables -------------------------------------------------------------------------------------------
 
