@@ -40,6 +40,7 @@ _PUBLIC = {
     "holdfast.flow.staging": "Room StagedBatch Stager Staging",
     "holdfast.functions.contexts": "FunctionContext FunctionResponse",
     "holdfast.functions.events": "FunctionEvent QualifiedOffset",
+    "holdfast.functions.output": "Records",
     "holdfast.leases.keeper": "Keeper",
     "holdfast.leases.lease": "FINISHED Json Key Lease Partition Status",
     "holdfast.leases.query": "Query",

@@ -81,6 +81,7 @@ from holdfast.flow.source import (
 from holdfast.flow.staging import Room, StagedBatch, Stager, Staging
 from holdfast.functions.contexts import FunctionContext, FunctionResponse
 from holdfast.functions.events import FunctionEvent, QualifiedOffset
+from holdfast.functions.output import Records
 from holdfast.leases.keeper import Keeper
 from holdfast.leases.lease import FINISHED, Json, Key, Lease, Partition, Status
 from holdfast.leases.query import Query
@@ -163,6 +164,7 @@ __all__ = [
     "Rebuilder",
     "Rebuilds",
     "RecordReader",
+    "Records",
     "Refused",
     "Registry",
     "ReportsEvents",

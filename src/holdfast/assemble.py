@@ -28,7 +28,7 @@ from holdfast.flow.loop import LoopSettings
 from holdfast.flow.pipeline import Pipeline, routes_of
 from holdfast.flow.runs import Runs
 from holdfast.flow.shards import ShardedStream
-from holdfast.flow.sink import BoundsTimes, KeepsLetters, RunsWorkers, Sink
+from holdfast.flow.sink import BoundsTimes, KeepsLetters, RunsWorkers, Sink, other_sinks
 from holdfast.flow.source import ReadsByConnector, Source, UsesSourceCoordination
 from holdfast.leases.coordinator import RECENT, ClaimPolicy, Coordinator
 from holdfast.leases.operator import Operator
@@ -251,11 +251,11 @@ def _source(pipeline: PipelineSettings, sinks: Mapping[str, Sink], registry: Reg
                 f"the source {pipeline.source.name} is read by functions only: its sink must be `function`"
             )
         return source
-    if len(sinks) > 1 or pipeline.processors:
-        raise UsageError("a function is the only sink of its pipeline, and the pipeline has no processors")
+    if pipeline.processors or routes_of(pipeline).by_sink:
+        raise UsageError("a pipeline with a function has no processors and no routes: the handler does that")
     given = {name: value for name, value in function.source_defaults.items() if name not in config.model_fields_set}
     update = {name: value for name, value in {**given, **function.source_start}.items() if hasattr(config, name)}
-    return function.endless(build(config.model_copy(update=update)))
+    return function.endless(build(config.model_copy(update=update)), other_sinks(function, sinks))
 
 
 def _check_final_times(pipeline: PipelineSettings) -> None:
@@ -347,10 +347,10 @@ def engines_of(
 
     cores = sum(sink.workers for sink in functions.values()) + (2 if rounds else 0)
     spark = _start_spark(settings, rounds, emit, f"local[{cores}]")
-    engines: dict[str, Engine] = {
-        name: sink.engine(spark, pipelines[name].source, name, lambda: session.usable_for, emit)
-        for name, sink in functions.items()
-    }
+    engines: dict[str, Engine] = {}
+    for name, sink in functions.items():
+        built, others = pipelines[name], other_sinks(sink, pipelines[name].sinks)
+        engines[name] = sink.engine(spark, built.source, others, name, lambda: session.usable_for, emit)
     if rounds:
         engines |= dict.fromkeys(rounds, SparkEngine(spark, _identified(settings, rounds, max_receipt_bytes)))
     distinct = list(dict.fromkeys(engines.values()))

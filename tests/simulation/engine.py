@@ -97,7 +97,7 @@ class SimulatedEngine(Engine):
         self._host = host
         self._kernel = host.kernel
         self._faults = host.faults
-        self._buckets = buckets
+        self.buckets = buckets
         self._poison = poison
         self._budget = budget
         self._ttl = ttl
@@ -201,7 +201,7 @@ class SimulatedEngine(Engine):
         if offset_of(batch.cut.start) <= self._poison.get(key, -1) < offset_of(batch.cut.end):
             faults.strike("poison")
             return Failed(batch.id, "poison")
-        if any(bucket.down_until > self._kernel.now for bucket in self._buckets.values()):
+        if any(bucket.down_until > self._kernel.now for bucket in self.buckets.values()):
             return Failed(batch.id, "the bucket is down", unavailable=True)
         if faults.happens(dice, "batch_unavailable", 0.3):
             return Failed(batch.id, "an executor was lost", unavailable=True)
@@ -217,7 +217,7 @@ class SimulatedEngine(Engine):
         first = batch.cut.gaps[0][1] if batch.cut.gaps else start
         if end - first > 1 and self._is_cut_short(batch):
             end = first + 1 + self._kernel.below(end - first - 1)
-        receipts = {sink: {"files": self._files(batch, bucket, end)} for sink, bucket in self._buckets.items()}
+        receipts = {sink: {"files": self.files(batch, bucket, end)} for sink, bucket in self.buckets.items()}
         last = batch.cut.last and end == offset_of(batch.cut.end)
         number = len(self._items(batch, end))
         position = {"offset": self._reported_end(batch, end, number)}
@@ -250,7 +250,7 @@ class SimulatedEngine(Engine):
         items = range(offset_of(batch.cut.start), end)
         return [item for item in items if not any(first <= item < last for first, last in gaps)]
 
-    def _files(self, batch: Batch, bucket: BucketServer, end: int) -> list[dict[str, Json]]:
+    def files(self, batch: Batch, bucket: BucketServer, end: int) -> list[dict[str, Json]]:
         varies = self._faults.enables("parser_varies")
         if varies:
             self._faults.strike("parser_varies")

@@ -43,6 +43,7 @@ STREAM_KINDS = (
     "report_after_cancel",
     *HANDLER,
 )
+OUTPUT_KINDS = (*STREAM_KINDS, *BUCKET_CALLS, *OUTAGES, "staged_expired")
 LASTING_KINDS = tuple(kind for kind in FILES_KINDS if kind not in {"store_rolled_back", "row_rolled_back"})
 """For worlds in which everything must come to its end: a partition whose row has lost writes stands still."""
 LETTER_KINDS = tuple(kind for kind in LASTING_KINDS if kind not in {"staged_expired", "foreign_object", "poison"})

@@ -47,7 +47,7 @@ def a_takeover_plans_before_it_publishes(put: Put) -> None:
 def files_are_published_before_the_commit(put: Put) -> None:
     def commit(self: Committer, commits: Sequence[tuple[Held, Batch, Any]]) -> None:
         for _, batch, report in commits:
-            for name, receipt in _receipts(batch, report).items():
+            for name, receipt in _receipts(batch, report, batch.cut.start).items():
                 _publish_at_once(self._sinks[name], receipt)
         original(self, commits)
 

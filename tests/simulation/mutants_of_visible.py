@@ -18,8 +18,8 @@ from tests.simulation.mutation import Put, mutant
 
 @mutant("visible")
 def one_visible_sink_stands_for_all(put: Put) -> None:
-    def to_publish(self: Committer, batch: Batch, report: Staged) -> dict[str, Any]:
-        receipts = commit._receipts(batch, report)
+    def to_publish(self: Committer, lease: Lease, batch: Batch, report: Staged) -> dict[str, Any]:
+        receipts = commit._receipts(batch, report, batch.cut.start)
         visible = (self._is_visible(name, receipt) for name, receipt in receipts.items())
         return {} if any(visible) else receipts
 
@@ -28,7 +28,7 @@ def one_visible_sink_stands_for_all(put: Put) -> None:
 
 @mutant("visible")
 def what_is_staged_counts_as_visible(put: Put) -> None:
-    put(Committer, "_to_publish", lambda self, batch, report: {})
+    put(Committer, "_to_publish", lambda self, lease, batch, report: {})
 
 
 @mutant("visible")
@@ -57,7 +57,7 @@ def a_partition_is_completed_without_its_last_commit(put: Put) -> None:
 
     def advance(self: Committer, held: Held, batch: Batch, report: Any, now: float) -> Callable[[Lease], Lease]:
         change = original_advance(self, held, batch, report, now)
-        if held.complete_after_publish and not self._to_publish(batch, report):
+        if held.complete_after_publish and not self._to_publish(held.lease, batch, report):
             return lambda row: original(row, now)
         return change
 

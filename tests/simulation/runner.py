@@ -21,6 +21,7 @@ from tests.simulation.floor import ForgetfulSite
 from tests.simulation.generations import RollOut
 from tests.simulation.kernel import Trace
 from tests.simulation.months import Months
+from tests.simulation.outputs import OutputFleet
 from tests.simulation.promotion import PromotionSite
 from tests.simulation.redriven import RedrivenSite
 from tests.simulation.redriving import RedrivingSite
@@ -57,6 +58,7 @@ SITES: dict[str, type[Site]] = {
     "months": Months,
     "barred": Barred,
     "tolerance": ToleranceSite,
+    "outputs": OutputFleet,
     "promotion": PromotionSite,
     "splits": SplitFleet,
     "topic": TopicFleet,

@@ -11,6 +11,7 @@ from tests.simulation.faults import (
     LEASE_KINDS,
     LETTER_KINDS,
     MONTHS_KINDS,
+    OUTPUT_KINDS,
     PROMOTION_KINDS,
     REBUILD_KINDS,
     ROLL_OUT_KINDS,
@@ -67,11 +68,12 @@ FINALIZER = Scenario("finalizer", nodes=2, partitions=3, items=8, kinds=LASTING_
 VISIBLE = Scenario("visible", nodes=2, partitions=2, items=8)
 MONTHS = Scenario("months", nodes=2, partitions=4, items=4, kinds=MONTHS_KINDS)
 BARRED = Scenario("barred", nodes=3, partitions=3, items=8, kinds=MONTHS_KINDS)
+OUTPUTS = Scenario("outputs", nodes=2, partitions=2, items=10, kinds=OUTPUT_KINDS)
 SPLITS = Scenario("splits", nodes=3, partitions=2, items=40, kinds=SPLIT_KINDS)
 TOLERANCE = Scenario("tolerance", nodes=2, partitions=2, items=12, kinds=LETTER_KINDS)
 TOPIC = Scenario("topic", nodes=2, partitions=2, items=8, kinds=LETTER_KINDS)
 PROMOTION = Scenario("promotion", nodes=1, partitions=1, items=1, kinds=PROMOTION_KINDS)
-STREAMING = (STREAMS, FORWARDED, RESHARDED)
+STREAMING = (STREAMS, FORWARDED, RESHARDED, OUTPUTS)
 LIVE = (MICRO, MESO, *STREAMING, OBJECTS, INDEX, GENERATIONS, REBUILDS, VISIBLE, FINALIZER, WIDE, MONTHS, BARRED)
 BESIDE = (FLOOR, SOURCING, RUNS, REPLACE, REDRIVE, REDRIVEN, TOLERANCE, TOPIC, PROMOTION, SPLITS)
 SCENARIOS = {scenario.name: scenario for scenario in (*LIVE, *BESIDE)}

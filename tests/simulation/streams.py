@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from holdfast.errors import BatchError
 from holdfast.flow.batch import Batch, Cut, Done, Limits, Name, Wait
@@ -18,7 +19,6 @@ from holdfast.leases.lease import Counts, Lease, Ranges
 from tests.simulation.engine import FailureBudget, Reports
 from tests.simulation.host import Host
 from tests.simulation.source import Data, SimulatedSource
-from tests.simulation.streams_oracle import StreamsOracle
 
 
 class StreamSource(SimulatedSource):
@@ -41,6 +41,24 @@ class ItemPositions:
 
     def position_after(self, offset: int) -> int:
         return offset + 1
+
+
+class HandlerOracle(Protocol):
+    """Who judges what handlers are given and say."""
+
+    def fail(self, message: str) -> None: ...
+
+    def delivered(self, lease: Lease, item: int) -> None:
+        """A handler is given this record under this lease, and not because a commit is staged a second time."""
+        ...
+
+    def acknowledged(self, key: str, item: int) -> None:
+        """A handler has said that it is done with this record."""
+        ...
+
+    def acknowledged_elsewhere(self, key: str, item: int) -> None:
+        """A handler has said so on a node that does not have the partition."""
+        ...
 
 
 @dataclass(slots=True)
@@ -72,7 +90,7 @@ class StreamEngine(Engine):
     endless = True
 
     def __init__(
-        self, host: Host, data: Data, budget: FailureBudget, oracle: StreamsOracle, *, ttl: float, window: int
+        self, host: Host, data: Data, budget: FailureBudget, oracle: HandlerOracle, *, ttl: float, window: int
     ) -> None:
         self._host = host
         self._kernel = host.kernel
@@ -108,7 +126,7 @@ class StreamEngine(Engine):
             lease = batch.lease
             if self._has(lease.key):
                 self._oracle.fail(f"{lease.key}: two handlers of {self._host.name} have it at once")
-            start = lease.progress.position or 0
+            start = self.start_of(batch)
             shard = Shard(batch, start, ShardAcks(lease.progress.acknowledged, window=self._window), start)
             self._shards[batch.id] = shard
             shard.told = start
@@ -138,13 +156,14 @@ class StreamEngine(Engine):
         """Hand out as many records as the window allows."""
         if shard.over or self._host.dead:
             return
-        end = self._data.items[shard.batch.lease.key]
+        end = self.end_of(shard)
         while not shard.draining and shard.next_item < end and not shard.acks.full:
             item = shard.next_item
             shard.next_item += 1
             if not shard.acks.deliver(item):
                 continue
-            self._oracle.delivered(shard.batch.lease, item)
+            if shard.batch.restages is None:
+                self._oracle.delivered(shard.batch.lease, item)
             self._kernel.after(0.3 * self._ttl * self._kernel.random() ** 2, self._handled, (shard, item))
         self._finish_if_through(shard)
 
@@ -155,12 +174,9 @@ class StreamEngine(Engine):
         if shard.over or self._faults.happens(self._kernel.dice, "ack_elsewhere", 0.3):
             self._acknowledge_elsewhere(shard, item)
             return
-        if self._budget.fails(self._kernel.dice, "batch_failed", shard.batch.lease.key, shard.position):
+        if self._budget.fails(self._kernel.dice, "batch_failed", shard.batch.lease.key, self.tried_at(shard)):
             shard.over = True
-            if shard.position != shard.told:
-                # Records at its beginning were acknowledged elsewhere: they are not tried once more.
-                self._tell(shard, Advanced(shard.batch.id, shard.position, shard.acks.acked))
-            self._tell(shard, Failed(shard.batch.id, "the handler has failed"))
+            self.failed(shard)
             return
         if self._faults.happens(self._kernel.dice, "ack_lost", 0.3):
             # The handler's word does not come through; it says it again later.
@@ -168,7 +184,7 @@ class StreamEngine(Engine):
             return
         self._oracle.acknowledged(shard.batch.lease.key, item)
         shard.acks.ack(item)
-        self._tell(shard, Advanced(shard.batch.id, shard.position, shard.acks.acked, Counts(1, 1)))
+        self.progressed(shard)
         self._deliver(shard)
 
     def _acknowledge_elsewhere(self, shard: Shard, item: int) -> None:
@@ -183,7 +199,7 @@ class StreamEngine(Engine):
         if shard is None or shard.over:
             return
         taken = tuple((start, end) for start, end in ranges if all(map(shard.acks.ack, range(start, end))))
-        self._tell(shard, Advanced(shard.batch.id, shard.position, shard.acks.acked, forwarded=taken))
+        self.tell(shard, Advanced(shard.batch.id, shard.position, shard.acks.acked, forwarded=taken))
         self._deliver(shard)
 
     def take_foreign_acks(self) -> Mapping[Name, Collection[int]]:
@@ -192,13 +208,42 @@ class StreamEngine(Engine):
         return taken
 
     def _finish_if_through(self, shard: Shard) -> None:
-        end = self._data.items[shard.batch.lease.key]
-        if shard.over or shard.acks.head is not None or not (shard.draining or shard.position == end):
-            return
-        shard.over = True
-        self._tell(shard, Staged(shard.batch.id, shard.position, shard.position == end, {}, acked=shard.acks.acked))
+        through = shard.draining or shard.position == self.end_of(shard)
+        if not shard.over and shard.acks.head is None and through:
+            self.ended(shard)
 
-    def _tell(self, shard: Shard, report: Report) -> None:
+    # --- what is reported -----------------------------------------------------------------------------------------
+
+    def start_of(self, batch: Batch) -> int:
+        """The first item of the batch."""
+        return batch.lease.progress.position or 0
+
+    def tried_at(self, shard: Shard) -> int:
+        """The position at which an error counts as an attempt."""
+        return shard.position
+
+    def end_of(self, shard: Shard) -> int:
+        """Where the batch ends, if it is not drained before."""
+        return self._data.items[shard.batch.lease.key]
+
+    def progressed(self, shard: Shard) -> None:
+        """A record was acknowledged."""
+        self.tell(shard, Advanced(shard.batch.id, shard.position, shard.acks.acked, Counts(1, 1)))
+
+    def failed(self, shard: Shard) -> None:
+        """The handler has failed for the last time."""
+        if shard.position != shard.told:
+            # Records at its beginning were acknowledged elsewhere: they are not tried once more.
+            self.tell(shard, Advanced(shard.batch.id, shard.position, shard.acks.acked))
+        self.tell(shard, Failed(shard.batch.id, "the handler has failed"))
+
+    def ended(self, shard: Shard) -> None:
+        """Every record that was handed out is acknowledged, and no more follows."""
+        shard.over = True
+        last = shard.position == self.end_of(shard)
+        self.tell(shard, Staged(shard.batch.id, shard.position, last, {}, acked=shard.acks.acked))
+
+    def tell(self, shard: Shard, report: Report) -> None:
         kernel = self._kernel
         arrives = kernel.now
         if self._faults.happens(kernel.dice, "report_late", 0.2):

@@ -28,6 +28,7 @@ CHUNKS = {
     "generations": (400, 50),
     "rebuilds": (400, 50),
     "visible": (300, 50),
+    "outputs": (300, 50),
     "finalizer": (200, 50),
     "replace": (200, 50),
     "wide": (200, 50),

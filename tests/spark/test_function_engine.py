@@ -14,13 +14,19 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from holdfast.buckets.local import LocalBucket
 from holdfast.events import Event
 from holdfast.flow.batch import Batch, Cut, Name
 from holdfast.flow.engine import Advanced, Failed, Report, Staged
+from holdfast.flow.sink import Sink
+from holdfast.formats.jsonl import Jsonl
 from holdfast.functions.engine import FunctionEngine, FunctionParts
 from holdfast.functions.settings import FunctionConfig
 from holdfast.functions.slot_state import SlotRules
 from holdfast.leases.lease import Lease, Progress
+from holdfast.sinks.files.sink import FilesSink
+from holdfast.sinks.files.staging import FilesStager
+from holdfast.sinks.function.sink import output_sinks
 from holdfast.sources.stream.frames import NewRecord
 from holdfast.sources.stream.reader import EmbeddedReaderFactory
 from holdfast.sources.stream.stream import Stream, StreamSettings, shard_id
@@ -83,17 +89,28 @@ class Setting:
     def put(self, shard: int, number: int) -> None:
         self._stream.append(shard, [NewRecord(b"record") for _ in range(number)])
 
-    def start(self, handler: str, rules: SlotRules | None = None, **config: Any) -> FunctionEngine:
+    def start(
+        self, handler: str, rules: SlotRules | None = None, files: FilesSink | None = None, **config: Any
+    ) -> FunctionEngine:
         source = self.folder / f"handlers{len(self.engines)}.py"
         source.write_text(HEAD.format(folder=str(self.folder)) + handler)
         settings = FunctionConfig.model_validate({"handler": str(source), "commit_interval": "100ms", **config})
         reader = EmbeddedReaderFactory(self.folder, "s", self._stream.id)
         usable = lambda: min(self.usable_until - time.monotonic(), self.longest_grant)  # noqa: E731
-        engine = FunctionEngine(
-            self.spark, FunctionParts(reader, settings, drain_within=2.0), usable, self.events.append, rules
-        )
+        sinks: dict[str, Sink] = {} if files is None else {"files": files}
+        output = output_sinks(sinks, {"value": "string"}) if sinks else None
+        parts = FunctionParts(reader, settings, drain_within=2.0, sinks=sinks, output=output)
+        engine = FunctionEngine(self.spark, parts, usable, self.events.append, rules)
         self.engines.append(engine)
         return engine
+
+    def assign_again(self, shard: int, start: int, end: int) -> str:
+        """Let the rows of a commit be staged once more."""
+        lease, cut = Lease("p", shard_id("s", shard)), Cut({"offset": start}, {"offset": end})
+        batch = Batch(f"again-{start}-{end}", lease, Name("s", str(shard)), cut, restages="commit")
+        self.batches[batch.id] = shard
+        self.engines[-1].submit("p", [batch])
+        return batch.id
 
     def assign(self, *shards: int, acked: tuple[tuple[int, int], ...] = ()) -> list[str]:
         batches = []
@@ -318,3 +335,51 @@ def test_a_revoked_shard_is_given_to_nobody_before_its_worker_has_let_go(setting
     setting.wait(lambda: len(setting.calls()) >= 8)
     assert setting.offsets(0)[:8] == [0, 0, 0, 0, 1, 1, 2, 2]
     assert not setting.ended(*ids)
+
+
+RETURNING = """
+import holdfast
+
+def handler(context, event):
+    note(context, event)
+    return holdfast.Records([f'{{"row": {event.offset}}}'])
+"""
+
+
+def staged_items(report: Report) -> list[tuple[int, int]]:
+    assert isinstance(report, Advanced | Staged)
+    return [(file["first"], file["last"]) for file in report.receipts["files"]["files"]]
+
+
+def test_a_shard_reports_its_next_rows_when_the_last_ones_are_published(setting: Setting) -> None:
+    files = FilesSink("files", bucket := LocalBucket(setting.folder / "out"), FilesStager(bucket, Jsonl()))
+    setting.stream(1)
+    setting.put(0, 3)
+    engine = setting.start(RETURNING, files=files)
+    ids = setting.assign(0)
+    setting.wait(lambda: bool(setting.committed))
+    setting.put(0, 2)
+    setting.wait(lambda: len(setting.calls()) == 5)
+    (first,) = setting.reports
+    assert isinstance(first, Advanced)
+    assert staged_items(first) == [(0, first.position["offset"] - 1)]
+
+    def is_through() -> bool:
+        engine.published(ids)
+        return bool(setting.committed[0] == {"offset": 5})
+
+    setting.wait(is_through)
+    staged = [item for report in setting.reports for item in staged_items(report)]
+    assert [item for start, end in staged for item in range(start, end + 1)] == [0, 1, 2, 3, 4]
+
+
+def test_rows_of_a_commit_that_are_lost_are_made_again_from_its_records(setting: Setting) -> None:
+    files = FilesSink("files", bucket := LocalBucket(setting.folder / "out"), FilesStager(bucket, Jsonl()))
+    setting.stream(1)
+    setting.put(0, 9)
+    setting.start(RETURNING, files=files, ack="explicit_only", worker_allocation="static")
+    again = setting.assign_again(0, 2, 5)
+    setting.wait(lambda: setting.ended(again))
+    staged = setting.reports[-1]
+    assert isinstance(staged, Staged)
+    assert (staged.end, staged_items(staged), setting.offsets(0)) == ({"offset": 5}, [(2, 4)], [2, 3, 4])

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from holdfast.registry import Registry
 
 FILES = "files"
+FUNCTION = "function"
 OFFSET_SOURCES = frozenset({"kafka", "archive"})
 """Sources whose positions and items are both offsets, with at most one record at each."""
 ONE_ROW_EACH = frozenset(
@@ -50,7 +51,9 @@ class AuditedSink:
     offsets: bool = True
     """Items are offsets, with at most one record at each."""
     multiplies: bool = False
-    """A processor may turn one record into several rows."""
+    """A processor or a handler may turn one record into several rows."""
+    counts_rows: bool = True
+    """The store counts rows; of a function it counts the records that were handled."""
     generation: int = 1
     """Generation of the configured format."""
     runs: tuple[str, ...] = ("",)
@@ -61,6 +64,7 @@ class AuditedSink:
 
 def audited_sinks(pipeline: PipelineSettings, identifier: str, registry: Registry) -> Iterator[AuditedSink]:
     """Yield the `files` sinks of a pipeline. Connects to nothing."""
+    has_handler = any(named.use.name == FUNCTION for named in pipeline.sinks)
     for named in pipeline.sinks:
         if named.use.name == FILES:
             config = named.use.config
@@ -71,7 +75,8 @@ def audited_sinks(pipeline: PipelineSettings, identifier: str, registry: Registr
                 format_of=_formats(config, registry),
                 other_formats=partial(_by_name, registry),
                 offsets=pipeline.source.name in OFFSET_SOURCES,
-                multiplies=not keeps_rows(pipeline),
+                multiplies=has_handler or not keeps_rows(pipeline),
+                counts_rows=not has_handler,
                 generation=pipeline.generation,
             )
 

@@ -71,7 +71,7 @@ class Committer:
 
     def commit(self, reports: Sequence[Report]) -> None:
         """Commit staged batches, count failed ones. Reports of batches that this node no longer holds are ignored."""
-        for wave in _waves(reports):
+        for wave in _waves([*self._holdings.take_deferred(), *reports]):
             self._commit_wave(wave)
 
     def _commit_wave(self, reports: Sequence[Report]) -> None:
@@ -81,6 +81,11 @@ class Committer:
             if held is None or held.batch is None:
                 continue
             batch = held.batch
+            if isinstance(report, Advanced) and not _has_news(report, held):
+                continue
+            if held.pending and not held.restaging:
+                held.deferred.append(report)
+                continue
             if not isinstance(report, Advanced):
                 self._holdings.recall(held)
             if isinstance(report, Failed) and report.unavailable:
@@ -89,7 +94,7 @@ class Committer:
                 self.count_attempt(held, report.error)
             elif batch.restages is not None:
                 self._restage(held, batch, report)
-            elif (isinstance(report, Staged) or _has_news(report, held.lease)) and self._tolerates(held, batch, report):
+            elif self._tolerates(held, batch, report):
                 commits.append((held, batch, report))
         self._commit(commits)
         self._wait_for_outside(away)
@@ -129,20 +134,19 @@ class Committer:
     def _advance(self, held: Held, batch: Batch, report: Staged | Advanced, now: float) -> Callable[[Lease], Lease]:
         planned, commit_id = held.lease, self._coordinator.world.new_id()
         window = None if self._tolerance is None else self._tolerance.next_window(_window(planned, report))
-        if not isinstance(report, Staged):
-            advance = Advance(commit_id, report.position, {}, report.counts, report.acked, window=window)
-            advance = replace(advance, forwarded=report.forwarded)
-            return lambda row: transitions.commit(row, advance, planned, now)
-        held.complete_after_publish = report.last and self._completes_at_once
-        receipts, state = self._to_publish(batch, report), batch.cut.state
-        advance = Advance(commit_id, report.end, receipts, report.counts, report.acked, state, window, report.forwarded)
+        receipts = self._to_publish(held.lease, batch, report)
+        end, state = (report.end, batch.cut.state) if isinstance(report, Staged) else (report.position, None)
+        advance = Advance(commit_id, end, receipts, report.counts, report.acked, state, window, report.forwarded)
+        held.complete_after_publish = isinstance(report, Staged) and report.last and self._completes_at_once
         if advance.receipts or not held.complete_after_publish:
             return lambda row: transitions.commit(row, advance, planned, now)
         return lambda row: transitions.complete(transitions.commit(row, advance, planned, now), now)
 
-    def _to_publish(self, batch: Batch, report: Staged) -> dict[str, Json]:
+    def _to_publish(self, lease: Lease, batch: Batch, report: Staged | Advanced) -> dict[str, Json]:
         """The receipts; none if the data is visible in all sinks, so that nothing needs to be published."""
-        receipts = _receipts(batch, report)
+        # A long-lived batch may have made commits: the next one begins where the last one ended.
+        is_first = lease.commit.sequence == batch.lease.commit.sequence
+        receipts = _receipts(batch, report, batch.cut.start if is_first else lease.progress.position)
         return {} if all(self._is_visible(name, receipt) for name, receipt in receipts.items()) else receipts
 
     def _is_visible(self, name: str, receipt: Json) -> bool:
@@ -162,10 +166,11 @@ class Committer:
         )
         if counts.dead:
             self._warn_of_letters(result, window)
-        if isinstance(report, Advanced):
-            return None if held.pending else result
-        for processor, rows in report.dropped.items():
-            self._coordinator.world.emit(RowsDropped(result.pipeline, processor, rows))
+        if isinstance(report, Staged):
+            for processor, rows in report.dropped.items():
+                self._coordinator.world.emit(RowsDropped(result.pipeline, processor, rows))
+        elif not report.receipts:
+            return result
         for sink, receipt in report.receipts.items():
             if rows := receipt.get("skipped"):
                 self._coordinator.world.emit(RowsSkipped(result.pipeline, sink, rows))
@@ -238,7 +243,7 @@ class Committer:
             self.count_attempt(held, f"a rebuilt batch ends at {report.end} instead of {batch.cut.end}")
             return
         try:
-            mended = self._mended(held, _receipts(batch, report))
+            mended = self._mended(held, _receipts(batch, report, batch.cut.start))
         except Halt as halt:
             self._coordinator.halt(held.lease, str(halt))
             self._holdings.drop(held)
@@ -377,17 +382,17 @@ def _accused(end: Json, died: str, limits: RetryLimits) -> Callable[[Lease], Lea
     return lambda row: transitions.accuse(row, end, died, limits)
 
 
-def _has_news(report: Advanced, lease: Lease) -> bool:
-    """Whether the report advances the row; otherwise it is only a sign of life."""
-    progress = lease.progress
-    return (report.position, report.acked) != (progress.position, progress.acked) or bool(
-        report.forwarded or report.counts != Counts()
-    )
+def _has_news(report: Advanced, held: Held) -> bool:
+    """Whether the report advances the row or the last report; otherwise it is only a sign of life."""
+    known = next((late for late in reversed(held.deferred) if isinstance(late, Advanced)), held.lease.progress)
+    moves = (report.position, report.acked) != (known.position, known.acked)
+    return moves or bool(report.forwarded) or report.counts != Counts()
 
 
-def _receipts(batch: Batch, report: Staged) -> dict[str, Json]:
-    """Receipts by sink, each with the range and the token of the batch, so that any node can publish or rebuild it."""
-    common = {"from": batch.cut.start, "to": report.end, "token": batch.lease.token}
+def _receipts(batch: Batch, report: Staged | Advanced, start: Json) -> dict[str, Json]:
+    """Receipts by sink, each with its range and the token of the batch, so that any node can publish or rebuild it."""
+    end = report.end if isinstance(report, Staged) else report.position
+    common = {"from": start, "to": end, "token": batch.lease.token}
     if batch.cut.gaps:
         common["gaps"] = batch.cut.gaps
     return {sink: {**receipt, **common} for sink, receipt in report.receipts.items()}

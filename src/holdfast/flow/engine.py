@@ -57,6 +57,9 @@ class Advanced:
     counts: Counts = Counts()
     forwarded: Ranges = ()
     """Acks of other nodes, from `Engine.acknowledge`, that the position and `acked` contain."""
+    receipts: Mapping[str, Json] = field(default_factory=dict)
+    """By sink, what was staged for the records between the last committed position and this one; empty if there is no
+    sink to stage for. The next report of the batch is committed when these are published."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +141,9 @@ class Engine(ABC):
     def take_foreign_acks(self) -> Mapping[Name, Collection[int]]:
         """Offsets, by partition, that handlers have acknowledged and that no batch of this node has. Does not block."""
         return {}
+
+    def published(self, batch_ids: Sequence[str]) -> None:
+        """Everything that these long-lived batches have reported is visible. Does not block."""
 
     def close(self) -> None:
         """Cancel everything and free resources. May be repeated; never raises."""

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from holdfast.flow.batch import Batch, Name
-from holdfast.flow.engine import Engine
+from holdfast.flow.engine import Engine, Report
 from holdfast.flow.pace import UNBOUNDED, Pace
 from holdfast.flow.source import Source, WeighsPartitions
 from holdfast.leases.lease import Lease
@@ -36,11 +36,18 @@ class Held:
     """The session that this lease is handed to as soon as it is at rest."""
     wait_until: float = 0.0
     waits: int = 0
+    deferred: list[Report] = field(default_factory=list)
+    """Reports of the running batch that came while a commit of it was not published yet."""
 
     @property
     def pending(self) -> bool:
         """Whether a commit waits to be published."""
         return self.lease.commit.receipts is not None
+
+    @property
+    def restaging(self) -> bool:
+        """Whether the running batch stages a pending commit once more."""
+        return self.batch is not None and self.batch.restages is not None
 
     @property
     def at_rest(self) -> bool:
@@ -107,7 +114,7 @@ class Holdings:
         """Note that the batch is no longer running."""
         if held.batch is not None:
             self._by_batch.pop(held.batch.id, None)
-            held.batch = None
+            held.batch, held.deferred = None, []
 
     def cancel(self, helds: Sequence[Held]) -> None:
         """Stop the batches of these leases without waiting."""
@@ -124,6 +131,19 @@ class Holdings:
         """Give the acks of other nodes that the row of a lease has to its batch. May be repeated."""
         if held.batch is not None and row.progress.forwarded:
             self._engine.acknowledge(held.batch.id, row.progress.forwarded)
+
+    def published(self, held: Held) -> None:
+        """Note that the lease has no pending commit any more; its long-lived batch may report the next one."""
+        if held.batch is not None:
+            self._engine.published([held.batch.id])
+
+    def take_deferred(self) -> list[Report]:
+        """The deferred reports of leases without a pending commit, in the order in which they came."""
+        ready = self.where(lambda held: bool(held.deferred) and not held.pending)
+        reports = [report for held in ready for report in held.deferred]
+        for held in ready:
+            held.deferred = []
+        return reports
 
     def carrying(self, batch_id: str) -> Held | None:
         """The lease of that batch; None if the batch was cancelled or abandoned."""

@@ -44,7 +44,7 @@ class Publisher:
         self._emit_noticed()
         clock, until = self._coordinator.world.clock, None
         waiting = self._holdings.ready(
-            clock.monotonic(), lambda held: held.admitted and held.pending and not held.gone and held.batch is None
+            clock.monotonic(), lambda held: held.admitted and held.pending and not held.gone and not held.restaging
         )
         for portion in self._portions(waiting):
             if until is None:
@@ -114,6 +114,9 @@ class Publisher:
         errors = {name: result for name, result in results.items() if result is not None}
         halts = [result for result in errors.values() if isinstance(result, Halt)]
         gone = tuple(name for name, result in errors.items() if isinstance(result, StagedDataGone))
+        if halts or gone:
+            # What a long-lived batch has done since the commit is done again.
+            self._holdings.cancel([held])
         if halts:
             self._coordinator.halt(held.lease, str(halts[0]))
             self._holdings.drop(held)
@@ -139,6 +142,7 @@ class Publisher:
         self._discard_leftovers([held for held, result in results if not isinstance(result, LeaseLost)])
         for held, result in results:
             if isinstance(result, LeaseLost):
+                self._holdings.cancel([held])
                 self._holdings.drop(held)
             else:
                 self.published(held, result)
@@ -148,6 +152,7 @@ class Publisher:
         emit = self._coordinator.world.emit
         emit(BatchPublished(row.pipeline, row.key, row.commit.sequence, held.found_pending))
         held.lease, held.waits, held.found_pending = row, 0, False
+        self._holdings.published(held)
         if row.status is Status.COMPLETED:
             emit(PartitionCompleted(row.pipeline, row.key, row.progress.counts.processed))
             self._holdings.drop(held)

@@ -189,9 +189,9 @@ class StagesIndexes(ABC):
 
 
 class RunsWorkers(ABC):
-    """Workers that live handle the records by themselves: nothing is staged, and commits have no receipts.
+    """Workers that live handle the records by themselves. What they return goes to the other sinks of the pipeline.
 
-    Such a sink is the only one of its pipeline, which has no processors.
+    Such a pipeline has no processors and no routes.
     """
 
     @property
@@ -215,14 +215,26 @@ class RunsWorkers(ABC):
         """Settings of the source that count unless the file gives them."""
 
     @abstractmethod
-    def endless(self, source: Source) -> Source:
-        """A source whose batches go on until they are drained.
+    def endless(self, source: Source, others: Mapping[str, Sink]) -> Source:
+        """A source whose batches go on until they are drained; `others` are the other sinks.
 
-        Raises `UsageError` if this one has no shards, or does not read the stream that the sink's settings name.
+        Raises `UsageError` if this source has no shards or does not read the stream that the sink's settings name, or
+        if one of the sinks cannot be written to.
         """
 
     @abstractmethod
     def engine(
-        self, spark: Any, source: Source, pipeline: str, usable: Callable[[], float], emit: Callable[[Event], None]
+        self,
+        spark: Any,
+        source: Source,
+        others: Mapping[str, Sink],
+        pipeline: str,
+        usable: Callable[[], float],
+        emit: Callable[[Event], None],
     ) -> Engine:
         """Start the workers. `usable` returns the seconds for which the node's session can be relied on."""
+
+
+def other_sinks(function: RunsWorkers, sinks: Mapping[str, Sink]) -> dict[str, Sink]:
+    """The sinks that get what the handler returns."""
+    return {name: sink for name, sink in sinks.items() if id(sink) != id(function)}

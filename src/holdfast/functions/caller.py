@@ -13,6 +13,7 @@ from holdfast.flow.shards import StreamRecord
 from holdfast.functions.events import FunctionEvent
 from holdfast.functions.function import Function
 from holdfast.functions.outcomes import refusal
+from holdfast.functions.output import Records
 from holdfast.functions.shard_calls import Call, ShardCalls
 from holdfast.functions.watchdog import CallWatchdog
 from holdfast.leases.lease import Counts
@@ -94,7 +95,7 @@ class HandlerCaller:
                     break
                 record = waiting.popleft()
                 result = call(context, new_event(record, origin))
-                if result.__class__ not in _SILENT and (error := refusal(self._function.finish(result))) is not None:
+                if result.__class__ not in _SILENT and (error := self._refused(shard, record, result)) is not None:
                     break
                 last = record
                 handled += 1
@@ -109,6 +110,11 @@ class HandlerCaller:
         if error is not None and record is not None and shard.acks.deliver(record.offset):
             self._failed(shard, Call([record]), error)
         return handled
+
+    def _refused(self, shard: ShardCalls, record: StreamRecord, result: Any) -> str | None:
+        """Why a result says that the call failed; rows for other sinks are kept."""
+        result = self._function.finish(result)
+        return shard.keep_output(record.offset, result) if isinstance(result, Records) else refusal(result)
 
     def _handle_tracked(self, shard: ShardCalls, until: float) -> int:
         """Handle single records of which each may be acknowledged explicitly."""

@@ -12,9 +12,9 @@ import queue
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from holdfast.errors import ChannelLost, ChannelRefused, Refused, Unavailable
@@ -22,16 +22,19 @@ from holdfast.events import Event, Notice, RecordsLost
 from holdfast.flow.batch import Batch, Name
 from holdfast.flow.engine import Advanced, Engine, Failed, Report
 from holdfast.flow.shards import ReaderFactory
+from holdfast.flow.sink import Sink
 from holdfast.functions import messages
 from holdfast.functions.channel import Address, Channel, Tls, accept, new_secret
 from holdfast.functions.events import TriggerInfo
 from holdfast.functions.messages import decode_up, encode
+from holdfast.functions.output import OutputSinks, output_spec
 from holdfast.functions.record_letters import letter_origin
 from holdfast.functions.settings import FunctionConfig
+from holdfast.functions.shard_reports import CoalescedReports, LetterStore
 from holdfast.functions.slot_state import Action, HangUp, Kill, Launch, Send, Shard, SlotRules
 from holdfast.functions.slots import Slots, home_of
-from holdfast.functions.task import LetterStore, TaskSettings, boot_time, run_worker
-from holdfast.leases.lease import Ranges, joined
+from holdfast.functions.task import TaskSettings, boot_time, run_worker
+from holdfast.leases.lease import Json, Ranges
 from holdfast.spark.failures import how_it_ended, quieten, readable, session_is_gone
 
 if TYPE_CHECKING:
@@ -58,6 +61,10 @@ class FunctionParts:
     host: str = "127.0.0.1"
     """The driver's address, as the executors reach it."""
     tls: Tls | None = None
+    sinks: Mapping[str, Sink] = field(default_factory=dict)
+    """The other sinks of the pipeline, which get the records that handlers return."""
+    output: OutputSinks | None = None
+    """The same as workers need them; None if there are none."""
     plain_text: bool = False
     """Whether frames may leave this host without TLS; they are authenticated in any case."""
 
@@ -153,6 +160,12 @@ class FunctionEngine(Engine):
             taken, self._foreign = self._foreign, {}
             return taken
 
+    def published(self, batch_ids: Sequence[str]) -> None:
+        if self._parts.sinks:
+            with self._changed:
+                self._slots.published(batch_ids)
+                self._carry_out()
+
     def close(self) -> None:
         with self._changed:
             if self._closed and not self._channels:
@@ -180,8 +193,21 @@ class FunctionEngine(Engine):
             self._do(action)
         reports, self._slots.reports = self._slots.reports, []
         for report in reports:
-            self._reports.add(report)
+            self._reports.add(self._with_receipts(report) if self._parts.sinks else report)
         self._changed.notify_all()
+
+    def _with_receipts(self, report: Report) -> Report:
+        """The report with a receipt of every sink, so that each commit has its manifest; it comes with their parts."""
+        if isinstance(report, Failed):
+            return report
+        parts, receipts = report.receipts, dict[str, Json]()
+        for name, sink in self._parts.sinks.items():
+            try:
+                receipts[name] = sink.receipt([parts[name]] if name in parts else [])
+            except Exception as error:  # noqa: BLE001 - sinks are foreign code
+                self._slots.cancel([report.batch_id])
+                return Failed(report.batch_id, f"sink {name!r} has no receipt for what was staged: {error}")
+        return replace(report, receipts=receipts)
 
     def _do(self, action: Action) -> None:
         if isinstance(action, Send):
@@ -304,6 +330,7 @@ class FunctionEngine(Engine):
             letters=parts.letters,
             trigger=parts.trigger,
             overrun=self._rules.overrun,
+            sinks=parts.output,
         )
         context = self._spark.sparkContext
         about = f"worker {launch.slot} of {parts.trigger.name}"
@@ -336,47 +363,11 @@ def _shard(batch: Batch) -> Shard:
         home_of(batch.lease.key, number),
         batch.cut.start,
         batch.lease.progress.acknowledged,
-        {"stream": batch.name.stream, "number": number or 0, **letter_origin(batch)},
+        {
+            "stream": batch.name.stream,
+            "number": number or 0,
+            **letter_origin(batch),
+            "output": output_spec(batch),
+            "until": batch.cut.end,
+        },
     )
-
-
-class CoalescedReports:
-    """Gathers the progress of each batch for `interval` seconds. The end of a batch is reported at once."""
-
-    def __init__(self, interval: float) -> None:
-        self._interval = interval
-        self._progress: dict[str, Advanced] = {}
-        self._ends: list[Report] = []
-        self._next = 0.0
-
-    @property
-    def due_at(self) -> float:
-        """When `take` returns something, unless more is added; infinite if there is nothing."""
-        return 0.0 if self._ends else self._next if self._progress else float("inf")
-
-    def add(self, report: Report) -> None:
-        earlier = self._progress.pop(report.batch_id, None)
-        if isinstance(report, Failed):
-            self._ends += [report] if earlier is None else [earlier, report]
-            return
-        if earlier is not None:
-            forwarded = joined([*earlier.forwarded, *report.forwarded])
-            report = replace(report, counts=earlier.counts + report.counts, forwarded=forwarded)
-        if isinstance(report, Advanced):
-            self._progress[report.batch_id] = report
-        else:
-            self._ends.append(report)
-
-    def take(self, now: float) -> list[Report]:
-        """What is due: all progress once per interval, and every end at once."""
-        reports, self._ends = self._ends, []
-        if self._progress and now >= self._next:
-            reports = [*self._progress.values(), *reports]
-            self._progress, self._next = {}, now + self._interval
-        return reports
-
-    def forget(self, batch_ids: Iterable[str]) -> None:
-        """Drop the reports of these batches."""
-        gone = set(batch_ids)
-        self._progress = {key: report for key, report in self._progress.items() if key not in gone}
-        self._ends = [report for report in self._ends if report.batch_id not in gone]

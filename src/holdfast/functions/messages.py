@@ -48,6 +48,8 @@ class Progress(Message, frozen=True):
     counts: tuple[int, int, int, int] = (0, 0, 0, 0)
     forwarded: Ranges = ()
     """Records of `Ack` messages since the last message: the position and `acked` contain them."""
+    parts: dict[str, Json] = {}
+    """By sink, what was staged for the records since the last message."""
 
 
 class Began(Message, frozen=True):
@@ -74,6 +76,8 @@ class Drained(Message, frozen=True):
     acked: Ranges = ()
     counts: tuple[int, int, int, int] = (0, 0, 0, 0)
     last: bool = False
+    forwarded: Ranges = ()
+    parts: dict[str, Json] = {}
 
 
 class Dropped(Message, frozen=True):
@@ -146,6 +150,12 @@ class Ack(Message, frozen=True):
     ranges: Ranges
 
 
+class Published(Message, frozen=True):
+    """Everything that was reported of this batch is visible; the next progress may be reported."""
+
+    id: str
+
+
 class Stop(Message, frozen=True):
     """Call the termination callback and end the process within that many seconds."""
 
@@ -153,7 +163,7 @@ class Stop(Message, frozen=True):
 
 
 Up: TypeAlias = Hello | Beat | Progress | Began | Failed | Drained | Dropped | Acked | Lost | Notice
-Down: TypeAlias = Grant | Assign | Drain | Revoke | Ack | Stop
+Down: TypeAlias = Grant | Assign | Drain | Revoke | Ack | Published | Stop
 
 _up: msgspec.json.Decoder[Up] = msgspec.json.Decoder(Up)
 _down: msgspec.json.Decoder[Down] = msgspec.json.Decoder(Down)

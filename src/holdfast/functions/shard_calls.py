@@ -14,6 +14,7 @@ from holdfast.flow.shards import StreamRecord
 from holdfast.functions.acks import Positions, Range, ShardAcks
 from holdfast.functions.events import EventOrigin, FunctionEvent
 from holdfast.functions.outcomes import batch_failures, batch_no_acks, refusal, wants_no_ack
+from holdfast.functions.output import Output, Records, ShardOutput, without
 from holdfast.functions.settings import FunctionConfig
 from holdfast.leases.lease import Counts, Json, Ranges, joined
 
@@ -53,6 +54,8 @@ class ShardProgress:
     letters: tuple[DeadRecord, ...] = ()
     forwarded: Ranges = ()
     """Records that were acknowledged on other nodes, since the last progress."""
+    output: tuple[Output, ...] = ()
+    """Rows for other sinks that the records before the position have made since the last progress."""
 
 
 @dataclass(slots=True)
@@ -74,20 +77,28 @@ class ShardCalls:
     """Why nothing more is handled: a record failed for the last time and the policy is to stop."""
     draining: bool = False
     counts: Counts = Counts()
+    output: ShardOutput | None = None
+    """Rows for the other sinks; None if there are no other sinks."""
     _repeats: deque[Call] = field(default_factory=deque)
     _letters: list[DeadRecord] = field(default_factory=list)
     _forwarded: list[Range] = field(default_factory=list)
     _batch_due: float | None = None
     """The time at which the batch is handled even if it is not full."""
-    _reported: tuple[Json, tuple[Range, ...]] = field(init=False)
+    reported: tuple[Json, tuple[Range, ...]] = field(init=False)
+    """Position and ranges of the last progress."""
 
     def __post_init__(self) -> None:
-        self._reported = self.start, self.acks.acked
+        self.reported = self.start, self.acks.acked
 
     @property
     def blocked(self) -> bool:
         """Whether no new record is taken, whatever the time is."""
-        return self.draining or self.stopped is not None or self.acks.full or len(self._letters) >= MAX_LETTERS
+        return self.draining or self.stopped is not None or self.acks.full or self._is_full
+
+    @property
+    def _is_full(self) -> bool:
+        """Whether something must be taken by `progress` before more is handled."""
+        return len(self._letters) >= MAX_LETTERS or (self.output is not None and self.output.full)
 
     @property
     def is_plain(self) -> bool:
@@ -102,7 +113,7 @@ class ShardCalls:
 
     def wake_at(self, now: float) -> float | None:
         """When there is something to handle, at the earliest now; None if nothing until more is fed or acknowledged."""
-        if self.draining or self.stopped is not None or len(self._letters) >= MAX_LETTERS:
+        if self.draining or self.stopped is not None or self._is_full:
             return None
         if self._repeats:
             return max(now, self.held_until)
@@ -130,7 +141,11 @@ class ShardCalls:
     def _take(self, number: int) -> Call:
         waiting, acks = self.waiting, self.acks
         if not self.tracks and acks.in_order and (acks.last is None or waiting[0].offset > acks.last):
-            return Call([waiting.popleft() for _ in range(min(number, len(waiting)))], is_tracked=False)
+            if len(waiting) > number:
+                return Call([waiting.popleft() for _ in range(number)], is_tracked=False)
+            everything = list(waiting)
+            waiting.clear()
+            return Call(everything, is_tracked=False)
         taken: list[StreamRecord] = []
         while waiting and len(taken) < number and not acks.full:
             record = waiting.popleft()
@@ -150,6 +165,12 @@ class ShardCalls:
         self, call: Call, events: Sequence[FunctionEvent], result: Any, now: float, today: float
     ) -> str | None:
         """The handler has returned. Returns why records failed, if its result says so."""
+        if isinstance(result, Records):
+            reason = self.keep_output(call.records[-1].offset, result)
+            if reason is not None:
+                self.failed(call, reason, now, today)
+                return reason
+            result = None
         if result is None and not call.is_tracked:
             self.acks.passed(call.records[-1].offset)
             self.counts += Counts(processed=len(call.records), succeeded=len(call.records))
@@ -173,6 +194,12 @@ class ShardCalls:
         reason = next(iter(failures.values()))
         self.failed(Call([call.records[index] for index in sorted(failures)], call.attempts), reason, now, today)
         return reason
+
+    def keep_output(self, offset: int, records: Records) -> str | None:
+        """Keep rows for other sinks, made by the call that ended with this record. Returns why that is impossible."""
+        if self.output is None:
+            return "the handler returned records, and its pipeline has no other sink to write them to"
+        return self.output.add(offset, records)
 
     def _succeeded(self, records: Sequence[StreamRecord], no_acks: set[int]) -> None:
         self.counts += Counts(processed=len(records), succeeded=len(records))
@@ -239,11 +266,28 @@ class ShardCalls:
         return self.acks.head is None
 
     def progress(self, positions: Positions) -> ShardProgress | None:
-        """Take what is new since the last progress; None if nothing is."""
-        position, acked = self.acks.position(positions, self.start), self.acks.acked
-        if (position, acked) == self._reported and self.counts == Counts() and not (self._letters or self._forwarded):
+        """Take what is new since the last progress; None if nothing is, or if the last one is not published yet."""
+        if self.output is not None and self.output.waits:
             return None
-        forwarded, self._forwarded = joined(self._forwarded), []
-        taken = ShardProgress(self.id, position, acked, self.counts, tuple(self._letters), forwarded)
-        self._reported, self.counts, self._letters = (position, acked), Counts(), []
+        position, acked = self.acks.position(positions, self.start), self.acks.acked
+        forwarded = joined(self._forwarded)
+        output, waiting = tuple[Output, ...](), tuple[Range, ...]()
+        if self.output is not None:
+            output, waiting = self.output.take(self.acks.head), self.output.waiting
+            acked, forwarded = without(acked, waiting), without(forwarded, waiting)
+        if (position, acked) == self.reported and self.counts == Counts() and not (self._letters or forwarded):
+            return None
+        self._forwarded = [
+            record for record in waiting if any(start <= record[0] < end for start, end in self._forwarded)
+        ]
+        taken = ShardProgress(self.id, position, acked, self.counts, tuple(self._letters), forwarded, output)
+        self.reported, self.counts, self._letters = (position, acked), Counts(), []
         return taken
+
+    def put_back(self, progress: ShardProgress, reported: tuple[Json, tuple[Range, ...]]) -> None:
+        """Undo `progress`, which could not be stored; `reported` is what was reported before it."""
+        self.reported, self.counts = reported, progress.counts + self.counts
+        self._letters = [*progress.letters, *self._letters]
+        self._forwarded = [*progress.forwarded, *self._forwarded]
+        if self.output is not None:
+            self.output.put_back(progress.output)

@@ -10,13 +10,15 @@ No two workers of a node handle the same shard at the same time, whatever happen
 - A shard that was revoked stays with its worker until the worker confirms that it has let go of it.
 
 `Slots` has no sockets, threads or clock of its own. Each method notes what has happened and appends what follows from
-it to `actions` and `reports`, which the engine takes and carries out in order.
+it to `actions` and `reports`, which the engine takes and carries out in order. The receipts of a report are still the
+parts that a worker has staged.
 """
 
 from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 
 from holdfast.flow.engine import Advanced, Report, Staged
 from holdfast.flow.engine import Failed as BatchFailed
@@ -99,6 +101,12 @@ class Slots:
             return False
         self._send(worker, messages.Ack(batch_id, ranges))
         return True
+
+    def published(self, ids: Iterable[str]) -> None:
+        """Let workers know that what they have reported of these batches is visible."""
+        for shard in self._known(ids):
+            if (worker := self._worker_of(shard)) is not None:
+                self._send(worker, messages.Published(shard.id))
 
     def close(self, within: float) -> None:
         """Start no more workers and stop all of them."""
@@ -289,18 +297,18 @@ class Slots:
             shard.position, shard.acked, counts = message.position, message.acked, Counts(*message.counts)
             if isinstance(message, messages.Drained):
                 self._let_go(worker, shard)
-                self._drained(shard, counts, last=message.last)
+                self._drained(shard, counts, message)
             else:
                 self.reports.append(
-                    Advanced(shard.id, shard.position, shard.acked, counts, forwarded=message.forwarded)
+                    Advanced(shard.id, shard.position, shard.acked, counts, message.forwarded, message.parts)
                 )
 
-    def _drained(self, shard: Shard, counts: Counts, *, last: bool) -> None:
-        if not shard.moves or last:
-            self._stage(shard, counts, last=last)
+    def _drained(self, shard: Shard, counts: Counts, message: messages.Drained) -> None:
+        if not shard.moves or message.last:
+            self._stage(shard, counts, message)
             return
         shard.state, shard.moves, shard.deadline, shard.since = State.WAITING, False, float("inf"), self._clock()
-        self.reports.append(Advanced(shard.id, shard.position, shard.acked, counts))
+        self.reports.append(Advanced(shard.id, shard.position, shard.acked, counts, message.forwarded, message.parts))
         self._assign_waiting()
 
     def _let_go(self, worker: Worker, shard: Shard) -> None:
@@ -320,9 +328,12 @@ class Slots:
         if worker is not None:
             self._send(worker, messages.Drain(shard.id, within))
 
-    def _stage(self, shard: Shard, counts: Counts = _NOTHING, *, last: bool = False) -> None:
+    def _stage(self, shard: Shard, counts: Counts = _NOTHING, message: messages.Drained | None = None) -> None:
         self._batches.pop(shard.id, None)
-        self.reports.append(Staged(shard.id, shard.position, last, {}, counts, shard.acked))
+        staged = Staged(shard.id, shard.position, False, {}, counts, shard.acked)
+        if message is not None:
+            staged = replace(staged, last=message.last, receipts=message.parts, forwarded=message.forwarded)
+        self.reports.append(staged)
 
     def _assign_waiting(self) -> None:
         now, waiting = self._clock(), [item for item in self._batches.values() if item.state is State.WAITING]

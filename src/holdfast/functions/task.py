@@ -15,20 +15,23 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from functools import partial
+from itertools import groupby
+from operator import attrgetter
+from typing import Any
 
-from holdfast.errors import ChannelLost, SourceUnavailable, UsageError
+from holdfast.errors import BatchError, ChannelLost, SourceUnavailable, Unavailable
 from holdfast.flow.shards import ReaderFactory, RecordsMissing, ShardEnded, ShardReport
 from holdfast.functions import messages
 from holdfast.functions.caller import WorkerClock
 from holdfast.functions.channel import Address, Channel, dial
 from holdfast.functions.events import EventOrigin, QualifiedOffset, TriggerInfo
 from holdfast.functions.messages import Down, Up, decode_down, encode
+from holdfast.functions.output import OutputSinks
 from holdfast.functions.settings import FunctionConfig
-from holdfast.functions.shard_calls import DeadRecord, ShardCalls, ShardProgress
+from holdfast.functions.shard_reports import HeldShard, LetterStore, ShardReports
 from holdfast.functions.watchdog import CallWatchdog
 from holdfast.functions.worker import FunctionWorker
-from holdfast.leases.lease import Counts, Json
 
 BEAT_EVERY = 0.25
 FETCH_WAIT = 0.05
@@ -37,16 +40,10 @@ SLICE = 0.05
 """Seconds after which no record is begun before the driver's messages were looked at."""
 CAREFUL_FOR = 10.0
 """Seconds for which each record of a shard is announced whose last worker has died."""
+STAGING_PAUSE = 2.0
+"""Seconds between two tries to stage rows for a sink that does not respond."""
 GRACE = 0.5
 """Seconds that a worker may take to end after its time is over."""
-
-
-class LetterStore(Protocol):
-    """Keeps records that failed for the last time. Picklable; used inside a task."""
-
-    def keep(self, origin: Json, letters: tuple[DeadRecord, ...]) -> None:
-        """Store them for good. Whatever it raises ends the worker, and nothing of them is committed."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,11 +58,14 @@ class TaskSettings:
     letters: LetterStore | None = None
     trigger: TriggerInfo = TriggerInfo()
     overrun: float = 1.0
+    sinks: OutputSinks | None = None
+    """The other sinks of the pipeline; None if there are none."""
 
 
-def boot_time() -> float:
-    """Seconds that also pass while the host is suspended, so that a grant ends on a laptop that sleeps."""
-    return time.clock_gettime(time.CLOCK_BOOTTIME)
+# Read before each record: a function around the call would take longer than the call.
+boot_time = partial(time.clock_gettime, time.CLOCK_BOOTTIME)
+"""Seconds that also pass while the host is suspended, so that a grant ends on a laptop that sleeps."""
+_SHARD = attrgetter("shard")
 
 
 def run_worker(settings: TaskSettings) -> None:
@@ -75,21 +75,6 @@ def run_worker(settings: TaskSettings) -> None:
         WorkerTask(settings, channel).run()
     finally:
         channel.close()
-
-
-@dataclass(eq=False)
-class Held:
-    """A batch of this worker."""
-
-    id: str
-    shard: str
-    calls: ShardCalls
-    spec: Json = None
-    careful_until: float = 0.0
-    drain_until: float | None = None
-    last: bool = False
-    """Whether its shard has ended: it is drained once everything is acknowledged."""
-    paused: bool = False
 
 
 class WorkerTask:
@@ -109,7 +94,7 @@ class WorkerTask:
         self._call_until = float("inf")
         self._inbox: deque[Down] = deque()
         self._sent_at: dict[int, float] = {}
-        self._held: dict[str, Held] = {}
+        self._held: dict[str, HeldShard] = {}
         """By the key of the shard."""
         self._stop_until: float | None = None
         self._report_at = 0.0
@@ -129,6 +114,8 @@ class WorkerTask:
             clock=WorkerClock(monotonic=self._clock),
             watchdog=CallWatchdog(config.timeout, self._watch_call, self._forget_call),
         )
+        self._worker.sinks = settings.sinks
+        self._reports = ShardReports(self._reader, settings.sinks, settings.letters)
 
     def run(self) -> None:
         """Say hello and work until stopped."""
@@ -237,16 +224,26 @@ class WorkerTask:
             self._note_once("the stream responds")
             self._noted = ""
         self._read_at = self._clock() + self._settings.config.polling_interval
-        by_shard: dict[str, list[Any]] = {}
-        for record in records:
-            by_shard.setdefault(record.shard, []).append(record)
-        for shard, part in by_shard.items():
-            self._worker.feed(shard, part)
+        for shard, part in groupby(records, _SHARD):
+            if (held := self._held.get(shard)) is not None:
+                self._worker.feed(shard, self._until_end(held, list(part)))
 
     def _note_once(self, text: str) -> None:
         if text != self._noted:
             self._noted = text
             self._send(messages.Notice(text))
+
+    def _until_end(self, held: HeldShard, records: list[Any]) -> list[Any]:
+        """The records before the end of a batch that is staged once more; all records of any other."""
+        if held.until is None:
+            return records
+        for number, record in enumerate(records):
+            at, after = self._reader.position_at(record.offset), self._reader.position_after(record.offset)
+            if held.until in (at, after):
+                held.last = True
+                self._reader.remove(held.shard)
+                return records[: number + (held.until == after)]
+        return records
 
     def _pause_full_shards(self) -> None:
         for held in self._held.values():
@@ -267,7 +264,10 @@ class WorkerTask:
         held = next((held for held in self._held.values() if held.id == message.id), None)
         if held is None:
             return
-        if isinstance(message, messages.Drain):
+        if isinstance(message, messages.Published):
+            if held.calls.output is not None and held.until is None:
+                held.calls.output.waits = False
+        elif isinstance(message, messages.Drain) and held.until is None:
             held.drain_until = self._clock() + message.within
             self._reader.remove(held.shard)
             self._worker.drain([held.shard])
@@ -278,10 +278,18 @@ class WorkerTask:
 
     def _assign(self, message: messages.Assign) -> None:
         origin = EventOrigin(message.spec["stream"], message.spec["number"], self._settings.trigger)
-        self._worker.assign(message.shard, origin, message.position, message.acked)
-        careful_until = self._clock() + CAREFUL_FOR if message.careful else 0.0
-        self._held[message.shard] = Held(
-            message.id, message.shard, self._worker.shards[message.shard], message.spec, careful_until
+        until = message.spec.get("until")
+        if until is None:
+            self._worker.assign(message.shard, origin, message.position, message.acked)
+        else:
+            self._worker.assign_again(message.shard, origin, message.position)
+        self._held[message.shard] = HeldShard(
+            message.id,
+            message.shard,
+            self._worker.shards[message.shard],
+            careful_until=self._clock() + CAREFUL_FOR if message.careful else 0.0,
+            spec=message.spec,
+            until=until,
         )
         self._reader.add(message.shard, message.position)
 
@@ -312,32 +320,39 @@ class WorkerTask:
             elif held.drain_until is not None and (calls.settled or now >= held.drain_until):
                 self._let_go_drained(held, last=False)
 
-    def _let_go_drained(self, held: Held, *, last: bool) -> None:
-        self._report()
-        calls = held.calls
-        position = calls.acks.position(self._reader, calls.start)
-        self._let_go(held, messages.Drained(held.id, position, calls.acks.acked, last=last))
+    def _let_go_drained(self, held: HeldShard, *, last: bool) -> None:
+        now = self._clock()
+        gives_up = held.drain_until is not None and now >= held.drain_until
+        if now < held.report_after and not gives_up:
+            return
+        try:
+            self._let_go(held, self._reports.drained(held, last=last, gives_up=gives_up))
+        except Unavailable as away:
+            self._put_off(held, away)
+        except BatchError as error:
+            self._let_go(held, messages.Failed(held.id, str(error)))
 
-    def _let_go(self, held: Held, message: Up) -> None:
+    def _let_go(self, held: HeldShard, message: Up) -> None:
         del self._held[held.shard]
         self._reader.remove(held.shard)
         self._worker.drop(held.shard)
         self._send(message)
 
     def _report(self) -> None:
-        for progress in self._worker.progress(self._reader):
-            held = self._held.get(progress.id)
-            if held is not None:
-                self._keep_letters(progress)
-                counts = _numbers(progress.counts)
-                self._send(messages.Progress(held.id, progress.position, progress.acked, counts, progress.forwarded))
+        self._worker.apply_acks()
+        now = self._clock()
+        for held in [held for held in self._held.values() if now >= held.report_after]:
+            try:
+                if (progress := self._reports.progress(held)) is not None:
+                    self._send(progress)
+            except Unavailable as away:
+                self._put_off(held, away)
+            except BatchError as error:
+                self._let_go(held, messages.Failed(held.id, str(error)))
 
-    def _keep_letters(self, progress: ShardProgress) -> None:
-        if progress.letters:
-            if self._settings.letters is None:
-                raise UsageError("a record failed for the last time, and there is nowhere to keep dead letters")
-            held = self._held[progress.id]
-            self._settings.letters.keep({**held.spec, "key": held.shard}, progress.letters)
+    def _put_off(self, held: HeldShard, away: Unavailable) -> None:
+        held.report_after = self._clock() + STAGING_PAUSE
+        self._worker.function.logger.warn_with("A sink does not respond", error=str(away))
 
     def _announce_while_careful(self, now: float) -> None:
         careful = any(held.careful_until > now for held in self._held.values())
@@ -353,10 +368,6 @@ class WorkerTask:
 
     def _send(self, message: Up) -> None:
         self._channel.send(encode(message))
-
-
-def _numbers(counts: Counts) -> tuple[int, int, int, int]:
-    return counts.processed, counts.succeeded, counts.failed, counts.dead
 
 
 def _rss() -> int:

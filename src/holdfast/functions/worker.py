@@ -13,6 +13,7 @@ from holdfast.functions.caller import HandlerCaller, WorkerClock
 from holdfast.functions.contexts import WriteLog
 from holdfast.functions.events import EventOrigin, QualifiedOffset, TriggerInfo
 from holdfast.functions.function import Function
+from holdfast.functions.output import OutputSinks, ShardOutput
 from holdfast.functions.settings import FunctionConfig
 from holdfast.functions.shard_calls import ShardCalls, ShardProgress
 from holdfast.functions.watchdog import CallWatchdog
@@ -39,6 +40,8 @@ class FunctionWorker:
         watchdog: CallWatchdog | None = None,
     ) -> None:
         self.config = config
+        self.sinks: OutputSinks | None = None
+        """The other sinks of the pipeline, which get the records that the handler returns; None if there are none."""
         self.shards: dict[str, ShardCalls] = {}
         self._forward = forward
         self._clock = (clock or WorkerClock()).monotonic
@@ -56,7 +59,18 @@ class FunctionWorker:
         """Handle the records of this shard that are fed from now on."""
         acks = ShardAcks(acked, window=self.config.max_unacked)
         tracks = self.config.ack != "disable" or self.function.handler.is_async
-        self.shards[shard] = ShardCalls(shard, origin, position, self.config, acks, tracks)
+        output = ShardOutput(self.sinks) if self.sinks is not None else None
+        self.shards[shard] = ShardCalls(shard, origin, position, self.config, acks, tracks, output=output)
+
+    def assign_again(self, shard: str, origin: EventOrigin, position: Json) -> None:
+        """Handle records of this shard whose rows for other sinks are lost: each is done when its handler returns."""
+        self.assign(shard, origin, position)
+        calls = self.shards[shard]
+        on_error = self.config.on_error.model_copy(update={"after_retries": "stop"})
+        calls.config = self.config.model_copy(update={"ack": "disable", "on_error": on_error})
+        calls.tracks = self.function.handler.is_async
+        if calls.output is not None:
+            calls.output.waits = True
 
     def feed(self, shard: str, records: Iterable[StreamRecord]) -> None:
         """Add records of a shard that were read, in order. Records of a shard that was dropped are ignored."""

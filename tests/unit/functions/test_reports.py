@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from holdfast.flow.engine import Advanced, Failed, Staged
-from holdfast.functions.engine import CoalescedReports
+from holdfast.functions.shard_reports import CoalescedReports
 from holdfast.leases.lease import Counts
 
 
@@ -41,3 +41,20 @@ def test_nothing_is_reported_about_batches_that_were_cancelled() -> None:
     reports.add(Staged("b", 2, False, {}))
     reports.forget(["a", "b"])
     assert reports.take(10.0) == []
+
+
+def test_reports_with_receipts_stay_apart_and_in_order() -> None:
+    reports = CoalescedReports(1.0)
+    first = Advanced("a", 1, (), Counts(1, 1), receipts={"files": 1})
+    second = Advanced("a", 2, (), Counts(1, 1), receipts={"files": 2})
+    reports.add(first)
+    reports.add(Advanced("a", 1))
+    assert reports.take(10.0) == [first]
+    reports.add(first)
+    reports.add(second)
+    reports.add(advanced("a", 3))
+    assert reports.take(10.1) == [first, second]
+    assert reports.take(11.0) == [advanced("a", 3)]
+    reports.add(first)
+    reports.add(Staged("a", 2, False, {"files": 2}))
+    assert reports.take(11.1) == [first, Staged("a", 2, False, {"files": 2})]

@@ -12,6 +12,7 @@ from holdfast.buckets.root import Root, S3Options, check_together, root_identity
 from holdfast.config import ByteSize, Duration, Options
 from holdfast.config.plugins import PLAIN_ERROR
 from holdfast.functions.channel import Tls
+from holdfast.functions.output import ColumnType
 from holdfast.functions.settings import FunctionConfig
 
 
@@ -41,6 +42,12 @@ class FunctionSinkConfig(FunctionConfig):
     max_memory: Annotated[ByteSize, Field(gt=0)] | None = Field(
         None,
         description="Memory at which a worker is replaced: its shards are drained, and another worker goes on.",
+    )
+    output_columns: dict[str, ColumnType] = Field(
+        {"value": "string"},
+        min_length=1,
+        description="Columns of the records that the handler returns for the other sinks of the pipeline, with the "
+        "type of each.",
     )
     drain_timeout: Annotated[Duration, Field(gt=0)] = Field(
         "5s",

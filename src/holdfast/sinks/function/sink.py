@@ -1,8 +1,8 @@
-"""The sink `function` on the node: what its workers run. Nothing is staged or published: handlers act by themselves."""
+"""The sink `function` on the node: what its workers run. What handlers return is staged for the other sinks."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from holdfast.buckets.root import bucket_of
@@ -10,12 +10,14 @@ from holdfast.buckets.sink_root import SinkRoot
 from holdfast.deadletters.letter_files import FileLetters
 from holdfast.errors import BatchError, UsageError
 from holdfast.events import Event
+from holdfast.finalize.output import Finalizes
 from holdfast.flow.engine import Engine
 from holdfast.flow.shards import ShardedStream
-from holdfast.flow.sink import KeepsLetters, Publication, PublishResult, RunsWorkers, Sink
+from holdfast.flow.sink import KeepsLetters, Publication, PublishResult, RunsWorkers, Sink, StagesByBatch
 from holdfast.flow.source import Source
 from holdfast.flow.staging import Stager
 from holdfast.functions.events import TriggerInfo
+from holdfast.functions.output import ColumnType, OutputSinks
 from holdfast.functions.record_letters import RecordLetters
 from holdfast.functions.shard_source import ShardSource
 from holdfast.leases.lease import Json
@@ -25,7 +27,7 @@ LETTERS_ROOT = "root of the dead letters"
 
 
 class FunctionSink(Sink, RunsWorkers, KeepsLetters):
-    """A handler. Its records are acknowledged, and the commit of a position has no receipts."""
+    """A handler. It has no receipts of its own: a commit has those of the other sinks, if there are any."""
 
     def __init__(self, name: str, config: FunctionSinkConfig) -> None:
         self.name = name
@@ -67,17 +69,34 @@ class FunctionSink(Sink, RunsWorkers, KeepsLetters):
         url = self._config.url
         return {} if url is None else {"group": url.group}
 
-    def endless(self, source: Source) -> ShardSource:
+    def endless(self, source: Source, others: Mapping[str, Sink]) -> ShardSource:
         url = self._config.url
         if url is not None and isinstance(source, ShardedStream) and not any(map(source.reads, url.names)):
             raise UsageError(
                 f"the function's url names the stream {url.stream}, which the source does not read; "
                 f"name it {' or '.join(url.names)} there, or leave out url"
             )
+        config = self._config
+        if others and config.batch is not None and config.ack != "disable":
+            raise UsageError(
+                f"batches whose records are acknowledged one by one (ack: {config.ack}) cannot return records for "
+                f"other sinks ({', '.join(others)}); use ack: disable"
+            )
+        for name, sink in others.items():
+            if isinstance(sink, RunsWorkers):
+                raise UsageError("a pipeline has one function at most")
+            if isinstance(sink, Finalizes) and sink.finalizing() is not None:
+                raise UsageError(f"sink {name!r} finalizes folders, which is not possible for records of a function")
         return ShardSource(source)
 
     def engine(
-        self, spark: Any, source: Source, pipeline: str, usable: Callable[[], float], emit: Callable[[Event], None]
+        self,
+        spark: Any,
+        source: Source,
+        others: Mapping[str, Sink],
+        pipeline: str,
+        usable: Callable[[], float],
+        emit: Callable[[Event], None],
     ) -> Engine:
         from holdfast.functions.engine import FunctionEngine, FunctionParts
         from holdfast.functions.slot_state import SlotRules
@@ -93,6 +112,8 @@ class FunctionSink(Sink, RunsWorkers, KeepsLetters):
             host=str(spark.sparkContext.getConf().get("spark.driver.host")),
             tls=config.tls(),
             plain_text=config.plain_text,
+            sinks=others,
+            output=output_sinks(others, config.output_columns) if others else None,
         )
         return FunctionEngine(spark, parts, usable, emit, SlotRules(max_rss=config.max_memory))
 
@@ -106,3 +127,30 @@ class FunctionSink(Sink, RunsWorkers, KeepsLetters):
 
     def publish(self, publications: Sequence[Publication]) -> list[PublishResult]:
         return [None for _ in publications]
+
+
+def output_sinks(sinks: Mapping[str, Sink], columns: Mapping[str, ColumnType]) -> OutputSinks:
+    """How workers write rows with these columns to the sinks. Raises `UsageError` if a sink needs a Spark expression.
+
+    Raises `Refused` if a sink cannot hold such rows.
+    """
+    from pyspark.sql import types
+
+    kinds = {
+        "string": types.StringType(),
+        "binary": types.BinaryType(),
+        "long": types.LongType(),
+        "double": types.DoubleType(),
+        "boolean": types.BooleanType(),
+        "timestamp": types.TimestampType(),
+        "date": types.DateType(),
+    }
+    fields = types.StructType([types.StructField(name, kinds[kind]) for name, kind in columns.items()])
+    stagers: dict[str, tuple[Stager, tuple[str, ...]]] = {}
+    for name, sink in sinks.items():
+        stager = sink.stager_for(()) if isinstance(sink, StagesByBatch) else sink.stager()
+        needed = stager.plain_columns(fields)
+        if needed is None:
+            raise UsageError(f"sink {name!r} needs a Spark expression, which rows of a function cannot have")
+        stagers[name] = stager, tuple(needed)
+    return OutputSinks(columns, stagers)
