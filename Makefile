@@ -87,8 +87,8 @@ test: connector servers ## Lint, then run every test
 reference: $(READY) ## Write docs/reference anew from the code
 	$(BIN)/python scripts/make_reference.py
 
-demo: $(READY) ## Run the demonstration; STORE=object keeps its leases in a folder, without any database
-	$(BIN)/python examples/demo/demo.py $(STORE)
+demo: $(READY) ## Run the demonstration; JOB=function: that of functions; STORE=object: leases without any database
+	$(BIN)/python examples/$(or $(JOB),demo)/demo.py $(STORE)
 
 model: ## Check the TLA+ model of the protocol (needs Java and Maven)
 	bash scripts/model.sh small
