@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -11,15 +12,21 @@ from typing import Any
 import pytest
 
 from holdfast.errors import SourceUnavailable
-from holdfast.flow.shards import Lag, RecordsMissing, ShardReader, ShardReport, StreamRecord
+from holdfast.flow.shards import Lag, ReaderFactory, RecordsMissing, ShardReader, ShardReport, StreamRecord
 from holdfast.functions import messages, task
 from holdfast.functions.channel import Address
 from holdfast.functions.messages import Up, decode_up
 from holdfast.functions.settings import FunctionConfig
 from holdfast.functions.task import TaskSettings, WorkerTask
 from holdfast.leases.lease import Json
+from holdfast.sources.stream.frames import NewRecord
+from holdfast.sources.stream.reader import EmbeddedReaderFactory
+from holdfast.sources.stream.stream import Stream, StreamSettings, shard_id
 
 HANDLER = "def handler(context, event):\n    pass\n"
+LINE = re.compile(
+    r'"message":"Got event","more":"shard_id=(\d+) \|\| body=shard-\1-record-(\d+) \|\| worker_id=0"', re.ASCII
+)
 EACH = 0.001
 """Seconds that a read takes by the test's clock."""
 
@@ -114,17 +121,19 @@ Start = Callable[..., Worker]
 def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
     tasks: list[WorkerTask] = []
 
-    def started(**config: Any) -> Worker:
-        (tmp_path / "handler.py").write_text(HANDLER)
+    def started(handler: str = HANDLER, reader: ReaderFactory | None = None, **config: Any) -> Worker:
+        (tmp_path / "handler.py").write_text(handler)
         clock = Clock()
         monkeypatch.setattr("holdfast.functions.task.time.sleep", clock.sleep)
         monkeypatch.setattr(task, "boot_time", clock)
         stream, channel = FakeStream(clock), FakeChannel(clock)
         settings = FunctionConfig.model_validate({"handler": str(tmp_path / "handler.py"), **config})
-        made = WorkerTask(TaskSettings(Address("h", 1, b"s"), 0, 1, stream, settings), channel)  # type: ignore[arg-type]
+        given = TaskSettings(Address("h", 1, b"s"), 0, 1, reader or stream, settings)
+        made = WorkerTask(given, channel)  # type: ignore[arg-type]
         tasks.append(made)
         made.until = float("inf")
-        made._obey(messages.Assign("batch", "s/0", 0, spec={"stream": "s", "number": 0}))
+        if reader is None:
+            made._obey(messages.Assign("batch", "s/0", 0, spec={"stream": "s", "number": 0}))
         return Worker(made, stream, channel, clock)
 
     yield started
@@ -186,3 +195,31 @@ def test_a_gap_that_does_not_halt_the_shard_is_said(start: Start) -> None:
     worker.work(0.1)
     assert [lost for _, lost in worker.channel.all(messages.Lost)] == [messages.Lost("s/0", 3, 2**190)]
     assert worker.task._held
+
+
+def documented(language: str) -> str:
+    """The block of Nuclio's example in that language."""
+    page = (Path(__file__).parents[3] / "docs/how-to/write-a-function.md").read_text()
+    section = page.split("## Nuclio's example")[1]
+    return section.split(f"```{language}\n")[1].split("```")[0]
+
+
+def test_nuclios_example_logs_every_record_of_every_shard_in_order(
+    start: Start, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """32 shards with 10 records each; the handler sleeps for five seconds of the test's clock."""
+    stream = Stream.create(tmp_path, "users.test-stream-0", StreamSettings(32, 86_400.0))
+    for shard in range(32):
+        stream.append(shard, [NewRecord(f"shard-{shard}-record-{number}".encode()) for number in range(1, 11)])
+    factory = EmbeddedReaderFactory(tmp_path, stream.name, stream.id)
+    worker = start(documented("python"), factory)
+    for shard in range(32):
+        spec = {"stream": stream.name, "number": shard}
+        worker.task._obey(messages.Assign(f"b{shard}", shard_id(stream.name, shard), {"offset": 0}, spec=spec))
+    worker.work(320 * 5.0 + 60)
+    logged = LINE.findall("".join(capfd.readouterr()))
+    assert len(logged) == 320
+    for shard in range(32):
+        assert [int(number) for found, number in logged if int(found) == shard] == list(range(1, 11))
+    last = {message.id: message.position for _, message in worker.channel.all(messages.Progress)}
+    assert last == {f"b{shard}": {"offset": 10} for shard in range(32)}
