@@ -17,7 +17,7 @@ FAST_TESTS   = $(wildcard tests/unit tests/contracts tests/simulation tests/fuzz
 # The longest first, so that no worker is left with one of them at the end; a file's tests share their servers.
 SERVER_TESTS = --dist loadfile --no-loadscope-reorder $(wildcard tests/e2e tests/chaos tests/soak tests/servers tests/spark)
 
-.PHONY: help setup connector lock lint style types imports servers class-data test reference model demo simulate fuzz soak chaos-archive bench clean
+.PHONY: help setup connector lock lint style types imports servers class-data test reference model demo simulate fuzz soak chaos-archive chaos-functions bench clean
 
 help: ## Show this list
 	@grep -hE '^[a-zA-Z%-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-zA-Z%-]+):.*## /\1\t/' \
@@ -102,6 +102,9 @@ fuzz: $(READY) ## Give inputs that are almost valid to every decoder for MINUTES
 
 soak: $(READY) servers ## Run NODES light nodes on each of STORES under faults for MINUTES (default 2)
 	$(BIN)/python -m tests.soak --minutes $(MINUTES) --nodes $(NODES) --stores $(STORES)
+
+chaos-functions: $(READY) servers ## Functions on three nodes and Kafka, which are killed, stopped and replaced for MINUTES, 20 times at least
+	$(BIN)/python -m tests.chaos.functions --kafka --minutes $(MINUTES)
 
 chaos-archive: $(READY) connector servers ## Three nodes, real Kafka, S3 and PostgreSQL, and faults for MINUTES (default 2)
 	$(BIN)/python -m tests.chaos --minutes $(MINUTES)

@@ -27,7 +27,13 @@ _MODULE_FUNCTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 def parsing_of(pipeline: PipelineSettings) -> dict[str, Any]:
     """Return these settings as JSON, for people to compare."""
     sinks = {named.name: {named.use.name: _chosen(named.use.config)} | _routed(named) for named in pipeline.sinks}
-    parsing = {"processors": [{use.name: _plain(use.config)} for use in pipeline.processors], "sinks": sinks}
+    parsing: dict[str, Any] = {
+        "processors": [{use.name: _plain(use.config)} for use in pipeline.processors],
+        "sinks": sinks,
+    }
+    if any(getattr(named.use.config, "code_by_generation", False) for named in pipeline.sinks):
+        # Nodes with old and new code run side by side, and a new generation ends that.
+        parsing["generation"] = pipeline.generation
     # Without routes the digest is that of versions that had no routes.
     return parsing | ({"routes": dict(pipeline.routes)} if pipeline.routes else {})
 

@@ -163,3 +163,4 @@ def test_new_code_of_a_handler_runs_beside_the_old_one_under_the_same_generation
     (tmp_path / "new.yaml").write_text((tmp_path / "old.yaml").read_text().replace("hello:handler", "later:handler"))
     old, new = (load_settings(tmp_path / name).pipelines["hello"] for name in ("old.yaml", "new.yaml"))
     assert digest_of(old) == digest_of(new)
+    assert digest_of(old) != digest_of(new.model_copy(update={"generation": 2})), "another generation ends that"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
@@ -34,6 +34,8 @@ class FunctionLetterOptions(Options):
 class FunctionSinkConfig(FunctionConfig):
     """A handler that is called for each record of a stream, in order per shard, by workers that live."""
 
+    code_by_generation: ClassVar[bool] = True
+    """Only another generation keeps nodes with other code from the work, see `holdfast.config.digest`."""
     dead_letters: FunctionLetterOptions | None = Field(
         None,
         description="Where records that failed for the last time are kept. Needed unless `on_error.after_retries` is "
