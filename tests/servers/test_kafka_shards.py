@@ -57,6 +57,7 @@ class TestKafkaStream(StreamBehaviour):
     """A topic with two partitions."""
 
     made = 0
+    patience = PATIENCE
     max_body = 500_000
 
     @pytest.fixture(autouse=True)

@@ -41,6 +41,8 @@ _PROPERTIES: Mapping[str, Any] = {
     "fetch.wait.max.ms": 100,
     "fetch.queue.backoff.ms": 1,
     "fetch.error.backoff.ms": 100,
+    # By default a broker that is back is found up to 10 s later.
+    "reconnect.backoff.max.ms": 1000,
     "queued.max.messages.kbytes": 16384,
 }
 
