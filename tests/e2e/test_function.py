@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -42,6 +42,28 @@ pipelines:
           workers: 2
           on_error: {{after_retries: stop}}
 """
+RETURNING = """
+import os, signal
+from pathlib import Path
+
+import holdfast
+
+def handler(context, event):
+    context.logger.info_with("Got event", shard_id=event.shard_id, body=event.body.decode())
+    if event.body.endswith(b"-record-3") and event.shard_id == 1:
+        try:
+            os.close(os.open(Path(__file__).parent / "killed", os.O_CREAT | os.O_EXCL))
+        except FileExistsError:
+            pass
+        else:
+            os.kill(os.getpid(), signal.SIGKILL)
+    return holdfast.Records({"record": event.body.decode(), "half": half} for half in range(2))
+"""
+FILES = """
+          commit_interval: 200ms
+          output_columns: {{record: string, half: long}}
+      - files: {{root: {folder}/out, format: jsonl}}
+"""
 LINE = re.compile(r'"message":"Got event","more":"shard_id=(\d+) \|\| body=shard-\d+-record-(\d+) \|\| worker_id=\d"')
 
 
@@ -64,12 +86,16 @@ def handled(log: Path) -> list[tuple[int, int]]:
     return [(int(shard), int(number)) for shard, number in LINE.findall(log.read_text())]
 
 
-def wait_for(log: Path, number: int) -> list[tuple[int, int]]:
+def wait_until(is_so: Callable[[], bool], log: Path) -> None:
     deadline = time.monotonic() + PATIENCE
-    while len(found := handled(log)) < number:
+    while not is_so():
         assert time.monotonic() < deadline, log.read_text()[-3000:]
         time.sleep(0.1)
-    return found
+
+
+def wait_for(log: Path, number: int) -> list[tuple[int, int]]:
+    wait_until(lambda: len(handled(log)) >= number, log)
+    return handled(log)
 
 
 def put(stream: Stream, first: int, end: int) -> None:
@@ -90,6 +116,36 @@ def test_every_record_is_handled_once_in_order_also_over_a_restart(tmp_path: Pat
     with running(tmp_path) as log:
         found = wait_for(log, 40)
     assert all([number for other, number in found if other == shard] == list(range(10)) for shard in range(4))
+
+
+def rows_in(folder: Path) -> list[tuple[str, int]]:
+    """What a reader sees who lists the folder."""
+    files = [file for file in folder.rglob("*.jsonl") if "_holdfast" not in file.parts]
+    rows = [json.loads(line) for file in files for line in file.read_text().splitlines()]
+    return sorted((row["record"], row["half"]) for row in rows)
+
+
+def test_records_that_a_handler_returns_are_in_files_once_though_a_worker_dies_and_the_node_restarts(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "hello.py").write_text(RETURNING)
+    (tmp_path / "pipeline.yaml").write_text((FILE + FILES.lstrip("\n")).format(folder=tmp_path))
+    stream = Stream.create(tmp_path / "streams", "example", StreamSettings(4))
+    put(stream, 0, 5)
+    with running(tmp_path) as log:
+        wait_for(log, 20)
+        put(stream, 5, 10)
+        wait_for(log, 30)
+    put(stream, 10, 12)
+    wanted = sorted((f"shard-{shard}-record-{n}", half) for shard in range(4) for n in range(12) for half in range(2))
+    with running(tmp_path) as log:
+        wait_for(log, 48)
+        wait_until(lambda: len(rows_in(tmp_path / "out")) >= len(wanted), log)
+    assert rows_in(tmp_path / "out") == wanted
+    assert (tmp_path / "killed").exists()
+    command = [sys.executable, "-m", "holdfast", "verify", str(tmp_path / "pipeline.yaml"), "--json"]
+    verified = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert verified.returncode == 0, verified.stdout + verified.stderr
 
 
 NUCLIO_HANDLER = """
