@@ -65,6 +65,7 @@ Repair = Annotated[
 
 WATCH_EVERY = 2.0
 COLUMNS = ("ENTITY", "PARTITIONS", "COMPLETED", "FAILED", "TOTAL", "SUCCESS", "ERRORS")
+NODES = ("NODE", "HELD", "COMPLETED", "SUCCESS", "ERRORS")
 LISTED = ("RUN", "STATUS", "PHASE", "ENTITIES", "SUCCESS", "ERRORS", "CREATED BY", "ERROR")
 COMPARED = ("ENTITY", "ROWS", "DOCUMENTS", "COMPARED", "MISSING", "DIFFERENT", "EXTRA", "MENDED")
 
@@ -249,12 +250,21 @@ def _rate(text: str) -> float | None:
 
 
 def _show(run: Run, *, json: bool) -> None:
+    from holdfast.config.units import format_duration
+    from holdfast.flow.run import RunStatus
+
     if json:
         output.say_json(asdict(run))
         return
     phase = f" ({run.phase})" if run.phase else ""
     output.say(f"run {run.id} is {run.status.value}{phase}" + (f": {run.error}" if run.error else ""))
     output.say_table(COLUMNS, [_entity_cells(name, group) for name, group in sorted(run.groups.items())])
+    if run.status is RunStatus.RUNNING and run.rate:
+        left = sum(max(0, group.total - group.processed) for group in run.groups.values())
+        output.say(f"{run.rate:.0f} documents per second, about {format_duration(round(left / run.rate))} left")
+    if run.nodes:
+        cells = [(name, node.held, node.completed, node.processed, node.failed) for name, node in run.nodes.items()]
+        output.say_table(NODES, cells)
 
 
 def _entity_cells(name: str, group: GroupStats) -> tuple[Any, ...]:

@@ -61,7 +61,7 @@ class Estimate:
 
 def estimates(pipeline: StoredPipeline, configuration: ReindexConfiguration) -> list[Estimate]:
     """What a run of this configuration would do. Changes nothing."""
-    rate = next((run.rate for run in reindex_runs(pipeline) if getattr(run, "rate", None)), None)
+    rate = next((run.rate for run in reindex_runs(pipeline) if run.rate), None)
     with opened_promotion(pipeline) as promotion:
         chosen = configuration.resolved(promotion.tables.entities())
         found: dict[str, list[int]] = {entity: [] for entity in chosen.entities}

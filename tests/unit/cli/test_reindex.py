@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from holdfast import assemble
-from holdfast.flow.run import RunStatus
+from holdfast.cli import reindex
+from holdfast.flow.run import GroupStats, NodeStats, Run, RunStatus
 from holdfast.flow.search_index import AliasState, IndexOwner, IndexPlan
 from holdfast.runs.reindex_configuration import checked_configuration, parse_configuration
 from holdfast.runs.reindex_pipeline import with_limits
@@ -85,6 +86,18 @@ def test_a_run_is_started_listed_stopped_resumed_and_throttled(site: Site, file:
     assert "is STOP" in site.invoke("reindex", "stop", file).stdout
     runs.settle_stop(run_id)
     assert "is READY" in site.invoke("reindex", "resume", file).stdout
+
+
+def test_the_status_shows_entities_the_rate_and_nodes(capsys: pytest.CaptureFixture[str]) -> None:
+    groups = {"users": GroupStats(partitions=4, total=100, completed=1, processed=40, succeeded=38, failed=2)}
+    nodes = {"vm:1": NodeStats(held=3, completed=1, processed=40, failed=2)}
+    run = Run("r1", RunStatus.RUNNING, groups=groups, nodes=nodes, rate=6.0, phase="catch-up")
+    reindex._show(run, json=False)
+    shown = capsys.readouterr().out.splitlines()
+    assert shown[0] == "run r1 is RUNNING (catch-up)"
+    assert shown[2].split() == ["users", "4", "1", "0", "100", "38", "2"]
+    assert shown[3] == "6 documents per second, about 10s left"
+    assert shown[5].split() == ["vm:1", "3", "1", "40", "2"]
 
 
 def test_a_dry_run_shows_partitions_and_changes_nothing(site: Site, file: str) -> None:
