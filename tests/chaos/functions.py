@@ -73,12 +73,14 @@ class KafkaRecords:
 
     def __init__(self, kafka: KafkaServer) -> None:
         kafka.create_topic("orders", SHARDS)
-        self._kafka = kafka
+        self._producer = kafka.producer()
         self.source = f'kafka: {{bootstrap_servers: "{kafka.bootstrap}", topics: [orders], start: earliest}}'
 
     def put(self, first: int, end: int) -> None:
         for shard in range(SHARDS):
-            self._kafka.produce("orders", [str(number).encode() for number in range(first, end)], shard)
+            for number in range(first, end):
+                self._producer.produce("orders", str(number).encode(), partition=shard)
+        self._producer.flush()
 
 
 @dataclass
