@@ -51,7 +51,7 @@ def a_run_is_stopped_while_partitions_are_held(put: Put) -> None:
     put(Runs, "settle_stop", settle_stop)
 
 
-@mutant("runs", start=124)
+@mutant("runs", start=167)
 def a_run_that_stops_waits_for_dead_owners(put: Put) -> None:
     put(Runs, "_free_orphans", lambda self, run_id: None)
 
@@ -79,7 +79,7 @@ def a_former_driver_may_still_write(put: Put) -> None:
     put(Runs, "_fenced", fenced)
 
 
-@mutant("runs", start=96)
+@mutant_of_test("tests/unit/flow/test_runs.py", "two partitions are added in one write, so that lists are never mixed")
 def rows_are_added_before_their_list_is_named_in_the_run(put: Put) -> None:
     original = PartitionList.write
 

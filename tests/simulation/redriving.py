@@ -285,6 +285,7 @@ class Command:
             driver=driver,
             loop_settings=lambda: settings,
             lock_timing=LockTiming(LOCK_TTLS * knobs.ttl, knobs.ttl / 2),
+            one_node=False,
         )
         return SimulatedCommand(self._live, run_id, pipeline, engine)
 
