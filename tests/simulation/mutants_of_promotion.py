@@ -70,7 +70,7 @@ def the_index_is_searched_before_its_documents_are_visible(put: Put) -> None:
     put(Promotion, "shortfall", lambda self, targets, min_ratio, spare: None)
 
 
-@mutant("promotion", start=372)
+@mutant("promotion", start=524)
 def the_swap_is_not_recorded_beforehand(put: Put) -> None:
     original = Promotion.swap
 
@@ -80,7 +80,7 @@ def the_swap_is_not_recorded_beforehand(put: Put) -> None:
     put(Promotion, "swap", swap)
 
 
-@mutant("promotion", start=45)
+@mutant("promotion", start=9)
 def indexes_of_runs_that_were_given_up_stay(put: Put) -> None:
     put(Promotion, "remove_abandoned", lambda self, entity, history: None)
 

@@ -57,8 +57,13 @@ class Promotion:
         self.indexes.create(target.index, IndexOwner(self.pipeline, target.run), self._plan(entity))
 
     def restore(self, targets: Mapping[str, EntityIndex]) -> None:
-        """Give the indexes the settings for searching, and make their documents visible."""
+        """Give the indexes the settings for searching, and make their documents visible.
+
+        Raises `Refused` if an index is not the one that was created: late writes create a missing one without mappings.
+        """
         for entity, target in targets.items():
+            if self.indexes.owner(target.index) != IndexOwner(self.pipeline, target.run):
+                raise Refused(f"the staged index {target.index} was removed, so that nothing was promoted; start anew")
             self.indexes.restore(target.index, self._plan(entity))
 
     def shortfall(self, targets: Mapping[str, EntityIndex], min_ratio: float, spare: int) -> str | None:

@@ -191,6 +191,19 @@ def test_the_swap_of_a_node_that_wakes_up_in_a_later_run_fails() -> None:
     assert arena.server.alias("people").indexes == ("people_old",)
 
 
+def test_an_index_that_late_writes_have_created_anew_is_not_promoted() -> None:
+    arena = Arena()
+    arena.at_step[20] = dies
+    with pytest.raises(Killed):
+        arena.drive()
+    # Stopped, removed by a later run, and resumed: servers create an index that is written and does not exist.
+    del arena.server.indexes["staged_people_r1"]
+    run = arena.finish()
+    assert run.status is RunStatus.FAILED
+    assert "was removed" in str(run.error)
+    assert arena.server.alias("people").indexes == ("people_old",)
+
+
 def test_one_former_index_is_kept_and_older_ones_are_removed_but_never_those_of_others() -> None:
     arena = Arena()
     for number in (1, 2, 3):
