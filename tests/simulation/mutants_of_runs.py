@@ -127,7 +127,7 @@ def a_lock_may_be_taken_from_a_run_whose_node_is_gone(put: Put) -> None:
     put(RunLock, "_keeps_locks", lambda self, run_id: False)
 
 
-@mutant("runs", start=398)
+@mutant_of_test("tests/unit/flow/test_runs.py", "a driver must sleep through a stop, another run and a resumption")
 def a_run_that_is_resumed_keeps_its_former_driver(put: Put) -> None:
     put(Runs, "resume", lambda self, run_id: self._change(run_id, RunStatus.READY, completed_at=None, error=None))
 

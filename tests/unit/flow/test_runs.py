@@ -407,6 +407,21 @@ def test_a_run_that_was_stopped_is_resumed_where_it_was(site: Site) -> None:
     assert site.runs.show("r1").status is RunStatus.COMPLETED
 
 
+def test_a_driver_of_before_a_stop_must_take_the_locks_of_the_resumed_run_again(site: Site) -> None:
+    site.runs.add("r1", configuration={}, created_by="ann")
+    driving = site.drive("r1")
+    driving.step()
+    token = driving._held_token()
+    site.runs.stop("r1")
+    site.runs.settle_stop("r1")
+    site.runs.resume("r1")
+    with pytest.raises(LeaseLost):
+        site.runs.start("r1", token)
+    driving.step()
+    driving.step()
+    assert (site.runs.show("r1").status, driving.drives) == (RunStatus.RUNNING, True)
+
+
 def test_a_run_that_was_stopped_before_it_was_created_is_created_when_it_is_resumed(site: Site) -> None:
     site.runs.add("r1", configuration={}, created_by="ann")
     site.runs.stop("r1")
