@@ -149,7 +149,7 @@ def audited_letters(settings: Settings, pipeline: str) -> list[AuditedLetters]:
     return [
         AuditedLetters(identifier, name, partial(read_back, sink.letter_box(identifier)), countable)
         for name, sink in sinks.items()
-        if isinstance(sink, KeepsLetters)
+        if isinstance(sink, KeepsLetters) and sink.has_letters
     ]
 
 

@@ -154,6 +154,9 @@ class Restages(ABC):
 class KeepsLetters(ABC):
     """Dead letters of this sink can be listed and sent again."""
 
+    has_letters: bool = True
+    """Whether its settings let it keep any."""
+
     @abstractmethod
     def letter_box(self, pipeline: str) -> LetterBox:
         """The dead letters of this sink in that pipeline. Connects to nothing yet."""

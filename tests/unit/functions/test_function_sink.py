@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from holdfast.assemble import build_pipeline, load_settings
+from holdfast.assemble import audited_letters, build_pipeline, load_settings
 from holdfast.buckets.root import bucket_of
 from holdfast.config.digest import digest_of
 from holdfast.errors import Halt, UsageError
@@ -164,3 +164,8 @@ def test_new_code_of_a_handler_runs_beside_the_old_one_under_the_same_generation
     old, new = (load_settings(tmp_path / name).pipelines["hello"] for name in ("old.yaml", "new.yaml"))
     assert digest_of(old) == digest_of(new)
     assert digest_of(old) != digest_of(new.model_copy(update={"generation": 2})), "another generation ends that"
+
+
+def test_verify_looks_for_no_letters_where_a_shard_stops_at_a_record_that_fails(tmp_path: Path) -> None:
+    (tmp_path / "file.yaml").write_text(FILE.format(folder=tmp_path, seek="earliest", more=""))
+    assert audited_letters(load_settings(tmp_path / "file.yaml"), "hello") == []

@@ -35,6 +35,7 @@ class FunctionSink(Sink, RunsWorkers, KeepsLetters):
         letters = config.dead_letters
         self._bucket = None if letters is None else bucket_of(letters.file, letters.s3)
         self._root = None if self._bucket is None else SinkRoot(self._bucket, name, lambda: None, LETTERS_ROOT)
+        self.has_letters = self._bucket is not None
 
     def open(self, pipeline: str, *, durable: bool) -> str:
         return "" if self._root is None else f"dead letters: {self._root.open(pipeline, durable=durable)}"
