@@ -123,8 +123,13 @@ def singular(kind: Kind) -> str:
 
 def did_you_mean(word: str, candidates: Iterable[str]) -> str:
     """Return `; did you mean 'x'?` for the most similar candidate, or an empty string."""
-    close = difflib.get_close_matches(word, list(candidates), n=1)
-    return f"; did you mean {close[0]!r}?" if close else ""
+    close = most_similar(word, candidates)
+    return f"; did you mean {close!r}?" if close else ""
+
+
+def most_similar(word: str, candidates: Iterable[str]) -> str:
+    """Return the most similar candidate, or an empty string if none is similar."""
+    return next(iter(difflib.get_close_matches(word, list(candidates), n=1)), "")
 
 
 def _not_installed(kind: Kind, name: str, names: tuple[str, ...]) -> str:

@@ -28,6 +28,7 @@ from holdfast.config.sinks import (
     give_names,
     letters_are_not_read,
     names_differ,
+    roots_are_not_read,
     roots_differ,
     routes_exist,
 )
@@ -351,6 +352,7 @@ class PipelineSettings(Options):
             routes_exist(sinks, info.data["routes"])
         if "source" in info.data:
             letters_are_not_read(sinks, info.data["source"].config)
+            roots_are_not_read(sinks, info.data["source"].config)
         return sinks
 
 

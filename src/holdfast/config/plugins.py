@@ -95,13 +95,14 @@ class Uses:
     def _validate(self, value: Any, info: ValidationInfo) -> PluginUse | NamedSink:
         if isinstance(value, PluginUse | NamedSink):
             return value
-        plugin, settings = self._only_entry(value)
+        context = info.context or {"registry": Registry.installed()}
+        plugin, settings = self._only_entry(value, context["registry"])
         given = {**value, plugin: {} if settings is None else settings}
-        checked = self._check(plugin, given, info.context or {"registry": Registry.installed()})
+        checked = self._check(plugin, given, context)
         use = PluginUse(plugin, checked[plugin])
         return NamedSink(checked["name"], use, checked.get("routes")) if self.named else use
 
-    def _only_entry(self, value: Any) -> tuple[str, Any]:
+    def _only_entry(self, value: Any, registry: Registry) -> tuple[str, Any]:
         word = singular(self.kind)
         if isinstance(value, str):
             raise PydanticCustomError(VALUE_ERROR, f"is the name of a {word} and needs a ':' after it")
@@ -112,11 +113,9 @@ class Uses:
             raise PydanticCustomError(PLAIN_ERROR, f"the name of a {word} is missing here")
         if len(entries) > 1:
             first, second = entries[0][0], entries[1][0]
+            hint = "" if second in registry.names(self.kind) else f"; indent the settings of {first!r} below it"
             raise problem_at(
-                (second,),
-                KEY_ERROR,
-                f"only one {word} is possible here, not {first!r} and {second!r}; "
-                f"indent the settings of {first!r} below it",
+                (second,), KEY_ERROR, f"only one {word} is possible here, not {first!r} and {second!r}{hint}"
             )
         return entries[0]
 

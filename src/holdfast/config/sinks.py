@@ -89,6 +89,22 @@ class OwnsRoots(Protocol):
         """Return the root by the path of the setting that names it; the same root is always written the same way."""
 
 
+@runtime_checkable
+class ReadsFolders(Protocol):
+    """Settings of a source that reads a folder of this host."""
+
+    def reads_below(self, folder: str) -> bool:
+        """Return whether files below this folder, an absolute path without links, may be read."""
+
+
+def roots_are_not_read(sinks: tuple[NamedSink, ...], source: Any) -> None:
+    """Refuse a root that the pipeline reads: every file that it writes would be read, and written again."""
+    for path, root, _ in _roots(sinks) if isinstance(source, ReadsFolders) else ():
+        if source.reads_below(root):
+            message = "is read by the source of this pipeline, so that its own output would be read; use another folder"
+            raise problem_at(path, VALUE_ERROR, message)
+
+
 def roots_differ(pipelines: Mapping[str, Any]) -> Mapping[str, Any]:
     """Refuse two sinks with the same root, and a root in the hidden folder of another, at the second one."""
     seen: dict[str, str] = {}

@@ -48,7 +48,10 @@ _LONGEST = Decimal(100 * 366 * 86400)
 _LARGEST = 2**63 - 1
 # No sensible value is longer; Decimal is slow with a million digits.
 _MAX_CHARACTERS = 40
+_LONG_UNITS = {"millisecond": "ms", "milli": "ms", "second": "s", "minute": "m", "hour": "h", "hr": "h", "day": "d"}
+_LONG_DURATION = re.compile(rf"({_NUMBER}) *({'|'.join(_LONG_UNITS)})s?", re.IGNORECASE)
 _HOW_TO_WRITE_DURATIONS = "write 30s, 5m, 1h or PT30S"
+_SMALLEST_SIZE_LIMIT = 1 << 18
 _HOW_TO_WRITE_SIZES = "write 512KB, 64MB or 1GiB"
 
 
@@ -60,7 +63,9 @@ def parse_duration(text: str) -> float:
     elif len(text) <= _MAX_CHARACTERS and (iso := re.fullmatch(_ISO, text)):
         parts = [(number, unit) for number, unit in zip(iso.groups(), "dhms", strict=True) if number]
     if not parts:
-        raise ValueError(f"is not a duration; {_HOW_TO_WRITE_DURATIONS}")
+        long = _LONG_DURATION.fullmatch(text) if len(text) <= _MAX_CHARACTERS else None
+        written = f"write {long[1]}{_LONG_UNITS[long[2].lower()]}" if long else _HOW_TO_WRITE_DURATIONS
+        raise ValueError(f"is not a duration; {written}")
     seconds = sum((Decimal(number) * _SECONDS[_SPELLINGS.get(unit, unit)] for number, unit in parts), Decimal(0))
     if seconds > _LONGEST:
         raise ValueError("is longer than 100 years")
@@ -77,6 +82,25 @@ def format_duration(seconds: float) -> str:
         if count == count.to_integral_value():
             return f"{int(count)}{unit}"
     return f"{exact:f}s"
+
+
+def format_like(written: object, limit: object) -> object:
+    """Return a limit in the way in which the value that exceeds it is written: as a duration, a size or a number."""
+    if not limit or not isinstance(limit, int | float) or not isinstance(written, str):
+        return limit
+    if re.fullmatch(f"{_WORDS}|{_ISO}", written):
+        return format_duration(limit)
+    # Bare numbers are sizes if the limit is one.
+    whole = not limit % 1024 and limit >= _SMALLEST_SIZE_LIMIT
+    if whole or (re.fullmatch(_SIZE, written) and not written.isdigit()):
+        return format_size(int(limit))
+    return f"{limit:g}" if isinstance(limit, float) else limit
+
+
+def format_size(size: int) -> str:
+    """Return the shortest text that `parse_size` turns into these bytes."""
+    texts = [f"{size // unit}{name.upper().replace('I', 'i')}" for name, unit in _BYTES.items() if not size % unit]
+    return min(texts[1:], key=len) if size else "0B"
 
 
 def parse_size(text: str) -> int:

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from types import UnionType
 from typing import Annotated, Any, Union, get_args, get_origin
 
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
-from yaml.nodes import Node, ScalarNode
+from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
+from holdfast.config import data_prepper_names
 from holdfast.config.plugins import KEY_ERROR, PLAIN_ERROR, Uses
 from holdfast.config.secrets import HIDDEN, REFERENCE, SECRET_ERROR, Resolved
-from holdfast.config.units import VALUE_ERROR
+from holdfast.config.units import VALUE_ERROR, format_like
 from holdfast.config.yaml_positions import (
     NULL,
     Document,
@@ -26,7 +27,7 @@ from holdfast.config.yaml_positions import (
     without_password,
 )
 from holdfast.errors import UsageError
-from holdfast.registry import Registry, did_you_mean
+from holdfast.registry import Registry, did_you_mean, most_similar
 
 _SHORTEST_HIDDEN = 4
 _EXPECTED = {
@@ -52,7 +53,32 @@ _BOUNDS = {
     "string_too_long": "is too long; at most {max_length} characters are allowed",
     "string_pattern_mismatch": "does not match the pattern {pattern}",
 }
+# Usual words for what a choice calls otherwise; the most similar choice may be a wrong hint.
+_SYNONYMS = {
+    "milliseconds": "millis",
+    "ms": "millis",
+    "microseconds": "micros",
+    "us": "micros",
+    "nanoseconds": "nanos",
+    "ns": "nanos",
+    "s": "seconds",
+    "epoch": "seconds",
+    "iso": "iso8601",
+    "ndjson": "jsonl",
+    "json_lines": "jsonl",
+    "automatic": "auto",
+    "gz": "gzip",
+    "bz2": "bzip2",
+    "zst": "zstd",
+    "hourly": "hour",
+    "daily": "day",
+    "smallest": "earliest",
+    "largest": "latest",
+    "beginning": "earliest",
+    "end": "latest",
+}
 _NO_REASON = "the reason is not shown because it may contain the value"
+_PIPELINE = ("pipelines", "NAME")
 Path = tuple[str | int, ...]
 
 
@@ -77,23 +103,48 @@ class Explainer:
         self._references = references
 
     def problems(self, errors: Iterable[ErrorDetails]) -> list[Problem]:
-        """Return for each error the node below which the caret belongs, and the message."""
-        return [self._problem(error) for error in errors if not self._is_echo(error)]
+        """Return for each mistake the node below which the caret belongs, and the message."""
+        found = list(errors)
+        meant = {path for error in found if error["type"] == "extra_forbidden" for path in self._meant(error["loc"])}
+        found = [error for error in found if not self._is_echo(error) and error["loc"] not in meant]
+        choices = {id(self._node(error)) for error in found if error["type"] == "literal_error"}
+        problems: dict[Any, Problem] = {}
+        for error in found:
+            # A value that fits no member of a union has an error for each of them.
+            is_type, node = _TYPE_ERROR.fullmatch(error["type"]), id(self._node(error))
+            if not (is_type and node in choices):
+                problems.setdefault(node if is_type else id(error), self._problem(error))
+        return list(problems.values())
+
+    def _node(self, error: ErrorDetails) -> Node:
+        return self._document.find(error["loc"]).node
+
+    def _meant(self, path: Path) -> Iterator[Path]:
+        """Yield the paths that were probably meant by an unknown key; they are not missing, too."""
+        position, beside = self._document.find(path), path[:-1]
+        possible = possible_keys(self._model, beside, self._registry)
+        if name := data_prepper_names.new_name(position.path) or most_similar(str(path[-1]), possible):
+            yield (*beside, name)
+        elif len(beside) > len(_PIPELINE) and data_prepper_names.answer(position.path, position.node):
+            yield from ((*beside, name) for name in possible)
 
     def _is_echo(self, error: ErrorDetails) -> bool:
         """Return whether the error is only a consequence of another one."""
         if error["type"] == "too_short":  # entries that failed are not counted
-            given = self._document.find(error["loc"]).node.value
-            return bool(len(given) >= error["ctx"]["min_length"])
+            return bool(len(self._node(error).value) >= error["ctx"]["min_length"])
+        if error["type"] == "literal_error" and isinstance(self._node(error), MappingNode):
+            # A mapping is possible here, too, and its own errors are shown.
+            return bool(possible_keys(self._model, self._document.find(error["loc"]).path, self._registry))
         return error["type"] == "default_factory_not_called"
 
     def _problem(self, error: ErrorDetails) -> Problem:
         path = tuple(step for step in error["loc"] if step != "[key]")
         position = self._document.find(path)
         is_key = error["type"] in {"extra_forbidden", KEY_ERROR} or error["loc"][-1:] == ("[key]",)
+        foreign = _of_data_prepper(error, position)
         if is_key and position.key is not None and position.path[-1:] == path[-1:]:
-            return position.key, self._message(error, path, position, describe(position.key))
-        return position.node, self._message(error, path, position, self._quoted(position))
+            return position.key, foreign or self._message(error, path, position, describe(position.key))
+        return position.node, foreign or self._message(error, path, position, self._quoted(position))
 
     def _message(self, error: ErrorDetails, path: Path, position: YamlPosition, quoted: str) -> str:
         kind, context = error["type"], error.get("ctx", {})
@@ -106,7 +157,8 @@ class Explainer:
         if kind == VALUE_ERROR:
             return f"{quoted} {self._without_values(error['msg'], position)}"
         if kind in _BOUNDS:
-            return f"{quoted} {_BOUNDS[kind].format_map(context)}"
+            limits = {name: format_like(position.node.value, limit) for name, limit in context.items()}
+            return f"{quoted} {_BOUNDS[kind].format_map(limits)}"
         if kind in {"literal_error", "enum"}:
             return _not_one_of(str(context["expected"]), quoted, position.node)
         if type_error := _TYPE_ERROR.fullmatch(kind):
@@ -117,8 +169,16 @@ class Explainer:
         if key := without_blank(str(path[-1])):
             return f"a blank is missing after the ':' of {key!r}"
         possible = possible_keys(self._model, path[:-1], self._registry)
-        hint = did_you_mean(str(path[-1]), possible) or f"; possible: {', '.join(possible)}"
+        elsewhere = self._group_with(path, possible)
+        hint = elsewhere or did_you_mean(str(path[-1]), possible) or f"; possible: {', '.join(possible)}"
         return f"unknown key {path[-1]!r}{hint}"
+
+    def _group_with(self, path: Path, possible: Iterable[str]) -> str:
+        """Return a hint to the group beside an unknown key that has a key of this name, if exactly one has."""
+        beside, name = path[:-1], str(path[-1])
+        keys = {group: possible_keys(self._model, (*beside, group, 0), self._registry) for group in possible}
+        groups = [group for group in keys if name in keys[group]]
+        return f"; it belongs into {groups[0]!r}" if len(groups) == 1 else ""
 
     def _foreign(self, message: str, position: YamlPosition, quoted: str) -> str:
         """Return a message of a third party without the values of references and secrets."""
@@ -153,14 +213,32 @@ class Explainer:
         return is_secret_key(names[-1] if names else "") or position.node.value in self._secrets
 
 
+def _of_data_prepper(error: ErrorDetails, position: YamlPosition) -> str | None:
+    kind = error["type"]
+    if kind == "extra_forbidden" or (kind == KEY_ERROR and "is not installed" in error["msg"]):
+        return data_prepper_names.answer(position.path, position.node)
+    return data_prepper_names.answer_for_shape(position.path, position.node) if _TYPE_ERROR.fullmatch(kind) else None
+
+
 def _inside(path: Path) -> str:
     where = ".".join(map(str, path))
     return f" in {where if where.isprintable() else repr(where)}" if path else ""
 
 
 def _not_one_of(expected: str, quoted: str, node: Node) -> str:
-    hint = did_you_mean(str(node.value), re.findall(r"'([^']*)'", expected))
+    choices = re.findall(r"'([^']*)'", expected)
+    if isinstance(node, MappingNode):
+        given = node.value[0][0].value if node.value else None
+        name = _SYNONYMS.get(str(given), given)
+        return f"expected one of the words {', '.join(choices)}, not this mapping{_word(name, choices)}"
+    written = str(node.value)
+    meant = _SYNONYMS.get(written.lower(), written.lower())
+    hint = f"; did you mean {meant!r}?" if meant in choices else did_you_mean(written, choices)
     return f"expected {expected}, not {quoted}{hint}"
+
+
+def _word(name: object, choices: Collection[object]) -> str:
+    return f"; write {name!r} alone, without settings" if name in choices else ""
 
 
 def _wrong_type(expected: str, quoted: str, node: Node) -> str:
@@ -168,6 +246,8 @@ def _wrong_type(expected: str, quoted: str, node: Node) -> str:
         return f"expected {expected}, but there is no value here"
     if "mapping" in expected and isinstance(node, ScalarNode) and (key := without_blank(node.value)):
         return f"a blank is missing after the ':' of {key!r}"
+    if "mapping" in expected and isinstance(node, SequenceNode) and any(isinstance(n, MappingNode) for n in node.value):
+        return f"expected {expected}, not a list; remove the '- '"
     quote_it = "; put it in quotes" if expected == "text" and isinstance(node.value, str) else ""
     return f"expected {expected}, not {quoted}{quote_it}"
 

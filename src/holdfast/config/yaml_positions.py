@@ -50,6 +50,10 @@ _PLAIN_WORDS = {
 _NO_BLANK = re.compile(r"(?P<before>\s*(?:- +)?)(?P<key>[A-Za-z_][\w-]*):(?!//)[^\s:]")
 
 
+# A line with a value of its own after the colon, as against one whose value is below it.
+_HAS_VALUE = re.compile(r":\s+[^\s#|>&]")
+
+
 class _BoundExceeded(yaml.MarkedYAMLError):
     """The file has more levels, values or aliases than a configuration can need."""
 
@@ -169,7 +173,8 @@ class Document:
                 column = missing.end("key")
                 there = yaml.Mark(self.file, 0, at, column, None, 0)
                 return there, f"a blank is missing after the ':' of {missing['key']!r}"
-        if "mapping values are not allowed" in problem and _indent(self._lines[number]) > _indent(self._lines[above]):
+        deeper = _indent(self._lines[number]) > _indent(self._lines[above])
+        if "mapping values are not allowed" in problem and deeper and _HAS_VALUE.search(self._lines[above]):
             return mark, "this line is indented below a line that has a value already; give both the same indentation"
         return None
 

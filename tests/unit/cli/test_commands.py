@@ -212,7 +212,14 @@ def run_call(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """What `run` asks of the composition root, which does not start Spark here."""
     run_call: dict[str, Any] = {"answer": 0}
 
-    def run(settings: Settings, emit: Emit, *, node_name: str | None = None, pipelines: Sequence[str] = ()) -> int:
+    def run(
+        settings: Settings,
+        emit: Emit,
+        *,
+        node_name: str | None = None,
+        pipelines: Sequence[str] = (),
+        beside: object = None,
+    ) -> int:
         run_call.update(settings=settings, node_name=node_name, pipelines=list(pipelines))
         emit(PartitionFailed("prod|orders", "a", "no more retries"))
         emit(NothingAcquired("prod|orders"))

@@ -69,3 +69,39 @@ def test_a_root_inside_of_what_another_one_hides_is_refused(tmp_path: Path) -> N
     found = problem("ROOT/lake/_holdfast/staging/orders/0", "ROOT/clicks", tmp_path)
     assert "must not lie in each other's folder `_holdfast`" in (found or "")
     assert "must not lie in" in (problem("s3://lake/a/_holdfast/dead", "s3://lake/a", tmp_path) or "")
+
+
+OWN_OUTPUT = """\
+pipelines:
+  orders:
+    source: {objects: {folder: FOLDER/in, EXTRA}}
+    sinks: [{files: {root: ROOT}}]
+"""
+
+
+@pytest.mark.parametrize(
+    ("root", "extra", "refused"),
+    [
+        ("in", "scan: once", True),
+        ("in/out", "scan: once", True),
+        ("in/../in/out", "scan: once", True),
+        ("out", "scan: once", False),
+        ("input", "scan: once", False),
+        ("in/_out", "scan: once", False),
+        ("in/out", "exclude: ['out/**']", False),
+        ("in/out", "include: ['*.jsonl']", False),
+        ("in/out", "include: ['*/*.jsonl']", True),
+        ("in/out", "include: ['orders/**/*.jsonl', 'clicks/*']", False),
+        ("in/orders/out", "include: ['orders/**/*.jsonl']", True),
+    ],
+)
+def test_a_pipeline_does_not_read_its_own_output(root: str, extra: str, refused: bool, tmp_path: Path) -> None:
+    text = OWN_OUTPUT.replace("EXTRA", extra).replace("ROOT", f"FOLDER/{root}").replace("FOLDER", str(tmp_path))
+    if not refused:
+        load_text(text, "p.yaml", Registry.installed())
+        return
+    with pytest.raises(ConfigError, match="is read by the source of this pipeline") as wrong:
+        load_text(text, "p.yaml", Registry.installed())
+    ((mark, _),) = wrong.value.problems
+    assert mark is not None
+    assert (mark.line, mark.column) == (4, 28)

@@ -118,7 +118,7 @@ def test_a_folder_that_is_not_there_or_cannot_be_listed_is_an_error_and_not_empt
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     missing = source_of(tmp_path / "missing")
-    with pytest.raises(Unavailable, match="does not exist"):
+    with pytest.raises(Refused, match=f"the folder {tmp_path}/missing does not exist"):
         missing.open()
     with pytest.raises(Unavailable, match="does not exist"):
         list(missing.discover({}))
@@ -131,6 +131,8 @@ def test_a_folder_that_is_not_there_or_cannot_be_listed_is_an_error_and_not_empt
         raise PermissionError(13, "Permission denied", str(path))
 
     monkeypatch.setattr(os, "scandir", no_permission)
+    with pytest.raises(Refused, match=f"no permission to list the folder {tmp_path}"):
+        source_of(tmp_path).open()
     with pytest.raises(Unavailable, match="Permission denied"):
         list(source_of(tmp_path).discover({}))
 

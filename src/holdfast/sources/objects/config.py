@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
@@ -18,8 +19,10 @@ from holdfast.sources.objects.scan_config import (
     Patterns,
     Scan,
     Schedule,
+    Selection,
     TagObject,
     Times,
+    can_match_below,
 )
 
 CodecName = Literal["jsonl", "newline", "text", "json", "csv", "parquet", "avro", "sequencefile"]
@@ -146,6 +149,20 @@ class ObjectsConfig(Times):
             # Their items are made of byte offsets and row numbers: no bits are left for the number of the object.
             raise PydanticCustomError(PLAIN_ERROR, f"partition_by: prefix does not support the codec {self.codec}")
         return self
+
+    def reads_below(self, folder: str) -> bool:
+        """Return whether files below this folder, an absolute path without links, may be read."""
+        try:
+            below = Path(folder).relative_to(Path(self.folder).resolve()) if self.folder else None
+        except ValueError:
+            below = None
+        if below is None or any(part.startswith((".", "_")) for part in below.parts):
+            return False
+        if not below.parts:
+            return True
+        inside = [f"{below}/file", f"{below}/folder/file"]
+        excluded = Selection(("**",), self.exclude)
+        return any(path in excluded for path in inside) and any(can_match_below(g, str(below)) for g in self.include)
 
     @property
     def deletes(self) -> bool:

@@ -38,9 +38,17 @@ class FolderSource(ObjectsSource, WeighsPartitions):
         self._noticed: list[Event] = []
 
     def open(self) -> None:
-        self._check_folder()
-        if not self._folder.is_dir():
-            raise Refused(f"{self._folder} is not a folder")
+        # Later the same errors may pass: a disk that was mounted at the start comes back.
+        try:
+            os.scandir(self._folder).close()
+        except FileNotFoundError:
+            raise Refused(f"the folder {self._folder} does not exist") from None
+        except NotADirectoryError:
+            raise Refused(f"{self._folder} is not a folder") from None
+        except PermissionError:
+            raise Refused(f"there is no permission to list the folder {self._folder}") from None
+        except OSError as error:
+            raise Unavailable(f"cannot read {self._folder}: {error.strerror}") from error
 
     def discover(self, state: dict[str, Any]) -> Iterator[Partition | None]:
         folder = str(self._folder)

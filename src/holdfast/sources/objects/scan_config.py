@@ -31,6 +31,17 @@ class Selection:
         return not any(pattern.fullmatch(path) for pattern in self._exclude)
 
 
+def can_match_below(glob: str, folder: str) -> bool:
+    """Return whether the pattern may match a path below this folder."""
+    names = folder.split("/")
+    for name, part in zip(names, glob.split("/")[:-1], strict=False):
+        if "**" in part:
+            return True
+        if not _pattern(part).fullmatch(name):
+            return False
+    return "**" in glob or glob.count("/") >= len(names)
+
+
 def _pattern(glob: str) -> re.Pattern[str]:
     """The glob as a regular expression for whole paths: only `**/` matches across folders, any number of them."""
     tokens = re.findall(r"\*\*/|\*\*|\*|\?|\[!?[^\]/]+\]|.", glob, re.DOTALL)
@@ -59,6 +70,8 @@ def _check_patterns(patterns: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _checked_bucket(name: str) -> str:
+    if "://" in name:
+        raise PydanticCustomError(VALUE_ERROR, "is an address; write the name of the bucket alone")
     try:
         split_root(f"s3://{name}")
     except ValueError:
