@@ -23,6 +23,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from holdfast.assemble import StoredPipeline, load_settings, open_store
 from holdfast.leases.lease import Lease
@@ -51,13 +52,15 @@ pipelines:
           handler: {folder}/orders.py
           ack: explicit_only
           worker_allocation: static
-          on_error: {{after_retries: stop}}
+          {on_error}
     retries: {{max_retries: 5, backoff: 500ms, max_backoff: 2s, max_takeovers: 1000}}
 """
 
 
 class EmbeddedRecords:
     """The embedded stream, with as many records per shard as were put."""
+
+    shards = SHARDS
 
     def __init__(self, folder: Path) -> None:
         self._stream = Stream.create(folder / "streams", "orders", StreamSettings(SHARDS))
@@ -71,15 +74,22 @@ class EmbeddedRecords:
 class KafkaRecords:
     """The same in a topic of Kafka."""
 
+    topic = "orders"
+    shards = SHARDS
+
     def __init__(self, kafka: KafkaServer) -> None:
-        kafka.create_topic("orders", SHARDS)
+        kafka.create_topic(self.topic, self.shards)
         self._producer = kafka.producer()
-        self.source = f'kafka: {{bootstrap_servers: "{kafka.bootstrap}", topics: [orders], start: earliest}}'
+        self.source = f'kafka: {{bootstrap_servers: "{kafka.bootstrap}", topics: [{self.topic}], start: earliest}}'
+
+    def message(self, number: int) -> dict[str, Any]:
+        """The record of that offset."""
+        return {"value": str(number).encode()}
 
     def put(self, first: int, end: int) -> None:
-        for shard in range(SHARDS):
+        for shard in range(self.shards):
             for number in range(first, end):
-                self._producer.produce("orders", str(number).encode(), partition=shard)
+                self._producer.produce(self.topic, partition=shard, **self.message(number))
         self._producer.flush()
 
 
@@ -96,12 +106,14 @@ class Site:
     """Whether workers are tasks of Spark, or processes that each node starts by itself."""
     pause: float = 0.2
     """Seconds between two records of a shard."""
+    handler: str = HANDLER
+    on_error: str = "on_error: {after_retries: stop}"
     generation: int = 1
     put: int = 0
 
     def __post_init__(self) -> None:
         (self.folder / "handled").mkdir()
-        (self.folder / "orders.py").write_text(HANDLER)
+        (self.folder / "orders.py").write_text(self.handler)
         self.handled = Handled(self.folder / "handled")
         self._over = threading.Event()
         self._producer = threading.Thread(target=self._produce)
@@ -110,9 +122,14 @@ class Site:
         self._store = open_store(settings)
         self._pipeline = StoredPipeline(settings, self._store, "orders")
 
+    @property
+    def shards(self) -> int:
+        return self.records.shards
+
     def _write_config(self) -> None:
-        values = {"folder": self.folder, "timeout": self.timeout, "heartbeat": self.heartbeat}
-        text = CONFIG.format(**values, source=self.records.source, generation=self.generation)
+        values: dict[str, Any] = {"folder": self.folder, "timeout": self.timeout, "heartbeat": self.heartbeat}
+        values |= {"source": self.records.source, "generation": self.generation, "on_error": self.on_error}
+        text = CONFIG.format(**values)
         (self.folder / "pipeline.yaml").write_text(text)
 
     # --- nodes ---------------------------------------------------------------------------------------------------
@@ -167,7 +184,7 @@ class Site:
 
     def _is_shared(self, nodes: int) -> bool:
         shares = sorted(map(len, self.owners().values()))
-        return len(shares) == nodes and sum(shares) == SHARDS and shares[-1] - shares[0] <= 1
+        return len(shares) == nodes and sum(shares) == self.shards and shares[-1] - shares[0] <= 1
 
     def wait_for_progress(self) -> None:
         """Wait until every shard has gone on since now."""
@@ -175,10 +192,19 @@ class Site:
 
     def wait_until_handled(self, number: int) -> None:
         """Wait until each shard has handled so many records."""
-        eventually(lambda: min(map(self._highest, range(SHARDS))) >= number - 1, UP_WITHIN, f"{number} records")
+        eventually(lambda: min(map(self._highest, range(self.shards))) >= number - 1, UP_WITHIN, f"{number} records")
 
     def _highest(self, shard: int) -> int:
         return max((line.offset for line in self.handled.lines(shard, last=2000) if line.kind == "end"), default=-1)
+
+    def wrong(self) -> list[str]:
+        """What is wrong when all that was put is handled and all nodes are stopped."""
+        wrong = [text for shard in range(self.shards) for text in self.handled.wrong(shard, self.put)]
+        return wrong + [
+            f"shard {shard}: committed up to {position} of {self.put}"
+            for shard, (position, _) in self.positions().items()
+            if position != self.put
+        ]
 
     # --- records -------------------------------------------------------------------------------------------------
 
@@ -224,7 +250,7 @@ def kill_node(site: Site, name: str) -> None:
 
 def kill_worker(site: Site, name: str) -> None:
     """Kill the processes of a node that have handled records."""
-    begun = {process for shard in range(SHARDS) for process in site.handled.workers(shard)}
+    begun = {process for shard in range(site.shards) for process in site.handled.workers(shard)}
     workers = begun & set(descendants(site.nodes[name].pid))
     site.handled.struck |= workers
     for worker in workers:
@@ -305,14 +331,9 @@ def chaos(site: Site, strikes: int, until: float, dice: random.Random, tell: Cal
     site.wait_until_handled(site.put)
     for name in list(site.nodes):
         site.stop(name)
-    wrong = [text for shard in range(SHARDS) for text in site.handled.wrong(shard, site.put)]
-    wrong += [
-        f"shard {shard}: committed up to {position} of {site.put}"
-        for shard, (position, _) in site.positions().items()
-        if position != site.put
-    ]
-    pauses = sorted(pause for shard in range(SHARDS) for pause in site.handled.pauses(shard))
-    return Verdict(wrong, site.put * SHARDS, sum(map(site.handled.repeated, range(SHARDS))), pauses)
+    wrong = site.wrong()
+    pauses = sorted(pause for shard in range(site.shards) for pause in site.handled.pauses(shard))
+    return Verdict(wrong, site.put * site.shards, sum(map(site.handled.repeated, range(site.shards))), pauses)
 
 
 def main(arguments: list[str]) -> int:

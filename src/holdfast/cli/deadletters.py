@@ -108,8 +108,8 @@ def redrive(
 
     The record is sent as the source had it: a message with its key, headers and time, a tombstone as a tombstone. Each
     letter is sent once and then marked; a record that fails again becomes another dead letter. Letters that do not
-    hold enough of their record are left and reported. The live pipeline keeps running. Exits with 1 if a run is
-    incomplete.
+    hold enough of their record are left and reported. Letters of a function are sent to its handler. The live pipeline
+    keeps running. Exits with 1 if a run is incomplete.
     """
     from holdfast.runs.letter_selection import Choice
     from holdfast.runs.redrive import look

@@ -52,6 +52,11 @@ class PartitionLetters:
         )
 
 
+def original_name(lease: Lease) -> Name:
+    """The name of a redrive's partition in the live pipeline."""
+    return Name(lease.spec["stream"], lease.spec["label"])
+
+
 def redriven_name(lease: Lease) -> Name:
     """The name under which a redrive writes this partition. Its commits are numbered apart from the live ones."""
     return Name(lease.spec["stream"], f"{lease.spec['label']}-{lease.run}")

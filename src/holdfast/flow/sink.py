@@ -17,7 +17,7 @@ from holdfast.errors import Halt, StagedDataGone, Unavailable
 from holdfast.events import Event
 from holdfast.flow.batch import Batch, Name
 from holdfast.flow.engine import Engine
-from holdfast.flow.letter import LetterBox
+from holdfast.flow.letter import LetterBox, Rebuilder
 from holdfast.flow.search_index import IndexPlan, SearchIndexes
 from holdfast.flow.source import Source
 from holdfast.flow.staging import Stager
@@ -236,6 +236,10 @@ class RunsWorkers(ABC):
         emit: Callable[[Event], None],
     ) -> Engine:
         """Start the workers. `usable` returns the seconds for which the node's session can be relied on."""
+
+    @abstractmethod
+    def rebuilder(self) -> Rebuilder:
+        """Makes rows of dead letters that `stager` can hand to the workers' code. Needs no Spark."""
 
 
 def other_sinks(function: RunsWorkers, sinks: Mapping[str, Sink]) -> dict[str, Sink]:

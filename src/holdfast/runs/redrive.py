@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, replace
 
-from holdfast.assemble import Emit, StoredPipeline
+from holdfast.assemble import Emit, StoredPipeline, functions_of
 from holdfast.config.digest import digest_of
 from holdfast.deadletters.source import LettersSource, sent_ids
 from holdfast.errors import PartitionNotFound, Refused, UsageError
@@ -17,8 +17,8 @@ from holdfast.flow.letter import LetterBox, Rebuilder
 from holdfast.flow.pipeline import Pipeline, Routes
 from holdfast.flow.run import Run
 from holdfast.flow.run_driver import End, Extend, Keep, RunDriver, Wait
-from holdfast.flow.sink import KeepsLetters
-from holdfast.flow.source import Rebuilds, Source
+from holdfast.flow.sink import KeepsLetters, RunsWorkers, Sink, other_sinks
+from holdfast.flow.source import Rebuilds
 from holdfast.leases.lease import Json, Partition
 from holdfast.runs.backfill import needed_columns
 from holdfast.runs.execution import NewRun, RunPipeline, begin
@@ -40,6 +40,8 @@ def redrive(pipeline: StoredPipeline, choice: Choice, emit: Emit, *, by: str, de
     """
     generation = _current(pipeline)
     built, waiting = _prepared(pipeline, choice)
+    if detached and functions_of([built]):
+        raise UsageError("nodes that run a function take no runs: leave out --detach")
     configuration = {"kind": KIND, **asdict(choice), "generation": generation}
     try:
         driver = RedriveDriver(pipeline, waiting)
@@ -96,10 +98,26 @@ def box_of(built: Pipeline, identifier: str, sink: str) -> LetterBox:
     return keeper.letter_box(identifier)
 
 
-def _rebuilder_of(source: Source) -> Rebuilder:
-    if not isinstance(source, Rebuilds):
-        raise UsageError(f"the source {type(source).__name__} cannot turn dead letters back into rows")
-    return source.rebuilder()
+def _rebuilder_of(built: Pipeline, sink: str) -> Rebuilder:
+    for function in functions_of([built]):
+        return _rebuilder_of_function(function, built.sinks, sink)
+    if not isinstance(built.source, Rebuilds):
+        raise UsageError(f"the source {type(built.source).__name__} cannot turn dead letters back into rows")
+    return built.source.rebuilder()
+
+
+def _rebuilder_of_function(function: RunsWorkers, sinks: Mapping[str, Sink], sink: str) -> Rebuilder:
+    others = other_sinks(function, sinks)
+    if sink in others:
+        raise UsageError(
+            f"dead letters of sink {sink!r} are rows that the handler returned, which cannot be sent again"
+        )
+    if others:
+        raise UsageError(
+            f"what the handler returns for {', '.join(others)} would not be written by a redrive; put the records of "
+            "the dead letters into the stream again, see `holdfast deadletters show --whole`"
+        )
+    return function.rebuilder()
 
 
 def _prepared(pipeline: StoredPipeline, choice: Choice) -> tuple[Pipeline, Waiting]:
@@ -108,7 +126,7 @@ def _prepared(pipeline: StoredPipeline, choice: Choice) -> tuple[Pipeline, Waiti
         pipeline,
         choice,
         box=box_of(live, pipeline.identifier, choice.sink),
-        rebuilder=_rebuilder_of(live.source),
+        rebuilder=_rebuilder_of(live, choice.sink),
         live=live.source,
         sink=live.sinks[choice.sink],
         needed=needed_columns(live.processors, [live.sinks[choice.sink]], routed=choice.sink in live.routes.by_sink),
@@ -118,7 +136,7 @@ def _prepared(pipeline: StoredPipeline, choice: Choice) -> tuple[Pipeline, Waiti
 
 def _from_letters(built: Pipeline, identifier: str, sink: str) -> Pipeline:
     """Return the pipeline with the dead letters as its source, and with this sink alone."""
-    box, rebuilder = box_of(built, identifier, sink), _rebuilder_of(built.source)
+    box, rebuilder = box_of(built, identifier, sink), _rebuilder_of(built, sink)
     routed = {sink: built.routes.by_sink[sink]} if sink in built.routes.by_sink else {}
     return replace(
         built,

@@ -8,9 +8,11 @@ from typing import Any
 from holdfast.buckets.root import bucket_of
 from holdfast.buckets.sink_root import SinkRoot
 from holdfast.deadletters.letter_files import FileLetters
+from holdfast.deadletters.source import original_name
 from holdfast.errors import BatchError, UsageError
 from holdfast.events import Event
 from holdfast.finalize.output import Finalizes
+from holdfast.flow.batch import Batch
 from holdfast.flow.engine import Engine
 from holdfast.flow.shards import ShardedStream
 from holdfast.flow.sink import KeepsLetters, Publication, PublishResult, RunsWorkers, Sink, StagesByBatch
@@ -18,15 +20,16 @@ from holdfast.flow.source import Source
 from holdfast.flow.staging import Stager
 from holdfast.functions.events import TriggerInfo
 from holdfast.functions.output import ColumnType, OutputSinks
-from holdfast.functions.record_letters import RecordLetters
+from holdfast.functions.record_letters import RecordLetters, StreamRecordRebuilder
 from holdfast.functions.shard_source import ShardSource
 from holdfast.leases.lease import Json
 from holdfast.sinks.function.config import FunctionSinkConfig
+from holdfast.sinks.function.redrive import HandlerStager
 
 LETTERS_ROOT = "root of the dead letters"
 
 
-class FunctionSink(Sink, RunsWorkers, KeepsLetters):
+class FunctionSink(Sink, RunsWorkers, StagesByBatch, KeepsLetters):
     """A handler. It has no receipts of its own: a commit has those of the other sinks, if there are any."""
 
     def __init__(self, name: str, config: FunctionSinkConfig) -> None:
@@ -118,13 +121,22 @@ class FunctionSink(Sink, RunsWorkers, KeepsLetters):
         )
         return FunctionEngine(spark, parts, usable, emit, SlotRules(max_rss=config.max_memory))
 
-    def stager(self) -> Stager:
-        """Never called: workers call the handler."""
-        raise BatchError("a function stages nothing, but a task asked for its stager")
+    # --- redrives: of the live pipeline, workers call the handler and nothing is staged ------------------------------
 
-    def receipt(self, parts: Sequence[Json]) -> Json:
-        """Never called: nothing is staged."""
-        raise BatchError(f"a function has no receipts, but {len(parts)} parts were staged")
+    def rebuilder(self) -> StreamRecordRebuilder:
+        return StreamRecordRebuilder()
+
+    def stager(self) -> HandlerStager:
+        return self.stager_for(())
+
+    def stager_for(self, batches: Sequence[Batch]) -> HandlerStager:
+        if self._bucket is None:
+            raise BatchError(f"sink {self.name!r} keeps no dead letters")
+        names = {batch.id: original_name(batch.lease) for batch in batches}
+        return HandlerStager(self._config, RecordLetters(self._bucket), self._config.drain_timeout, names)
+
+    def receipt(self, parts: Sequence[Json]) -> Json:  # noqa: ARG002 - handlers have done what there is
+        return {}
 
     def publish(self, publications: Sequence[Publication]) -> list[PublishResult]:
         return [None for _ in publications]
