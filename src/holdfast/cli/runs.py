@@ -12,7 +12,6 @@ import typer
 from holdfast.cli import output
 from holdfast.cli.options import AsJson, File, PipelineName, opened_pipeline
 from holdfast.cli.reprocess import end, log
-from holdfast.config.units import format_duration
 from holdfast.errors import PartitionNotFound, UsageError
 
 if TYPE_CHECKING:
@@ -103,6 +102,8 @@ def _join(pipeline: StoredPipeline, run_id: str) -> Run:
 
 
 def _headline(run: Run) -> str:
+    from holdfast.config.units import format_duration
+
     done, rate, left = run.counts, run.rate, run.seconds_left
     parts = [f"{run.id} is {run.status.value}" + (f" in phase {run.phase}" if run.phase else "")]
     parts.append(f"{done.processed} of {run.total} records, {done.failed} failed")
