@@ -90,6 +90,16 @@ class Runs:
         """Limit the run to that many records per second over all nodes; None: no limit."""
         return self._write(run_id, lambda run, now: replace(run, throttle=rate, updated_at=now))
 
+    def amend(self, run_id: str, change: Callable[[Json], Json]) -> Run:
+        """Change the state that the driver of an ended run has left. Raises `UsageError` if the run has not ended."""
+
+        def amended(run: Run, now: float) -> Run:
+            if run.status not in ENDED:
+                raise UsageError(f"run {run_id!r} is {run.status}; stop it first")
+            return replace(run, state=change(run.state), updated_at=now)
+
+        return self._write(run_id, amended)
+
     def show(self, run_id: str) -> Run:
         """The run as it was last aggregated. Raises `PartitionNotFound`."""
         return run_of(self._rows.show(run_id))

@@ -46,11 +46,12 @@ class Promotion:
     def in_place(self, entity: str) -> EntityIndex:
         """The live index of an entity. Raises `Refused` if there is none."""
         alias = self._entity(entity).index
-        if len(self.indexes.alias(alias).indexes) != 1:
+        found = self.indexes.alias(alias)
+        if len(found.indexes) != 1:
             raise Refused(
                 f"{alias!r} is neither an index nor an alias of one, so that {entity!r} cannot be written in place"
             )
-        return EntityIndex(alias, alias)
+        return EntityIndex(alias, alias, former=found)
 
     def create(self, entity: str, target: EntityIndex) -> None:
         """Create the staged index of an entity."""

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 from holdfast.assemble import StoredPipeline
@@ -12,10 +12,11 @@ from holdfast.errors import UsageError
 from holdfast.flow.run import ENDED, Run, RunStatus
 from holdfast.flow.search_index import AliasState
 from holdfast.flow.tables import Sizing
+from holdfast.leases.lease import Json
 from holdfast.runs.promotion import Promotion
 from holdfast.runs.reindex_configuration import ReindexConfiguration, decode_configuration
 from holdfast.runs.reindex_pipeline import opened_promotion, promotion_of
-from holdfast.runs.reindex_state import KIND, EntityIndex, IndexHistory
+from holdfast.runs.reindex_state import KIND, EntityIndex, IndexHistory, decode_state
 
 
 def reindex_runs(pipeline: StoredPipeline) -> list[Run]:
@@ -101,8 +102,14 @@ def rollback(pipeline: StoredPipeline, entities: tuple[str, ...], *, keep: bool 
             if run.status not in ENDED and set(chosen) & set(decode_configuration(run.configuration).entities):
                 raise UsageError(f"run {run.id} is {run.status.value}; stop it first")
         latest = {entity: _latest(promotion, IndexHistory(runs), entity) for entity in chosen}
-        for target in latest.values():
-            _take_back(promotion, target)
+        for entity, target in latest.items():
+            # Noted first: if this process dies, a run of what changed reads too much, and misses nothing.
+            _note(pipeline, runs, entity, target, taken_back=True)
+            try:
+                _take_back(promotion, target)
+            except UsageError:
+                _note(pipeline, runs, entity, target, taken_back=False)
+                raise
             if not keep:
                 promotion.remove(target)
     return latest
@@ -116,6 +123,20 @@ def _latest(promotion: Promotion, history: IndexHistory, entity: str) -> EntityI
                 raise UsageError(f"{entity}: there was no former index that the alias {target.alias} could name again")
             return target
     raise UsageError(f"{entity}: its alias names no index of a run, so that there is nothing to take back")
+
+
+def _note(pipeline: StoredPipeline, runs: Iterable[Run], entity: str, target: EntityIndex, *, taken_back: bool) -> None:
+    """Note in all runs that have written the index whether it is taken back."""
+
+    def noted(stored: Json) -> Json:
+        state = decode_state(stored)
+        index = replace(state.indexes[entity], taken_back=taken_back)
+        return replace(state, indexes={**state.indexes, entity: index}).encode()
+
+    for run in runs:
+        found = None if run.state is None else decode_state(run.state).indexes.get(entity)
+        if found is not None and found.index == target.index:
+            pipeline.runs().amend(run.id, noted)
 
 
 def _take_back(promotion: Promotion, target: EntityIndex) -> None:

@@ -25,11 +25,18 @@ class EntityIndex:
     run: str = ""
     """The run that has created the index."""
     former: AliasState | None = None
-    """What was under the alias before the swap; None until the swap is about to begin."""
+    """What was under the alias before the swap; None until the swap is about to begin. In place: when the run began."""
+    taken_back: bool = False
+    """Whether a person has put the former index under the alias again."""
 
     @property
     def in_place(self) -> bool:
         return self.index == self.alias
+
+    @property
+    def written(self) -> tuple[str, ...]:
+        """The indexes that the run has written, by their own names."""
+        return (() if self.former is None else self.former.indexes) if self.in_place else (self.index,)
 
 
 @dataclass(frozen=True)
@@ -63,7 +70,7 @@ def decode_state(state: Json) -> ReindexState:
 def _entity_index(found: Mapping[str, Any]) -> EntityIndex:
     former = found.get("former")
     alias = None if former is None else AliasState(tuple(former["indexes"]), former["concrete"], former["options"])
-    return EntityIndex(found["alias"], found["index"], found.get("run", ""), alias)
+    return EntityIndex(found["alias"], found["index"], found.get("run", ""), alias, found.get("taken_back", False))
 
 
 class IndexHistory:
@@ -90,12 +97,17 @@ class IndexHistory:
         ]
 
     def up_to_date(self, entities: Iterable[str]) -> ReindexState | None:
-        """The state of the latest COMPLETED run that covers all of these entities."""
+        """The state of the latest COMPLETED run that covers all of these entities, in indexes that are not taken back.
+
+        What such an index has is not in the one that is live again.
+        """
         wanted = set(entities)
-        found = (
-            state for run, state in self._runs if run.status is RunStatus.COMPLETED and wanted <= set(state.indexes)
-        )
-        return next(found, None)
+        gone = {index.index for _, state in self._runs for index in state.indexes.values() if index.taken_back}
+        for run, state in self._runs:
+            written = {name for entity in wanted & set(state.indexes) for name in state.indexes[entity].written}
+            if run.status is RunStatus.COMPLETED and wanted <= set(state.indexes) and not written & gone:
+                return state
+        return None
 
     def _of(self, entity: str) -> list[tuple[Run, str, EntityIndex]]:
         return [

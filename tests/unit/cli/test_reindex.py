@@ -195,6 +195,33 @@ def test_a_rollback_moves_the_alias_back_and_deletes_the_index(site: Site, file:
     assert list(server.indexes) == ["people_old"]
 
 
+def test_after_a_rollback_what_changed_is_counted_from_the_run_of_the_index_that_is_live_again(
+    site: Site, file: str, server: IndexServer
+) -> None:
+    runs = []
+    for number in (1, 2, 3):
+        runs.append(site.invoke("reindex", "start", file, "--entities", "users").stdout.strip())
+        former, index = AliasState((f"people_{number - 1}",)), f"people_{number}"
+        if number == 3:
+            target = EntityIndex("people", "people", former=former)  # in place, in the index of the second run
+        else:
+            target = EntityIndex("people", index, runs[-1], former)
+            server.create(index, IndexOwner("catalog", runs[-1]), IndexPlan())
+            server.swap("people", server.alias("people"), index)
+        end_run(site, file, runs[-1], RunStatus.COMPLETED, ReindexState({"at": number}, {"users": target}, LAST_PASS))
+    start = ("reindex", "start", file, "--entities", "users", "--changed")
+    server.indexes["hidden"] = server.indexes.pop("people_1")
+    assert "cannot name people_1 again" in site.invoke("reindex", "rollback", file, "--entities", "users").stderr
+    assert site.invoke(*start).exit_code == 0
+    last = site.json("reindex", "status", file)
+    assert last["configuration"]["changedSince"] == {"at": 3}
+    stored(site, file).runs().fail(last["id"], "stopped by the test")
+    server.indexes["people_1"] = server.indexes.pop("hidden")
+    assert site.invoke("reindex", "rollback", file, "--entities", "users").exit_code == 0
+    assert site.invoke(*start).exit_code == 0
+    assert site.json("reindex", "status", file)["configuration"]["changedSince"] == {"at": 1}
+
+
 def test_verify_finds_what_differs_and_mends_it(site: Site, file: str, server: IndexServer) -> None:
     server.write("people", "0", 5, json.dumps({"id": 0, "name": "x", "changed": 5}))
     server.write("people", "99", 5, "{}")
