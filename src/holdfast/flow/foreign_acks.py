@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+
 from holdfast.errors import StoreUnavailable
 from holdfast.events import Notice, Unreachable
 from holdfast.flow.batch import Name
@@ -63,9 +65,11 @@ class ForeignAcks:
             self._give_up(name, "the pipeline has no such shard")
 
     def _write(self) -> None:
-        acks = {self._keys[name]: offsets for name, offsets in self._waiting.items()}
-        if not acks:
+        if not self._waiting:
             return
+        acks: defaultdict[Key, set[int]] = defaultdict(set)  # two names may be those of one shard
+        for name, offsets in self._waiting.items():
+            acks[self._keys[name]] |= offsets
         written = forward_acks(self._coordinator.store, self._coordinator.world, acks)
         for name in [name for name in self._waiting if self._keys[name] in written.done]:
             del self._waiting[name]

@@ -78,6 +78,17 @@ def test_acks_that_come_one_by_one_are_written_together_and_at_once_when_the_nod
     assert fleet.row("p").progress.forwarded == ((5, 6), (7, 8), (9, 10))
 
 
+def test_acks_with_and_without_the_name_of_the_stream_are_written_together() -> None:
+    fleet = Fleet({"p": 20})
+    node = TestNode(fleet, "a")
+    node.session.join()
+    name = fleet.source.name(owned(fleet, node, "p"))
+    engine, foreign = acking(fleet, node)
+    engine.acks = {name: {5}, Name("", name.label): {9}}
+    foreign.turn()
+    assert fleet.row("p").progress.forwarded == ((5, 6), (9, 10))
+
+
 def test_an_ack_of_a_shard_that_does_not_exist_is_reported() -> None:
     fleet = Fleet({"p": 20})
     node = TestNode(fleet, "a")
