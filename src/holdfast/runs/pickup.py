@@ -20,7 +20,7 @@ from holdfast.flow.run import ENDED, Run
 from holdfast.flow.runs import Runs
 from holdfast.flow.tables import LiveTables
 from holdfast.leases.coordinator import Coordinator
-from holdfast.runs.execution import RunWork, engine_beside
+from holdfast.runs.execution import RunPipeline, RunWork, engine_beside
 from holdfast.runs.kinds import run_pipeline_of
 from holdfast.runs.reindex_schedule import start_if_due
 from holdfast.service import open_pipelines
@@ -61,9 +61,11 @@ class RunPickup(Companion):
     def turn(self) -> None:
         """Give every run a turn, and start looking for others if it is time."""
         while self._arrived:
-            opened = self._arrived.pop()
+            opened = self._arrived[0]
             self._engines.add(opened.engine)
+            # It is always in one of the lists: a run that is picked up twice would have two drivers under one token.
             self._open.append(opened)
+            del self._arrived[0]
         for opened in list(self._open):
             opened.work.turn()
             if opened.work.ended:
@@ -91,7 +93,7 @@ class RunPickup(Companion):
     def _look(self) -> None:
         try:
             start_if_due(self._stored, self._runs, self._live.now())
-            known = {opened.work.run_id for opened in [*self._open, *self._arrived]} | self._left_alone
+            known = {opened.work.run_id for opened in [*self._arrived, *self._open]} | self._left_alone
             for run in self._runs.list():
                 if run.status not in ENDED and run.id not in known:
                     self._pick_up(run)
@@ -103,10 +105,8 @@ class RunPickup(Companion):
             self._looking = False
 
     def _pick_up(self, run: Run) -> None:
-        stored = self._stored
         try:
-            pipeline = run_pipeline_of(stored, run.configuration)
-            open_pipelines(stored.settings, stored.store, {stored.name: pipeline.built}, self._world)
+            pipeline = self._opened(run)
         except Interrupted:
             raise
         except (UsageError, Refused) as refused:
@@ -120,6 +120,16 @@ class RunPickup(Companion):
         work = RunWork(self._live, run.id, pipeline, engine)
         self._world.emit(Notice(f"run {run.id} is picked up"))
         self._arrived.append(_Opened(work, pipeline.built, engine))
+
+    def _opened(self, run: Run) -> RunPipeline:
+        stored = self._stored
+        pipeline = run_pipeline_of(stored, run.configuration)
+        try:
+            open_pipelines(stored.settings, stored.store, {stored.name: pipeline.built}, self._world)
+        except BaseException:
+            pipeline.built.close()
+            raise
+        return pipeline
 
 
 def _close(opened: _Opened) -> None:

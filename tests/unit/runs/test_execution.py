@@ -15,9 +15,9 @@ import pytest
 from holdfast import assemble
 from holdfast.assemble import StoredPipeline
 from holdfast.config.models import Settings
-from holdfast.errors import Refused
+from holdfast.errors import Refused, SinkUnavailable
 from holdfast.events import Event, PipelineFinished
-from holdfast.flow.engine import Engines, Report
+from holdfast.flow.engine import Engine, Engines, Report
 from holdfast.flow.node import Companion, Node
 from holdfast.flow.pipeline import Pipeline
 from holdfast.flow.run import ENDED, Run, RunStatus
@@ -251,6 +251,61 @@ def test_a_node_of_the_pipeline_picks_up_runs_by_itself(site: Site, monkeypatch:
     assert node.run()
     assert site.runs.show(detached.id).status.value == "COMPLETED"
     assert site.written() == ALL
+
+
+def pickup_of(site: Site, engines: Engines, emit: Callable[[Event], None] = lambda _: None) -> pickup.RunPickup:
+    """A companion whose node does not run."""
+    world = host_world(emit)
+    session = assemble.new_session(site.settings, site.store, world, pipelines=["numbers"])
+    session.join()
+    return pickup.RunPickup(
+        site.stored, assemble.coordinator_of(site.stored, world, session), site.pipeline.built, engines
+    )
+
+
+class Interrupting(Engines):
+    """Calls something while an engine is added."""
+
+    interfere: Callable[[], object] = staticmethod(_not_at_all)
+
+    def add(self, engine: Engine) -> None:
+        super().add(engine)
+        self.interfere()
+
+
+def test_a_run_is_picked_up_once_whenever_runs_are_looked_for(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pickup, "run_pipeline_of", lambda *_: site.pipeline)
+    monkeypatch.setattr(pickup, "engine_beside", lambda *_: HandEngine())
+    site.runs.add("r1", configuration=CONFIGURATION, created_by="ann")
+    engines = Interrupting([])
+    beside = pickup_of(site, engines)
+    beside._look_at = float("inf")
+    beside._look()
+    engines.interfere = beside._look  # two drivers of one node would hold the lock under the same token
+    beside.turn()
+    beside.turn()
+    assert len(beside.loops) == 1
+    beside.leave()
+
+
+class ClosingSource(NumbersSource):
+    closed = 0
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+def test_the_pipeline_of_a_run_that_cannot_be_opened_now_is_closed(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    def away(*_: object) -> None:
+        raise SinkUnavailable("the cluster does not respond")
+
+    source = ClosingSource(SIZES)
+    built = replace(site.pipeline.built, source=source)
+    monkeypatch.setattr(pickup, "run_pipeline_of", lambda *_: replace(site.pipeline, built=built))
+    monkeypatch.setattr(pickup, "open_pipelines", away)
+    site.runs.add("r1", configuration=CONFIGURATION, created_by="ann")
+    pickup_of(site, Engines([]))._look()
+    assert source.closed == 1
 
 
 class Until(Companion):
