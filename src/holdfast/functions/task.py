@@ -333,6 +333,9 @@ class WorkerTask:
             self._let_go(held, messages.Failed(held.id, str(error)))
 
     def _let_go(self, held: HeldShard, message: Up) -> None:
+        """Part with the shard, unless that was done while it was reported."""
+        if self._held.get(held.shard) is not held:
+            return
         del self._held[held.shard]
         self._reader.remove(held.shard)
         self._worker.drop(held.shard)

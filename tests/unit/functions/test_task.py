@@ -13,9 +13,11 @@ import pytest
 
 from holdfast.errors import SourceUnavailable
 from holdfast.flow.shards import Lag, ReaderFactory, RecordsMissing, ShardReader, ShardReport, StreamRecord
+from holdfast.flow.staging import Stager, Staging
 from holdfast.functions import messages, task
 from holdfast.functions.channel import Address
 from holdfast.functions.messages import Up, decode_up
+from holdfast.functions.output import OutputSinks
 from holdfast.functions.settings import FunctionConfig
 from holdfast.functions.task import TaskSettings, WorkerTask
 from holdfast.leases.lease import Json
@@ -27,6 +29,7 @@ HANDLER = "def handler(context, event):\n    pass\n"
 LINE = re.compile(
     r'"message":"Got event","more":"shard_id=(\d+) \|\| body=shard-\1-record-(\d+) \|\| worker_id=0"', re.ASCII
 )
+OUTPUT = ["p", "s/0", "s", "0", 1, 1, ""]
 EACH = 0.001
 """Seconds that a read takes by the test's clock."""
 
@@ -121,19 +124,21 @@ Start = Callable[..., Worker]
 def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
     tasks: list[WorkerTask] = []
 
-    def started(handler: str = HANDLER, reader: ReaderFactory | None = None, **config: Any) -> Worker:
+    def started(
+        handler: str = HANDLER, reader: ReaderFactory | None = None, sinks: OutputSinks | None = None, **config: Any
+    ) -> Worker:
         (tmp_path / "handler.py").write_text(handler)
         clock = Clock()
         monkeypatch.setattr("holdfast.functions.task.time.sleep", clock.sleep)
         monkeypatch.setattr(task, "boot_time", clock)
         stream, channel = FakeStream(clock), FakeChannel(clock)
         settings = FunctionConfig.model_validate({"handler": str(tmp_path / "handler.py"), **config})
-        given = TaskSettings(Address("h", 1, b"s"), 0, 1, reader or stream, settings)
+        given = TaskSettings(Address("h", 1, b"s"), 0, 1, reader or stream, settings, sinks=sinks)
         made = WorkerTask(given, channel)  # type: ignore[arg-type]
         tasks.append(made)
         made.until = float("inf")
         if reader is None:
-            made._obey(messages.Assign("batch", "s/0", 0, spec={"stream": "s", "number": 0}))
+            made._obey(messages.Assign("batch", "s/0", 0, spec={"stream": "s", "number": 0, "output": OUTPUT}))
         return Worker(made, stream, channel, clock)
 
     yield started
@@ -223,3 +228,26 @@ def test_nuclios_example_logs_every_record_of_every_shard_in_order(
         assert [int(number) for found, number in logged if int(found) == shard] == list(range(1, 11))
     last = {message.id: message.position for _, message in worker.channel.all(messages.Progress)}
     assert last == {f"b{shard}": {"offset": 10} for shard in range(32)}
+
+
+class Broken(Stager):
+    """A sink that cannot stage the rows of any handler."""
+
+    def columns(self, fields: Any) -> Any:
+        return {}
+
+    def begin(self) -> Staging:
+        raise RuntimeError("no such column")
+
+
+def test_a_shard_that_stops_with_rows_that_cannot_be_staged_ends_once(start: Start) -> None:
+    code = (
+        "import holdfast\n\n\ndef handler(context, event):\n"
+        "    if event.offset:\n        raise ValueError('no')\n    return holdfast.Records([{'id': 1}])\n"
+    )
+    sinks = OutputSinks({"id": "long"}, {"files": (Broken(), ("id",))})
+    worker = start(code, sinks=sinks, on_error={"max_retries": 0, "after_retries": "stop"}, commit_interval="1h")
+    worker.task._report_at = float("inf")
+    worker.work(1.0)
+    ((_, failed),) = worker.channel.all(messages.Failed)
+    assert "no such column" in failed.error
