@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from holdfast.cli import output
-from holdfast.cli.options import AsJson, File, PipelineName, opened_pipeline
+from holdfast.cli.options import AsJson, File, PipelineName, opened_pipeline, opened_store
 from holdfast.errors import UsageError
 
 if TYPE_CHECKING:
@@ -61,6 +61,12 @@ Sample = Annotated[
 ]
 Repair = Annotated[
     bool, typer.Option("--repair", metavar="", help="Mend documents that differ, and delete extra ones.")
+]
+Remove = Annotated[bool, typer.Option("--remove", metavar="", help="Remove the views instead.")]
+Host = Annotated[str, typer.Option("--host", metavar="ADDRESS", help="Address to listen on.")]
+Port = Annotated[int, typer.Option("--port", min=0, max=65535, metavar="PORT", help="TCP port; 0: any that is free.")]
+AllowRemote = Annotated[
+    bool, typer.Option("--allow-remote", metavar="", help="Other hosts may connect. There is no login.")
 ]
 
 WATCH_EVERY = 2.0
@@ -209,6 +215,49 @@ def verify(
     for one in differ:
         output.tell(f"{one.entity}: {', '.join(one.examples)}")
     raise typer.Exit(1 if differ and not repair else 0)
+
+
+def views(file: File, remove: Remove = False) -> None:
+    """Create views of the runs in the store's database, with the names and columns of OpenMetadata's tables.
+
+    They show the reindex runs of all pipelines of the file: search_index_job, search_index_partition and
+    search_reindex_lock. Needs a store in PostgreSQL, MariaDB or MySQL.
+    """
+    from holdfast.assemble import fleet, load_settings
+    from holdfast.flow.run_views import RUN_VIEWS, HasRunViews, ViewedRuns
+    from holdfast.runs.reindex_state import KIND
+
+    settings = load_settings(file)
+    with opened_store(settings) as store:
+        if not isinstance(store, HasRunViews):
+            name = settings.coordination.store.name
+            raise UsageError(f"the store {name} cannot have views; only postgresql and mysql can")
+        if remove:
+            store.remove_run_views()
+        else:
+            pipelines = [settings.identifier(pipeline) for pipeline in settings.pipelines]
+            store.create_run_views(ViewedRuns(pipelines, fleet(settings), KIND))
+    output.say(f"{'removed' if remove else 'created'} {', '.join(RUN_VIEWS)}")
+
+
+def serve(
+    file: File,
+    pipeline: PipelineName = None,
+    host: Host = "127.0.0.1",
+    port: Port = 8585,
+    allow_remote: AllowRemote = False,
+) -> None:
+    """Send the progress of runs to WebSocket clients, until it is interrupted. Needs holdfast[web]."""
+    from holdfast.runs.reindex_start import reindex_runs
+    from holdfast.web import server
+    from holdfast.web.job_status import PATH, JobStatus
+
+    with opened_pipeline(file, pipeline) as opened:
+        app = JobStatus(lambda: reindex_runs(opened), report=output.tell, local_only=not allow_remote)
+        listening = server.listen(host, port, allow_remote=allow_remote)
+        address = f"[{host}]" if ":" in host else host
+        url = f"ws://{address}:{listening.getsockname()[1]}{PATH}"
+        server.serve(app, listening, lambda: output.say(url))
 
 
 def _configuration(file: Path | None, given: Mapping[str, Any]) -> ReindexConfiguration:

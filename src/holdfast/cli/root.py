@@ -114,6 +114,10 @@ _reindex.command(epilog=_examples("holdfast reindex throttle pipeline.yaml 5000"
 _reindex.command(epilog=_examples("holdfast reindex promote pipeline.yaml --run reindex-0123456789ab"))(reindex.promote)
 _reindex.command(epilog=_examples("holdfast reindex rollback pipeline.yaml --entities users"))(reindex.rollback)
 _reindex.command(epilog=_examples("holdfast reindex verify pipeline.yaml --sample 0.01"))(reindex.verify)
+_reindex.command(
+    epilog=_examples("holdfast reindex views pipeline.yaml", "holdfast reindex views pipeline.yaml --remove")
+)(reindex.views)
+_reindex.command(epilog=_examples("holdfast reindex serve pipeline.yaml --port 8585"))(reindex.serve)
 
 _letters = typer.Typer(no_args_is_help=True, help="Show records that could not be processed, and send them again.")
 app.add_typer(_letters, name="deadletters", epilog=_examples("holdfast deadletters list pipeline.yaml"))

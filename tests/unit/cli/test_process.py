@@ -6,12 +6,16 @@ import json
 import os
 import pty
 import resource
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from websockets.exceptions import ConnectionClosed
+from websockets.sync.client import connect
 
+from holdfast import assemble
 from holdfast.leases import transitions
 from holdfast.leases.lease import Partition
 from tests.unit.cli.conftest import Site
@@ -125,3 +129,23 @@ def test_purge_asks_on_a_real_terminal(site: Site) -> None:
     assert result.returncode == 0
     assert result.stdout == "1 partition purged\n"
     assert "Purge 1 partition of prod|orders? [y/N]" in result.stderr
+
+
+def test_the_progress_of_runs_is_served_until_the_process_is_asked_to_stop(site: Site) -> None:
+    file = site.write()
+    pipeline = assemble.StoredPipeline(assemble.load_settings(file), site.store(file), "orders")
+    pipeline.runs().add("reindex-1", configuration={"kind": "reindex"}, created_by="ann")
+    code = "from holdfast.cli import main; main()"
+    command = [sys.executable, "-u", "-c", code, "reindex", "serve", file, "--port", "0"]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            with connect(process.stdout.readline().strip(), open_timeout=60) as client:
+                assert json.loads(client.recv(60))["status"] == "INITIALIZING"
+                process.terminate()
+                with pytest.raises(ConnectionClosed):
+                    client.recv(60)
+            _, errors = process.communicate(timeout=60)
+        finally:
+            process.kill()
+    assert (process.returncode, errors) == (-signal.SIGTERM, "")

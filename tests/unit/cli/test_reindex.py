@@ -117,6 +117,8 @@ def test_a_dry_run_shows_partitions_and_changes_nothing(site: Site, file: str) -
         (("start", "--changed", "--recreate"), "cannot be combined"),
         (("status",), "has no reindex runs"),
         (("rollback",), "there is nothing to take back"),
+        (("views",), "the store sqlite cannot have views; only postgresql and mysql can"),
+        (("serve", "--host", "192.0.2.1"), "add --allow-remote"),
     ],
 )
 @pytest.mark.usefixtures("server")

@@ -17,6 +17,7 @@ from pymysql.connections import Connection
 from pymysql.cursors import Cursor
 
 from holdfast.errors import AnswerLost
+from holdfast.flow.run_views import HasRunViews, ViewedRuns
 from holdfast.leases.codec import Columns, take_stored
 from holdfast.leases.lease import Key, Lease, Status
 from holdfast.leases.query import Query
@@ -38,6 +39,7 @@ from holdfast.stores.mysql.connection import (
     server_name,
 )
 from holdfast.stores.mysql.tables import BY_DUE, BY_RANK, lease_table, prepare_tables
+from holdfast.stores.mysql.views import create_views, remove_views
 
 T = TypeVar("T")
 
@@ -57,7 +59,7 @@ _CLAIM_MANY = f"{_sql.INSERT_NEW} ON DUPLICATE KEY UPDATE " + ", ".join(
 )
 
 
-class MysqlStore(ClaimingStore, SumsRows):
+class MysqlStore(ClaimingStore, SumsRows, HasRunViews):
     """Rows in a table of a MariaDB or MySQL database. Opens a connection per thread that calls at the same time."""
 
     def __init__(self, config: MysqlConfig, clock: str = CLOCK) -> None:
@@ -128,6 +130,12 @@ class MysqlStore(ClaimingStore, SumsRows):
     def sums(self, pipeline: str, run: str) -> list[PartitionSum]:
         rows = self._read(lambda cursor: self._rows(cursor, _sql.Statement(_SUMS, (pipeline, run))))
         return [_sql.sum_of(row) for row in rows]
+
+    def create_run_views(self, runs: ViewedRuns) -> None:
+        self._read(lambda cursor: create_views(cursor, self._table, runs))
+
+    def remove_run_views(self) -> None:
+        self._read(remove_views)
 
     def claim(self, request: ClaimRequest) -> list[Lease]:
         return self._write(lambda cursor: self._claimed(cursor, request)) if request.limit > 0 else []

@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 import psycopg
 
 from holdfast.errors import AnswerLost, StoreError, StoreUnavailable
+from holdfast.flow.run_views import HasRunViews, ViewedRuns
 from holdfast.leases.lease import Key, Lease, Status
 from holdfast.leases.query import Query
 from holdfast.leases.store import ClaimingStore, ClaimRequest, Outcome, Snapshot, Swap
@@ -34,6 +35,7 @@ from holdfast.stores.postgresql.connection import (
 )
 from holdfast.stores.postgresql.statements import Texts, arrays, lease_of, written
 from holdfast.stores.postgresql.tables import lease_table, prepare_tables, require_unicode, seal_of
+from holdfast.stores.postgresql.views import create_views, remove_views
 
 T = TypeVar("T")
 
@@ -43,7 +45,7 @@ TRIES = 10
 _UNSEALED = f"""WHERE "seal" IS DISTINCT FROM {seal_of('"body"')} AND"""
 
 
-class PostgresqlStore(ClaimingStore, SumsRows):
+class PostgresqlStore(ClaimingStore, SumsRows, HasRunViews):
     """Rows in a table of a PostgreSQL database. Opens a connection per thread that calls at the same time."""
 
     def __init__(self, config: PostgresqlConfig, clock: str | None = None) -> None:
@@ -123,6 +125,12 @@ class PostgresqlStore(ClaimingStore, SumsRows):
         except StoreError:
             return summed(self.find(Query(pipeline, run)))  # a body has text that PostgreSQL cannot have
         return [_sql.sum_of(row) for row in rows]
+
+    def create_run_views(self, runs: ViewedRuns) -> None:
+        self._run(lambda db: create_views(db, self._texts.table, runs), writing=True)
+
+    def remove_run_views(self) -> None:
+        self._run(remove_views, writing=True)
 
     # --- claims ------------------------------------------------------------------------------------------------
 

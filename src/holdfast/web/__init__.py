@@ -1,0 +1,1 @@
+"""What browsers and dashboards connect to, as ASGI applications."""
