@@ -60,7 +60,10 @@ Sample = Annotated[
     float, typer.Option("--sample", min=0, max=1, metavar="SHARE", help="Share of the rows that are compared.")
 ]
 Repair = Annotated[
-    bool, typer.Option("--repair", metavar="", help="Mend documents that differ, and delete extra ones.")
+    bool,
+    typer.Option(
+        "--repair", metavar="", help="Mend documents that differ, and delete extra ones; not with processors."
+    ),
 ]
 Remove = Annotated[bool, typer.Option("--remove", metavar="", help="Remove the views instead.")]
 Host = Annotated[str, typer.Option("--host", metavar="ADDRESS", help="Address to listen on.")]
@@ -71,7 +74,7 @@ AllowRemote = Annotated[
 
 WATCH_EVERY = 2.0
 COLUMNS = ("ENTITY", "PARTITIONS", "COMPLETED", "FAILED", "TOTAL", "SUCCESS", "ERRORS")
-NODES = ("NODE", "HELD", "COMPLETED", "SUCCESS", "ERRORS")
+NODES = ("NODE", "HELD", "COMPLETED", "PROCESSED", "ERRORS")
 LISTED = ("RUN", "STATUS", "PHASE", "ENTITIES", "SUCCESS", "ERRORS", "CREATED BY", "ERROR")
 COMPARED = ("ENTITY", "ROWS", "DOCUMENTS", "COMPARED", "MISSING", "DIFFERENT", "EXTRA", "MENDED")
 
@@ -202,6 +205,11 @@ def verify(
     with opened_pipeline(file, pipeline) as opened, opened_promotion(opened) as promotion:
         chosen = checked_configuration({"entities": names}).resolved(promotion.tables.entities())
         texts = not opened.configured.processors
+        if repair and not texts:
+            raise UsageError(
+                "--repair writes rows as they are, without the processors of the pipeline; write them again with "
+                f"`holdfast reindex start --in-place {file}`"
+            )
         check = IndexCheck(promotion, share=sample, texts=texts, repair=repair)
         found = [check.compare(entity) for entity in chosen.entities]
     if not texts:
@@ -214,7 +222,7 @@ def verify(
     differ = [one for one in found if not one.agrees]
     for one in differ:
         output.tell(f"{one.entity}: {', '.join(one.examples)}")
-    raise typer.Exit(1 if differ and not repair else 0)
+    raise typer.Exit(0 if all(one.is_mended for one in found) else 1)
 
 
 def views(file: File, remove: Remove = False) -> None:

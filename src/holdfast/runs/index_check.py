@@ -37,7 +37,13 @@ class Comparison:
 
     @property
     def agrees(self) -> bool:
+        """Whether nothing differed."""
         return not (self.missing or self.different or self.extra)
+
+    @property
+    def is_mended(self) -> bool:
+        """Whether nothing differs any more: the index may refuse a row, or a document may have changed meanwhile."""
+        return self.missing + self.different + self.extra == self.mended
 
 
 @dataclass(frozen=True)

@@ -235,6 +235,29 @@ def test_verify_finds_what_differs_and_mends_it(site: Site, file: str, server: I
     assert len(server.search("people")) == 7
 
 
+def test_a_repair_that_the_index_refuses_is_not_a_success(
+    site: Site, file: str, server: IndexServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server.write("people", "0", 5, "{}")
+    monkeypatch.setattr(server, "put", lambda *_: 0)
+    assert site.invoke("reindex", "verify", file, "--entities", "users", "--repair").exit_code == 1
+
+
+def test_rows_are_not_written_past_the_processors_that_change_documents(
+    site: Site, file: str, server: IndexServer
+) -> None:
+    text = Path(file).read_text()
+    Path(file).write_text(
+        text.replace("    sinks:", "    processors:\n      - drop_events: {drop_when: 'id = 3'}\n    sinks:")
+    )
+    server.write("people", "0", 5, "{}")
+    result = site.invoke("reindex", "verify", file, "--entities", "users", "--repair")
+    assert result.exit_code != 0
+    assert "holdfast reindex start --in-place" in result.stderr
+    assert len(server.search("people")) == 1
+    assert site.invoke("reindex", "verify", file, "--entities", "users").exit_code == 1
+
+
 def test_runs_of_others_are_not_reindex_runs(site: Site, file: str) -> None:
     stored(site, file).runs().add("backfill-1", configuration={"kind": "backfill"}, created_by="ann")
     assert site.json("reindex", "list", file) == []
