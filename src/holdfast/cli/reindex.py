@@ -145,7 +145,8 @@ def list_runs(file: File, pipeline: PipelineName = None, json: AsJson = False) -
 def stop(file: File, run: LatestRun = None, pipeline: PipelineName = None) -> None:
     """Stop a run. Nothing is promoted; `holdfast reindex resume` continues it."""
     with opened_pipeline(file, pipeline) as opened:
-        stopped = opened.runs().stop(_chosen(opened, run).id)
+        run_id = opened.runs().stop(_chosen(opened, run).id).id
+        stopped = opened.runs().settle_stop(run_id)
     output.say(f"run {stopped.id} is {stopped.status.value}")
 
 
