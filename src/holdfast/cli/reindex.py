@@ -106,7 +106,8 @@ def start(  # noqa: PLR0913, PLR0917 - each is an option
         if dry_run:
             found = reindex_start.estimates(opened, chosen)
             output.say_table(
-                ("ENTITY", "INDEX", "PARTITIONS", "ROWS", "SECONDS"), [tuple(asdict(one).values()) for one in found]
+                ("ENTITY", "INDEX", "PARTITIONS", "ROWS", "SECONDS"),
+                [tuple(asdict(estimate).values()) for estimate in found],
             )
             return
         run = reindex_start.start(opened, chosen, changed=changed, by=getpass.getuser())
@@ -216,14 +217,13 @@ def verify(
     if not texts:
         output.tell("the pipeline has processors: only ids and versions were compared")
     if json:
-        output.say_json([asdict(one) for one in found])
+        output.say_json([asdict(comparison) for comparison in found])
     else:
-        rows = [tuple(asdict(one).values())[: len(COMPARED)] for one in found]
+        rows = [tuple(asdict(comparison).values())[: len(COMPARED)] for comparison in found]
         output.say_table(COMPARED, rows)
-    differ = [one for one in found if not one.agrees]
-    for one in differ:
-        output.tell(f"{one.entity}: {', '.join(one.examples)}")
-    raise typer.Exit(0 if all(one.is_mended for one in found) else 1)
+    for different in [comparison for comparison in found if not comparison.agrees]:
+        output.tell(f"{different.entity}: {', '.join(different.examples)}")
+    raise typer.Exit(0 if all(comparison.is_mended for comparison in found) else 1)
 
 
 def views(file: File, remove: Remove = False) -> None:

@@ -30,7 +30,7 @@ class Hello(Message, frozen=True):
 
 
 class Beat(Message, frozen=True):
-    """A sign of life, a few times per second. `n` grows by one; the grant that answers it has the same number."""
+    """A sign of life, a few times per second. `n` grows by one; the grant in response has the same number."""
 
     n: int
     busy: str = ""

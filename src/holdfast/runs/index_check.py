@@ -66,8 +66,8 @@ class IndexCheck:
         )
         for page in _pages(chosen):
             self._compare_rows(alias, page, found)
-        for documents_ in indexes.pages(alias):
-            self._compare_documents(alias, [one for one in documents_ if self._is_chosen(one.id)], found)
+        for stored in indexes.pages(alias):
+            self._compare_documents(alias, [document for document in stored if self._is_chosen(document.id)], found)
         return found
 
     def _is_chosen(self, document_id: str) -> bool:
