@@ -1,4 +1,4 @@
-"""`holdfast function`: write a function, and try it; `holdfast convert nuclio`: take one over."""
+"""`holdfast function`: write a function, and try it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import typer
 
 from holdfast.cli import output
 from holdfast.cli.exit_codes import ExitCode
-from holdfast.cli.options import AsJson, PipelineName
+from holdfast.cli.options import AsJson, PipelineName, text_of
 from holdfast.errors import UsageError
 
 if TYPE_CHECKING:
@@ -38,7 +38,6 @@ HandlerOption = Annotated[
     str | None, typer.Option("--handler", metavar="NAME", help="The function in a Python file; handler unless given.")
 ]
 ShardId = Annotated[int, typer.Option("--shard-id", metavar="N", help="The shard of the events.")]
-NuclioFile = Annotated[str, typer.Argument(metavar="FILE", help="Nuclio's function.yaml.")]
 
 
 def init(name: FunctionName, folder: Folder = Path()) -> None:
@@ -79,20 +78,6 @@ def invoke(
         raise typer.Exit(ExitCode.DOUBT)
 
 
-def nuclio(file: NuclioFile) -> None:
-    """Print a pipeline file for a function of Nuclio. Comments in it name what could not be converted."""
-    from holdfast.functions.nuclio_file import convert_nuclio
-
-    typer.echo(convert_nuclio(_text(file), Path(file).name), nl=False)
-
-
-def _text(file: str) -> str:
-    try:
-        return Path(file).read_text()
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"the file {file} cannot be read: {error}") from None
-
-
 def _config(file: str, handler: str | None, pipeline: str | None) -> FunctionConfig:
     from holdfast.functions.settings import FunctionConfig
     from holdfast.functions.settings_file import function_settings
@@ -103,7 +88,7 @@ def _config(file: str, handler: str | None, pipeline: str | None) -> FunctionCon
             raise UsageError("--handler is for Python files; this file names its handler itself")
         # Handlers are beside the file, as Nuclio has them.
         sys.path.insert(0, str(Path(file).resolve().parent))
-        return function_settings(_text(file), file, pipeline, FunctionSinkConfig)
+        return function_settings(text_of(file), file, pipeline, FunctionSinkConfig)
     if pipeline is not None:
         raise UsageError("--pipeline is for pipeline files")
     return FunctionConfig(handler=file if handler is None else f"{file}:{handler}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -23,6 +24,14 @@ PipelineName = Annotated[
     str | None,
     typer.Option("--pipeline", metavar="NAME", help="Name of the pipeline; not needed if the file has only one."),
 ]
+
+
+def text_of(file: str) -> str:
+    """Return the text of a file that is not a configuration of holdfast. Raises `UsageError` if it cannot be read."""
+    try:
+        return Path(file).read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"the file {file} cannot be read: {error}") from None
 
 
 def chosen_pipeline(settings: Settings, wanted: str | None) -> str:

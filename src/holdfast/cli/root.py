@@ -9,6 +9,7 @@ import typer
 from holdfast import __version__
 from holdfast.cli import (
     controls,
+    convert,
     deadletters,
     functions,
     generations,
@@ -147,7 +148,11 @@ _function.command(
 )(functions.invoke)
 _convert = typer.Typer(no_args_is_help=True, help="Make files for holdfast from those of other systems.")
 app.add_typer(_convert, name="convert", epilog=_examples("holdfast convert nuclio function.yaml"))
-_convert.command(epilog=_examples("holdfast convert nuclio function.yaml > pipeline.yaml"))(functions.nuclio)
+_convert.command(epilog=_examples("holdfast convert nuclio function.yaml > pipeline.yaml"))(convert.nuclio)
+_convert.command(epilog=_examples("holdfast convert data-prepper pipelines.yaml > pipeline.yaml"))(convert.data_prepper)
+_convert.command(epilog=_examples("holdfast convert secor secor.prod.partition.properties > pipeline.yaml"))(
+    convert.secor
+)
 
 _generation = typer.Typer(
     no_args_is_help=True, help="Roll out another version of the parsing, or return to the previous one."

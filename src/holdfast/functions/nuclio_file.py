@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import yaml
 from pydantic import ValidationError
 
 from holdfast.config.units import parse_duration
+from holdfast.convert.converted_file import ConvertedFile
 from holdfast.errors import UsageError
 from holdfast.functions.nuclio_trigger import ANNOTATIONS, stream_address
 from holdfast.functions.settings import FunctionConfig
@@ -36,29 +37,25 @@ _TRIGGER = {"kind", "name", "class", "url", "attributes", "maxWorkers", "numWork
 
 @dataclass(slots=True)
 class Conversion:
-    """A function of Nuclio on its way: the pipelines so far, and notes about the rest."""
+    """A function of Nuclio on its way into a file of holdfast."""
 
     name: str
     spec: Mapping[str, Any]
     annotations: Mapping[str, Any]
-    pipelines: dict[str, Any] = field(default_factory=dict)
-    notes: list[str] = field(default_factory=list)
-
-    def note(self, path: str, reason: str) -> None:
-        self.notes.append(f"{path}: {reason}")
+    made: ConvertedFile
 
     def run(self) -> None:
         triggers = {name: _mapping(trigger) for name, trigger in _mapping(self.spec.get("triggers")).items()}
         streams = {name: trigger for name, trigger in triggers.items() if trigger.get("kind") in _STREAMS}
         for name in triggers.keys() - streams.keys():
-            self.note(f"spec.triggers.{name}", f"not converted: {triggers[name].get('kind')} is not a stream")
+            self.made.note(f"spec.triggers.{name}", f"not converted: {triggers[name].get('kind')} is not a stream")
         for name, trigger in streams.items():
             pipeline = _plain(self.name if len(streams) == 1 else f"{self.name}-{name}").replace(".", "-")
-            self.pipelines[pipeline] = self._pipeline(f"spec.triggers.{name}", pipeline, trigger)
+            self.made.pipelines[pipeline] = self._pipeline(f"spec.triggers.{name}", pipeline, trigger)
         for name in sorted(self.spec.keys() - _SPEC):
-            self.note(f"spec.{name}", "not converted: it belongs to the way in which Nuclio deploys")
+            self.made.note(f"spec.{name}", "not converted: it belongs to the way in which Nuclio deploys")
         for name in sorted(self.annotations.keys() - ANNOTATIONS.keys()):
-            self.note(f"metadata.annotations.{name}", "not converted")
+            self.made.note(f"metadata.annotations.{name}", "not converted")
 
     def _pipeline(self, path: str, pipeline: str, trigger: Mapping[str, Any]) -> dict[str, Any]:
         function = self._function(path, pipeline, trigger)
@@ -69,14 +66,14 @@ class Conversion:
         if replicas is not None:
             converted["replicas"] = replicas
         elif "maxReplicas" in self.spec:
-            self.note("spec.maxReplicas", "not needed: shards are shared among the nodes that run")
+            self.made.note("spec.maxReplicas", "not needed: shards are shared among the nodes that run")
         try:
             FunctionConfig.model_validate(function)
         except ValidationError as error:
             for problem in error.errors():
-                self.note(".".join(map(str, ("function", *problem["loc"]))), f"must be changed: {problem['msg']}")
+                self.made.note(".".join(map(str, ("function", *problem["loc"]))), f"must be changed: {problem['msg']}")
         function["dead_letters"] = {"file": f"./dead-letters/{pipeline}"}
-        self.note("function.dead_letters", "records that fail are kept here; Nuclio lets them go")
+        self.made.note("function.dead_letters", "records that fail are kept here; Nuclio lets them go")
         return converted
 
     def _source(self, path: str, trigger: Mapping[str, Any]) -> dict[str, Any]:
@@ -89,7 +86,7 @@ class Conversion:
             stream = stream_address(trigger.get("url")).stream
         except ValueError:
             stream = f"{attributes.get('containerName', '')}/{str(attributes.get('streamPath', '')).strip('/')}"
-        self.note(f"{path}.url", "the records of this stream must be put into the stream that source names")
+        self.made.note(f"{path}.url", "the records of this stream must be put into the stream that source names")
         return {"stream": {"name": _plain(stream.strip("/").replace("/", "."))}}
 
     def _function(self, path: str, pipeline: str, trigger: Mapping[str, Any]) -> dict[str, Any]:
@@ -119,17 +116,17 @@ class Conversion:
         if trigger.get("password"):
             # The key itself is never copied.
             function["password"] = f"${{env:{re.sub(r'[^A-Z0-9]', '_', pipeline.upper())}_PASSWORD}}"
-            self.note(f"{path}.password", f"put the access key into the environment, as {function['password']}")
+            self.made.note(f"{path}.password", f"put the access key into the environment, as {function['password']}")
         self._rest(path, given, trigger)
         return function
 
     def _rest(self, path: str, given: Mapping[str, Any], trigger: Mapping[str, Any]) -> None:
         for name in [name for name in _IGNORED if name in given]:
-            self.note(f"{path}.{name}", "ignored: Nuclio has deprecated it")
+            self.made.note(f"{path}.{name}", "ignored: Nuclio has deprecated it")
         sources = {"containerName", "streamPath", "consumerGroup", "brokers", "topics", "initialOffset"}
         done = {*_SAME_NAME, *_DURATIONS, *_IGNORED, *_TRIGGER, *sources}
         for name in sorted(given.keys() - done):
-            self.note(f"{path}.{name if name in trigger else f'attributes.{name}'}", "not converted")
+            self.made.note(f"{path}.{name if name in trigger else f'attributes.{name}'}", "not converted")
 
     def _environment(self) -> dict[str, str]:
         environment: dict[str, str] = {}
@@ -140,7 +137,7 @@ class Conversion:
                 environment[name] = str(variable["value"]).replace("${", "$${")
             else:
                 environment[name] = f"${{env:{name}}}"
-                self.note(f"spec.env.{name}", "its value comes from Kubernetes; set it for the node")
+                self.made.note(f"spec.env.{name}", "its value comes from Kubernetes; set it for the node")
         return environment
 
     def _duration(self, function: dict[str, Any], name: str, value: Any, path: str) -> None:
@@ -148,18 +145,16 @@ class Conversion:
             parse_duration(str(value))
             function[name] = str(value)
         except ValueError:
-            self.note(path, f"not converted: {value!r} is not a duration")
+            self.made.note(path, f"not converted: {value!r} is not a duration")
 
 
 def convert_nuclio(text: str, file_name: str) -> str:
     """Return a file of holdfast for a function.yaml of Nuclio. Raises `UsageError` if the text is not one."""
     conversion = _read(text, file_name)
     conversion.run()
-    if not conversion.pipelines:
+    if not conversion.made.pipelines:
         raise UsageError(f"{file_name} has no trigger for a stream; of Kafka and v3io streams a pipeline can be made")
-    notes = "".join(f"#   {' '.join(note.split())}\n" for note in conversion.notes)
-    head = f"# Made from {file_name}.\n" + (f"# Please check:\n{notes}" if notes else "")
-    return head + yaml.safe_dump({"pipelines": conversion.pipelines}, sort_keys=False, allow_unicode=True)
+    return conversion.made.text()
 
 
 def _read(text: str, file_name: str) -> Conversion:
@@ -171,7 +166,8 @@ def _read(text: str, file_name: str) -> Conversion:
     if not spec.get("handler"):
         raise UsageError(f"{file_name} is not a function of Nuclio: it has no spec.handler")
     metadata = _mapping(_mapping(document).get("metadata"))
-    return Conversion(str(metadata.get("name") or "function"), spec, _mapping(metadata.get("annotations")))
+    made = ConvertedFile(file_name)
+    return Conversion(str(metadata.get("name") or "function"), spec, _mapping(metadata.get("annotations")), made)
 
 
 def _mapping(value: Any) -> Mapping[str, Any]:

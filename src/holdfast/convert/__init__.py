@@ -1,0 +1,1 @@
+"""Configuration files of other systems, made into files of holdfast."""
