@@ -75,9 +75,12 @@ _SYNONYMS = {
     "smallest": "earliest",
     "largest": "latest",
     "beginning": "earliest",
+    "oldest": "earliest",
+    "newest": "latest",
     "end": "latest",
 }
 _NO_REASON = "the reason is not shown because it may contain the value"
+_PLAIN_VALUE = re.compile(r"[\w./-]+")
 _PIPELINE = ("pipelines", "NAME")
 Path = tuple[str | int, ...]
 
@@ -162,7 +165,8 @@ class Explainer:
         if kind in {"literal_error", "enum"}:
             return _not_one_of(str(context["expected"]), quoted, position.node)
         if type_error := _TYPE_ERROR.fullmatch(kind):
-            return _wrong_type(_EXPECTED[type_error[1]], quoted, position.node)
+            hint = "" if self._is_secret(position) else self._as_entry(position)
+            return _wrong_type(_EXPECTED[type_error[1]], quoted, position.node) + hint
         return self._foreign(error["msg"], position, quoted)
 
     def _unknown_key(self, path: Path) -> str:
@@ -172,6 +176,16 @@ class Explainer:
         elsewhere = self._group_with(path, possible)
         hint = elsewhere or did_you_mean(str(path[-1]), possible) or f"; possible: {', '.join(possible)}"
         return f"unknown key {path[-1]!r}{hint}"
+
+    def _as_entry(self, position: YamlPosition) -> str:
+        """Return a hint for a plain value where a mapping with one required key is expected."""
+        node = position.node
+        # Addresses are not repeated: they may contain a password.
+        if not isinstance(node, ScalarNode) or node.tag == NULL or not _PLAIN_VALUE.fullmatch(node.value):
+            return ""
+        models = list(_models(self._model, position.path, self._registry))
+        needed = [name for model in models for name, field in _fields(model).items() if field.is_required()]
+        return f"; write '{needed[0]}: {node.value}'" if len(needed) == 1 else ""
 
     def _group_with(self, path: Path, possible: Iterable[str]) -> str:
         """Return a hint to the group beside an unknown key that has a key of this name, if exactly one has."""

@@ -121,7 +121,7 @@ class TestPlugins:
 
     def test_settings_of_a_plugin_that_are_no_mapping(self) -> None:
         assert problems("source_coordination: {store: {sqlite: state.db}}") == [
-            "1:39 expected a mapping of 'key: value' lines, not 'state.db'"
+            "1:39 expected a mapping of 'key: value' lines, not 'state.db'; write 'path: state.db'"
         ]
 
     def test_a_plugin_that_fails_on_its_settings_is_named(self) -> None:
