@@ -34,7 +34,7 @@ _NO_BUFFER = "is not needed here: records wait in the source, and 'batch' limits
 _ONE_NODE_READS = "is not needed here: nodes share partitions through the store"
 _IN_SQL = "does not exist here; use 'add_entries' with 'value_expression', or 'sql'"
 _EXTERNAL_SOURCE = "does not exist here; put the records into Kafka, a stream or objects, and read these"
-_ANSWERS = {
+_MESSAGES = {
     "version": "is not needed here; remove it",
     "pipeline_configurations": "does not exist here; secrets are references, such as ${env:NAME} or ${file:PATH}",
     "extensions": "does not exist here; secrets are references, such as ${env:NAME} or ${file:PATH}",
@@ -119,18 +119,18 @@ def new_name(path: Sequence[str | int]) -> str | None:
     return _of(_RENAMED, path)
 
 
-def answer(path: Sequence[str | int], node: Node) -> str | None:
+def message_for(path: Sequence[str | int], node: Node) -> str | None:
     """Return the message for a key of Data Prepper; None if it is not one. `node` is the key's value."""
     if name := new_name(path):
         return f"{path[-1]!r} is called {name!r} here"
-    if known := _of(_ANSWERS, path):
-        return f"{path[-1]!r} {known}"
+    if message := _of(_MESSAGES, path):
+        return f"{path[-1]!r} {message}"
     if len(path) == 1 and _is_pipeline(node):
         return f"pipelines are below 'pipelines:' here; put {path[0]!r} below it, indented"
     return None
 
 
-def answer_for_shape(path: Sequence[str | int], node: Node) -> str | None:
+def message_for_shape(path: Sequence[str | int], node: Node) -> str | None:
     """Return the message for a list or mapping where a text is expected; None if it is not like Data Prepper's."""
     return _of(_LISTS_AND_MAPPINGS, path) if isinstance(node, MappingNode | SequenceNode) else None
 

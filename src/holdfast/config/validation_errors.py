@@ -128,7 +128,7 @@ class Explainer:
         possible = possible_keys(self._model, beside, self._registry)
         if name := data_prepper_names.new_name(position.path) or most_similar(str(path[-1]), possible):
             yield (*beside, name)
-        elif len(beside) > len(_PIPELINE) and data_prepper_names.answer(position.path, position.node):
+        elif len(beside) > len(_PIPELINE) and data_prepper_names.message_for(position.path, position.node):
             yield from ((*beside, name) for name in possible)
 
     def _is_echo(self, error: ErrorDetails) -> bool:
@@ -230,8 +230,8 @@ class Explainer:
 def _of_data_prepper(error: ErrorDetails, position: YamlPosition) -> str | None:
     kind = error["type"]
     if kind == "extra_forbidden" or (kind == KEY_ERROR and "is not installed" in error["msg"]):
-        return data_prepper_names.answer(position.path, position.node)
-    return data_prepper_names.answer_for_shape(position.path, position.node) if _TYPE_ERROR.fullmatch(kind) else None
+        return data_prepper_names.message_for(position.path, position.node)
+    return data_prepper_names.message_for_shape(position.path, position.node) if _TYPE_ERROR.fullmatch(kind) else None
 
 
 def _inside(path: Path) -> str:
