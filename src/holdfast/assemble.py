@@ -344,9 +344,12 @@ def engines_of(
         engine = engine_of(settings, pipelines, emit, max_receipt_bytes)
         return engine, dict.fromkeys(pipelines, engine)
     from holdfast.spark.engine import SparkEngine
+    from holdfast.spark.session import check_cores
 
-    cores = sum(sink.workers for sink in functions.values()) + (2 if rounds else 0)
-    spark = _start_spark(settings, rounds, emit, f"local[{cores}]")
+    workers = sum(sink.workers for sink in functions.values())
+    master = settings.spark.master or f"local[{workers + (2 if rounds else 0)}]"
+    check_cores(master, workers + bool(rounds))
+    spark = _start_spark(settings, rounds, emit, master)
     engines: dict[str, Engine] = {}
     for name, sink in functions.items():
         built, others = pipelines[name], other_sinks(sink, pipelines[name].sinks)

@@ -149,6 +149,38 @@ def test_records_that_a_handler_returns_are_in_files_once_though_a_worker_dies_a
     assert verified.returncode == 0, verified.stdout + verified.stderr
 
 
+FILES_BESIDE = """
+  files:
+    source:
+      objects: {{folder: {folder}/in, codec: text, scan: follow, interval: 1s}}
+    sinks:
+      - files: {{root: {folder}/out, format: text}}
+"""
+
+
+def test_a_pipeline_of_files_and_a_function_share_a_node(tmp_path: Path) -> None:
+    (tmp_path / "hello.py").write_text(HANDLER)
+    (tmp_path / "pipeline.yaml").write_text((FILE + FILES_BESIDE.lstrip("\n")).format(folder=tmp_path))
+    (tmp_path / "in").mkdir()
+    stream = Stream.create(tmp_path / "streams", "example", StreamSettings(4))
+
+    def written() -> list[str]:
+        files = (tmp_path / "out").glob("[!_]*/**/*.txt")
+        return sorted(line for file in files for line in file.read_text().splitlines())
+
+    put(stream, 0, 5)
+    (tmp_path / "in" / "a").write_text("one\ntwo\n")
+    with running(tmp_path) as log:
+        wait_for(log, 20)
+        wait_until(lambda: written() == ["one", "two"], log)
+        # Both live: what comes now is taken by both.
+        put(stream, 5, 10)
+        (tmp_path / "in" / "b").write_text("three\n")
+        found = wait_for(log, 40)
+        wait_until(lambda: written() == ["one", "three", "two"], log)
+    assert all([number for other, number in found if other == shard] == list(range(10)) for shard in range(4))
+
+
 NUCLIO_HANDLER = """
 import time
 

@@ -235,7 +235,7 @@ class RunsWorkers(ABC):
         usable: Callable[[], float],
         emit: Callable[[Event], None],
     ) -> Engine:
-        """Start the workers. `usable` returns the seconds for which the node's session can be relied on."""
+        """Start the workers, and wait for them. `usable`: seconds for which the node's session can be relied on."""
 
     @abstractmethod
     def rebuilder(self) -> Rebuilder:

@@ -42,6 +42,8 @@ if TYPE_CHECKING:
 
 TICK = 0.1
 CLOSE_PATIENCE = 2.0
+UP_WITHIN = 60.0
+"""Seconds that a node waits for its workers before it joins without them."""
 MAX_GREETINGS = 64
 """Connections that may be in their handshake at once."""
 ROOM = 1000
@@ -114,6 +116,16 @@ class FunctionEngine(Engine):
         )
         for work in (self._accept, self._tick, self._kill):
             threading.Thread(target=work, daemon=True).start()
+
+    def wait_until_up(self, patience: float = UP_WITHIN) -> None:
+        """Block until each slot has a worker, or its first one has failed, or for so long.
+
+        A node that joined before would be given shards that nobody handles until its workers are up.
+        """
+        deadline = time.monotonic() + patience
+        with self._changed:
+            while not self._slots.tried and self._gone is None and (left := deadline - time.monotonic()) > 0:
+                self._changed.wait(min(left, TICK))
 
     # --- the node's thread -------------------------------------------------------------------------------------
 

@@ -141,3 +141,12 @@ class Slot:
     @property
     def ready(self) -> bool:
         return self.worker is not None and self.worker.connection is not None and not self.worker.leaving
+
+    @property
+    def load(self) -> int:
+        """Shards that its worker has."""
+        return len(self.worker.shards) if self.worker is not None else 0
+
+    def has(self, connection: int) -> bool:
+        """Whether this is the connection of its worker."""
+        return self.worker is not None and self.worker.connection == connection

@@ -118,6 +118,11 @@ class Slots:
 
     # --- what workers and Spark say ----------------------------------------------------------------------------
 
+    @property
+    def tried(self) -> bool:
+        """Whether each slot has a worker, or has failed to start one."""
+        return all(slot.ready or slot.failures for slot in self._slots)
+
     def greeted(self, connection: int, hello: messages.Hello) -> None:
         """A worker has connected. It gets nothing before the slot's earlier worker is over."""
         slot = self._slots[hello.slot] if 0 <= hello.slot < len(self._slots) else None
@@ -131,7 +136,7 @@ class Slots:
 
     def received(self, connection: int, message: Up) -> None:
         """A message of a worker. Those of workers that wait, are over or do not have the batch are dropped."""
-        worker = next((slot.worker for slot in self._slots if _has(slot, connection)), None)
+        worker = next((slot.worker for slot in self._slots if slot.has(connection)), None)
         if worker is None:
             return
         worker.heard = self._clock()
@@ -365,10 +370,10 @@ class Slots:
             slot = self._slots[self._home(shard)]
             return slot if slot.ready else None
         ready = [slot for slot in self._slots if slot.ready]
-        best = min(ready, key=_load, default=None)
+        best = min(ready, key=lambda slot: slot.load, default=None)
         # Slots that are about to come up get their share too, but nothing waits for them for ever.
         share = -(-len(self._batches) // len(self._slots))
-        if best is not None and _load(best) >= share and now < shard.since + self._rules.patience:
+        if best is not None and best.load >= share and now < shard.since + self._rules.patience:
             return None
         return best
 
@@ -390,11 +395,3 @@ class Slots:
 def home_of(key: str, number: int | None) -> int:
     """The number from which the static slot of a shard follows: the same on every node and after every restart."""
     return number if number is not None else zlib.crc32(key.encode())
-
-
-def _has(slot: Slot, connection: int) -> bool:
-    return slot.worker is not None and slot.worker.connection == connection
-
-
-def _load(slot: Slot) -> int:
-    return len(slot.worker.shards) if slot.worker is not None else 0

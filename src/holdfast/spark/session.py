@@ -171,11 +171,23 @@ def _all_settings(
 
 def _share_of_machine(settings: Mapping[str, str], master: str) -> int:
     """What is left of the machine's memory beside the JVM's heap, for each core; at least `LEAST_WORKER_MEMORY`."""
-    cores = re.match(r"local\[(\d+|\*)", master)
-    count = 1 if cores is None else os.cpu_count() or 1 if cores[1] == "*" else int(cores[1])
     heap = re.fullmatch(r"(\d+)([kmgt]?)b?", settings.get("spark.driver.memory", "1g").strip().lower())
     heap_bytes = int(heap[1]) << {"k": 10, "m": 20, "g": 30, "t": 40}.get(heap[2], 20) if heap else 0
-    return max((_machine_memory() - heap_bytes) // max(count, 1), LEAST_WORKER_MEMORY)
+    return max((_machine_memory() - heap_bytes) // max(_local_cores(master), 1), LEAST_WORKER_MEMORY)
+
+
+def check_cores(master: str, needed: int) -> None:
+    """Raise `UsageError` if Spark on this machine runs fewer tasks at once than live, so that some never begin."""
+    if _is_local(master) and _local_cores(master) < needed:
+        raise UsageError(
+            f"workers of functions, and a core for other pipelines, need {needed} cores, and Spark's master is "
+            f"{master}; leave it out, or give local[{needed}]: workers that wait for records do not use a core"
+        )
+
+
+def _local_cores(master: str) -> int:
+    cores = re.match(r"local\[(\d+|\*)", master)
+    return 1 if cores is None else os.cpu_count() or 1 if cores[1] == "*" else int(cores[1])
 
 
 def _machine_memory() -> int:

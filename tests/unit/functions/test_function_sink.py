@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from pydantic import ValidationError
@@ -11,11 +11,12 @@ from pydantic import ValidationError
 from holdfast.assemble import audited_letters, build_pipeline, load_settings
 from holdfast.buckets.root import bucket_of
 from holdfast.config.digest import digest_of
-from holdfast.errors import Halt, UsageError
+from holdfast.errors import Halt, Refused, UsageError
 from holdfast.flow.batch import Cut, Limits
 from holdfast.flow.shards import StreamRecord
 from holdfast.flow.sink import RunsWorkers
 from holdfast.flow.source import Source
+from holdfast.functions.engine import FunctionEngine, FunctionParts
 from holdfast.functions.record_letters import RecordLetters
 from holdfast.functions.shard_calls import DeadRecord
 from holdfast.functions.shard_source import ShardSource
@@ -25,6 +26,7 @@ from holdfast.sinks.function.config import FunctionSinkConfig
 from holdfast.sinks.function.sink import FunctionSink
 from holdfast.sources.kafka.source import KafkaSource
 from holdfast.sources.stream.frames import NewRecord
+from holdfast.sources.stream.reader import EmbeddedReaderFactory
 from holdfast.sources.stream.stream import Stream, StreamSettings
 
 FILE = """
@@ -137,6 +139,13 @@ pipelines:
 def test_settings_that_would_lose_records_or_protection_are_refused(given: dict[str, str], message: str) -> None:
     with pytest.raises(ValidationError, match=message):
         FunctionSinkConfig.model_validate({"handler": "hello:handler", **given})
+
+
+def test_workers_of_another_host_do_not_connect_without_encryption_unless_that_is_allowed(tmp_path: Path) -> None:
+    config = FunctionSinkConfig.model_validate({"handler": "h:h", "on_error": {"after_retries": "stop"}})
+    parts = FunctionParts(EmbeddedReaderFactory(tmp_path, "s", "id"), config, host="127.0.0.2")
+    with pytest.raises(Refused, match=r"connect to 127.0.0.2 without encryption"):
+        FunctionEngine(cast("Any", None), parts, lambda: 1.0)
 
 
 def test_a_letter_is_the_whole_record_and_exists_once_however_often_it_is_written(tmp_path: Path) -> None:

@@ -75,6 +75,15 @@ def test_a_worker_that_comes_up_late_gets_its_share() -> None:
     assert driver.reports() == [Advanced(drain.id, 7, (), Counts())]
 
 
+def test_a_node_waits_until_each_slot_has_a_worker_or_has_failed_to_start_one() -> None:
+    one, both, failing = Driver(2), Driver(2), Driver(1)
+    for driver in (one, both):
+        driver.hello(0)
+    both.hello(1)
+    failing.slots.ended(0, 1, "the handler cannot be imported")
+    assert [driver.slots.tried for driver in (one, both, failing)] == [False, True, True]
+
+
 def test_a_drained_shard_is_staged_where_it_stopped() -> None:
     driver = Driver(1)
     worker = driver.hello(0)

@@ -18,7 +18,7 @@ from holdfast.errors import UsageError
 from holdfast.events import Event, Notice
 from holdfast.registry import Registry
 from holdfast.spark import session, task
-from holdfast.spark.session import _all_settings, _python, is_unprotected, redaction
+from holdfast.spark.session import _all_settings, _python, check_cores, is_unprotected, redaction
 
 CLUSTERS = ("spark://head:7077", "yarn", "k8s://https://api:6443")
 SAFE = {"spark.authenticate": "true", "spark.network.crypto.enabled": "true"}
@@ -39,6 +39,17 @@ def test_a_local_session_stays_on_this_machine(master: str) -> None:
     settings = _all_settings("app", {}, master)
     assert settings["spark.driver.host"] == settings["spark.driver.bindAddress"] == "127.0.0.1"
     assert settings["spark.python.daemon.module"] == "holdfast.spark.worker_daemon"
+
+
+@pytest.mark.parametrize("master", ["local[3]", "local[8,2]", *CLUSTERS])
+def test_a_master_with_a_core_for_each_worker_is_taken(master: str) -> None:
+    check_cores(master, 3)
+
+
+@pytest.mark.parametrize("master", ["local", "local[2]", "local[2,4]"])
+def test_workers_that_would_never_begin_are_refused(master: str) -> None:
+    with pytest.raises(UsageError, match=r"give local\[3\]"):
+        check_cores(master, 3)
 
 
 MEMORY = "spark.executorEnv.HOLDFAST_WORKER_MEMORY"

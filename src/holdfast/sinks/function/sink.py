@@ -119,7 +119,9 @@ class FunctionSink(Sink, RunsWorkers, StagesByBatch, KeepsLetters):
             sinks=others,
             output=output_sinks(others, config.output_columns) if others else None,
         )
-        return FunctionEngine(spark, parts, usable, emit, SlotRules(max_rss=config.max_memory))
+        engine = FunctionEngine(spark, parts, usable, emit, SlotRules(max_rss=config.max_memory))
+        engine.wait_until_up()
+        return engine
 
     # --- redrives: of the live pipeline, workers call the handler and nothing is staged ------------------------------
 
