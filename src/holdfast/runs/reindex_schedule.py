@@ -31,8 +31,9 @@ def start_if_due(pipeline: StoredPipeline, runs: Runs, now: float) -> Run | None
         return None
     if any(run.status not in ENDED and run.created_by == BY for run in runs.list()):
         return None
+    configuration = _configuration(pipeline, schedule, runs).encode()
     try:
-        return runs.add(run_id, configuration=_configuration(pipeline, schedule, runs).encode(), created_by=BY)
+        return runs.add(run_id, configuration=configuration, created_by=BY)
     except UsageError:
         return None  # another node was faster
 

@@ -15,7 +15,7 @@ from holdfast.flow.tables import Sizing
 from holdfast.leases.lease import Json
 from holdfast.runs.promotion import Promotion
 from holdfast.runs.reindex_configuration import ReindexConfiguration, decode_configuration
-from holdfast.runs.reindex_pipeline import opened_promotion, promotion_of
+from holdfast.runs.reindex_pipeline import SLOTS, opened_promotion, promotion_of
 from holdfast.runs.reindex_state import KIND, EntityIndex, IndexHistory, decode_state
 
 
@@ -66,7 +66,8 @@ def estimates(pipeline: StoredPipeline, configuration: ReindexConfiguration) -> 
     with opened_promotion(pipeline) as promotion:
         chosen = configuration.resolved(promotion.tables.entities())
         found: dict[str, list[int]] = {entity: [] for entity in chosen.entities}
-        for partition in promotion.tables.copy_partitions(chosen.entities, Sizing(rows=chosen.partition_size)):
+        sizing = Sizing(slots=SLOTS, rows=chosen.partition_size)
+        for partition in promotion.tables.copy_partitions(chosen.entities, sizing):
             found[partition.group].append(partition.estimated_count or 0)
         aliases = {name: entity.index for name, entity in promotion.tables.entities().items()}
     return [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,13 @@ from holdfast import assemble
 from holdfast.cli import reindex
 from holdfast.flow.run import GroupStats, NodeStats, Run, RunStatus
 from holdfast.flow.search_index import AliasState, IndexOwner, IndexPlan
+from holdfast.flow.tables import Sizing
+from holdfast.leases.lease import Partition
 from holdfast.runs.reindex_configuration import checked_configuration, parse_configuration
-from holdfast.runs.reindex_pipeline import with_limits
+from holdfast.runs.reindex_pipeline import run_pipeline, with_limits
 from holdfast.runs.reindex_state import LAST_PASS, EntityIndex, ReindexState
 from holdfast.sinks.opensearch.staged_sink import StagedSink
+from holdfast.sources.database.source import DatabaseSource
 from tests.simulation.index_server import IndexServer
 from tests.unit.cli.conftest import Site
 
@@ -106,6 +110,26 @@ def test_a_dry_run_shows_partitions_and_changes_nothing(site: Site, file: str) -
         ["teams", "teams", "1", "7", "-"],
     ]
     assert site.json("reindex", "list", file) == []
+
+
+def test_a_dry_run_has_the_partitions_of_the_run(site: Site, file: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[Sizing] = []
+    original = DatabaseSource.copy_partitions
+
+    def copy_partitions(self: DatabaseSource, entities: Sequence[str], sizing: Sizing) -> Iterator[Partition]:
+        given.append(sizing)
+        return original(self, entities, sizing)
+
+    monkeypatch.setattr(DatabaseSource, "copy_partitions", copy_partitions)
+    monkeypatch.setattr(StagedSink, "indexes", lambda _sink: IndexServer())
+    site.invoke("reindex", "start", file, "--dry-run")
+    configuration = checked_configuration({"entities": ["users", "teams"]})
+    made = run_pipeline(stored(site, file), configuration.encode())
+    mark = made.built.source.watermark()  # type: ignore[attr-defined]
+    indexes = {name: EntityIndex(name, name) for name in configuration.entities}
+    state = ReindexState(mark, indexes).encode()
+    list(made.driver.partitions(Run("r1", RunStatus.INITIALIZING, configuration.encode(), state=state)))
+    assert given[0] == given[1]
 
 
 @pytest.mark.parametrize(

@@ -66,3 +66,9 @@ def test_no_run_begins_while_an_earlier_one_of_the_schedule_goes_on(tmp_path: Pa
 def test_what_is_not_a_cron_expression_is_named_with_its_place(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"catalog.yaml:6:\d+: .*is not a cron expression"):
         pipeline(tmp_path, "61 * * * *")
+
+
+def test_a_schedule_that_names_an_unknown_entity_is_refused_with_its_line(tmp_path: Path) -> None:
+    text = FILE.format(folder=tmp_path, cron="0 3 * * *").replace("entities: [users]", "entities: [teams, user]")
+    with pytest.raises(ConfigError, match=r"catalog.yaml:6:\d+: 'user' .*did you mean 'users'"):
+        load_text(text, "catalog.yaml", Registry.installed())

@@ -12,10 +12,11 @@ from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from holdfast.config import Duration, Options
-from holdfast.config.plugins import PLAIN_ERROR, Name
+from holdfast.config.plugins import PLAIN_ERROR, Name, problem_at
 from holdfast.config.secrets import Secret
 from holdfast.config.units import VALUE_ERROR
 from holdfast.flow.tables import Entity
+from holdfast.registry import did_you_mean
 
 Columns = Annotated[tuple[str, ...], Field(min_length=1)]
 
@@ -206,6 +207,14 @@ class DatabaseConfig(Options):
             )
         if self.scheme == "sqlite" and not self.url.reveal().startswith("sqlite:///"):
             raise PydanticCustomError(PLAIN_ERROR, "write sqlite:///path, and sqlite:////path for an absolute path")
+        return self
+
+    @model_validator(mode="after")
+    def _schedule_names_entities(self) -> Self:
+        for index, name in enumerate(() if self.schedule is None else self.schedule.entities):
+            if name not in self.entities:
+                hint = did_you_mean(name, self.entities)
+                raise problem_at(("schedule", "entities", index), VALUE_ERROR, f"is not one of the entities{hint}")
         return self
 
     @property
