@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from holdfast.assemble import Emit, StoredPipeline, coordinator_of, engine_of, loop_settings_of, new_session
-from holdfast.errors import Interrupted, UsageError
+from holdfast.errors import Interrupted, PartitionNotFound, UsageError
 from holdfast.flow.engine import Engine
 from holdfast.flow.loop import LoopSettings, PipelineLoop
 from holdfast.flow.node import Companion, Node
@@ -155,7 +155,10 @@ class RunWork(Companion):
 
     def _may_claim(self) -> bool:
         """Called on every pass: read the run's row, which also says how fast it may be read."""
-        run = self._runs.show(self.run_id)
+        try:
+            run = self._runs.show(self.run_id)
+        except PartitionNotFound:
+            return False  # its row was removed; the next step finds that out, too, and the run ends here
         nodes = max(1, sum(node.held > 0 for node in run.nodes.values()))
         self._pace.limit = None if run.throttle is None else run.throttle / nodes
         self._pace.most_leases = most_leases(run, nodes, self._pace.rate)

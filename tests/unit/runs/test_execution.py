@@ -20,10 +20,11 @@ from holdfast.events import Event, PipelineFinished
 from holdfast.flow.engine import Engines, Report, ReportsBatches
 from holdfast.flow.node import Companion, Node
 from holdfast.flow.pipeline import Pipeline
-from holdfast.flow.run import ENDED, Run, RunStatus
+from holdfast.flow.run import ENDED, Run, RunStatus, runs_of
 from holdfast.flow.run_driver import End, Extend, Keep, RunDriver, Wait
 from holdfast.flow.runs import Runs
 from holdfast.leases.lease import Partition, Status
+from holdfast.leases.query import Query
 from holdfast.leases.store import Store
 from holdfast.leases.world import host_world
 from holdfast.runs import driving, pickup
@@ -206,6 +207,9 @@ def test_a_run_for_one_node_is_worked_on_by_the_node_that_drives_it_alone(site: 
     assert work.driving.drives
     assert work._may_claim()
     work.leave()
+    site.store.remove(site.store.find(Query(runs_of(live.pipeline))))
+    assert not work._may_claim()  # a run that was removed does not end the node
+    assert work.driving.step() is None
 
 
 class OustedDriver(Driver):
