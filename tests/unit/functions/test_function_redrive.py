@@ -25,7 +25,7 @@ from holdfast.leases.lease import Lease
 from holdfast.runs.letter_selection import Choice
 from holdfast.runs.redrive import look, redrive
 from holdfast.sinks.function.config import FunctionSinkConfig
-from holdfast.sinks.function.redrive import UNACKED
+from holdfast.sinks.function.redrive import NOT_HANDLED, UNACKED
 from holdfast.sinks.function.sink import FunctionSink
 from holdfast.sources.stream.stream import Stream, StreamSettings
 from holdfast.stores.memory import MemoryStore
@@ -109,6 +109,35 @@ def test_the_handler_gets_the_records_and_what_fails_or_is_not_acknowledged_is_a
     assert {item: letter.reason for item, letter in new.items()} == {
         item: f"failed 1 times: {error}" for item, error in errors.items()
     }
+
+
+LATE_ACKS = """
+import asyncio
+import threading
+
+import holdfast
+
+def handler(context, event):
+    offset = holdfast.QualifiedOffset.from_event(event)
+    if event.offset != {never}:
+        threading.Timer(0.01, lambda: asyncio.run(context.platform.explicit_ack(offset))).start()
+"""
+
+
+@pytest.mark.parametrize(
+    ("never", "patience", "reasons"),
+    [(-1, "30s", {}), (7, "100ms", {7: UNACKED} | dict.fromkeys((8, 11, 1 << 40), NOT_HANDLED))],
+    ids=["late", "never"],
+)
+def test_a_handler_that_acknowledges_late_gets_the_next_record_then(
+    tmp_path: Path, never: int, patience: str, reasons: dict[int, str]
+) -> None:
+    letters = letters_of(tmp_path)
+    sink = sink_of(tmp_path, LATE_ACKS.format(never=never), ack="explicit_only", max_unacked=1, drain_timeout=patience)
+    assert sent(sink, letters) == len(reasons)
+    found = list(FileLetters(bucket_of(str(tmp_path / "letters"), None)).letters())
+    new = [letter for letter in found if letter.id not in {letter.id for letter in letters}]
+    assert {letter.item: letter.reason.partition(": ")[2] for letter in new} == reasons
 
 
 def test_a_function_that_stops_at_a_record_that_fails_stops_a_redrive(tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ from holdfast.functions.worker import FunctionWorker
 from holdfast.leases.lease import Json
 
 UNACKED = "the handler returned, and the record was not acknowledged"
+NOT_HANDLED = "too many records before it were not acknowledged, so that the handler did not get it"
 LOOK_EVERY = 0.02
 
 
@@ -91,9 +92,14 @@ def _handled(
 ) -> list[DeadRecord]:
     """Let the handler have the records, with the retries that the function allows. Returns those that failed."""
     worker.feed(shard, records)
-    calls, dead = worker.shards[shard], list[DeadRecord]()
-    while (due := worker.wake_at()) is not None:
-        time.sleep(max(0.0, due - time.monotonic()))
+    calls, dead, give_up = worker.shards[shard], list[DeadRecord](), float("inf")
+    while (due := worker.wake_at()) is not None or (calls.waiting and calls.stopped is None):
+        now = time.monotonic()
+        # Without a time, the next record waits for the acks of those before it.
+        give_up = float("inf") if due is not None else min(give_up, now + ack_within)
+        if now >= give_up:
+            break
+        time.sleep(LOOK_EVERY if due is None else max(0.0, due - now))
         worker.step()
         dead += _letters(worker)
     if calls.stopped is not None:
@@ -107,7 +113,8 @@ def _handled(
     worker.close()
     dead += _letters(worker)
     unacked = [record for record in records if calls.acks.is_out(record.offset)]
-    return [*dead, *(DeadRecord(record, UNACKED, 1) for record in [*unacked, *left])]
+    dead += [DeadRecord(record, UNACKED, 1) for record in unacked]
+    return [*dead, *(DeadRecord(record, NOT_HANDLED, 0) for record in left)]
 
 
 def _letters(worker: FunctionWorker) -> list[DeadRecord]:
