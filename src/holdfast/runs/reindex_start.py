@@ -82,6 +82,10 @@ def promote(pipeline: StoredPipeline, run: Run, *, min_ratio: float | None, by: 
         raise UsageError(
             f"run {run.id} is {run.status.value}; only a run that ended without a promotion can be promoted"
         )
+    if run.status is RunStatus.STOPPED:
+        raise UsageError(
+            f"run {run.id} is STOPPED and has not copied all rows; `holdfast reindex resume` continues and promotes it"
+        )
     if run.state is None or not decode_configuration(run.configuration).recreate_index:
         raise UsageError(f"run {run.id} has no staged indexes")
     former = decode_configuration(run.configuration)

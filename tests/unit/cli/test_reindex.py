@@ -205,6 +205,18 @@ def test_a_run_that_was_not_promoted_is_promoted_by_a_further_run(site: Site, fi
     assert (chosen["continues"], chosen["promoteWithErrors"], chosen["minRatio"]) == (first, True, 0.5)
 
 
+def test_a_stopped_run_is_resumed_and_not_promoted_without_the_rows_that_it_has_not_copied(
+    site: Site, file: str, server: IndexServer
+) -> None:
+    run_id = site.invoke("reindex", "start", file, "--entities", "users").stdout.strip()
+    server.create("staged_people_1", IndexOwner("catalog", run_id), IndexPlan())
+    runs = stored(site, file).runs()
+    runs.keep(run_id, 1, ReindexState(None, {"users": EntityIndex("people", "staged_people_1", run_id)}).encode())
+    runs.create(run_id, 1, ())
+    site.invoke("reindex", "stop", file)
+    assert "`holdfast reindex resume`" in site.invoke("reindex", "promote", file).stderr
+
+
 def test_a_rollback_moves_the_alias_back_and_deletes_the_index(site: Site, file: str, server: IndexServer) -> None:
     run_id = site.invoke("reindex", "start", file, "--entities", "users").stdout.strip()
     former = AliasState(("people_old",))
