@@ -126,6 +126,9 @@ class FunctionEngine(Engine):
         with self._changed:
             while not self._slots.tried and self._gone is None and (left := deadline - time.monotonic()) > 0:
                 self._changed.wait(min(left, TICK))
+            if not self._slots.tried:
+                name = self._parts.trigger.name
+                self._emit(Notice(f"{name}: workers are not up after {patience:.0f} s; Spark may lack cores for them"))
 
     # --- the node's thread -------------------------------------------------------------------------------------
 

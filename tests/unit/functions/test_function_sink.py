@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -12,11 +14,13 @@ from holdfast.assemble import audited_letters, build_pipeline, load_settings
 from holdfast.buckets.root import bucket_of
 from holdfast.config.digest import digest_of
 from holdfast.errors import Halt, Refused, UsageError
+from holdfast.events import Event
 from holdfast.flow.batch import Cut, Limits
 from holdfast.flow.shards import StreamRecord
 from holdfast.flow.sink import RunsWorkers
 from holdfast.flow.source import Source
 from holdfast.functions.engine import FunctionEngine, FunctionParts
+from holdfast.functions.events import TriggerInfo
 from holdfast.functions.record_letters import RecordLetters
 from holdfast.functions.shard_calls import DeadRecord
 from holdfast.functions.shard_source import ShardSource
@@ -146,6 +150,19 @@ def test_workers_of_another_host_do_not_connect_without_encryption_unless_that_i
     parts = FunctionParts(EmbeddedReaderFactory(tmp_path, "s", "id"), config, host="127.0.0.2")
     with pytest.raises(Refused, match=r"connect to 127.0.0.2 without encryption"):
         FunctionEngine(cast("Any", None), parts, lambda: 1.0)
+
+
+def test_a_node_whose_workers_do_not_come_up_says_so_and_joins(tmp_path: Path) -> None:
+    over, events = threading.Event(), list[Event]()
+    jobs = SimpleNamespace(mapPartitions=lambda _work: SimpleNamespace(collect=over.wait))
+    context = SimpleNamespace(setJobGroup=lambda *_, **__: None, parallelize=lambda *_: jobs)
+    config = FunctionSinkConfig.model_validate({"handler": "h:h", "on_error": {"after_retries": "stop"}})
+    parts = FunctionParts(EmbeddedReaderFactory(tmp_path, "s", "id"), config, trigger=TriggerInfo(name="hello"))
+    engine = FunctionEngine(cast("Any", SimpleNamespace(sparkContext=context)), parts, lambda: 1.0, events.append)
+    engine.wait_until_up(0.0)
+    assert [str(event) for event in events if "hello: workers are not up" in str(event)] != []
+    over.set()
+    engine.close()
 
 
 def test_a_letter_is_the_whole_record_and_exists_once_however_often_it_is_written(tmp_path: Path) -> None:
