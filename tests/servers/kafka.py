@@ -15,12 +15,12 @@ import shutil
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from confluent_kafka import KafkaException, Producer, TopicPartition
+from confluent_kafka import Consumer, IsolationLevel, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import (
     AclBinding,
     AclBindingFilter,
@@ -223,10 +223,36 @@ class KafkaServer(Server):
             if failures or unsent:
                 raise RuntimeError(f"{unsent} messages not sent, {len(failures)} refused: {failures[:3]}")
 
+    def committed_messages(self, topic: str) -> list[Any]:
+        """All messages that a reader of committed messages gets, partition by partition. No transaction may be open."""
+        admin = self.admin()
+        partitions = range(len(admin.list_topics(topic, timeout=ANSWER_WITHIN).topics[topic].partitions))
+        # A producer's commit returns before each partition shows it.
+        _until(lambda: _ends(admin, topic, partitions, "READ_UNCOMMITTED") == _ends(admin, topic, partitions))
+        settings = {"bootstrap.servers": self.bootstrap, "group.id": "test", "enable.partition.eof": True}
+        found: dict[int, list[Any]] = {number: [] for number in partitions}
+        with closing(Consumer({**settings, "isolation.level": "read_committed"})) as consumer:
+            consumer.assign([TopicPartition(topic, number, 0) for number in partitions])
+            ended: set[int] = set()
+            while len(ended) < len(found):
+                message: Any = consumer.poll(ANSWER_WITHIN)
+                assert message is not None
+                if message.error() is None:
+                    found[message.partition()].append(message)
+                else:
+                    assert message.error().name() == "_PARTITION_EOF", message.error()
+                    ended.add(message.partition())
+        return [message for messages in found.values() for message in messages]
+
 
 def kafka_jars() -> Path:
     """Where scripts/install_servers.sh puts the broker."""
     return cache_folder() / f"kafka-{VERSION}"
+
+
+def _ends(admin: AdminClient, topic: str, partitions: Iterable[int], isolation: str = "READ_COMMITTED") -> list[int]:
+    wanted = {TopicPartition(topic, number): OffsetSpec.latest() for number in partitions}
+    return [end.offset for end in _wait(admin.list_offsets(wanted, isolation_level=IsolationLevel[isolation]))]
 
 
 def _as_dict(record: Record) -> dict[str, Any]:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, TopicPartition
 
 from holdfast.buckets.bucket import StagingAttempt
 from holdfast.buckets.local import LocalBucket
@@ -78,19 +77,8 @@ class Letters:
 
     def read(self) -> list[Sent]:
         """All messages that a reader of committed messages gets, in the order of their letters."""
-        settings = {"bootstrap.servers": self.kafka.bootstrap, "group.id": "test", "enable.partition.eof": True}
-        found: list[Sent] = []
-        with closing(Consumer({**settings, "isolation.level": "read_committed"})) as consumer:
-            consumer.assign([TopicPartition(self.topic, number, 0) for number in (0, 1)])
-            ended: set[int] = set()
-            while len(ended) < 2:
-                message: Any = consumer.poll(30.0)
-                assert message is not None
-                if message.error() is None:
-                    found.append((message.key(), message.value(), message.headers()))
-                else:
-                    assert message.error().name() == "_PARTITION_EOF", message.error()
-                    ended.add(message.partition())
+        messages = self.kafka.committed_messages(self.topic)
+        found: list[Sent] = [(message.key(), message.value(), message.headers()) for message in messages]
         return sorted(found, key=lambda sent: dict(sent[2])[LETTER])
 
 

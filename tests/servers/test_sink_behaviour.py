@@ -15,8 +15,11 @@ from holdfast.flow.sink import Sink
 from holdfast.registry import Registry
 from holdfast.sinks.files.sink import FilesSink
 from holdfast.sinks.files.staging import FilesStager
+from holdfast.sinks.kafka import PLUGIN as KAFKA
+from holdfast.sinks.kafka.sink import KafkaSink
 from holdfast.sinks.opensearch import PLUGIN as OPENSEARCH
 from holdfast.testing.sinks import SinkBehaviour
+from tests.servers.kafka import KafkaServer
 from tests.servers.opensearch import OpenSearchServer
 from tests.servers.processes import free_port
 from tests.servers.s3 import S3Server
@@ -46,6 +49,31 @@ class TestFilesOnS3(SinkBehaviour):
         bucket = self.s3_root.bucket()
         files = [bucket.read(key) or b"" for key in bucket.keys("") if not key.startswith("_holdfast/")]
         return [line.decode() for data in files for line in data.splitlines()]
+
+
+class TestKafka(SinkBehaviour):
+    """Messages of a topic of the test's own, as a consumer that reads committed ones sees them."""
+
+    @pytest.fixture(autouse=True)
+    def topic(self, kafka_server: KafkaServer, tmp_path: Path) -> None:
+        self.kafka, self.root, self.name = kafka_server, tmp_path / "root", f"suite{next(_numbers)}"
+        kafka_server.create_topic(self.name, 2)
+
+    def make_sink(self) -> Sink:
+        return self._sink(self.kafka.bootstrap, self.root)
+
+    def make_unreachable_sink(self) -> Sink:
+        sink = self._sink(f"127.0.0.1:{free_port()}", self.root.with_name("unreachable"))
+        sink._producer.patience = 1.0
+        return sink
+
+    def _sink(self, bootstrap: str, root: Path) -> KafkaSink:
+        given = {"bootstrap_servers": bootstrap, "topic": self.name, "root": str(root)}
+        sink: KafkaSink = KAFKA.build("topic", KAFKA.config(**given), Registry.installed())
+        return sink
+
+    def visible(self) -> list[str]:
+        return [message.value().decode() for message in self.kafka.committed_messages(self.name)]
 
 
 class TestOpenSearch(SinkBehaviour):
