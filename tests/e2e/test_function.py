@@ -21,7 +21,7 @@ from holdfast.sources.stream.stream import Stream, StreamSettings
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
-PATIENCE = 120.0
+PATIENCE = 240.0
 HANDLER = """
 import time
 
@@ -76,7 +76,7 @@ def running(folder: Path) -> Iterator[Path]:
         try:
             yield log
             process.send_signal(signal.SIGTERM)
-            assert process.wait(30) == 0
+            assert process.wait(PATIENCE) == 0
         finally:
             process.kill()
             process.wait()
