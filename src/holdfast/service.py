@@ -29,7 +29,8 @@ from holdfast.config.units import format_duration
 from holdfast.errors import UsageError
 from holdfast.events import Notice, SinkOpened
 from holdfast.finalize.finalizer import finalizers
-from holdfast.flow.engine import Engines
+from holdfast.flow.engine import Engines, ReportsBatches
+from holdfast.flow.generations import FollowedGeneration
 from holdfast.flow.loop import PipelineLoop
 from holdfast.flow.node import Companion, Node
 from holdfast.flow.pipeline import Pipeline
@@ -148,8 +149,9 @@ def _run_node(
     functions = functions_of(built.values())
     session = new_session(settings, store, world, pipelines=list(built), name=name, functions=functions)
     stored = {name: StoredPipeline(settings, store, name) for name in built}
-    generations = {name: followed_generation(pipeline, world) for name, pipeline in stored.items()}
     engine, engines = engines_of(settings, built, session, world.emit, store.max_receipt_bytes)
+    # Only now: the nodes of the former generation hand over as soon as this one is current.
+    generations = _followed(stored, world, engine)
     coordinators = {name: coordinator_of(pipeline, world, session) for name, pipeline in stored.items()}
     loops = [
         PipelineLoop(
@@ -173,6 +175,17 @@ def _run_node(
         if not node.run():
             return 0
     return int(any(coordinator.counts().get(Status.FAILED) for coordinator in coordinators.values()))
+
+
+def _followed(
+    pipelines: Mapping[str, StoredPipeline], world: World, engine: ReportsBatches
+) -> dict[str, FollowedGeneration]:
+    """Register the generations of these pipelines, and close the engine if one is refused."""
+    try:
+        return {name: followed_generation(pipeline, world) for name, pipeline in pipelines.items()}
+    except BaseException:
+        engine.close()
+        raise
 
 
 def permission_of(coordinator: Coordinator) -> Callable[[], bool]:
