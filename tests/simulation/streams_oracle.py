@@ -60,7 +60,7 @@ class StreamsOracle(Oracle):
 
     def committed(self, before: Lease, row: Lease) -> None:
         self._require_acknowledged(row)
-        # A record that was acknowledged elsewhere may be the next one, or lie before the position until one is delivered.
+        # What was acknowledged elsewhere may touch the position, or lie before it until the next record is delivered.
         reached = row.progress.position if self._counts_all else 0
         for start, end in row.progress.acked:
             if start < reached + self._counts_all:
