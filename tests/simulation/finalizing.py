@@ -94,7 +94,7 @@ class PlacingEngine(SimulatedEngine):
 
     logs: Logs
 
-    def _files(self, batch: Batch, bucket: BucketServer, end: int) -> list[dict[str, Json]]:
+    def files(self, batch: Batch, bucket: BucketServer, end: int) -> list[dict[str, Json]]:
         folders: dict[str, list[int]] = {}
         for item in range(offset_of(batch.cut.start), end):
             folders.setdefault(self.logs.folder(batch.lease.key, item), []).append(item)
