@@ -111,7 +111,7 @@ class LettersEngine(SimulatedEngine):
 
     letters: dict[LetterId, tuple[str, int]]
 
-    def _files(self, batch: Batch, bucket: BucketServer, end: int) -> list[dict[str, Json]]:
+    def files(self, batch: Batch, bucket: BucketServer, end: int) -> list[dict[str, Json]]:
         ids = letter_ids(batch.lease)[offset_of(batch.cut.start) : end]
         items = [self.letters[letter][1] for letter in ids]
         lease, digest = batch.lease, f"{batch.lease.key}{items}"

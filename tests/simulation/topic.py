@@ -232,7 +232,7 @@ class UnparsingEngine(SimulatedEngine):
 
     unreadable: Mapping[str, set[int]]
 
-    def _files(self, batch: Batch, bucket: BucketServer, end: int) -> list[dict[str, Json]]:
+    def files(self, batch: Batch, bucket: BucketServer, end: int) -> list[dict[str, Json]]:
         bad, items = self.unreadable[batch.lease.key], self._items(batch, end)
         good, letters = [item for item in items if item not in bad], [item for item in items if item in bad]
         files = [self._file(batch, bucket, 0, good, varies=False)] if good else []
