@@ -112,10 +112,11 @@ def test_every_record_is_handled_once_in_order_also_over_a_restart(tmp_path: Pat
         wait_for(log, 20)
         put(stream, 5, 10)
         wait_for(log, 25)
-    # It was stopped in the middle: the rest is left to the next one.
+    # It was stopped in the middle: the rest is left to the next one, and some more if it had finished all.
+    put(stream, 10, 12)
     with running(tmp_path) as log:
-        found = wait_for(log, 40)
-    assert all([number for other, number in found if other == shard] == list(range(10)) for shard in range(4))
+        found = wait_for(log, 48)
+    assert all([number for other, number in found if other == shard] == list(range(12)) for shard in range(4))
 
 
 def rows_in(folder: Path) -> list[tuple[str, int]]:
