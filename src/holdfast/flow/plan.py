@@ -83,9 +83,8 @@ class Planner:
         idle = [held for held in idle if self.is_at(generation, held)]
         if idle:
             self._rounds.send(self.plan(idle)[:most], most)
-        if isinstance(self._source, ReportsEvents):
-            for event in self._source.noticed():
-                self._world.emit(event)
+        else:
+            self._emit_noticed()
 
     def _rebuild(self, gone: Sequence[Held], generation: int | None) -> None:
         """Stage pending commits again whose staged data is gone."""
@@ -103,11 +102,18 @@ class Planner:
             self._committer.put_off(idle, "source", away)
             return []
         self._complete([held for held, plan in zip(idle, plans, strict=True) if isinstance(plan, Done)])
+        # Before partitions are halted: what is reported of one afterwards would stay for ever, such as its lag.
+        self._emit_noticed()
         return [
             (held, plan)
             for held, plan in zip(idle, plans, strict=True)
             if self._worth_reading(held, plan) and isinstance(plan, Cut)
         ]
+
+    def _emit_noticed(self) -> None:
+        if isinstance(self._source, ReportsEvents):
+            for event in self._source.noticed():
+                self._world.emit(event)
 
     def _ask(self, idle: Sequence[Held]) -> Sequence[Plan]:
         return self._source.plan([held.lease for held in idle], self._limits)
