@@ -132,12 +132,6 @@ def a_run_that_is_resumed_keeps_its_former_driver(put: Put) -> None:
     put(Runs, "resume", lambda self, run_id: self._change(run_id, RunStatus.READY, completed_at=None, error=None))
 
 
-@mutant_of_test("tests/unit/runs/test_execution.py", "the driver of the scenario is never refused anything")
-def a_driver_that_was_replaced_fails_the_run(put: Put) -> None:
-    original = Runs.fail
-    put(Runs, "fail", lambda self, run_id, error, token=None: original(self, run_id, error))
-
-
 @mutant("runs")
 def runs_are_driven_without_a_lock(put: Put) -> None:
     def take_over(self: Driving, run: Run) -> bool:

@@ -92,5 +92,6 @@ def test_every_kind_of_fault_strikes_and_every_way_out_is_walked() -> None:
     total.add(run_seeds("streams", range(ELSEWHERE, ELSEWHERE + 200)))
     total.add(run_seeds("meso", range(ELSEWHERE, ELSEWHERE + 50)))
     total.add(run_seeds("splits", range(ELSEWHERE, ELSEWHERE + 5)))
+    total.add(run_seeds("forwarded", range(ELSEWHERE, ELSEWHERE + 20)))
     assert not total.failures, "\n".join(map(str, total.failures))
     assert [kind for kind in (*ALL_KINDS, *sorted(TELLING)) if not total.struck[kind]] == []
