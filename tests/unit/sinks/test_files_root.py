@@ -57,7 +57,7 @@ def test_secrets_are_shown_nowhere_and_still_reach_tasks() -> None:
     ("settings", "reason"),
     [
         ({"root": "s3://"}, "names no bucket"),
-        ({"root": "gs://lake/x"}, "names no bucket"),
+        ({"root": "gs://lake/x"}, "the scheme 'gs' is not supported"),
         ({"root": "s3://lake/../x"}, "prefix"),
         ({"root": ""}, "not a folder"),
         ({"root": "/data", "s3": {}}, "begins with s3://"),
