@@ -69,7 +69,7 @@ class Controls:
     def _write(self, name: str, state: Json) -> None:
         never_due = Ownership(Status.UNASSIGNED, due_at=None, write_id=self.new_id())
         if Outcome.UNKNOWN in self.store.add([Lease(self._pipeline, name, ownership=never_due)]):
-            raise AnswerLost("no response to a control; repeat it")
+            raise AnswerLost("the store did not respond, so the control may or may not be set; repeat the command")
         rows = Operator(self.store, self.new_id, self._pipeline)
         rows.change(name, lambda row, _now: replace(row, progress=Progress(state=state)))
 

@@ -124,7 +124,7 @@ class LetterWindow(NamedTuple):
     letters: int = 0
 
     def plus(self, counts: Counts, chosen: int = 0) -> LetterWindow:
-        """The window with the records of another commit, without `chosen` letters that a setting has asked for."""
+        """The window with another commit added. `chosen` letters, which a setting asks for, do not count."""
         return LetterWindow(self.records + counts.processed - chosen, self.letters + counts.dead - chosen)
 
 

@@ -67,7 +67,7 @@ class _Repeats:
         self._written: dict[tuple[Any, ...], tuple[float, int]] = {}
 
     def before(self, event: Event, now: float) -> int | None:
-        """Return how many like it were left out since the last one; None if this one is to be left out too."""
+        """Return how many equal warnings were suppressed since the last one written; None to suppress this one too."""
         key = (type(event), *(repr(value) for value in event_fields(event).values() if not isinstance(value, float)))
         at, left_out = self._written.get(key, (-REPEAT_AFTER, 0))
         # A clock that was set back must not suppress warnings.

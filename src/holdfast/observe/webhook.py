@@ -149,7 +149,7 @@ class _Outbox:
             return number
 
     def close(self) -> None:
-        """Note that nothing more is added."""
+        """Wake the sender: no alert is added after this call."""
         with self._changed:
             self._closed = True
             self._changed.notify()

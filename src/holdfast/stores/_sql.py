@@ -70,7 +70,7 @@ def row_of(lease: Lease, max_body_bytes: int) -> Row:
 
 
 def lease_of(row: Row) -> Lease:
-    """The lease of a row of the table, marked `unreadable` if its body is."""
+    """The lease of a row of the table. It is marked `unreadable` if its body cannot be decoded."""
     return decode(Columns(*row[:-1]), row[-1])
 
 

@@ -126,7 +126,7 @@ def _footer(whole: _ArrowFile) -> _Footer:
 
 
 class _Pages(Struct):
-    """`ColumnMetaData`."""
+    """The fields of Thrift's `ColumnMetaData` that locate the pages of a column chunk."""
 
     thrift_spec: Any = (
         None,
