@@ -377,7 +377,7 @@ def _identified(settings: Settings, pipelines: Mapping[str, Pipeline], max_recei
 
 
 def _start_spark(settings: Settings, pipelines: Mapping[str, Pipeline], emit: Emit, master: str) -> SparkSession:
-    """Start the session, and load the sinks of these pipelines on every core. `master` is that of a file without."""
+    """Start the session, and load the sinks of these pipelines on every core. A file may name another `master`."""
     from holdfast.spark.session import is_unprotected, redaction, start_session
     from holdfast.spark.shipping import connector_jars
     from holdfast.spark.task import warm_up

@@ -173,7 +173,7 @@ class Stager(ABC):
         """
 
     def plain_columns(self, fields: Any) -> Mapping[str, Any] | None:
-        """Like `columns`, for rows that are not in Spark: only unchanged data columns. None if an expression is needed."""
+        """Like `columns`, for rows that are not in Spark. Returns None if a column needs an expression."""
         wanted = self.columns(fields)
         return wanted if all(made is None for made in wanted.values()) else None
 

@@ -155,7 +155,7 @@ class Head:
         self.went_on(number, last)
 
     def went_on(self, number: int, last: QueuePosition | None) -> None:
-        """Note a claim of `number` leases after the remembered position. If `last` is None, the next claim searches all."""
+        """Note a claim of `number` leases after the remembered position. Without `last`, the next one searches all."""
         self._claimed += number
         self._last = last
 
