@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from holdfast.flow.shards import StreamRecord
-from holdfast.functions.events import FunctionEvent
+from holdfast.functions.events import EventBatch, FunctionEvent
 from holdfast.functions.function import Function
 from holdfast.functions.outcomes import refusal
 from holdfast.functions.output import Records
@@ -126,10 +126,9 @@ class HandlerCaller:
             record = waiting.popleft()
             if not acks.deliver(record.offset):
                 continue
-            event = new_event(record, origin)
             handled += 1
             try:
-                result = call(context, event)
+                result = call(context, new_event(record, origin))
                 is_silent = result.__class__ in _SILENT
                 result = result if is_silent else self._function.finish(result)
             except KeyboardInterrupt:
@@ -142,7 +141,7 @@ class HandlerCaller:
                 quiet += 1
                 if is_implicit:
                     acks.ack(record.offset)
-            elif self._returned(shard, Call([record]), [event], result) is not None:
+            elif self._returned(shard, Call([record]), result) is not None:
                 break
         shard.counts += Counts(processed=quiet, succeeded=quiet)
         return handled
@@ -150,16 +149,16 @@ class HandlerCaller:
     # --- all others ---------------------------------------------------------------------------------------------------
 
     def _call(self, shard: ShardCalls, call: Call) -> None:
-        events = self._begin(shard, call)
+        argument = self._begin(shard, call)
         self._watchdog.begin(self._clock())
         try:
-            result = self._function.finish(self._function.handler.call(self._function.context, self._argument(events)))
+            result = self._function.finish(self._function.handler.call(self._function.context, argument))
         except KeyboardInterrupt:
             raise
         except BaseException as error:  # noqa: BLE001 (as above)
             self._failed(shard, call, _in_words(error))
         else:
-            self._returned(shard, call, events, result)
+            self._returned(shard, call, result)
 
     async def _step_async(self, shards: Sequence[ShardCalls], until: float) -> int:
         places = asyncio.Semaphore(self._config.concurrency)
@@ -188,9 +187,9 @@ class HandlerCaller:
         return handled
 
     async def _call_async(self, shard: ShardCalls, call: Call) -> None:
-        events = self._begin(shard, call)
+        argument = self._begin(shard, call)
         try:
-            coroutine = self._function.handler.call(self._function.context, self._argument(events))
+            coroutine = self._function.handler.call(self._function.context, argument)
             result = await asyncio.wait_for(coroutine, self._config.timeout)
         except (KeyboardInterrupt, asyncio.CancelledError) as error:
             task = asyncio.current_task()
@@ -203,25 +202,30 @@ class HandlerCaller:
         except BaseException as error:  # noqa: BLE001 (as above)
             self._failed(shard, call, _in_words(error))
         else:
-            self._returned(shard, call, events, result)
+            self._returned(shard, call, result)
 
-    def _begin(self, shard: ShardCalls, call: Call) -> list[FunctionEvent]:
+    def _begin(self, shard: ShardCalls, call: Call) -> FunctionEvent | EventBatch:
+        """What the handler gets."""
         self.busy = shard.id
         if self.began is not None:
             self.began(shard.id, call.records[0].offset)
-        new_event, origin = self._function.event_class, shard.origin
-        events = [new_event(record, origin) for record in call.records]
-        events[-1].last_in_batch = self._config.batch is not None
+        events = self._events(shard, call)
+        if self._config.batch is None:
+            return events[0]
+        events[-1].last_in_batch = True
         return events
 
-    def _argument(self, events: list[FunctionEvent]) -> Any:
-        return events[0] if self._config.batch is None else events
+    def _events(self, shard: ShardCalls, call: Call) -> EventBatch:
+        new_event, origin = self._function.event_class, shard.origin
+        return EventBatch.of(call.records, lambda record: new_event(record, origin))
 
-    def _returned(self, shard: ShardCalls, call: Call, events: Sequence[FunctionEvent], result: Any) -> str | None:
+    def _returned(self, shard: ShardCalls, call: Call, result: Any) -> str | None:
         self._apply_acks()
+        # Not the batch that the handler got: it may have taken events out of it.
+        events, offset = self._events(shard, call), call.records[0].offset
         reason = shard.returned(call, events, result, self._clock(), self._wall_clock())
         if reason is not None:
-            self._log_failure(shard, events[0].offset, reason)
+            self._log_failure(shard, offset, reason)
         return reason
 
     def _failed(self, shard: ShardCalls, call: Call, error: str) -> None:

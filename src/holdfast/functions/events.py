@@ -5,10 +5,12 @@ from __future__ import annotations
 import base64
 import json
 import sys
-from collections.abc import Callable, Mapping
+from collections import UserList
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any, Self
+from functools import cached_property
+from typing import Any, Self, SupportsIndex, overload
 
 from holdfast.flow.shards import StreamRecord
 
@@ -118,6 +120,64 @@ class FunctionEvent:
 
     def __repr__(self) -> str:
         return self.to_json()
+
+
+class EventBatch(UserList[FunctionEvent]):
+    """The events of a batch, each made when it is first used: most of the cost of a large batch are its events.
+
+    It has all methods and operators of a list, and compares with lists, but is not an instance of `list`. What is
+    changed in it stays: an event is the same object each time.
+    """
+
+    @classmethod
+    def of(cls, records: Sequence[StreamRecord], make: Callable[[StreamRecord], FunctionEvent]) -> Self:
+        """The events that `make` makes of these records, which must not change."""
+        batch = cls.__new__(cls)
+        vars(batch).update(_records=records, _make=make, _made={})
+        return batch
+
+    _records: Sequence[StreamRecord]
+    _make: Callable[[StreamRecord], FunctionEvent]
+    _made: dict[int, FunctionEvent]
+    """By index, the events that were used."""
+
+    @cached_property
+    def data(self) -> list[FunctionEvent]:  # type: ignore[override]
+        """All events: what the methods of a list work on."""
+        made, self._made = self._made, {}
+        if not made:
+            return [*map(self._make, self._records)]
+        return [made.get(index) or self._make(record) for index, record in enumerate(self._records)]
+
+    @property
+    def _is_lazy(self) -> bool:
+        return "data" not in self.__dict__
+
+    def __len__(self) -> int:
+        return len(self._records if self._is_lazy else self.data)
+
+    def __iter__(self) -> Iterator[FunctionEvent]:
+        return iter(self.data)
+
+    @overload
+    def __getitem__(self, index: SupportsIndex) -> FunctionEvent: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> Self: ...
+
+    def __getitem__(self, index: SupportsIndex | slice) -> FunctionEvent | Self:
+        if isinstance(index, slice) or not self._is_lazy:
+            return super().__getitem__(index)
+        at = range(len(self._records))[index]
+        if at not in self._made:
+            self._made[at] = self._make(self._records[at])
+        return self._made[at]
+
+    def __copy__(self) -> Self:
+        return self.copy()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.data,)
 
 
 def _header_value(value: bytes | None) -> str | bytes | None:

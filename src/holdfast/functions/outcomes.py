@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import UserList
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -46,7 +47,7 @@ def batch_failures(result: Any, events: Sequence[FunctionEvent]) -> dict[int, st
         return _named([(item["itemIdentifier"], _REPORTED) for item in result[_LAMBDA_FAILURES]], events)
     if refused := refusal(result):
         return dict.fromkeys(range(len(events)), refused)
-    if not isinstance(result, list):
+    if not isinstance(result, list | UserList):
         return {}
     failures: list[tuple[Any, str]] = [(item.id, _REPORTED) for item in result if isinstance(item, FunctionEvent)]
     responses = ((getattr(item, "event_id", None), refusal(item)) for item in result)
@@ -58,7 +59,7 @@ def batch_no_acks(result: Any, events: Sequence[FunctionEvent]) -> set[int]:
     """Indexes of the events that the result keeps from being acknowledged: all, or those with a response that does."""
     if wants_no_ack(result):
         return set(range(len(events)))
-    if not isinstance(result, list):
+    if not isinstance(result, list | UserList):
         return set()
     ids = {getattr(item, "event_id", None) for item in result if wants_no_ack(item)}
     return {index for index, event in enumerate(events) if event.id in ids}

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import copy
 import json
 import pickle
 import subprocess
@@ -12,8 +13,9 @@ from typing import Any
 import nuclio_sdk
 import pytest
 
+from holdfast.flow.shards import StreamRecord
 from holdfast.functions.contexts import FunctionContext, FunctionLogger, FunctionPlatform
-from holdfast.functions.events import EventOrigin, FunctionEvent, QualifiedOffset, TriggerInfo
+from holdfast.functions.events import EventBatch, EventOrigin, FunctionEvent, QualifiedOffset, TriggerInfo
 from holdfast.functions.nuclio import event_class, provide_nuclio
 from tests.unit.functions.rig import Rec
 
@@ -134,3 +136,53 @@ def test_a_context_has_what_nuclio_says() -> None:
         *vars(context),
         "_shared_logger",
     }
+
+
+# --- batches ---------------------------------------------------------------------------------------------------------
+
+
+def batch_of(number: int, made: list[int] | None = None) -> EventBatch:
+    def make(record: StreamRecord) -> FunctionEvent:
+        if made is not None:
+            made.append(record.offset)
+        return event_class()(record, ORIGIN)
+
+    return EventBatch.of([Rec(offset) for offset in range(number)], make)
+
+
+def test_events_of_a_batch_are_made_when_they_are_used_and_once() -> None:
+    made: list[int] = []
+    batch = batch_of(5, made)
+    assert (len(batch), bool(batch), made) == (5, True, [])
+    batch[-1].last_in_batch = True
+    assert (batch[4].last_in_batch, batch[-2].offset, made) == (True, 3, [4, 3])
+    assert [event.offset for event in batch] == [0, 1, 2, 3, 4]
+    assert [event.last_in_batch for event in batch] == [False, False, False, False, True]
+    assert (batch[0] is next(iter(batch)), sorted(made)) == (True, [0, 1, 2, 3, 4])
+
+
+def test_a_batch_is_used_as_a_list_is() -> None:
+    batch = batch_of(4)
+    first, *rest = batch
+    events = [first, *rest]
+    assert batch == events
+    assert batch[1:3] == events[1:3]
+    assert list(reversed(batch)) == events[::-1]
+    assert batch + [first] == [*events, first]  # noqa: RUF005 - the operators are what is tested
+    assert [first] + batch == [first, *events]  # noqa: RUF005
+    assert (first in batch, batch.index(rest[1]), batch_of(0) == []) == (True, 2, True)
+    with pytest.raises(IndexError):
+        _ = batch_of(4)[4]
+    assert batch.pop() is events[3]
+    batch.sort(key=lambda event: -event.offset)
+    assert [event.offset for event in batch] == [2, 1, 0]
+    assert len(batch) == 3
+
+
+def _pickled(batch: EventBatch) -> Any:
+    return pickle.loads(pickle.dumps(batch))  # noqa: S301
+
+
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, _pickled])
+def test_a_batch_can_be_copied_and_pickled(copied: Any) -> None:
+    assert [event.offset for event in copied(batch_of(3))] == [0, 1, 2]

@@ -348,6 +348,8 @@ def test_bisect_finds_the_record_that_fails(tmp_path: Path) -> None:
         "[event for event in events if event.offset in failing]",
         "{'batchItemFailures': [{'itemIdentifier': str(event.offset)} for event in events if event.offset in failing]}",
         "{'batchItemFailures': [{'itemIdentifier': event.id} for event in events if event.offset in failing]}",
+        "type(events)(event for event in events if event.offset in failing)",
+        "[events.reverse(), [event for event in events if event.offset in failing]][1]",
     ],
 )
 def test_only_the_records_that_the_handler_reports_are_tried_again(tmp_path: Path, result: str) -> None:
