@@ -27,7 +27,6 @@ from holdfast.flow.letter import read_back
 from holdfast.flow.loop import LoopSettings
 from holdfast.flow.pipeline import Pipeline, routes_of
 from holdfast.flow.runs import Runs
-from holdfast.flow.shards import ShardedStream
 from holdfast.flow.sink import BoundsTimes, KeepsLetters, RunsWorkers, Sink, other_sinks
 from holdfast.flow.source import ReadsByConnector, Source, UsesSourceCoordination
 from holdfast.leases.coordinator import RECENT, ClaimPolicy, Coordinator
@@ -246,13 +245,7 @@ def _source(pipeline: PipelineSettings, sinks: Mapping[str, Sink], registry: Reg
     function = _function_of(sinks.values())
     if function is None:
         source: Source = build(config)
-        if isinstance(source, ShardedStream) and source.only_for_functions:
-            raise UsageError(
-                f"the source {pipeline.source.name} is read by functions only: its sink must be `function`"
-            )
         return source
-    if pipeline.processors or routes_of(pipeline).by_sink:
-        raise UsageError("a pipeline with a function has no processors and no routes: the handler does that")
     given = {name: value for name, value in function.source_defaults.items() if name not in config.model_fields_set}
     update = {name: value for name, value in {**given, **function.source_start}.items() if hasattr(config, name)}
     return function.endless(build(config.model_copy(update=update)), other_sinks(function, sinks))

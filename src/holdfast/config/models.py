@@ -25,6 +25,7 @@ from holdfast.config.secrets import SECRET_ERROR, Resolved, Secret
 from holdfast.config.sinks import (
     Condition,
     RouteName,
+    functions_fit,
     give_names,
     letters_are_not_read,
     names_differ,
@@ -353,6 +354,8 @@ class PipelineSettings(Options):
         if "source" in info.data:
             letters_are_not_read(sinks, info.data["source"].config)
             roots_are_not_read(sinks, info.data["source"].config)
+            processed = bool(info.data.get("processors")) or any(sink.routes is not None for sink in sinks)
+            functions_fit(sinks, info.data["source"], processed=processed)
         return sinks
 
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Protocol, runtime_checkable
 from pydantic import AfterValidator, Field
 from pydantic_core import PydanticCustomError
 
-from holdfast.config.plugins import BESIDE_A_SINK, Name, NamedSink, problem_at
+from holdfast.config.plugins import BESIDE_A_SINK, PLAIN_ERROR, Name, NamedSink, PluginUse, problem_at
 from holdfast.config.units import VALUE_ERROR
 from holdfast.registry import did_you_mean
 
@@ -132,6 +132,29 @@ def _message(owner: str, *, same: bool) -> str:
     if same:
         return f"is already the root of {owner}; they would delete each other's staged files, give each its own root"
     return f"and the root of {owner} must not lie in each other's folder `{HIDDEN}`; give each sink its own root"
+
+
+# --- functions -------------------------------------------------------------------------------------------------------
+
+
+def functions_fit(sinks: tuple[NamedSink, ...], source: PluginUse, *, processed: bool) -> None:
+    """Refuse a function whose source has no shards, or whose rows would be processed, and a source for functions alone.
+
+    The settings of a sink that calls handlers have `reads_shards`; those of a source say what it is by `has_shards` and
+    `only_for_functions`. A source of a plugin that says nothing is judged when the pipeline is built.
+    """
+    functions = [index for index, sink in enumerate(sinks) if getattr(sink.use.config, "reads_shards", False)]
+    if not functions and getattr(source.config, "only_for_functions", False):
+        message = f"the source {source.name} is read by functions only: use the sink `function`"
+        raise problem_at((0, sinks[0].use.name), PLAIN_ERROR, message)
+    for index in functions:
+        if getattr(source.config, "has_shards", None) is False:
+            message = f"a function reads shards, which {source.name} does not have; use stream, kafka or kinesis"
+        elif processed:
+            message = "a pipeline with a function has no processors and no routes: the handler does that"
+        else:
+            continue
+        raise problem_at((index, sinks[index].use.name), PLAIN_ERROR, message)
 
 
 # --- topics of dead letters ------------------------------------------------------------------------------------------

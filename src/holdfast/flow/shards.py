@@ -194,9 +194,6 @@ def lags_of(extents: Sequence[tuple[int, int] | None]) -> list[Lag]:
 class ShardedStream(ReportsLags):
     """A capability of a source whose partitions are shards of a stream."""
 
-    only_for_functions: bool = False
-    """Whether the source has no `plan` and `read`, so that its records can go to functions only."""
-
     @abstractmethod
     def reads(self, stream: str) -> bool:
         """Whether a stream or topic of that name is read. Pure."""

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 from holdfast.flow.batch import Batch, Name
-from holdfast.flow.staging import StagedBatch, Stager
+from holdfast.flow.staging import StagedBatch, Stager, Staging
 from holdfast.leases.lease import Json
 
 MAX_WAITING_BYTES = 16 << 20
@@ -75,8 +75,10 @@ class OutputSinks:
 
     def stage(self, batch: StagedBatch, made: Sequence[Output]) -> StagedOutput:
         """Stage the rows in every sink. Raises `Unavailable`, or what else a sink raises; nothing is left then."""
-        stagings = {name: stager.begin() for name, (stager, _) in self.stagers.items()}
+        stagings: dict[str, Staging] = {}
         try:
+            for name, (stager, _) in self.stagers.items():
+                stagings[name] = stager.begin()
             items, rows = _joined(made)
             refused = []
             for name, staging in stagings.items():

@@ -80,11 +80,6 @@ def test_what_the_stream_refuses_is_refused(tmp_path: Path) -> None:
     assert isinstance(plan, Halt)
 
 
-def test_a_function_takes_no_processors(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="no processors"):
-        source_of(tmp_path, more='processors: [{filter: {where: "true"}}]')
-
-
 URL = "http://v3io-webapi:8081/users/test-stream-0@cg0"
 
 
@@ -117,19 +112,9 @@ def test_the_group_of_the_url_is_that_of_kafka(tmp_path: Path, given: str, group
     assert source._source._config.group == group
 
 
-def test_a_source_without_shards_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "file.yaml").write_text(
-        """
-pipelines:
-  hello:
-    source: {objects: {buckets: [{bucket: bucket}], scan: once, codec: newline}}
-    sinks:
-      - function: {handler: "hello:handler", on_error: {after_retries: stop}}
-"""
-    )
-    settings = load_settings(tmp_path / "file.yaml")
-    with pytest.raises(UsageError, match="shards of a stream"):
-        build_pipeline(settings.pipelines["hello"], Registry.installed())
+def test_a_source_without_shards_is_refused() -> None:
+    with pytest.raises(UsageError, match="must have shards"):
+        ShardSource(cast(Source, object()))
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from holdfast.errors import BatchError, Unavailable
 from holdfast.flow.staging import Stager, Staging
 from holdfast.formats.jsonl import PLUGIN as JSONL
 from holdfast.functions.messages import Drained, Progress
-from holdfast.functions.output import OutputSinks
+from holdfast.functions.output import Output, OutputSinks, Records, batch_to_stage
 from holdfast.functions.shard_reports import HeldShard, ShardReports
 from holdfast.sinks.files.staging import FilesStager
 from tests.unit.functions.rig import Numbers, Rig, rig
@@ -193,3 +193,40 @@ def test_a_shard_pauses_while_too_many_rows_wait(tmp_path: Path, monkeypatch: py
         made.progress()
         made.rig.settle()
         assert made.rig.seen == [0, 1]
+
+
+class Closing(Stager):
+    """Notes which of its stagings were closed."""
+
+    def __init__(self, stager: Stager, closed: list[Staging]) -> None:
+        self._stager, self._closed = stager, closed
+
+    def columns(self, fields: Any) -> Any:
+        return self._stager.columns(fields)
+
+    def begin(self) -> Staging:
+        staging = self._stager.begin()
+        close = staging.close
+
+        def note() -> None:
+            self._closed.append(staging)
+            close()
+
+        staging.close = note  # type: ignore[method-assign]
+        return staging
+
+
+def test_what_one_sink_has_begun_is_closed_when_another_cannot_begin(tmp_path: Path) -> None:
+    files = FilesStager(LocalBucket(tmp_path / "out"), JSONL.build(JSONL.config()))
+    closed: list[Staging] = []
+    stagers: dict[str, tuple[Stager, tuple[str, ...]]] = {
+        "first": (Closing(files, closed), ("value",)),
+        "second": (Away(files, [Unavailable("the bucket is away")]), ("value",)),
+    }
+    sinks = OutputSinks({"value": "string"}, stagers)
+    made = [Output(0, sinks.rows_of(Records(["one"])))]
+    batch = batch_to_stage("b", ["p", "0", "s", "0", 1, 1, ""])
+    with pytest.raises(Unavailable):
+        sinks.stage(batch, made)
+    assert len(closed) == 1
+    assert set(sinks.stage(batch, made).parts) == {"first", "second"}

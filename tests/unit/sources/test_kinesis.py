@@ -6,17 +6,14 @@ from collections import defaultdict, deque
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from holdfast.assemble import build_pipeline, load_settings
-from holdfast.errors import BatchError, Halt, SourceUnavailable, UsageError
+from holdfast.errors import BatchError, Halt, SourceUnavailable
 from holdfast.flow.batch import Cut
 from holdfast.flow.shards import RecordsMissing, ShardFailed
 from holdfast.leases.lease import Json, Progress, new_lease
-from holdfast.registry import Registry
 from holdfast.sources.kinesis import shard_reader
 from holdfast.sources.kinesis.client import IteratorExpired, StreamAccess, StreamSummary, Throttled
 from holdfast.sources.kinesis.config import KinesisConfig
@@ -35,10 +32,13 @@ class FakeKinesis:
         self.numbers: dict[str, list[int]] = defaultdict(list)
         self.ages: dict[int, float] = {}
         self.errors: deque[Exception] = deque()
+        self.undescribed: deque[Exception] = deque()
         self.positions: list[Json] = []
         self.listed: list[Mapping[str, Any]] = []
 
     def summary(self) -> StreamSummary:
+        if self.undescribed:
+            raise self.undescribed.popleft()
         return StreamSummary(self.id, DAY, NOW)
 
     def shards(self) -> list[Mapping[str, Any]]:
@@ -136,6 +136,33 @@ def test_a_position_that_kinesis_does_not_know_fails_its_shard_alone(kinesis: Fa
     made.close()
 
 
+def test_an_error_that_nobody_expects_fails_its_shard_alone(kinesis: FakeKinesis) -> None:
+    kinesis.numbers["1"] = [1]
+    kinesis.errors.append(KeyError("Records"))
+    made = reader()
+    made.add("s/0", {"earliest": True})
+    while not (reports := made.reports()):
+        made.fetch(1, 0.1)
+    assert reports == [ShardFailed("s/0", "KeyError: 'Records'")]
+    made.add("s/1", {"earliest": True})
+    assert offsets(made, 1) == [1]
+    made.close()
+
+
+@pytest.mark.parametrize("error", [SourceUnavailable("away"), BatchError("refused"), KeyError("date")], ids=repr)
+def test_a_stream_that_cannot_be_described_is_away_until_it_can(kinesis: FakeKinesis, error: Exception) -> None:
+    kinesis.numbers["0"] = [1]
+    kinesis.undescribed.append(error)
+    made = reader()
+    made.add("s/0", {"earliest": True})
+    made.fetch(1, 0.0)
+    made._wait(5.0)
+    with pytest.raises(SourceUnavailable, match=str(error.args[0])):
+        made.fetch(1, 0.0)
+    assert offsets(made, 1) == [1]
+    made.close()
+
+
 @pytest.mark.parametrize(
     ("position", "left", "age", "missing"),
     [
@@ -222,11 +249,3 @@ def test_a_stored_position_counts(kinesis: FakeKinesis) -> None:
     (partition,) = source(kinesis).discover({})
     lease = replace(new_lease("p", partition, "w", now=0.0), progress=Progress({"after": "7"}))
     assert source(kinesis).begin([lease]) == [Cut({"after": "7"}, None)]
-
-
-def test_only_functions_read_it(tmp_path: Path) -> None:
-    file = tmp_path / "file.yaml"
-    sink = f"files: {{root: {tmp_path}, format: jsonl}}"
-    file.write_text(f"pipelines: {{p: {{source: {{kinesis: {{stream: s, region: r}}}}, sinks: [{{{sink}}}]}}}}")
-    with pytest.raises(UsageError, match="read by functions only"):
-        build_pipeline(load_settings(file).pipelines["p"], Registry.installed())

@@ -36,6 +36,7 @@ class FunctionSinkConfig(FunctionConfig):
 
     code_by_generation: ClassVar[bool] = True
     """Only another generation keeps nodes with other code from the work, see `holdfast.config.digest`."""
+    reads_shards: ClassVar[bool] = True
     dead_letters: FunctionLetterOptions | None = Field(
         None,
         description="Where records that failed for the last time are kept. Needed unless `on_error.after_retries` is "

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, ClassVar, Self
 
 from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 class ArchiveConfig(Options):
     """Files that a pipeline from Kafka has written; root, S3 and formats as in its sink."""
 
+    has_shards: ClassVar[bool] = False
     root: Root = Field(description="Root of the files: a folder, or `s3://bucket/prefix`.")
     s3: S3Options | None = Field(None, description="How to reach S3, for a root there.")
     format: FormatUse = Field(

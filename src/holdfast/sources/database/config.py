@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 from urllib.parse import urlsplit
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
@@ -173,6 +173,7 @@ class ScheduleOptions(Options):
 class DatabaseConfig(Options):
     """Tables of PostgreSQL, MariaDB, MySQL or SQLite. Rows are read by runs, such as `holdfast reindex start`."""
 
+    has_shards: ClassVar[bool] = False
     url: Url = Field(
         description="postgresql://user:password@host:port/database, mysql://… or mariadb://… in the same form, or "
         "sqlite:///path/of/file. A URL with a password must be, or contain, a reference."

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import Annotated, Literal, Self
+from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
@@ -19,6 +19,7 @@ class KinesisConfig(Options):
     Credentials come from the usual chain: environment, profile, role of the machine.
     """
 
+    only_for_functions: ClassVar[bool] = True
     stream: str = Field(description="Name of the stream.", pattern=r"^[a-zA-Z0-9_.-]{1,128}$")
     region: str = Field(min_length=1, description="The region of the stream.")
     endpoint_url: str | None = Field(

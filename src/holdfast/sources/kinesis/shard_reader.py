@@ -12,7 +12,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from typing import Any
 
-from holdfast.errors import BatchError, SourceUnavailable
+from holdfast.errors import HoldfastError, SourceUnavailable
 from holdfast.flow.fair_queues import FairQueues
 from holdfast.flow.shards import Lag, RecordsMissing, ShardEnded, ShardFailed, ShardReader, ShardReport, StreamRecord
 from holdfast.leases.lease import Json
@@ -171,8 +171,8 @@ class KinesisReader(ShardReader):
             check, self._check = self._check, None
             try:
                 self._summary, self._away = check.result(), None
-            except SourceUnavailable as error:
-                self._away, self._check_at = str(error), self._clock() + FIRST_PAUSE
+            except Exception as error:  # noqa: BLE001 - a stream that cannot be described does not end the worker
+                self._away, self._check_at = _words(error), self._clock() + FIRST_PAUSE
             if self._summary is not None and self._summary.id != self._factory.id:
                 for shard in list(self._readings):
                     self._fail(shard, f"stream {self._factory.access.stream} was deleted and created again", halt=True)
@@ -226,8 +226,8 @@ class KinesisReader(ShardReader):
                 reading.pause = min(LONGEST_PAUSE, reading.pause * 2)
                 if not isinstance(error, Throttled):
                     self._away = str(error)
-            except BatchError as error:
-                self._fail(reading.shard, str(error))
+            except Exception as error:  # noqa: BLE001 - whatever it is, the other shards go on
+                self._fail(reading.shard, _words(error))
 
     def _learn(self, reading: _Reading, response: Mapping[str, Any]) -> None:
         records = [_record(reading.shard, record) for record in response["Records"]]
@@ -268,6 +268,10 @@ class KinesisReader(ShardReader):
     def _fail(self, shard: str, error: str, *, halt: bool = False) -> None:
         self.remove(shard)
         self._reports.append(ShardFailed(shard, error, halt))
+
+
+def _words(error: Exception) -> str:
+    return str(error) if isinstance(error, HoldfastError) else f"{type(error).__name__}: {error}"
 
 
 def _record(shard: str, record: Mapping[str, Any]) -> StreamRecord:

@@ -23,7 +23,6 @@ class KinesisSource(Source, ShardedStream, ReportsEvents):
     """A data stream. Each shard is a lease that is complete once the shard is closed and read."""
 
     lives_long = True
-    only_for_functions = True
 
     def __init__(self, config: KinesisConfig) -> None:
         self._config = config

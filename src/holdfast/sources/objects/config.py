@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
@@ -36,6 +36,7 @@ _ONLY_FOR_BUCKETS = ("s3", "reread", "after_success", "delete_s3_objects_on_read
 class ObjectsConfig(Times):
     """Which objects are read, and how."""
 
+    has_shards: ClassVar[bool] = False
     folder: LocalPath | None = Field(None, description="Folder with the files; folders below it are read, too.")
     buckets: tuple[BucketSettings, ...] = Field((), description="Buckets on S3, instead of a folder.")
     s3: S3Reach | None = Field(None, description="How to reach S3, for buckets.")
