@@ -114,7 +114,7 @@ def test_the_group_of_the_url_is_that_of_kafka(tmp_path: Path, given: str, group
 
 def test_a_source_without_shards_is_refused() -> None:
     with pytest.raises(UsageError, match="must have shards"):
-        ShardSource(cast(Source, object()))
+        ShardSource(cast("Source", object()))
 
 
 @pytest.mark.parametrize(
