@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 from holdfast.audit.letters import AuditedLetters
 from holdfast.audit.sink import FILES, AuditedSink, audited_sinks, keeps_rows
 from holdfast.config.digest import digest_of, parsing_of
-from holdfast.config.load import load
 from holdfast.config.models import PipelineSettings, Settings
 from holdfast.config.plain_text import secret_names
 from holdfast.config.plugins import NamedSink
@@ -31,11 +30,16 @@ from holdfast.flow.sink import BoundsTimes, KeepsLetters, RunsWorkers, Sink, oth
 from holdfast.flow.source import ReadsByConnector, Source, UsesSourceCoordination
 from holdfast.leases.coordinator import RECENT, ClaimPolicy, Coordinator
 from holdfast.leases.operator import Operator
-from holdfast.leases.session import NodeInfo, Session, SessionTiming, nodes_of
+from holdfast.leases.session import NodeInfo, Session, SessionTiming
 from holdfast.leases.source_coordinator import SourceCoordinator
 from holdfast.leases.store import SMALLEST_BODY, Store
 from holdfast.leases.transitions import RetryLimits
 from holdfast.leases.world import World, host_world
+
+# Parts of the composition root that need no more than this; the aliases export them.
+from holdfast.open_store import fleet as fleet  # noqa: PLC0414
+from holdfast.open_store import load_settings as load_settings  # noqa: PLC0414
+from holdfast.open_store import open_store as open_store  # noqa: PLC0414
 from holdfast.registry import Registry
 
 if TYPE_CHECKING:
@@ -49,30 +53,6 @@ OPEN_SPARK = (
 )
 
 Emit = Callable[[Event], None]
-
-
-def load_settings(path: str | Path, registry: Registry | None = None) -> Settings:
-    """Return the file's settings. Raises `ConfigError` with the position of every problem."""
-    return load(Path(path), registry or Registry.installed())
-
-
-def fleet(settings: Settings) -> str:
-    """Return the name under which the store keeps the rows of this fleet's nodes."""
-    return nodes_of(settings.coordination.partition_prefix or "")
-
-
-def open_store(settings: Settings, registry: Registry | None = None, *, create: bool = True) -> Store:
-    """Open the configured store. Without `create`, a store that does not exist yet is an error.
-
-    Raises `StoreUnavailable` or `SchemaMismatch`.
-    """
-    use = settings.coordination.store
-    config = use.config
-    if not create and hasattr(config, "skip_table_creation"):
-        config = config.model_copy(update={"skip_table_creation": True})
-    store: Store = (registry or Registry.installed()).get("stores", use.name).build(config)
-    store.open()
-    return store
 
 
 @dataclass(frozen=True)

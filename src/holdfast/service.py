@@ -6,6 +6,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from types import FrameType
 
@@ -41,6 +42,8 @@ from holdfast.leases.lease import Status
 from holdfast.leases.store import Store
 from holdfast.leases.world import HostClock, World, host_world
 from holdfast.leases.writes import until_answered
+from holdfast.observe.consumers import Reporter
+from holdfast.observe.measurements import Measurements
 from holdfast.registry import Registry
 
 STOP_WITHIN = 9.0
@@ -147,7 +150,10 @@ def _run_node(
     beside: Beside | None,
 ) -> int:
     functions = functions_of(built.values())
+    measurements = Measurements()
+    world = replace(world, emit=Reporter([world.emit, measurements]))
     session = new_session(settings, store, world, pipelines=list(built), name=name, functions=functions)
+    session.measured = measurements.by_pipeline
     stored = {name: StoredPipeline(settings, store, name) for name in built}
     engine, engines = engines_of(settings, built, session, world.emit, store.max_receipt_bytes)
     # Only now: the nodes of the former generation hand over as soon as this one is current.

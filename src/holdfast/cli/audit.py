@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 Deep = Annotated[
     bool, typer.Option("--deep", metavar="", help="Read every file: compare its SHA-256 and decode its rows.")
 ]
+Everything = Annotated[bool, typer.Option("--all", metavar="", help="Also show partitions that are proven, and notes.")]
 RunId = Annotated[
     str | None,
     typer.Option("--run", metavar="RUN", help="Audit the files of this rewind or backfill instead of the live ones."),
@@ -48,18 +49,24 @@ COLUMNS = (
 )  # fmt: skip
 ROUTED = "ROUTED ELSEWHERE"
 """Column that is shown only if a sink has routes."""
+PROVEN = "proven"
 MOST_ROWS = 1000
 MOST_SENTENCES = 200
 
 
 def verify(
-    file: File, pipeline: PipelineName = None, run: RunId = None, deep: Deep = False, json: AsJson = False
+    file: File,
+    pipeline: PipelineName = None,
+    run: RunId = None,
+    deep: Deep = False,
+    everything: Everything = False,
+    json: AsJson = False,
 ) -> None:
     """Prove that every offset up to the committed position is in exactly one file, a recorded gap or a dead letter.
 
     Reads the store, all manifests and the listing of every `files` sink of the pipeline; of other sinks it reads the
-    dead letters. Changes nothing, and may run beside the pipeline. Exits with 1 on any doubt or unreadable file, with 3
-    if a server cannot be reached.
+    dead letters. Shows partitions with doubts, and a summary. Changes nothing, and may run beside the pipeline. Exits
+    with 1 on any doubt or unreadable file, with 3 if a server cannot be reached.
     """
     from holdfast.assemble import audited, audited_letters, audited_run, with_redrives
     from holdfast.audit.sink import FILES
@@ -72,7 +79,8 @@ def verify(
             audited_sinks = []
         else:
             audited_sinks = with_redrives(opened, audited(opened.settings, opened.name))
-        report = Report(deep=deep, offsets=all(audited.offsets for audited in audited_sinks))
+        offsets = all(audited.offsets for audited in audited_sinks)
+        report = Report(deep=deep, offsets=offsets, everything=everything)
         proofs = report.collect(_proofs(audited_sinks, letters, opened.store, deep=deep))
         if json:
             output.say_json_rows(proof.row() for proof in proofs)
@@ -155,8 +163,9 @@ def _in_backup(
 class Report:
     """Prints proofs as a table, doubts and notes, and a conclusion. Keeps a bounded number of rows and sentences."""
 
-    def __init__(self, *, deep: bool, offsets: bool) -> None:
+    def __init__(self, *, deep: bool, offsets: bool, everything: bool = False) -> None:
         self._deep = deep
+        self._everything = everything
         self._offsets = offsets
         self._rows: list[tuple[Any, ...]] = []
         self._doubts: list[str] = []
@@ -165,6 +174,7 @@ class Report:
         """For each sink without manifests, the letters that could be read back."""
         self._left_out = 0
         self._partitions = 0
+        self._doubtful_partitions = 0
         self._sums = {"files": 0, "rows": 0, "gaps": 0, "dead_letters": 0, "skipped": 0, "elsewhere": 0, "absent": 0}
         self._routed = False
         self._exact = True
@@ -193,12 +203,15 @@ class Report:
 
     def say(self) -> None:
         """Print the report."""
-        if self._rows or not self._letters:
+        if self._rows:
             output.say_table(*self._table())
         if self._left_out:
             output.say(f"{self._left_out} more partitions are not shown; --json shows all")
-        for sentence in (*self._notes, *self._doubts):
+        show_notes = self._everything or self.unread
+        for sentence in (*(self._notes if show_notes else ()), *self._doubts):
             output.say(sentence)
+        if self._notes and not show_notes:
+            output.say(f"{self._plural(len(self._notes), 'note')} left out; --all shows them")
         output.say(self.conclusion())
 
     def _table(self) -> tuple[Sequence[str], list[tuple[Any, ...]]]:
@@ -210,7 +223,8 @@ class Report:
         """Return the conclusion as one line."""
         sums = self._sums
         if self.doubtful:
-            return f"doubt: {self._plural(self._partitions, 'partition')} checked; see the doubts above"
+            checked = self._plural(self._partitions, "partition")
+            return f"doubt: {checked} checked, {self._doubtful_partitions} with doubts; see the doubts above"
         if self.unread:
             files = self._plural(self.unread, "file")
             return f"not proven: the rows of {files} could not be read, although the digests are correct; see the notes"
@@ -256,6 +270,9 @@ class Report:
             self._sums[name] += getattr(proof, name) or 0
         self._routed = self._routed or proof.elsewhere is not None
         self._exact = self._exact and (proof.exact or not proof.files)
+        self._doubtful_partitions += bool(proof.doubts.number)
+        if proof.verdict == PROVEN and not self._everything:
+            return
         if len(self._rows) < MOST_ROWS:
             self._rows.append(_cells(proof))
         else:

@@ -69,7 +69,7 @@ def undrain(file: File, node: NodeName) -> None:
 
 @contextmanager
 def _controls(file: str) -> Iterator[tuple[Settings, Controls]]:
-    from holdfast.assemble import load_settings
+    from holdfast.open_store import load_settings
 
     settings = load_settings(file)
     with opened_store(settings) as store:

@@ -60,6 +60,11 @@ def say_table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
     Console(file=sys.stdout, width=None if on_terminal else UNLIMITED).print(table)
 
 
+def clear_screen() -> None:
+    """Begin at the top of the screen; elsewhere than on a terminal, after an empty line."""
+    typer.echo("\x1b[2J\x1b[H" if sys.stdout.isatty() else "", nl=not sys.stdout.isatty())
+
+
 def confirm(question: str, *, otherwise: str) -> bool:
     """Ask a person to confirm. Raises `UsageError` without a terminal; `otherwise` is the option that confirms."""
     if not can_ask():

@@ -152,16 +152,31 @@ def purge(
         if dry_run or not number:
             output.say(f"{_number(number)} would be purged" if number else "there is nothing to purge")
         elif yes or output.confirm(f"Purge {_number(number)} of {operator.pipeline}?", otherwise="--yes"):
-            output.say(f"{_number(_purge(operator, seconds))} purged")
+            output.say(f"{_number(_in_chunks(operator.purgeable(seconds), operator.purge))} purged")
         else:
             output.say("nothing was changed")
 
 
-def _purge(operator: Operator, seconds: float) -> int:
-    purged, rows = 0, operator.purgeable(seconds)
+def forget(file: File, pipeline: PipelineName = None, dry_run: DryRun = False, yes: Yes = False) -> None:
+    """Delete the rows of partitions that were purged at least a day ago.
+
+    What discovery finds of them later is read a second time: forget only what the source no longer has.
+    """
+    with _operator(file, pipeline) as operator:
+        number = sum(1 for _ in operator.forgettable())
+        if dry_run or not number:
+            output.say(f"{_number(number)} would be forgotten" if number else "there is nothing to forget")
+        elif yes or output.confirm(f"Forget {_number(number)} of {operator.pipeline}?", otherwise="--yes"):
+            output.say(f"{_number(_in_chunks(operator.forgettable(), operator.forget))} forgotten")
+        else:
+            output.say("nothing was changed")
+
+
+def _in_chunks(rows: Iterator[Lease], change: Callable[[list[Lease]], int]) -> int:
+    changed = 0
     while chunk := list(islice(rows, PURGE_CHUNK)):
-        purged += operator.purge(chunk)
-    return purged
+        changed += change(chunk)
+    return changed
 
 
 @contextmanager

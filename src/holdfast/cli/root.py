@@ -23,9 +23,11 @@ from holdfast.cli import (
 from holdfast.cli.audit import locate, verify
 from holdfast.cli.configuration import plugins, schema, validate
 from holdfast.cli.exit_codes import VERBOSE, Commands
+from holdfast.cli.lag import lag
 from holdfast.cli.nodes import nodes
 from holdfast.cli.reprocess import backfill, rewind
 from holdfast.cli.run import run
+from holdfast.cli.status import status
 
 
 def _version(wanted: bool) -> None:
@@ -62,6 +64,8 @@ app.command(epilog=_examples("holdfast run pipeline.yaml --node replica1", "hold
 app.command(epilog=_examples("holdfast validate pipeline.yaml", "holdfast validate pipeline.yaml --no-env"))(validate)
 app.command(epilog=_examples("holdfast schema > holdfast.schema.json"))(schema)
 app.command(epilog=_examples("holdfast plugins", "holdfast plugins --json"))(plugins)
+app.command(epilog=_examples("holdfast status pipeline.yaml", "holdfast status pipeline.yaml --watch"))(status)
+app.command(epilog=_examples("holdfast lag pipeline.yaml", "holdfast lag pipeline.yaml --by-partition --json"))(lag)
 app.command(epilog=_examples("holdfast nodes pipeline.yaml"))(nodes)
 app.command(epilog=_examples("holdfast drain pipeline.yaml replica1"))(controls.drain)
 app.command(epilog=_examples("holdfast undrain pipeline.yaml replica1"))(controls.undrain)
@@ -191,6 +195,11 @@ _partitions.command(
         "holdfast partitions purge pipeline.yaml --status COMPLETED --older-than 7d --yes",
     )
 )(partitions.purge)
+_partitions.command(
+    epilog=_examples(
+        "holdfast partitions forget pipeline.yaml --dry-run", "holdfast partitions forget pipeline.yaml --yes"
+    )
+)(partitions.forget)
 
 _shards = typer.Typer(no_args_is_help=True, help="Show how the nodes share the shards of a stream.")
 app.add_typer(_shards, name="shards", epilog=_examples("holdfast shards list pipeline.yaml"))

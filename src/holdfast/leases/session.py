@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from holdfast.errors import LeaseLost, SessionExpired, StoreError, StoreUnavailable, TransitionRefused
@@ -52,6 +52,8 @@ class NodeInfo:
     draining: bool = False
     counter: int = 0
     last_heartbeat: float = 0.0
+    measured: Json = field(default_factory=dict)
+    """By pipeline, what the node has measured and the store does not hold, such as lag; small, as it is sent often."""
 
 
 def node_info(row: Lease) -> NodeInfo:
@@ -95,6 +97,8 @@ class Session:
         self._unreported: dict[str, bool] = {}
         """Sessions of this node whose end was not reported yet."""
         self.timing = timing
+        self.measured: Callable[[], Json] = dict
+        """Returns `NodeInfo.measured` for every heartbeat. Must not block."""
         self.watch = SessionWatch()
         self._checkouts: dict[tuple[str, str], Checkouts] = {}
 
@@ -159,7 +163,8 @@ class Session:
         session, started = self._joined_row, self._world.clock.monotonic()
         now = self._store_now()
         self._require_current(session)
-        self._info = replace(self._info, counter=self._info.counter + 1, last_heartbeat=now)
+        counter = self._info.counter + 1
+        self._info = replace(self._info, counter=counter, last_heartbeat=now, measured=self.measured())
         self._write(lambda row: self._renew(row, now))
         self._renewed(started)
         self._world.emit(Heartbeat(self.id, self._info.counter, self._usable_until - started))

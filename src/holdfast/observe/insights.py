@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from holdfast.leases.lease import Lease, Status
+from holdfast.leases.lease import Json, Lease, Status
 from holdfast.leases.query import Query
 from holdfast.leases.session import NodeInfo, node_info
 from holdfast.leases.store import Store
@@ -37,6 +37,8 @@ class NodeView:
     leases: int
     shards: str
     """Numbers of the partitions that the node holds, as ranges; empty if they have no numbers."""
+    measured: Json = field(default_factory=dict)
+    """By pipeline, what the node has measured, see `holdfast.observe.measurements`."""
 
     def row(self) -> Row:
         """Return the session as JSON: first the fields that members of consumer groups have, then the rest."""
@@ -51,12 +53,25 @@ def nodes(store: Store, fleet: str, pipelines: Iterable[str]) -> list[NodeView]:
     for pipeline in pipelines:
         for row in store.find(Query(pipeline, run=None, statuses=(Status.ASSIGNED,))):
             held[row.owner].append(row)
-    now = store.now()
-    views = [(_info(row), _view(row, _info(row), held[row.key], now)) for row in sessions]
+    numbers = {owner: len(rows) for owner, rows in held.items()}
+    return node_views(sessions, numbers, store.now(), {owner: shards(rows) for owner, rows in held.items()})
+
+
+def node_views(
+    sessions: Iterable[Lease],
+    held: Mapping[str | None, int],
+    now: float,
+    numbered: Mapping[str | None, str] | None = None,
+) -> list[NodeView]:
+    """Return these sessions by name and then age; `held` has the number of leases by session, `numbered` the shards."""
+    views = [
+        (_info(row), _view(row, _info(row), held.get(row.key, 0), (numbered or {}).get(row.key, ""), now))
+        for row in sessions
+    ]
     return [view for _, view in sorted(views, key=lambda pair: (pair[0].name, pair[0].last_heartbeat))]
 
 
-def _view(row: Lease, info: NodeInfo, held: list[Lease], now: float) -> NodeView:
+def _view(row: Lease, info: NodeInfo, held: int, numbered: str, now: float) -> NodeView:
     ended = row.status is not Status.ASSIGNED
     due_at = row.ownership.due_at
     return NodeView(
@@ -68,8 +83,9 @@ def _view(row: Lease, info: NodeInfo, held: list[Lease], now: float) -> NodeView
         alive=not ended and (due_at is None or due_at > now),
         ended=ended,
         last_heartbeat=timestamp(info.last_heartbeat) if info.last_heartbeat else None,
-        leases=len(held),
-        shards=shards(held),
+        leases=held,
+        shards=numbered,
+        measured=info.measured if isinstance(info.measured, dict) else {},
     )
 
 
@@ -99,9 +115,9 @@ def _source_coordination_item(lease: Lease) -> Row:
         "sourcePartitionKey": lease.key,
         "partitionOwner": lease.owner,
         "partitionProgressState": None if state is None else json.dumps(plain(state)),
-        "partitionOwnershipTimeout": _time(due_at) if lease.status is Status.ASSIGNED else None,
+        "partitionOwnershipTimeout": time_text(due_at) if lease.status is Status.ASSIGNED else None,
         "sourcePartitionStatus": lease.status.value,
-        "reOpenAt": _time(due_at) if lease.status is Status.CLOSED else None,
+        "reOpenAt": time_text(due_at) if lease.status is Status.CLOSED else None,
         "closedCount": lease.history.closed_count,
     }
 
@@ -115,7 +131,7 @@ def _ownership(lease: Lease) -> Row:
         "spec": plain(lease.spec),
         "token": ownership.token,
         "version": ownership.version,
-        "not_before": _time(ownership.due_at) if waits else None,
+        "not_before": time_text(ownership.due_at) if waits else None,
         "priority": order.priority,
         "ordinal": order.ordinal,
         "work_units": order.work_units,
@@ -147,16 +163,17 @@ def _history(lease: Lease) -> Row:
         "takeovers": past.takeovers,
         "last_error": past.last_error,
         "halt_reason": past.halt_reason,
-        "created_at": _time(past.created_at),
-        "claimed_at": _time(past.claimed_at),
-        "started_at": _time(past.started_at),
-        "updated_at": _time(past.updated_at),
-        "completed_at": _time(past.completed_at),
+        "created_at": time_text(past.created_at),
+        "claimed_at": time_text(past.claimed_at),
+        "started_at": time_text(past.started_at),
+        "updated_at": time_text(past.updated_at),
+        "completed_at": time_text(past.completed_at),
         "unreadable": lease.unreadable is not None,
     }
 
 
-def _time(seconds: float | None) -> str | None:
+def time_text(seconds: float | None) -> str | None:
+    """Return a time as text in UTC; None if there is none."""
     return None if seconds is None else timestamp(seconds)
 
 

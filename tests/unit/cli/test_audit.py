@@ -60,8 +60,13 @@ def archives(site: Site, tmp_path: Path) -> Iterator[Archives]:
     store.close()
 
 
-def test_a_proof_is_a_table_and_one_line_that_concludes(archives: Archives) -> None:
-    result = archives.verify("--deep", pipeline="backup")
+def test_a_proof_is_one_line_without_doubts(archives: Archives) -> None:
+    (conclusion,) = archives.verify(pipeline="backup").stdout.splitlines()
+    assert conclusion.startswith("proven: every offset")
+
+
+def test_the_whole_proof_is_a_table_and_one_line_that_concludes(archives: Archives) -> None:
+    result = archives.verify("--deep", "--all", pipeline="backup")
     head, row, conclusion = result.stdout.splitlines()
     assert " ".join(head.split()) == ("SINK PARTITION FROM TO COMMITS FILES ROWS GAPS DEAD LETTERS NO RECORD VERDICT")
     assert row.split() == ["files", "orders|0", "0", "12", "2", "2", "12", "0", "0", "0", "proven"]
@@ -85,7 +90,8 @@ def test_a_doubt_is_told_in_words_and_ends_with_1(archives: Archives) -> None:
     lines = result.stdout.splitlines()
     assert "doubt: files: orders|0: manifest 1 is missing" in lines
     assert f"doubt: files: {archives.daily.root}: orders/stray.txt is named by no manifest" in lines
-    assert lines[-1] == "doubt: 1 partition checked; see the doubts above"
+    assert lines[-1] == "doubt: 1 partition checked, 1 with doubts; see the doubts above"
+    assert lines[1].split()[:2] == ["files", "orders|0"]
 
 
 def test_files_that_cannot_be_read_are_not_proven_and_end_with_1(archives: Archives) -> None:

@@ -22,8 +22,10 @@ COMMANDS = [
     ("schema",),
     ("plugins",),
     ("nodes",),
+    ("status",),
+    ("lag",),
     ("partitions",),
-    *[("partitions", name) for name in ("list", "show", "reopen", "release", "fail", "purge")],
+    *[("partitions", name) for name in ("list", "show", "reopen", "release", "fail", "purge", "forget")],
 ]
 
 
@@ -193,7 +195,7 @@ def test_sessions_that_ended_are_shown_on_request(site: Site) -> None:
     assert "ended" in site.invoke("nodes", file, "--all").stdout
 
 
-@pytest.mark.parametrize("command", [("nodes",), ("partitions", "list")])
+@pytest.mark.parametrize("command", [("nodes",), ("status",), ("lag",), ("partitions", "list")])
 def test_a_store_that_only_its_own_process_sees_is_not_shown_as_empty(site: Site, command: tuple[str, ...]) -> None:
     file = site.write(store="in_memory:")
 

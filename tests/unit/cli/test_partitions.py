@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from holdfast.leases import transitions
 from holdfast.leases.coordinator import Coordinator
 from holdfast.leases.lease import Key, Lease, Partition
 from holdfast.leases.store import Swap
+from holdfast.leases.token_floor import REST
 from tests.unit.cli.conftest import Site
 
 DAY = 86_400.0
@@ -240,6 +242,21 @@ def test_purged_rows_keep_key_and_token_only(site: Site, file: str, leases: Coor
     assert row(leases, "new") == new
     second = site.invoke("partitions", "purge", file, "--older-than", "7d", "--yes")
     assert (second.exit_code, second.stdout) == (0, "there is nothing to purge\n")
+
+
+def test_rows_that_were_purged_a_day_ago_are_forgotten(
+    site: Site, file: str, leases: Coordinator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    completed(leases, "old", "older", days_ago=8)
+    completed(leases, "new")
+    site.invoke("partitions", "purge", file, "--older-than", "7d", "--yes")
+    assert site.invoke("partitions", "forget", file, "--yes").stdout == "there is nothing to forget\n"
+
+    later = time.time() + REST + 1
+    monkeypatch.setattr("holdfast.stores.sqlite.SqliteStore.now", lambda _: later)
+    assert site.invoke("partitions", "forget", file, "--dry-run").stdout == "2 partitions would be forgotten\n"
+    assert site.invoke("partitions", "forget", file, "--yes").stdout == "2 partitions forgotten\n"
+    assert [row["sourcePartitionKey"] for row in site.json("partitions", "list", file)] == ["new"]
 
 
 @pytest.mark.parametrize("status", ["FAILED", "UNASSIGNED", "ASSIGNED", "CLOSED"])

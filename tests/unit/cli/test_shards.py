@@ -1,4 +1,4 @@
-"""`holdfast shards list`: members as a consumer group shows them, and their lag."""
+"""`holdfast shards list` and `holdfast lag`: members as a consumer group shows them, and how far they are behind."""
 
 from __future__ import annotations
 
@@ -89,3 +89,22 @@ def test_a_source_without_shards_is_refused(tmp_path: Path) -> None:
     result = Site(tmp_path).invoke("shards", "list", str(file))
     assert result.exit_code == 2
     assert "has no shards" in result.stderr
+
+
+def test_the_lag_is_looked_up_in_the_source(tmp_path: Path, file: str) -> None:
+    taken(file, "replica1", "replica2")
+    site = Site(tmp_path)
+    (row,) = site.json("lag", file)
+    assert (row["pipeline"], row["group"], row["unfinished"], row["lag_records"]) == ("hello", "clicks", 12, 22)
+    each = site.json("lag", file, "--by-partition")
+    assert sorted(row["lag_records"] for row in each) == [1, 1, *[2] * 10]
+    assert site.invoke("lag", file).stdout.splitlines()[1].split() == ["hello", "clicks", "12", "22"]
+
+
+def test_a_source_that_is_away_has_an_unknown_lag(tmp_path: Path, file: str) -> None:
+    taken(file, "replica1")
+    shutil.rmtree(tmp_path / "clicks")
+    result = Site(tmp_path).invoke("lag", file)
+    assert result.exit_code == 0
+    assert result.stdout.splitlines()[1].split() == ["hello", "clicks", "12", "-"]
+    assert "the lag of hello is not known" in result.stderr

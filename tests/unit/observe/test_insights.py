@@ -75,6 +75,7 @@ def test_nodes_with_what_they_say_and_what_they_hold(store: MemoryStore) -> None
         "ended": False,
         "last_heartbeat": "2023-11-14T22:13:20.000Z",
         "leases": 1,
+        "measured": {},
     }
 
 

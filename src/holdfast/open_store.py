@@ -1,0 +1,35 @@
+"""From a configuration file to its store: all that a command needs which only looks, so that it starts quickly."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from holdfast.config.load import load
+from holdfast.config.models import Settings
+from holdfast.leases.session import nodes_of
+from holdfast.leases.store import Store
+from holdfast.registry import Registry
+
+
+def load_settings(path: str | Path, registry: Registry | None = None) -> Settings:
+    """Return the file's settings. Raises `ConfigError` with the position of every problem."""
+    return load(Path(path), registry or Registry.installed())
+
+
+def fleet(settings: Settings) -> str:
+    """Return the name under which the store keeps the rows of this fleet's nodes."""
+    return nodes_of(settings.coordination.partition_prefix or "")
+
+
+def open_store(settings: Settings, registry: Registry | None = None, *, create: bool = True) -> Store:
+    """Open the configured store. Without `create`, a store that does not exist yet is an error.
+
+    Raises `StoreUnavailable` or `SchemaMismatch`.
+    """
+    use = settings.coordination.store
+    config = use.config
+    if not create and hasattr(config, "skip_table_creation"):
+        config = config.model_copy(update={"skip_table_creation": True})
+    store: Store = (registry or Registry.installed()).get("stores", use.name).build(config)
+    store.open()
+    return store
