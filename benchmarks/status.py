@@ -23,8 +23,8 @@ from holdfast.leases.store import Store
 from holdfast.observe.overview import overview
 from holdfast.stores.sqlite import SqliteStore
 from holdfast.testing.faults import PlainStore
-from tests.servers.databases import PASSWORD, Postgresql
-from tests.servers.processes import PostgresqlServer, running
+from tests.servers.databases import Postgresql
+from tests.servers.processes import PASSWORD, PostgresqlServer, running
 
 PARTITIONS, NODES = 10_000, 3
 MOST_MS = 1000.0

@@ -27,17 +27,22 @@ from holdfast.config.models import Settings
 from holdfast.config.plugins import SCHEMA_MARK
 from holdfast.events import Event, external, flow, nodes, partitions
 from holdfast.observe.alert_kinds import KINDS as ALERT_KINDS
+from holdfast.observe.durations import DURATION, DURATION_HELP, STEPS
 from holdfast.observe.gauges import (
     ALERT_ACTIVE,
     ALERT_ACTIVE_HELP,
     ALERTS,
     ALERTS_HELP,
+    BUILD_INFO,
+    BUILD_INFO_HELP,
     BULK_LIMIT,
     BULK_LIMIT_HELP,
     LAG_RECORDS,
     LAG_RECORDS_HELP,
     LAG_SECONDS,
     LAG_SECONDS_HELP,
+    PARTITIONS,
+    PARTITIONS_HELP,
 )
 from holdfast.observe.log import in_words
 from holdfast.observe.metric_table import (
@@ -246,6 +251,17 @@ def _metrics() -> Iterator[str]:
     rows.append((_code(SESSION_USABLE), "gauge", "", SESSION_USABLE_HELP, _code("Heartbeat")))
     for lag, meaning in ((LAG_RECORDS, LAG_RECORDS_HELP), (LAG_SECONDS, LAG_SECONDS_HELP)):
         rows.append((_code(lag), "gauge", "`pipeline`, `partition`", meaning, _code("LagMeasured")))
+    rows.append((_code(PARTITIONS), "gauge", "`pipeline`, `status`", PARTITIONS_HELP, _code("PartitionsCounted")))
+    rows.append(
+        (
+            _code(DURATION),
+            "histogram",
+            f"`pipeline`, `step` ({', '.join(STEPS)})",
+            DURATION_HELP,
+            "`StepFinished`, `BatchCommitted`, `HandlerCalled`",
+        )
+    )
+    rows.append((_code(BUILD_INFO), "gauge", "`version`, `python`, `spark`", BUILD_INFO_HELP, ""))
     rows.append((_code(BULK_LIMIT), "gauge", "`pipeline`, `sink`", BULK_LIMIT_HELP, _code("DocumentsIndexed")))
     kinds = f"`kind` ({', '.join(ALERT_KINDS)})"
     rows.append((_code(ALERTS), "counter", kinds, ALERTS_HELP, _code("AlertRaised")))

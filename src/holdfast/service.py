@@ -44,6 +44,7 @@ from holdfast.leases.world import HostClock, World, host_world
 from holdfast.leases.writes import until_answered
 from holdfast.observe.consumers import Reporter
 from holdfast.observe.measurements import Measurements
+from holdfast.observe.partition_counts import PartitionCounts
 from holdfast.registry import Registry
 
 STOP_WITHIN = 9.0
@@ -175,6 +176,8 @@ def _run_node(
     pool = Engines([engine])
     with_runs = {name: pipeline for name, pipeline in built.items() if beside and not functions_of([pipeline])}
     companions = [beside(stored[name], coordinators[name], with_runs[name], pool) for name in with_runs if beside]
+    if settings.node.metrics_port is not None:
+        companions.append(PartitionCounts(store, world, [pipeline.identifier for pipeline in stored.values()]))
     node = Node(session, loops, pool, world, coordinators=source_coordinators, companions=companions)
 
     with stopped_by_signals(node, clock):

@@ -144,7 +144,7 @@ class PostgresqlServer(Server):
         return subprocess.run(ready, check=False).returncode == 0
 
     def _program(self, name: str) -> str:
-        return _program(name, *sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True))
+        return program(name, *sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True))
 
 
 class MariadbServer(Server):
@@ -157,7 +157,7 @@ class MariadbServer(Server):
             f"CREATE USER IF NOT EXISTS '{self.user}'@'127.0.0.1' IDENTIFIED BY '{quoted}';\n"
             f"GRANT ALL ON *.* TO '{self.user}'@'127.0.0.1';\n"
         )
-        install = (_program("mariadb-install-db"), "--no-defaults", f"--datadir={self.folder / 'data'}")
+        install = (program("mariadb-install-db"), "--no-defaults", f"--datadir={self.folder / 'data'}")
         options = ("--auth-root-authentication-method=normal", "--skip-test-db", "--skip-name-resolve")
         run(*_unprivileged((*install, *options)))
 
@@ -175,7 +175,7 @@ class MariadbServer(Server):
             **self.settings,
         }
         given = [f"--{name}={value}" for name, value in settings.items()]
-        return (_program("mariadbd", Path("/usr/sbin")), "--no-defaults", *given)
+        return (program("mariadbd", Path("/usr/sbin")), "--no-defaults", *given)
 
     def _answers(self) -> bool:
         try:
@@ -232,7 +232,8 @@ def cache_folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "holdfast"
 
 
-def _program(name: str, *folders: Path) -> str:
+def program(name: str, *folders: Path) -> str:
+    """The path of a program. Raises `RuntimeError` if it is missing."""
     found = shutil.which(name, path=os.pathsep.join([*map(str, folders), os.environ.get("PATH", "")]))
     if found is None:
         # A missing server is a failure, never a skip: else nobody notices that nothing was tested.

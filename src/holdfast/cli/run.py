@@ -50,7 +50,10 @@ def run(
     settings = assemble.load_settings(file)
     level: Level = "debug" if ctx.meta[VERBOSE] else "info"
     metrics = Metrics({settings.identifier(name): name for name in settings.pipelines})
-    consumers: list[Consumer] = [Log(sys.stderr, form=log or settings.node.log, level=level), metrics]
+    consumers: list[Consumer] = [
+        Log(sys.stderr, form=log or settings.node.log, level=level, node=node or settings.node.name),
+        metrics,
+    ]
     port = settings.node.metrics_port
     endpoint = None if port is None else metrics.serve(port, settings.node.metrics_address)
     try:

@@ -7,6 +7,9 @@ from typing import ClassVar
 
 from holdfast.events.event import Event, Level
 
+DURATION_BOUNDS = (0.0001, 0.001, 0.005, 0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0)
+"""Seconds at which durations are told apart."""
+
 
 @dataclass(frozen=True, slots=True)
 class RoundSubmitted(Event):
@@ -25,6 +28,32 @@ class BatchCommitted(Event):
     sequence: int
     records: int
     dead: int
+    size: int = 0
+    """Bytes of the records, if the source reports them."""
+    seconds: float | None = None
+    """From sending the batch to Spark until it was committed; None for a batch that goes on."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepFinished(Event):
+    """A step of the loop has ended that had something to do: `plan`, `commit` or `publish`."""
+
+    level: ClassVar[Level] = "debug"
+    pipeline: str
+    step: str
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class HandlerCalled(Event):
+    """Records that a worker's handler has had since the last event, by how long they took."""
+
+    level: ClassVar[Level] = "debug"
+    pipeline: str
+    records: tuple[int, ...]
+    """Records up to each of `DURATION_BOUNDS` and beyond the one before it; the last number is of those beyond all."""
+    seconds: float
+    """What all of them took."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,15 @@ class PartitionsCreated(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class PartitionsCounted(Event):
+    """How many partitions a pipeline has in each status, of all nodes; only on nodes that serve metrics."""
+
+    level: ClassVar[Level] = "debug"
+    pipeline: str
+    statuses: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
 class PartitionAcquired(Event):
     level: ClassVar[Level] = "debug"
     pipeline: str

@@ -23,7 +23,7 @@ from holdfast.flow.batch import Batch, Close, Cut, Tolerance
 from holdfast.flow.engine import Advanced, Failed, Report, Staged
 from holdfast.flow.generations import NodeGeneration
 from holdfast.flow.holdings import Held, Holdings
-from holdfast.flow.pipeline import Pipeline, describe
+from holdfast.flow.pipeline import Pipeline, describe, timed
 from holdfast.flow.publish import Publisher
 from holdfast.flow.sink import Publication, Restages, Sink, VisibleWhenStaged
 from holdfast.flow.source import AfterPublish
@@ -113,7 +113,8 @@ class Committer:
                 self.count_attempt(held, f"its commit could not be made: {describe(error)}")
                 commits = [commit for commit in commits if commit[0] is not held]
         try:
-            results = self._coordinator.write_each(changes)
+            with timed(self._coordinator.world, self._coordinator.pipeline, "commit"):
+                results = self._coordinator.write_each(changes)
         except StoreError as refused:
             self._commit_each(commits, refused)
             return
@@ -161,9 +162,10 @@ class Committer:
         window, held.lease = _window(held.lease, report), result
         self._holdings.acknowledge(held, result)
         counts: Counts = report.counts
-        self._coordinator.world.emit(
-            BatchCommitted(result.pipeline, result.key, result.commit.sequence, counts.processed, counts.dead)
-        )
+        took = self._coordinator.world.clock.monotonic() - held.sent_at
+        size, seconds = (report.size, took) if isinstance(report, Staged) else (0, None)
+        done = (result.pipeline, result.key, result.commit.sequence, counts.processed, counts.dead, size, seconds)
+        self._coordinator.world.emit(BatchCommitted(*done))
         if counts.dead:
             self._warn_of_letters(result, window)
         if isinstance(report, Staged):

@@ -27,6 +27,8 @@ class Held:
     """Whether the sinks have checked that they have no more commits of this partition than its row."""
     batch: Batch | None = None
     cancel_at: float = 0.0
+    sent_at: float = 0.0
+    """When the last batch was sent, by the node's clock."""
     found_pending: bool = False
     """Whether an earlier owner made the pending commit."""
     complete_after_publish: bool = False

@@ -15,7 +15,7 @@ from typing import TypeVar
 from holdfast.config.models import PipelineSettings
 from holdfast.config.sinks import DEFAULT_ROUTE
 from holdfast.errors import Interrupted
-from holdfast.events import Event, Notice
+from holdfast.events import Event, Notice, StepFinished
 from holdfast.flow.batch import Batch
 from holdfast.flow.processor import Processor
 from holdfast.flow.sink import Sink, StagesIndexes
@@ -23,6 +23,7 @@ from holdfast.flow.source import Source
 from holdfast.flow.tables import LiveTables
 from holdfast.leases.codec import size_without_receipts
 from holdfast.leases.store import SMALLEST_BODY
+from holdfast.leases.world import World
 
 RECEIPT_MARGIN = 8 * 1024
 """Bytes reserved for the range and the token of each receipt, and for a position that is longer than the last one."""
@@ -132,6 +133,16 @@ def reported(emit: Callable[[Event], None], call: str) -> Iterator[None]:
         raise
     except Exception as error:  # noqa: BLE001 - plugins are foreign code
         emit(Notice(f"{call} has failed, which changes nothing for the partitions: {describe(error)}"))
+
+
+@contextmanager
+def timed(world: World, pipeline: str, step: str) -> Iterator[None]:
+    """Emit how long the block took, also if it raises."""
+    started = world.clock.monotonic()
+    try:
+        yield
+    finally:
+        world.emit(StepFinished(pipeline, step, world.clock.monotonic() - started))
 
 
 def describe(error: Exception) -> str:

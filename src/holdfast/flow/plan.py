@@ -19,7 +19,7 @@ from holdfast.flow.batch import Batch, Close, Cut, Done, Limits, Plan, Wait
 from holdfast.flow.commit import Committer
 from holdfast.flow.engine import Advanced, Engine, Report, Staged
 from holdfast.flow.holdings import SUSPECT_AFTER_TAKEOVERS, Capacity, Held, Holdings
-from holdfast.flow.pipeline import ReportsEvents, call_isolated, describe, reported
+from holdfast.flow.pipeline import ReportsEvents, call_isolated, describe, reported, timed
 from holdfast.flow.source import AfterPublish, Source, StagingListener
 from holdfast.flow.splitting import Splitter
 from holdfast.leases import transitions
@@ -97,7 +97,8 @@ class Planner:
         An error that the source raises for one partition is an attempt of that partition.
         """
         try:
-            plans = call_isolated(self._ask, idle, Unavailable)
+            with timed(self._world, self._coordinator.pipeline, "plan"):
+                plans = call_isolated(self._ask, idle, Unavailable)
         except Unavailable as away:
             self._committer.put_off(idle, "source", away)
             return []
@@ -218,10 +219,11 @@ class Rounds:
         return [(held, cut) for held, cut in group if self._holdings.get(held.lease.key) is held]
 
     def _submit(self, group: Sequence[Planned]) -> None:
-        cancel_at = self._deadline_of_round()
+        cancel_at, now = self._deadline_of_round(), self._coordinator.world.clock.monotonic()
         batches = [self._batch(held, cut) for held, cut in group]
         for (held, _), batch in zip(group, batches, strict=True):
             self._holdings.send(held, batch, cancel_at)
+            held.sent_at = now
         self._engine.submit(self._coordinator.pipeline, batches)
         self._coordinator.world.emit(RoundSubmitted(self._coordinator.pipeline, len(batches)))
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from holdfast.errors import Halt, LeaseLost, StagedDataGone
 from holdfast.events import BatchPublished, PartitionCompleted, Unreachable
 from holdfast.flow.holdings import Held, Holdings
-from holdfast.flow.pipeline import Pipeline, ReportsEvents, call_isolated, reported
+from holdfast.flow.pipeline import Pipeline, ReportsEvents, call_isolated, reported, timed
 from holdfast.flow.sink import KeepsStaged, Publication, PublishesFiles, PublishResult
 from holdfast.flow.source import PublishingListener
 from holdfast.leases import transitions
@@ -52,7 +52,8 @@ class Publisher:
             elif clock.monotonic() > until:
                 return
             begin_step()
-            self.publish(portion)
+            with timed(self._coordinator.world, self._coordinator.pipeline, "publish"):
+                self.publish(portion)
 
     def publish(self, pending: Sequence[Held]) -> None:
         """Try each commit once. A commit that cannot be published is put off, halted, or marked to be rebuilt."""

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 import traceback
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from holdfast.events.flow import DURATION_BOUNDS
 from holdfast.flow.shards import StreamRecord
 from holdfast.functions.events import EventBatch, FunctionEvent
 from holdfast.functions.function import Function
@@ -32,6 +35,28 @@ class WorkerClock:
     """Seconds since 1970; only the age of records is compared with it."""
 
 
+class HandlerDurations:
+    """Counts records by how long the handler took for them, until they are taken. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._records, self._seconds = [0] * (len(DURATION_BOUNDS) + 1), 0.0
+
+    def add(self, records: int, seconds: float) -> None:
+        """Count records that took so long in all; each counts as the average."""
+        if records:
+            with self._lock:
+                self._records[bisect_left(DURATION_BOUNDS, seconds / records)] += records
+                self._seconds += seconds
+
+    def take(self) -> tuple[tuple[int, ...], float]:
+        """Return the counts and the seconds of all, and begin anew; no counts if there was no record."""
+        with self._lock:
+            taken = (tuple(self._records) if any(self._records) else (), self._seconds)
+            self._records, self._seconds = [0] * len(self._records), 0.0
+            return taken
+
+
 class HandlerCaller:
     """Calls one function for shards. `apply_acks` lets explicit acks count that were made since the last call."""
 
@@ -42,6 +67,7 @@ class HandlerCaller:
         """Id of the shard whose record the handler has; empty between steps."""
         self.began: Callable[[str, int], None] | None = None
         """If given, called with id and offset before each call of the handler."""
+        self.durations = HandlerDurations()
         self._function = function
         self._config = function.config
         self._clock = clock.monotonic
@@ -64,7 +90,7 @@ class HandlerCaller:
             self._watchdog.end()
 
     def _turn(self, shard: ShardCalls, until: float) -> int:
-        self.busy, handled = shard.id, 0
+        self.busy, handled, started = shard.id, 0, self._clock()
         if self._single and self.began is None and shard.is_plain:
             handle = self._handle_tracked if shard.tracks else self._handle_in_order
             handled = handle(shard, until)
@@ -74,6 +100,7 @@ class HandlerCaller:
                 break
             self._call(shard, call)
             handled += len(call.records)
+        self.durations.add(handled, self._clock() - started)
         return handled
 
     # --- the paths of ordinary records --------------------------------------------------------------------------------
@@ -182,7 +209,9 @@ class HandlerCaller:
                 call = shard.next_call(self._clock()) if self._clock() < until else None
                 if call is None:
                     break
+                started = self._clock()
                 await self._call_async(shard, call)
+                self.durations.add(len(call.records), self._clock() - started)
             handled += len(call.records)
         return handled
 

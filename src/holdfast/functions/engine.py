@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from holdfast.errors import ChannelLost, ChannelRefused, Refused, Unavailable
-from holdfast.events import Event, Notice, RecordsLost
+from holdfast.events import Event, HandlerCalled, Notice, RecordsLost
 from holdfast.flow.batch import Batch, Name
 from holdfast.flow.engine import Advanced, Engine, Failed, Report
 from holdfast.flow.shards import ReaderFactory
@@ -92,6 +92,8 @@ class FunctionEngine(Engine):
             )
         quieten()
         self._spark, self._parts, self._emit = spark, parts, emit
+        self._pipeline = parts.trigger.name
+        """Its name in the store, once a batch was submitted."""
         self._secret = new_secret()
         self._tls_context = parts.tls.context() if parts.tls is not None else None
         static = parts.config.worker_allocation == "static"
@@ -135,7 +137,8 @@ class FunctionEngine(Engine):
     def room(self) -> int:
         return 0 if self._closed or self._gone else ROOM
 
-    def submit(self, pipeline: str, batches: Sequence[Batch]) -> None:  # noqa: ARG002 - there is one pipeline
+    def submit(self, pipeline: str, batches: Sequence[Batch]) -> None:
+        self._pipeline = pipeline
         with self._changed:
             self._slots.submit([_shard(batch) for batch in batches])
             self._carry_out()
@@ -300,7 +303,9 @@ class FunctionEngine(Engine):
             elif isinstance(message, messages.Notice):
                 self._emit(Notice(f"{self._parts.trigger.name}: {message.text}"))
             elif isinstance(message, messages.Lost):
-                self._emit(RecordsLost(self._parts.trigger.name, message.shard, message.start, message.end))
+                self._emit(RecordsLost(self._pipeline, message.shard, message.start, message.end))
+            elif isinstance(message, messages.Beat) and message.handled:
+                self._emit(HandlerCalled(self._pipeline, message.handled, message.seconds))
             self._slots.received(number, message)
             self._carry_out()
 

@@ -37,6 +37,10 @@ class Beat(Message, frozen=True):
     """The id of the batch whose record the handler has; empty if it is idle."""
     rss: int = 0
     """Bytes of memory that the worker occupies."""
+    handled: tuple[int, ...] = ()
+    """Records since the last beat by how long they took, see `HandlerCalled`; empty if there were none."""
+    seconds: float = 0.0
+    """What all of them took."""
 
 
 class Progress(Message, frozen=True):

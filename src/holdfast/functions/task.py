@@ -157,7 +157,8 @@ class WorkerTask:
                 self._sent_at[number] = self._clock()
                 self._sent_at.pop(number - 100, None)
                 held = self._held.get(self._worker.caller.busy)
-                self._send(messages.Beat(number, held.id if held is not None else "", _rss()))
+                durations = self._worker.caller.durations.take()
+                self._send(messages.Beat(number, held.id if held is not None else "", _rss(), *durations))
                 self._put_off_watchdog()
                 time.sleep(BEAT_EVERY)
         except ChannelLost:

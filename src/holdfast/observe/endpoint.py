@@ -50,7 +50,8 @@ class Endpoint:
     def _respond(self, environ: dict[str, Any], start: Start) -> Iterable[bytes]:
         probe = self._probes.get(environ["PATH_INFO"])
         if probe is None:
-            return self._scrape(environ, start)
+            scraped: Iterable[bytes] = self._scrape(environ, start)
+            return scraped
         wrong = probe()
         start("200 OK" if wrong is None else "503 Service Unavailable", [("Content-Type", "text/plain; charset=utf-8")])
         return [f"{wrong or 'ok'}\n".encode()]

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import platform
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from importlib import metadata
 
 from prometheus_client import Metric as Family
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
-from holdfast.events import AlertCleared, AlertRaised, DocumentsIndexed, Event, LagMeasured
+from holdfast import __version__
+from holdfast.events import AlertCleared, AlertRaised, DocumentsIndexed, Event, LagMeasured, PartitionsCounted
 from holdfast.observe.alert_kinds import KINDS, LAGGING, Subject, subject_of
 
 ALERTS = "holdfast_alerts_total"
@@ -23,6 +26,20 @@ LAG_SECONDS = "holdfast_lag_seconds"
 LAG_SECONDS_HELP = "Age of the oldest unread record; 0 if there is none, absent if the source does not report it."
 BULK_LIMIT = "holdfast_bulk_limit"
 BULK_LIMIT_HELP = "Bulk requests that a task may have in flight: raised by successful responses, halved by rejections."
+
+
+PARTITIONS = "holdfast_partitions"
+PARTITIONS_HELP = "Partitions of the pipeline by status, of all nodes, as this node has counted them last in the store."
+BUILD_INFO = "holdfast_build_info"
+BUILD_INFO_HELP = "1; the labels are the versions of holdfast, Python and Spark on this node."
+
+
+def build_info() -> Family:
+    """Return the metric whose labels are versions."""
+    versions = (__version__, platform.python_version(), metadata.version("pyspark"))
+    family = GaugeMetricFamily(BUILD_INFO, BUILD_INFO_HELP, labels=("version", "python", "spark"))
+    family.add_metric(versions, 1)
+    return family
 
 
 class AlertMetrics:
@@ -98,6 +115,28 @@ class LagMetrics:
                 if name is not None and lag is not None:
                     family.add_metric((name, measured.key), lag)
         yield from (records, seconds)
+
+
+class StatusMetrics:
+    """The last count of partitions by status. Not thread-safe by itself."""
+
+    def __init__(self, pipelines: Mapping[str, str]) -> None:
+        """`pipelines` maps identifiers in the store to pipeline names."""
+        self._pipelines = dict(pipelines)
+        self._counted: dict[str, Mapping[str, int]] = {}
+
+    def __call__(self, event: Event) -> None:
+        """Note the event if it counts partitions."""
+        if isinstance(event, PartitionsCounted) and event.pipeline in self._pipelines:
+            self._counted[self._pipelines[event.pipeline]] = event.statuses
+
+    def collect(self) -> Iterator[Family]:
+        """Yield the current value of the metric."""
+        family = GaugeMetricFamily(PARTITIONS, PARTITIONS_HELP, labels=("pipeline", "status"))
+        for pipeline, statuses in self._counted.items():
+            for status, number in statuses.items():
+                family.add_metric((pipeline, status), number)
+        yield family
 
 
 class BulkMetrics:

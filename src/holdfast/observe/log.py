@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import fields
 from typing import Any, Literal, TextIO, get_args
 
-from holdfast.events import Event, Level, Notice
+from holdfast.events import Event, Level, NodeJoined, Notice
 from holdfast.observe.json_values import plain, worded
 from holdfast.observe.text import printable, timestamp
 
@@ -27,7 +27,9 @@ class Log:
     """Writes events at or above a level to a stream. Thread-safe; lines never mix.
 
     Text has the form `<time> <level> <event in words>: <field> <value>, …`, without fields that are None. JSON is one
-    object per line with `ts`, `level`, `event` (the class name) and the event's fields.
+    object per line with `ts`, `level`, `event` (the class name), `node`, `session`, `pipeline` and the event's fields.
+    `session` is that of the node, unless the event is about another one; it is null before the node has joined, and
+    `pipeline` is null if the event is about none.
 
     Warnings that differ only in durations are written once in `REPEAT_AFTER` seconds; the next one that is written has
     the number of those left out (`repeated` in JSON).
@@ -39,10 +41,13 @@ class Log:
         *,
         form: Form = "text",
         level: Level = "info",
+        node: str | None = None,
         now: Callable[[], float] = time.time,
     ) -> None:
+        """`node` is the name of the node whose events these are."""
         self._stream = stream
-        self._line = _json_line if form == "json" else _text_line
+        self._is_json = form == "json"
+        self._subject: dict[str, str | None] = {"node": node, "session": None, "pipeline": None}
         self._shown = LEVELS[LEVELS.index(level) :]
         self._now = now
         self._repeats = _Repeats()
@@ -50,6 +55,8 @@ class Log:
 
     def __call__(self, event: Event) -> None:
         """Write the event, if it is important enough and not a repetition, and flush."""
+        if isinstance(event, NodeJoined):
+            self._subject = {**self._subject, "node": event.node, "session": event.session}
         if event.level not in self._shown:
             return
         now = self._now()
@@ -58,6 +65,9 @@ class Log:
             if left_out is not None:
                 self._stream.write(self._line(timestamp(now), event, left_out) + "\n")
                 self._stream.flush()
+
+    def _line(self, at: str, event: Event, left_out: int) -> str:
+        return _json_line(at, event, left_out, self._subject) if self._is_json else _text_line(at, event, left_out)
 
 
 class _Repeats:
@@ -101,7 +111,7 @@ def _sentence(event: Event) -> str:
     return ": ".join([in_words(type(event)), *([", ".join(shown)] if shown else [])])
 
 
-def _json_line(at: str, event: Event, left_out: int) -> str:
-    head: Mapping[str, Any] = {"ts": at, "level": event.level, "event": type(event).__name__}
+def _json_line(at: str, event: Event, left_out: int, subject: Mapping[str, str | None]) -> str:
+    head: Mapping[str, Any] = {"ts": at, "level": event.level, "event": type(event).__name__, **subject}
     tail: Mapping[str, Any] = {"repeated": left_out} if left_out else {}
     return json.dumps({**head, **plain(event_fields(event)), **tail})

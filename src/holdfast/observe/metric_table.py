@@ -139,6 +139,12 @@ COUNTERS = (
         (Counts(BatchCommitted, (), lambda event: event.records),),
     ),
     Metric(
+        "holdfast_bytes_committed_total",
+        "Bytes of the records in committed batches, as far as the source reports them.",
+        (PIPELINE,),
+        (Counts(BatchCommitted, (), lambda event: event.size),),
+    ),
+    Metric(
         "holdfast_dead_letters_total",
         "Records in committed batches that could not be processed.",
         (PIPELINE,),

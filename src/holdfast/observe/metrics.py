@@ -15,14 +15,15 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-from prometheus_client import CollectorRegistry, start_http_server
 from prometheus_client import Metric as Family
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, UnknownMetricFamily
 from prometheus_client.registry import Collector
 
-from holdfast.errors import UsageError
-from holdfast.events import Event, Heartbeat, NodeLeft, SessionEnded
-from holdfast.observe.gauges import AlertMetrics, BulkMetrics, LagMetrics
+from holdfast.events import Event
+from holdfast.observe.durations import DurationMetrics
+from holdfast.observe.endpoint import Endpoint
+from holdfast.observe.gauges import AlertMetrics, BulkMetrics, LagMetrics, StatusMetrics, build_info
+from holdfast.observe.health import Health
 from holdfast.observe.metric_table import (
     COUNTERS,
     PIPELINE,
@@ -70,11 +71,14 @@ class Metrics(Collector):
         """`pipelines` maps identifiers in the store to pipeline names."""
         self._pipelines = dict(pipelines)
         self._prefixes = metric_names(pipelines.values())
-        self._clock = clock
-        self._usable_until = 0.0
-        self._alerts = AlertMetrics(pipelines)
-        self._lags = LagMetrics(pipelines)
-        self._bulks = BulkMetrics(pipelines)
+        self.health = Health(clock)
+        self._parts = (
+            LagMetrics(pipelines),
+            StatusMetrics(pipelines),
+            BulkMetrics(pipelines),
+            DurationMetrics(pipelines),
+            AlertMetrics(pipelines),
+        )
         self._lock = threading.Lock()
         self._values: dict[str, dict[Labels, float]] = {}
         self._counted: dict[type[Event], list[tuple[Metric, Counts[Any]]]] = defaultdict(list)
@@ -88,26 +92,22 @@ class Metrics(Collector):
         with self._lock:
             for metric, counts in self._counted.get(type(event), ()):
                 self._count(metric, counts, event)
-            self._alerts(event)
-            self._lags(event)
-            self._bulks(event)
-            if isinstance(event, Heartbeat):
-                self._usable_until = self._clock() + event.usable_for
-            elif isinstance(event, SessionEnded | NodeLeft):
-                self._usable_until = 0.0
+            for part in self._parts:
+                part(event)
+        self.health(event)
 
     def collect(self) -> Iterator[Family]:
         """Yield the current value of all metrics."""
         with self._lock:
             values = {name: dict(by_labels) for name, by_labels in self._values.items()}
-            usable = max(0.0, self._usable_until - self._clock())
-            more = [*self._lags.collect(), *self._bulks.collect(), *self._alerts.collect()]
+            more = [family for part in self._parts for family in part.collect()]
         for metric in COUNTERS:
             family = CounterMetricFamily(metric.name, metric.help, labels=metric.labels)
             for labels, value in values[metric.name].items():
                 family.add_metric(labels, value)
             yield family
-        yield GaugeMetricFamily(SESSION_USABLE, SESSION_USABLE_HELP, usable)
+        yield GaugeMetricFamily(SESSION_USABLE, SESSION_USABLE_HELP, self.health.usable_for)
+        yield build_info()
         yield from more
         for pipeline, prefix in self._prefixes.items():
             for metric in SOURCE_COORDINATOR:
@@ -115,8 +115,8 @@ class Metrics(Collector):
                 yield UnknownMetricFamily(name, metric.help, values[metric.name][pipeline,])
 
     def serve(self, port: int, address: str = "127.0.0.1") -> Endpoint:
-        """Serve scrapes on a separate thread until the endpoint is stopped. Raises `UsageError` for a taken port."""
-        return Endpoint(self, port, address)
+        """Serve scrapes and probes on threads until the endpoint is stopped. Raises `UsageError` for a taken port."""
+        return Endpoint(self, self.health, port, address)
 
     def _count(self, metric: Metric, counts: Counts[Any], event: Event) -> None:
         labels = counts.labels(event) if callable(counts.labels) else counts.labels
@@ -127,29 +127,6 @@ class Metrics(Collector):
             labels = (pipeline, *labels)
         by_labels = self._values[metric.name]
         by_labels[labels] = by_labels.get(labels, 0.0) + counts.amount(event)
-
-
-class Endpoint:
-    """The address under which metrics are scraped, from construction to `stop`."""
-
-    def __init__(self, metrics: Metrics, port: int, address: str) -> None:
-        registry = CollectorRegistry()
-        registry.register(metrics)
-        try:
-            self._server, self._thread = start_http_server(port, address, registry)
-        except OSError as error:
-            raise UsageError(f"metrics cannot be served on {address}:{port}: {error.strerror}") from error
-
-    @property
-    def port(self) -> int:
-        """The port that is served; chosen by the system if the configured one was 0."""
-        return self._server.server_port
-
-    def stop(self) -> None:
-        """Stop serving and free the port. Blocks until current scrapes are finished; may be called repeatedly."""
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
 
 
 def _initial_labels(metric: Metric, pipelines: Iterable[str]) -> Iterator[Labels]:

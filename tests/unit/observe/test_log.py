@@ -12,6 +12,8 @@ from holdfast.config.secrets import Resolved, Secret
 from holdfast.events import (
     AttemptFailed,
     Event,
+    NodeExpired,
+    NodeJoined,
     NothingAcquired,
     Notice,
     PartitionAcquired,
@@ -54,9 +56,32 @@ def test_json_is_one_object_per_line_with_time_level_event_and_fields() -> None:
         "ts": STAMP,
         "level": "info",
         "event": "PartitionsCreated",
+        "node": None,
+        "session": None,
         "pipeline": "orders",
         "count": 3,
     }
+
+
+def test_every_json_line_has_node_session_and_pipeline() -> None:
+    stream = io.StringIO()
+    log = Log(stream, form="json", level="debug", node="replica1")
+    for event in (
+        Notice("it starts"),
+        NodeJoined("replica1", "host:1:a"),
+        PartitionsCreated("orders", 3),
+        Unreachable("store", "away", 1.0),
+        NodeExpired("host:2:b", seen_by="host:1:a"),
+    ):
+        log(event)
+    lines = [json.loads(line) for line in stream.getvalue().splitlines()]
+    assert [(line["node"], line["session"], line["pipeline"]) for line in lines] == [
+        ("replica1", None, None),
+        ("replica1", "host:1:a", None),
+        ("replica1", "host:1:a", "orders"),
+        ("replica1", "host:1:a", None),
+        ("replica1", "host:2:b", None),  # the session that has expired; `seen_by` is that of the node
+    ]
 
 
 def test_rows_are_shown_as_json() -> None:

@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+import platform
 import re
 import socket
 import threading
 from dataclasses import MISSING
 from typing import Any, cast
+from urllib.error import HTTPError
+from urllib.request import urlopen
 
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
@@ -17,17 +20,24 @@ from holdfast.events import (
     BatchPublished,
     DocumentsIndexed,
     Event,
+    HandlerCalled,
     Heartbeat,
+    HeartbeatWithheld,
     LagMeasured,
+    NodeJoined,
     NodeLeft,
+    Notice,
     PartitionAcquired,
     PartitionErrorRaised,
     PartitionReleased,
+    PartitionsCounted,
     PartitionsCreated,
     RowsDropped,
     SessionEnded,
+    StepFinished,
     Unreachable,
 )
+from holdfast.events.flow import DURATION_BOUNDS
 from holdfast.observe.metric_table import COUNTERS, PIPELINE, SOURCE_COORDINATOR
 from holdfast.observe.metrics import Metrics, metric_names
 
@@ -208,3 +218,75 @@ def test_documents_of_a_search_index_and_the_last_limit(metrics: Metrics) -> Non
     assert value(metrics, "holdfast_bulk_requests_total", **labels) == 6
     assert value(metrics, "holdfast_bulk_bytes_total", **labels) == 1200
     assert value(metrics, "holdfast_bulk_limit", **labels) == 2.5
+
+
+def test_durations_are_a_histogram_by_step(metrics: Metrics) -> None:
+    metrics(StepFinished("p|orders", "plan", 0.02))
+    metrics(StepFinished("p|orders", "plan", 0.7))
+    metrics(BatchCommitted("p|orders", "k", 1, records=1, dead=0, size=300, seconds=2000.0))
+    metrics(BatchCommitted("p|orders", "k", 2, records=1, dead=0, size=200))
+    metrics(HandlerCalled("p|orders", (4, *[0] * (len(DURATION_BOUNDS) - 1), 2), 1000.5))
+    metrics(StepFinished("p|others", "plan", 1.0))
+
+    name = "holdfast_duration_seconds"
+    plan = {"pipeline": "orders", "step": "plan"}
+    assert [value(metrics, f"{name}_bucket", **plan, le=le) for le in ("0.01", "0.05", "1.0", "+Inf")] == [0, 1, 2, 2]
+    assert value(metrics, f"{name}_sum", **plan) == pytest.approx(0.72)
+    assert value(metrics, f"{name}_count", pipeline="orders", step="batch") == 1
+    assert value(metrics, f"{name}_bucket", pipeline="orders", step="batch", le="900.0") == 0
+    assert value(metrics, f"{name}_count", pipeline="orders", step="handler") == 6
+    assert value(metrics, f"{name}_count", pipeline="users", step="commit") == 0
+    assert value(metrics, "holdfast_bytes_committed_total", pipeline="orders") == 500
+
+
+def test_partitions_by_status_and_versions(metrics: Metrics) -> None:
+    metrics(PartitionsCounted("p|orders", {"FAILED": 3, "ASSIGNED": 1}))
+    metrics(PartitionsCounted("p|orders", {"FAILED": 2, "ASSIGNED": 2}))
+    assert value(metrics, "holdfast_partitions", pipeline="orders", status="FAILED") == 2
+    text = generate_latest(registry(metrics)).decode()
+    assert f'holdfast_build_info{{python="{platform.python_version()}",spark="' in text
+
+
+def probed(port: int, path: str) -> tuple[int, str]:
+    try:
+        with urlopen(f"http://127.0.0.1:{port}{path}", timeout=10) as response:
+            return response.status, response.read().decode()
+    except HTTPError as error:
+        return error.code, error.read().decode()
+
+
+def test_probes_follow_the_life_of_a_node() -> None:
+    now = [100.0]
+    metrics = Metrics({}, clock=lambda: now[0])
+    endpoint = metrics.serve(0)
+    seen = []
+    for event in (
+        Notice("it starts"),
+        NodeJoined("n", "s"),
+        Unreachable("store", "no route to host", 1.0),
+        Heartbeat("s", 1, usable_for=26.0),
+        Unreachable("sink", "no route to host", 1.0),
+        HeartbeatWithheld("s", "publish", 3.0),
+        Heartbeat("s", 2, usable_for=26.0),
+        NodeLeft("n", "s"),
+    ):
+        metrics(event)
+        seen.append((probed(endpoint.port, "/healthz")[0], probed(endpoint.port, "/readyz")))
+    metrics(NodeJoined("n", "s2"))
+    metrics(Heartbeat("s2", 1, usable_for=26.0))
+    now[0] += 26.0
+    seen.append((probed(endpoint.port, "/healthz")[0], probed(endpoint.port, "/readyz")))
+    assert "holdfast_build_info" in probed(endpoint.port, "/metrics")[1]
+    endpoint.stop()
+    ready = (200, (200, "ok\n"))
+    assert seen == [
+        (200, (503, "the node has not joined\n")),
+        ready,
+        (200, (503, "the store does not respond: no route to host\n")),
+        ready,
+        ready,
+        (503, (503, "the loop hangs in its step 'publish'\n")),
+        ready,
+        (200, (503, "the node has not joined\n")),
+        (200, (503, "the session was not renewed in time\n")),
+    ]
