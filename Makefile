@@ -52,9 +52,9 @@ $(READY): requirements.lock pyproject.toml
 	@$(BIN)/python -c 'from holdfast.spark.java import describe_java; print("Java:", describe_java())'
 	@touch $@
 
-# Apart from the rest: only pipelines that read Kafka need it, and it needs Maven.
+# Apart from the rest: only pipelines that read Kafka need it. Maven finds a repository that only its own settings name.
 connector: $(READY)
-	@sh scripts/fetch_jars.sh spark-kafka $(VENV)/share/holdfast/jars
+	@$(BIN)/holdfast connector install kafka || sh scripts/fetch_jars.sh spark-kafka $(VENV)/share/holdfast/jars
 
 lock: | $(READY) ## Resolve requirements.lock anew from pyproject.toml
 	env -u PIP_FIND_LINKS -u UV_FIND_LINKS $(BIN)/uv pip compile -q --upgrade --universal --python-version 3.11 --fork-strategy fewest \

@@ -1,9 +1,10 @@
 #!/bin/sh
 # Installs the servers that tests and benchmarks start for themselves: PostgreSQL, MariaDB, Kafka, DynamoDB Local,
-# OpenSearch, versitygw (S3) and kinesalite (Kinesis), and the tool that checks alert rules.
+# OpenSearch, versitygw (S3), kinesalite (Kinesis) and Prometheus, and what checks the files in deploy/: helm, promtool
+# and systemd-analyze.
 # Nothing is done if they are there. No system service is started; the tests run their own, on loopback, in a
 # temporary directory. PostgreSQL, MariaDB and npm need Debian or Ubuntu and root; Kafka, DynamoDB Local and OpenSearch
-# come by Maven, versitygw is built by Go and kinesalite comes by npm, all into ~/.cache/holdfast. What cannot be had is
+# come by Maven, versitygw and helm are built by Go and kinesalite comes by npm, all into ~/.cache/holdfast. What cannot be had is
 # named, and the script ends with 1.
 set -eu
 
@@ -11,8 +12,9 @@ KAFKA=4.3.1
 DYNAMODB_LOCAL=2.6.1
 OPENSEARCH=2.19.1.0
 VERSITYGW=v1.8.0
+HELM=v3.19.0
 KINESALITE=3.3.3
-# The oldest Go that builds that versitygw.
+# The oldest Go that builds both.
 GO_MINOR=25
 
 here=$(CDPATH= cd -- "$(dirname -- "$0")" && pwd)
@@ -35,7 +37,8 @@ install_packages() {
     missing=
     has_postgresql || missing="$missing postgresql"
     has_mariadb || missing="$missing mariadb-server-core mariadb-client-core"
-    command -v promtool >/dev/null 2>&1 || missing="$missing prometheus"
+    { command -v promtool && command -v prometheus; } >/dev/null 2>&1 || missing="$missing prometheus"
+    command -v systemd-analyze >/dev/null 2>&1 || missing="$missing systemd"
     { [ -d "$cache/kinesalite-$KINESALITE" ] && has_node; } || command -v npm >/dev/null 2>&1 || missing="$missing npm"
     [ -n "$missing" ] || return 0
 
@@ -79,19 +82,19 @@ find_go() {
     [ "$(go_minor "$go")" -ge "$GO_MINOR" ]
 }
 
-build_versitygw() {
-    program=$cache/bin/versitygw-$VERSITYGW
+# build NAME VERSION PACKAGE: a program in Go, as $cache/bin/NAME-VERSION.
+build() {
+    program=$cache/bin/$1-$2
     [ ! -x "$program" ] || return 0
     mkdir -p "$cache/bin"
     draft=$(mktemp -d "$cache/draft.XXXXXX")
-    echo "install_servers: building versitygw $VERSITYGW (minutes)"
-    find_go &&
-        GOBIN=$draft CGO_ENABLED=0 "$go" install -trimpath -ldflags "-s -w" \
-            "github.com/versity/versitygw/cmd/versitygw@$VERSITYGW" &&
-        mv -f "$draft/versitygw" "$program" || built=no
+    built=yes
+    echo "install_servers: building $1 $2 (minutes)"
+    find_go && GOBIN=$draft CGO_ENABLED=0 "$go" install -trimpath -ldflags "-s -w" "$3@$2" &&
+        mv -f "$draft/$1" "$program" || built=no
     rm -rf "$draft"
-    [ -z "${built:-}" ] || echo "Missing server for the tests: versitygw $VERSITYGW could not be built." >&2
-    [ -z "${built:-}" ]
+    [ "$built" = yes ] || echo "Missing program for the tests: $1 $2 could not be built." >&2
+    [ "$built" = yes ]
 }
 
 fetch_kinesalite() {
@@ -112,7 +115,8 @@ install_packages || failed="$failed databases"
 "$here/fetch_jars.sh" kafka-server "$cache/kafka-$KAFKA" || failed="$failed kafka"
 "$here/fetch_jars.sh" dynamodb-local "$cache/dynamodb-local-$DYNAMODB_LOCAL" || failed="$failed dynamodb"
 "$here/fetch_jars.sh" opensearch-server "$cache/opensearch-$OPENSEARCH" || failed="$failed opensearch"
-build_versitygw || failed="$failed versitygw"
+build versitygw "$VERSITYGW" github.com/versity/versitygw/cmd/versitygw || failed="$failed versitygw"
+build helm "$HELM" helm.sh/helm/v3/cmd/helm || failed="$failed helm"
 fetch_kinesalite || failed="$failed kinesalite"
 if [ -n "$failed" ]; then
     echo "install_servers: failed for:$failed" >&2

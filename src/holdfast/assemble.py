@@ -351,8 +351,8 @@ def _identified(settings: Settings, pipelines: Mapping[str, Pipeline], max_recei
 
 def _start_spark(settings: Settings, pipelines: Mapping[str, Pipeline], emit: Emit, master: str) -> SparkSession:
     """Start the session, and load the sinks of these pipelines on every core. A file may name another `master`."""
+    from holdfast.spark.connector import connector_jars
     from holdfast.spark.session import is_unprotected, redaction, start_session
-    from holdfast.spark.shipping import connector_jars
     from holdfast.spark.task import warm_up
 
     needs_jars = any(isinstance(built.source, ReadsByConnector) for built in pipelines.values())

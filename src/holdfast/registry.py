@@ -54,7 +54,7 @@ def needing(what: str, package: str, extra: str) -> Iterator[None]:
     try:
         yield
     except ImportError as error:
-        raise UsageError(f"{what} needs {package}; install holdfast[{extra}] ({error})") from error
+        raise UsageError(f"{what} needs {package}: pip install 'holdfast[{extra}]' ({error})") from error
 
 
 class Registry:

@@ -39,6 +39,7 @@ from holdfast.flow.tables import LiveTables
 from holdfast.leases.controls import Controls
 from holdfast.leases.coordinator import Coordinator
 from holdfast.leases.lease import Status
+from holdfast.leases.session import Session
 from holdfast.leases.store import Store
 from holdfast.leases.world import HostClock, World, host_world
 from holdfast.leases.writes import until_answered
@@ -150,11 +151,7 @@ def _run_node(
     name: str | None,
     beside: Beside | None,
 ) -> int:
-    functions = functions_of(built.values())
-    measurements = Measurements()
-    world = replace(world, emit=Reporter([world.emit, measurements]))
-    session = new_session(settings, store, world, pipelines=list(built), name=name, functions=functions)
-    session.measured = measurements.by_pipeline
+    session, world = _measuring_session(settings, store, built, world, name)
     stored = {name: StoredPipeline(settings, store, name) for name in built}
     engine, engines = engines_of(settings, built, session, world.emit, store.max_receipt_bytes)
     # Only now: the nodes of the former generation hand over as soon as this one is current.
@@ -184,6 +181,18 @@ def _run_node(
         if not node.run():
             return 0
     return int(any(coordinator.counts().get(Status.FAILED) for coordinator in coordinators.values()))
+
+
+def _measuring_session(
+    settings: Settings, store: Store, built: Mapping[str, Pipeline], world: World, name: str | None
+) -> tuple[Session, World]:
+    """Return the session of this node, which sends what is measured from the events of the world that is returned."""
+    measurements = Measurements()
+    world = replace(world, emit=Reporter([world.emit, measurements]))
+    functions = functions_of(built.values())
+    session = new_session(settings, store, world, pipelines=list(built), name=name, functions=functions)
+    session.measured = measurements.by_pipeline
+    return session, world
 
 
 def _followed(

@@ -98,5 +98,5 @@ def test_the_board_offers_the_pipelines(prometheus: PrometheusServer) -> None:
 
 def test_the_board_shows_every_metric_of_durations_bytes_status_and_versions() -> None:
     shown = " ".join(EXPRESSIONS)
-    for metric in ("duration_seconds", "bytes_committed_total", "partitions{", "build_info", "lag_seconds"):
+    for metric in ("duration_seconds", "bytes_committed_total", "partitions_by_status", "build_info", "lag_seconds"):
         assert f"holdfast_{metric}" in shown

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from holdfast.spark.connector import connector_jars
 from holdfast.spark.session import start_session, stop_session
-from holdfast.spark.shipping import connector_jars
 from tests.spark.rig import Site
 
 if TYPE_CHECKING:

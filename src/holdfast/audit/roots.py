@@ -14,7 +14,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, TypeVar
 
-from holdfast.errors import Unavailable, UsageError
+from holdfast.errors import Unavailable
+from holdfast.registry import needing
 
 OURS = "_holdfast/"
 STAGING = f"{OURS}staging/"
@@ -227,11 +228,9 @@ class S3Root(Root):
 
 
 def _connect(options: Any) -> Any:
-    try:
+    with needing("a root on S3", "boto3", "s3"):
         import boto3
         from botocore.config import Config
-    except ImportError as error:
-        raise UsageError(f"a root on S3 needs boto3; install holdfast[s3] ({error})") from error
 
     def given(name: str) -> Any:
         value = getattr(options, name, None)

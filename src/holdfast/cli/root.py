@@ -8,6 +8,7 @@ import typer
 
 from holdfast import __version__
 from holdfast.cli import (
+    connector,
     controls,
     convert,
     deadletters,
@@ -150,6 +151,14 @@ _function.command(
         "holdfast function invoke function.yaml --event '{\"id\": 7}' --header content-type=application/json --json",
     )
 )(functions.invoke)
+_connector = typer.Typer(no_args_is_help=True, help="Bring what Spark needs to read Kafka.")
+app.add_typer(_connector, name="connector", epilog=_examples("holdfast connector install kafka"))
+_connector.command(
+    epilog=_examples(
+        "holdfast connector install kafka",
+        "holdfast connector install kafka --repository https://repo.example.com/maven",
+    )
+)(connector.install)
 _convert = typer.Typer(no_args_is_help=True, help="Make files for holdfast from those of other systems.")
 app.add_typer(_convert, name="convert", epilog=_examples("holdfast convert nuclio function.yaml"))
 _convert.command(epilog=_examples("holdfast convert nuclio function.yaml > pipeline.yaml"))(convert.nuclio)

@@ -92,8 +92,7 @@ class FunctionEngine(Engine):
             )
         quieten()
         self._spark, self._parts, self._emit = spark, parts, emit
-        self._pipeline = parts.trigger.name
-        """Its name in the store, once a batch was submitted."""
+        self._pipeline = parts.trigger.name  # its name in the store, once a batch was submitted
         self._secret = new_secret()
         self._tls_context = parts.tls.context() if parts.tls is not None else None
         static = parts.config.worker_allocation == "static"

@@ -28,7 +28,7 @@ BULK_LIMIT = "holdfast_bulk_limit"
 BULK_LIMIT_HELP = "Bulk requests that a task may have in flight: raised by successful responses, halved by rejections."
 
 
-PARTITIONS = "holdfast_partitions"
+PARTITIONS = "holdfast_partitions_by_status"
 PARTITIONS_HELP = "Partitions of the pipeline by status, of all nodes, as this node has counted them last in the store."
 BUILD_INFO = "holdfast_build_info"
 BUILD_INFO_HELP = "1; the labels are the versions of holdfast, Python and Spark on this node."

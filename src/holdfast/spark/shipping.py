@@ -1,4 +1,4 @@
-"""Code that the node sends to Spark: holdfast itself, the user's modules, and the jars of the Kafka connector.
+"""Code that the node sends to Spark: holdfast itself and the user's modules.
 
 Executors on other machines need Python with the packages that holdfast depends on, but not holdfast itself. They run
 the code of the node that sent the work, so that nodes of two versions can share a cluster.
@@ -6,7 +6,6 @@ the code of the node that sent the work, so that nodes of two versions can share
 
 from __future__ import annotations
 
-import sys
 import zipfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,13 +18,6 @@ if TYPE_CHECKING:
     from pyspark import SparkContext
 
 PACKED = (".zip", ".egg")
-ARTIFACTS = (
-    "org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0",
-    "org.apache.spark:spark-token-provider-kafka-0-10_2.13:4.0.0",
-    "org.apache.kafka:kafka-clients:3.9.2",
-    "org.apache.commons:commons-pool2:2.13.1",
-)
-"""The jars that the connector needs besides those of Spark, as Maven coordinates."""
 _SAME_TIME = (1980, 1, 1, 0, 0, 0)
 
 
@@ -66,28 +58,3 @@ def packed(package: Path, target: Path) -> Path:
             entry.external_attr = 0o644 << 16
             archive.writestr(entry, source.read_bytes(), zipfile.ZIP_DEFLATED)
     return target
-
-
-def connector_jars() -> list[Path]:
-    """The connector's jars, to be given to `start_session`. Reads the disk only.
-
-    They are in `share/holdfast/jars` of the Python environment. Raises `UsageError` when a jar is missing.
-    """
-    folder = jar_folder()
-    missing = [artifact for artifact in ARTIFACTS if not (folder / _file_name(artifact)).is_file()]
-    if missing:
-        raise UsageError(
-            f"Spark's Kafka connector is incomplete in {folder}: run `make setup`, "
-            f"or put these jars of a Maven repository there: {', '.join(missing)}"
-        )
-    return [folder / _file_name(artifact) for artifact in ARTIFACTS]
-
-
-def jar_folder() -> Path:
-    """Where the jars are kept; the folder may be missing."""
-    return Path(sys.prefix, "share", "holdfast", "jars")
-
-
-def _file_name(artifact: str) -> str:
-    _, name, version = artifact.split(":")
-    return f"{name}-{version}.jar"

@@ -242,7 +242,7 @@ def test_durations_are_a_histogram_by_step(metrics: Metrics) -> None:
 def test_partitions_by_status_and_versions(metrics: Metrics) -> None:
     metrics(PartitionsCounted("p|orders", {"FAILED": 3, "ASSIGNED": 1}))
     metrics(PartitionsCounted("p|orders", {"FAILED": 2, "ASSIGNED": 2}))
-    assert value(metrics, "holdfast_partitions", pipeline="orders", status="FAILED") == 2
+    assert value(metrics, "holdfast_partitions_by_status", pipeline="orders", status="FAILED") == 2
     text = generate_latest(registry(metrics)).decode()
     assert f'holdfast_build_info{{python="{platform.python_version()}",spark="' in text
 

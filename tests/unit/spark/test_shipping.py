@@ -7,14 +7,13 @@ import sys
 import zipfile
 from pathlib import Path
 from typing import Any
-from xml.etree import ElementTree as ET
 
 import pytest
 
 import holdfast
 from holdfast.errors import UsageError
 from holdfast.spark.session import _with_jars
-from holdfast.spark.shipping import ARTIFACTS, check_modules, connector_jars, packed, ship_holdfast, ship_modules
+from holdfast.spark.shipping import check_modules, packed, ship_holdfast, ship_modules
 
 RECIPE = Path(__file__).parents[3] / "scripts" / "jars" / "spark-kafka"
 MAVEN = "{http://maven.apache.org/POM/4.0.0}"
@@ -85,37 +84,6 @@ def test_what_cannot_be_sent_is_told_before_spark_starts(package: Path, tmp_path
     for wrong in ("wheel.whl", "data"):
         with pytest.raises(UsageError, match=rf"{wrong} of spark\.py_files cannot be sent"):
             check_modules([tmp_path / wrong])
-
-
-@pytest.fixture
-def jar_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where the jars of an environment belong, with all of them."""
-    monkeypatch.setattr(sys, "prefix", str(tmp_path))
-    jars = tmp_path / "share" / "holdfast" / "jars"
-    jars.mkdir(parents=True)
-    for line in RECIPE.with_suffix(".sha256").read_text().splitlines():
-        (jars / line.split()[1]).touch()
-    return jars
-
-
-def test_the_connector_is_what_setup_fetches(jar_folder: Path) -> None:
-    assert sorted(connector_jars()) == sorted(jar_folder.iterdir())
-
-
-def test_the_pom_names_the_same_artifacts() -> None:
-    pom = ET.parse(RECIPE.with_suffix(".xml"))  # noqa: S314 - a file of ours
-    named = [
-        ":".join(str(dependency.findtext(MAVEN + part)) for part in ("groupId", "artifactId", "version"))
-        for dependency in pom.iter(f"{MAVEN}dependency")
-    ]
-    assert named == list(ARTIFACTS)
-
-
-def test_a_missing_jar_is_named_with_the_way_to_get_it(jar_folder: Path) -> None:
-    (jar_folder / "kafka-clients-3.9.2.jar").unlink()
-    with pytest.raises(UsageError, match=r"make setup.*there: org.apache.kafka:kafka-clients:3.9.2$") as caught:
-        connector_jars()
-    assert str(jar_folder) in str(caught.value)
 
 
 def test_jars_are_added_to_those_of_the_user_once() -> None:

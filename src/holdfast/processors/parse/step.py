@@ -165,7 +165,7 @@ def built(config: ParseConfig) -> Parse:
             # Errors show now and not in a task.
             _try_out(rule, Schemas(files))
     except ImportError as missing:
-        raise UsageError(f"parse needs {missing.name}; install holdfast[archive]") from missing
+        raise UsageError(f"parse needs {missing.name}: pip install 'holdfast[archive]'") from missing
     return Parse(config, files)
 
 

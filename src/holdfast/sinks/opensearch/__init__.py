@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from holdfast.errors import UsageError
-from holdfast.registry import Plugin, Registry
+from holdfast.registry import Plugin, Registry, needing
 from holdfast.sinks.opensearch.config import OpenSearchConfig
 
 if TYPE_CHECKING:
@@ -14,10 +13,8 @@ if TYPE_CHECKING:
 
 def build(name: str, config: OpenSearchConfig, formats: Registry) -> OpenSearchSink:  # noqa: ARG001 - has no formats
     """The sink of that name, not yet connected. Raises `UsageError` where the client is missing."""
-    try:
+    with needing("the opensearch sink", "opensearch-py", "opensearch"):
         import opensearchpy  # noqa: F401 - a missing client fails here, not in a task
-    except ImportError as error:
-        raise UsageError(f"the opensearch sink needs opensearch-py; install holdfast[opensearch] ({error})") from error
     if config.mode == "staged":
         from holdfast.sinks.opensearch.staged_sink import build_staged_sink
 

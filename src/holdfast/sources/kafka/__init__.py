@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from holdfast.registry import Plugin
+from holdfast.registry import Plugin, needing
 from holdfast.sources.kafka.config import KafkaConfig
 
 if TYPE_CHECKING:
@@ -12,7 +12,9 @@ if TYPE_CHECKING:
 
 
 def build(config: KafkaConfig) -> KafkaSource:
-    """Return the source with these settings; connects to nothing yet."""
+    """Return the source with these settings; connects to nothing yet. Raises `UsageError` without the client."""
+    with needing("the source kafka", "confluent-kafka", "kafka"):
+        import confluent_kafka  # noqa: F401 - it fails here and not in a task
     from holdfast.sources.kafka.source import KafkaSource
 
     return KafkaSource(config)
