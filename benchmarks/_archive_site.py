@@ -22,8 +22,8 @@ from holdfast.leases.store import ClaimRequest, Outcome, Snapshot, Swap
 from holdfast.registry import Registry
 from holdfast.sinks.files import PLUGIN as FILES
 from holdfast.sources.kafka import PLUGIN as KAFKA
+from holdfast.spark.connector import connector_jars
 from holdfast.spark.session import start_session, stop_session
-from holdfast.spark.shipping import connector_jars
 from holdfast.stores.sqlite import SqliteStore
 from tests.servers.kafka import KafkaServer
 from tests.servers.processes import running

@@ -102,7 +102,8 @@ def rendered(folder: Path, values: str, *options: str) -> list[dict[str, Any]]:
     if not helm.is_file():
         pytest.fail(f"there is no {helm}; {HOW_TO_INSTALL}")
     (folder / "values.yaml").write_text(values)
-    command = [helm, "template", "live", CHART, "-f", folder / "values.yaml", "--kube-version", KUBERNETES, *options]
+    values_file = str(folder / "values.yaml")
+    command = [str(helm), "template", "live", str(CHART), "-f", values_file, "--kube-version", KUBERNETES, *options]
     done = subprocess.run(command, check=False, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return [document for document in yaml.safe_load_all(done.stdout) if document]

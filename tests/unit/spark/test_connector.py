@@ -125,9 +125,9 @@ def test_the_recipe_of_maven_has_the_same_jars() -> None:
         ":".join(str(dependency.findtext(MAVEN + part)) for part in ("groupId", "artifactId", "version"))
         for dependency in pom.iter(f"{MAVEN}dependency")
     ]
-    sums = dict(reversed(line.split()) for line in RECIPE.with_suffix(".sha256").read_text().splitlines())
+    lines = [line.split() for line in RECIPE.with_suffix(".sha256").read_text().splitlines()]
     assert named == [jar.coordinates for jar in JARS]
-    assert sums == {jar.name: jar.sha256 for jar in JARS}
+    assert {name: sha256 for sha256, name in lines} == {jar.name: jar.sha256 for jar in JARS}
 
 
 def test_a_missing_jar_is_named_with_the_way_to_get_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
