@@ -133,6 +133,12 @@ def a_run_that_is_resumed_keeps_its_former_driver(put: Put) -> None:
 
 
 @mutant("runs")
+def a_driver_that_was_replaced_fails_the_run(put: Put) -> None:
+    original = Runs.fail
+    put(Runs, "fail", lambda self, run_id, error, token=None: original(self, run_id, error))
+
+
+@mutant("runs")
 def runs_are_driven_without_a_lock(put: Put) -> None:
     def take_over(self: Driving, run: Run) -> bool:
         self._token = run.driver_token + 1

@@ -146,6 +146,7 @@ class RedrivenSite(RedrivingSite):
         return super().work_is_done and not self.set_aside
 
     def look_after(self) -> None:
+        super().look_after()
         if self.set_aside:
             self.start("person")
 

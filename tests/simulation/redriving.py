@@ -21,11 +21,11 @@ from holdfast.flow.loop import LoopSettings
 from holdfast.flow.names import dead_letter_key, file_key, staging_key
 from holdfast.flow.node import Node
 from holdfast.flow.pipeline import Pipeline
-from holdfast.flow.run import ENDED, Run
+from holdfast.flow.run import ENDED, Run, run_of, runs_of
 from holdfast.flow.run_driver import RunDriver
 from holdfast.flow.runs import Runs
 from holdfast.leases.coordinator import ClaimPolicy, Coordinator
-from holdfast.leases.lease import Json, Lease, Ownership, Partition, Status, new_lease
+from holdfast.leases.lease import Json, Key, Lease, Ownership, Partition, Status, new_lease
 from holdfast.leases.operator import Operator
 from holdfast.leases.transitions import RetryLimits
 from holdfast.runs.execution import NewRun, RunCommand
@@ -189,6 +189,17 @@ class RedrivingSite(Site):
     def assemble(self, name: str, host: Host) -> Running:
         return Running(host, Sender(self, name, host, self.connect(host)), NoBatches())
 
+    def look_after(self) -> None:
+        """Interrupt commands whose run waits for the lock of another one: maybe nobody works on that one any more."""
+        for running in self.nodes.values():
+            if isinstance(running.node, Sender):
+                running.node.give_up_waiting()
+
+    def keeps_locks(self, run_id: str) -> bool:
+        """Whether the run was driven by anybody; then its next driver is not kept waiting."""
+        row = self.oracle.rows.get(Key(runs_of(PIPELINE), "", run_id))
+        return row is not None and run_of(row).locked
+
     @property
     def unfinished(self) -> object:
         return sorted(set(self.oracle.letters.values()) - self.oracle.seen.keys())
@@ -216,6 +227,11 @@ class Sender:
     def stop(self) -> None:
         self._stopping = True
         if self._driver is not None:
+            self._driver.stop()
+
+    def give_up_waiting(self) -> None:
+        """End a command whose run is not driven by any node, as a person would who sees no progress."""
+        if self._driver is not None and not self._site.keeps_locks(self._driver.run_id):
             self._driver.stop()
 
     def run(self) -> None:
@@ -251,6 +267,7 @@ class Command:
         self._runs = Runs(self._live)
         self._client = BucketClient(site.bucket, host, knobs.latency, knobs.ttl)
         self._node: Node | None = None
+        self.run_id = f"{KIND}-{host.world.new_id()}"
 
     def stop(self) -> None:
         if self._node is not None:
@@ -260,20 +277,19 @@ class Command:
         box, sink = FileLetters(self._client), FilesSink(SINK, self._client)
         going_on = [run for run in self._runs.list() if run.status not in ENDED and of_sink(run, SINK)]
         new = NewRun({"kind": KIND, "sink": SINK, "generation": 1}, "somebody")
-        run_id = f"{KIND}-{self._host.world.new_id()}"
         if joins and going_on:
-            run_id, new = going_on[0].id, None  # type: ignore[assignment]
+            self.run_id, new = going_on[0].id, None  # type: ignore[assignment]
         stored = StoredPipeline(_SETTINGS, self._store, PIPELINE)
         waiting = SimulatedWaiting(stored, Choice(SINK), box, _ANY, _LIVE, sink, host=self._host, runs=self._runs)
-        work = self._work(run_id, Pipeline(LettersAtRest(box, self._host), (), {SINK: sink}), SimulatedDriver(waiting))
+        work = self._work(Pipeline(LettersAtRest(box, self._host), (), {SINK: sink}), SimulatedDriver(waiting))
         work.new = new
         grace = self._site.knobs.grace
         self._node = Node(self._session, (), work.engine, self._host.world, grace=grace, companions=[work])
         self._node.run()
-        rows = Operator(self._store, self._host.world.new_id, PIPELINE, run_id).rows()
-        box.mark([letter for row in rows for letter in sent_ids(row)], run_id)
+        rows = Operator(self._store, self._host.world.new_id, PIPELINE, self.run_id).rows()
+        box.mark([letter for row in rows for letter in sent_ids(row)], self.run_id)
 
-    def _work(self, run_id: str, built: Pipeline, driver: RunDriver) -> SimulatedCommand:
+    def _work(self, built: Pipeline, driver: RunDriver) -> SimulatedCommand:
         site, knobs = self._site, self._site.knobs
         engine = LettersEngine(
             self._host, {SINK: site.bucket}, {}, site.budget, ttl=knobs.ttl, rounds=1, fail=site.oracle.fail
@@ -287,7 +303,7 @@ class Command:
             lock_timing=LockTiming(LOCK_TTLS * knobs.ttl, knobs.ttl / 2),
             one_node=False,
         )
-        return SimulatedCommand(self._live, run_id, pipeline, engine)
+        return SimulatedCommand(self._live, self.run_id, pipeline, engine)
 
 
 class SimulatedCommand(RunCommand):

@@ -21,7 +21,7 @@ from holdfast.runs.driving import Driving
 from holdfast.runs.lock import LockTiming, RunLock
 from tests.simulation.host import Host
 from tests.simulation.oracle import PIPELINE
-from tests.simulation.runs_oracle import LATE, RunsOracle
+from tests.simulation.runs_oracle import LATE, REFUSED_TO, RunsOracle
 from tests.simulation.session_rules import NODES
 from tests.simulation.site import NoBatches, Running, Site
 from tests.simulation.worker import Hands, Worker, session_of
@@ -31,6 +31,8 @@ LIVE_ITEMS = 3
 LOCK_TTLS = 2.0
 STOPS = 0.05
 """How likely somebody stops a run on a turn, or resumes one."""
+REFUSALS = 0.04
+"""How likely a driver is refused what it asks its database for."""
 LOCKS = ((), ("a",), ("a", "b"), ("b", "c"))
 
 
@@ -67,8 +69,9 @@ class RunsSite(Site):
 class TwoPhases(RunDriver):
     """Lists every key once per phase; each list is a variant of its own, so that a mixture of two is seen."""
 
-    def __init__(self, site: RunsSite) -> None:
+    def __init__(self, site: RunsSite, host: Host) -> None:
         self._site = site
+        self._host = host
 
     def locks(self, configuration: Json) -> Sequence[str]:
         return tuple(configuration["locks"])
@@ -94,9 +97,17 @@ class TwoPhases(RunDriver):
         return RunStatus.COMPLETED_WITH_ERRORS if failed else RunStatus.COMPLETED
 
     def _listed(self, prefix: str) -> list[Partition]:
+        self._maybe_refuse()
         spec = {"variant": next(self._site.variants)}
         items = self._site.items.items()
         return [Partition(f"{prefix}{key}", "even", spec, estimated_count=number) for key, number in items]
+
+    def _maybe_refuse(self) -> None:
+        """Refuse the request after a delay, in which another node may have taken the run over."""
+        host = self._host
+        if host.faults.active and host.kernel.random() < REFUSALS:
+            host.wait(self._site.knobs.ttl * 4 * host.kernel.random())
+            raise Refused(f"{REFUSED_TO}{host.name}")
 
 
 class RunNode(Worker):
@@ -194,7 +205,7 @@ class RunNode(Worker):
     def _driving(self, run_id: str) -> Driving:
         if run_id not in self._driven:
             timing = LockTiming(LOCK_TTLS * self.knobs.ttl, self.knobs.ttl / 2)
-            self._driven[run_id] = Driving(self._live, run_id, TwoPhases(self._site), timing)
+            self._driven[run_id] = Driving(self._live, run_id, TwoPhases(self._site, self.host), timing)
         return self._driven[run_id]
 
     def _drive(self, run_id: str) -> None:

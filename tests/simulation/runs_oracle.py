@@ -16,6 +16,8 @@ LOCKS = f"{PIPELINE}/$run"
 CONTROLS = f"{NODES}/$controls"
 LATE = "late-"
 """Begins the keys of the second phase."""
+REFUSED_TO = "refused to "
+"""Begins the error of a run that has failed because its driver was refused something; the driver's host follows."""
 AFTER = {
     "INITIALIZING": {"READY", "STOPPING", "FAILED"},
     "READY": {"RUNNING", "STOPPING", "FAILED"},
@@ -31,6 +33,8 @@ class RunsOracle(Oracle):
     def __init__(self, kernel: Kernel, items: Mapping[str, int], bad: Collection[str]) -> None:
         super().__init__(kernel)
         self.runs: dict[str, Mapping[str, Any]] = {}
+        self._drivers: dict[str, str] = {}
+        """By run, the host that has begun to drive it last."""
         self._items = items
         self._bad = bad
         self._ran_until: dict[str, float] = {}
@@ -120,6 +124,7 @@ class RunsOracle(Oracle):
             self.fail(f"{run}: was {before} and became {now}")
         if before is not None:
             self._require_fenced(run, self.runs[run], state)
+            self._require_failed_by_its_driver(run, self.runs[run], state, sender)
         self.runs[run] = state
         if before == now:
             return
@@ -138,6 +143,17 @@ class RunsOracle(Oracle):
             self.fail(f"{run}: a driver with token {token} wrote after one with {former}")
         if now.get("phase", "") != before.get("phase", "") and now["status"] not in ("RUNNING", "STOPPING"):
             self.fail(f"{run}: a phase began while it was {now['status']}")
+
+    def _require_failed_by_its_driver(
+        self, run: str, before: Mapping[str, Any], now: Mapping[str, Any], sender: Host
+    ) -> None:
+        if any(now.get(key) != before.get(key) for key in ("driver_token", "locked")):
+            self._drivers[run] = sender.name
+        error = str(now.get("error"))
+        if now["status"] != before["status"] and error.startswith(REFUSED_TO):
+            former = error.removeprefix(REFUSED_TO)
+            if former != self._drivers[run]:
+                self.fail(f"{run}: {former} has failed it, and {self._drivers[run]} drives it")
 
     def _require_alone(self, run: str) -> None:
         """No two runs with a lock in common have begun and not ended, and a run that begins has all of its locks."""

@@ -80,11 +80,18 @@ class Runs:
 
         return self._write(run_id, settled)
 
-    def fail(self, run_id: str, error: str) -> Run:
-        """End the run by an error. A run that has ended already stays as it is."""
+    def fail(self, run_id: str, error: str, token: int | None = None) -> Run:
+        """End the run by an error. A run that has ended already stays as it is.
+
+        With the `token` of a driver, raises `LeaseLost` if another one drives the run now.
+        """
         if (run := self.show(run_id)).status in ENDED:
             return run
-        return self._change(run_id, RunStatus.FAILED, error=error, completed_at=self._live.now())
+
+        def failed(run: Run, now: float) -> Run:
+            return _become(run, RunStatus.FAILED, now, {"error": error, "completed_at": now})
+
+        return self._write(run_id, failed) if token is None else self._fenced(run_id, token, failed)
 
     def throttle(self, run_id: str, rate: float | None) -> Run:
         """Limit the run to that many records per second over all nodes; None: no limit."""

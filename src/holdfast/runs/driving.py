@@ -42,6 +42,8 @@ class Driving:
         self._refresh_every = timing.refresh
         self._refresh_at = 0.0
         self._token: int | None = None
+        self._driven: int | None = None
+        """The token under which this node drives the run, or has driven it; None if it never has."""
 
     @property
     def drives(self) -> bool:
@@ -90,8 +92,7 @@ class Driving:
         except Interrupted:
             raise
         except (Refused, UsageError) as refused:
-            self._fail(str(refused))
-            return 0.0
+            return self._fail(str(refused))
         except Exception as error:  # noqa: BLE001 - drivers are foreign code
             self._world.emit(Notice(f"run {self._id}: {describe(error)}; it is tried again"))
         return self._world.jittered(RETRY_AFTER)
@@ -133,7 +134,7 @@ class Driving:
             self._runs.unlock(self._id, token)
             return False
         self._refresh_at = self._world.clock.monotonic() + self._refresh_every
-        self._token = token
+        self._token = self._driven = token
         return True
 
     def _held_token(self) -> int:
@@ -172,11 +173,17 @@ class Driving:
             return None
         return AGGREGATE_EVERY
 
-    def _fail(self, error: str) -> None:
+    def _fail(self, error: str) -> float:
+        """End the run by an error, unless another node drives it now. Returns as `step` does."""
         try:
-            self._runs.fail(self._id, error)
-        except HoldfastError as again:
-            self._world.emit(Notice(f"run {self._id} cannot be failed now: {describe(again)}"))
+            self._runs.fail(self._id, error, self._driven)
+        except LeaseLost:
+            self.release()
+        except HoldfastError as away:
+            self._world.emit(Notice(f"run {self._id} cannot be failed now: {describe(away)}"))
+        else:
+            return 0.0
+        return self._world.jittered(RETRY_AFTER)
 
 
 def _is_finished(run: Run) -> bool:

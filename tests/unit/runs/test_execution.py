@@ -29,6 +29,7 @@ from holdfast.leases.store import Store
 from holdfast.leases.world import host_world
 from holdfast.runs import driving, pickup
 from holdfast.runs import execution as running
+from holdfast.runs.driving import Driving
 from holdfast.runs.execution import NewRun, RunPipeline, begin, join
 from holdfast.runs.lock import RunLock
 from holdfast.sinks.files.sink import FilesSink
@@ -209,6 +210,34 @@ def test_a_run_for_one_node_is_worked_on_by_the_node_that_drives_it_alone(site: 
     site.store.remove(site.store.find(Query(runs_of(live.pipeline))))
     assert not work._may_claim()  # a run that was removed does not end the node
     assert work.driving.step() is None
+
+
+class OustedDriver(Driver):
+    """Another node takes the run over while this one lists its partitions, and then the database refuses to."""
+
+    def __init__(self, oust: Callable[[], object]) -> None:
+        self._oust = oust
+
+    def partitions(self, run: Run) -> list[Partition]:
+        self._oust()
+        raise Refused("there is no such table")
+
+
+def test_a_driver_that_was_replaced_does_not_fail_the_run(site: Site) -> None:
+    world = host_world(lambda _: None)
+    session = assemble.new_session(site.settings, site.store, world, pipelines=())
+    live = assemble.coordinator_of(site.stored, world, session)
+    session.join()
+    site.runs.add("r1", configuration=CONFIGURATION, created_by="ann")
+    first = Driving(live, "r1", OustedDriver(_not_at_all))
+    assert (first.step(), first.step()) == (0.0, None)
+    assert (site.the_run().status, site.the_run().error) == (RunStatus.FAILED, "there is no such table")
+    site.runs.add("r2", configuration=CONFIGURATION, created_by="ann")
+    ousted = Driving(live, "r2", OustedDriver(lambda: site.runs.drive("r2", 99)))
+    ousted.step()
+    assert not ousted.drives
+    run = site.runs.show("r2")
+    assert (run.status, run.driver_token) == (RunStatus.INITIALIZING, 99)
 
 
 def test_a_run_that_was_made_and_not_started_is_started_by_who_joins(site: Site) -> None:
