@@ -6,7 +6,6 @@ from dataclasses import asdict, replace
 
 from holdfast.flow import splitting
 from holdfast.flow.holdings import Held
-from holdfast.flow.source import SplitsPartitions
 from holdfast.flow.splitting import Splitter
 from holdfast.leases import split as splits
 from holdfast.leases.lease import Lease, Partition
@@ -48,8 +47,8 @@ def the_names_are_removed_before_the_rows_are_added(put: Put) -> None:
 def the_rows_are_added_before_the_partition_is_shortened(put: Put) -> None:
     original = Splitter._made
 
-    def made(self: Splitter, source: SplitsPartitions, lease: Lease) -> Split | None:
-        found = original(self, source, lease)
+    def made(self: Splitter, lease: Lease) -> Split | None:
+        found = original(self, lease)
         if found is not None:
             shortened = splits.split(lease, found, lease, 0.0)
             self._coordinator.create(splits.unfinished_split(shortened))

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.spark
 
-MOST_MODULES = 52
+MOST_MODULES = 45
 PATIENCE = 300.0
 PIPELINE = "walk"
 

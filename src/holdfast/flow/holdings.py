@@ -1,4 +1,4 @@
-"""Holdings: the leases of one pipeline on one node, the progress of each, and how many there may be."""
+"""Holdings: the leases of one pipeline on one node, the progress of each, how many there may be, and at what pace."""
 
 from __future__ import annotations
 
@@ -7,14 +7,15 @@ from dataclasses import dataclass, field
 
 from holdfast.flow.batch import Batch, Name
 from holdfast.flow.engine import Engine, Report
-from holdfast.flow.pace import UNBOUNDED, Pace
 from holdfast.flow.source import Source, WeighsPartitions
 from holdfast.leases.lease import Lease
+from holdfast.leases.world import Clock
 
 SUSPECT_AFTER_TAKEOVERS = 2
 GROWTH = 20
 """How many times `max_batches` a node may hold while partitions are tiny."""
 ROUNDS = 2
+UNBOUNDED = 1_000_000
 
 
 @dataclass
@@ -161,6 +162,40 @@ class Holdings:
     def clear(self) -> None:
         self._by_key.clear()
         self._by_batch.clear()
+
+
+class Pace:
+    """The pace of one pipeline or run on one node: how fast it reads, and how fast it may. Called by the loop's thread.
+
+    Records that were read leave a debt of time behind; no round begins before it is paid. The limit may be changed at
+    any time, and holds from the next round on.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._paid_at = 0.0
+        self._since = clock.monotonic()
+        self._records = 0
+        self.limit: float | None = None
+        """Records per second; None: no limit."""
+        self.most_leases = UNBOUNDED
+        """How many leases the node holds at most, so that the last ones are shared."""
+
+    @property
+    def rate(self) -> float:
+        """Records per second that the node has read since it began."""
+        return self._records / max(1.0, self._clock.monotonic() - self._since)
+
+    @property
+    def allows(self) -> bool:
+        """Whether a round may begin now."""
+        return self.limit is None or self._clock.monotonic() >= self._paid_at
+
+    def learn(self, records: int) -> None:
+        """Note that so many records were read."""
+        self._records += records
+        if self.limit is not None:
+            self._paid_at = max(self._paid_at, self._clock.monotonic()) + records / self.limit
 
 
 class Capacity:

@@ -15,8 +15,7 @@ from holdfast.flow.commit import Committer
 from holdfast.flow.engine import Engine, Report, Staged
 from holdfast.flow.foreign_acks import ForeignAcks
 from holdfast.flow.generations import FixedGeneration, NodeGeneration
-from holdfast.flow.holdings import Capacity, Holdings
-from holdfast.flow.pace import Pace
+from holdfast.flow.holdings import Capacity, Holdings, Pace
 from holdfast.flow.pipeline import Pipeline
 from holdfast.flow.plan import Planner, Rounds
 from holdfast.flow.publish import Publisher
@@ -93,7 +92,7 @@ class PipelineLoop:
             sharing=sharing_of(coordinator, settings.replicas, lives_long=pipeline.source.lives_long),
             permission=self._permission,
         )
-        self._foreign_acks = ForeignAcks(coordinator, pipeline.source, engine)
+        self._foreign_acks = ForeignAcks(coordinator, pipeline.source, engine) if engine.endless else None
 
     def turn(self, reports: Sequence[Report], declare: Declare) -> None:
         """Do everything that can be done now. `declare` is called before each step, with its name and limit.
@@ -108,7 +107,8 @@ class PipelineLoop:
         self._committer.commit(reports)
         self._publisher.publish_pending(lambda: self._steps.begin("publish"))
         self._rounds.cancel_overdue()
-        self._foreign_acks.turn()
+        if self._foreign_acks is not None:
+            self._foreign_acks.turn()
         self._steps.begin("look")
         self._acquirer.look()
         self._steps.begin("admit")
@@ -165,7 +165,8 @@ class PipelineLoop:
 
     def hand_back(self) -> None:
         """Cancel running batches and hand back every lease at once."""
-        self._foreign_acks.flush()
+        if self._foreign_acks is not None:
+            self._foreign_acks.flush()
         self._acquirer.hand_back()
 
     def abandon(self) -> None:

@@ -20,7 +20,7 @@ from holdfast.flow.commit import Committer
 from holdfast.flow.engine import Advanced, Engine, Report, Staged
 from holdfast.flow.holdings import SUSPECT_AFTER_TAKEOVERS, Capacity, Held, Holdings
 from holdfast.flow.pipeline import ReportsEvents, call_isolated, describe, reported, timed
-from holdfast.flow.source import AfterPublish, Source, StagingListener
+from holdfast.flow.source import AfterPublish, Source, SplitsPartitions, StagingListener
 from holdfast.flow.splitting import Splitter
 from holdfast.leases import transitions
 from holdfast.leases.coordinator import Coordinator
@@ -49,7 +49,9 @@ class Planner:
         self._world = coordinator.world
         self._source = source
         self._holdings = holdings
-        self._splitter = Splitter(coordinator, source, holdings)
+        self._splitter: Splitter | None = None
+        if isinstance(source, SplitsPartitions):
+            self._splitter = Splitter(coordinator, source, holdings)
         self._committer = committer
         self._rounds = rounds
         self._capacity = capacity
@@ -73,7 +75,8 @@ class Planner:
 
         Before that, leases are split or handed back if other nodes could do more of the work.
         """
-        self._splitter.turn(has_room=self._rounds.has_room)
+        if self._splitter is not None:
+            self._splitter.turn(has_room=self._rounds.has_room)
         if not self._rounds.has_room or not self._capacity.may_begin:
             return
         now, most = self._world.clock.monotonic(), self._capacity.round_size

@@ -14,7 +14,7 @@ from holdfast.errors import BatchError, LeaseLost, StoreUnavailable, Unavailable
 from holdfast.events import PartitionSplit
 from holdfast.flow.holdings import Held, Holdings
 from holdfast.flow.pipeline import reported
-from holdfast.flow.source import Source, SplitsPartitions
+from holdfast.flow.source import SplitsPartitions
 from holdfast.leases import split as splits
 from holdfast.leases.coordinator import Coordinator
 from holdfast.leases.lease import Lease, Status
@@ -30,17 +30,14 @@ CANDIDATES = 3
 class Splitter:
     """Shares the partitions of one pipeline's holdings. Blocks on the store, and on the source while it splits."""
 
-    def __init__(self, coordinator: Coordinator, source: Source, holdings: Holdings) -> None:
+    def __init__(self, coordinator: Coordinator, source: SplitsPartitions, holdings: Holdings) -> None:
         self._coordinator = coordinator
-        self._source = source if isinstance(source, SplitsPartitions) else None
+        self._source = source
         self._holdings = holdings
         self._next = 0.0
 
     def turn(self, *, has_room: bool) -> None:
         """Finish interrupted splits, and share what others could do. `has_room`: whether batches can begin now."""
-        source = self._source
-        if source is None:
-            return
         world = self._coordinator.world
         now = world.clock.monotonic()
         resting = self._holdings.ready(now, lambda held: held.admitted and held.at_rest and held.hand_to is None)
@@ -52,7 +49,7 @@ class Splitter:
         self._next = now + world.jittered(self._coordinator.session.timing.heartbeat * EAGER)
         if has_room:
             largest = sorted(resting, key=lambda held: rest_of(held.lease), reverse=True)
-            any(self._split(source, held) for held in largest[:CANDIDATES])
+            any(self._split(held) for held in largest[:CANDIDATES])
         else:
             self._hand_back(resting)
 
@@ -73,9 +70,9 @@ class Splitter:
 
     # --- splitting ---------------------------------------------------------------------------------------------
 
-    def _split(self, source: SplitsPartitions, held: Held) -> bool:
+    def _split(self, held: Held) -> bool:
         """Split the partition; returns False if it cannot be split, or too little of it is left."""
-        lease, made = held.lease, self._made(source, held.lease)
+        lease, made = held.lease, self._made(held.lease)
         if made is None:
             return False
         (result,) = self._coordinator.write([lease], lambda row, now: splits.split(row, made, lease, now))
@@ -86,13 +83,13 @@ class Splitter:
         self._finish(held)
         return True
 
-    def _made(self, source: SplitsPartitions, lease: Lease) -> Split | None:
+    def _made(self, lease: Lease) -> Split | None:
         made: Split | None = None
         with (
             reported(self._coordinator.world.emit, f"{self._coordinator.pipeline}: `split` of the source"),
             suppress(Unavailable, BatchError),  # the next batch tells what is wrong
         ):
-            made = source.split(lease)
+            made = self._source.split(lease)
         return made
 
     def _finish(self, held: Held) -> None:

@@ -15,9 +15,9 @@ from typing import NamedTuple
 from holdfast.assemble import Emit, StoredPipeline, coordinator_of, engine_of, loop_settings_of, new_session
 from holdfast.errors import Interrupted, PartitionNotFound, UsageError
 from holdfast.flow.engine import Engine
+from holdfast.flow.holdings import Pace
 from holdfast.flow.loop import LoopSettings, PipelineLoop
 from holdfast.flow.node import Companion, Node
-from holdfast.flow.pace import Pace
 from holdfast.flow.pipeline import Pipeline
 from holdfast.flow.run import ENDED, Run, RunStatus
 from holdfast.flow.run_driver import RunDriver

@@ -102,7 +102,9 @@ class _Attempt:
         is_bounded = any(sink.stager.bounded for sink in sinks.values())
         self._commit_limit = CommitLimit(self._size_limit, self._rooms, is_bounded=is_bounded)
         self._stagings: dict[str, Staging] = {name: sink.stager.begin() for name, sink in sinks.items()}
-        self._records = {name: WholeRecords(staging) for name, staging in self._stagings.items()}
+        several_rows = any(batch.several_rows for batch in batches.values())
+        self._records = {name: WholeRecords(staging) for name, staging in self._stagings.items() if several_rows}
+        self._writers: dict[str, Staging | WholeRecords] = {**self._stagings, **self._records}
         self._reports: dict[str, TaskReport] = {}
 
     def take(self, rows: Any) -> None:
@@ -179,7 +181,7 @@ class _Attempt:
             report.routed[name] = report.routed.get(name, 0) + sink_rows.num_rows
             if sink_rows.num_rows:
                 items, columns = sink_rows.column(ITEM_COLUMN), _renamed(sink_rows, sink.columns)
-                refused[name] = self._records[name].write(batch, items, columns, folder)
+                refused[name] = self._writers[name].write(batch, items, columns, folder)
         routed = count_routed(rows, self._routes)
         dead = self._dead(refused, routed)
         report.rows += routed - dead
@@ -215,8 +217,8 @@ class _Attempt:
                 raise SourceUnavailable(fault.reason)
             if fault.kind == DAMAGE:
                 self._reports[batch.id].damage = fault.reason
-        for records in self._records.values():
-            records.bury(batch, faults)
+        for writer in self._writers.values():
+            writer.bury(batch, faults)
 
     def _finish(self, batch_id: str) -> None:
         batch, report = self._batches[batch_id], self._reports[batch_id]

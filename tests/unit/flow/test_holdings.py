@@ -7,8 +7,7 @@ from dataclasses import replace
 
 from holdfast.events import BatchCancelled, PipelineFinished
 from holdfast.flow.batch import Limits
-from holdfast.flow.holdings import Capacity
-from holdfast.flow.pace import Pace
+from holdfast.flow.holdings import Capacity, Pace
 from holdfast.flow.run import GroupStats, Run, RunStatus
 from holdfast.flow.source import WeighsPartitions
 from holdfast.leases.lease import Lease
