@@ -14,6 +14,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, TypeVar
 
+from holdfast.config.aws import AwsIdentity
 from holdfast.errors import Unavailable
 from holdfast.registry import needing
 
@@ -229,7 +230,6 @@ class S3Root(Root):
 
 def _connect(options: Any) -> Any:
     with needing("a root on S3", "boto3", "s3"):
-        import boto3
         from botocore.config import Config
 
     def given(name: str) -> Any:
@@ -244,12 +244,7 @@ def _connect(options: Any) -> Any:
         response_checksum_validation="when_required",
         s3={"addressing_style": "path" if given("path_style") else "auto"},
     )
-    session = boto3.session.Session(
-        aws_access_key_id=given("access_key_id"),
-        aws_secret_access_key=given("secret_access_key"),
-        aws_session_token=given("session_token"),
-        region_name=given("region"),
-    )
+    session = AwsIdentity.of(options).session(given("region"))
     return session.client(
         "s3", region_name=session.region_name or "us-east-1", endpoint_url=given("endpoint_url"), config=config
     )

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from holdfast.config import ByteSize, Options, Secret
+from holdfast.config import AddedLater, ByteSize, Secret
+from holdfast.config.aws import AwsIdentity, AwsRoleOptions
 from holdfast.config.plugins import PLAIN_ERROR
 from holdfast.config.units import VALUE_ERROR
 from holdfast.registry import needing
-from holdfast.s3.access import PART_SIZE, PATIENCE, SCHEME, SMALLEST_PART, S3Access, split_root
+from holdfast.s3.access import PART_SIZE, PATIENCE, SCHEME, SMALLEST_PART, S3Access, WrittenAs, split_root
 
 if TYPE_CHECKING:
     from holdfast.buckets.bucket import Bucket
@@ -53,7 +54,7 @@ def _checked_endpoint(url: str) -> str:
 Root = Annotated[str, BeforeValidator(_as_text), AfterValidator(_checked_root)]
 
 
-class S3Reach(Options):
+class S3Reach(AwsRoleOptions):
     """How to reach S3 or a compatible server. Without keys: environment, profile, role of the machine."""
 
     endpoint_url: Annotated[str, AfterValidator(_checked_endpoint)] | None = Field(
@@ -65,6 +66,9 @@ class S3Reach(Options):
     session_token: Secret | None = Field(None, description="Token of temporary keys.")
     path_style: bool = Field(
         False, description="Put the bucket into the path, not into the host name; most other servers need it."
+    )
+    expected_bucket_owner: Annotated[str | None, Field(pattern=r"^\d{12}$"), AddedLater] = Field(
+        None, description="Account that owns the bucket; requests to a bucket of another one are refused by S3."
     )
 
     @model_validator(mode="after")
@@ -87,6 +91,28 @@ class S3Options(S3Reach):
     part_size: Annotated[ByteSize, Field(ge=SMALLEST_PART, le=5 << 30)] = Field(
         PART_SIZE, description="Size of the parts of an upload; an open file keeps up to three of them in memory."
     )
+    storage_class: Annotated[str | None, Field(pattern=r"^[A-Z_]+$"), AddedLater] = Field(
+        None, description="Storage class of written objects, such as STANDARD_IA; that of the bucket unless given."
+    )
+    server_side_encryption: Annotated[Literal["AES256", "aws:kms", "aws:kms:dsse"] | None, AddedLater] = Field(
+        None, description="How S3 encrypts written objects; as the bucket is set up unless given."
+    )
+    kms_key_id: Annotated[str | None, Field(min_length=1), AddedLater] = Field(
+        None, description="Key for `aws:kms`; that of the account for S3 unless given."
+    )
+    tags: Annotated[dict[str, str], Field(max_length=10), AddedLater] = Field(
+        {}, description="Tags of written objects, at most 10."
+    )
+
+    @model_validator(mode="after")
+    def _key_is_for_kms(self) -> Self:
+        if self.kms_key_id is not None and self.server_side_encryption not in {"aws:kms", "aws:kms:dsse"}:
+            raise PydanticCustomError(PLAIN_ERROR, "kms_key_id needs server_side_encryption: aws:kms")
+        return self
+
+    def written(self) -> WrittenAs:
+        """Return how objects are written."""
+        return WrittenAs(self.storage_class, self.server_side_encryption, self.kms_key_id, tuple(self.tags.items()))
 
 
 def check_together(root: str, s3: S3Reach | None) -> None:
@@ -131,5 +157,8 @@ def access_of(root: str, options: S3Reach, patience: float = PATIENCE) -> tuple[
         options.session_token,
         options.path_style,
         patience,
+        identity=AwsIdentity.of(options),
+        owner=options.expected_bucket_owner,
+        written=options.written() if isinstance(options, S3Options) else WrittenAs(),
     )
     return access, prefix

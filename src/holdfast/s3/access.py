@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
+from urllib.parse import urlencode
 
+from holdfast.config.aws import AwsIdentity
 from holdfast.config.secrets import Secret
 
 Staging: TypeAlias = Literal["auto", "multipart", "copy"]
@@ -14,6 +16,26 @@ PART_SIZE = 8 << 20
 PATIENCE = 60.0
 SMALLEST_PART = 5 << 20
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenAs:
+    """What written objects have besides their bytes. Without anything, the bucket's own settings apply."""
+
+    storage_class: str | None = None
+    encryption: str | None = None
+    kms_key_id: str | None = None
+    tags: tuple[tuple[str, str], ...] = ()
+
+    def parameters(self) -> dict[str, str]:
+        """Return the parameters of requests that create objects."""
+        given = {
+            "StorageClass": self.storage_class,
+            "ServerSideEncryption": self.encryption,
+            "SSEKMSKeyId": self.kms_key_id,
+            "Tagging": urlencode(self.tags) or None,
+        }
+        return {name: value for name, value in given.items() if value is not None}
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +51,16 @@ class S3Access:
     path_style: bool = False
     patience: float = PATIENCE
     """Seconds to wait for a response. A request is not repeated after that many seconds either."""
+    identity: AwsIdentity | None = None
+    """Who the client is; None: the keys above, or the usual chain."""
+    owner: str | None = None
+    """Account that must own the bucket."""
+    written: WrittenAs = WrittenAs()
+
+    def session(self) -> Any:
+        """Return a boto3 session with the credentials of this access."""
+        keys = AwsIdentity(self.access_key_id, self.secret_access_key, self.session_token)
+        return (self.identity or keys).session(self.region)
 
 
 @dataclass(frozen=True, slots=True)

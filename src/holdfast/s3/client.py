@@ -5,6 +5,7 @@ botocore's own retries are off: after one of them, "it existed before" and "this
 
 from __future__ import annotations
 
+import functools
 import os
 import random
 import threading
@@ -14,7 +15,6 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import datetime
 from typing import Any, TypeVar
 
-from holdfast.config.secrets import Secret
 from holdfast.errors import Unavailable
 from holdfast.s3 import small_objects
 from holdfast.s3.access import S3Access
@@ -26,6 +26,8 @@ _FIRST_PAUSE = 0.1
 
 _AGAIN = {"SlowDown", "RequestTimeout", "RequestTimeTooSkewed", "ConditionalRequestConflict", "OperationAborted"}
 _DENIED = {"NoSuchBucket", "PermanentRedirect", "InvalidBucketName", "InvalidAccessKeyId", "SignatureDoesNotMatch"}
+_CREATING = {"PutObject", "CreateMultipartUpload", "CopyObject"}
+"""Operations that decide what an object has besides its bytes."""
 _Input = TypeVar("_Input")
 _Result = TypeVar("_Result")
 
@@ -140,8 +142,6 @@ def _results(futures: Sequence[Future[_Result]]) -> list[_Result]:
 
 
 def _connect(access: S3Access) -> Any:
-    import boto3
-    import botocore.session
     from botocore.config import Config
 
     config = Config(
@@ -155,17 +155,28 @@ def _connect(access: S3Access) -> Any:
         signature_version="s3v4",
         s3={"addressing_style": "path" if access.path_style else "auto"},
     )
-    core = botocore.session.get_session()
+    session = access.session()
+    # boto3's session offers no way to its core, which has the parser.
+    core = vars(session)["_session"]
     core.get_component("response_parser_factory").set_parser_defaults(timestamp_parser=_moment)
-    session = boto3.session.Session(
-        botocore_session=core,
-        aws_access_key_id=_revealed(access.access_key_id),
-        aws_secret_access_key=_revealed(access.secret_access_key),
-        aws_session_token=_revealed(access.session_token),
-        region_name=access.region,
-    )
     region = session.region_name or "us-east-1"
-    return session.client("s3", region_name=region, endpoint_url=access.endpoint_url, config=config)
+    client = session.client("s3", region_name=region, endpoint_url=access.endpoint_url, config=config)
+    client.meta.events.register("provide-client-params.s3.*", functools.partial(_complete, access))
+    return client
+
+
+def _complete(access: S3Access, params: dict[str, Any], model: Any, **_: Any) -> dict[str, Any]:
+    """Return the parameters of a request with the owner of the bucket, and with what written objects have."""
+    known = model.input_shape.members
+    added: dict[str, str] = {}
+    if access.owner is not None:
+        owners = ("ExpectedBucketOwner", "ExpectedSourceBucketOwner")
+        added |= {name: access.owner for name in owners if name in known}
+    if model.name in _CREATING:
+        added |= access.written.parameters()
+        if access.written.tags and "TaggingDirective" in known:
+            added["TaggingDirective"] = "REPLACE"  # a copy has the tags of its source otherwise
+    return {**added, **params}
 
 
 def _moment(value: Any) -> datetime:
@@ -176,10 +187,6 @@ def _moment(value: Any) -> datetime:
         return datetime.fromisoformat(value)
     moment: datetime = parse_timestamp(value)
     return moment
-
-
-def _revealed(secret: Secret | None) -> str | None:
-    return None if secret is None else secret.reveal()
 
 
 # --- errors ----------------------------------------------------------------------------------------------------------

@@ -42,7 +42,8 @@ def _store_of(access: S3Access) -> S3Store | None:
     """The client; None in a process forked from one that has used obstore, because its threads are missing here."""
     global _user  # noqa: PLW0603 - the process that has used it first
     with _opening:
-        if _stores and _user != os.getpid():
+        # obstore signs no header that names the owner of the bucket.
+        if access.owner is not None or (_stores and _user != os.getpid()):
             return None
         if access not in _stores:
             _stores[access] = _connect(access)
@@ -59,7 +60,8 @@ def _connect(access: S3Access) -> S3Store:
     }
     if access.endpoint_url is not None:
         settings["endpoint"] = access.endpoint_url
-    if access.access_key_id is not None and access.secret_access_key is not None:
+    assumed = access.identity is not None and access.identity.role_arn is not None
+    if access.access_key_id is not None and access.secret_access_key is not None and not assumed:
         settings["access_key_id"] = access.access_key_id.reveal()
         settings["secret_access_key"] = access.secret_access_key.reveal()
         if access.session_token is not None:
@@ -73,7 +75,6 @@ def _connect(access: S3Access) -> S3Store:
 
 def _provider(access: S3Access) -> Any:
     """Credentials from boto3's chain: environment, profile, role of the machine."""
-    import boto3
     from obstore.auth.boto3 import Boto3CredentialProvider
 
-    return Boto3CredentialProvider(boto3.session.Session(region_name=access.region))
+    return Boto3CredentialProvider(access.session())

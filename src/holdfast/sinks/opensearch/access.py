@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from holdfast.config import Secret
+from holdfast.config.aws import AwsIdentity
 from holdfast.errors import Refused, SinkUnavailable
 from holdfast.sinks.opensearch.bulk_response import is_cluster_error, not_a_response
 
@@ -25,21 +26,13 @@ class AwsAccess:
 
     region: str
     service: str = "es"
-    access_key_id: Secret | None = None
-    secret_access_key: Secret | None = None
-    session_token: Secret | None = None
+    identity: AwsIdentity = AwsIdentity()
 
     def signer(self) -> Any:
         """Return the signer of requests. Keys that expire are renewed."""
-        import boto3
         from opensearchpy import Urllib3AWSV4SignerAuth
 
-        credentials = boto3.Session(
-            aws_access_key_id=_revealed(self.access_key_id),
-            aws_secret_access_key=_revealed(self.secret_access_key),
-            aws_session_token=_revealed(self.session_token),
-            region_name=self.region,
-        ).get_credentials()
+        credentials = self.identity.session(self.region).get_credentials()
         if credentials is None:
             raise SinkUnavailable("there are no AWS credentials to sign requests with")
         return Urllib3AWSV4SignerAuth(credentials, self.region, self.service)

@@ -11,6 +11,7 @@ from pydantic_core import PydanticCustomError
 
 from holdfast.buckets.root import Root, S3Options, check_together, root_identity
 from holdfast.config import ByteSize, Duration, Options, PositiveCount, Secret
+from holdfast.config.aws import AwsRoleOptions
 from holdfast.config.hosts import is_local
 from holdfast.config.kafka_client import LetterTopicOptions
 from holdfast.config.plugins import PLAIN_ERROR
@@ -82,7 +83,7 @@ def _checked_prefix(text: str) -> str:
 TemplateText = Annotated[str, Field(min_length=1), AfterValidator(_checked_template)]
 
 
-class AwsOptions(Options):
+class AwsOptions(AwsRoleOptions):
     """Sign requests for Amazon's services. Without keys: those of the environment, the profile or the machine."""
 
     region: str = Field(min_length=1, description="Region of the cluster.")

@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 from holdfast.buckets.bucket import Bucket
 from holdfast.buckets.root import bucket_of
 from holdfast.buckets.sink_root import SinkRoot, staged_files
+from holdfast.config.aws import AwsIdentity
 from holdfast.deadletters.letter_files import FileLetters
 from holdfast.deadletters.letter_topic import LetterTopic, letter_topic
 from holdfast.errors import Halt, Refused, SinkUnavailable, StagedDataGone, Unavailable, UsageError
@@ -229,7 +230,7 @@ def cluster_access(config: OpenSearchConfig) -> Access:
         raise UsageError(f"tls.ca_file: cannot read {tls.ca_file}: {error.strerror}") from error
     signed = None
     if aws is not None:
-        signed = AwsAccess(aws.region, aws.service, aws.access_key_id, aws.secret_access_key, aws.session_token)
+        signed = AwsAccess(aws.region, aws.service, AwsIdentity.of(aws))
     return Access(
         config.hosts,
         config.username,

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from holdfast.config.aws import AwsIdentity
 from holdfast.errors import BatchError, SourceUnavailable
 from holdfast.leases.lease import Json
 
@@ -46,6 +47,7 @@ class StreamAccess:
     stream: str
     region: str
     endpoint_url: str | None = None
+    identity: AwsIdentity = AwsIdentity()
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,11 +66,10 @@ class KinesisClient:
     """A client of one stream. Thread-safe; a forked process must make its own."""
 
     def __init__(self, access: StreamAccess, connections: int = 10) -> None:
-        import boto3
         from botocore.config import Config
 
         self._access = access
-        self._client: Any = boto3.Session().client(
+        self._client: Any = access.identity.session(access.region).client(
             "kinesis",
             region_name=access.region,
             endpoint_url=access.endpoint_url,

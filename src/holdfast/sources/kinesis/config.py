@@ -8,12 +8,13 @@ from typing import Annotated, ClassVar, Literal, Self
 from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from holdfast.config import Duration, Options
+from holdfast.config import Duration
+from holdfast.config.aws import AwsRoleOptions
 from holdfast.config.units import VALUE_ERROR
 from holdfast.flow.shards import Seek
 
 
-class KinesisConfig(Options):
+class KinesisConfig(AwsRoleOptions):
     """A data stream of Amazon Kinesis.
 
     Credentials come from the usual chain: environment, profile, role of the machine.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from holdfast.config.aws import AwsIdentity
 from holdfast.errors import BatchError, Halt
 from holdfast.events import Event, Notice
 from holdfast.flow.batch import Batch, Cut, Limits, Name, Plan
@@ -26,7 +27,7 @@ class KinesisSource(Source, ShardedStream, ReportsEvents):
 
     def __init__(self, config: KinesisConfig) -> None:
         self._config = config
-        self._access = StreamAccess(config.stream, config.region, config.endpoint_url)
+        self._access = StreamAccess(config.stream, config.region, config.endpoint_url, AwsIdentity.of(config))
         self._opened: KinesisClient | None = None
         self._events: list[Event] = []
         self._id = ""

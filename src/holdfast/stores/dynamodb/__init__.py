@@ -50,6 +50,7 @@ class DynamodbConfig(BaseModel):
 
     table_name: str = Field(pattern=TABLE_NAME, description="The table of leases. Several fleets may share it.")
     region: str = Field(min_length=1, description="The region of the table.")
+    profile: str | None = Field(default=None, description="Profile of the shared configuration files.")
     sts_role_arn: str | None = Field(default=None, description="A role to assume for access to the table.")
     sts_external_id: str | None = Field(default=None, description="The external id that this role requires.")
     endpoint_url: str | None = Field(

@@ -6,7 +6,6 @@ throttled request was not applied and is repeated here; a write without a respon
 
 from __future__ import annotations
 
-import functools
 import random
 import threading
 import time
@@ -23,6 +22,7 @@ from botocore.exceptions import (
     ProxyConnectionError,
 )
 
+from holdfast.config.aws import AwsIdentity
 from holdfast.errors import AnswerLost, SchemaMismatch, StoreError, StoreUnavailable
 from holdfast.stores._server_clock import ServerClock
 from holdfast.stores.dynamodb import DynamodbConfig
@@ -211,46 +211,21 @@ def _reason(error: Exception) -> str:
 
 def connect(config: DynamodbConfig, connections: int) -> Any:
     """Create a client. Sends nothing to DynamoDB. Raises what botocore raises if there are no credentials."""
-    import boto3
     from botocore.config import Config
 
-    session = _session_of_role(config) if config.sts_role_arn else boto3.Session()
-    return session.client(
-        "dynamodb",
-        region_name=config.region,
-        endpoint_url=config.endpoint_url,
-        config=Config(
-            retries={"total_max_attempts": 1, "mode": "standard"},
-            connect_timeout=CONNECT_TIMEOUT,
-            read_timeout=READ_TIMEOUT,
-            max_pool_connections=connections,
-            tcp_keepalive=True,
-        ),
+    return (
+        AwsIdentity.of(config)
+        .session(config.region)
+        .client(
+            "dynamodb",
+            region_name=config.region,
+            endpoint_url=config.endpoint_url,
+            config=Config(
+                retries={"total_max_attempts": 1, "mode": "standard"},
+                connect_timeout=CONNECT_TIMEOUT,
+                read_timeout=READ_TIMEOUT,
+                max_pool_connections=connections,
+                tcp_keepalive=True,
+            ),
+        )
     )
-
-
-def _session_of_role(config: DynamodbConfig) -> Any:
-    """A session with credentials of the role, which are renewed before they expire."""
-    import boto3
-    from botocore.credentials import AssumeRoleCredentialFetcher, DeferredRefreshableCredentials
-    from botocore.exceptions import NoCredentialsError
-    from botocore.session import get_session
-
-    base = get_session()
-    ours = base.get_credentials()
-    if ours is None:
-        raise NoCredentialsError
-    named = {"RoleSessionName": "holdfast"}
-    if config.sts_external_id is not None:
-        named["ExternalId"] = config.sts_external_id
-    fetcher = AssumeRoleCredentialFetcher(
-        client_creator=functools.partial(base.create_client, region_name=config.region),
-        source_credentials=ours,
-        role_arn=str(config.sts_role_arn),
-        extra_args=named,
-    )
-    assumed = get_session()
-    credentials = DeferredRefreshableCredentials(method="assume-role", refresh_using=fetcher.fetch_credentials)
-    # botocore has no other way to hand in credentials that renew themselves.
-    vars(assumed)["_credentials"] = credentials
-    return boto3.Session(botocore_session=assumed)
