@@ -7,6 +7,7 @@ import json
 from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
+from typing import Any, cast
 
 import boto3
 import pytest
@@ -29,7 +30,9 @@ S3_ACTIONS = {
 @lru_cache
 def operations(service: str) -> dict[str, str]:
     """The operations of a service by the names of boto3's methods."""
-    client = boto3.client(service, region_name="eu-west-1", aws_access_key_id="a", aws_secret_access_key="b")
+    client = cast("Any", boto3).client(
+        service, region_name="eu-west-1", aws_access_key_id="a", aws_secret_access_key="b"
+    )
     return dict(client.meta.method_to_api_mapping)
 
 

@@ -15,7 +15,7 @@ from holdfast.config.aws import AwsIdentity, AwsRoleOptions
 from holdfast.config.plugins import PLAIN_ERROR
 from holdfast.config.units import VALUE_ERROR
 from holdfast.registry import needing
-from holdfast.s3.access import PART_SIZE, PATIENCE, SCHEME, SMALLEST_PART, S3Access, WrittenAs, split_root
+from holdfast.s3.access import PART_SIZE, PATIENCE, SCHEME, SMALLEST_PART, ObjectSettings, S3Access, split_root
 
 if TYPE_CHECKING:
     from holdfast.buckets.bucket import Bucket
@@ -110,9 +110,11 @@ class S3Options(S3Reach):
             raise PydanticCustomError(PLAIN_ERROR, "kms_key_id needs server_side_encryption: aws:kms")
         return self
 
-    def written(self) -> WrittenAs:
+    def written(self) -> ObjectSettings:
         """Return how objects are written."""
-        return WrittenAs(self.storage_class, self.server_side_encryption, self.kms_key_id, tuple(self.tags.items()))
+        return ObjectSettings(
+            self.storage_class, self.server_side_encryption, self.kms_key_id, tuple(self.tags.items())
+        )
 
 
 def check_together(root: str, s3: S3Reach | None) -> None:
@@ -159,6 +161,6 @@ def access_of(root: str, options: S3Reach, patience: float = PATIENCE) -> tuple[
         patience,
         identity=AwsIdentity.of(options),
         owner=options.expected_bucket_owner,
-        written=options.written() if isinstance(options, S3Options) else WrittenAs(),
+        written=options.written() if isinstance(options, S3Options) else ObjectSettings(),
     )
     return access, prefix

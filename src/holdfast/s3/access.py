@@ -19,7 +19,7 @@ _BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
 
 
 @dataclass(frozen=True, slots=True)
-class WrittenAs:
+class ObjectSettings:
     """What written objects have besides their bytes. Without anything, the bucket's own settings apply."""
 
     storage_class: str | None = None
@@ -55,7 +55,7 @@ class S3Access:
     """Who the client is; None: the keys above, or the usual chain."""
     owner: str | None = None
     """Account that must own the bucket."""
-    written: WrittenAs = WrittenAs()
+    written: ObjectSettings = ObjectSettings()
 
     def session(self) -> Any:
         """Return a boto3 session with the credentials of this access."""

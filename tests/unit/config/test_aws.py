@@ -9,6 +9,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 from botocore.awsrequest import AWSResponse
+from botocore.compat import HTTPHeaders
 from pydantic import ValidationError
 
 from holdfast.buckets.root import S3Options, access_of
@@ -45,7 +46,7 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         requests.append(request)
         is_sts = urlsplit(request.url).netloc.startswith("sts.")
         empty = b"{}" if "amz-json" in str(request.headers.get("Content-Type")) else b""
-        return AWSResponse(request.url, 200, {}, Body(ASSUMED.encode() if is_sts else empty))
+        return AWSResponse(request.url, 200, HTTPHeaders(), Body(ASSUMED.encode() if is_sts else empty))
 
     monkeypatch.setattr("botocore.httpsession.URLLib3Session.send", send)
     for name, value in {"AWS_ACCESS_KEY_ID": "OWN", "AWS_SECRET_ACCESS_KEY": "x"}.items():

@@ -183,10 +183,6 @@ def is_cluster_response(error: Any) -> bool:
     return isinstance(error.info, dict) or (error.status_code == 401 and not is_page)
 
 
-def _revealed(secret: Secret | None) -> str | None:
-    return None if secret is None else secret.reveal()
-
-
 def summary(error: Any) -> str:
     """The message of a client error, in one line."""
     info = getattr(error, "info", None)

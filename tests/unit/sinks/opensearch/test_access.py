@@ -16,6 +16,7 @@ from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
 
 from holdfast.config import Secret
+from holdfast.config.aws import AwsIdentity
 from holdfast.errors import Refused, SinkUnavailable
 from holdfast.sinks.opensearch.access import Access, AwsAccess, Tls
 from holdfast.sinks.opensearch.dead_letter_index import IndexLetters
@@ -47,7 +48,7 @@ def test_an_api_key(stub_servers: StubServers) -> None:
 
 def test_a_signature_that_amazon_would_make(stub_servers: StubServers) -> None:
     stub = stub_servers()
-    aws = AwsAccess("eu-central-1", "aoss", Secret("AKID"), Secret("secret"), Secret("token"))
+    aws = AwsAccess("eu-central-1", "aoss", AwsIdentity(Secret("AKID"), Secret("secret"), Secret("token")))
     send_request(Access((stub.url,), aws=aws))
     path, headers = stub.requests[0]
     request = AWSRequest("GET", stub.url + path, data=None)
