@@ -152,6 +152,11 @@ class KafkaServer(Server):
         _wait(admin.create_partitions([NewPartitions(topic, total)]))
         _until(lambda: self._ready_partitions(admin, topic) == total)
 
+    def forget_group(self, group: str) -> None:
+        """Delete the offsets of a consumer group, as the broker does after `offsets.retention.minutes`."""
+        admin = self.admin()
+        _wait(admin.delete_consumer_groups([group]))
+
     def delete_topic(self, topic: str) -> None:
         admin = self.admin()
         _wait(admin.delete_topics([topic]))

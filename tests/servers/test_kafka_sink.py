@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 import itertools
+import time
+from contextlib import closing
+from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
-from holdfast.errors import Halt, Refused
+from holdfast.errors import Halt, Refused, SinkUnavailable
 from holdfast.flow.batch import Name
+from holdfast.flow.loop import LoopSettings
 from holdfast.flow.sink import Publication, Witness
 from holdfast.flow.staging import StagedBatch
 from holdfast.leases.lease import Commit, Lease
 from holdfast.registry import Registry
 from holdfast.sinks.kafka import PLUGIN, producers
-from holdfast.sinks.kafka.producers import CommitProducer
+from holdfast.sinks.kafka.messages import Message
+from holdfast.sinks.kafka.producers import CommitProducer, SentCommit
 from holdfast.sinks.kafka.sink import KafkaSink
 from tests.servers.kafka import KafkaServer
 from tests.servers.mock_kafka import (
@@ -122,7 +129,7 @@ def test_a_commit_whose_node_died_in_its_transaction_is_sent_by_the_next_node_at
     class Died(BaseException):
         pass
 
-    def die(producer: Any, offset: Any, group: Any, _refusals: Any) -> None:
+    def die(producer: Any, offset: Any, group: Any, *_: Any) -> None:
         producer.send_offsets_to_transaction([offset], group, 60)
         raise Died
 
@@ -156,6 +163,89 @@ def test_at_least_once_sends_rows_as_they_are_staged(desk: Desk) -> None:
     assert desk.publish(sink, part) is None
     assert len(desk.messages()) == 1
     sink.close()
+
+
+def test_a_row_for_a_partition_that_does_not_exist_is_a_dead_letter(desk: Desk) -> None:
+    schema = pa.schema([("value", pa.string()), ("to", pa.int32())])
+    sink = desk.sink(partition="to")
+    part, refused = desk.staged(sink, [{"value": "one", "to": 2}, {"value": "two", "to": 3}], schema)
+    assert (refused, desk.publish(sink, part)) == (1, None)
+    assert [message[2] for message in desk.messages()] == [b"one"]
+    (letter,) = sink.letter_box("p").letters()
+    assert letter.reason == f"topic {desk.topic} has no partition 3; it has 3"
+    desk.kafka.add_partitions(desk.topic, 4)
+    assert desk.staged(sink, [{"value": "two", "to": 3}], schema, "b2")[1] == 0
+    sink.close()
+
+
+def test_producers_are_kept_for_more_partitions_than_a_few(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[str] = []
+
+    def counting(settings: dict[str, Any]) -> Any:
+        made.append(settings["transactional.id"])
+        return Producer(settings)
+
+    monkeypatch.setattr(producers, "Producer", counting)
+    monkeypatch.setattr(producers, "PRODUCERS", 3)
+    producer = CommitProducer({"bootstrap.servers": desk.kafka.bootstrap}, desk.topic, "test")
+    names = [Name("orders", str(number)) for number in range(5)]
+    for sequence in (1, 2, 3):
+        for name in names:
+            producer.send(name, SentCommit(sequence, f"c{sequence}"), [[Message(b"v", None, [], -1)]])
+    assert [made.count(group) for group in dict.fromkeys(made)] == [1, 1, 1, 3, 3]
+    assert len(desk.messages()) == 15
+    producer.close()
+
+
+def test_a_commit_is_not_sent_again_when_the_brokers_may_have_forgotten_that_it_was(desk: Desk) -> None:
+    sink, before = desk.sink(), time.time() - 8 * 86_400
+    part, _ = desk.staged(sink, [{"value": "one"}], pa.schema([("value", pa.string())]))
+    old = {**part, "staged_at": before}
+    assert desk.publish(sink, part) is None
+    sink.close()
+    group = sink._producer._group(NAME)
+    desk.kafka.forget_group(group)
+    heir = desk.sink()
+    halted = desk.publish(heir, old)
+    assert isinstance(halted, Halt)
+    assert f"the offset of group {group}" in str(halted)
+    # As the runbook says: a person has looked, and it is there.
+    with closing(Consumer({"bootstrap.servers": desk.kafka.bootstrap, "group.id": group})) as consumer:
+        consumer.commit(offsets=[TopicPartition(desk.topic, 0, 1, metadata="c1")], asynchronous=False)
+    assert desk.publish(heir, old) is None
+    assert [message[2] for message in desk.messages()] == [b"one"]
+    heir.close()
+
+
+def test_the_first_commit_of_a_partition_may_be_old_as_long_as_brokers_would_remember_it(desk: Desk) -> None:
+    sink = desk.sink()
+    part, _ = desk.staged(sink, [{"value": "one"}], pa.schema([("value", pa.string())]))
+    assert desk.publish(sink, {**part, "staged_at": time.time() - 2 * 86_400}) is None
+    assert [message[2] for message in desk.messages()] == [b"one"]
+    sink.close()
+
+
+def test_brokers_that_hang_are_waited_for_within_one_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, signs = [0.0], [0.0]
+
+    class Hanging:
+        """Takes as long as it may for everything."""
+
+        def __getattr__(self, name: str) -> Any:
+            def request(*arguments: Any) -> None:
+                now[0] += arguments[-1] if name != "init_transactions" and arguments else 0.0
+                if name == "commit_transaction":
+                    raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
+
+            return request
+
+    monkeypatch.setattr(producers, "time", SimpleNamespace(monotonic=lambda: now[0], time=time.time))
+    monkeypatch.setattr(producers, "_produce", lambda *_: None)
+    producer = CommitProducer({"bootstrap.servers": "nowhere:1"}, "totals", "test")
+    producer._producers[producer._group(NAME)] = producers._PartitionProducer(Hanging(), None, None)
+    with pytest.raises(SinkUnavailable):
+        producer.send(NAME, SentCommit(1, "c1"), [[], []], lambda: signs.append(now[0]))
+    assert max(later - earlier for earlier, later in pairwise([*signs, now[0]])) < LoopSettings().step_limit
 
 
 def test_a_topic_that_does_not_exist_is_refused(desk: Desk) -> None:

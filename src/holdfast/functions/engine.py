@@ -21,7 +21,7 @@ from holdfast.errors import ChannelLost, ChannelRefused, Refused, Unavailable
 from holdfast.events import Event, HandlerCalled, Notice, RecordsLost
 from holdfast.flow.batch import Batch, Name
 from holdfast.flow.engine import Advanced, Engine, Failed, Report
-from holdfast.flow.shards import ReaderFactory
+from holdfast.flow.shards import ReaderFactory, ReportsLags
 from holdfast.flow.sink import Sink
 from holdfast.functions import messages
 from holdfast.functions.channel import Address, Channel, Tls, accept, new_secret
@@ -30,6 +30,7 @@ from holdfast.functions.messages import decode_up, encode
 from holdfast.functions.output import OutputSinks, output_spec
 from holdfast.functions.record_letters import letter_origin
 from holdfast.functions.settings import FunctionConfig
+from holdfast.functions.shard_lags import ShardLags
 from holdfast.functions.shard_reports import CoalescedReports, LetterStore
 from holdfast.functions.slot_state import Action, HangUp, Kill, Launch, Send, Shard, SlotRules
 from holdfast.functions.slots import Slots, home_of
@@ -58,6 +59,7 @@ class FunctionParts:
     reader: ReaderFactory
     config: FunctionConfig
     letters: LetterStore | None = None
+    lags: ReportsLags | None = None
     trigger: TriggerInfo = TriggerInfo()
     drain_within: float = 5.0
     host: str = "127.0.0.1"
@@ -115,6 +117,10 @@ class FunctionEngine(Engine):
         self._address = Address(
             parts.host, self._listener.getsockname()[1], self._secret, parts.tls.fingerprint() if parts.tls else None
         )
+        lags, running = parts.lags, lambda: self._slots.running
+        self._lags = None if lags is None else ShardLags(lags, running, self._changed, emit)
+        if self._lags is not None:
+            threading.Thread(target=self._lags.run, args=(lambda: self._closed,), daemon=True).start()
         for work in (self._accept, self._tick, self._kill):
             threading.Thread(target=work, daemon=True).start()
 
@@ -140,6 +146,8 @@ class FunctionEngine(Engine):
         self._pipeline = pipeline
         with self._changed:
             self._slots.submit([_shard(batch) for batch in batches])
+            if self._lags is not None:
+                self._lags.add(batches)
             self._carry_out()
 
     def poll(self, timeout: float) -> list[Report]:

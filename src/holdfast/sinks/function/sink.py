@@ -111,6 +111,7 @@ class FunctionSink(Sink, RunsWorkers, StagesByBatch, KeepsLetters):
             source.reader_factory(),
             config,
             letters=None if bucket is None else RecordLetters(bucket),
+            lags=source,
             trigger=TriggerInfo(name=pipeline),
             drain_within=config.drain_timeout,
             host=str(spark.sparkContext.getConf().get("spark.driver.host")),

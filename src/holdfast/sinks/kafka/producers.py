@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -21,7 +22,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
 from confluent_kafka import Consumer, KafkaException, Producer, TopicCollection, TopicPartition
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 
 from holdfast.errors import Halt, Refused, SinkUnavailable
 from holdfast.flow.batch import Name
@@ -30,12 +31,17 @@ from holdfast.sinks.kafka.messages import Message
 T = TypeVar("T")
 PATIENCE = 10.0
 """How long the brokers have to respond, in seconds."""
-SEND_PATIENCE = 60.0
+SEND_PATIENCE = 40.0
+"""Seconds that the brokers have for a part of a commit. With an abort it is less than a step of the loop may take."""
 TRANSACTION_TIMEOUT_MS = 120_000
 """How long the brokers keep a transaction open whose producer is gone, unless its partition is taken over before."""
 MAX_QUEUED_KILOBYTES = 65_536
-PRODUCERS = 32
-"""Producers that are kept for the next commit of their partition."""
+PRODUCERS = 256
+"""Producers that are kept for the next commit of their partition; each has a handful of threads."""
+IDLE_AFTER = 60.0
+"""Seconds without a commit after which a producer may be forgotten for the sake of another one."""
+SHORTEST_MEMORY, USUAL_MEMORY = 60.0, 86_400.0
+"""Seconds for which brokers remember offsets: the least that can be set, and the least that was ever the default."""
 CONSUMERS = 16
 """Consumers that connect at the same time."""
 MOVING = ("COORDINATOR_LOAD_IN_PROGRESS", "COORDINATOR_NOT_AVAILABLE", "NOT_COORDINATOR")
@@ -44,10 +50,12 @@ PAUSE = 0.1
 
 
 class SentCommit(NamedTuple):
-    """The last commit of a partition that is in the topic."""
+    """The last commit of a partition that is in the topic, or one that is to be sent."""
 
     sequence: int
     id: str
+    made_at: float = math.inf
+    """When it was staged, in seconds since 1970, if that is known."""
 
 
 @dataclass
@@ -58,6 +66,23 @@ class _PartitionProducer:
     group: Any
     """The metadata of the partition's group."""
     last: SentCommit | None
+    used_at: float = 0.0
+
+
+class _Budget:
+    """The time that a part of a commit may take. Each part is a sign of life of the step that sends the commit."""
+
+    def __init__(self, progress: Callable[[], None]) -> None:
+        self._progress = progress
+        self.renew()
+
+    def renew(self) -> None:
+        self._progress()
+        self._until = time.monotonic() + SEND_PATIENCE
+
+    @property
+    def left(self) -> float:
+        return max(0.0, self._until - time.monotonic())
 
 
 class CommitProducer:
@@ -71,17 +96,9 @@ class CommitProducer:
         self.patience = PATIENCE
         self._producers: OrderedDict[str, _PartitionProducer] = OrderedDict()
 
-    def check(self) -> str:
-        """Raise `Refused` if the topic does not exist, `SinkUnavailable` if no broker responds."""
-        admin = AdminClient(self._properties)
-        (future,) = admin.describe_topics(TopicCollection([self._topic]), request_timeout=self.patience).values()
-        try:
-            partitions = len(future.result().partitions)
-        except KafkaException as error:
-            if error.args[0].name() == "UNKNOWN_TOPIC_OR_PART":
-                raise Refused(f"topic {self._topic} does not exist; create it") from error
-            raise SinkUnavailable(f"topic {self._topic} cannot be described: {error.args[0].str()}") from error
-        return f"topic {self._topic} has {partitions} partitions"
+    def partitions(self) -> int:
+        """As `partition_count`."""
+        return partition_count(self._properties, self._topic, self.patience)
 
     def last_commits(self, names: Sequence[Name]) -> list[SentCommit | None]:
         """By partition of the pipeline, the last commit that was sent; None if there is none. Raises `SinkUnavailable`.
@@ -98,28 +115,66 @@ class CommitProducer:
                 found += [_last_commit(consumer, self._topic, self.patience) for consumer in consumers]
         return found
 
-    def send(self, name: Name, commit: SentCommit, messages: Iterable[Message]) -> None:
+    def send(
+        self,
+        name: Name,
+        commit: SentCommit,
+        parts: Iterable[Iterable[Message]],
+        progress: Callable[[], None] = lambda: None,
+    ) -> None:
         """Send the messages of a commit in one transaction, unless they were sent. May be repeated, by any node.
 
         Raises `SinkUnavailable`, also if another node sends the same commit, and `Halt` if the topic has another commit
-        of that number. What was sent is not visible then, unless the brokers have committed it without saying so.
+        of that number, or if nobody can tell whether it has this one. What was sent is not visible then, unless the
+        brokers have committed it without saying so. `progress` is called at least every `SEND_PATIENCE` seconds.
         """
-        if self._group(name) not in self._producers and is_sent(commit, self.last_commits([name])[0]):
+        group = self._group(name)
+        if group not in self._producers and is_sent(commit, self.last_commits([name])[0]):
             return  # without fencing a node that sends a later one
-        producer = self._fencing(name)
+        progress()
+        producer = self._fencing(group)
         try:
-            if is_sent(commit, producer.last):
-                return
-            _responding("begin a transaction", producer.client.begin_transaction)
-            refusals: list[str] = []
-            for message in messages:
-                _produce(producer.client, self._topic, message, refusals)
-            offset = TopicPartition(self._topic, 0, commit.sequence, metadata=commit.id)
-            _committed(producer.client, offset, producer.group, refusals)
-            producer.last = commit
+            if not is_sent(commit, producer.last):
+                self._check_memory(group, commit, producer.last)
+                self._transact(producer, commit, parts, _Budget(progress))
         except BaseException:
-            self._abort(self._group(name))
+            self._abort(group)
             raise
+        self._keep(group, producer)
+
+    def _transact(
+        self, producer: _PartitionProducer, commit: SentCommit, parts: Iterable[Iterable[Message]], budget: _Budget
+    ) -> None:
+        _responding("begin a transaction", producer.client.begin_transaction)
+        refusals: list[str] = []
+        for messages in parts:
+            budget.renew()
+            for message in messages:
+                _produce(producer.client, self._topic, message, refusals, budget.left)
+        budget.renew()
+        offset = TopicPartition(self._topic, 0, commit.sequence, metadata=commit.id)
+        _committed(producer.client, offset, producer.group, refusals, budget)
+        producer.last = commit
+
+    def _check_memory(self, group: str, commit: SentCommit, last: SentCommit | None) -> None:
+        """Raise `Halt` if the brokers may have forgotten the offset that a transaction of this commit has left."""
+        age = time.time() - commit.made_at
+        if last is None and age > SHORTEST_MEMORY and age > self._remembered():
+            raise Halt(
+                f"commit {commit.sequence} ({commit.id}) is {age / 3600:.0f} hours old, and the brokers do not "
+                f"remember the offset of group {group} that long: nobody can tell whether topic {self._topic} has it"
+            )
+
+    def _remembered(self) -> float:
+        """Seconds for which brokers remember the offset of a group without members."""
+        admin = AdminClient(self._properties)
+        try:
+            broker = str(next(iter(admin.list_topics(timeout=self.patience).brokers)))
+            resource = ConfigResource(ResourceType.BROKER, broker)
+            (future,) = admin.describe_configs([resource], request_timeout=self.patience).values()
+            return float(future.result()["offsets.retention.minutes"].value) * 60.0
+        except KafkaException:  # they do not tell everyone
+            return USUAL_MEMORY
 
     def close(self) -> None:
         """Forget all producers. Never raises."""
@@ -135,10 +190,8 @@ class CommitProducer:
         settings = {"group.id": group, "enable.auto.commit": False, "isolation.level": isolation}
         return Consumer({**properties, **settings})
 
-    def _fencing(self, name: Name) -> _PartitionProducer:
-        group = self._group(name)
+    def _fencing(self, group: str) -> _PartitionProducer:
         if group in self._producers:
-            self._producers.move_to_end(group)
             return self._producers[group]
         settings = {
             "queue.buffering.max.kbytes": MAX_QUEUED_KILOBYTES,
@@ -152,9 +205,18 @@ class CommitProducer:
         with closing(self._consumer(group, "read_committed")) as consumer:
             last = _last_commit(consumer, self._topic, self.patience)
             self._producers[group] = _PartitionProducer(client, consumer.consumer_group_metadata(), last)
-        if len(self._producers) > PRODUCERS:
-            self._abort(next(iter(self._producers)))
         return self._producers[group]
+
+    def _keep(self, group: str, producer: _PartitionProducer) -> None:
+        """Keep the producer for the next commit. Where all are in use the new one is forgotten, and not one of them.
+
+        Partitions take turns: to forget the one that was used longest ago would make every commit begin with a new one.
+        """
+        producer.used_at = time.monotonic()
+        self._producers.move_to_end(group)
+        if len(self._producers) > PRODUCERS:
+            oldest, found = next(iter(self._producers.items()))
+            self._abort(oldest if producer.used_at - found.used_at > IDLE_AFTER else group)
 
     def _abort(self, group: str) -> None:
         producer = self._producers.pop(group, None)
@@ -188,6 +250,18 @@ class DirectProducer:
         self._producer.purge()
 
 
+def partition_count(properties: Mapping[str, Any], topic: str, patience: float = PATIENCE) -> int:
+    """Raises `Refused` if the topic does not exist, `SinkUnavailable` if no broker responds."""
+    admin = AdminClient(dict(properties))
+    (future,) = admin.describe_topics(TopicCollection([topic]), request_timeout=patience).values()
+    try:
+        return len(future.result().partitions)
+    except KafkaException as error:
+        if error.args[0].name() == "UNKNOWN_TOPIC_OR_PART":
+            raise Refused(f"topic {topic} does not exist; create it") from error
+        raise SinkUnavailable(f"topic {topic} cannot be described: {error.args[0].str()}") from error
+
+
 def is_sent(commit: SentCommit, last: SentCommit | None) -> bool:
     """Whether the commit is in the topic, of which `last` is the last one.
 
@@ -204,9 +278,9 @@ def _last_commit(consumer: Any, topic: str, patience: float) -> SentCommit | Non
     give_up = time.monotonic() + patience
     while True:
         try:
-            (found,) = consumer.committed([TopicPartition(topic, 0)], timeout=patience)
+            (found,) = consumer.committed([TopicPartition(topic, 0)], timeout=give_up - time.monotonic())
         except KafkaException as error:
-            if error.args[0].name() not in MOVING or time.monotonic() > give_up:
+            if error.args[0].name() not in MOVING or time.monotonic() + PAUSE > give_up:
                 raise SinkUnavailable(f"cannot read the last commit: {error.args[0].str()}") from error
             time.sleep(PAUSE)
             continue
@@ -215,13 +289,13 @@ def _last_commit(consumer: Any, topic: str, patience: float) -> SentCommit | Non
         return None if found.offset < 0 else SentCommit(found.offset, found.metadata or "")
 
 
-def _produce(producer: Any, topic: str, message: Message, refusals: list[str]) -> None:
+def _produce(producer: Any, topic: str, message: Message, refusals: list[str], patience: float = SEND_PATIENCE) -> None:
     def delivered(error: Any, _message: Any) -> None:
         if error is not None:
             refusals.append(error.str())
 
     where = {} if message.partition < 0 else {"partition": message.partition}
-    give_up = time.monotonic() + SEND_PATIENCE
+    give_up = time.monotonic() + patience
     while True:
         try:
             producer.produce(topic, message.value, message.key, headers=message.headers, on_delivery=delivered, **where)
@@ -235,10 +309,10 @@ def _produce(producer: Any, topic: str, message: Message, refusals: list[str]) -
             raise SinkUnavailable(f"the brokers take no messages: topic {topic}")
 
 
-def _committed(producer: Any, offset: Any, group: Any, refusals: Sequence[str]) -> None:
+def _committed(producer: Any, offset: Any, group: Any, refusals: Sequence[str], budget: _Budget) -> None:
     try:
-        _responding("commit", lambda: producer.send_offsets_to_transaction([offset], group, SEND_PATIENCE))
-        _responding("commit", lambda: producer.commit_transaction(SEND_PATIENCE))
+        _responding("commit", lambda: producer.send_offsets_to_transaction([offset], group, budget.left))
+        _responding("commit", lambda: producer.commit_transaction(budget.left))
     except SinkUnavailable as error:
         if not refusals:
             raise

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import msgspec
 
@@ -46,7 +48,9 @@ class KafkaSink(Sink, KeepsStaged, PublishesFiles, Restages, KeepsLetters):
         self._root = SinkRoot(bucket, name, self.progress)
 
     def open(self, pipeline: str, *, durable: bool) -> str:
-        topic = self._producer.check()
+        partitions = self._producer.partitions()
+        self._stager = replace(self._stager, partitions=partitions)
+        topic = f"topic {self._stager.topic} has {partitions} partitions"
         return f"{topic}; {self._root.open(pipeline, durable=durable)}"
 
     def close(self) -> None:
@@ -60,7 +64,9 @@ class KafkaSink(Sink, KeepsStaged, PublishesFiles, Restages, KeepsLetters):
         return FileLetters(self._bucket)
 
     def receipt(self, parts: Sequence[Json]) -> Json:
-        return {"rows": sum(part["rows"] for part in parts), "files": receipt_files(parts)}
+        times = [part["staged_at"] for part in parts if "staged_at" in part]
+        made = {"staged_at": min(times)} if times else {}
+        return {"rows": sum(part["rows"] for part in parts), "files": receipt_files(parts), **made}
 
     def publish(self, publications: Sequence[Publication]) -> list[PublishResult]:
         results: list[PublishResult] = []
@@ -84,18 +90,18 @@ class KafkaSink(Sink, KeepsStaged, PublishesFiles, Restages, KeepsLetters):
         return None
 
     def _send(self, publication: Publication, outbox: Sequence[StagedFile]) -> None:
-        commit = SentCommit(publication.lease.commit.sequence, publication.lease.commit.commit_id)
-        self._producer.send(publication.name, commit, self._messages(outbox))
+        commit, made_at = publication.lease.commit, publication.receipt.get("staged_at", math.inf)
+        sent = SentCommit(commit.sequence, commit.commit_id, made_at)
+        self._producer.send(publication.name, sent, self._messages(outbox), self.progress)
 
-    def _messages(self, outbox: Sequence[StagedFile]) -> Iterator[Message]:
+    def _messages(self, outbox: Sequence[StagedFile]) -> Iterator[Iterator[Message]]:
+        """The messages of each file."""
         for file in outbox:
             place = file.handle if isinstance(file.handle, str) else file.handle["place"]
             data = self._bucket.read(place)
             if data is None:
                 raise StagedDataGone(f"the rows that wait in {place} are gone")
-            self.progress()
-            for fields in _decoder.decode(data):
-                yield Message(*fields)
+            yield (Message(*fields) for fields in _decoder.decode(data))
 
     def mend(self, publication: Publication, fresh: Json) -> Json:
         """The fresh rows: nothing of the commit was sent, or its data would not have been missed."""
@@ -141,8 +147,8 @@ def build_sink(name: str, config: KafkaSinkConfig) -> KafkaSink:
     bucket = bucket_of(config.root, None if s3 is None else s3.model_copy(update={"staging": "copy"}))
     columns = MessageColumns(config.value, config.key, config.headers, config.partition, config.max_message_bytes)
     properties = {**client_properties(config), "message.max.bytes": str(config.max_message_bytes)}
-    direct = properties if config.delivery == "at_least_once" else None
-    stager = KafkaStager(bucket, columns, config.topic, direct)
+    direct = config.delivery == "at_least_once"
+    stager = KafkaStager(bucket, columns, config.topic, properties, direct=direct)
     producer = CommitProducer(properties, config.topic, root_identity(config.root, config.s3))
-    made = TransactionalKafkaSink if direct is None else DirectKafkaSink
+    made = DirectKafkaSink if direct else TransactionalKafkaSink
     return made(name, bucket, stager, producer)

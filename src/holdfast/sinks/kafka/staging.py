@@ -18,7 +18,7 @@ from holdfast.flow.names import OURS
 from holdfast.flow.staging import StagedBatch, Stager, Staging
 from holdfast.leases.lease import Json
 from holdfast.sinks.kafka.messages import Message, MessageColumns
-from holdfast.sinks.kafka.producers import DirectProducer
+from holdfast.sinks.kafka.producers import DirectProducer, partition_count
 
 OUTBOX = f"{OURS}/outbox/"
 FILE_BYTES = 8 << 20
@@ -28,12 +28,16 @@ MAX_WAITING_LETTERS = 256 << 10
 
 @dataclass(frozen=True)
 class KafkaStager(Stager):
-    """How messages are staged. With `direct` properties of a client they are sent at once, at least once."""
+    """How messages are staged. If `direct`, they are sent at once, at least once."""
 
     bucket: Bucket
     columns_of: MessageColumns
-    topic: str = ""
-    direct: Mapping[str, Any] | None = None
+    topic: str
+    properties: Mapping[str, Any]
+    """Of the client."""
+    direct: bool = False
+    partitions: int = 0
+    """How many partitions the topic has at least."""
 
     def columns(self, fields: Any) -> Mapping[str, Any]:
         return self.columns_of.needed(list(fields.names))
@@ -66,7 +70,8 @@ class KafkaStaging(Staging):
         self._attempt = StagingAttempt(stager.bucket)
         self._letters = LetterFiles(self._attempt, MAX_WAITING_LETTERS)
         self._batches: dict[str, _Waiting] = {}
-        self._direct = None if stager.direct is None else DirectProducer(stager.direct, stager.topic)
+        self._direct = DirectProducer(stager.properties, stager.topic) if stager.direct else None
+        self._partitions, self._is_counted = stager.partitions, False
 
     def write(self, batch: StagedBatch, items: Any, rows: Any, output_folder: str = "") -> int:  # noqa: ARG002
         waiting, refused = self._batches.setdefault(batch.id, _Waiting()), []
@@ -74,6 +79,8 @@ class KafkaStaging(Staging):
         for number, (item, message) in enumerate(zip(items.to_pylist(), messages, strict=True)):
             if isinstance(message, str):
                 refused.append((number, item, message))
+            elif (reason := self._lacks(message.partition)) is not None:
+                refused.append((number, item, reason))
             elif self._direct is not None:
                 self._direct.send(message)
                 waiting.rows += 1
@@ -81,6 +88,15 @@ class KafkaStaging(Staging):
                 self._keep(batch, waiting, item, message)
         self._refuse(batch, rows, refused)
         return len(refused)
+
+    def _lacks(self, partition: int) -> str | None:
+        """Why a message cannot go to this partition, for which the brokers would be waited for in vain."""
+        if partition >= self._partitions and not self._is_counted:
+            self._partitions = partition_count(self._stager.properties, self._stager.topic)
+            self._is_counted = True
+        if partition < self._partitions:
+            return None
+        return f"topic {self._stager.topic} has no partition {partition}; it has {self._partitions}"
 
     def _keep(self, batch: StagedBatch, waiting: _Waiting, item: int, message: Message) -> None:
         # A file is sent as a whole, in the order of its first item: one with a lower item begins anew.
