@@ -110,18 +110,14 @@ class FunctionEngine(Engine):
         self._kills: queue.SimpleQueue[Kill | None] = queue.SimpleQueue()
         self._free_threads = 0
         self._gone: str | None = None
-        self._closed = False
-        self._life_sign_at = 0.0
+        self._closed, self._life_sign_at = False, 0.0
         self._greeting = threading.Semaphore(MAX_GREETINGS)
         self._listener = socket.create_server((parts.host, 0))
         self._address = Address(
             parts.host, self._listener.getsockname()[1], self._secret, parts.tls.fingerprint() if parts.tls else None
         )
-        lags, running = parts.lags, lambda: self._slots.running
-        self._lags = None if lags is None else ShardLags(lags, running, self._changed, emit)
-        if self._lags is not None:
-            threading.Thread(target=self._lags.run, args=(lambda: self._closed,), daemon=True).start()
-        for work in (self._accept, self._tick, self._kill):
+        self._lags = ShardLags(parts.lags, lambda: self._slots.running, self._changed, emit)
+        for work in (self._accept, self._tick, self._kill, lambda: self._lags.run(lambda: self._closed)):
             threading.Thread(target=work, daemon=True).start()
 
     def wait_until_up(self, patience: float = UP_WITHIN) -> None:
@@ -146,8 +142,7 @@ class FunctionEngine(Engine):
         self._pipeline = pipeline
         with self._changed:
             self._slots.submit([_shard(batch) for batch in batches])
-            if self._lags is not None:
-                self._lags.add(batches)
+            self._lags.add(batches)
             self._carry_out()
 
     def poll(self, timeout: float) -> list[Report]:

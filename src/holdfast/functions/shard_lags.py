@@ -23,12 +23,15 @@ class ShardLags:
 
     def __init__(
         self,
-        source: ReportsLags,
+        source: ReportsLags | None,
         running: Callable[[], Iterable[Shard]],
         lock: threading.Condition,
         emit: Callable[[Event], None],
     ) -> None:
-        """`running` is called under the lock, and events are emitted under it: none follows the end of a batch."""
+        """`running` is called under the lock, and events are emitted under it: none follows the end of a batch.
+
+        Without a source nothing is measured.
+        """
         self._source, self._running, self._lock, self._emit = source, running, lock, emit
         self._leases: dict[str, Lease] = {}
 
@@ -38,7 +41,7 @@ class ShardLags:
 
     def run(self, closed: Callable[[], bool]) -> None:
         """Measure from time to time, until the engine is closed. For a thread."""
-        while not closed():
+        while self._source is not None and not closed():
             self.measure()
             time.sleep(EVERY)
 
@@ -47,7 +50,7 @@ class ShardLags:
         with self._lock:
             leases = [_at(self._leases[shard.key], shard) for shard in self._running()]
         try:
-            lags = self._source.lags(leases) if leases else []
+            lags = self._source.lags(leases) if leases and self._source is not None else []
         except HoldfastError:  # workers and discovery report it
             return
         with self._lock:
