@@ -57,6 +57,18 @@ def needing(what: str, package: str, extra: str) -> Iterator[None]:
         raise UsageError(f"{what} needs {package}: pip install 'holdfast[{extra}]' ({error})") from error
 
 
+def server(name: str) -> Callable[..., None]:
+    """Return the server of this name: a function that serves until the process is asked to stop.
+
+    Servers are the entry points of the group `holdfast.servers`; commands find them here and need not import `web`.
+    Raises `UsageError` if there is none of this name.
+    """
+    for offer in entry_points(group="holdfast.servers", name=name):
+        found: Callable[..., None] = offer.load()
+        return found
+    raise UsageError(f"the server {name!r} is not installed; install holdfast[web]")
+
+
 class Registry:
     """The available plugins, by kind and name. A module is imported only when it is needed."""
 

@@ -12,7 +12,7 @@ import pytest
 from pydantic import BaseModel
 
 from holdfast.errors import UsageError
-from holdfast.registry import Kind, Plugin, Registry, did_you_mean, singular
+from holdfast.registry import Kind, Plugin, Registry, did_you_mean, server, singular
 
 
 class Config(BaseModel):
@@ -158,3 +158,9 @@ def test_words() -> None:
     assert singular("processors") == "processor"
     assert did_you_mean("sqllite", ["sqlite", "memory"]) == "; did you mean 'sqlite'?"
     assert did_you_mean("zzz", ["sqlite"]) == ""
+
+
+def test_a_server_is_found_by_its_name() -> None:
+    assert server("job_status").__module__ == "holdfast.web.server"
+    with pytest.raises(UsageError, match=r"the server 'nothing' is not installed; install holdfast\[web\]"):
+        server("nothing")

@@ -257,16 +257,11 @@ def serve(
     allow_remote: AllowRemote = False,
 ) -> None:
     """Send the progress of runs to WebSocket clients, until it is interrupted. Needs holdfast[web]."""
-    from holdfast.runs.reindex_start import reindex_runs
-    from holdfast.web import server
-    from holdfast.web.job_status import PATH, JobStatus
+    from holdfast.registry import server
 
     with opened_pipeline(file, pipeline) as opened:
-        app = JobStatus(lambda: reindex_runs(opened), report=output.tell, local_only=not allow_remote)
-        listening = server.listen(host, port, allow_remote=allow_remote)
-        address = f"[{host}]" if ":" in host else host
-        url = f"ws://{address}:{listening.getsockname()[1]}{PATH}"
-        server.serve(app, listening, lambda: output.say(url))
+        serve_job_status = server("job_status")
+        serve_job_status(opened, host, port, allow_remote=allow_remote, announce=output.say, report=output.tell)
 
 
 def _configuration(file: Path | None, given: Mapping[str, Any]) -> ReindexConfiguration:

@@ -1,4 +1,4 @@
-"""Serves an ASGI application until the process is asked to stop."""
+"""Serves ASGI applications until the process is asked to stop. Commands find what they serve through entry points."""
 
 from __future__ import annotations
 
@@ -7,12 +7,35 @@ from collections.abc import Callable
 from contextlib import closing, suppress
 from typing import Any
 
+from holdfast.assemble import StoredPipeline
 from holdfast.config.hosts import is_local
 from holdfast.errors import UsageError
 from holdfast.registry import needing
+from holdfast.runs.reindex_start import reindex_runs
+from holdfast.web.job_status import PATH, JobStatus
 
 CLOSING_PATIENCE = 5
 """Seconds that open connections have when the server stops."""
+
+
+def serve_job_status(
+    pipeline: StoredPipeline,
+    host: str,
+    port: int,
+    *,
+    allow_remote: bool,
+    announce: Callable[[str], None],
+    report: Callable[[str], None],
+) -> None:
+    """Send the progress of the pipeline's reindex runs to WebSocket clients until SIGINT or SIGTERM. Blocks.
+
+    `announce` gets the URL before that, `report` what goes wrong. Raises `UsageError` as `listen` and `serve` do.
+    """
+    app = JobStatus(lambda: reindex_runs(pipeline), report=report, local_only=not allow_remote)
+    listening = listen(host, port, allow_remote=allow_remote)
+    address = f"[{host}]" if ":" in host else host
+    url = f"ws://{address}:{listening.getsockname()[1]}{PATH}"
+    serve(app, listening, lambda: announce(url))
 
 
 def listen(host: str, port: int, *, allow_remote: bool) -> socket.socket:
