@@ -322,7 +322,7 @@ def engines_of(
     workers = sum(sink.workers for sink in functions.values())
     master = settings.spark.master or f"local[{workers + (2 if rounds else 0)}]"
     check_cores(master, workers + bool(rounds))
-    spark = _start_spark(settings, rounds, emit, master)
+    spark = _start_spark(settings, rounds, emit, master, "holdfast.functions.engine")
     engines: dict[str, Engine] = {}
     for name, sink in functions.items():
         built, others = pipelines[name], other_sinks(sink, pipelines[name].sinks)
@@ -349,17 +349,23 @@ def _identified(settings: Settings, pipelines: Mapping[str, Pipeline], max_recei
     }
 
 
-def _start_spark(settings: Settings, pipelines: Mapping[str, Pipeline], emit: Emit, master: str) -> SparkSession:
-    """Start the session, and load the sinks of these pipelines on every core. A file may name another `master`."""
+def _start_spark(
+    settings: Settings, pipelines: Mapping[str, Pipeline], emit: Emit, master: str, preload: str = ""
+) -> SparkSession:
+    """Start the session, and load the sinks of these pipelines on every core. A file may name another `master`.
+
+    Workers on this host begin with the module `preload`.
+    """
     from holdfast.spark.connector import connector_jars
     from holdfast.spark.session import is_unprotected, redaction, start_session
     from holdfast.spark.task import warm_up
+    from holdfast.spark.worker_daemon import PRELOAD
 
     needs_jars = any(isinstance(built.source, ReadsByConnector) for built in pipelines.values())
     jars = connector_jars() if needs_jars else []
     configured = settings.spark
     py_files = [Path(name) for name in configured.py_files]
-    conf = configured.plain_conf()
+    conf = ({f"spark.executorEnv.{PRELOAD}": preload} if preload else {}) | configured.plain_conf()
     secrets = secret_names(settings)
     conf |= redaction(secrets, conf)
     spark = start_session(

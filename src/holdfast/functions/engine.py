@@ -32,8 +32,8 @@ from holdfast.functions.record_letters import letter_origin
 from holdfast.functions.settings import FunctionConfig
 from holdfast.functions.shard_lags import ShardLags
 from holdfast.functions.shard_reports import CoalescedReports, LetterStore
-from holdfast.functions.slot_state import Action, HangUp, Kill, Launch, Send, Shard, SlotRules
-from holdfast.functions.slots import Slots, home_of
+from holdfast.functions.slot_state import Action, HangUp, Kill, Launch, Send, Shard, SlotRules, home_of
+from holdfast.functions.slots import Slots
 from holdfast.functions.task import TaskSettings, boot_time, run_worker
 from holdfast.leases.lease import Json, Ranges
 from holdfast.spark.failures import how_it_ended, quieten, readable, session_is_gone

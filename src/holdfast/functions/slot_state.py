@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import TypeAlias
@@ -150,3 +151,8 @@ class Slot:
     def has(self, connection: int) -> bool:
         """Whether this is the connection of its worker."""
         return self.worker is not None and self.worker.connection == connection
+
+
+def home_of(key: str, number: int | None) -> int:
+    """The number from which the static slot of a shard follows: the same on every node and after every restart."""
+    return number if number is not None else zlib.crc32(key.encode())

@@ -16,7 +16,6 @@ parts that a worker has staged.
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 
@@ -40,8 +39,6 @@ from holdfast.leases.lease import Counts, Ranges
 
 CLOCK_RATE_BOUND = 0.05
 """How much the clock of a worker's host may run slower than that of the driver."""
-
-
 ANSWER = 0.5
 """Seconds for the word of a worker to arrive, beyond the time that it was given."""
 _RULES = SlotRules()
@@ -155,6 +152,10 @@ class Slots:
                 self._replace(slot, attempt)
             if slot.worker is not None and slot.worker.connection == connection:
                 slot.worker.connection, slot.worker.closed = None, by_worker
+                if by_worker and slot.attempt == slot.worker.attempt:
+                    # Its process ends, which Spark reports later; until then the next worker waits.
+                    slot.running, slot.launch_at = False, self._clock()
+                    self._launch(slot)
                 self._settle(slot)
 
     def ended(self, number: int, attempt: int, error: str) -> None:
@@ -183,9 +184,7 @@ class Slots:
             if worker is not None and worker.connection is not None:
                 self._look_at(slot, worker, now)
             self._settle(slot)
-            if not self._closed and not slot.running and now >= slot.launch_at:
-                slot.attempt, slot.running = slot.attempt + 1, True
-                self.actions.append(Launch(slot.number, slot.attempt))
+            self._launch(slot)
         self._assign_waiting()
         self._balance()
 
@@ -205,6 +204,12 @@ class Slots:
         return (shard for shard in self._batches.values() if shard.state is not State.WAITING)
 
     # --- workers -----------------------------------------------------------------------------------------------
+
+    def _launch(self, slot: Slot) -> None:
+        """Start the next worker of the slot, if it is time."""
+        if not self._closed and not slot.running and self._clock() >= slot.launch_at:
+            slot.attempt, slot.running = slot.attempt + 1, True
+            self.actions.append(Launch(slot.number, slot.attempt))
 
     def _beat(self, worker: Worker, beat: messages.Beat) -> None:
         usable = self._usable()
@@ -238,6 +243,8 @@ class Slots:
         now = self._clock()
         if slot.worker is not None and slot.worker.is_over(now):
             worker, slot.worker = slot.worker, None
+            if slot.attempt != worker.attempt and not worker.ended:
+                self.actions.append(Kill(slot.number, worker.attempt))
             self._replace(slot, worker.attempt)
             self._free(worker)
         if slot.worker is None and slot.waiting is not None:
@@ -390,8 +397,3 @@ class Slots:
     def _send(self, worker: Worker, message: Down) -> None:
         if worker.connection is not None:
             self.actions.append(Send(worker.connection, message))
-
-
-def home_of(key: str, number: int | None) -> int:
-    """The number from which the static slot of a shard follows: the same on every node and after every restart."""
-    return number if number is not None else zlib.crc32(key.encode())

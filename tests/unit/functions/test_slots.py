@@ -7,8 +7,8 @@ import pytest
 from holdfast.flow.engine import Advanced, Failed, Report, Staged
 from holdfast.functions import messages
 from holdfast.functions.messages import Down
-from holdfast.functions.slot_state import Action, HangUp, Kill, Launch, Send, Shard, SlotRules
-from holdfast.functions.slots import Slots, home_of
+from holdfast.functions.slot_state import Action, HangUp, Kill, Launch, Send, Shard, SlotRules, home_of
+from holdfast.functions.slots import Slots
 from holdfast.leases.lease import Counts
 
 
@@ -127,6 +127,34 @@ def test_a_worker_whose_memory_grows_beyond_the_limit_is_drained_and_stopped() -
     (assign,) = driver.sent(driver.hello(0, 2))
     assert isinstance(assign, messages.Assign)
     assert assign.position == 9
+
+
+def test_the_next_worker_is_started_when_a_connection_is_closed_and_waits_until_that_process_has_ended() -> None:
+    driver = Driver(1)
+    worker = driver.hello(0)
+    driver.submit(0)
+    driver.slots.received(worker, messages.Beat(1, "", 0))
+    driver.actions()
+    driver.slots.lost(worker, by_worker=True)
+    assert driver.actions() == [Launch(0, 2)]
+    following = driver.hello(0, 2)
+    assert assigned(driver.sent(following)) == []
+    driver.slots.ended(0, 1, "killed")
+    assert assigned(driver.sent(following)) == ["s0"]
+
+
+def test_a_worker_that_closed_its_connection_and_does_not_end_is_killed_when_its_grant_is_over() -> None:
+    driver = Driver(1)
+    worker = driver.hello(0)
+    driver.submit(0)
+    driver.slots.received(worker, messages.Beat(1, "", 0))
+    driver.slots.lost(worker, by_worker=True)
+    driver.actions()
+    following = driver.hello(0, 2)
+    driver.later(7.0)
+    actions = driver.actions()
+    assert Kill(0, 1) in actions
+    assert assigned([act.message for act in actions if isinstance(act, Send) and act.connection == following]) == ["s0"]
 
 
 def test_shards_wait_as_unavailable_while_no_worker_comes_up() -> None:

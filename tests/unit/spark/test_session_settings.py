@@ -108,6 +108,13 @@ def test_a_worker_that_needs_more_memory_than_it_may_have_raises() -> None:
     assert found.stdout.split() == ["MemoryError", "ArrowMemoryError"]
 
 
+def test_workers_are_forked_with_the_modules_that_the_environment_names() -> None:
+    code = "import sys; from holdfast.spark.worker_daemon import preload; preload(); print('colorsys' in sys.modules)"
+    modules = {**os.environ, "HOLDFAST_WORKER_PRELOAD": "no.such.module,colorsys"}
+    found = subprocess.run([sys.executable, "-c", code], env=modules, capture_output=True, text=True, check=True)
+    assert found.stdout.split() == ["True"]
+
+
 @pytest.mark.parametrize("master", ["local[2]", *CLUSTERS])
 def test_an_error_of_java_in_a_task_ends_the_task_and_not_the_jvm_unless_the_user_wants_that(master: str) -> None:
     name = "spark.executor.killOnFatalError.depth"
