@@ -11,13 +11,18 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import groupby, repeat
+from operator import is_not
 from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from holdfast.errors import SourceUnavailable
 from holdfast.flow.fair_queues import FairQueues
-from holdfast.flow.shards import Lag, RecordsMissing, ShardFailed, ShardReader, ShardReport, StreamRecord
+from holdfast.flow.shards import Headers, Lag, RecordsMissing, ShardFailed, ShardReader, ShardReport, StreamRecord
 from holdfast.leases.lease import Json
 from holdfast.sources.kafka.cluster import DENIED, TRUNCATED, Topic, TopicPartition
+from holdfast.sources.kafka.topic_watch import PATIENCE, TopicWatch
 
 if TYPE_CHECKING:
     from confluent_kafka import Consumer, Message
@@ -30,8 +35,6 @@ KEPT, KEPT_BYTES = 1000, 8 << 20
 """Messages of a paused partition that are kept; then librdkafka is paused, which throws away what it has fetched."""
 SHORT_WAIT, LONG_WAIT = 0.005, 0.25
 """Longest wait for a message: while a partition waits for the description of its topic, and otherwise."""
-LOOK_EVERY = 1.0
-PATIENCE = 2.0
 
 _PROPERTIES: Mapping[str, Any] = {
     "group.id": "holdfast-function",
@@ -60,62 +63,40 @@ class KafkaReaderFactory:
         return KafkaReader(self)
 
 
-class TopicWatch:
-    """Looks topics up in the background, again and again. Used by one thread; nothing blocks."""
+class KafkaRecord(msgspec.Struct, frozen=True, gc=False):
+    """A message with the attributes of a `StreamRecord`, each taken out of the message when it is read.
 
-    def __init__(self, properties: Mapping[str, str], clock: Callable[[], float]) -> None:
-        self._properties, self._clock = properties, clock
-        self._admin: Any = None
-        self._futures: dict[str, Any] = {}
-        self._due = self._requested_at = 0.0
-        self.known_at = 0.0
-        """When the last request was sent to which the brokers responded."""
-        self.topics: dict[str, Topic | None] = {}
-        """What was found last; None for a topic that does not exist."""
-        self.away: str | None = None
-        """Why the brokers did not respond to the last request; None if they did."""
+    Taking out all of them would double the cost of a message, and the handlers of batches may need none.
+    """
 
-    def look(self, names: set[str], since: float) -> None:
-        """Process a response, and request these topics again if it is time or what is known is older than `since`."""
-        if self._futures:
-            if not all(future.done() for future in self._futures.values()):
-                return
-            self._learn()
-        now = self._clock()
-        if now >= self._due or (self.known_at <= since and self.away is None):
-            self._due, self._requested_at = now + LOOK_EVERY, now
-            self._request(names)
+    shard: str
+    offset: int
+    message: Message
 
-    def _request(self, names: set[str]) -> None:
-        from confluent_kafka import TopicCollection
-        from confluent_kafka.admin import AdminClient
+    @property
+    def timestamp(self) -> int:
+        return self.message.timestamp()[1]
 
-        if self._admin is None:
-            self._admin = AdminClient(dict(self._properties))
-        if names:
-            self._futures = dict(self._admin.describe_topics(TopicCollection(sorted(names)), request_timeout=PATIENCE))
-        elif not self.known_at:
-            self._futures = {"": self._admin.describe_cluster(request_timeout=PATIENCE)}
+    @property
+    def key(self) -> bytes | None:
+        return self.message.key()
 
-    def _learn(self) -> None:
-        from confluent_kafka import KafkaException
+    @property
+    def headers(self) -> Headers:
+        headers = self.message.headers()
+        return () if headers is None else tuple(headers)  # type: ignore[arg-type]
 
-        self.away = None
-        for name, future in self._futures.items():
-            try:
-                found = future.result()
-            except KafkaException as error:
-                if error.args[0].name() in {"UNKNOWN_TOPIC_OR_PART", *DENIED}:
-                    self.topics[name] = None
-                else:
-                    self.away = f"the brokers do not respond: {error.args[0].str()}"
-            else:
-                if name:
-                    numbers = tuple(partition.id for partition in found.partitions)
-                    self.topics[name] = Topic(name, str(found.topic_id), numbers)
-        self._futures = {}
-        if self.away is None:
-            self.known_at = self._requested_at
+    @property
+    def body(self) -> bytes | None:
+        return self.message.value()
+
+
+class HeaderlessRecord(KafkaRecord, frozen=True, gc=False):
+    """A record of which nobody wants the headers."""
+
+    @property
+    def headers(self) -> Headers:
+        return ()
 
 
 @dataclass
@@ -146,6 +127,9 @@ class KafkaReader(ShardReader):
         self._unsettled: set[TopicPartition] = set()
         """Partitions for which librdkafka is paused, or whose offset was refused."""
         self._look_at = 0.0
+        self._topics: set[str] = set()
+        """Topics of which messages may come."""
+        self._new_record: Any = KafkaRecord if factory.headers else HeaderlessRecord
         self._queues = FairQueues()
         self._reports: list[ShardReport] = []
 
@@ -258,6 +242,7 @@ class KafkaReader(ShardReader):
         for topic in {reading.at.topic for reading in readings}:
             with suppress(KafkaException):
                 self._consumer().list_topics(topic, timeout=PATIENCE)
+        self._topics |= {reading.at.topic for reading in readings}
         self._consumer().incremental_assign([_assigned(reading) for reading in readings])
 
     def _unassign(self, reading: _Reading) -> None:
@@ -302,36 +287,39 @@ class KafkaReader(ShardReader):
 
     def _receive(self, limit: int, wait: float) -> None:
         """Move messages from the queue of librdkafka into those of the shards."""
+        from confluent_kafka import Message
+
         first = self._consumer().poll(wait)
         if first is None:
             return
-        found: dict[str, list[StreamRecord]] = {}
-        for message in (first, *self._consumer().consume(max(limit, AT_ONCE) - 1, 0)):
-            reading = self._readings.get((message.topic(), message.partition()))  # type: ignore[call-overload]
-            if reading is None:
-                continue
-            if message.error() is not None:
+        messages = [first, *self._consumer().consume(max(limit, AT_ONCE) - 1, 0)]
+        # Loops of C, here and below: a loop of Python would take longer than everything else that a message costs.
+        has_errors = any(map(is_not, map(Message.error, messages), repeat(None)))
+        good = [message for message in messages if message.error() is None] if has_errors else messages
+        for at, run in groupby(good, Message.partition if len(self._topics) == 1 else _topic_partition_of):
+            topic_partition = (*self._topics, at) if len(self._topics) == 1 else at
+            reading = self._readings.get(topic_partition)  # type: ignore[call-overload]
+            if reading is not None:
+                self._keep(reading, [*run])
+        for message in messages if has_errors else ():
+            reading = self._readings.get(_topic_partition_of(message))  # type: ignore[call-overload]
+            if message.error() is not None and reading is not None:
                 self._refused(reading, message)
-            elif (offset := message.offset() or 0) >= reading.next:
-                reading.next = offset + 1
-                found.setdefault(reading.shard, []).append(self._record(reading.shard, offset, message))
-        for shard, records in found.items():
-            self._queues.put(shard, records)
-            if shard in self._queues.paused and _is_much(self._queues.waiting(shard)):
-                reading = self._readings[_topic_partition(shard)]  # type: ignore[index]
-                if not reading.held:
-                    self._hold(reading, held=True)
 
-    def _record(self, shard: str, offset: int, message: Message) -> StreamRecord:
-        headers = message.headers() if self._factory.headers else None
-        return StreamRecord(
-            shard,
-            offset,
-            message.timestamp()[1],
-            message.key(),
-            () if headers is None else tuple(headers),  # type: ignore[arg-type]
-            message.value(),
-        )
+    def _keep(self, reading: _Reading, messages: Sequence[Message]) -> None:
+        """Put messages of one partition, which are in order, into the queue of its shard."""
+        from confluent_kafka import Message
+
+        offsets: list[int] = [*map(Message.offset, messages)]  # type: ignore[list-item]
+        if offsets[0] < reading.next:
+            skipped = sum(offset < reading.next for offset in offsets)
+            offsets, messages = offsets[skipped:], messages[skipped:]
+            if not offsets:
+                return
+        reading.next = offsets[-1] + 1
+        self._queues.put(reading.shard, [*map(self._new_record, repeat(reading.shard), offsets, messages)])
+        if not reading.held and reading.shard in self._queues.paused and _is_much(self._queues.waiting(reading.shard)):
+            self._hold(reading, held=True)
 
     def _refused(self, reading: _Reading, message: Message) -> None:
         error = message.error()
@@ -353,6 +341,10 @@ def _is_much(records: Sequence[StreamRecord]) -> bool:
 def _topic_partition(shard: str) -> TopicPartition | None:
     topic, bar, number = shard.rpartition("|")
     return TopicPartition(topic, int(number)) if bar and number.isdecimal() else None
+
+
+def _topic_partition_of(message: Message) -> tuple[str | None, int | None]:
+    return message.topic(), message.partition()
 
 
 def _assigned(reading: _Reading) -> Any:
