@@ -112,8 +112,8 @@ chaos-archive: $(READY) connector servers ## Three nodes, real Kafka, S3 and Pos
 bench: $(READY) ## Run every benchmark
 	$(BIN)/python benchmarks/run.py all
 
-bench-%: $(READY) ## Run one benchmark, e.g. bench-claims
-	$(BIN)/python benchmarks/run.py $*
+bench-%: $(READY) ## Run one benchmark, e.g. bench-claims, or CASES of it, e.g. bench-reindex CASES="race sums"
+	$(BIN)/python benchmarks/run.py $* $(CASES)
 
 clean: ## Remove .venv, build/ and caches
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

@@ -1,4 +1,7 @@
-"""Run one benchmark or all: `benchmarks/run.py NAME|all`. Exits with 1 when a bar does not hold."""
+"""Run one benchmark or all: `benchmarks/run.py NAME|all`. Exits with 1 when a bar does not hold.
+
+A benchmark that has `CASES` runs those that are named after it: `benchmarks/run.py reindex race sums`.
+"""
 
 from __future__ import annotations
 
@@ -21,15 +24,23 @@ def names() -> list[str]:
 
 def main(arguments: list[str]) -> int:
     """Exit code of the benchmarks asked for."""
-    if len(arguments) != 1 or arguments[0] not in (*names(), "all"):
-        print(f"usage: benchmarks/run.py {'|'.join(names())}|all", file=sys.stderr)
+    name, *cases = arguments or [""]
+    if name not in (*names(), "all") or (cases and not _are_cases(name, cases)):
+        print(f"usage: benchmarks/run.py {'|'.join(names())}|all [CASE...]", file=sys.stderr)
         return 2
-    wanted = names() if arguments[0] == "all" else arguments
     comparisons: list[Comparison] = []
-    for name in wanted:
-        comparisons += importlib.import_module(f"benchmarks.{name}").run()
+    for wanted in names() if name == "all" else [name]:
+        benchmark = importlib.import_module(f"benchmarks.{wanted}")
+        comparisons += benchmark.run(cases) if cases else benchmark.run()
     show(comparisons)
     return 0 if all(comparison.holds for comparison in comparisons) else 1
+
+
+def _are_cases(name: str, cases: list[str]) -> bool:
+    known = () if name == "all" else getattr(importlib.import_module(f"benchmarks.{name}"), "CASES", ())
+    if unknown := [case for case in cases if case not in known]:
+        print(f"{name} has no case {unknown[0]}; it has {', '.join(known) or 'none'}", file=sys.stderr)
+    return not unknown
 
 
 if __name__ == "__main__":

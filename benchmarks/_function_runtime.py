@@ -38,7 +38,7 @@ def batch(context, events): pass
 ORIGIN = EventOrigin("stream", 0)
 
 
-def run() -> list[Comparison]:
+def runtime() -> list[Comparison]:
     reads = [
         [StreamRecord("0", offset, 1_767_225_600_000, None, (), b"x" * 150) for offset in range(first, first + READ)]
         for first in range(0, RECORDS, READ)
@@ -57,11 +57,11 @@ def run() -> list[Comparison]:
             handler = f"{folder}/handlers.py:{'batch' if 'batch' in settings else 'handler'}"
             config = FunctionConfig.model_validate({"handler": handler, "read_batch_size": READ, **settings})
             ours, theirs = interleaved([partial(_worker, config, reads), partial(peer, reads)], REPEATED)
-            found.append(compare("functions_runtime", name, ours, theirs, "ns/record", bar))
+            found.append(compare("functions", name, ours, theirs, "ns/record", bar))
     event, limit = interleaved([partial(_events, reads), lambda: 500.0], REPEATED)
-    found.append(compare("functions_runtime", "an event, to 500 ns", event, limit, "ns", "<= 1"))
+    found.append(compare("functions", "an event, to 500 ns", event, limit, "ns", "<= 1"))
     acks, limit = interleaved([_acks, lambda: 500.0], REPEATED)
-    found.append(compare("functions_runtime", "deliver and ack out of order, to 500 ns", acks, limit, "ns", "<= 2"))
+    found.append(compare("functions", "deliver and ack out of order, to 500 ns", acks, limit, "ns", "<= 2"))
     return found
 
 
