@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import random
+import sqlite3
 import time
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from tests.chaos.functions import EmbeddedRecords, Site, chaos, report
 from tests.chaos.handled import Handled
+from tests.e2e.fleet import eventually
 
+BUSY = 1.0
+"""Seconds by which a note of a busy machine may come late."""
 STRIKES = 4
 """A worker is killed, a node is replaced, a node is killed, a node stands still."""
 
@@ -59,3 +64,27 @@ def test_every_record_is_handled_in_order_whatever_happens_to_nodes_and_workers(
         site.close()
     assert verdict.wrong == [], "\n".join([*notes, report(verdict)])
     assert verdict.records > 0
+
+
+@pytest.mark.slow
+def test_a_node_whose_store_is_away_stops_in_time_and_goes_on_when_it_is_back(tmp_path: Path) -> None:
+    site = Site(tmp_path, EmbeddedRecords(tmp_path), timeout=4.0, heartbeat=1.0, spark=False)
+    try:
+        with site.producing():
+            site.start("alone")
+            site.wait_for_shares(1)
+            site.wait_for_progress()
+            with closing(sqlite3.connect(tmp_path / "leases.db", isolation_level=None)) as connection:
+                connection.execute("BEGIN IMMEDIATE")  # nobody else writes until it ends
+                locked_at = time.time()
+                site.strike(site.nodes["alone"].pid)
+                eventually(lambda: time.time() > locked_at + 2 * site.timeout, what="an outage longer than a session")
+                handled = [line.at for shard in range(site.shards) for line in site.handled.lines(shard)]
+                # Workers go on while the session lasts, and begin nothing after it.
+                assert locked_at < max(handled) < locked_at + site.timeout + BUSY
+            site.wait_for_progress()
+        site.wait_until_handled(site.put)
+        site.stop("alone")
+        assert site.wrong() == []
+    finally:
+        site.close()

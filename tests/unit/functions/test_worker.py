@@ -554,9 +554,17 @@ worker.step()
 """
 
 
-def test_a_handler_that_hangs_with_the_gil_held_ends_the_process_with_its_traceback(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "hang",
+    [
+        "re.match('(a*)*$', 'a' * 40 + 'b')",
+        "signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals()); time.sleep(1000)",
+    ],
+    ids=["with the GIL held", "with signals blocked"],
+)
+def test_a_handler_that_hangs_ends_the_process_with_its_traceback(tmp_path: Path, hang: str) -> None:
     path = tmp_path / "hanging.py"
-    path.write_text("import re\ndef handler(context, event):\n    re.match('(a*)*$', 'a' * 40 + 'b')\n")
+    path.write_text(f"import re, signal, time\ndef handler(context, event):\n    {hang}\n")
     done = subprocess.run(
         [sys.executable, "-c", HANGING, str(path)],
         cwd=Path(__file__).parents[3],
