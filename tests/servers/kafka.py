@@ -196,7 +196,9 @@ class KafkaServer(Server):
 
     def _ready_partitions(self, admin: AdminClient, topic: str) -> int:
         found = admin.list_topics(topic, timeout=ANSWER_WITHIN).topics[topic]
-        return sum(partition.leader >= 0 for partition in found.partitions.values())
+        led = [number for number, partition in found.partitions.items() if partition.leader >= 0]
+        # The broker shows a topic before it has the logs, and refuses messages until then: their ends tell.
+        return len(_ends(admin, topic, led))
 
     # --- messages ----------------------------------------------------------------------------------------------
 
