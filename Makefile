@@ -17,7 +17,7 @@ FAST_TESTS   = $(wildcard tests/unit tests/contracts tests/simulation tests/fuzz
 # The longest first, so that no worker is left with one of them at the end; a file's tests share their servers.
 SERVER_TESTS = --dist loadfile --no-loadscope-reorder $(wildcard tests/e2e tests/chaos tests/soak tests/servers tests/spark)
 
-.PHONY: help setup connector lock lint style types imports servers class-data test reference model demo simulate fuzz soak chaos-archive chaos-functions bench clean
+.PHONY: help setup connector lock lint style types imports servers class-data test reference model demo simulate fuzz soak chaos-archive chaos-functions chaos-reindex bench clean
 
 help: ## Show this list
 	@grep -hE '^[a-zA-Z%-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-zA-Z%-]+):.*## /\1\t/' \
@@ -108,6 +108,9 @@ chaos-functions: $(READY) servers ## Functions on three nodes and Kafka, which a
 
 chaos-archive: $(READY) connector servers ## Three nodes, real Kafka, S3 and PostgreSQL, and faults for MINUTES (default 2)
 	$(BIN)/python -m tests.chaos --minutes $(MINUTES)
+
+chaos-reindex: $(READY) servers ## Three nodes reindex 300,000 rows of PostgreSQL and MariaDB under faults for MINUTES each (default 2)
+	$(BIN)/python -m tests.chaos.reindex --minutes $(MINUTES)
 
 bench: $(READY) ## Run every benchmark
 	$(BIN)/python benchmarks/run.py all

@@ -255,3 +255,15 @@ class ChannelRefused(ChannelLost):
 
 class Interrupted(HoldfastError):
     """The process was asked to stop while it waited."""
+
+
+ERROR_ENDS = 2000
+"""How many characters of each end of a long error a row keeps."""
+
+
+def storable(error: str) -> str:
+    """The error as a row can keep it: cut if it is long, and without what databases refuse in JSON."""
+    # An error may quote a record of many megabytes; the row must still fit into the store.
+    short = error if len(error) <= 2 * ERROR_ENDS else f"{error[:ERROR_ENDS]} … {error[-ERROR_ENDS:]}"
+    # Lone surrogates and NUL are replaced.
+    return short.encode("utf-16", "surrogatepass").decode("utf-16", "replace").replace("\0", "\ufffd")

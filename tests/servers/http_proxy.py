@@ -1,4 +1,4 @@
-"""A proxy before an HTTP server that is slow, refuses, hangs up or loses answers: for S3 on a bad day.
+"""A proxy before an HTTP server that is slow, refuses, hangs up or loses answers: S3 or OpenSearch on a bad day.
 
     with HttpProxy(s3.port, delay=0.05) as proxy:
         client = s3.client(proxy.port)
@@ -29,13 +29,25 @@ _REFUSED = (
 )
 
 
+_OVERLOAD = b'{"error":{"type":"circuit_breaking_exception","reason":"[parent] Data too large"},"status":429}'
+_OVERLOADED = (
+    b"HTTP/1.1 429 Too Many Requests\r\nContent-Type: application/json\r\nConnection: close\r\n"
+    b"Content-Length: %d\r\n\r\n%b" % (len(_OVERLOAD), _OVERLOAD)
+)
+
+
 class Fault(Enum):
     REFUSED = auto()
-    """The request is answered with 503 and never reaches the server."""
+    """The request is answered with 503, as S3 does, and never reaches the server."""
+    OVERLOADED = auto()
+    """The request is answered with 429, as OpenSearch does, and never reaches the server."""
     DROPPED = auto()
     """The connection ends, and the request never reaches the server."""
     ANSWER_LOST = auto()
     """The server does what it is asked, but the connection ends before its answer comes."""
+
+
+_RESPONSES: dict[Fault | None, bytes] = {Fault.REFUSED: _REFUSED, Fault.OVERLOADED: _OVERLOADED}
 
 
 class HttpProxy(TcpProxy):
@@ -102,9 +114,9 @@ class _Line:
             self._answered = False
             fault = self._proxy.fault_of(data.split(b"\r\n", 1)[0].decode(errors="replace"))
             time.sleep(self._proxy.delay)
-            if fault is Fault.REFUSED:
-                self._refuse()
-            if fault in {Fault.REFUSED, Fault.DROPPED}:
+            if fault in _RESPONSES:
+                self._refuse(_RESPONSES[fault])
+            if fault in {*_RESPONSES, Fault.DROPPED}:
                 return False
             self._lost = fault is Fault.ANSWER_LOST
         self._server.sendall(data)
@@ -119,8 +131,8 @@ class _Line:
         self._client.sendall(data)
         return True
 
-    def _refuse(self) -> None:
-        self._client.sendall(_REFUSED)
+    def _refuse(self, response: bytes) -> None:
+        self._client.sendall(response)
         self._client.shutdown(socket.SHUT_WR)
         # Closed at once, the connection would be reset by what the client still says, and take the answer along.
         self._client.settimeout(LINGER)

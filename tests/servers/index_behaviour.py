@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 import pytest
 
 from holdfast.errors import Refused
-from holdfast.flow.search_index import AliasState, IndexOwner, IndexPlan, SearchIndexes
+from holdfast.flow.search_index import WRITE_ALIAS, AliasState, IndexOwner, IndexPlan, NewDocument, SearchIndexes
 
 OWNER = IndexOwner("catalog", "run1")
 PLAN = IndexPlan({"properties": {"n": {"type": "long"}}}, {"number_of_replicas": 0})
@@ -106,7 +106,8 @@ class IndexBehaviour(ABC):
 
     def test_documents_are_put_unless_the_index_has_a_later_version(self, indexes: SearchIndexes) -> None:
         index = self.staged(indexes, ("a", 5), ("b", 5))
-        assert indexes.put(index, [("a", 5, '{"n":\n 50}'), ("b", 4, '{"n": 4}'), ("c", None, '{"n": 1}')]) == 2
+        given = [("a", 5, '{"n":\n 50}'), ("b", 4, '{"n": 4}'), ("c", None, '{"n": 1}')]
+        assert indexes.put(index, [NewDocument(*each) for each in given]) == 2
         found = indexes.find(index, ["a", "b", "c"])
         assert {name: document.text for name, document in found.items()} == {
             "a": '{"n": 50}',
@@ -114,6 +115,33 @@ class IndexBehaviour(ABC):
             "c": '{"n": 1}',
         }
         assert indexes.put(index, []) == 0
+
+    def test_a_document_without_a_version_is_put_only_if_it_is_as_it_was_found(self, indexes: SearchIndexes) -> None:
+        index = self.staged(indexes, ("a", 5), ("b", 5), ("c", 5))
+        found = indexes.find(index, ["a", "b"])
+        self.write(indexes, index, "b", 6, '{"n": 6}')
+        wanted = [NewDocument(name, None, '{"n": 0}', found.get(name)) for name in ("a", "b", "c", "d")]
+        assert indexes.put(index, wanted) == 2
+        texts = {name: document.text for name, document in indexes.find(index, ["a", "b", "c", "d"]).items()}
+        assert texts == {"a": '{"n": 0}', "b": '{"n": 6}', "c": '{"n": 5}', "d": '{"n": 0}'}
+
+    def test_writes_are_accepted_until_they_are_closed_and_do_not_keep_an_index(self, indexes: SearchIndexes) -> None:
+        index = self.staged(indexes)
+        alias = f"{index}{WRITE_ALIAS}"
+        for _ in range(2):
+            indexes.open_writes(index, alias)
+        self.write(indexes, alias, "a", 1, "{}")
+        for _ in range(2):
+            indexes.close_writes(alias)
+        self.write(indexes, alias, "b", 1, "{}")
+        assert list(indexes.find(index, ["a", "b"])) == ["a"]
+        assert indexes.alias(alias) == AliasState()
+        indexes.open_writes(index, alias)
+        assert indexes.remove(index, OWNER)
+        self.write(indexes, alias, "c", 1, "{}")
+        assert indexes.alias(alias) == AliasState()
+        with pytest.raises(Refused):
+            indexes.open_writes(index, alias)
 
     def test_only_an_index_of_the_run_without_an_alias_is_removed(self, indexes: SearchIndexes) -> None:
         alias, index, plain = f"alias{next(_numbers)}", self.staged(indexes), f"plain{next(_numbers)}"

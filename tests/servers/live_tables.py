@@ -207,6 +207,25 @@ class LiveTablesCases:
         assert sorted(copied(source, "e", 2)) == [key.hex() for key in keys]
         assert list(source.present("e", [keys[0].hex(), "zz"])) == [keys[0].hex()]
 
+    def test_bytes_in_a_document_are_on_one_line(self, server: TableServer, table: str) -> None:
+        long = server.binary.replace("16", "200")
+        server.run(f"CREATE TABLE {table} (id {server.integer} PRIMARY KEY, raw {long})")
+        server.fill(table, [(1, bytes(range(200)))])
+        (row,) = copied(server.source({"e": {"table": table, "key": "id"}}), "e").values()
+        assert not set(json.loads(row["document"])["raw"]) & {"\n", "\r", " "}
+
+    def test_ids_of_documents_that_no_row_can_have(self, server: TableServer, table: str) -> None:
+        server.run(
+            f"CREATE TABLE {table} (id {server.integer} PRIMARY KEY, name {server.text} NOT NULL UNIQUE)",
+            f"INSERT INTO {table} VALUES (7, 'seven')",
+        )
+        odd = ["\0", "a\0b", "9" * 30, "-" + "9" * 19, "1_0", "", " 7", "x" * 512, "9" * 5000]
+        source = server.source({"n": {"table": table, "key": "id"}, "t": {"table": table, "key": "name"}})
+        assert source.present("n", [*odd, "7"]) == {"7": None}
+        assert source.present("t", [*odd, "seven"]) == {"seven": None}
+        (found,) = source.find("n", [*odd, "7"]).values()
+        assert (found.document_id, json.loads(found.document)) == ("7", {"id": 7, "name": "seven"})
+
     def test_a_key_that_is_not_unique_is_refused(self, server: TableServer, table: str) -> None:
         server.run(f"CREATE TABLE {table} (a {server.integer}, b {server.integer}, PRIMARY KEY (a, b))")
         with pytest.raises(Refused, match="not unique"):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.flow.search_index import AliasState, SearchIndexes
+from holdfast.flow.search_index import WRITE_ALIAS, AliasState, SearchIndexes
 from holdfast.sinks.opensearch.access import Access
 from holdfast.sinks.opensearch.staged_index import OpenSearchIndexes
 from tests.servers.index_behaviour import PLAN, IndexBehaviour
@@ -24,6 +24,8 @@ class TestOpenSearchIndexes(IndexBehaviour):
         client = self.server.client()
         if text is None:
             client.delete(index, document_id, params={**options, "ignore": [404, 409]})
+        elif index.endswith(WRITE_ALIAS):
+            client.index(index, text, document_id, params={**options, "require_alias": "true", "ignore": [404]})
         else:
             client.index(index, text, document_id, params={**options, "ignore": [409]})
 

@@ -8,9 +8,11 @@ from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
+import pytest
 
+from holdfast.errors import BatchError
 from holdfast.flow.batch import Batch, Cut, Name
-from holdfast.flow.search_index import IndexOwner, IndexPlan
+from holdfast.flow.search_index import WRITE_ALIAS, IndexOwner, IndexPlan
 from holdfast.flow.staging import staged_batch
 from holdfast.registry import Registry
 from holdfast.sinks.opensearch import PLUGIN
@@ -74,3 +76,25 @@ def test_rows_go_to_the_staged_index_by_version_and_a_conflict_with_the_mapping_
         "document": '{"n":"x"}',
     }
     assert "mapper_parsing_exception" in letter["reason"]
+
+
+def test_rows_of_a_run_whose_writes_are_closed_fail_their_batch_and_create_no_index(
+    opensearch_server: OpenSearchServer,
+) -> None:
+    sink: StagedSink = PLUGIN.build(
+        "search", PLUGIN.config(hosts=[opensearch_server.endpoint], mode="staged"), Registry.installed()
+    )
+    sink.open("people", durable=True)
+    indexes, index = sink.indexes(), "staged_people_closed"
+    alias = f"{index}{WRITE_ALIAS}"
+    indexes.create(index, IndexOwner("people", "r1"), sink.plan({}, {}))
+    indexes.open_writes(index, alias)
+    part, _ = stage(sink, alias, table_rows(("a", 5, '{"n":1}')))
+    assert part["documents"] == 1
+    assert list(indexes.find(index, ["a"])) == ["a"]
+    indexes.close_writes(alias)
+    for document in ('{"n":2}', None):
+        with pytest.raises(BatchError, match="does not accept documents any more"):
+            stage(sink, alias, table_rows(("b", 5, document)))
+    assert not opensearch_server.client().indices.exists(alias)
+    assert list(indexes.find(index, ["a", "b"])) == ["a"]

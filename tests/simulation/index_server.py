@@ -11,7 +11,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from holdfast.errors import Refused
-from holdfast.flow.search_index import AliasState, IndexedDocument, IndexOwner, IndexPlan, SearchIndexes
+from holdfast.flow.search_index import (
+    WRITE_ALIAS,
+    AliasState,
+    IndexedDocument,
+    IndexOwner,
+    IndexPlan,
+    NewDocument,
+    SearchIndexes,
+)
 
 
 @dataclass
@@ -58,7 +66,9 @@ class IndexServer(SearchIndexes):
         self.aliases: dict[str, dict[str, Mapping[str, Any]]] = {}
 
     def write(self, name: str, document_id: str, version: int | None, text: str | None) -> bool:
-        """Write through an index or alias, which is created if there is none, as servers do."""
+        """Write through an index or alias, which is created if there is none, as servers do; not a write alias."""
+        if name.endswith(WRITE_ALIAS) and not self.aliases.get(name):
+            return False
         index = self._named(name) or self.indexes.setdefault(name, ModelIndex(None, refreshes=True))
         return index.write(document_id, version, text)
 
@@ -110,6 +120,14 @@ class IndexServer(SearchIndexes):
     def _has(self, alias: str, index: str) -> bool:
         return index == alias in self.indexes or index in self.aliases.get(alias, {})
 
+    def open_writes(self, index: str, alias: str) -> None:
+        if index not in self.indexes:
+            raise Refused(f"there is no index {index!r}")
+        self.aliases.setdefault(alias, {})[index] = {}
+
+    def close_writes(self, alias: str) -> None:
+        self.aliases.pop(alias, None)
+
     def pages(self, index: str, *, texts: bool = False) -> Iterator[Sequence[IndexedDocument]]:
         found = list(self._index(index).visible.values())
         for start in range(0, len(found), 3):
@@ -119,9 +137,14 @@ class IndexServer(SearchIndexes):
         documents = self._index(index).documents
         return {document_id: documents[document_id] for document_id in ids if document_id in documents}
 
-    def put(self, index: str, documents: Sequence[tuple[str, int | None, str]]) -> int:
-        target = self._index(index)
-        return sum(target.write(document_id, version, text) for document_id, version, text in documents)
+    def put(self, index: str, documents: Sequence[NewDocument]) -> int:
+        target, put = self._index(index), 0
+        for document in documents:
+            found, current = document.found, target.documents.get(document.id)
+            is_same = (found and found.sequence) == (current and current.sequence)
+            if document.version is not None or is_same:
+                put += target.write(document.id, document.version, document.text)
+        return put
 
     def delete(self, index: str, documents: Sequence[IndexedDocument]) -> int:
         target, deleted = self._index(index), 0
@@ -133,9 +156,12 @@ class IndexServer(SearchIndexes):
         return deleted
 
     def remove(self, index: str, owner: IndexOwner) -> bool:
-        if self.owner(index) != owner or any(index in found for found in self.aliases.values()):
+        named = {alias for alias, found in self.aliases.items() if index in found}
+        if self.owner(index) != owner or any(not alias.endswith(WRITE_ALIAS) for alias in named):
             return False
         del self.indexes[index]
+        for alias in named:
+            del self.aliases[alias]
         return True
 
     def _named(self, name: str) -> ModelIndex | None:

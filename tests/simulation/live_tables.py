@@ -94,9 +94,12 @@ class ModelTables(LiveTables):
     def present(self, entity: str, document_ids: Sequence[str]) -> Mapping[str, int | None]:
         return {key: self.rows[key] for key in document_ids if key in self.rows}
 
+    def find(self, entity: str, document_ids: Sequence[str]) -> Mapping[str, TableRow]:
+        return {row.document_id: row for (row,) in self.pages(entity) if row.document_id in document_ids}
+
     def pages(self, entity: str) -> Iterator[Sequence[TableRow]]:
         for key, version in sorted(self.rows.items()):
-            yield [TableRow(key, version, document(key, version))]
+            yield [TableRow(key, version if self.has_versions else None, document(key, version))]
 
 
 def document(key: str, version: int) -> str:

@@ -11,7 +11,7 @@ from holdfast.flow.run_driver import End, Extend, Keep, Wait
 from holdfast.runs import reindex
 from holdfast.runs.promotion import Promotion
 from holdfast.runs.reindex import ReindexDriver
-from holdfast.runs.reindex_state import LAST_PASS, EntityIndex, ReindexState, decode_state
+from holdfast.runs.reindex_state import LAST_PASS, EntityIndex, IndexHistory, ReindexState, decode_state
 from tests.simulation.index_server import IndexServer
 from tests.simulation.live_tables import ModelTables
 from tests.simulation.mutation import Put, mutant
@@ -53,6 +53,16 @@ def each_pass_begins_where_it_ends(put: Put) -> None:
 @mutant("promotion")
 def documents_whose_rows_are_gone_stay(put: Put) -> None:
     put(Promotion, "reconcile", lambda self, entity, target: 0)
+
+
+@mutant("promotion")
+def writes_of_a_run_are_never_closed(put: Put) -> None:
+    put(Promotion, "close_writes", lambda self, targets: None)
+
+
+@mutant("promotion")
+def writes_of_a_run_that_was_stopped_stay_open(put: Put) -> None:
+    put(IndexHistory, "left_open", lambda self, entity: [])
 
 
 @mutant("promotion")

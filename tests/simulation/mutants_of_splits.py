@@ -6,11 +6,12 @@ from dataclasses import asdict, replace
 
 from holdfast.flow import splitting
 from holdfast.flow.holdings import Held
+from holdfast.flow.runs import Runs
 from holdfast.flow.splitting import Splitter
 from holdfast.leases import split as splits
 from holdfast.leases.lease import Lease, Partition
 from holdfast.leases.split import Split
-from tests.simulation.mutation import Put, mutant
+from tests.simulation.mutation import Put, mutant, mutant_of_test
 
 
 @mutant("splits")
@@ -79,3 +80,8 @@ def the_owner_keeps_what_it_has_given_away(put: Put) -> None:
 def a_partition_is_split_while_its_batch_is_out(put: Put) -> None:
     put(Held, "at_rest", property(lambda held: not held.pending))
     put(splitting, "EAGER", 0.0)
+
+
+@mutant_of_test("tests/unit/flow/test_runs.py", "its world has splits and no runs")
+def a_split_whose_partition_has_failed_is_never_finished(put: Put) -> None:
+    put(Runs, "finish_splits", lambda self, run_id: False)

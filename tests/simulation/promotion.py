@@ -44,8 +44,9 @@ class StagedSink(StagesIndexes):
     prefix = "staged_"
     keep_previous = 1
 
-    def __init__(self, indexes: SearchIndexes) -> None:
+    def __init__(self, indexes: SearchIndexes, keep_previous: int = 1) -> None:
         self._indexes = indexes
+        self.keep_previous = keep_previous
 
     def plan(self, mappings: Mapping[str, Any], settings: Mapping[str, Any]) -> IndexPlan:
         return IndexPlan(mappings, settings)
@@ -102,6 +103,7 @@ class Arena:
         self.late: list[Callable[[], object]] = []
         """Requests that nobody waits for any more, and that the server has not got yet."""
         self.token = 0
+        self.keep_previous = 1
         self.runs: dict[str, Run] = {}
         self.failing: set[str] = set()
         self.open: list[Any] = []
@@ -181,7 +183,7 @@ class Arena:
     def driver(self) -> ReindexDriver:
         indexes: Any = Watched(self.server, self.happens)
         tables: Any = Watched(self.tables, self.happens)
-        promotion = Promotion("catalog", tables, StagedSink(indexes), indexes)
+        promotion = Promotion("catalog", tables, StagedSink(indexes, self.keep_previous), indexes)
         return ReindexDriver(promotion, lambda: list(self.runs.values()))
 
     def keep(self, run_id: str, state: Json, token: int) -> Run:
@@ -212,8 +214,13 @@ class Arena:
             for key, version in rows.items():
                 stored = version if self.tables.has_versions else None
                 self.server.write(partition.spec["index"], key, stored, document(key, version))
+                self.written(partition.spec["index"], key, stored, document(key, version))
         number, failures = group.partitions + len(partitions), group.failed_partitions + len(failed)
-        return self.store(replace(run, groups={"users": replace(group, partitions=number, failed_partitions=failures)}))
+        summed = replace(group, partitions=number, completed=number - failures, failed_partitions=failures)
+        return self.store(replace(run, groups={"users": summed}))
+
+    def written(self, index: str, key: str, version: int | None, text: str) -> None:
+        """A node has written a document. A node that was paused may have sent the same."""
 
     def drive(self) -> None:
         """One node drives the run until it ends. Raises `Killed`, and `LeaseLost` if another one drives it since."""
@@ -323,6 +330,7 @@ class PromotionSite(Site):
         dice = self.kernel.dice
         server = FaultyServer()
         self.arena = arena = Arena(dice, server=server, live=dice.random() < 0.5)
+        arena.written = self._written  # type: ignore[method-assign]
         server.site = self
         arena.strike = self._strike
         while len(arena.runs) <= RUNS:
@@ -344,6 +352,8 @@ class PromotionSite(Site):
                 self._stop()
                 return
         self.kernel.note(arena.run.id, "ended", arena.server.alias("people").indexes)
+        while arena.late:
+            self.kernel.note("server", "gets a late request", arena.late.pop(0)())
         if arena.run.status is not RunStatus.STOPPED:
             arena.judge()
 
@@ -369,6 +379,11 @@ class PromotionSite(Site):
                 self._stop()
                 self._new_run()
             self._one_run()
+
+    def _written(self, index: str, key: str, version: int | None, text: str) -> None:
+        arena = self.arena
+        if self.strikes("index_write_late", 0.1):
+            arena.late.append(lambda: arena.server.write(index, key, version, text))
 
     def strikes(self, kind: str, likely: float) -> bool:
         """Whether a fault of that kind happens now."""

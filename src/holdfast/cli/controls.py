@@ -11,6 +11,7 @@ import typer
 
 from holdfast.cli import output
 from holdfast.cli.options import AsJson, File, PipelineName, chosen_pipeline, controls_of, opened_store
+from holdfast.errors import UsageError
 
 if TYPE_CHECKING:
     from holdfast.config.models import Settings
@@ -55,16 +56,30 @@ def drain(file: File, node: NodeName) -> None:
 
     The process keeps running, and waits until `holdfast undrain` lets it work again; so does a node that is restarted.
     """
-    with _controls(file) as (_, controls):
+    with _controls(file) as (settings, controls):
+        _check_node(settings, controls, node)
         controls.drain(node, getpass.getuser())
     output.say(f"node {node} is drained")
 
 
 def undrain(file: File, node: NodeName) -> None:
     """Let a drained node work again."""
-    with _controls(file) as (_, controls):
+    with _controls(file) as (settings, controls):
+        _check_node(settings, controls, node)
         controls.undrain(node)
     output.say(f"node {node} may work")
+
+
+def _check_node(settings: Settings, controls: Controls, name: str) -> None:
+    """Raises `UsageError` for a name that no node has or had, unless it is drained."""
+    from holdfast.assemble import fleet
+    from holdfast.observe import insights
+    from holdfast.registry import did_you_mean
+
+    names = {node.name for node in insights.nodes(controls.store, fleet(settings), ())} | controls.drained()
+    if name not in names:
+        hint = did_you_mean(name, names) or f"; there are {', '.join(sorted(names)) or 'none'}"
+        raise UsageError(f"there is no node {name!r}{hint}")
 
 
 @contextmanager

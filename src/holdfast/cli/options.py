@@ -26,6 +26,22 @@ PipelineName = Annotated[
 ]
 
 
+Rate = Annotated[str, typer.Argument(metavar="RATE", help="Records per second over all nodes; `none`: no limit.")]
+
+
+def rate_of(text: str) -> float | None:
+    """Return the rate; None for `none`. Raises `UsageError` for anything that is not a positive number."""
+    if text == "none":
+        return None
+    try:
+        rate = float(text)
+    except ValueError:
+        rate = 0.0
+    if not 0 < rate < float("inf"):
+        raise UsageError(f"{text!r} is neither a number of records per second nor `none`")
+    return rate
+
+
 def text_of(file: str) -> str:
     """Return the text of a file that is not a configuration of holdfast. Raises `UsageError` if it cannot be read."""
     try:
@@ -75,6 +91,14 @@ def controls_of(settings: Settings, store: Store) -> Controls:
     from holdfast.open_store import fleet
 
     return Controls(store, lambda: uuid.uuid4().hex, fleet(settings))
+
+
+def node_names(pipeline: StoredPipeline) -> dict[str, str]:
+    """Return the names of the nodes by their sessions."""
+    from holdfast.assemble import fleet
+    from holdfast.observe.insights import nodes
+
+    return {node.session: node.name for node in nodes(pipeline.store, fleet(pipeline.settings), ())}
 
 
 @contextmanager

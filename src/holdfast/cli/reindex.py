@@ -12,7 +12,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from holdfast.cli import output
-from holdfast.cli.options import AsJson, File, PipelineName, opened_pipeline, opened_store
+from holdfast.cli.options import (
+    AsJson,
+    File,
+    PipelineName,
+    Rate,
+    node_names,
+    opened_pipeline,
+    opened_store,
+    rate_of,
+)
 from holdfast.errors import UsageError
 
 if TYPE_CHECKING:
@@ -50,7 +59,6 @@ Configuration = Annotated[
 Watch = Annotated[
     bool, typer.Option("--watch", metavar="", help="Print the status again every 2 s until the run ends.")
 ]
-Rate = Annotated[str, typer.Argument(metavar="RATE", help="Documents per second over all nodes; `none`: no limit.")]
 MinRatio = Annotated[
     float | None,
     typer.Option("--min-ratio", min=0, max=1, metavar="SHARE", help="Least share of the rows that must be documents."),
@@ -125,7 +133,7 @@ def status(
         run_id = _chosen(opened, run).id
         while True:
             found = opened.runs().show(run_id)
-            _show(found, json=json)
+            _show(found, node_names(opened), json=json)
             if not watch or found.status in ENDED:
                 return
             time.sleep(WATCH_EVERY)
@@ -159,11 +167,11 @@ def resume(file: File, run: LatestRun = None, pipeline: PipelineName = None) -> 
 
 
 def throttle(file: File, rate: Rate, run: LatestRun = None, pipeline: PipelineName = None) -> None:
-    """Limit the documents per second of a run, while it runs. Nodes notice within a heartbeat."""
-    limit = _rate(rate)
+    """Limit the rows per second of a run, while it runs. Nodes notice within a heartbeat."""
+    limit = rate_of(rate)
     with opened_pipeline(file, pipeline) as opened:
         changed = opened.runs().throttle(_chosen(opened, run).id, limit)
-    output.say(f"run {changed.id}: " + ("no limit" if limit is None else f"{limit:g} documents per second"))
+    output.say(f"run {changed.id}: " + ("no limit" if limit is None else f"at most {limit:g} records per second"))
 
 
 def promote(file: File, run: LatestRun = None, pipeline: PipelineName = None, min_ratio: MinRatio = None) -> None:
@@ -290,19 +298,7 @@ def _chosen(pipeline: StoredPipeline, run_id: str | None) -> Run:
     return chosen
 
 
-def _rate(text: str) -> float | None:
-    if text == "none":
-        return None
-    try:
-        rate = float(text)
-    except ValueError:
-        rate = 0.0
-    if not 0 < rate < float("inf"):
-        raise UsageError(f"{text!r} is neither a number of documents per second nor `none`")
-    return rate
-
-
-def _show(run: Run, *, json: bool) -> None:
+def _show(run: Run, names: Mapping[str, str], *, json: bool) -> None:
     from holdfast.config.units import format_duration
     from holdfast.flow.run import RunStatus
 
@@ -316,7 +312,10 @@ def _show(run: Run, *, json: bool) -> None:
         left = sum(max(0, group.total - group.processed) for group in run.groups.values())
         output.say(f"{run.rate:.0f} documents per second, about {format_duration(round(left / run.rate))} left")
     if run.nodes:
-        cells = [(name, node.held, node.completed, node.processed, node.failed) for name, node in run.nodes.items()]
+        cells = [
+            (names.get(session, session), node.held, node.completed, node.processed, node.failed)
+            for session, node in run.nodes.items()
+        ]
         output.say_table(NODES, cells)
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from holdfast.cli import output
-from holdfast.cli.options import AsJson, File, PipelineName, opened_pipeline
+from holdfast.cli.options import AsJson, File, PipelineName, Rate, node_names, opened_pipeline, rate_of
 from holdfast.cli.reprocess import end, log
 from holdfast.errors import PartitionNotFound, UsageError
 
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from holdfast.flow.runs import Runs
 
 RunId = Annotated[str, typer.Argument(metavar="RUN", help="The run's id, as `holdfast runs list` shows it.")]
-Rate = Annotated[float, typer.Argument(metavar="RATE", min=0, help="Records per second; 0: no limit.")]
 GROUP_COLUMNS = ("GROUP", "PARTITIONS", "COMPLETED", "FAILED", "RECORDS", "WRITTEN", "FAILED RECORDS")
 NODE_COLUMNS = ("NODE", "HELD", "COMPLETED", "FAILED", "RECORDS", "FAILED RECORDS")
 COLUMNS = ("RUN", "STATUS", "PARTITIONS", "COMPLETED", "FAILED", "RECORDS", "CREATED BY", "ERROR")
@@ -41,12 +40,9 @@ def show(file: File, run: RunId, pipeline: PipelineName = None, json: AsJson = F
 
     The driver of the run sums its partitions up every two seconds. With --json, everything that is stored of the run.
     """
-    from holdfast.assemble import fleet
-    from holdfast.observe.insights import nodes
-
     with opened_pipeline(file, pipeline) as opened, _existing(run):
         found = opened.runs().show(run)
-        names = {node.session: node.name for node in nodes(opened.store, fleet(opened.settings), [opened.identifier])}
+        names = node_names(opened)
     if json:
         output.say_json({**asdict(found), "total": found.total, "seconds_left": found.seconds_left})
         return
@@ -63,10 +59,11 @@ def resume(file: File, run: RunId, pipeline: PipelineName = None) -> None:
 
 
 def throttle(file: File, run: RunId, rate: Rate, pipeline: PipelineName = None) -> None:
-    """Limit a run to so many records per second over all nodes, from now on; 0 lifts the limit."""
+    """Limit a run to so many records per second over all nodes, from now on; `none` lifts the limit."""
+    limit = rate_of(rate)
     with _runs(file, pipeline) as runs, _existing(run):
-        runs.throttle(run, rate or None)
-    output.say(f"run {run} reads at most {rate:g} records per second" if rate else f"run {run} has no limit")
+        runs.throttle(run, limit)
+    output.say(f"run {run}: " + ("no limit" if limit is None else f"at most {limit:g} records per second"))
 
 
 def stop(file: File, run: RunId, pipeline: PipelineName = None) -> None:

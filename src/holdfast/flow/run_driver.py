@@ -61,6 +61,9 @@ class RunDriver(ABC):
         """The state of the run, such as a watermark. It is stored before any partition exists."""
         return run.state
 
+    def resume(self, run: Run) -> None:
+        """Called before the run, whose partitions exist, is RUNNING, also after it was stopped for any time."""
+
     @abstractmethod
     def partitions(self, run: Run) -> Iterable[Partition]:
         """The partitions of the first phase; `run.state` is what `prepare` returned.

@@ -11,13 +11,14 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from holdfast.errors import LeaseLost, UsageError
+from holdfast.errors import LeaseLost, UsageError, storable
 from holdfast.flow.partition_list import LIMITS, PartitionLimits, PartitionList
 from holdfast.flow.run import ENDED, NEXT, Run, RunStatus, by_group, by_node, new_row, run_of, runs_of, with_run
 from holdfast.leases import transitions
 from holdfast.leases.coordinator import Coordinator
 from holdfast.leases.lease import FINISHED, Json, Partition, Status
 from holdfast.leases.operator import Operator
+from holdfast.leases.split import unfinished_split
 from holdfast.leases.store import Swap
 from holdfast.leases.sums import PartitionSum, sums
 from holdfast.leases.transitions import claimable, stamped
@@ -89,7 +90,7 @@ class Runs:
             return run
 
         def failed(run: Run, now: float) -> Run:
-            return _become(run, RunStatus.FAILED, now, {"error": error, "completed_at": now})
+            return _become(run, RunStatus.FAILED, now, {"error": storable(error), "completed_at": now})
 
         return self._write(run_id, failed) if token is None else self._fenced(run_id, token, failed)
 
@@ -204,11 +205,21 @@ class Runs:
 
         return self._fenced(run_id, token, summed)
 
+    def finish_splits(self, run_id: str) -> bool:
+        """Add the partitions of splits that nobody else finishes, because their partition has FAILED since.
+
+        Returns whether there were any. May be repeated.
+        """
+        partitions = Operator(self._live.store, self._live.world.new_id, self._live.pipeline, run_id)
+        children = [child for row in partitions.rows((Status.FAILED,)) for child in unfinished_split(row)]
+        return bool(self.coordinator(run_id).create(children)) if children else False
+
     def end(self, run_id: str, token: int, status: RunStatus, error: str | None = None) -> Run:
         """End a RUNNING run. A run that a person has stopped meanwhile goes on stopping."""
 
         def ended(run: Run, now: float) -> Run:
-            return _if_allowed(run, status, now, {"error": error, "completed_at": now})
+            kept = None if error is None else storable(error)
+            return _if_allowed(run, status, now, {"error": kept, "completed_at": now})
 
         return self._fenced(run_id, token, ended)
 

@@ -1,6 +1,9 @@
 """Search indexes as a reindex run uses them: create, fill, compare, promote under an alias, remove.
 
 An index that a run fills carries the pipeline and the run in its metadata. Nothing else is ever deleted.
+
+A run writes through an alias of its own, its **write alias**. While it is there, requests of the run are accepted; once
+it is removed, a request that arrives late is refused, and does not create an index of that name either.
 """
 
 from __future__ import annotations
@@ -9,6 +12,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
+
+WRITE_ALIAS = "_holdfast_writes"
+"""End of the names of write aliases."""
 
 
 class IndexOwner(NamedTuple):
@@ -35,6 +41,19 @@ class IndexedDocument(NamedTuple):
     term: int
     text: str | None = None
     """The document itself, if it was asked for."""
+
+
+class NewDocument(NamedTuple):
+    """A document to be written.
+
+    With a version it is written unless the index has a later one. Without, it is written unless the document was
+    changed since it was found as `found`, or added if that is None.
+    """
+
+    id: str
+    version: int | None
+    text: str
+    found: IndexedDocument | None = None
 
 
 @dataclass(frozen=True)
@@ -95,6 +114,14 @@ class SearchIndexes(ABC):
         """
 
     @abstractmethod
+    def open_writes(self, index: str, alias: str) -> None:
+        """Add a write alias to the index. Raises `Refused` if there is no such index."""
+
+    @abstractmethod
+    def close_writes(self, alias: str) -> None:
+        """Remove a write alias, if it is there. Requests under it are refused from now on."""
+
+    @abstractmethod
     def pages(self, index: str, *, texts: bool = False) -> Iterator[Sequence[IndexedDocument]]:
         """Yields the documents that searches find, with their `text` if `texts`."""
 
@@ -103,12 +130,8 @@ class SearchIndexes(ABC):
         """The documents with these ids, with their texts, as they were last written."""
 
     @abstractmethod
-    def put(self, index: str, documents: Sequence[tuple[str, int | None, str]]) -> int:
-        """Write documents: id, version and text. Returns how many the index has accepted.
-
-        One with a version is written unless the index has a later version of it; one without is always written. What
-        the mapping refuses is not written.
-        """
+    def put(self, index: str, documents: Sequence[NewDocument]) -> int:
+        """Write documents. Returns how many the index has accepted; what its mapping refuses is not written."""
 
     @abstractmethod
     def delete(self, index: str, documents: Sequence[IndexedDocument]) -> int:
@@ -116,4 +139,4 @@ class SearchIndexes(ABC):
 
     @abstractmethod
     def remove(self, index: str, owner: IndexOwner) -> bool:
-        """Delete the index if it is of this owner and no alias names it. Returns whether it is gone."""
+        """Delete the index if it is of this owner and only write aliases name it. Returns whether it is gone."""

@@ -122,5 +122,9 @@ class LiveTables(ABC):
         """Of these documents, those that have a row now that is not deleted, with the version of the row."""
 
     @abstractmethod
+    def find(self, entity: str, document_ids: Sequence[str]) -> Mapping[str, TableRow]:
+        """Of these documents, the rows that are not deleted, as they are now."""
+
+    @abstractmethod
     def pages(self, entity: str) -> Iterator[Sequence[TableRow]]:
         """All rows that are not deleted, page by page in the order of keys. Pages are read one after the other."""

@@ -10,15 +10,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from holdfast.errors import TransitionRefused
+from holdfast.errors import TransitionRefused, storable
 from holdfast.leases.lease import FINISHED, Counts, History, Json, Lease, LetterWindow, Ownership, Progress, Status
 from holdfast.leases.suspicion import may_have_been_out, was_out
 
 MOST_DOUBLINGS = 20
 SET_ASIDE = "set_aside"
 _INNOCENT: dict[str, Any] = {"attempts": 0, "takeovers": 0, "begun": None, "out": None, "died": None}
-ERROR_ENDS = 2000
-"""How many characters of each end of a long error a row keeps."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,7 +189,7 @@ def fail_attempt(lease: Lease, error: str, limits: RetryLimits, now: float) -> L
     """Count an error: the lease is handed back with a backoff, or FAILED when the retries are used up."""
     _require_owned(lease)
     attempts = lease.history.attempts + 1
-    noted = replace(lease, history=replace(lease.history, attempts=attempts, last_error=_cut(error)))
+    noted = replace(lease, history=replace(lease.history, attempts=attempts, last_error=storable(error)))
     if attempts > limits.max_retries:
         return _free(noted, Status.FAILED, None, now)
     return _free(noted, Status.UNASSIGNED, now + limits.delay(attempts), now)
@@ -203,7 +201,7 @@ def halt(lease: Lease, reason: str, now: float, lost: tuple[int, int] | None = N
     `lost`: items [from, to) that its source deleted before they were read, if that is why.
     """
     if lease.unreadable is None:
-        short = _cut(reason)
+        short = storable(reason)
         lease = replace(lease, history=replace(lease.history, halt_reason=short, last_error=short, lost=lost))
     return _free(lease, Status.FAILED, None, now)
 
@@ -287,7 +285,7 @@ def set_aside(lease: Lease, why: Json, reason: str, now: float) -> Lease:
         lease,
         ownership=replace(lease.ownership, token=lease.token + 1),
         progress=replace(lease.progress, state={SET_ASIDE: why}),
-        history=replace(lease.history, halt_reason=_cut(reason)),
+        history=replace(lease.history, halt_reason=storable(reason)),
     )
     return _free(aside, Status.FAILED, None, now)
 
@@ -356,11 +354,6 @@ def _taken(lease: Lease, ownership: Ownership, now: float) -> History:
         out=past.out,
         died=past.died,
     )
-
-
-def _cut(error: str) -> str:
-    # An error may quote a record of many megabytes; the row must still fit into the store.
-    return error if len(error) <= 2 * ERROR_ENDS else f"{error[:ERROR_ENDS]} … {error[-ERROR_ENDS:]}"
 
 
 def _require_owned(lease: Lease) -> None:

@@ -148,11 +148,15 @@ class Driving:
         if run.unlisted and run.state is None:
             state = self._driver.prepare(run)
             run = run if state is None else self._runs.keep(self._id, token, state)
+        if run.status is RunStatus.READY:
+            self._driver.resume(run)
         self._runs.create(self._id, token, self._driver.partitions(run) if run.unlisted else ())
 
     def _go_on(self, run: Run, token: int) -> float | None:
         run = self._runs.aggregate(self._id, token) if run.pending is None else self._runs.add_pending(run, token)
         if run.status is not RunStatus.RUNNING or run.pending is not None or not _is_finished(run):
+            return AGGREGATE_EVERY
+        if any(group.failed_partitions for group in run.groups.values()) and self._runs.finish_splits(self._id):
             return AGGREGATE_EVERY
         decision = self._driver.advance(run, lambda state: self._runs.keep(self._id, self._held_token(), state))
         return self._carry_out(decision, token)

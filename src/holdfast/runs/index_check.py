@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 
-from holdfast.flow.search_index import IndexedDocument
+from holdfast.flow.search_index import IndexedDocument, NewDocument
 from holdfast.flow.tables import TableRow
 from holdfast.runs.promotion import Promotion
 
@@ -66,6 +66,9 @@ class IndexCheck:
         )
         for page in _pages(chosen):
             self._compare_rows(alias, page, found)
+        if found.mended:
+            # Rows that were deleted just before their documents were added are found below.
+            indexes.refresh(alias)
         for stored in indexes.pages(alias):
             self._compare_documents(alias, [document for document in stored if self._is_chosen(document.id)], found)
         return found
@@ -77,9 +80,9 @@ class IndexCheck:
         documents = self.promotion.indexes.find(alias, [row.document_id for row in rows])
         found.compared += len(rows)
         wrong = [row for row in rows if self._differs(row, documents.get(row.document_id))]
-        still = self.promotion.tables.present(found.entity, [row.document_id for row in wrong]) if wrong else {}
+        still = self.promotion.tables.find(found.entity, [row.document_id for row in wrong]) if wrong else {}
         # A row that has changed since it was read says nothing about its document.
-        wrong = [row for row in wrong if row.document_id in still and still[row.document_id] == row.version]
+        wrong = [row for row in wrong if still.get(row.document_id) == row]
         missing = [row for row in wrong if row.document_id not in documents]
         found.missing += len(missing)
         found.different += len(wrong) - len(missing)
@@ -106,11 +109,11 @@ class IndexCheck:
             found.mended += self.promotion.indexes.delete(alias, extra)
 
 
-def _mended(row: TableRow, document: IndexedDocument | None) -> tuple[str, int | None, str]:
+def _mended(row: TableRow, document: IndexedDocument | None) -> NewDocument:
     version = row.version
     if version is not None and document is not None:
         version = max(version, document.version)
-    return row.document_id, version, row.document
+    return NewDocument(row.document_id, version, row.document, document)
 
 
 def _name(found: Comparison, ids: Sequence[str]) -> None:

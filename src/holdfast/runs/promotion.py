@@ -5,6 +5,7 @@
 | an index was created | creates it again, without effect |
 | settings were restored, counts compared | repeats it |
 | the alias was swapped, before the run's row says so | finds its own index under the alias and goes on |
+| writes were closed, before documents without rows were deleted | repeats it: nothing is left to be written |
 | some documents without rows were deleted | compares again, and deletes the others |
 | some former indexes were removed | removes the others |
 
@@ -18,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from holdfast.errors import Refused
-from holdfast.flow.search_index import IndexedDocument, IndexOwner, IndexPlan, SearchIndexes
+from holdfast.flow.search_index import WRITE_ALIAS, IndexedDocument, IndexOwner, IndexPlan, SearchIndexes
 from holdfast.flow.sink import StagesIndexes
 from holdfast.flow.tables import Entity, LiveTables
 from holdfast.runs.reindex_state import EntityIndex, IndexHistory
@@ -39,8 +40,8 @@ class Promotion:
         """The names for an entity in a run. Raises `Refused` if the name of the index is too long."""
         alias = self._entity(entity).index
         name = f"{self.sink.prefix if prefix is None else prefix}{alias}_{run}".lower()
-        if len(name.encode()) > MAX_INDEX_NAME:
-            raise Refused(f"the name of the staged index of {entity!r} has more than {MAX_INDEX_NAME} bytes: {name}")
+        if len((name + WRITE_ALIAS).encode()) > MAX_INDEX_NAME:
+            raise Refused(f"the name of the staged index of {entity!r} is too long: {name}")
         return EntityIndex(alias, name, run)
 
     def in_place(self, entity: str) -> EntityIndex:
@@ -57,14 +58,32 @@ class Promotion:
         """Create the staged index of an entity."""
         self.indexes.create(target.index, IndexOwner(self.pipeline, target.run), self._plan(entity))
 
-    def restore(self, targets: Mapping[str, EntityIndex]) -> None:
-        """Give the indexes the settings for searching, and make their documents visible.
+    def open_writes(self, run: str, target: EntityIndex) -> EntityIndex:
+        """Let the run write to the index, or to the live one in place. Returns the names with its write alias.
 
-        Raises `Refused` if an index is not the one that was created: late writes create a missing one without mappings.
+        Raises `Refused` if the index is gone.
         """
-        for entity, target in targets.items():
+        index = target.former.indexes[0] if target.in_place and target.former is not None else target.index
+        alias = f"{target.index if target.run == run else f'{target.index}_{run}'}{WRITE_ALIAS}".lower()
+        self.indexes.open_writes(index, alias)
+        return replace(target, writes=alias)
+
+    def close_writes(self, targets: Mapping[str, EntityIndex]) -> None:
+        """Refuse whatever the nodes of the run have sent and is not there yet."""
+        for target in targets.values():
+            if target.writes:
+                self.indexes.close_writes(target.writes)
+
+    def check(self, targets: Mapping[str, EntityIndex]) -> None:
+        """Raises `Refused` if a staged index is not the one that was created: a later run removes it, for example."""
+        for target in targets.values():
             if self.indexes.owner(target.index) != IndexOwner(self.pipeline, target.run):
                 raise Refused(f"the staged index {target.index} was removed, so that nothing was promoted; start anew")
+
+    def restore(self, targets: Mapping[str, EntityIndex]) -> None:
+        """Give the indexes the settings for searching, and make their documents visible. Raises `Refused` as `check`"""
+        self.check(targets)
+        for entity, target in targets.items():
             self.indexes.restore(target.index, self._plan(entity))
 
     def shortfall(self, targets: Mapping[str, EntityIndex], min_ratio: float, spare: int) -> str | None:
@@ -116,15 +135,21 @@ class Promotion:
                 self.indexes.finish(target.index, self._plan(entity))
 
     def remove_abandoned(self, entity: str, history: IndexHistory) -> None:
-        """Remove the indexes of ended runs that were not promoted: a late swap of theirs then fails."""
+        """Remove the indexes of ended runs that were not promoted, so that a late swap or write of theirs fails.
+
+        Writes to the live index are closed.
+        """
         for target in history.abandoned(entity):
             self.remove(target)
+        for alias in history.left_open(entity):
+            self.indexes.close_writes(alias)
 
     def remove_former(self, entity: str, history: IndexHistory, current: EntityIndex) -> None:
         """Remove the indexes of promoted runs, all but the current one and those that are kept."""
         former = current.former.indexes if current.former is not None and self.sink.keep_previous else ()
         others = [target for target in history.promoted(entity) if target.index not in {current.index, *former}]
-        for target in others[max(0, self.sink.keep_previous - 1) :]:
+        existing = [target for target in others if self.indexes.owner(target.index) is not None]
+        for target in existing[max(0, self.sink.keep_previous - 1) :]:
             self.remove(target)
 
     def remove(self, target: EntityIndex) -> None:

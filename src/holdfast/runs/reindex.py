@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 
+from holdfast.errors import Refused
 from holdfast.flow.run import Run, RunStatus
 from holdfast.flow.run_driver import End, Extend, Keep, RunDriver, Wait, ended_status
 from holdfast.flow.tables import Sizing
@@ -24,6 +25,7 @@ from holdfast.runs.reindex_state import (
     IndexHistory,
     ReindexState,
     decode_state,
+    is_copied,
 )
 
 CATCH_UP, LAST_CATCH_UP = "catch-up", "last catch-up"
@@ -57,20 +59,43 @@ class ReindexDriver(RunDriver):
         # Before anything is read: whatever is not visible now is found by a catch-up since this mark.
         mark = self._tables.watermark()
         if configuration.continues is not None:
-            former = self._state_of(configuration.continues)
-            return ReindexState(former.mark, former.indexes).encode()
+            state = self._continued(configuration.continues)
+            return self._writable(run, state).encode()
         for entity in entities:
             promotion.remove_abandoned(entity, history)
         if not configuration.recreate_index:
-            return ReindexState(mark, {entity: promotion.in_place(entity) for entity in entities}).encode()
+            live = {entity: promotion.in_place(entity) for entity in entities}
+            return self._writable(run, ReindexState(mark, live)).encode()
         prefix = configuration.staged_index_prefix
         indexes = {entity: promotion.staged(run.id, entity, prefix) for entity in entities}
         for entity, target in indexes.items():
             promotion.create(entity, target)
-        return ReindexState(mark, indexes).encode()
+        return self._writable(run, ReindexState(mark, indexes)).encode()
 
-    def _state_of(self, run_id: str) -> ReindexState:
-        return next(decode_state(run.state) for run in self._runs() if run.id == run_id)
+    def _writable(self, run: Run, state: ReindexState) -> ReindexState:
+        opened = {entity: self._promotion.open_writes(run.id, target) for entity, target in state.indexes.items()}
+        return replace(state, indexes=opened)
+
+    def resume(self, run: Run) -> None:
+        state = decode_state(run.state)
+        if decode_configuration(run.configuration).recreate_index:
+            self._promotion.check(state.indexes)
+        for target in state.indexes.values():
+            if target.writes:
+                self._promotion.open_writes(run.id, target)
+
+    def _continued(self, run_id: str) -> ReindexState:
+        """The indexes of a run that was not promoted. Raises `Refused` if they are gone."""
+        former = next((run for run in self._runs() if run.id == run_id and run.state is not None), None)
+        if former is None:
+            raise Refused(f"the run {run_id} that was to be promoted is gone; start anew")
+        state = decode_state(former.state)
+        self._promotion.check(state.indexes)
+        indexes = {
+            entity: replace(target, incomplete=target.incomplete or not is_copied(former, entity))
+            for entity, target in state.indexes.items()
+        }
+        return ReindexState(state.mark, indexes)
 
     def partitions(self, run: Run) -> Iterable[Partition]:
         configuration, state = decode_configuration(run.configuration), decode_state(run.state)
@@ -161,6 +186,8 @@ class ReindexDriver(RunDriver):
 
     def _finished(self, run: Run, state: ReindexState) -> End:
         promotion, history = self._promotion, IndexHistory(self._runs())
+        # A request that arrives later would bring back a document whose row is gone.
+        promotion.close_writes(state.indexes)
         for entity, target in state.indexes.items():
             promotion.reconcile(entity, target)
         promotion.finish(state.indexes)
@@ -173,5 +200,5 @@ class ReindexDriver(RunDriver):
 def _addressed(partitions: Iterable[Partition], state: ReindexState) -> Iterator[Partition]:
     """The partitions with the index of their rows."""
     for partition in partitions:
-        index = state.indexes[partition.group].index
-        yield replace(partition, spec={**partition.spec, "index": index})
+        target = state.indexes[partition.group]
+        yield replace(partition, spec={**partition.spec, "index": target.writes or target.index})

@@ -49,7 +49,8 @@ def _exists(runs: Runs, run_id: str) -> bool:
 def _configuration(pipeline: StoredPipeline, schedule: Any, runs: Runs) -> ReindexConfiguration:
     known = pipeline.configured.source.config.entities
     chosen = ReindexConfiguration(entities=schedule.entities, generation=pipeline.configured.generation).resolved(known)
-    state = IndexHistory(runs.list()).up_to_date(chosen.entities) if schedule.changed else None
-    if state is None:
+    history = IndexHistory(runs.list())
+    state = history.up_to_date(chosen.entities) if schedule.changed else None
+    if state is None or any(history.incomplete(entity) for entity in chosen.entities):
         return chosen
     return chosen.model_copy(update={"recreate_index": False, "changed_since": state.mark})

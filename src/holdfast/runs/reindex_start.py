@@ -39,7 +39,14 @@ def start(pipeline: StoredPipeline, configuration: ReindexConfiguration, *, chan
 
 
 def _last_mark(pipeline: StoredPipeline, configuration: ReindexConfiguration) -> Any:
-    state = IndexHistory(reindex_runs(pipeline)).up_to_date(configuration.entities)
+    history = IndexHistory(reindex_runs(pipeline))
+    for entity in configuration.entities:
+        if (run := history.incomplete(entity)) is not None:
+            raise UsageError(
+                f"run {run.id} has promoted an index of {entity} without the rows of FAILED partitions, which would "
+                "stay missing; start without --changed"
+            )
+    state = history.up_to_date(configuration.entities)
     if state is None:
         names = ", ".join(configuration.entities)
         raise UsageError(
@@ -86,9 +93,12 @@ def promote(pipeline: StoredPipeline, run: Run, *, min_ratio: float | None, by: 
         raise UsageError(
             f"run {run.id} is STOPPED and has not copied all rows; `holdfast reindex resume` continues and promotes it"
         )
-    if run.state is None or not decode_configuration(run.configuration).recreate_index:
-        raise UsageError(f"run {run.id} has no staged indexes")
     former = decode_configuration(run.configuration)
+    if run.state is None or not former.recreate_index:
+        raise UsageError(f"run {run.id} has no staged indexes")
+    groups = run.groups.values()
+    if left := sum(group.partitions - group.completed - group.failed_partitions for group in groups):
+        raise UsageError(f"run {run.id} has ended before {left} of its partitions were copied; start a new run")
     changes: dict[str, Any] = {"continues": run.id, "promote_with_errors": True, "changed_since": None}
     changes |= {} if min_ratio is None else {"min_ratio": min_ratio}
     return start(pipeline, former.model_copy(update=changes), by=by)

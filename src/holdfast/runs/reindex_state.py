@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from holdfast.flow.run import ENDED, Run, RunStatus
+from holdfast.flow.run import ENDED, GroupStats, Run, RunStatus
 from holdfast.flow.search_index import AliasState
 from holdfast.leases.lease import Json
 
@@ -28,6 +28,11 @@ class EntityIndex:
     """What was under the alias before the swap; None until the swap is about to begin. In place: when the run began."""
     taken_back: bool = False
     """Whether a person has put the former index under the alias again."""
+    incomplete: bool = False
+    """Whether rows of FAILED partitions of an earlier run are missing in it, see `continues` of the configuration."""
+
+    writes: str = ""
+    """The write alias of the run, which rows are sent to; runs of earlier versions have none."""
 
     @property
     def in_place(self) -> bool:
@@ -70,7 +75,14 @@ def decode_state(state: Json) -> ReindexState:
 def _entity_index(found: Mapping[str, Any]) -> EntityIndex:
     former = found.get("former")
     alias = None if former is None else AliasState(tuple(former["indexes"]), former["concrete"], former["options"])
-    return EntityIndex(found["alias"], found["index"], found.get("run", ""), alias, found.get("taken_back", False))
+    known = {name: value for name, value in found.items() if name in EntityIndex.__dataclass_fields__}
+    return EntityIndex(**{**known, "former": alias})
+
+
+def is_copied(run: Run, entity: str) -> bool:
+    """Whether a run that has ended has copied all rows of an entity."""
+    group = run.groups.get(entity, GroupStats())
+    return not run.unlisted and run.pending is None and group.completed == group.partitions
 
 
 class IndexHistory:
@@ -96,6 +108,15 @@ class IndexHistory:
             if step in {COPYING, SWAPPING} and run.status in ENDED and index.index not in promoted
         ]
 
+    def left_open(self, entity: str) -> list[str]:
+        """The write aliases of runs that have written this entity in place and have ended without closing them."""
+        found = ((run, state.indexes.get(entity)) for run, state in self._runs)
+        return [
+            index.writes
+            for run, index in found
+            if index is not None and index.in_place and index.writes and run.status in ENDED - {RunStatus.COMPLETED}
+        ]
+
     def up_to_date(self, entities: Iterable[str]) -> ReindexState | None:
         """The state of the latest COMPLETED run that covers all of these entities, in indexes that are not taken back.
 
@@ -107,6 +128,23 @@ class IndexHistory:
             written = {name for entity in wanted & set(state.indexes) for name in state.indexes[entity].written}
             if run.status is RunStatus.COMPLETED and wanted <= set(state.indexes) and not written & gone:
                 return state
+        return None
+
+    def incomplete(self, entity: str) -> Run | None:
+        """The run that has put an index without some rows under the alias of this entity; None if rows are not missing.
+
+        They were in FAILED partitions. Only a later run that copies all rows adds them.
+        """
+        for run, state in self._runs:
+            index, group = state.indexes.get(entity), run.groups.get(entity, GroupStats())
+            if index is None or index.taken_back:
+                continue
+            is_complete = not (index.incomplete or group.failed_partitions)
+            copies_all = run.configuration.get("changedSince") is None
+            if is_complete and copies_all and run.status is RunStatus.COMPLETED:
+                return None
+            if not is_complete and not index.in_place and state.step in {SWAPPED, LAST_PASS}:
+                return run
         return None
 
     def _of(self, entity: str) -> list[tuple[Run, str, EntityIndex]]:

@@ -81,7 +81,7 @@ def test_a_run_is_started_listed_stopped_resumed_and_throttled(site: Site, file:
     chosen = listed["configuration"]
     assert (chosen["entities"], chosen["batchSize"], chosen["recreateIndex"]) == (["users"], 50, True)
     assert "is INITIALIZING" in site.invoke("reindex", "status", file).stdout
-    assert site.invoke("reindex", "throttle", file, "2500").stdout == f"run {run_id}: 2500 documents per second\n"
+    assert site.invoke("reindex", "throttle", file, "2500").stdout == f"run {run_id}: at most 2500 records per second\n"
     assert site.json("reindex", "status", file)["throttle"] == 2500
     assert site.invoke("reindex", "throttle", file, "none").stdout == f"run {run_id}: no limit\n"
     assert "neither a number" in site.invoke("reindex", "throttle", file, "fast").stderr
@@ -95,12 +95,12 @@ def test_the_status_shows_entities_the_rate_and_nodes(capsys: pytest.CaptureFixt
     groups = {"users": GroupStats(partitions=4, total=100, completed=1, processed=40, succeeded=38, failed=2)}
     nodes = {"vm:1": NodeStats(held=3, completed=1, processed=40, failed=2)}
     run = Run("r1", RunStatus.RUNNING, groups=groups, nodes=nodes, rate=6.0, phase="catch-up")
-    reindex._show(run, json=False)
+    reindex._show(run, {"vm:1": "replica1"}, json=False)
     shown = capsys.readouterr().out.splitlines()
     assert shown[0] == "run r1 is RUNNING (catch-up)"
     assert shown[2].split() == ["users", "4", "1", "0", "100", "38", "2"]
     assert shown[3] == "6 documents per second, about 10s left"
-    assert shown[5].split() == ["vm:1", "3", "1", "40", "2"]
+    assert shown[5].split() == ["replica1", "3", "1", "40", "2"]
 
 
 def test_a_dry_run_shows_partitions_and_changes_nothing(site: Site, file: str) -> None:

@@ -83,7 +83,8 @@ def test_the_progress_of_groups_and_nodes_is_shown(site: Site, file: str, runs: 
 def test_a_run_is_throttled_until_the_limit_is_lifted(site: Site, file: str, runs: Runs) -> None:
     assert "at most 500 records" in site.invoke("runs", "throttle", file, "backfill-1", "500").stdout
     assert runs.show("backfill-1").throttle == 500
-    site.invoke("runs", "throttle", file, "backfill-1", "0")
+    assert "neither a number" in site.invoke("runs", "throttle", file, "backfill-1", "0").stderr
+    assert site.invoke("runs", "throttle", file, "backfill-1", "none").stdout == "run backfill-1: no limit\n"
     assert runs.show("backfill-1").throttle is None
 
 
@@ -115,3 +116,6 @@ def test_a_pipeline_is_paused_and_a_node_drained_until_that_is_taken_back(site: 
     assert "drained" in site.invoke("nodes", file).stdout
     site.invoke("undrain", file, node["name"])
     assert site.json("nodes", file)[0]["drained"] is False
+    for verb in ("drain", "undrain"):
+        result = site.invoke(verb, file, "nobody")
+        assert (result.exit_code, "there is no node 'nobody'" in result.stderr) == (2, True)

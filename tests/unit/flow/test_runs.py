@@ -14,8 +14,10 @@ from holdfast.flow.pipeline import Pipeline
 from holdfast.flow.run import Run, RunStatus
 from holdfast.flow.run_driver import End, Extend, Keep, RunDriver, Wait, ended_status
 from holdfast.flow.runs import Runs
+from holdfast.leases import split as splits
 from holdfast.leases import transitions
 from holdfast.leases.lease import Counts, Json, Key, Lease, Partition, Status
+from holdfast.leases.split import Split
 from holdfast.leases.transitions import Advance, RetryLimits
 from holdfast.runs.driving import AGGREGATE_EVERY, Driving
 from holdfast.runs.lock import RunLock
@@ -390,6 +392,42 @@ def test_an_interrupted_creation_is_finished_by_the_next_driver_with_one_list(
     first = sorted(partition.key for partition in PARTITIONS)
     assert heir.runs.show("r1").status is RunStatus.RUNNING
     assert keys == (["other-0", "other-1", "other-2"] if where == "list" else first)
+
+
+def test_a_split_whose_partition_has_failed_since_is_finished_by_the_driver(site: Site) -> None:
+    driving = site.drive()
+    driving.begin({}, "ann")
+    driving.step()
+    coordinator = site.runs.coordinator("r1")
+    first, *others = coordinator.claim(100)
+    made = Split({"size": 4}, 4, [Partition("", first.group, {"size": 6}, estimated_count=6)])
+    # The node dies before it has added the row of the rest, and the next one fails before it reads on.
+    coordinator.write([first], lambda row, now: transitions.halt(splits.split(row, made, first, now), "bad", now))
+    advance = Advance("c", 10, {}, Counts(10, 10, 0))
+    for lease in others:
+        coordinator.write([lease], _committed_and_complete(advance))
+    for _ in range(2):
+        driving.step()
+    assert site.runs.show("r1").status is RunStatus.RUNNING
+    (rest,) = coordinator.claim(100)
+    assert (rest.key, rest.spec) == (f"{first.key}/1", {"size": 6})
+    coordinator.write([rest], _committed_and_complete(advance))
+    for _ in range(2):
+        driving.step()
+    run = site.runs.show("r1")
+    assert (run.status, run.counts.processed) == (RunStatus.COMPLETED_WITH_ERRORS, 40)
+
+
+def test_an_error_that_databases_refuse_in_json_is_stored(site: Site) -> None:
+    site.create()
+    odd = "bad \0 \ud800 \U0001f600 text"
+    assert site.runs.fail("r1", odd).error == "bad \ufffd \ufffd \U0001f600 text"
+    coordinator = site.node.coordinator
+    coordinator.create([Partition("k")])
+    (lease,) = coordinator.claim(1)
+    (failed,) = coordinator.write([lease], lambda row, now: transitions.halt(row, odd, now))
+    assert isinstance(failed, Lease)
+    assert failed.history.last_error == "bad \ufffd \ufffd \U0001f600 text"
 
 
 def test_a_run_that_was_stopped_is_resumed_where_it_was(site: Site) -> None:

@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 
-from holdfast.errors import SinkUnavailable
+from holdfast.errors import Refused, SinkUnavailable
 from holdfast.flow.run import Run, RunStatus
 from holdfast.flow.search_index import AliasState
 from holdfast.leases.lease import Json
 from holdfast.runs import reindex
+from holdfast.runs.reindex_state import IndexHistory, decode_state
 from tests.simulation import promotion
 from tests.simulation.promotion import STABLE, Killed
 
@@ -135,6 +136,74 @@ def test_a_run_with_failed_partitions_is_promoted_if_it_was_started_so() -> None
     assert arena.server.alias("people").indexes == ("staged_people_r1",)
 
 
+def test_rows_of_failed_partitions_are_missing_until_a_run_copies_all_rows() -> None:
+    arena = Arena(promote_with_errors=True, min_ratio=0.0)
+
+    def incomplete() -> str | None:
+        found = IndexHistory(arena.runs.values()).incomplete("users")
+        return None if found is None else found.id
+
+    arena.failing = {"users|0|0"}
+    arena.finish()
+    assert incomplete() == "r1"
+    arena.new_run("r2", recreate_index=False, changed_since=arena.run.state["mark"])
+    assert arena.finish().status is RunStatus.COMPLETED
+    assert incomplete() == "r1"
+    arena.new_run("r3", recreate_index=False)
+    arena.failing = set()
+    assert arena.finish().status is RunStatus.COMPLETED
+    assert incomplete() is None
+
+
+def test_a_run_that_is_promoted_later_misses_the_rows_of_its_failed_partitions() -> None:
+    arena = Arena()
+    arena.failing = {"users|0|0"}
+    arena.finish()
+    assert IndexHistory(arena.runs.values()).incomplete("users") is None  # it is not promoted
+    arena.failing = set()
+    arena.new_run("r2", continues="r1", min_ratio=0.5)
+    assert arena.finish().status is RunStatus.COMPLETED
+    assert IndexHistory(arena.runs.values()).incomplete("users") is arena.run
+    arena.new_run("r3")
+    assert arena.finish().status is RunStatus.COMPLETED
+    assert IndexHistory(arena.runs.values()).incomplete("users") is None
+
+
+@pytest.mark.parametrize("gone", ["run", "index"])
+def test_a_run_whose_indexes_are_gone_cannot_be_promoted_later(gone: str) -> None:
+    arena = Arena()
+    arena.failing = {"users|0|0"}
+    arena.finish()
+    if gone == "run":
+        del arena.runs["r1"]
+    else:
+        del arena.server.indexes["staged_people_r1"]
+    arena.new_run("r2", continues="r1", min_ratio=0.5)
+    run = arena.finish()
+    assert (run.status, run.state) == (RunStatus.FAILED, None)
+    assert "start anew" in str(run.error)
+
+
+def test_a_stopped_run_whose_index_was_removed_meanwhile_is_not_resumed() -> None:
+    arena = Arena()
+    arena.store(replace(arena.run, state=arena.driver().prepare(arena.run)))
+    arena.driver().resume(arena.run)
+    del arena.server.indexes["staged_people_r1"]
+    with pytest.raises(Refused, match="was removed"):
+        arena.driver().resume(arena.run)
+
+
+@pytest.mark.parametrize("in_place", [False, True])
+def test_a_run_that_was_stopped_writes_again_after_another_run_has_closed_its_writes(in_place: bool) -> None:
+    arena = Arena(recreate_index=not in_place)
+    arena.store(replace(arena.run, state=arena.driver().prepare(arena.run)))
+    (target,) = decode_state(arena.run.state).indexes.values()
+    arena.server.close_writes(target.writes)
+    assert not arena.server.write(target.writes, "x", 1, "{}")
+    arena.driver().resume(arena.run)
+    assert arena.server.write(target.writes, "x", 1, "{}")
+
+
 def test_an_index_with_too_few_documents_is_not_promoted() -> None:
     arena = Arena()
     arena.writes = False
@@ -212,6 +281,20 @@ def test_one_former_index_is_kept_and_older_ones_are_removed_but_never_those_of_
             arena.new_run(f"r{number}")
         settled(arena)
     assert sorted(arena.server.indexes) == ["people_old", "staged_people_r2", "staged_people_r3"]
+
+
+def test_a_former_index_that_was_deleted_by_a_rollback_does_not_count_as_kept() -> None:
+    arena = Arena()
+    arena.keep_previous = 2
+    for number in (1, 2, 3, 4):
+        if number > 1:
+            arena.writes = arena.begins = True
+            arena.new_run(f"r{number}")
+        settled(arena)
+        if number == 3:
+            arena.server.swap("people", arena.server.alias("people"), "staged_people_r2")
+            del arena.server.indexes["staged_people_r3"]
+    assert sorted(arena.server.indexes) == ["people_old", "staged_people_r1", "staged_people_r2", "staged_people_r4"]
 
 
 def test_catching_up_goes_on_until_it_is_short(monkeypatch: pytest.MonkeyPatch) -> None:

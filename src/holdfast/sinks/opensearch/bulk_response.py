@@ -24,6 +24,7 @@ _CLUSTER_REASONS = re.compile(
     r"|no write index is defined for alias"
 )
 _AMBIGUOUS_TYPES = {"validation_exception", "illegal_argument_exception"}
+_REQUIRES_ALIAS = "[require_alias] request flag is [true]"
 _STATUSES = frozenset(range(200, 600))
 _BUSY = {429, 502, 503, 504}
 _CLUSTER_ERRORS = {
@@ -61,6 +62,8 @@ class Outcome(Enum):
     BROKEN = "broken"
     """The server failed on the document. A few attempts show whether the document is at fault."""
     REFUSED = "refused"
+    CLOSED = "closed"
+    """The write alias of the run is gone."""
 
 
 @dataclass
@@ -71,6 +74,8 @@ class Verdicts:
     retry: list[int] = field(default_factory=list)
     broken: list[tuple[int, str]] = field(default_factory=list)
     refused: list[tuple[int, str]] = field(default_factory=list)
+    closed: str = ""
+    """Why documents were refused whose write alias is gone: their run has ended, or its index was removed."""
     busy: int = 0
     """How many were rejected because the server is overloaded."""
     reason: str = ""
@@ -96,6 +101,8 @@ def parse_response(response: str, *, sent: int, conflict_is_done: bool) -> Verdi
             verdicts.conflicts.append(index)
         elif outcome is Outcome.REFUSED:
             verdicts.refused.append((index, reason_of(item)))
+        elif outcome is Outcome.CLOSED:
+            verdicts.closed = reason_of(item)
         elif outcome is Outcome.BROKEN:
             verdicts.broken.append((index, reason_of(item)))
         elif outcome is Outcome.RETRY:
@@ -120,6 +127,8 @@ def _items(response: str, sent: int) -> list[tuple[str, Any]]:
 
 def _outcome(action: str, item: Any, *, conflict_is_done: bool) -> Outcome:
     status = item["status"]
+    if status == 404 and _REQUIRES_ALIAS in reason_of(item):
+        return Outcome.CLOSED
     if status < 300 or (status == 404 and action == "delete"):
         return Outcome.DONE
     # An update has no version: a conflict does not show that its change was made.

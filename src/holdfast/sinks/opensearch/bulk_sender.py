@@ -206,6 +206,8 @@ class BulkSender:
 
     def record(self, body: Body, verdicts: Verdicts) -> None:
         """Record the documents that are decided."""
+        if verdicts.closed:
+            raise BatchError(f"the run does not accept documents any more: {verdicts.closed}")
         decided = len(body) - len(verdicts.retry) - len(verdicts.broken)
         if body.letters and verdicts.refused:
             raise BatchError(f"the index of dead letters refuses a letter: {verdicts.refused[0][1]}")

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from holdfast.flow.fault import Fault, record_fault
+from holdfast.flow.search_index import WRITE_ALIAS
 from holdfast.flow.staging import StagedBatch
 from holdfast.flow.tables import DELETED, DOCUMENT, DOCUMENT_ID, DOCUMENT_VERSION, ENTITY, TABLE_COLUMNS
 from holdfast.formats._arrays import binary, content, has_byte
@@ -39,7 +40,7 @@ class StagedEntryBuilder:
     """Makes entries of rows. Picklable."""
 
     indexes: Mapping[str, str] = field(default_factory=dict)
-    """By batch, the index of its rows: the staged index of their entity in this run."""
+    """By batch, the index of its rows: the staged index of their entity in this run, or a write alias of the index."""
     aliases: Mapping[str, str] = field(default_factory=dict)
     """By entity, the index of rows whose batch has none: rows that are sent again after their run."""
 
@@ -135,7 +136,14 @@ def _reasons(rows: Any, indexes: Any) -> dict[int, str]:
 def _entries(rows: Any, indexes: Any) -> Any:
     versions = rows.column(DOCUMENT_VERSION).cast(pa.int64())
     kinds = pc.if_else(versions.is_valid(), VERSION_TYPE, pa.scalar(None, pa.string()))
-    target = {"_index": indexes, "_id": rows.column(DOCUMENT_ID), "version": versions, "version_type": kinds}
+    target = {
+        "_index": indexes,
+        "_id": rows.column(DOCUMENT_ID),
+        "version": versions,
+        "version_type": kinds,
+        # Without it, a request that arrives after the alias was removed creates an index of that name.
+        "require_alias": pc.if_else(pc.ends_with(indexes, WRITE_ALIAS), True, pa.scalar(None, pa.bool_())),
+    }
     metadata = json_objects(pa.RecordBatch.from_pydict(target)).cast(pa.binary())
     documents = binary(rows.column(DOCUMENT)).fill_null(b"")
     if has_byte(documents, _LINE):

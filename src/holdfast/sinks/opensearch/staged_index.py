@@ -13,7 +13,15 @@ from typing import Any
 from urllib.parse import quote
 
 from holdfast.errors import Refused, SinkUnavailable
-from holdfast.flow.search_index import AliasState, IndexedDocument, IndexOwner, IndexPlan, SearchIndexes
+from holdfast.flow.search_index import (
+    WRITE_ALIAS,
+    AliasState,
+    IndexedDocument,
+    IndexOwner,
+    IndexPlan,
+    NewDocument,
+    SearchIndexes,
+)
 from holdfast.sinks.opensearch.access import Access, is_cluster_response, summary
 from holdfast.sinks.opensearch.bulk_response import is_cluster_error, reason_of
 from holdfast.sinks.opensearch.index_setup import GC_DELETES
@@ -90,6 +98,13 @@ class OpenSearchIndexes(SearchIndexes):
             return False
         return self._unless(404, "POST", "/_aliases", body) is not None
 
+    def open_writes(self, index: str, alias: str) -> None:
+        self._request("POST", "/_aliases", {"actions": [{"add": {"index": index, "alias": alias}}]})
+
+    def close_writes(self, alias: str) -> None:
+        for index in self.alias(alias).indexes:
+            self._unless(404, "DELETE", f"{_path(index)}/_alias/{quote(alias, safe='')}")
+
     def pages(self, index: str, *, texts: bool = False) -> Iterator[Sequence[IndexedDocument]]:
         body = {
             "size": TEXT_PAGE if texts else PAGE,
@@ -122,14 +137,13 @@ class OpenSearchIndexes(SearchIndexes):
         return {hit["_id"]: _document(hit) for hit in found if hit["found"]}
 
     def delete(self, index: str, documents: Sequence[IndexedDocument]) -> int:
-        targets = ({"_id": found.id, "if_seq_no": found.sequence, "if_primary_term": found.term} for found in documents)
+        targets = ({"_id": found.id, **_unchanged(found)} for found in documents)
         return self._written(index, "".join(f"{json.dumps({'delete': target})}\n" for target in targets))
 
-    def put(self, index: str, documents: Sequence[tuple[str, int | None, str]]) -> int:
+    def put(self, index: str, documents: Sequence[NewDocument]) -> int:
         lines = []
-        for document_id, version, text in documents:
-            versioned = {} if version is None else {"version": version, "version_type": VERSION_TYPE}
-            lines += [json.dumps({"index": {"_id": document_id, **versioned}}), text.replace("\n", " ")]
+        for document in documents:
+            lines += [json.dumps(_action(document)), document.text.replace("\n", " ")]
         return self._written(index, "".join(f"{line}\n" for line in lines))
 
     def _written(self, index: str, body: str) -> int:
@@ -147,7 +161,7 @@ class OpenSearchIndexes(SearchIndexes):
         if self.owner(index) != owner:
             return False
         found = self._unless(404, "GET", f"{_path(index)}/_alias") or {}
-        if any(state["aliases"] for state in found.values()):
+        if any(not name.endswith(WRITE_ALIAS) for state in found.values() for name in state["aliases"]):
             return False
         self._unless(404, "DELETE", _path(index))
         return True
@@ -187,6 +201,20 @@ def _path(index: str) -> str:
 def _document(hit: Any) -> IndexedDocument:
     text = json.dumps(hit["_source"], sort_keys=True, ensure_ascii=False) if "_source" in hit else None
     return IndexedDocument(hit["_id"], hit["_version"], hit["_seq_no"], hit["_primary_term"], text)
+
+
+def _unchanged(found: IndexedDocument) -> dict[str, int]:
+    """The condition that the document was not changed since it was found."""
+    return {"if_seq_no": found.sequence, "if_primary_term": found.term}
+
+
+def _action(document: NewDocument) -> dict[str, Any]:
+    target: dict[str, Any] = {"_id": document.id}
+    if document.version is not None:
+        return {"index": target | {"version": document.version, "version_type": VERSION_TYPE}}
+    if document.found is not None:
+        return {"index": target | _unchanged(document.found)}
+    return {"create": target}
 
 
 def _flat(settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -117,6 +117,10 @@ class Dialect(ABC):
         marks = ", ".join([self.parameter] * len(columns))
         return Condition(f"({', '.join(column.quoted for column in columns)}) {operator} ({marks})", values)
 
+    def can_be_bound(self, value: Any) -> bool:
+        """Whether a value can be a parameter at all; one that cannot is in no row."""
+        return not isinstance(value, int) or -(1 << 63) <= value < 1 << 63
+
     # --- expressions -------------------------------------------------------------------------------------------
 
     @abstractmethod

@@ -151,6 +151,9 @@ class Mysql(Dialect):
         # The first condition is what the index is searched by.
         return Condition(f"{names[0]} {strict}= %s AND (({') OR ('.join(parts)}))", [values[0], *bound])
 
+    def can_be_bound(self, value: Any) -> bool:
+        return not isinstance(value, int) or -(1 << 63) <= value < 1 << 64  # unsigned
+
     def key_value(self, column: Column) -> str:
         return f"CAST({column.quoted} AS CHAR)" if column.kind is Kind.TIME else column.quoted
 
@@ -180,7 +183,8 @@ class Mysql(Dialect):
 
     def _field(self, column: Column) -> str:
         if column.kind is Kind.BINARY:
-            return f"TO_BASE64({column.quoted})"
+            # It is broken into lines of 76 characters.
+            return f"REPLACE(TO_BASE64({column.quoted}), CHAR(10), '')"
         if column.kind is Kind.TIME and column.form != "date":
             # Times of JSON_OBJECT have a space in the middle and no zone.
             return f"DATE_FORMAT({column.quoted}, '%%Y-%%m-%%dT%%H:%%i:%%s.%%f{self._offset}')"

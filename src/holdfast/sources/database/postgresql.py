@@ -107,6 +107,9 @@ class Postgresql(Dialect):
             raise _not_connected(self.server, error) from error
         return PostgresqlConnection(connection, self.server)
 
+    def can_be_bound(self, value: Any) -> bool:
+        return super().can_be_bound(value) and not (isinstance(value, str) and "\0" in value)
+
     # --- expressions -------------------------------------------------------------------------------------------
 
     def key_value(self, column: Column) -> str:

@@ -178,15 +178,21 @@ class DatabaseSource(Source, FixedColumns, LiveTables, SplitsPartitions, Rebuild
             }
 
     def present(self, entity: str, document_ids: Sequence[str]) -> Mapping[str, int | None]:
+        return {id_: version for id_, (version,) in self._by_ids(entity, document_ids)}
+
+    def find(self, entity: str, document_ids: Sequence[str]) -> Mapping[str, TableRow]:
+        found = self._by_ids(entity, document_ids, documents=True)
+        return {id_: TableRow(id_, version, document or "") for id_, (version, document) in found}
+
+    def _by_ids(self, entity: str, ids: Sequence[str], *, documents: bool = False) -> Iterator[tuple[str, Row]]:
         table = self._resolve([entity])[entity]
-        found: dict[str, int | None] = {}
         with self._dialect.connected() as connection:
-            for at in range(0, len(document_ids), IDS_OF_A_STATEMENT):
-                wanted = document_ids[at : at + IDS_OF_A_STATEMENT]
+            for at in range(0, len(ids), IDS_OF_A_STATEMENT):
+                wanted = ids[at : at + IDS_OF_A_STATEMENT]
                 condition = _condition_of(table, wanted)
                 if condition is not None:
-                    found |= _exact_ids(wanted, connection.rows(*table.by_ids(condition)))
-        return found
+                    rows = connection.rows(*table.by_ids(condition, documents=documents))
+                    yield from _exact_ids(wanted, rows, len(table.id_columns))
 
     def pages(self, entity: str) -> Iterator[Sequence[TableRow]]:
         from holdfast.sources.database.reading import pages
@@ -231,7 +237,7 @@ def _refusing() -> Iterator[None]:
 def _condition_of(table: EntityTable, ids: Sequence[str]) -> Condition | None:
     """The condition for the rows of these documents; None if none of the ids can belong to a row."""
     columns = table.id_columns
-    keys = [key for key in (_values(columns, id_) for id_ in ids) if key is not None]
+    keys = [key for key in (_values(table.dialect, columns, id_) for id_ in ids) if key is not None]
     if not keys:
         return None
     names = [_compared(table, column) for column in columns]
@@ -242,19 +248,20 @@ def _condition_of(table: EntityTable, ids: Sequence[str]) -> Condition | None:
     return Condition(" OR ".join([f"({each})"] * len(keys)), [value for key in keys for value in key])
 
 
-def _exact_ids(ids: Sequence[str], rows: Sequence[Row]) -> dict[str, int | None]:
-    """Ids and versions of the rows found. A collation may have found rows whose ids are only similar."""
+def _exact_ids(ids: Sequence[str], rows: Sequence[Row], parts: int) -> Iterator[tuple[str, Row]]:
+    """The rows by their ids of that many parts. A collation may have found rows whose ids are only similar."""
     wanted = set(ids)
-    found = {document_id(row[:-1]): row[-1] for row in rows}
-    return {id_: version for id_, version in found.items() if id_ in wanted}
+    for row in rows:
+        if (id_ := document_id(row[:parts])) in wanted:
+            yield id_, row[parts:]
 
 
-def _values(columns: Sequence[Column], id_: str) -> list[Any] | None:
+def _values(dialect: Dialect, columns: Sequence[Column], id_: str) -> list[Any] | None:
     texts = key_of(id_, len(columns))
     if texts is None:
         return None
     values = [_value(column, text) for column, text in zip(columns, texts, strict=True)]
-    return None if None in values else values
+    return values if all(value is not None and dialect.can_be_bound(value) for value in values) else None
 
 
 def _value(column: Column, text: str) -> Any:

@@ -141,11 +141,11 @@ class EntityTable:
         nullable = [column.quoted for column in self.order(since) if column.name in self.nullable]
         return [(f"SELECT 1 FROM {self.relation} WHERE {name} IS NULL LIMIT 1", []) for name in nullable]
 
-    def by_ids(self, condition: Condition) -> Statement:
-        """Ids and versions of live rows."""
-        ids = ", ".join(map(self.dialect.as_text, self.id_columns))
+    def by_ids(self, condition: Condition, *, documents: bool = False) -> Statement:
+        """Ids and versions of live rows, and their documents if they are wanted."""
+        selected = [*map(self.dialect.as_text, self.id_columns), self._version, *[self.document] * documents]
         live = "" if self.deleted is None else f" AND NOT ({self._is_deleted})"
-        text = f"SELECT {ids}, {self._version} FROM {self.relation} WHERE ({condition.text}){live}"
+        text = f"SELECT {', '.join(selected)} FROM {self.relation} WHERE ({condition.text}){live}"
         return text, list(condition.values)
 
     def _select(

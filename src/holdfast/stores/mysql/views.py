@@ -59,12 +59,19 @@ def _group_sum(name: str) -> str:
     return f"""(SELECT COALESCE(SUM(g."n"), 0) FROM JSON_TABLE({groups}, '$[*]' {column}) AS g)"""
 
 
+_KEYS = """JSON_TABLE(JSON_KEYS(r."body", '$.state.groups'), '$[*]' COLUMNS ("at" FOR ORDINALITY, "k" TEXT PATH '$'))"""
+_VALUES = """JSON_TABLE(JSON_EXTRACT(r."body", '$.state.groups.*'), '$[*]' COLUMNS ("at" FOR ORDINALITY,
+    "total" BIGINT PATH '$.total', "succeeded" BIGINT PATH '$.succeeded', "failed" BIGINT PATH '$.failed'))"""
+_ENTITY_STATS = f"""COALESCE((SELECT JSON_OBJECTAGG(k."k", JSON_OBJECT('totalRecords', v."total",
+    'successRecords', v."succeeded", 'failedRecords', v."failed")) FROM {_KEYS} AS k JOIN {_VALUES} AS v
+    ON v."at" = k."at"), '{{{{}}}}')"""
+
 _JOB = f"""CREATE VIEW search_index_job AS
 SELECT {_text('r."key"')} AS id, s."status" AS status,
     JSON_EXTRACT(r."body", '$.state.configuration') AS jobConfiguration, s."prefix" AS stagedIndexPrefix,
     {_group_sum("total")} AS totalRecords, {_group_sum("processed")} AS processedRecords,
     {_group_sum("succeeded")} AS successRecords, {_group_sum("failed")} AS failedRecords,
-    JSON_EXTRACT(r."body", '$.state.groups') AS statsJson, s."created_by" AS createdBy,
+    {_ENTITY_STATS} AS statsJson, s."created_by" AS createdBy,
     {_milliseconds('s."created_at"')} AS createdAt, {_milliseconds('s."started_at"')} AS startedAt,
     {_milliseconds('s."completed_at"')} AS completedAt, {_milliseconds('s."updated_at"')} AS updatedAt,
     s."error" AS errorMessage

@@ -59,15 +59,17 @@ _GROUP_SUMS = ", ".join(
     f"coalesce(sum((v->>'{name}')::bigint), 0)::bigint AS {name}"
     for name in ("total", "processed", "succeeded", "failed")
 )
+_ENTITY_STATS = """jsonb_object_agg(k, jsonb_build_object('totalRecords', v->'total', 'successRecords', v->'succeeded',
+    'failedRecords', v->'failed')) AS stats"""
 _JOB = f"""CREATE VIEW search_index_job AS WITH {_RUN}
 SELECT run.id::varchar AS id, (s->>'status')::varchar AS status, (s->'configuration')::text AS jobConfiguration,
     (s->'configuration'->>'stagedIndexPrefix')::varchar AS stagedIndexPrefix, g.total AS totalRecords,
     g.processed AS processedRecords, g.succeeded AS successRecords, g.failed AS failedRecords,
-    (s->'groups')::text AS statsJson, (s->>'created_by')::varchar AS createdBy,
+    coalesce(g.stats, '{{{{}}}}')::text AS statsJson, (s->>'created_by')::varchar AS createdBy,
     {_milliseconds(_time("created_at", "s"))} AS createdAt, {_milliseconds(_time("started_at", "s"))} AS startedAt,
     {_milliseconds(_time("completed_at", "s"))} AS completedAt, {_milliseconds(_time("updated_at", "s"))} AS updatedAt,
     s->>'error' AS errorMessage
-FROM run CROSS JOIN LATERAL (SELECT {_GROUP_SUMS} FROM jsonb_each(s->'groups') AS e(k, v)) AS g"""
+FROM run CROSS JOIN LATERAL (SELECT {_GROUP_SUMS}, {_ENTITY_STATS} FROM jsonb_each(s->'groups') AS e(k, v)) AS g"""
 
 # Until the next write of the row, a claim has changed columns and not the body; `codec` counts deaths the same way.
 _TAKEOVERS = """CASE WHEN l."due_at" IS NOT NULL THEN l."takeovers" ELSE t.counted + (l."takeovers" > t.counted
