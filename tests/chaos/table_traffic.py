@@ -157,15 +157,20 @@ class Writer:
         while not self._stop.is_set():
             with suppress(Exception):  # the server is away; what became of the transaction is seen in the table
                 self._with_a_connection()
-        with suppress(Exception):
-            self._transaction(self._tables.database.connect(), held=True)
+        with suppress(Exception), self._connected() as connection:
+            self._transaction(connection, held=True)
         self._holds.set()
 
     def _with_a_connection(self) -> None:
-        connection = self._tables.database.connect()
-        try:
+        with self._connected() as connection:
             while not self._stop.is_set():
                 self._transaction(connection)
+
+    @contextmanager
+    def _connected(self) -> Iterator[Any]:
+        connection = self._tables.database.connect()
+        try:
+            yield connection
         finally:
             with suppress(Exception):
                 connection.close()

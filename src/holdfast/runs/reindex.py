@@ -95,7 +95,7 @@ class ReindexDriver(RunDriver):
             entity: replace(target, incomplete=target.incomplete or not is_copied(former, entity))
             for entity, target in state.indexes.items()
         }
-        return ReindexState(state.mark, indexes)
+        return ReindexState(state.oldest_mark, indexes)
 
     def partitions(self, run: Run) -> Iterable[Partition]:
         configuration, state = decode_configuration(run.configuration), decode_state(run.state)
@@ -137,11 +137,19 @@ class ReindexDriver(RunDriver):
 
     def _pass(self, phase: str, entities: Sequence[str], state: ReindexState) -> Extend | None:
         mark, number = self._tables.watermark(), state.passes + 1
-        found = list(self._tables.catch_up_partitions(entities, state.mark, number)) if entities else []
+        versioned = [name for name in entities if self._is_versioned(name)]
+        others = [name for name in entities if name not in versioned]
+        found = [
+            partition
+            for names, since in ((versioned, state.mark), (others, state.oldest_mark))
+            for partition in (self._tables.catch_up_partitions(names, since, number) if names else ())
+        ]
         if not found:
             return None
-        rows = sum(partition.estimated_count or 0 for partition in found if self._is_versioned(partition.group))
-        later = replace(state, mark=mark, passes=number, rows=rows)
+        rows = sum(partition.estimated_count or 0 for partition in found if partition.group in versioned)
+        # What this pass does not read is read since the former mark by the last one.
+        kept = mark if others else state.oldest_mark
+        later = replace(state, mark=mark, unversioned_mark=kept, passes=number, rows=rows)
         return Extend(phase, _addressed(found, state), later.encode())
 
     def _is_versioned(self, entity: str) -> bool:

@@ -53,4 +53,4 @@ def _configuration(pipeline: StoredPipeline, schedule: Any, runs: Runs) -> Reind
     state = history.up_to_date(chosen.entities) if schedule.changed else None
     if state is None or any(history.incomplete(entity) for entity in chosen.entities):
         return chosen
-    return chosen.model_copy(update={"recreate_index": False, "changed_since": state.mark})
+    return chosen.model_copy(update={"recreate_index": False, "changed_since": state.oldest_mark})

@@ -52,7 +52,7 @@ def _last_mark(pipeline: StoredPipeline, configuration: ReindexConfiguration) ->
         raise UsageError(
             f"no COMPLETED run covers {names}, so that it is not known what changed; start without --changed"
         )
-    return state.mark
+    return state.oldest_mark
 
 
 @dataclass(frozen=True)

@@ -49,7 +49,7 @@ class ReindexState:
     """The state of a reindex run between two calls of its driver."""
 
     mark: Json
-    """A mark of the tables: changes since then may be missing in the index."""
+    """A mark of the tables: changes since then may be missing in the index, those of entities with versions."""
     indexes: Mapping[str, EntityIndex]
     """By entity."""
     step: str = COPYING
@@ -60,6 +60,13 @@ class ReindexState:
     swap_mark: Json = None
     """A mark taken after the swap."""
     gate_failures: int = 0
+    unversioned_mark: Json = None
+    """The mark for entities without versions, which fewer passes read; None: the same."""
+
+    @property
+    def oldest_mark(self) -> Json:
+        """The mark since which changes of any entity may be missing."""
+        return self.mark if self.unversioned_mark is None else self.unversioned_mark
 
     def encode(self) -> Json:
         return asdict(self)

@@ -52,8 +52,8 @@ def test_a_document_that_changes_while_it_is_mended_stays_where_rows_have_no_ver
     arena.server.write("people", "stable2", None, '{"key": "wrong"}')
     find, newer = arena.tables.find, document("stable2", 99)
 
-    def changing(entity: str, ids: Sequence[str]) -> Mapping[str, TableRow]:
-        found = find(entity, ids)
+    def changing(entity: str, document_ids: Sequence[str]) -> Mapping[str, TableRow]:
+        found = find(entity, document_ids)
         if "stable2" in found:
             # An application changes the row, and then the document.
             arena.tables.rows["stable2"] = 99
@@ -73,9 +73,9 @@ def test_a_row_that_changes_while_it_is_compared_is_left_out_where_rows_have_no_
     find = arena.tables.find
     arena.server.write("people", "stable1", None, document("stable1", 99))
 
-    def changing(entity: str, ids: Sequence[str]) -> Mapping[str, TableRow]:
+    def changing(entity: str, document_ids: Sequence[str]) -> Mapping[str, TableRow]:
         arena.tables.rows["stable1"] = 99
-        return find(entity, ids)
+        return find(entity, document_ids)
 
     arena.tables.find = changing  # type: ignore[method-assign]
     assert IndexCheck(promotion, repair=True).compare("users").agrees

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -11,12 +11,19 @@ import pytest
 
 from holdfast.errors import Refused, SinkUnavailable
 from holdfast.flow.run import Run, RunStatus
+from holdfast.flow.run_driver import End, Extend
 from holdfast.flow.search_index import AliasState
-from holdfast.leases.lease import Json
+from holdfast.flow.tables import Entity, Sizing
+from holdfast.leases.lease import Json, Partition
 from holdfast.runs import reindex
+from holdfast.runs.promotion import Promotion
+from holdfast.runs.reindex import ReindexDriver
+from holdfast.runs.reindex_configuration import ReindexConfiguration
 from holdfast.runs.reindex_state import IndexHistory, decode_state
 from tests.simulation import promotion
-from tests.simulation.promotion import STABLE, Killed
+from tests.simulation.index_server import IndexServer
+from tests.simulation.live_tables import ModelTables
+from tests.simulation.promotion import STABLE, Killed, StagedSink
 
 
 class Arena(promotion.Arena):
@@ -295,6 +302,45 @@ def test_a_former_index_that_was_deleted_by_a_rollback_does_not_count_as_kept() 
             arena.server.swap("people", arena.server.alias("people"), "staged_people_r2")
             del arena.server.indexes["staged_people_r3"]
     assert sorted(arena.server.indexes) == ["people_old", "staged_people_r1", "staged_people_r2", "staged_people_r4"]
+
+
+class TwoEntities(ModelTables):
+    """One with versions, and one without whose changes since a mark are found all the same, as in PostgreSQL."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.read_since: dict[str, list[int]] = {"users": [], "items": []}
+
+    def entities(self) -> Mapping[str, Entity]:
+        return {"users": Entity("users", "people", has_versions=True), "items": Entity("items", "items")}
+
+    def copy_partitions(self, entities: Sequence[str], sizing: Sizing) -> Iterator[Partition]:
+        return iter(())
+
+    def catch_up_partitions(self, entities: Sequence[str], since: Json, number: int) -> Iterator[Partition]:
+        for entity in entities:
+            self.read_since[entity].append(since["at"])
+            yield Partition(f"{entity}|{number}", entity, {}, estimated_count=5000)
+
+
+def test_changes_of_an_entity_are_read_since_the_last_pass_that_has_read_it() -> None:
+    server, tables = IndexServer(), TwoEntities()
+    driver = ReindexDriver(Promotion("catalog", tables, StagedSink(server), server), list)
+    configuration = ReindexConfiguration(entities=("users", "items")).encode()
+    run = Run("r1", RunStatus.RUNNING, configuration, state=driver.prepare(Run("r1", RunStatus.READY, configuration)))
+    marks = [decode_state(run.state).mark["at"]]
+    read: list[tuple[int, tuple[str, ...]]] = []
+    while not isinstance(step := driver.advance(run, lambda _state: Run("r1", RunStatus.RUNNING)), End):
+        assert isinstance(step, Extend)
+        read.append((len(marks), tuple(partition.group for partition in step.partitions)))
+        marks.append(step.state["mark"]["at"])
+        run = replace(run, state=step.state)
+    assert len(read) == reindex.MAX_PASSES + 1
+    for entity, found in tables.read_since.items():
+        passes = [number for number, entities in read if entity in entities]
+        # Each pass reads from the mark that was taken when the one before it was made.
+        assert found == [marks[number] for number in (0, *passes)[: len(found)]]
+        assert passes[-1] == len(read)
 
 
 def test_catching_up_goes_on_until_it_is_short(monkeypatch: pytest.MonkeyPatch) -> None:
