@@ -141,7 +141,8 @@ def _entries(rows: Any, indexes: Any) -> Any:
         "_id": rows.column(DOCUMENT_ID),
         "version": versions,
         "version_type": kinds,
-        # Without it, a request that arrives after the alias was removed creates an index of that name.
+        # Without it, a request that arrives after the alias was removed creates an index of that name. The server
+        # does not look at it in deletes, which leave an empty index then.
         "require_alias": pc.if_else(pc.ends_with(indexes, WRITE_ALIAS), True, pa.scalar(None, pa.bool_())),
     }
     metadata = json_objects(pa.RecordBatch.from_pydict(target)).cast(pa.binary())

@@ -99,7 +99,9 @@ class OpenSearchIndexes(SearchIndexes):
         return self._unless(404, "POST", "/_aliases", body) is not None
 
     def open_writes(self, index: str, alias: str) -> None:
-        self._request("POST", "/_aliases", {"actions": [{"add": {"index": index, "alias": alias}}]})
+        body = {"actions": [{"add": {"index": index, "alias": alias}}]}
+        if self._unless(404, "POST", "/_aliases", body) is None:
+            raise Refused(f"{self._access.label}: the index {index!r} is gone")
 
     def close_writes(self, alias: str) -> None:
         for index in self.alias(alias).indexes:
