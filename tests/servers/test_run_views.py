@@ -218,7 +218,7 @@ def test_jobs_and_partitions_have_every_column(site: Site) -> None:
         assert row["completedAt"] == _milliseconds(past.completed_at)
         assert row["retryCount"] == past.attempts + past.takeovers
     # Text in PostgreSQL cannot have a NUL.
-    assert site.views.partition("users/1")["lastError"].replace("\ufffd", "\0") == "x\0y"
+    assert site.views.partition("users/1")["lastError"] == "x\ufffdy"
     assert site.views.partition("orders/1")["retryCount"] == 1
 
 

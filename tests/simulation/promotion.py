@@ -192,6 +192,9 @@ class Arena:
         if state["step"] == "swapped" and not self.live:
             # Later changes belong to the next run, or to whoever writes both the table and the index.
             self.begins = False
+            for late in [each for each in self.open if each.began > state["swap_mark"]["at"]]:
+                self.open.remove(late)
+                self.tables.open.remove(late)
         kept = self.store(replace(self.runs[run_id], state=state))
         self.happens()
         return kept

@@ -17,7 +17,9 @@ def _body(row: str, **columns: str) -> str:
 
 
 def _at(kind: str, path: str) -> str:
-    return f"{kind} PATH '$.{path}'"
+    # Without it, text has the character set of the database, which may lack characters.
+    charset = " CHARACTER SET utf8mb4" if kind.startswith(("VARCHAR", "TEXT")) else ""
+    return f"{kind}{charset} PATH '$.{path}'"
 
 
 def _text(name: str) -> str:
@@ -59,7 +61,8 @@ def _group_sum(name: str) -> str:
     return f"""(SELECT COALESCE(SUM(g."n"), 0) FROM JSON_TABLE({groups}, '$[*]' {column}) AS g)"""
 
 
-_KEYS = """JSON_TABLE(JSON_KEYS(r."body", '$.state.groups'), '$[*]' COLUMNS ("at" FOR ORDINALITY, "k" TEXT PATH '$'))"""
+_KEYS = """JSON_TABLE(JSON_KEYS(r."body", '$.state.groups'), '$[*]' COLUMNS ("at" FOR ORDINALITY,
+    "k" TEXT CHARACTER SET utf8mb4 PATH '$'))"""
 _VALUES = """JSON_TABLE(JSON_EXTRACT(r."body", '$.state.groups.*'), '$[*]' COLUMNS ("at" FOR ORDINALITY,
     "total" BIGINT PATH '$.total', "succeeded" BIGINT PATH '$.succeeded', "failed" BIGINT PATH '$.failed'))"""
 _ENTITY_STATS = f"""COALESCE((SELECT JSON_OBJECTAGG(k."k", JSON_OBJECT('totalRecords', v."total",
