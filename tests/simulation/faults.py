@@ -119,7 +119,7 @@ class Faults:
 
     def happens(self, dice: random.Random, kind: str, likely: float) -> bool:
         """Whether a fault of that kind happens now, given its likelihood at full strength. Counts it."""
-        strength = self[kind]
+        strength = self._strength.get(kind, 0.0) if self.active else 0.0
         if strength == 0.0 or dice.random() >= strength * likely:
             return False
         self.strike(kind)

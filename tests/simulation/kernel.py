@@ -51,17 +51,17 @@ class Kernel:
         self.running: Process | None = None
         self.events = 0
         self.lives: list[Life] = []
-        self._heap: list[tuple[float, int, Callable[[Any], None], Any]] = []
-        self._serial = 0
+        self.heap: list[tuple[float, int, Callable[[Any], None], Any]] = []
+        self.serial = 0
 
     def after(self, delay: float, call: Callable[[Any], None], argument: Any = None) -> None:
         """Run the callback in the hub, that many seconds from now."""
-        self._serial += 1
-        heapq.heappush(self._heap, (self.now + delay, self._serial, call, argument))
+        self.serial += 1
+        heapq.heappush(self.heap, (self.now + delay, self.serial, call, argument))
 
     def run(self, until: float = FOREVER) -> None:
         """Work off events in order of time; returns when there is none, or none before `until`."""
-        heap, pop = self._heap, heapq.heappop
+        heap, pop = self.heap, heapq.heappop
         while heap and heap[0][0] <= until:
             self.now, _, call, argument = pop(heap)
             self.events += 1
@@ -69,7 +69,7 @@ class Kernel:
 
     def halt(self) -> None:
         """Nothing happens any more: no event, no process."""
-        self._heap.clear()
+        self.heap.clear()
         for life in self.lives:
             life.dead = True
 
@@ -132,7 +132,9 @@ class Process(greenlet):  # type: ignore[misc]
         if life.dead:
             raise Crash
         self._ticket += 1
-        kernel.after(seconds, self._wake, self._ticket)
+        # As `Kernel.after`, without a call: processes sleep more often than anything else happens.
+        kernel.serial += 1
+        heapq.heappush(kernel.heap, (kernel.now + seconds, kernel.serial, self._wake, self._ticket))
         self._give_way()
         if life.dead:
             raise Crash

@@ -78,7 +78,8 @@ class Oracle:
         self.rows = rows
 
     def _lease_written(self, before: Lease, row: Lease, sender: Host) -> None:
-        taken = row.owner is not None and (before.owner != row.owner or before.status is not Status.ASSIGNED)
+        owner, former = row.owner, before.owner
+        taken = owner is not None and (former != owner or before.status is not Status.ASSIGNED)
         if row.token != before.token + taken and not self._taken_again(before, row):
             self.fail(f"{row.key}: token went from {before.token} to {row.token}")
         if before.status in FINISHED and row.status is not before.status:
@@ -94,7 +95,7 @@ class Oracle:
         elif row.commit.receipts != before.commit.receipts:
             self.receipts_changed(before, row)
         self.sessions.lease_written(before, row, sender)
-        if before.owner is not None and row.owner != before.owner and self.owner_works(sender, before):
+        if former is not None and owner != former and self.owner_works(sender, before):
             self.fail(f"{row.key}: {sender.name} let go of it while its engine still works on it")
 
     def _written_after_rollback(self, before: Lease, row: Lease) -> None:

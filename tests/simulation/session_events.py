@@ -13,21 +13,26 @@ class SessionEvents:
     def __init__(self, fail: Callable[[str], None]) -> None:
         self._fail = fail
         self._ended: set[str] = set()
+        self._rules: dict[type[Event], Callable[[str, str], None]] = {
+            NodeJoined: self._require_not_over,
+            Heartbeat: self._require_not_over,
+            SessionEnded: self._end,
+            NodeLeft: self._end,
+        }
 
     def heard(self, host: str, event: Event) -> None:
         """A process has said this."""
-        if isinstance(event, NodeJoined | Heartbeat):
-            self._require_not_over(host, event.session)
-        elif isinstance(event, SessionEnded | NodeLeft):
-            self._require_own_and_new(host, event.session)
-            self._ended.add(event.session)
+        rule = self._rules.get(type(event))
+        if rule is not None:
+            rule(host, event.session)  # type: ignore[attr-defined]
 
     def _require_not_over(self, host: str, session: str) -> None:
         if session in self._ended:
             self._fail(f"{host} has said that {session} ended, and goes on with it")
 
-    def _require_own_and_new(self, host: str, session: str) -> None:
+    def _end(self, host: str, session: str) -> None:
         if not session.startswith(f"{host}:"):
             self._fail(f"{host} says that {session} has ended, which is another's")
         if session in self._ended:
             self._fail(f"{host} says twice that {session} has ended")
+        self._ended.add(session)

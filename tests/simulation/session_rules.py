@@ -54,8 +54,9 @@ class SessionRules:
 
     def lease_written(self, before: Lease, row: Lease, sender: Host) -> None:
         """A lease may be made claimable in its owner's place only when the owner's session has ended."""
-        orphaned = before.owner is not None and row.owner == before.owner and row.token == before.token
-        if not orphaned or before.ownership.due_at is not None or row.ownership.due_at is None:
+        if before.ownership.due_at is not None or row.ownership.due_at is None:
+            return
+        if before.owner is None or row.owner != before.owner or row.token != before.token:
             return
         session = self._rows().get(Key(NODES, "", str(before.owner)))
         if session is not None and session.status is Status.ASSIGNED:

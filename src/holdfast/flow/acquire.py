@@ -15,7 +15,6 @@ from holdfast.errors import Halt, LeaseLost, StoreUnavailable
 from holdfast.events import NothingAcquired, PartitionHandedOff, PipelineFinished, Unreachable
 from holdfast.flow.batch import Name
 from holdfast.flow.commit import Committer
-from holdfast.flow.engine import Report
 from holdfast.flow.generations import NodeGeneration
 from holdfast.flow.holdings import Capacity, Held, Holdings
 from holdfast.flow.pipeline import Pipeline, call_isolated, describe, reported
@@ -104,9 +103,9 @@ class Acquirer:
     def discovering(self) -> bool:
         return self._discovery is not None and self._discovery.running
 
-    def learn(self, reports: Sequence[Report]) -> None:
+    def learn(self) -> None:
         """Note that a batch has ended: there may be room for more leases, even if the last look found none."""
-        if reports and not self._source.lives_long:
+        if not self._source.lives_long:
             self._look_soon()
 
     def look(self) -> None:
@@ -270,7 +269,8 @@ class HandOff:
                 wanted[held.hand_to] -= 1
             else:
                 held.hand_to = None
-        for held, target in zip(self._candidates(), wanted.elements(), strict=False):
+        # In this order: candidates are not sorted where no target is left.
+        for target, held in zip(wanted.elements(), self._candidates(), strict=False):
             held.hand_to = target
         self._holdings.drain([held for held in self._holdings if held.hand_to])
 

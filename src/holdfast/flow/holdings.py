@@ -142,7 +142,9 @@ class Holdings:
 
     def take_deferred(self) -> list[Report]:
         """The deferred reports of leases without a pending commit, in the order in which they came."""
-        ready = self.where(lambda held: bool(held.deferred) and not held.pending)
+        ready = [held for held in self._by_key.values() if held.deferred and not held.pending]
+        if not ready:
+            return []
         reports = [report for held in ready for report in held.deferred]
         for held in ready:
             held.deferred = []

@@ -101,9 +101,10 @@ class PipelineLoop:
         """
         self._steps.declare_to(declare)
         self._steps.begin("commit")
-        self._pace.learn(self._records_of(reports))
-        self._planner.learn(reports)
-        self._acquirer.learn(reports)
+        if reports:
+            self._pace.learn(self._records_of(reports))
+            self._planner.learn(reports)
+            self._acquirer.learn()
         self._committer.commit(reports)
         self._publisher.publish_pending(lambda: self._steps.begin("publish"))
         self._rounds.cancel_overdue()

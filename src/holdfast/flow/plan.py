@@ -49,6 +49,8 @@ class Planner:
         self._world = coordinator.world
         self._source = source
         self._holdings = holdings
+        self._listener = source if isinstance(source, StagingListener) else None
+        self._reporter = source if isinstance(source, ReportsEvents) else None
         self._splitter: Splitter | None = None
         if isinstance(source, SplitsPartitions):
             self._splitter = Splitter(coordinator, source, holdings)
@@ -59,7 +61,7 @@ class Planner:
 
     def learn(self, reports: Sequence[Report]) -> None:
         """Process reports: a sign of life postpones its batch's deadline; the source is notified of staged batches."""
-        source = self._source if isinstance(self._source, StagingListener) else None
+        source = self._listener
         for report in reports:
             held = self._holdings.carrying(report.batch_id)
             if held is None or held.batch is None:
@@ -81,7 +83,8 @@ class Planner:
             return
         now, most = self._world.clock.monotonic(), self._capacity.round_size
         gone = self._holdings.ready(now, lambda held: held.admitted and bool(held.gone) and held.batch is None)
-        self._rebuild(gone, generation)
+        if gone:
+            self._rebuild(gone, generation)
         idle = self._holdings.ready(now, lambda held: held.admitted and held.at_rest and held.hand_to is None)
         idle = [held for held in idle if self.is_at(generation, held)]
         if idle:
@@ -115,9 +118,8 @@ class Planner:
         ]
 
     def _emit_noticed(self) -> None:
-        if isinstance(self._source, ReportsEvents):
-            for event in self._source.noticed():
-                self._world.emit(event)
+        for event in self._reporter.noticed() if self._reporter else ():
+            self._world.emit(event)
 
     def _ask(self, idle: Sequence[Held]) -> Sequence[Plan]:
         return self._source.plan([held.lease for held in idle], self._limits)
@@ -251,8 +253,8 @@ class Rounds:
         if not self._coordinator.session.usable:
             return  # the node itself was held up: it cannot tell how long its batches took, and they are lost anyway
         now = self._coordinator.world.clock.monotonic()
-        reason = f"the batch took longer than {self._timeout:g} s"
         for held in self._holdings.where(lambda held: held.batch is not None and held.cancel_at <= now):
+            reason = f"the batch took longer than {self._timeout:g} s"
             self._holdings.cancel([held])
             self._coordinator.world.emit(BatchCancelled(self._coordinator.pipeline, held.lease.key, reason))
             self._committer.count_attempt(held, reason)

@@ -32,8 +32,9 @@ class Publisher:
 
     def __init__(self, coordinator: Coordinator, pipeline: Pipeline, holdings: Holdings) -> None:
         self._coordinator = coordinator
-        self._source = pipeline.source
+        self._listener = pipeline.source if isinstance(pipeline.source, PublishingListener) else None
         self._sinks = pipeline.sinks
+        self._reporters = [sink for sink in pipeline.sinks.values() if isinstance(sink, ReportsEvents)]
         self._holdings = holdings
 
     def publish_pending(self, begin_step: Callable[[], None]) -> None:
@@ -64,14 +65,14 @@ class Publisher:
 
     def notify_source(self, rows: Sequence[Lease]) -> None:
         """Notify the source that everything before the positions of these rows is visible."""
-        if not isinstance(self._source, PublishingListener):
+        if self._listener is None:
             return
         with reported(self._coordinator.world.emit, f"{self._coordinator.pipeline}: `published` of the source"):
-            self._source.published(rows)
+            self._listener.published(rows)
 
     def _emit_noticed(self) -> None:
-        for sink in self._sinks.values():
-            for event in sink.noticed() if isinstance(sink, ReportsEvents) else ():
+        for sink in self._reporters:
+            for event in sink.noticed():
                 self._coordinator.world.emit(event)
 
     def _portions(self, pending: Sequence[Held]) -> Iterator[list[Held]]:
