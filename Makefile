@@ -87,7 +87,7 @@ test: connector servers ## Lint, then run every test
 reference: $(READY) ## Write docs/reference anew from the code
 	$(BIN)/python scripts/make_reference.py
 
-demo: $(READY) ## Run the demonstration; JOB=function: that of functions; STORE=object: leases without any database
+demo: $(READY) ## Run the demonstration; JOB=function or JOB=reindex: these; STORE=object: leases without any database
 	$(BIN)/python examples/$(or $(JOB),demo)/demo.py $(STORE)
 
 model: ## Check the TLA+ model of the protocol (needs Java and Maven)

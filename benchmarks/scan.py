@@ -67,7 +67,7 @@ def _to_opensearch(where: Site) -> list[Comparison]:
         ways: list[Callable[[], float]] = [
             lambda: _indexed(search, lambda: through_a_node(where, "small", SMALL, _opensearch(search))),
             lambda: _indexed(search, lambda: timed(lambda: _parallel_bulk(where, search))),
-            lambda: _indexed(search, lambda: timed(lambda: _post(search, bodies))),
+            lambda: _indexed(search, lambda: timed(lambda: post_bodies(search, INDEX, bodies))),
         ]
         for way in ways:  # once off the record
             way()
@@ -127,11 +127,13 @@ def _bodies(where: Site) -> Iterator[bytes]:
         yield b"".join(body)
 
 
-def _post(search: OpenSearchServer, bodies: list[bytes]) -> None:
+def post_bodies(search: OpenSearchServer, index: str, bodies: list[bytes]) -> None:
+    """Post these bodies of bulk requests, four at a time."""
+
     def post(portion: list[bytes]) -> None:
         connection = http.client.HTTPConnection("127.0.0.1", search.port)
         for body in portion:
-            while (answer := _posted(connection, body))[0] == 429:  # the server has too much to do
+            while (answer := _posted(connection, index, body))[0] == 429:  # the server has too much to do
                 time.sleep(0.1)
             if answer[0] != 200 or b'"errors":false' not in answer[1]:
                 raise RuntimeError(f"a prepared body was refused: {answer[0]} {answer[1][:500]!r}")
@@ -140,8 +142,8 @@ def _post(search: OpenSearchServer, bodies: list[bytes]) -> None:
         list(pool.map(post, [bodies[start::4] for start in range(4)]))
 
 
-def _posted(connection: http.client.HTTPConnection, body: bytes) -> tuple[int, bytes]:
-    connection.request("POST", f"/{INDEX}/_bulk", body, {"Content-Type": "application/x-ndjson"})
+def _posted(connection: http.client.HTTPConnection, index: str, body: bytes) -> tuple[int, bytes]:
+    connection.request("POST", f"/{index}/_bulk", body, {"Content-Type": "application/x-ndjson"})
     answer = connection.getresponse()
     return answer.status, answer.read()
 

@@ -68,6 +68,12 @@ class Server(ABC):
                 )
             time.sleep(0.02)
 
+    @property
+    def pid(self) -> int:
+        """The process that runs the server."""
+        assert self._process is not None
+        return self._process.pid
+
     def stop(self, sign: signal.Signals = signal.SIGTERM) -> None:
         """Tell the server to end, and wait until it has."""
         if self._process is not None:
