@@ -20,6 +20,7 @@ from holdfast.flow.letter import LetterId
 from holdfast.flow.loop import LoopSettings
 from holdfast.flow.names import dead_letter_key, file_key, staging_key
 from holdfast.flow.node import Node
+from holdfast.flow.partition_list import LIMITS
 from holdfast.flow.pipeline import Pipeline
 from holdfast.flow.run import ENDED, Run, run_of, runs_of
 from holdfast.flow.run_driver import RunDriver
@@ -301,6 +302,7 @@ class Command:
             driver=driver,
             loop_settings=lambda: settings,
             lock_timing=LockTiming(LOCK_TTLS * knobs.ttl, knobs.ttl / 2),
+            limits=LIMITS,
             one_node=False,
         )
         return SimulatedCommand(self._live, self.run_id, pipeline, engine)

@@ -1,7 +1,8 @@
 """The YAML file: models, loading with file:line:column errors, JSON Schema."""
 
 from holdfast.config.load import check, load, load_text
-from holdfast.config.models import AddedLater, Options, PipelineSettings, Settings
+from holdfast.config.models import PipelineSettings, Settings
+from holdfast.config.options import AddedLater, Options
 from holdfast.config.plugins import NamedSink, PluginUse, Uses
 from holdfast.config.schema import json_schema
 from holdfast.config.secrets import Secret

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Self
 from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from holdfast.config.models import AddedLater, Options
+from holdfast.config.options import AddedLater, Options
 from holdfast.config.plugins import PLAIN_ERROR
 from holdfast.config.secrets import Secret
 

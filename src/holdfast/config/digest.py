@@ -16,7 +16,8 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from holdfast.config.models import AddedLater, PipelineSettings
+from holdfast.config.models import PipelineSettings
+from holdfast.config.options import AddedLater
 from holdfast.config.plugins import NamedSink, PluginUse
 from holdfast.config.secrets import Secret
 

@@ -7,7 +7,7 @@ from typing import Annotated, Literal, Protocol
 
 from pydantic import Field
 
-from holdfast.config.models import Options
+from holdfast.config.options import Options
 from holdfast.config.secrets import Secret
 from holdfast.config.units import ByteSize
 

@@ -5,13 +5,10 @@ from __future__ import annotations
 import re
 import socket
 from typing import Annotated, Any, Literal
-from urllib.parse import urlsplit
 
 from pydantic import (
     AfterValidator,
-    BaseModel,
     BeforeValidator,
-    ConfigDict,
     Field,
     PlainValidator,
     ValidationInfo,
@@ -20,8 +17,10 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
+from holdfast.config.alerts import AlertSettings
+from holdfast.config.options import Options
 from holdfast.config.plugins import Name, NamedSink, PluginUse, Uses
-from holdfast.config.secrets import SECRET_ERROR, Resolved, Secret
+from holdfast.config.secrets import Resolved, Secret
 from holdfast.config.sinks import (
     Condition,
     RouteName,
@@ -34,16 +33,6 @@ from holdfast.config.sinks import (
     routes_exist,
 )
 from holdfast.config.units import VALUE_ERROR, ByteSize, Count, Duration, Port, PositiveCount, format_duration
-
-
-class Options(BaseModel):
-    """Base class of every group of settings, also of a plugin's `Config`: unknown keys are refused."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
-
-
-class AddedLater:
-    """Marks a setting that earlier versions did not have: at its default, it is left out of a generation's digest."""
 
 
 def _check_identity(text: str) -> str:
@@ -163,63 +152,6 @@ class SparkSettings(Options):
         return {key: value.reveal() if isinstance(value, Secret) else value for key, value in self.conf.items()}
 
 
-def _check_web_address(url: Secret) -> Secret:
-    text = url.reveal()
-    try:
-        parts = urlsplit(text)
-        host, port = (parts.hostname or "").encode("idna"), parts.port
-    except ValueError:
-        parts, host, port = urlsplit(""), b"", None
-    if parts.scheme not in {"http", "https"} or not host or port == 0 or not re.fullmatch(r"[!-~]+", text):
-        message = "is not a web address; write https://host/path, with percent-encoding for non-ASCII characters"
-        raise PydanticCustomError(SECRET_ERROR, message)
-    if "@" in parts.netloc:
-        raise PydanticCustomError(
-            SECRET_ERROR, "a user name or password before the host is not sent; put it into the path"
-        )
-    return url
-
-
-class WebhookSettings(Options):
-    """Where alerts are sent to, as JSON."""
-
-    url: Annotated[Secret, AfterValidator(_check_web_address)] = Field(
-        description="Address that alerts are posted to, http or https; a secret, because many carry a token."
-    )
-    allow_private: bool = Field(
-        False,
-        description="Allow an address of this host or of a private network; link-local ones are always refused.",
-    )
-    timeout: Annotated[Duration, Field(gt=0)] = Field(
-        "5s", validate_default=True, description="How long one request may take in total."
-    )
-
-
-class AlertSettings(Options):
-    """What raises an alert, and where it goes besides log and metrics."""
-
-    webhook: WebhookSettings | None = Field(
-        None, description="Where alerts are sent to, as JSON; nowhere unless given."
-    )
-    unreachable_after: Annotated[Duration, Field(gt=0)] = Field(
-        "20s",
-        validate_default=True,
-        description="A store, source or sink that is unavailable for this long raises an alert.",
-    )
-    lag_records: PositiveCount | None = Field(
-        None, description="A partition with more unread records than this raises an alert; no limit unless given."
-    )
-    lag_seconds: PositiveCount | None = Field(
-        None,
-        description="A partition whose oldest unread record is older than this raises an alert; no limit unless given.",
-    )
-    repeat_after: Annotated[Duration, Field(gt=0)] = Field(
-        "1h",
-        validate_default=True,
-        description="An alert whose cause persists is raised again after this time; otherwise it is cleared.",
-    )
-
-
 class BatchLimits(Options):
     """Limits of one batch."""
 
@@ -300,6 +232,35 @@ class DeadLetterSettings(Options):
     )
 
 
+class RunSettings(Options):
+    """Runs of the pipeline, such as a reindex or a backfill: their locks, and how many partitions they may have."""
+
+    lock_timeout: Annotated[Duration, Field(ge=1)] = Field(
+        "5m",
+        validate_default=True,
+        description="A lock of a run that was not renewed for this long may be taken over. One whose node is dead is "
+        "free as soon as that is noticed, after session_timeout.",
+    )
+    lock_refresh: Annotated[Duration, Field(gt=0)] = Field(
+        default_factory=lambda settings: settings["lock_timeout"] / 5,
+        description="How often the node that drives a run renews its locks: at most half of lock_timeout; a fifth of "
+        "it unless given.",
+    )
+    max_partitions_per_group: PositiveCount = Field(
+        10_000, description="Most partitions of one group, such as an entity; they become larger before there are more."
+    )
+    max_partitions: PositiveCount = Field(50_000, description="Most partitions of a run in all.")
+
+    @field_validator("lock_refresh")
+    @classmethod
+    def _at_most_half_of_timeout(cls, refresh: float, info: ValidationInfo) -> float:
+        timeout = info.data.get("lock_timeout")
+        if timeout is not None and refresh > timeout / 2:
+            limit = format_duration(timeout / 2)
+            raise PydanticCustomError(VALUE_ERROR, f"is too long; at most half of lock_timeout, {limit}, is safe")
+        return refresh
+
+
 class PipelineSettings(Options):
     """A source, processors, and one or more sinks."""
 
@@ -328,6 +289,9 @@ class PipelineSettings(Options):
     retries: RetryLimits = Field(default_factory=RetryLimits, description="What happens when a batch fails.")
     dead_letters: DeadLetterSettings = Field(
         default_factory=DeadLetterSettings, description="What becomes of records that cannot be processed."
+    )
+    runs: RunSettings = Field(
+        default_factory=RunSettings, description="Locks of the pipeline's runs, and the number of their partitions."
     )
     generation: PositiveCount = Field(
         1, description="Version of the parsing; raise it when the same records would produce different output."

@@ -189,6 +189,10 @@ class Acquirer:
     def _look_soon(self) -> None:
         self._next_look = 0.0
 
+    def pass_soon(self) -> None:
+        """Make a whole pass with the next look."""
+        self._next_look = self._next_pass = 0.0
+
     def _check_finished(self) -> None:
         counts = self._coordinator.counts()
         was_finished = self.finished
@@ -251,7 +255,7 @@ class Acquirer:
         """Cancel running batches and forget every lease. Writes nothing."""
         self._holdings.cancel(list(self._holdings))
         self._holdings.clear()
-        self._next_look = self._next_pass = 0.0
+        self.pass_soon()
 
 
 class HandOff:

@@ -155,6 +155,10 @@ class PipelineLoop:
         """Whether all partitions are finished and no more will be found."""
         return self._acquirer.finished
 
+    def pass_soon(self) -> None:
+        """Look for leases in the next turn: what may be claimed has just changed."""
+        self._acquirer.pass_soon()
+
     def take_no_more(self) -> None:
         """Take no more leases and start no more rounds; what is running goes on. May be repeated."""
         self._acquirer.draining = True

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from holdfast.flow.partition_list import LIMITS, PartitionLimits
 from holdfast.leases.lease import Json, Partition
 
 ENTITY = "entity"
@@ -65,6 +66,7 @@ class Sizing:
     """Rows of each partition; None: the source decides."""
     rates: Mapping[str, float] = field(default_factory=dict)
     """By entity, the rows per second of one slot in an earlier run; entities without one get partitions by count."""
+    limits: PartitionLimits = LIMITS
 
 
 class TableRow(NamedTuple):

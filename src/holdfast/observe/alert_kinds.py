@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from holdfast.config.models import AlertSettings
+from holdfast.config.alerts import AlertSettings
 from holdfast.events import (
     BatchCommitted,
     BatchPublished,

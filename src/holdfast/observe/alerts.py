@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
-from holdfast.config.models import AlertSettings
+from holdfast.config.alerts import AlertSettings
 from holdfast.config.units import format_duration
 from holdfast.events import AlertCleared, AlertRaised, Event, LagMeasured
 from holdfast.leases.world import HostClock

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from holdfast.config.models import WebhookSettings
+from holdfast.config.alerts import WebhookSettings
 from holdfast.events import AlertCleared, AlertRaised, AlertsNotSent, Event, Notice, Unreachable
 from holdfast.observe.alert_kinds import runbook
 from holdfast.observe.http_post import Outcome, Target

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from holdfast.errors import HoldfastError, Interrupted, LeaseLost, PartitionNotFound, Refused, Unavailable, UsageError
 from holdfast.events import Notice, Unreachable
+from holdfast.flow.partition_list import LIMITS, PartitionLimits
 from holdfast.flow.pipeline import describe
 from holdfast.flow.run import ENDED, Run, RunStatus
 from holdfast.flow.run_driver import End, Extend, RunDriver, Wait
@@ -32,10 +33,11 @@ class Driving:
         run_id: str,
         driver: RunDriver,
         timing: LockTiming = LOCK_TIMING,
+        limits: PartitionLimits = LIMITS,
     ) -> None:
         """`live` has the leases of the live pipeline."""
         self._world = live.world
-        self._runs = Runs(live)
+        self._runs = Runs(live, limits)
         self._id = run_id
         self._driver = driver
         self._lock = RunLock(live, self._runs, timeout=timing.timeout)

@@ -13,11 +13,13 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from holdfast.assemble import Emit, StoredPipeline, coordinator_of, engine_of, loop_settings_of, new_session
+from holdfast.config.models import RunSettings
 from holdfast.errors import Interrupted, PartitionNotFound, UsageError
 from holdfast.flow.engine import Engine
 from holdfast.flow.holdings import Pace
 from holdfast.flow.loop import LoopSettings, PipelineLoop
 from holdfast.flow.node import Companion, Node
+from holdfast.flow.partition_list import PartitionLimits
 from holdfast.flow.pipeline import Pipeline
 from holdfast.flow.run import ENDED, Run, RunStatus
 from holdfast.flow.run_driver import RunDriver
@@ -26,7 +28,7 @@ from holdfast.leases.coordinator import Coordinator
 from holdfast.leases.lease import Json
 from holdfast.leases.world import HostClock, World, host_world
 from holdfast.runs.driving import Driving
-from holdfast.runs.lock import LOCK_TIMING, LockTiming
+from holdfast.runs.lock import LockTiming
 from holdfast.service import open_pipelines, permission_of, stopped_by_signals
 
 
@@ -40,14 +42,26 @@ class RunPipeline:
     driver: RunDriver
     any_letters: bool = False
     """Whether any number of its records may become dead letters: a redrive sends records that failed before."""
-    lock_timing: LockTiming = LOCK_TIMING
     one_node: bool = False
     """Whether only the node that drives the run works on its partitions."""
+
+    @property
+    def lock_timing(self) -> LockTiming:
+        chosen = self.stored.configured.runs
+        return LockTiming(chosen.lock_timeout, chosen.lock_refresh)
+
+    @property
+    def limits(self) -> PartitionLimits:
+        return partition_limits(self.stored.configured.runs)
 
     def loop_settings(self) -> LoopSettings:
         settings = loop_settings_of(self.stored.settings, self.stored.name)
         tolerance = None if self.any_letters else settings.tolerance
         return replace(settings, generation=self.generation, tolerance=tolerance)
+
+
+def partition_limits(chosen: RunSettings) -> PartitionLimits:
+    return PartitionLimits(chosen.max_partitions_per_group, chosen.max_partitions)
 
 
 GUIDE = 4
@@ -116,13 +130,12 @@ def most_leases(run: Run, nodes: int, rate: float) -> int:
     """How many partitions a node holds at most, when `nodes` work on the run and this one reads `rate` records/s.
 
     Each node takes a part of what is left, and no more than it reads in a few seconds: then no node is left with much
-    work when the others have none.
+    work when the others have none. The largest partitions are taken first, so that what is left is what counts.
     """
     groups = run.groups.values()
-    partitions = sum(group.partitions for group in groups)
-    left = partitions - sum(group.completed + group.failed_partitions for group in groups)
+    left = sum(group.partitions - group.completed - group.failed_partitions for group in groups)
     share = left // (GUIDE * nodes)
-    expected = run.total / partitions if partitions else 0
+    expected = max(0, run.total - run.counts.processed) / left if left else 0
     soon = int(GUIDE_SECONDS * rate / expected) if rate and expected else share
     return max(LEAST_LEASES, min(share, soon))
 
@@ -140,7 +153,7 @@ class RunWork(Companion):
         """Whether this node must not work on the pipeline: another one drives the run."""
         self._pace = Pace(live.world.clock)
         self._one_node = pipeline.one_node
-        self.driving = Driving(live, run_id, pipeline.driver, pipeline.lock_timing)
+        self.driving = Driving(live, run_id, pipeline.driver, pipeline.lock_timing, pipeline.limits)
         self.loop = PipelineLoop(
             runs.coordinator(run_id),
             pipeline.built,
@@ -152,6 +165,8 @@ class RunWork(Companion):
         """Whether the run has ended; nothing is left to do for it."""
         self._stepping = False
         self._next_step = 0.0
+        self._claimable = False
+        """Whether the last step has seen that partitions may be claimed, and the loop has not looked since."""
 
     def _may_claim(self) -> bool:
         """Called on every pass: read the run's row, which also says how fast it may be read."""
@@ -181,6 +196,9 @@ class RunWork(Companion):
     def turn(self) -> None:
         """Keep the locks, and start a step of the driver in a thread of its own if it is time."""
         self.driving.keep()
+        if self._claimable:
+            self._claimable = False
+            self.loop.pass_soon()
         if self._idle and self.driving.drives and not self._stepping:
             self.driving.release()
         if self._may_step:
@@ -191,6 +209,8 @@ class RunWork(Companion):
         try:
             wait = self.driving.step()
             self.ended = wait is None
+            # Without this, partitions would wait for the next pass, up to a heartbeat.
+            self._claimable = wait == 0.0
             self._next_step = self._world.clock.monotonic() + (wait or 0.0)
         except Interrupted:
             return

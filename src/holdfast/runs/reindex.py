@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from holdfast.errors import Refused
+from holdfast.flow.partition_list import LIMITS, PartitionLimits
 from holdfast.flow.run import Run, RunStatus
 from holdfast.flow.run_driver import End, Extend, Keep, RunDriver, Wait, ended_status
 from holdfast.flow.tables import Sizing
@@ -41,12 +42,19 @@ SETTLING = 1.0
 class ReindexDriver(RunDriver):
     """Drives reindex runs of one pipeline."""
 
-    def __init__(self, promotion: Promotion, runs: Callable[[], Iterable[Run]], slots: int = 1) -> None:
-        """`runs` returns all runs of the pipeline; `slots` are the batches that all nodes together carry at a time."""
+    def __init__(
+        self,
+        promotion: Promotion,
+        runs: Callable[[], Iterable[Run]],
+        nodes: Callable[[], int] = lambda: 1,
+        limits: PartitionLimits = LIMITS,
+    ) -> None:
+        """`runs` returns all runs of the pipeline, `nodes` the number of nodes that work on the pipeline now."""
         self._promotion = promotion
         self._tables = promotion.tables
         self._runs = runs
-        self._slots = slots
+        self._nodes = nodes
+        self._limits = limits
 
     def locks(self, configuration: Json) -> Sequence[str]:
         return decode_configuration(configuration).entities
@@ -103,16 +111,21 @@ class ReindexDriver(RunDriver):
         if since is not None:
             found = self._tables.catch_up_partitions(configuration.entities, since, 0)
         else:
-            found = self._tables.copy_partitions(configuration.entities, self._sizing(configuration))
+            found = self._tables.copy_partitions(configuration.entities, self.sizing(configuration))
         return _addressed(found, state)
 
-    def _sizing(self, configuration: ReindexConfiguration) -> Sizing:
-        return Sizing(slots=self._slots, rows=configuration.partition_size)
+    def sizing(self, configuration: ReindexConfiguration) -> Sizing:
+        """How large the partitions of a run should be that begins now."""
+        nodes = max(1, self._nodes()) if configuration.use_distributed_indexing else 1
+        rates = IndexHistory(self._runs()).rates()
+        return Sizing(nodes * configuration.consumer_threads, configuration.partition_size, rates, self._limits)
 
     # --- what follows ------------------------------------------------------------------------------------------
 
     def advance(self, run: Run, keep: Keep) -> Extend | Wait | End:
         configuration, state = decode_configuration(run.configuration), decode_state(run.state)
+        if state.step == COPYING and not state.passes and not state.rates:
+            state = replace(state, rates=self._copy_rates(run, configuration))
         if state.step == LAST_PASS:
             return self._finished(run, state)
         if state.step == SWAPPED:
@@ -124,6 +137,21 @@ class ReindexDriver(RunDriver):
         if state.step == COPYING and (found := self._next_pass(state)) is not None:
             return found
         return self._promoted(run, configuration, state, keep)
+
+    def _copy_rates(self, run: Run, configuration: ReindexConfiguration) -> dict[str, float]:
+        """By entity, the rows per second of one slot in the copy that has ended now; empty if that is not known."""
+        is_copy = configuration.changed_since is None and configuration.continues is None
+        nodes = sum(node.completed > 0 for node in run.nodes.values())
+        if not is_copy or run.throttle is not None or not nodes or run.started_at is None or run.updated_at is None:
+            return {}
+        # Both are too low, one after a pause and the other in a short run.
+        whole = run.counts.processed / max(1.0, run.updated_at - run.started_at)
+        complexity = {name: entity.complexity for name, entity in self._tables.entities().items()}
+        rows = sum(group.processed for group in run.groups.values())
+        units = sum(group.processed * complexity.get(name, 1.0) for name, group in run.groups.items())
+        units_per_second = max(whole, run.rate or 0.0) * units / max(1, rows)
+        slots = nodes * configuration.consumer_threads
+        return {name: units_per_second / slots / complexity[name] for name in run.groups if name in complexity}
 
     def _next_pass(self, state: ReindexState) -> Extend | None:
         """Another pass before the swap; None if there is nothing to catch up with, or little."""

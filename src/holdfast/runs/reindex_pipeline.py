@@ -6,19 +6,18 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 
-from holdfast.assemble import StoredPipeline
+from holdfast.assemble import StoredPipeline, fleet
 from holdfast.errors import UsageError
 from holdfast.flow.pipeline import Pipeline
 from holdfast.flow.sink import StagesIndexes
 from holdfast.flow.tables import LiveTables
-from holdfast.leases.lease import Json
-from holdfast.runs.execution import RunPipeline
+from holdfast.leases.lease import Json, Status
+from holdfast.leases.query import Query
+from holdfast.leases.session import node_info
+from holdfast.runs.execution import RunPipeline, partition_limits
 from holdfast.runs.promotion import Promotion
 from holdfast.runs.reindex import ReindexDriver
 from holdfast.runs.reindex_configuration import ReindexConfiguration, decode_configuration
-
-SLOTS = 4
-"""Batches that all nodes together carry at a time, as far as the size of partitions is concerned."""
 
 
 def run_pipeline(pipeline: StoredPipeline, configuration: Mapping[str, Json]) -> RunPipeline:
@@ -26,8 +25,21 @@ def run_pipeline(pipeline: StoredPipeline, configuration: Mapping[str, Json]) ->
     chosen = decode_configuration(configuration)
     changed = with_limits(pipeline, chosen)
     built = changed.build()
-    driver = ReindexDriver(promotion_of(pipeline.identifier, built), lambda: pipeline.runs().list(), SLOTS)
+    driver = driver_of(pipeline, promotion_of(pipeline.identifier, built))
     return RunPipeline(changed, built, chosen.generation, driver, one_node=not chosen.use_distributed_indexing)
+
+
+def driver_of(pipeline: StoredPipeline, promotion: Promotion) -> ReindexDriver:
+    """The driver of reindex runs of a pipeline with these tables and indexes."""
+    limits = partition_limits(pipeline.configured.runs)
+    return ReindexDriver(promotion, lambda: pipeline.runs().list(), lambda: _live_nodes(pipeline), limits)
+
+
+def _live_nodes(pipeline: StoredPipeline) -> int:
+    """How many nodes work on the pipeline now."""
+    sessions = pipeline.store.find(Query(fleet(pipeline.settings), statuses=(Status.ASSIGNED,)))
+    nodes = [node_info(row) for row in sessions if row.unreadable is None]
+    return sum(pipeline.identifier in node.pipelines and not node.draining for node in nodes)
 
 
 def promotion_of(pipeline: str, built: Pipeline) -> Promotion:

@@ -15,7 +15,7 @@ from holdfast.flow.tables import Sizing
 from holdfast.leases.lease import Json
 from holdfast.runs.promotion import Promotion
 from holdfast.runs.reindex_configuration import ReindexConfiguration, decode_configuration
-from holdfast.runs.reindex_pipeline import SLOTS, opened_promotion, promotion_of
+from holdfast.runs.reindex_pipeline import driver_of, opened_promotion, promotion_of
 from holdfast.runs.reindex_state import KIND, EntityIndex, IndexHistory, decode_state
 
 
@@ -64,23 +64,27 @@ class Estimate:
     partitions: int
     rows: int
     seconds: float | None
-    """By the rate of the latest run; None if there is none."""
+    """By the speed of the latest run that has copied the entity, on the nodes that run now; None if there is none."""
 
 
 def estimates(pipeline: StoredPipeline, configuration: ReindexConfiguration) -> list[Estimate]:
     """What a run of this configuration would do. Changes nothing."""
-    rate = next((run.rate for run in reindex_runs(pipeline) if run.rate), None)
     with opened_promotion(pipeline) as promotion:
         chosen = configuration.resolved(promotion.tables.entities())
         found: dict[str, list[int]] = {entity: [] for entity in chosen.entities}
-        sizing = Sizing(slots=SLOTS, rows=chosen.partition_size)
+        sizing = driver_of(pipeline, promotion).sizing(chosen)
         for partition in promotion.tables.copy_partitions(chosen.entities, sizing):
             found[partition.group].append(partition.estimated_count or 0)
         aliases = {name: entity.index for name, entity in promotion.tables.entities().items()}
     return [
-        Estimate(entity, aliases[entity], len(rows), sum(rows), sum(rows) / rate if rate else None)
+        Estimate(entity, aliases[entity], len(rows), sum(rows), _seconds(sum(rows), sizing, entity))
         for entity, rows in found.items()
     ]
+
+
+def _seconds(rows: int, sizing: Sizing, entity: str) -> float | None:
+    rate = sizing.rates.get(entity)
+    return round(rows / (rate * sizing.slots), 1) if rate else None
 
 
 def promote(pipeline: StoredPipeline, run: Run, *, min_ratio: float | None, by: str) -> Run:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from holdfast.flow.run import ENDED, GroupStats, Run, RunStatus
@@ -60,6 +60,8 @@ class ReindexState:
     swap_mark: Json = None
     """A mark taken after the swap."""
     gate_failures: int = 0
+    rates: Mapping[str, float] = field(default_factory=dict)
+    """By entity, the rows per second that one slot has copied; empty until the copy ends, and if that is not known."""
     unversioned_mark: Json = None
     """The mark for entities without versions, which fewer passes read; None: the same."""
 
@@ -153,6 +155,10 @@ class IndexHistory:
             if not is_complete and not index.in_place and state.step in {SWAPPED, LAST_PASS}:
                 return run
         return None
+
+    def rates(self) -> dict[str, float]:
+        """By entity, the rows per second of one slot in the latest run that has copied it and knows."""
+        return {entity: rate for _, state in reversed(self._runs) for entity, rate in state.rates.items()}
 
     def _of(self, entity: str) -> list[tuple[Run, str, EntityIndex]]:
         return [

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NoReturn
 
-from holdfast.config.models import Options
+from holdfast.config.options import Options
 from holdfast.config.secrets import Secret
 from holdfast.errors import StoreUnavailable
 from holdfast.registry import Plugin

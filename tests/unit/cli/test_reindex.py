@@ -12,10 +12,14 @@ import pytest
 
 from holdfast import assemble
 from holdfast.cli import reindex
+from holdfast.flow.partition_list import PartitionLimits
 from holdfast.flow.run import GroupStats, NodeStats, Run, RunStatus
 from holdfast.flow.search_index import AliasState, IndexOwner, IndexPlan
 from holdfast.flow.tables import Sizing
 from holdfast.leases.lease import Partition
+from holdfast.leases.session import Session
+from holdfast.leases.world import host_world
+from holdfast.runs.lock import LockTiming
 from holdfast.runs.reindex_configuration import checked_configuration, parse_configuration
 from holdfast.runs.reindex_pipeline import run_pipeline, with_limits
 from holdfast.runs.reindex_state import LAST_PASS, EntityIndex, ReindexState
@@ -110,6 +114,59 @@ def test_a_dry_run_shows_partitions_and_changes_nothing(site: Site, file: str) -
         ["teams", "teams", "1", "7", "-"],
     ]
     assert site.json("reindex", "list", file) == []
+
+
+def test_a_dry_run_estimates_the_time_by_the_speed_of_the_latest_copy(site: Site, file: str) -> None:
+    runs = stored(site, file).runs()
+    for number, rates in enumerate([{"users": 9.0, "teams": 0.5}, {"users": 0.25}, {}]):
+        run_id = f"r{number}"
+        runs.add(
+            run_id, configuration=checked_configuration({"entities": ["users", "teams"]}).encode(), created_by="ann"
+        )
+        runs.keep(run_id, 1, ReindexState({}, {}, rates=rates).encode())
+        runs.fail(run_id, "no node")
+    shown = site.invoke("reindex", "start", file, "--dry-run")
+    # 7 rows, and four batches at a time.
+    assert [line.split()[-1] for line in shown.stdout.splitlines()[1:]] == ["7.0", "3.5"]
+
+
+def test_the_nodes_that_run_now_decide_the_number_of_partitions(site: Site, file: str) -> None:
+    pipeline = stored(site, file)
+    driver: Any = run_pipeline(pipeline, checked_configuration({}).encode()).driver
+    assert driver.sizing(checked_configuration({})).slots == 4, "a node is expected"
+    sessions = [_joined(pipeline, name, ("catalog",)) for name in ("a", "b", "c")]
+    _joined(pipeline, "idle", ())
+    assert driver.sizing(checked_configuration({})).slots == 12
+    assert driver.sizing(checked_configuration({"consumerThreads": 2})).slots == 6
+    assert driver.sizing(checked_configuration({"useDistributedIndexing": False})).slots == 4
+    sessions[0].leave()
+    assert driver.sizing(checked_configuration({})).slots == 8
+
+
+def _joined(pipeline: assemble.StoredPipeline, name: str, pipelines: tuple[str, ...]) -> Session:
+    session = assemble.new_session(
+        pipeline.settings, pipeline.store, host_world(lambda _event: None), pipelines=pipelines, name=name
+    )
+    session.join()
+    return session
+
+
+def test_locks_and_limits_of_runs_are_those_of_the_file(site: Site, file: str) -> None:
+    made = run_pipeline(stored(site, file), checked_configuration({}).encode())
+    assert (made.lock_timing, made.limits) == (LockTiming(300.0, 60.0), PartitionLimits(10_000, 50_000))
+    text = Path(file).read_text()
+    runs = "runs: {lock_timeout: 40s, max_partitions_per_group: 3, max_partitions: 5}"
+    Path(file).write_text(f"{text}    {runs}\n")
+    made = run_pipeline(stored(site, file), checked_configuration({"partitionSize": 2}).encode())
+    assert (made.lock_timing, made.limits) == (LockTiming(40.0, 8.0), PartitionLimits(3, 5))
+    refused = site.invoke("reindex", "start", file, "--dry-run", "--configuration", _saved(file, {"partitionSize": 2}))
+    assert "make them of 3 rows or more" in refused.stderr
+
+
+def _saved(file: str, configuration: dict[str, Any]) -> str:
+    path = Path(file).with_name("run.json")
+    path.write_text(json.dumps(configuration))
+    return str(path)
 
 
 def test_a_dry_run_has_the_partitions_of_the_run(site: Site, file: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -184,6 +184,10 @@ class TestValues:
     def test_a_wrong_session_says_nothing_about_the_heartbeat(self) -> None:
         assert problems("node: {session_timeout: x}") == ["1:25 'x' is not a duration; write 30s, 5m, 1h or PT30S"]
 
+    def test_the_lock_of_a_run_is_renewed_in_time(self) -> None:
+        text = PIPELINE + "    runs: {lock_timeout: 1m, lock_refresh: 40s}"
+        assert problems(text) == ["5:44 '40s' is too long; at most half of lock_timeout, 30s, is safe"]
+
     def test_the_longest_wait_is_at_least_the_first(self) -> None:
         text = PIPELINE + "    retries: {backoff: 1m, max_backoff: 30s}"
         assert problems(text) == ["5:41 '30s' is less than backoff, which is 1m"]

@@ -148,7 +148,9 @@ def test_a_pace_lets_no_round_begin_before_the_records_of_the_last_one_are_paid(
 def test_a_node_holds_a_part_of_what_is_left_and_no_more_than_it_reads_soon() -> None:
     run = Run("r", RunStatus.RUNNING, groups={"t": GroupStats(partitions=1000, total=1_000_000, completed=200)})
     assert most_leases(run, nodes=2, rate=0.0) == 100
-    assert most_leases(run, nodes=2, rate=5000.0) == 40
+    assert most_leases(run, nodes=2, rate=5000.0) == 32
+    large_first = {"t": GroupStats(partitions=1000, total=1_000_000, completed=200, processed=680_000)}
+    assert most_leases(replace(run, groups=large_first), nodes=2, rate=2500.0) == 50, "the rest are small"
     assert most_leases(replace(run, groups={"t": GroupStats(10, 100, 9)}), nodes=5, rate=1.0) == 4
     pace = Pace(TurnableClock())
     pace.most_leases = 3

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
-from holdfast.config.models import AlertSettings
+from holdfast.config.alerts import AlertSettings
 from holdfast.errors import Interrupted, StoreUnavailable
 from holdfast.events import (
     AlertCleared,

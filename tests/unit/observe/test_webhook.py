@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from holdfast.config.models import WebhookSettings
+from holdfast.config.alerts import WebhookSettings
 from holdfast.config.secrets import Secret
 from holdfast.events import AlertCleared, AlertRaised, AlertsNotSent, Event, Notice, Unreachable
 from holdfast.observe import http_post, webhook

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -137,6 +138,14 @@ def test_a_run_ends_when_all_of_it_is_written(site: Site) -> None:
     assert signal.getsignal(signal.SIGTERM) is handler
     site.bucket = MemoryBucket()
     assert site.begin().status.value == "COMPLETED"  # the lock is free again
+
+
+def test_partitions_are_claimed_as_soon_as_the_run_begins(site: Site) -> None:
+    node = site.settings.node.model_copy(update={"session_timeout": 200.0, "heartbeat_interval": 100.0})
+    site.settings = site.settings.model_copy(update={"node": node})
+    began = time.monotonic()
+    assert site.begin().status is RunStatus.COMPLETED
+    assert time.monotonic() - began < 80, "it has waited for a heartbeat"
 
 
 def test_a_run_whose_process_is_asked_to_stop_goes_on_when_it_is_joined(site: Site) -> None:

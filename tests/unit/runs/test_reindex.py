@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from holdfast.errors import Refused, SinkUnavailable
-from holdfast.flow.run import Run, RunStatus
+from holdfast.flow.run import GroupStats, NodeStats, Run, RunStatus
 from holdfast.flow.run_driver import End, Extend
 from holdfast.flow.search_index import AliasState
 from holdfast.flow.tables import Entity, Sizing
@@ -120,6 +120,24 @@ def test_a_run_of_what_changed_copies_no_other_rows() -> None:
     arena.new_run("r2", recreate_index=False, changed_since=since)
     settled(arena)
     assert arena.server.alias("people").indexes == ("staged_people_r1",)
+
+
+def test_the_speed_of_the_copy_is_kept_for_the_next_run() -> None:
+    arena = Arena(has_versions=False)
+    run = arena.run
+    run = replace(run, state=arena.driver().prepare(run), started_at=100.0, updated_at=150.0)
+    run = replace(run, groups={"users": GroupStats(3, 90_000, 3, processed=90_000)}, rate=1_000.0)
+    run = replace(run, nodes={"a": NodeStats(completed=2), "b": NodeStats(completed=1), "c": NodeStats(held=1)})
+
+    def rates(copied: Run) -> dict[str, float]:
+        step = arena.driver().advance(arena.store(copied), lambda state: arena.store(replace(copied, state=state)))
+        assert isinstance(step, Extend)
+        return IndexHistory([replace(copied, state=step.state)]).rates()
+
+    # 90,000 rows in 50 s by two nodes with four batches at a time each.
+    assert rates(run) == {"users": 225.0}
+    assert rates(replace(run, rate=4_000.0)) == {"users": 500.0}, "the run has paused in between"
+    assert rates(replace(run, throttle=2_000.0)) == {}
 
 
 def test_a_run_with_failed_partitions_is_not_promoted_until_a_person_says_so() -> None:

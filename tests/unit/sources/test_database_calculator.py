@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from holdfast.errors import Refused
+from holdfast.flow.partition_list import PartitionLimits
 from holdfast.flow.tables import Sizing
 from holdfast.leases.lease import Partition
 from holdfast.sources.database.calculator import in_claim_order, partition_rows
@@ -38,7 +41,19 @@ def test_a_size_that_is_given_is_kept_or_refused() -> None:
 
 def test_the_speed_of_an_earlier_run_decides_the_next_sizes() -> None:
     sizing = Sizing(slots=4, rates={"slow": 30.0, "quick": 450.0})
-    assert rows(sizing, slow=100_000, quick=100_000, new=100_000) == {"slow": 1_000, "quick": 4_500, "new": 5_000}
+    assert rows(sizing, slow=100_000, quick=100_000, new=100_000) == {"slow": 1_000, "quick": 2_344, "new": 5_000}
+    assert rows(replace(sizing, slots=1), quick=900_000) == {"quick": 4_500}, "10 s"
+    assert rows(replace(sizing, slots=99), quick=900_000) == {"quick": 1_000}
+    assert rows(Sizing(slots=99, rates={"quick": 2_000.0}), quick=900_000) == {"quick": 4_000}, "2 s"
+
+
+def test_limits_that_the_file_sets_hold() -> None:
+    assert rows(Sizing(limits=PartitionLimits(100, 1000)), huge=8_000_000) == {"huge": 100_000}
+    assert rows(Sizing(limits=PartitionLimits(1000, 100)), huge=8_000_000) == {"huge": 100_000}
+    with pytest.raises(Refused, match="make them of 5000 rows or more"):
+        rows(Sizing(rows=10, limits=PartitionLimits(20, 50)), many=100_000)
+    with pytest.raises(Refused, match="a run may have 15"):
+        rows(Sizing(rows=10, limits=PartitionLimits(20, 15)), many=160)
 
 
 def test_the_highest_priority_and_then_the_largest_are_claimed_first() -> None:

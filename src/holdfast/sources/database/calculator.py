@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from holdfast.errors import Refused
-from holdfast.flow.partition_list import LIMITS
+from holdfast.flow.partition_list import PartitionLimits
 from holdfast.flow.tables import Sizing
 from holdfast.leases.lease import Json, Lease, Partition
 from holdfast.leases.split import Split
@@ -24,8 +24,8 @@ SMALLEST, LARGEST = 5_000, 10_000
 """Work units of a partition."""
 PARTITIONS_PER_SLOT = 32
 SMALLEST_TIMED = 1_000
-PARTITION_SECONDS = 10.0
-"""How long a partition should take, where the speed of an earlier run is known."""
+SHORTEST, LONGEST = 2.0, 10.0
+"""Seconds that a partition should take, where the speed of an earlier run is known."""
 SMALLEST_SPLIT = 500
 """Rows that must be left of a partition to share them."""
 MOST_COUNTED = 200_000
@@ -47,33 +47,37 @@ class Part:
 
 def partition_rows(totals: Mapping[str, int], complexity: Mapping[str, float], sizing: Sizing) -> dict[str, int]:
     """By entity, the rows of its partitions. Raises `Refused` if a given size leads beyond the limits. Pure."""
+    limits = sizing.limits
     if sizing.rows is not None:
-        return _as_given(totals, sizing.rows)
+        return _as_given(totals, sizing.rows, limits)
     units = sum(total * complexity[entity] for entity, total in totals.items())
-    size = min(max(units / (PARTITIONS_PER_SLOT * max(1, sizing.slots)), SMALLEST), LARGEST)
-    rows = {entity: _rows(entity, size / complexity[entity], sizing) for entity in totals}
+    share = units / (PARTITIONS_PER_SLOT * max(1, sizing.slots))
+    rows = {entity: _rows(share, complexity[entity], sizing.rates.get(entity)) for entity in totals}
     for entity, total in totals.items():
-        rows[entity] = max(rows[entity], math.ceil(total / (LIMITS.per_group * HEADROOM)))
+        rows[entity] = max(rows[entity], math.ceil(total / (limits.per_group * HEADROOM)))
     number = sum(total / rows[entity] for entity, total in totals.items())
-    growth = max(1.0, number / (LIMITS.in_all * HEADROOM))
+    growth = max(1.0, number / (limits.in_all * HEADROOM))
     return {entity: math.ceil(each * growth) for entity, each in rows.items()}
 
 
-def _rows(entity: str, by_units: float, sizing: Sizing) -> int:
-    if (rate := sizing.rates.get(entity)) is not None:
-        return round(min(max(rate * PARTITION_SECONDS, SMALLEST_TIMED), LARGEST))
-    return max(1, round(by_units))
+def _rows(share: float, complexity: float, rate: float | None) -> int:
+    """Rows of a partition, of which each slot gets some dozens of `share` units; `rate` is that of an earlier run."""
+    if rate is None:
+        return max(1, round(min(max(share, SMALLEST), LARGEST) / complexity))
+    # Shorter ones cost more than they are worth, and longer ones leave the last slots alone for long.
+    timed = min(max(share / complexity, rate * SHORTEST), rate * LONGEST)
+    return round(min(max(timed, SMALLEST_TIMED), LARGEST))
 
 
-def _as_given(totals: Mapping[str, int], rows: int) -> dict[str, int]:
+def _as_given(totals: Mapping[str, int], rows: int, limits: PartitionLimits) -> dict[str, int]:
     for entity, total in totals.items():
-        if total / rows > LIMITS.per_group:
+        if total / rows > limits.per_group:
             raise Refused(
-                f"{total} rows of {entity} in partitions of {rows} rows are more than {LIMITS.per_group}; "
-                f"make them of {math.ceil(total / LIMITS.per_group)} rows or more"
+                f"{total} rows of {entity} in partitions of {rows} rows are more than {limits.per_group}; "
+                f"make them of {math.ceil(total / limits.per_group)} rows or more"
             )
-    if (number := sum(math.ceil(total / rows) for total in totals.values())) > LIMITS.in_all:
-        raise Refused(f"partitions of {rows} rows would be {number}, and a run may have {LIMITS.in_all}; enlarge them")
+    if (number := sum(math.ceil(total / rows) for total in totals.values())) > limits.in_all:
+        raise Refused(f"partitions of {rows} rows would be {number}, and a run may have {limits.in_all}; enlarge them")
     return dict.fromkeys(totals, rows)
 
 
