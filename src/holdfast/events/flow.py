@@ -8,7 +8,7 @@ from typing import ClassVar
 from holdfast.events.event import Event, Level
 
 DURATION_BOUNDS = (0.0001, 0.001, 0.005, 0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0)
-"""Seconds at which durations are told apart."""
+"""Upper bounds, in seconds, of the buckets of durations."""
 
 
 @dataclass(frozen=True, slots=True)

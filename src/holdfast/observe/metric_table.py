@@ -209,7 +209,7 @@ COUNTERS = (
         "holdfast_final_places_total",
         "Output folders reported as final, again after late records, and failed reports.",
         (PIPELINE, "outcome"),
-        (Counts(PlaceFinalized, ("told",)), Counts(FinalizingFailed, ("failed",))),
+        (Counts(PlaceFinalized, ("reported",)), Counts(FinalizingFailed, ("failed",))),
     ),
     Metric(
         "holdfast_sessions_total",

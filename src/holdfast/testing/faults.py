@@ -21,9 +21,9 @@ class Fault(Enum):
 
     AWAY = "raises StoreUnavailable; nothing was sent"
     ANSWER_LOST = "is applied, then raises AnswerLost"
-    UNKNOWN = "is applied, then answers UNKNOWN for each row"
-    REQUEST_LOST = "is never applied, and answers UNKNOWN for each row"
-    LATE = "answers UNKNOWN for each row, and is applied when `deliver` is called"
+    UNKNOWN = "is applied, then returns UNKNOWN for each row"
+    REQUEST_LOST = "is never applied, and returns UNKNOWN for each row"
+    LATE = "returns UNKNOWN for each row, and is applied when `deliver` is called"
 
 
 class LossyTable(Store):

@@ -277,7 +277,7 @@ class FormatBehaviour:
 
     def test_a_file_of_another_kind_is_refused(self, form: Format) -> None:
         with pytest.raises(ValueError, match=r"."):
-            self.read(form, b"\x01 this is no such file")
+            self.read(form, b"\x01 this is not such a file")
 
 
 def _sound(form: Format, rows: pa.RecordBatch) -> pa.RecordBatch:

@@ -170,9 +170,9 @@ class ClaimBehaviour(StoreSetting):
         def race(call: Callable[[Store, str], list[Outcome]]) -> list[str]:
             names = [f"thread {number}" for number in range(CLAIMERS)]
             with ThreadPoolExecutor(CLAIMERS) as pool, restless_threads():
-                answers = list(pool.map(call, handles, names))
+                results = list(pool.map(call, handles, names))
             winners = [[name for name, outcome in zip(names, of_row, strict=True) if outcome is Outcome.OK]
-                       for of_row in zip(*answers, strict=True)]  # fmt: skip
+                       for of_row in zip(*results, strict=True)]  # fmt: skip
             assert {len(names) for names in winners} == {1}
             return [name for (name,) in winners]
 
@@ -235,5 +235,5 @@ def claim_all(factory: Callable[[], Store], pipeline: str, owner: str, batch: in
 
 
 def _all_taken(store: Store, pipeline: str) -> bool:
-    # A claim that lost every race to others answers nothing although there is work left.
+    # A claim that lost every race to others returns nothing although there is work left.
     return Status.UNASSIGNED not in store.count(pipeline)

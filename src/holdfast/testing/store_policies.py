@@ -207,7 +207,7 @@ class PolicyBehaviour(StoreSetting):
             assert yours.acquire_next() is None
         mine.complete("k")
 
-    # --- lost answers ------------------------------------------------------------------------------------------
+    # --- lost responses -----------------------------------------------------------------------------------------
 
     def lossy(self) -> LossyTable:
         """The store, wrapped so that responses can be lost."""
