@@ -14,7 +14,7 @@ from holdfast.runs.reindex import ReindexDriver
 from holdfast.runs.reindex_state import LAST_PASS, EntityIndex, IndexHistory, ReindexState, decode_state
 from tests.simulation.index_server import IndexServer
 from tests.simulation.live_tables import ModelTables
-from tests.simulation.mutation import Put, mutant
+from tests.simulation.mutation import Put, mutant, mutant_of_test
 
 
 @mutant("promotion")
@@ -60,7 +60,7 @@ def writes_of_a_run_are_never_closed(put: Put) -> None:
     put(Promotion, "close_writes", lambda self, targets: None)
 
 
-@mutant("promotion")
+@mutant_of_test("tests/unit/runs/test_reindex.py", "a late write must arrive after the next run has compared keys")
 def writes_of_a_run_that_was_stopped_stay_open(put: Put) -> None:
     put(IndexHistory, "left_open", lambda self, entity: [])
 

@@ -229,6 +229,16 @@ def test_a_run_that_was_stopped_writes_again_after_another_run_has_closed_its_wr
     assert arena.server.write(target.writes, "x", 1, "{}")
 
 
+def test_writes_of_a_stopped_run_in_place_are_closed_by_the_next_run() -> None:
+    arena = Arena(recreate_index=False)
+    arena.store(replace(arena.run, state=arena.driver().prepare(arena.run), status=RunStatus.STOPPED))
+    (target,) = decode_state(arena.run.state).indexes.values()
+    assert arena.server.write(target.writes, "x", 1, "{}")
+    arena.new_run("r2")
+    arena.driver().prepare(arena.run)
+    assert not arena.server.write(target.writes, "x", 1, "{}")
+
+
 def test_an_index_with_too_few_documents_is_not_promoted() -> None:
     arena = Arena()
     arena.writes = False
