@@ -58,8 +58,12 @@ def show(comparisons: Sequence[Comparison]) -> None:
     for comparison in comparisons:
         bar = comparison.bar if isinstance(comparison.bar, str) else f">= {comparison.bar:g}"
         verdict = "[green]yes[/]" if comparison.holds else "[red]NO[/]"
-        figures = f"{comparison.ours:,.0f}", f"{comparison.peer:,.0f}", comparison.unit, f"{comparison.ratio:.2f}"
+        figures = _figure(comparison.ours), _figure(comparison.peer), comparison.unit, f"{comparison.ratio:.2f}"
         table.add_row(comparison.bench, comparison.case, *figures, bar, verdict)
     Console().print(table)
     for comparison in comparisons:
         print(json.dumps(asdict(comparison)))
+
+
+def _figure(value: float) -> str:
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.2f}"
