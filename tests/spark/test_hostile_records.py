@@ -8,15 +8,14 @@ from __future__ import annotations
 import json
 import os
 import random
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from holdfast.flow.processor import Processor
-from holdfast.registry import Registry
 from tests.fuzz.mutation import mutated
+from tests.spark.hostile_texts import APACHE, HOSTILE, KIB, SCHEMA, processor
 from tests.spark.rig import Site, failed, staged
 
 if TYPE_CHECKING:
@@ -24,18 +23,9 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.spark
 
-SCHEMA = "_batch STRING, _item BIGINT, _fault STRING, value STRING"
-APACHE = '1.2.3.4 - - [10/Oct/2000:13:55:36 -0700] "GET /x HTTP/1.0" 200 23 "-" '
-KIB = 1024
 RUNS = 3
 SHORT = 0.4
 """Seconds of CPU that any job may take."""
-
-
-def processor(name: str, **settings: Any) -> Processor:
-    plugin = Registry.installed().get("processors", name)
-    made: Processor = plugin.build(plugin.config(**settings))
-    return made
 
 
 def rows(spark: SparkSession, made: Processor, *texts: str) -> list[dict[str, Any]]:
@@ -158,47 +148,6 @@ def test_no_text_fails_the_job(spark: SparkSession, name: str) -> None:
 
 
 # --- time ------------------------------------------------------------------------------------------------------------
-
-
-def _filled(piece: str, *, before: str = "", behind: str = "") -> Callable[[int], str]:
-    return lambda size: before + piece * ((size - len(before) - len(behind)) // len(piece)) + behind
-
-
-def _pairs(size: int) -> str:
-    return "&".join(f"{number:06x}={number % 7}" for number in range(size // 9))
-
-
-APACHE_LOG = ("grok", {"match": {"value": "%{COMBINEDAPACHELOG}"}, "max_line_bytes": "2MiB"})
-TO_MAP = ("key_value", {"destination": "map"})
-TO_COLUMNS = ("key_value", {"include_keys": ["a", "b"]})
-FROM_JSON = ("parse_json", {"schema": "a DECIMAL(38, 0), b STRING"})
-JSON_MAP = ("parse_json", {"destination": "map"})
-EPOCH = ("date", {"match": [{"key": "value", "patterns": ["epoch_milli", "epoch_nano", "iso8601", "yyyy-MM-dd"]}]})
-HOSTILE: dict[str, tuple[tuple[str, dict[str, Any]], Callable[[int], str]]] = {
-    "grok, a long agent": (APACHE_LOG, _filled("A", before=f'{APACHE}"', behind='"')),
-    "grok, a quote that is not closed": (APACHE_LOG, _filled("A", before=f'{APACHE}"')),
-    "grok, escaped quotes": (APACHE_LOG, _filled(r"\"", before=f'{APACHE}"')),
-    "grok, quotes": (APACHE_LOG, _filled('"', before=APACHE)),
-    "grok, one word": (APACHE_LOG, _filled("A")),
-    "grok, labels": (("grok", {"match": {"value": "%{COMBINEDAPACHELOG}"}}), _filled("a.")),
-    "grok, too long": (("grok", {"match": {"value": "%{UNIXPATH}$"}, "max_line_bytes": "1KiB"}), _filled("/ ")),
-    "key_value, many keys": (TO_MAP, _pairs),
-    "key_value, one key": (TO_MAP, _filled("a=1&")),
-    "key_value, separators of pairs": (TO_MAP, _filled("&")),
-    "key_value, separators of values": (TO_MAP, _filled("=")),
-    "key_value, no separators": (TO_MAP, _filled("a")),
-    "key_value, columns of many keys": (TO_COLUMNS, _pairs),
-    "key_value, columns of one key": (TO_COLUMNS, _filled("a=1&")),
-    "parse_json, a long number": (FROM_JSON, _filled("9", before='{"a": ', behind="}")),
-    "parse_json, a long text": (FROM_JSON, _filled('\\"', before='{"b": "', behind='"}')),
-    "parse_json, many keys": (JSON_MAP, lambda size: json.dumps({f"{number:06x}": 1 for number in range(size // 13)})),
-    "parse_json, one key": (JSON_MAP, _filled('"a":1,', before="{", behind='"a":1}')),
-    "parse_json, nested": (JSON_MAP, _filled('{"a":')),
-    "parse_json, brackets": (FROM_JSON, _filled("[")),
-    "date, a long number": (EPOCH, _filled("9")),
-    "date, a long fraction": (EPOCH, _filled("9", before="1.")),
-    "date, zones": (EPOCH, _filled(" a", before="2026-01-01")),
-}
 
 
 @pytest.mark.parametrize("name", HOSTILE)

@@ -11,6 +11,8 @@ import pytest
 from holdfast.errors import Refused
 from holdfast.flow.processor import Processor
 from holdfast.leases.lease import Counts
+from holdfast.processors.grok import SEPARATOR
+from holdfast.processors.key_value import FEW_KEYS
 from holdfast.processors.python import PythonFunction
 from holdfast.registry import Registry
 from holdfast.spark.job import by_number_and_name, processed
@@ -177,6 +179,12 @@ def test_groups_of_own_patterns_do_not_shift_the_fields(bench: Bench) -> None:
     assert (row["key"], row["n"]) == ("xyx", 5)
 
 
+def test_fields_may_hold_any_character(bench: Bench) -> None:
+    grok = processor("grok", match={"value": "%{DATA:a};%{GREEDYDATA:b}"})
+    (row,) = bench.data(grok, given=[f"x{SEPARATOR}y;$1{SEPARATOR}\\"])
+    assert (row["a"], row["b"]) == (f"x{SEPARATOR}y", f"$1{SEPARATOR}\\")
+
+
 def test_a_text_without_a_match_or_with_another_type_is_a_fault(bench: Bench) -> None:
     grok = processor("grok", match={"value": "%{WORD:name} %{NUMBER:n:int}"})
     rows = bench.rows(grok, given=["a 1", "nothing", "a 1.5", None])
@@ -297,6 +305,13 @@ def test_pairs_become_a_map_of_which_the_first_value_counts(bench: Bench) -> Non
     to_map = processor("key_value", destination="map", field_split_characters="&;", when="value <> 'skip'")
     rows = bench.data(to_map, given=["a=1&b=x=y; c =  & a=2&&flag", "", None, "skip"])
     assert [row["map"] for row in rows] == [{"a": "1", "b": "x=y", "c": "", "flag": None}, {}, None, None]
+
+
+@pytest.mark.parametrize("keys", [1, FEW_KEYS, FEW_KEYS + 1])
+def test_of_keys_that_come_twice_the_first_value_counts(bench: Bench, keys: int) -> None:
+    text = "&".join(f"k{number % keys}={number}" for number in range(2 * keys))
+    (row,) = bench.data(processor("key_value", destination="map"), given=[text])
+    assert row["map"] == {f"k{number}": str(number) for number in range(keys)}
 
 
 def test_pairs_become_columns(bench: Bench) -> None:

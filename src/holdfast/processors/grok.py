@@ -17,6 +17,7 @@ from holdfast.registry import Plugin
 
 NAME = "grok"
 UNMATCHED, TOO_LONG = -1, -2
+SEPARATOR = "\x1f"
 
 
 def _listed(value: Any) -> Any:
@@ -87,19 +88,21 @@ class Grok(Processor):
         self._check_regexes(frame.sparkSession)
         columns: dict[str, Any] = {}
         reasons = []
-        # A column of its own, so that Spark searches a text once to find the pattern, and not once for each field.
+        # Columns of their own, so that Spark searches a text once for the pattern and once for all fields.
         matching = {source: f"_{NAME}_{number}" for number, source in enumerate(self._patterns)}
+        groups = {source: f"_{NAME}_groups_{number}" for number, source in enumerate(self._patterns)}
         frame = frame.withColumns({name: self._matching(source) for source, name in matching.items()})
+        frame = frame.withColumns({name: self._groups(source, matching[source]) for source, name in groups.items()})
         for source, patterns in self._patterns.items():
             text, match = text_of(source), sql.col(matching[source])
-            found = _texts(text, patterns, match)
+            found = _texts(sql.col(groups[source]), patterns, match)
             columns |= {name: made.try_cast(kind) for name, (kind, made) in found.items()}
             reasons.append(_unmatched(source, text, match))
             reasons += [_unfit(name, kind, made) for name, (kind, made) in found.items() if kind != "string"]
         if self._config.target_key is not None:
             columns = {self._config.target_key: sql.struct(*(made.alias(name) for name, made in columns.items()))}
         refuse_ours(columns, NAME)
-        return changed(frame, self._config, columns, sql.coalesce(*reasons), matching.values())
+        return changed(frame, self._config, columns, sql.coalesce(*reasons), [*matching.values(), *groups.values()])
 
     def _matching(self, source: str) -> Any:
         """The number of the first pattern that matches, `UNMATCHED` or `TOO_LONG`; null if there is nothing to do."""
@@ -111,6 +114,15 @@ class Grok(Processor):
             number = number.when(text.rlike(pattern.regex), sql.lit(position))
         return sql.when(text.isNotNull() & applies(self._config), number.otherwise(sql.lit(UNMATCHED)))
 
+    def _groups(self, source: str, matching: str) -> Any:
+        """The texts of the groups of the pattern that matches, from number 1 on; empty where a group took no part."""
+        from pyspark.sql import functions as sql
+
+        text, groups = text_of(source), sql.lit(None)
+        for position, pattern in enumerate(self._patterns[source]):
+            groups = sql.when(sql.col(matching) == position, _groups_of(text, pattern)).otherwise(groups)
+        return groups
+
     def _check_regexes(self, spark: Any) -> None:
         """Check the expressions once: one that Java does not accept would fail the tasks of every job."""
         from pyspark.errors import PySparkException
@@ -118,20 +130,42 @@ class Grok(Processor):
         every = (pattern for patterns in self._patterns.values() for pattern in patterns)
         for pattern in () if self._checked else every:
             try:
-                spark.sql("SELECT '' RLIKE :regex", {"regex": pattern.regex}).collect()
+                spark.sql("SELECT '' RLIKE :regex", {"regex": _around(pattern)}).collect()
             except PySparkException as wrong:
                 raise Refused(f"{NAME}: {pattern.regex!r} is not a regular expression: {wrong}") from wrong
         self._checked = True
 
 
-def _texts(text: Any, patterns: list[Compiled], match: Any) -> dict[str, tuple[str, Any]]:
+def _groups_of(text: Any, pattern: Compiled) -> Any:
+    """All groups of a text that matches.
+
+    Spark has no function for them. The whole text is replaced by its groups, with a character between them; a text that
+    contains this character is searched once for each group.
+    """
+    from pyspark.sql import functions as sql
+
+    count = max((group for _, groups in pattern.fields.values() for group in groups), default=0)
+    if not count:
+        return sql.array().cast("array<string>")
+    between = SEPARATOR.join(f"${group}" for group in range(1, count + 1))
+    at_once = sql.split(sql.regexp_replace(text, _around(pattern), between), SEPARATOR)
+    one_by_one = sql.array(*(sql.regexp_extract(text, pattern.regex, group) for group in range(1, count + 1)))
+    return sql.when(text.contains(SEPARATOR), one_by_one).otherwise(at_once)
+
+
+def _around(pattern: Compiled) -> str:
+    """An expression for the whole of a text that matches; its groups have the same numbers."""
+    return rf"\A[\s\S]*?(?:{pattern.regex})[\s\S]*"
+
+
+def _texts(found_groups: Any, patterns: list[Compiled], match: Any) -> dict[str, tuple[str, Any]]:
     """The type and text of each field; null if the pattern that matches does not have the field."""
     from pyspark.sql import functions as sql
 
     found: dict[str, tuple[str, list[Any]]] = {}
     for position, pattern in enumerate(patterns):
         for name, (kind, groups) in pattern.fields.items():
-            texts = [sql.nullif(sql.regexp_extract(text, pattern.regex, group), sql.lit("")) for group in groups]
+            texts = [sql.nullif(sql.get(found_groups, sql.lit(group - 1)), sql.lit("")) for group in groups]
             alternatives = found.setdefault(name, (kind, []))[1]
             alternatives.append(sql.when(match == position, sql.coalesce(*texts)))
     return {name: (kind, sql.coalesce(*made)) for name, (kind, made) in found.items()}

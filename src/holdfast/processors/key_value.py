@@ -14,6 +14,9 @@ from holdfast.processors._expressions import FailingOptions, changed, refuse_our
 from holdfast.registry import Plugin
 
 NAME = "key_value"
+PAIRS, KEYS, DISTINCT, SORTED = "_key_value_pairs", "_key_value_keys", "_key_value_distinct", "_key_value_sorted"
+FEW_KEYS = 100
+"""Up to so many keys, looking each one up takes less time than sorting the pairs."""
 
 
 class KeyValueConfig(FailingOptions):
@@ -55,38 +58,34 @@ class KeyValue(Processor):
         config = self._config
         require(frame, [config.source], NAME)
         text = text_of(config.source)
-        found = f"_{NAME}"
         # Columns of their own: Spark would compute an expression that a lambda uses once for each element.
-        frame = frame.withColumn(found, self._sorted_pairs(text)).withColumn(found, _first_of_each(sql.col(found)))
-        made = sql.col(found)
-        if config.destination is None:
-            columns = {key: made[key] for key in config.include_keys}
-        else:
-            columns = {config.destination: made}
+        frame = frame.withColumn(PAIRS, self._pairs(text))
+        frame = frame.withColumn(KEYS, sql.transform(PAIRS, lambda entry: entry["key"]))
+        columns = {key: _value_of(sql.lit(key)) for key in config.include_keys}
+        if config.destination is not None:
+            frame = frame.withColumn(DISTINCT, sql.array_distinct(KEYS)).withColumn(SORTED, _sorted_if_needed())
+            columns = {config.destination: _first_of_each()}
         refuse_ours(columns, NAME)
         filled = sql.coalesce(sql.trim(text) != "", sql.lit(False))
         without = ~text.rlike(_any_of(config.value_split_characters))
         reason = sql.when(filled & without, sql.lit(f"{NAME}: {config.source} has no pair of key and value"))
-        return changed(frame, config, columns, reason, [found])
+        return changed(frame, config, columns, reason, [PAIRS, KEYS, DISTINCT, SORTED])
 
-    def _sorted_pairs(self, text: Any) -> Any:
-        """The pairs with their positions, ordered by key and position."""
+    def _pairs(self, text: Any) -> Any:
+        """The pairs in the order of the text."""
         from pyspark.sql import functions as sql
 
         config, between = self._config, _any_of(self._config.value_split_characters)
 
-        def pair(parts: Any, position: Any) -> Any:
+        def pair(parts: Any) -> Any:
             key, value = sql.element_at(parts, 1), sql.get(parts, sql.lit(1))
-            return sql.struct(
-                self._trimmed(key).alias("key"), position.alias("position"), self._trimmed(value).alias("value")
-            )
+            return sql.struct(self._trimmed(key).alias("key"), self._trimmed(value).alias("value"))
 
-        pieces = sql.filter(sql.split(text, _any_of(config.field_split_characters)), lambda piece: piece != "")
+        pieces = sql.array_remove(sql.split(text, _any_of(config.field_split_characters)), "")
         pairs = sql.transform(sql.transform(pieces, lambda piece: sql.split(piece, between, 2)), pair)
-        pairs = sql.filter(pairs, lambda entry: entry["key"] != "")
         if config.include_keys:
-            pairs = sql.filter(pairs, lambda entry: entry["key"].isin(list(config.include_keys)))
-        return sql.sort_array(pairs)
+            return sql.filter(pairs, lambda entry: entry["key"].isin([key for key in config.include_keys if key]))
+        return sql.filter(pairs, lambda entry: entry["key"] != "")
 
     def _trimmed(self, text: Any) -> Any:
         from pyspark.sql import functions as sql
@@ -94,22 +93,46 @@ class KeyValue(Processor):
         return sql.trim(text) if self._config.trim else text
 
 
-def _first_of_each(pairs: Any) -> Any:
+def _value_of(key: Any) -> Any:
+    """The value of the first pair with this key; null if there is none."""
+    from pyspark.sql import functions as sql
+
+    return sql.get(sql.col(PAIRS), (sql.array_position(sql.col(KEYS), key) - 1).cast("int"))["value"]
+
+
+def _sorted_if_needed() -> Any:
+    """The pairs by key and position, if many keys come several times."""
+    from pyspark.sql import functions as sql
+
+    def by_key(entry: Any, position: Any) -> Any:
+        return sql.struct(entry["key"].alias("key"), position.alias("position"), entry["value"].alias("value"))
+
+    keys = sql.size(DISTINCT)
+    return sql.when((keys < sql.size(KEYS)) & (keys > FEW_KEYS), sql.sort_array(sql.transform(PAIRS, by_key)))
+
+
+def _first_of_each() -> Any:
     """The map with the first pair of each key, in the order of the text. Spark fails the job if a key comes twice."""
     from pyspark.sql import functions as sql
 
     def is_first(entry: Any, index: Any) -> Any:
-        return (index == 0) | (sql.get(pairs, index - 1)["key"] != entry["key"])
+        return (index == 0) | (sql.get(sql.col(SORTED), index - 1)["key"] != entry["key"])
 
     def by_position(entry: Any) -> Any:
         return sql.struct(entry["position"], entry["key"], entry["value"])
 
-    first = sql.sort_array(sql.transform(sql.filter(pairs, is_first), by_position))
-    return sql.map_from_entries(sql.transform(first, lambda entry: sql.struct(entry["key"], entry["value"])))
+    first = sql.sort_array(sql.transform(sql.filter(SORTED, is_first), by_position))
+    of_many = sql.map_from_entries(sql.transform(first, lambda entry: sql.struct(entry["key"], entry["value"])))
+    of_few = sql.map_from_arrays(sql.col(DISTINCT), sql.transform(DISTINCT, _value_of))
+    keys = sql.size(DISTINCT)
+    return (
+        sql.when(keys == sql.size(KEYS), sql.map_from_entries(PAIRS)).when(keys <= FEW_KEYS, of_few).otherwise(of_many)
+    )
 
 
 def _any_of(characters: str) -> str:
-    return f"[{re.escape(characters)}]"
+    # Java splits by a single character without compiling an expression for each text.
+    return re.escape(characters) if len(characters) == 1 else f"[{re.escape(characters)}]"
 
 
 PLUGIN = Plugin(NAME, KeyValueConfig, KeyValue, "Make a map, or columns, of text with keys and values.")
