@@ -8,31 +8,28 @@ import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from holdfast.audit.letters import AuditedLetters
 from holdfast.audit.sink import FILES, AuditedSink, audited_sinks, keeps_rows
 from holdfast.config.digest import digest_of, parsing_of
 from holdfast.config.models import PipelineSettings, Settings
-from holdfast.config.plain_text import secret_names
 from holdfast.config.plugins import NamedSink
 from holdfast.errors import UsageError
-from holdfast.events import Event, Notice
+from holdfast.events import Event
 from holdfast.flow.batch import Limits, Tolerance
-from holdfast.flow.engine import Engine, Engines, ReportsBatches
 from holdfast.flow.generations import FollowedGeneration, Generation, Generations, follow
 from holdfast.flow.letter import read_back
 from holdfast.flow.loop import LoopSettings
 from holdfast.flow.pipeline import Pipeline, routes_of
 from holdfast.flow.runs import Runs
 from holdfast.flow.sink import BoundsTimes, KeepsLetters, RunsWorkers, Sink, other_sinks
-from holdfast.flow.source import ReadsByConnector, Source, UsesSourceCoordination
+from holdfast.flow.source import Source, UsesSourceCoordination
 from holdfast.leases.coordinator import RECENT, ClaimPolicy, Coordinator
 from holdfast.leases.operator import Operator
 from holdfast.leases.session import NodeInfo, Session, SessionTiming
 from holdfast.leases.source_coordinator import SourceCoordinator
-from holdfast.leases.store import SMALLEST_BODY, Store
+from holdfast.leases.store import Store
 from holdfast.leases.transitions import RetryLimits
 from holdfast.leases.world import World, host_world
 
@@ -42,15 +39,8 @@ from holdfast.open_store import load_settings as load_settings  # noqa: PLC0414
 from holdfast.open_store import open_store as open_store  # noqa: PLC0414
 from holdfast.registry import Registry
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
 START_PATIENCE = 60.0
 """Seconds that a starting node waits for a store that does not respond; a running node waits for ever."""
-OPEN_SPARK = (
-    "anyone who can reach this Spark application can read its tasks, including credentials, and run code in it: "
-    "set spark.authenticate and spark.network.crypto.enabled"
-)
 
 Emit = Callable[[Event], None]
 
@@ -222,7 +212,7 @@ def build_pipeline(pipeline: PipelineSettings, registry: Registry) -> Pipeline:
 def _source(pipeline: PipelineSettings, sinks: Mapping[str, Sink], registry: Registry) -> Source:
     """The source as the sinks need it: for a function, one whose batches do not end. Raises `UsageError`."""
     build, config = registry.get("sources", pipeline.source.name).build, pipeline.source.config
-    function = _function_of(sinks.values())
+    function = function_of(sinks.values())
     if function is None:
         source: Source = build(config)
         return source
@@ -292,86 +282,10 @@ def loop_settings_of(settings: Settings, name: str) -> LoopSettings:
     )
 
 
-def engine_of(
-    settings: Settings,
-    pipelines: Mapping[str, Pipeline],
-    emit: Emit = lambda _event: None,
-    max_receipt_bytes: int = SMALLEST_BODY,
-) -> Engine:
-    """Start Spark, and return the engine of these pipelines, which carries rounds."""
-    # Spark is loaded only here, so that commands that only read the store stay fast.
-    from holdfast.spark.engine import SparkEngine
-
-    spark = _start_spark(settings, pipelines, emit, "local[2]")
-    return SparkEngine(spark, _identified(settings, pipelines, max_receipt_bytes))
-
-
-def engines_of(
-    settings: Settings, pipelines: Mapping[str, Pipeline], session: Session, emit: Emit, max_receipt_bytes: int
-) -> tuple[ReportsBatches, dict[str, Engine]]:
-    """Start Spark, and return what the node polls and the engine of each pipeline: functions have one each."""
-    found = {name: _function_of(built.sinks.values()) for name, built in pipelines.items()}
-    functions = {name: sink for name, sink in found.items() if sink is not None}
-    rounds = {name: built for name, built in pipelines.items() if name not in functions}
-    if not functions:
-        engine = engine_of(settings, pipelines, emit, max_receipt_bytes)
-        return engine, dict.fromkeys(pipelines, engine)
-    from holdfast.spark.engine import SparkEngine
-    from holdfast.spark.session import check_cores
-
-    workers = sum(sink.workers for sink in functions.values())
-    master = settings.spark.master or f"local[{workers + (2 if rounds else 0)}]"
-    check_cores(master, workers + bool(rounds))
-    spark = _start_spark(settings, rounds, emit, master, "holdfast.functions.engine")
-    engines: dict[str, Engine] = {}
-    for name, sink in functions.items():
-        built, others = pipelines[name], other_sinks(sink, pipelines[name].sinks)
-        engines[name] = sink.engine(spark, built.source, others, name, lambda: session.usable_for, emit)
-    if rounds:
-        engines |= dict.fromkeys(rounds, SparkEngine(spark, _identified(settings, rounds, max_receipt_bytes)))
-    distinct = list(dict.fromkeys(engines.values()))
-    return (distinct[0] if len(distinct) == 1 else Engines(distinct)), engines
-
-
 def functions_of(pipelines: Iterable[Pipeline]) -> list[RunsWorkers]:
     """Return the sinks of these pipelines that are functions."""
-    return [sink for built in pipelines if (sink := _function_of(built.sinks.values())) is not None]
+    return [sink for built in pipelines if (sink := function_of(built.sinks.values())) is not None]
 
 
-def _function_of(sinks: Iterable[Sink]) -> RunsWorkers | None:
+def function_of(sinks: Iterable[Sink]) -> RunsWorkers | None:
     return next((sink for sink in sinks if isinstance(sink, RunsWorkers)), None)
-
-
-def _identified(settings: Settings, pipelines: Mapping[str, Pipeline], max_receipt_bytes: int) -> dict[str, Pipeline]:
-    return {
-        settings.identifier(name): replace(built, max_receipt_bytes=max_receipt_bytes)
-        for name, built in pipelines.items()
-    }
-
-
-def _start_spark(
-    settings: Settings, pipelines: Mapping[str, Pipeline], emit: Emit, master: str, preload: str = ""
-) -> SparkSession:
-    """Start the session, and load the sinks of these pipelines on every core. A file may name another `master`.
-
-    Workers on this host begin with the module `preload`.
-    """
-    from holdfast.spark.connector import connector_jars
-    from holdfast.spark.session import is_unprotected, redaction, start_session
-    from holdfast.spark.task import warm_up
-    from holdfast.spark.worker_daemon import PRELOAD
-
-    needs_jars = any(isinstance(built.source, ReadsByConnector) for built in pipelines.values())
-    jars = connector_jars() if needs_jars else []
-    configured = settings.spark
-    py_files = [Path(name) for name in configured.py_files]
-    conf = ({f"spark.executorEnv.{PRELOAD}": preload} if preload else {}) | configured.plain_conf()
-    secrets = secret_names(settings)
-    conf |= redaction(secrets, conf)
-    spark = start_session(
-        "holdfast", conf, configured.master or master, jars, py_files, secrets, configured.worker_memory
-    )
-    if is_unprotected(spark):
-        emit(Notice(OPEN_SPARK))
-    warm_up(spark, [sink.stager() for built in pipelines.values() for sink in built.sinks.values()])
-    return spark

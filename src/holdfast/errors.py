@@ -13,6 +13,7 @@ HoldfastError
 │   ├── RowTooLarge             refused before the write
 │   ├── RowUnreadable           a stored row that cannot be decoded is never a fresh start
 │   └── SchemaMismatch          the tables are missing or have another version
+│       └── NotCreatedYet       they are missing, and this command may not create them
 ├── TransitionRefused           this lease cannot change that way
 ├── LeaseLost                   this node no longer owns the lease
 │   └── LeaseMissing            its row is gone
@@ -24,6 +25,7 @@ HoldfastError
 ├── SupplierFailed              discovery failed; which partitions exist is unknown
 ├── BatchError                  this batch cannot be processed; counts an attempt
 │   └── BeyondRepair            and it never will be: the partition is FAILED at once
+├── PlanError                   a part of a pipeline does not fit the rows that it gets
 ├── Halt                        evidence disagrees; a person must check, nothing is overwritten
 ├── StagedDataGone              a committed file can no longer be published from its staging
 ├── ChannelLost                 the connection between the driver and a worker has ended
@@ -175,6 +177,10 @@ class SchemaMismatch(StoreError):
     """The store's tables are missing or belong to another version."""
 
 
+class NotCreatedYet(SchemaMismatch):
+    """The store's tables do not exist, and may not be created by this command."""
+
+
 class TransitionRefused(HoldfastError):
     """The lease is not in a state from which this change is allowed."""
 
@@ -221,6 +227,18 @@ class BatchError(HoldfastError):
 
 class BeyondRepair(BatchError):
     """The rest of this partition cannot be processed, and retrying will not help."""
+
+
+class PlanError(HoldfastError):
+    """A part of a pipeline cannot be planned: a column, type or expression does not fit the rows that it gets.
+
+    `part` is the path of its settings below those of the pipeline, such as `("processors", 0)`; the error that the part
+    has raised is the cause.
+    """
+
+    def __init__(self, part: tuple[str | int, ...], reason: str) -> None:
+        super().__init__(reason)
+        self.part = part
 
 
 class Halt(HoldfastError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 from holdfast.config.load import load
@@ -12,8 +13,19 @@ from holdfast.registry import Registry
 
 
 def load_settings(path: str | Path, registry: Registry | None = None) -> Settings:
-    """Return the file's settings. Raises `ConfigError` with the position of every problem."""
-    return load(Path(path), registry or Registry.installed())
+    """Return the file's settings. Raises `ConfigError` with the position of every problem.
+
+    From then on this process finds the modules beside the file, after those that are installed.
+    """
+    settings = load(Path(path), registry or Registry.installed())
+    find_modules_beside(settings)
+    return settings
+
+
+def find_modules_beside(settings: Settings) -> None:
+    """Let this process import modules from the folder of the file."""
+    if settings.folder is not None and str(settings.folder) not in sys.path:
+        sys.path.append(str(settings.folder))
 
 
 def fleet(settings: Settings) -> str:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from types import FrameType
+from typing import TypeVar
 
 from holdfast.assemble import (
     START_PATIENCE,
@@ -16,7 +18,6 @@ from holdfast.assemble import (
     StoredPipeline,
     build_pipeline,
     coordinator_of,
-    engines_of,
     followed_generation,
     functions_of,
     hand_coordinators,
@@ -26,8 +27,10 @@ from holdfast.assemble import (
 )
 from holdfast.config.models import Settings
 from holdfast.config.plain_text import warnings_of_plain_text
+from holdfast.config.settings_file import SettingProblem
 from holdfast.config.units import format_duration
-from holdfast.errors import UsageError
+from holdfast.engines import engines_of
+from holdfast.errors import NotCreatedYet, Refused, StoreError, Unavailable, UsageError
 from holdfast.events import Notice, SinkOpened
 from holdfast.finalize.finalizer import finalizers
 from holdfast.flow.engine import Engines, ReportsBatches
@@ -52,6 +55,8 @@ STOP_WITHIN = 9.0
 """Seconds after a signal within which a node hands back its leases: orchestrators kill after ten."""
 
 
+T = TypeVar("T")
+Watch = Callable[[Store], AbstractContextManager[None]]
 Beside = Callable[[StoredPipeline, Coordinator, Pipeline, Engines], Companion]
 """Makes the companion of one pipeline from its rows, its leases and its plugins; engines that it adds are polled."""
 
@@ -63,10 +68,12 @@ def run(
     node_name: str | None = None,
     pipelines: Sequence[str] = (),
     beside: Beside | None = None,
+    watch: Watch | None = None,
 ) -> int:
     """Run the pipelines on this node until they are finished or the process is asked to stop.
 
-    `beside` makes what a node does beside each pipeline, such as its runs; functions have no runs.
+    `beside` makes what a node does beside each pipeline, such as its runs; functions have no runs. `watch` is entered
+    with the store before the node joins, and left when it has ended.
     Returns 0, or 1 if they are finished and partitions are FAILED. SIGTERM and SIGINT hand all leases back within ten
     seconds and return 0; while the node is starting they raise `SystemExit` with 128 plus the signal's number.
     """
@@ -84,7 +91,8 @@ def run(
         try:
             _warn_of_routes(built, emit)
             open_pipelines(settings, store, built, world)
-            return _run_node(settings, store, built, world=world, clock=clock, name=node_name, beside=beside)
+            with watch(store) if watch else nullcontext():
+                return _run_node(settings, store, built, world=world, clock=clock, name=node_name, beside=beside)
         finally:
             for pipeline in built.values():
                 pipeline.close()
@@ -141,6 +149,50 @@ def open_pipelines(settings: Settings, store: Store, pipelines: Mapping[str, Pip
                 world.emit(SinkOpened(pipeline, sink_name, verdict))
 
 
+def try_connections(settings: Settings, emit: Emit) -> None:
+    """Open store, sources and sinks once, as a node does, and close them.
+
+    Raises `ConfigError` with what could not be opened, and where it is configured. Of the store nothing is created. A
+    sink claims its root and prepares its indexes, as it would when the pipeline runs.
+    """
+    registry, problems = Registry.installed(), list[SettingProblem]()
+    of_store = ("source_coordination", "store", settings.coordination.store.name)
+    durable = _tried(problems, of_store, partial(_durable, settings, emit))
+    for name, chosen in settings.pipelines.items():
+        built = build_pipeline(chosen, registry)
+        _tried(problems, settings.path_of(name, ("source",)), built.source.open)
+        for number, (sink_name, sink) in enumerate(built.sinks.items()):
+            opened = partial(sink.open, settings.identifier(name), durable=durable is not False)
+            if verdict := _tried(problems, settings.path_of(name, ("sinks", number)), opened):
+                emit(SinkOpened(settings.identifier(name), sink_name, verdict))
+        built.close()
+    if problems:
+        raise settings.error(problems)
+
+
+def _durable(settings: Settings, emit: Emit) -> bool:
+    """Open the store, and return whether it keeps its rows."""
+    try:
+        store = open_store(settings, create=False)
+    except NotCreatedYet as missing:
+        if getattr(settings.coordination.store.config, "skip_table_creation", False):
+            raise
+        emit(Notice(f"the store responds; {missing}"))
+        return True
+    try:
+        return store.durable
+    finally:
+        store.close()
+
+
+def _tried(problems: list[SettingProblem], path: tuple[str | int, ...], opened: Callable[[], T]) -> T | None:
+    try:
+        return opened()
+    except (Unavailable, Refused, StoreError, UsageError) as error:
+        problems.append(SettingProblem(path, str(error)))
+        return None
+
+
 def _run_node(
     settings: Settings,
     store: Store,
@@ -155,7 +207,7 @@ def _run_node(
     stored = {name: StoredPipeline(settings, store, name) for name in built}
     engine, engines = engines_of(settings, built, session, world.emit, store.max_receipt_bytes)
     # Only now: the nodes of the former generation hand over as soon as this one is current.
-    generations = _followed(stored, world, engine)
+    generations = _followed(stored, built, world, engine)
     coordinators = {name: coordinator_of(pipeline, world, session) for name, pipeline in stored.items()}
     loops = [
         PipelineLoop(
@@ -196,11 +248,15 @@ def _measuring_session(
 
 
 def _followed(
-    pipelines: Mapping[str, StoredPipeline], world: World, engine: ReportsBatches
+    pipelines: Mapping[str, StoredPipeline], built: Mapping[str, Pipeline], world: World, engine: ReportsBatches
 ) -> dict[str, FollowedGeneration]:
     """Register the generations of these pipelines, and close the engine if one is refused."""
     try:
-        return {name: followed_generation(pipeline, world) for name, pipeline in pipelines.items()}
+        followed = {name: followed_generation(pipeline, world) for name, pipeline in pipelines.items()}
+        for name in built.keys() - _live(built).keys():
+            # Its runs commit in the generation of the file, and do not seal it.
+            until_answered(world, "store", partial(followed[name].seal, pipelines[name].configured.generation))
+        return followed
     except BaseException:
         engine.close()
         raise
@@ -219,9 +275,19 @@ def _live(pipelines: Mapping[str, Pipeline]) -> dict[str, Pipeline]:
 
 @contextmanager
 def stopped_by_signals(node: Node, clock: HostClock) -> Iterator[None]:
-    """While the block runs, SIGTERM and SIGINT stop the node. Restores the previous handlers."""
+    """While the block runs, SIGTERM and SIGINT stop the node, and a second one ends the process at once.
 
-    def stop(_number: int) -> None:
+    Restores the previous handlers.
+    """
+    stopping = False
+
+    def stop(number: int) -> None:
+        nonlocal stopping
+        if stopping:
+            _end_at_once(number)
+        stopping = True
+        # Not through the log: the thread that is interrupted here may be writing to it.
+        os.write(sys.stderr.fileno(), b"\nstopping, at most 10 s; a second signal ends the node at once\n")
         clock.ask_to_stop(STOP_WITHIN)
         node.stop()
 
@@ -240,6 +306,15 @@ def _on_signal(handle: Callable[[int], None]) -> Iterator[None]:
     finally:
         for number, former in before.items():
             signal.signal(number, former)
+
+
+def _end_at_once(number: int) -> None:
+    """End this process and its JVM; other nodes take over the leases when the session has expired."""
+    if "pyspark" in sys.modules:
+        from holdfast.spark.session import kill_jvm
+
+        kill_jvm()
+    os._exit(128 + number)
 
 
 def _exit_as_killed(number: int) -> None:

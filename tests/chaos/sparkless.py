@@ -19,7 +19,7 @@ from typing import Any
 
 from pyspark import cloudpickle
 
-from holdfast import assemble, service
+from holdfast import assemble, engines, service
 
 RUN = "import sys; from pyspark import cloudpickle; cloudpickle.loads(sys.stdin.buffer.read())(iter(()))"
 
@@ -62,7 +62,8 @@ class ProcessContext:
 
 def main(file: str, node: str) -> int:
     spark = SimpleNamespace(sparkContext=ProcessContext())
-    assemble._start_spark = lambda *_: spark  # type: ignore[assignment]
+    engines._start_spark = lambda *_: spark  # type: ignore[assignment]
+    engines._warm_up = lambda *_: None
 
     def say(event: object) -> None:
         sys.stdout.write(f"{event}\n")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.errors import UsageError
-from holdfast.spark.java import find_java, java_home
+from holdfast.spark.java import find_java, java_home, java_release, unused_java_home
 
 Install = Callable[[str, str], Path]
 
@@ -97,3 +97,23 @@ def test_a_cache_folder_that_cannot_be_written_is_named(
     monkeypatch.setenv("JAVA_HOME", str(install("named", "17")))
     with pytest.raises(UsageError, match="XDG_CACHE_HOME"):
         java_home()
+
+
+def test_a_java_home_that_is_not_used_is_named_with_the_reason(
+    install: Install, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    assert unused_java_home() is None
+    monkeypatch.setenv("PATH", str(install("found", "17") / "bin"))
+    monkeypatch.setenv("JAVA_HOME", str(install("older", "11")))
+    assert f"{tmp_path / 'older'} has Java 11, and Spark needs 17; Java 17 in" in str(unused_java_home())
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "nowhere"))
+    assert "has no Java that runs" in str(unused_java_home())
+    monkeypatch.setenv("JAVA_HOME", str(install("good", "21")))
+    assert unused_java_home() is None
+
+
+def test_the_version_is_read_without_running_java(install: Install, monkeypatch: pytest.MonkeyPatch) -> None:
+    home = install("named", "21")
+    (home / "release").write_text('IMPLEMENTOR="x"\nJAVA_VERSION="21.0.3"\n')
+    monkeypatch.setenv("JAVA_HOME", str(home))
+    assert java_release() == 21

@@ -13,6 +13,7 @@ from holdfast.errors import ConfigError, UsageError
 
 if TYPE_CHECKING:
     from holdfast.config.models import Settings
+    from holdfast.events import Event
     from holdfast.registry import Kind, Registry
 
 
@@ -21,14 +22,41 @@ NoEnv = Annotated[
 ]
 
 
-def validate(file: File, json: AsJson = False, no_env: NoEnv = False) -> None:
-    """Check a file without connecting to anything. Every problem is shown with its line and column."""
+Analyse = Annotated[
+    bool,
+    typer.Option(
+        "--analyse",
+        metavar="",
+        help="Start Spark and check columns, types and expressions of all pipelines; nothing is read.",
+    ),
+]
+Connect = Annotated[
+    bool,
+    typer.Option(
+        "--connect",
+        metavar="",
+        help="Try the store, the sources and the sinks. Sinks claim their roots and prepare their indexes.",
+    ),
+]
+
+
+def validate(
+    file: File, json: AsJson = False, no_env: NoEnv = False, analyse: Analyse = False, connect: Connect = False
+) -> None:
+    """Check a file. Every problem is shown with its line and column.
+
+    Nothing is connected to unless --connect is given, and Spark is not started unless --analyse is given.
+    """
     from holdfast.config import check, load
     from holdfast.config.plain_text import warnings_of_plain_text
     from holdfast.registry import Registry
 
+    if no_env and (analyse or connect):
+        raise UsageError("--no-env cannot be combined with --analyse or --connect, which need the variables")
     try:
         settings = (check if no_env else load)(file, Registry.installed())
+        if settings is not None and (analyse or connect):
+            _check_further(settings, analyse=analyse, connect=connect)
     except ConfigError as error:
         if not json:
             raise
@@ -48,6 +76,23 @@ def validate(file: File, json: AsJson = False, no_env: NoEnv = False) -> None:
         for note in _notes(settings):
             output.tell(f"{file}: note: {note}")
         output.say(f"{file} is valid; store: {settings.coordination.store.name}; pipelines: {pipelines}")
+
+
+def _check_further(settings: Settings, *, analyse: bool, connect: bool) -> None:
+    """Raise `ConfigError` with what cannot be reached, and else with what does not fit."""
+    from holdfast import engines, service
+    from holdfast.events import Notice
+    from holdfast.open_store import find_modules_beside
+
+    def tell(event: Event) -> None:
+        if isinstance(event, Notice):
+            output.tell(f"note: {event.message}")
+
+    find_modules_beside(settings)
+    if connect:
+        service.try_connections(settings, tell)
+    if analyse:
+        engines.analyse(settings, tell)
 
 
 def schema() -> None:

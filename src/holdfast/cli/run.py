@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated, Literal
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from holdfast.cli import output
 from holdfast.cli.exit_codes import VERBOSE
 from holdfast.cli.options import File
-from holdfast.events import Level
+
+if TYPE_CHECKING:
+    from holdfast.config.models import Settings
+    from holdfast.events import Level
+    from holdfast.observe.log import Form
+
+NEXT = (
+    "some partitions are FAILED; `holdfast partitions list {file} --status FAILED` shows why, and when the cause is "
+    "mended, `holdfast partitions reopen {file} --status FAILED` lets nodes try them again"
+)
 
 Pipelines = Annotated[
     list[str] | None,
@@ -26,41 +37,84 @@ LogForm = Annotated[
 ]
 
 
-def run(
+Quiet = Annotated[bool, typer.Option("--quiet", metavar="", help="Log warnings and errors only, and no progress.")]
+NoProgress = Annotated[bool, typer.Option("--no-progress", metavar="", help="Show no progress.")]
+
+
+def run(  # noqa: PLR0913, PLR0917 - each is an option
     ctx: typer.Context,
     file: File,
     node: NodeName = None,
     pipeline: Pipelines = None,
     verbose: Verbose = False,
     log: LogForm = None,
+    quiet: Quiet = False,
+    no_progress: NoProgress = False,
 ) -> None:
     """Run the pipelines of a file on this node, until they are finished or the process is asked to stop.
 
     Any number of nodes may run the same file; they share the work through the store. They also carry out the runs of
-    these pipelines, such as a reindex, or a rewind that was begun with --detach. The log is written to stderr.
+    these pipelines, such as a reindex, or a rewind that was begun with --detach. Log and progress are written to
+    stderr: on a terminal a table, else a line per pipeline every 10 s.
     """
-    from holdfast import assemble, service
+    from holdfast.open_store import load_settings
+
+    ctx.meta[VERBOSE] = verbose or ctx.meta.get(VERBOSE, False)
+    settings = load_settings(file)
+    form = log or settings.node.log
+    if not quiet:
+        _tell_of_start(settings, form)
+    level: Level = "debug" if ctx.meta[VERBOSE] else "warning" if quiet else "info"
+    code = _run_node(settings, form, level, node, pipeline or (), progress=not (quiet or no_progress))
+    if code:
+        output.tell(NEXT.format(file=file))
+    raise typer.Exit(code)
+
+
+def _tell_of_start(settings: Settings, form: str) -> None:
+    """Say at once that something happens: Spark takes seconds, and so does loading the rest of holdfast."""
+    from importlib.metadata import version
+
+    from holdfast.spark.java import java_release
+
+    java = java_release()
+    on = "" if java is None else f" on Java {java}"
+    text = f"starting Spark {version('pyspark')}{on} ({settings.spark.master or 'local[2]'}) …"
+    if form == "text":
+        output.tell(text)
+
+
+def _run_node(
+    settings: Settings, form: Form, level: Level, node: str | None, pipelines: Sequence[str], *, progress: bool
+) -> int:
+    from holdfast import service
+    from holdfast.cli.display import Display, LogStream, is_terminal
     from holdfast.observe.alerts import alerting
     from holdfast.observe.consumers import Consumer, Reporter
     from holdfast.observe.log import Log
     from holdfast.observe.metrics import Metrics
+    from holdfast.observe.progress import Progress
     from holdfast.runs.pickup import RunPickup
 
-    ctx.meta[VERBOSE] = verbose or ctx.meta.get(VERBOSE, False)
-    settings = assemble.load_settings(file)
-    level: Level = "debug" if ctx.meta[VERBOSE] else "info"
+    names = {settings.identifier(name): name for name in pipelines or settings.pipelines}
+    counted = Progress(names)
     metrics = Metrics({settings.identifier(name): name for name in settings.pipelines})
     consumers: list[Consumer] = [
-        Log(sys.stderr, form=log or settings.node.log, level=level, node=node or settings.node.name),
+        Log(LogStream(), form=form, level=level, node=node or settings.node.name),
         metrics,
+        counted,
     ]
     port = settings.node.metrics_port
     endpoint = None if port is None else metrics.serve(port, settings.node.metrics_address)
     try:
         with alerting(settings.alerts, node or settings.node.name, consumers) as alerts:
             emit = Reporter([*consumers, alerts])
-            code = service.run(settings, emit, node_name=node, pipelines=pipeline or (), beside=RunPickup)
+            display = Display(counted, names, emit, live=is_terminal(sys.stderr) and form == "text")
+            watch = display.showing if progress else None
+            code = service.run(settings, emit, node_name=node, pipelines=pipelines, beside=RunPickup, watch=watch)
     finally:
         if endpoint is not None:
             endpoint.stop()
-    raise typer.Exit(code)
+    if level != "warning" and form == "text":
+        output.tell(counted.summary())
+    return code

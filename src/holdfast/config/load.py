@@ -14,6 +14,7 @@ from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 from holdfast.config.models import Settings
 from holdfast.config.plugins import PLAIN_ERROR
 from holdfast.config.secrets import PlaintextRule, References, Resolved, UnsetVariable, is_encodable
+from holdfast.config.settings_file import SettingsFile
 from holdfast.config.validation_errors import Explainer
 from holdfast.config.yaml_positions import (
     BOOL,
@@ -45,7 +46,7 @@ def load_text(text: str, file: str, registry: Registry, environ: Mapping[str, st
     reading = _Reading(text, file, registry, environ)
     if reading.settings is None or reading.unset or reading.problems:
         raise reading.error(reading.unset)
-    return reading.settings
+    return reading.settings.read_from(reading.file())
 
 
 def check(path: str | Path, registry: Registry, environ: Mapping[str, str] = os.environ) -> Settings | None:
@@ -56,7 +57,7 @@ def check(path: str | Path, registry: Registry, environ: Mapping[str, str] = os.
     reading = _Reading(_read(path), str(path), registry, environ)
     if reading.problems:
         raise reading.error()
-    return reading.settings
+    return reading.settings and reading.settings.read_from(reading.file())
 
 
 class _Reading:
@@ -64,6 +65,7 @@ class _Reading:
 
     def __init__(self, text: str, file: str, registry: Registry, environ: Mapping[str, str]) -> None:
         self._document = Document(file, text)
+        self._text = text
         references = References(environ)
         reader = NodeReader(references.resolve)
         try:
@@ -80,6 +82,9 @@ class _Reading:
         wrong = [problem for problem in explainer.problems(errors) if id(problem[0]) not in unread]
         self.problems = reader.problems + wrong
         """Everything else that is wrong."""
+
+    def file(self) -> SettingsFile:
+        return SettingsFile(self._document.file, self._text, frozenset(self._rule.seen))
 
     def error(self, unset: Iterable[Problem] = ()) -> ConfigError:
         return self._document.error([*self.problems, *unset], self._rule.seen)

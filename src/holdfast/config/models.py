@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import socket
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import (
@@ -11,6 +13,7 @@ from pydantic import (
     BeforeValidator,
     Field,
     PlainValidator,
+    PrivateAttr,
     ValidationInfo,
     WithJsonSchema,
     field_validator,
@@ -21,6 +24,7 @@ from holdfast.config.alerts import AlertSettings
 from holdfast.config.options import Options
 from holdfast.config.plugins import Name, NamedSink, PluginUse, Uses
 from holdfast.config.secrets import Resolved, Secret
+from holdfast.config.settings_file import SettingProblem, SettingsFile, error_without_file
 from holdfast.config.sinks import (
     Condition,
     RouteName,
@@ -33,6 +37,7 @@ from holdfast.config.sinks import (
     routes_exist,
 )
 from holdfast.config.units import VALUE_ERROR, ByteSize, Count, Duration, Port, PositiveCount, format_duration
+from holdfast.errors import ConfigError
 
 
 def _check_identity(text: str) -> str:
@@ -345,6 +350,34 @@ class Settings(Options):
     allow_plaintext_secrets: bool = Field(
         False, description="Allow secrets in this file instead of references to them."
     )
+
+    _file: SettingsFile | None = PrivateAttr(None)
+
+    def read_from(self, file: SettingsFile) -> Settings:
+        """Return these settings with the file that they were read from."""
+        copy = self.model_copy()
+        copy._file = file  # noqa: SLF001 - a copy of this object
+        return copy
+
+    def error(self, problems: Sequence[SettingProblem]) -> ConfigError:
+        """Return what is wrong with settings as one error, with line and column if they come from a file."""
+        return error_without_file(problems) if self._file is None else self._file.error(problems)
+
+    @property
+    def folder(self) -> Path | None:
+        """The folder of the file, in which modules that it names are found, too; None for settings from code."""
+        return None if self._file is None else Path(self._file.name).resolve().parent
+
+    def path_of(self, pipeline: str, part: tuple[str | int, ...]) -> tuple[str | int, ...]:
+        """Return the path of a part of a pipeline, such as `("sinks", 0)`, with the name of its plugin."""
+        chosen, plugin = self.pipelines[pipeline], tuple[str, ...]()
+        if part[0] == "source":
+            plugin = (chosen.source.name,)
+        elif part[0] == "processors":
+            plugin = (chosen.processors[int(part[1])].name,)
+        elif part[0] == "sinks":
+            plugin = (chosen.sinks[int(part[1])].use.name,)
+        return ("pipelines", pipeline, *part, *plugin)
 
     def identifier(self, pipeline: str) -> str:
         """Return the pipeline's name in the store: `prefix|pipeline`, or the bare name without a prefix."""

@@ -107,7 +107,7 @@ class Document:
 
     def __init__(self, file: str, text: str) -> None:
         self.file = file
-        self._lines = _LINE_BREAK.split(text)
+        self.lines = _LINE_BREAK.split(text)
         self.root = self._compose(text)
 
     def find(self, path: Sequence[str | int]) -> YamlPosition:
@@ -124,9 +124,17 @@ class Document:
 
     def error(self, problems: Iterable[Problem], secrets: Iterable[str]) -> ConfigError:
         """Return all problems as one error, in the order of the file; quoted lines do not show these secrets."""
-        lines = _hide(self._lines, self.root, frozenset(secrets))
+        lines = self.shown_lines(secrets)
         ordered = sorted(set(problems), key=lambda problem: (problem[0].start_mark.index, problem[1]))
-        return ConfigError([(self._mark(node.start_mark, lines), message) for node, message in ordered])
+        return ConfigError([(self.mark(node, lines), message) for node, message in ordered])
+
+    def shown_lines(self, secrets: Iterable[str]) -> list[str]:
+        """Return the lines as messages quote them: without these secrets, and without values that look like some."""
+        return _hide(self.lines, self.root, frozenset(secrets))
+
+    def mark(self, node: Node, lines: Sequence[str]) -> Mark:
+        """Return where the node begins; `lines` are those of the file as messages quote them."""
+        return self._mark(node.start_mark, lines)
 
     def _mark(self, mark: yaml.Mark, lines: Sequence[str]) -> Mark:
         text = lines[mark.line] if mark.line < len(lines) else ""
@@ -164,17 +172,17 @@ class Document:
 
     def _layout_problem(self, mark: yaml.Mark, problem: str) -> tuple[yaml.Mark, str] | None:
         """Return the mark and the message of a mistake that YAML notices only later; None if none is found."""
-        number = min(mark.line, len(self._lines) - 1)
-        if "character '\\t'" in problem and not self._lines[number][: mark.column].strip():
+        number = min(mark.line, len(self.lines) - 1)
+        if "character '\\t'" in problem and not self.lines[number][: mark.column].strip():
             return mark, "this line is indented with a tab; YAML needs spaces"
-        above = next((at for at in range(number - 1, -1, -1) if self._lines[at].strip()), number)
+        above = next((at for at in range(number - 1, -1, -1) if self.lines[at].strip()), number)
         for at in (above, number):
-            if missing := _NO_BLANK.match(self._lines[at]):
+            if missing := _NO_BLANK.match(self.lines[at]):
                 column = missing.end("key")
                 there = yaml.Mark(self.file, 0, at, column, None, 0)
                 return there, f"a blank is missing after the ':' of {missing['key']!r}"
-        deeper = _indent(self._lines[number]) > _indent(self._lines[above])
-        if "mapping values are not allowed" in problem and deeper and _HAS_VALUE.search(self._lines[above]):
+        deeper = _indent(self.lines[number]) > _indent(self.lines[above])
+        if "mapping values are not allowed" in problem and deeper and _HAS_VALUE.search(self.lines[above]):
             return mark, "this line is indented below a line that has a value already; give both the same indentation"
         return None
 
@@ -182,7 +190,7 @@ class Document:
         if mark is None:
             return ConfigError([(Mark(self.file, 1, 1), message)])
         # Text that cannot be parsed has no nodes; everything after a secret's key is hidden.
-        lines = [_without_secret(line) for line in self._lines]
+        lines = [_without_secret(line) for line in self.lines]
         return ConfigError([(self._mark(mark, lines), message)])
 
 
@@ -221,7 +229,7 @@ def _indent(line: str) -> int:
 
 def _hide(lines: Sequence[str], root: Node, secrets: frozenset[str]) -> list[str]:
     hidden = [_without_tokens(line) for line in lines]
-    for key, node in _scalars(root, "", set()):
+    for key, node in scalars_of(root):
         # A value that begins with '!' is a tag of an empty value.
         literal = REFERENCE.sub("", node.value) or node.tag.startswith("!")
         if literal and (node.value in secrets or is_secret_key(key)):
@@ -250,6 +258,11 @@ def _without_tokens(line: str) -> str:
 
 def _blank_out(found: re.Match[str]) -> str:
     return found[1] + "*" * len(found[2])
+
+
+def scalars_of(node: Node) -> Iterator[tuple[str, ScalarNode]]:
+    """Yield all plain values at and below a node, each with the key that it belongs to."""
+    return _scalars(node, "", set())
 
 
 def _scalars(node: Node, key: str, visited: set[int]) -> Iterator[tuple[str, ScalarNode]]:

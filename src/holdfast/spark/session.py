@@ -157,6 +157,16 @@ def stop_session(session: SparkSession) -> None:
         _end_jvm()
 
 
+def kill_jvm() -> None:
+    """End the JVM that this process started, and with it all tasks, without waiting for anything. Never raises."""
+    from pyspark import SparkContext
+
+    process = getattr(SparkContext._gateway, "proc", None)
+    if process is not None:
+        with suppress(OSError):
+            os.killpg(process.pid, signal.SIGKILL)
+
+
 def _all_settings(
     app_name: str, settings: Mapping[str, str], master: str, worker_memory: int | None = None
 ) -> dict[str, str]:

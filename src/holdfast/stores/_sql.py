@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
-from holdfast.errors import SchemaMismatch
+from holdfast.errors import NotCreatedYet, SchemaMismatch
 from holdfast.leases.codec import Columns, columns, decode, encode_within
 from holdfast.leases.lease import UNFINISHED, Counts, Key, Lease, Status
 from holdfast.leases.query import CLAIM_COLUMNS, Query, Rank, claim_rank
@@ -270,5 +270,5 @@ def is_behind(location: str, found: Tables, wanted: int, *, may_change: bool) ->
         raise SchemaMismatch(f"{needs}: they belong to a newer holdfast; upgrade this one")
     if found.version < wanted and not may_change:
         maker = "`holdfast run` creates them, unless skip_table_creation is set"
-        raise SchemaMismatch(f"{needs}: they may not be created here; {maker}")
+        raise NotCreatedYet(f"{needs}: they may not be created here; {maker}")
     return found.version < wanted

@@ -22,7 +22,7 @@ from typing import TypeVar
 from pydantic import BaseModel, ConfigDict, Field
 
 from holdfast.config.units import LocalPath
-from holdfast.errors import AnswerLost, SchemaMismatch, StoreError, StoreUnavailable
+from holdfast.errors import AnswerLost, NotCreatedYet, SchemaMismatch, StoreError, StoreUnavailable
 from holdfast.leases.codec import Columns, take_stored
 from holdfast.leases.lease import UNFINISHED, Key, Lease, Status
 from holdfast.leases.query import Query
@@ -264,7 +264,7 @@ class SqliteStore(ClaimingStore, SumsRows):
         if folder:
             raise StoreError(f"cannot open {self._path}: it is a directory; path must name a file")
         if self._skip_table_creation and not made:
-            raise SchemaMismatch(
+            raise NotCreatedYet(
                 f"{self._path} does not exist, and may not be created here; "
                 "`holdfast run` creates it, unless skip_table_creation is set"
             )

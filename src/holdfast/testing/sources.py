@@ -186,6 +186,14 @@ class SourceBehaviour(SourceSetting):
             assert {BATCH_COLUMN, ITEM_COLUMN} <= set(ours)
             assert len(set(names)) == len(names)
 
+    def test_without_batches_there_are_the_same_columns_and_no_rows(self, spark: Any) -> None:
+        with self.opened() as source:
+            batches = self.planned(source, self.leases(source), self.small)
+            nothing = source.read(spark, [])
+            assert columns_of(nothing) == columns_of(source.read(spark, batches))
+            rows = nothing.tasks if hasattr(nothing, "tasks") else nothing.count()
+            assert rows == 0
+
     # --- capabilities ----------------------------------------------------------------------------------------------
 
     def test_columns_that_are_not_needed_may_be_left_out_and_the_others_stay_the_same(self, spark: Any) -> None:

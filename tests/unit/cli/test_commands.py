@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -221,6 +222,7 @@ def run_call(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
         node_name: str | None = None,
         pipelines: Sequence[str] = (),
         beside: object = None,
+        watch: object = None,
     ) -> int:
         run_call.update(settings=settings, node_name=node_name, pipelines=list(pipelines))
         emit(PartitionFailed("prod|orders", "a", "no more retries"))
@@ -238,6 +240,8 @@ def test_run_ends_with_the_code_of_the_run(site: Site, run_call: dict[str, Any],
     result = site.invoke("run", site.write())
     assert (result.exit_code, result.stdout) == (code, "")
     assert (run_call["node_name"], run_call["pipelines"]) == (None, [])
+    named = "holdfast partitions reopen" in result.stderr.splitlines()[-1]
+    assert named == bool(code), "the next command is named if there is something to do"
 
 
 def test_run_one_pipeline_under_a_name(site: Site, run_call: dict[str, Any]) -> None:
@@ -250,8 +254,10 @@ def test_run_one_pipeline_under_a_name(site: Site, run_call: dict[str, Any]) -> 
 
 @pytest.mark.usefixtures("run_call")
 def test_run_logs_to_stderr_without_debug_events(site: Site) -> None:
-    line, alert = site.invoke("run", site.write()).stderr.splitlines()
+    first, line, alert, last = site.invoke("run", site.write()).stderr.splitlines()
 
+    assert re.fullmatch(r"starting Spark 4\.\S+( on Java \d+)? \(local\[2\]\) …", first)
+    assert re.fullmatch(r"0 records in \S+ \(0/s\), 1 partition failed", last)
     assert line.endswith('error   partition failed: pipeline prod|orders, key a, error "no more retries"')
     assert "error   alert raised: kind partition_failed, pipeline prod|orders, key a, message " in alert
 
@@ -259,9 +265,15 @@ def test_run_logs_to_stderr_without_debug_events(site: Site) -> None:
 @pytest.mark.usefixtures("run_call")
 @pytest.mark.parametrize("options", [("run", "--verbose"), ("--verbose", "run")])
 def test_run_logs_debug_events_on_request(site: Site, options: tuple[str, ...]) -> None:
-    lines = site.invoke(*options, site.write()).stderr.splitlines()
+    _, *lines, _ = site.invoke(*options, site.write()).stderr.splitlines()
 
     assert [line.split()[1] for line in lines] == ["error", "error", "debug"]
+
+
+@pytest.mark.usefixtures("run_call")
+def test_run_can_be_quiet(site: Site) -> None:
+    lines = site.invoke("run", site.write(), "--quiet").stderr.splitlines()
+    assert [line.split()[1] for line in lines] == ["error", "error"]
 
 
 @pytest.mark.usefixtures("run_call")

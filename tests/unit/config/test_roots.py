@@ -105,3 +105,41 @@ def test_a_pipeline_does_not_read_its_own_output(root: str, extra: str, refused:
     ((mark, _),) = wrong.value.problems
     assert mark is not None
     assert (mark.line, mark.column) == (4, 28)
+
+
+SCANNED = """\
+pipelines:
+  orders:
+    source: {{objects: {{buckets: [{bucket}], s3: {{endpoint_url: "http://s3:9000"}}}}}}
+    sinks:
+      - files: {{root: "{root}", s3: {{endpoint_url: "{endpoint}"}}}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("bucket", "root", "refused"),
+    [
+        ("{bucket: lake}", "s3://lake/out", True),
+        ("{bucket: lake}", "s3://lake", True),
+        ("{bucket: lake, include_prefix: [in/]}", "s3://lake/in/done", True),
+        ("{bucket: lake, include_prefix: [out/2026/]}", "s3://lake/out", True),
+        ("{bucket: lake, include_prefix: [in/]}", "s3://lake/out", False),
+        ("{bucket: lake, include_prefix: [in/]}", "s3://lake/index", False),
+        ("{bucket: lake, exclude: ['out/**']}", "s3://lake/out", False),
+        ("{bucket: lake}", "s3://lakes/out", False),
+    ],
+)
+def test_a_root_below_a_prefix_that_is_scanned_is_refused(bucket: str, root: str, refused: bool) -> None:
+    text = SCANNED.format(bucket=bucket, root=root, endpoint="http://s3:9000")
+    try:
+        load_text(text, "p.yaml", Registry.installed())
+    except ConfigError as error:
+        ((mark, message),) = error.problems
+        assert (mark and mark.line, "is read by the source" in message, refused) == (5, True, True)
+    else:
+        assert not refused
+
+
+def test_a_bucket_of_the_same_name_elsewhere_is_another_one() -> None:
+    text = SCANNED.format(bucket="{bucket: lake}", root="s3://lake/out", endpoint="http://other:9000")
+    load_text(text, "p.yaml", Registry.installed())

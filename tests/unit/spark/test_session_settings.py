@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from pyspark import java_gateway
 
-from holdfast.assemble import engine_of
 from holdfast.config import load_text
+from holdfast.engines import engine_of
 from holdfast.errors import UsageError
 from holdfast.events import Event, Notice
 from holdfast.registry import Registry

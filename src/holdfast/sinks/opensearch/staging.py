@@ -17,10 +17,11 @@ from typing import Any
 
 from holdfast.buckets.bucket import Bucket, StagingAttempt
 from holdfast.deadletters.staging import LetterFiles, LetterStaging
-from holdfast.errors import Unavailable
+from holdfast.errors import Refused, Unavailable
 from holdfast.flow.fault import Fault
-from holdfast.flow.staging import StagedBatch, Stager, Staging
+from holdfast.flow.staging import ChecksColumns, StagedBatch, Stager, Staging
 from holdfast.leases.lease import Json
+from holdfast.registry import did_you_mean
 from holdfast.sinks.opensearch.bulk_body import OpenBody, RecordNumbers
 from holdfast.sinks.opensearch.bulk_request import BulkClient, BulkTarget
 from holdfast.sinks.opensearch.bulk_sender import AdaptiveConcurrency, BulkSender
@@ -28,6 +29,7 @@ from holdfast.sinks.opensearch.dead_letter_index import LISTS, LetterIndex
 from holdfast.sinks.opensearch.documents import ORIGIN, SERVER, EntryBuilder
 from holdfast.sinks.opensearch.fields import DOCUMENT, VALUE
 from holdfast.sinks.opensearch.staged_entries import StagedEntryBuilder
+from holdfast.sinks.opensearch.templates import ORIGIN_FIELDS
 
 MAX_WAITING_LETTERS = 8 << 20
 """Bytes of a batch's dead letters that may wait in memory. Refusals come late and in any order: the more of them are
@@ -46,7 +48,7 @@ class SendLimits:
 
 
 @dataclass(frozen=True)
-class OpenSearchStager(Stager):
+class OpenSearchStager(Stager, ChecksColumns):
     target: BulkTarget
     entries: EntryBuilder | StagedEntryBuilder
     letters: Bucket | LetterIndex
@@ -65,6 +67,14 @@ class OpenSearchStager(Stager):
             return {VALUE: None, **self._template_columns(fields)}
         whole = sql.struct(*(sql.col(f"`{name.replace('`', '``')}`") for name in fields.names))
         return {DOCUMENT: sql.to_json(whole), **self._template_columns(fields)}
+
+    def check_columns(self, fields: Any) -> None:
+        if _has_documents(fields):
+            return
+        for name in sorted(self.entries.names - set(ORIGIN_FIELDS)):
+            if not {name, name.split(".")[0]} & set(fields.names):
+                hint = did_you_mean(name, fields.names) or f"; there are {', '.join(fields.names)}"
+                raise Refused(f"a template names {name!r}, and there is no such column{hint}")
 
     def plain_columns(self, fields: Any) -> Mapping[str, Any] | None:
         return self.columns(fields) if _has_documents(fields) else dict.fromkeys(fields.names)

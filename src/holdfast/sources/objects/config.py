@@ -9,9 +9,10 @@ from typing import Annotated, ClassVar, Literal, Self
 from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from holdfast.buckets.root import S3Reach
+from holdfast.buckets.root import S3Reach, root_identity
 from holdfast.config import ByteSize, LocalPath, PositiveCount
 from holdfast.config.plugins import PLAIN_ERROR
+from holdfast.s3.access import SCHEME
 from holdfast.sources.objects.scan_config import (
     AfterSuccess,
     BucketSettings,
@@ -152,18 +153,27 @@ class ObjectsConfig(Times):
         return self
 
     def reads_below(self, folder: str) -> bool:
-        """Return whether files below this folder, an absolute path without links, may be read."""
+        """Return whether files below this root may be read: an absolute path without links, or an address in S3."""
+        if folder.startswith(SCHEME):
+            return any(self._reads_key(bucket, folder) for bucket in self.buckets)
         try:
             below = Path(folder).relative_to(Path(self.folder).resolve()) if self.folder else None
         except ValueError:
             below = None
-        if below is None or any(part.startswith((".", "_")) for part in below.parts):
+        return below is not None and _may_read(below.parts, self.include, self.exclude)
+
+    def _reads_key(self, bucket: BucketSettings, root: str) -> bool:
+        whole = root_identity(f"{SCHEME}{bucket.bucket}", self.s3)
+        if not f"{root}/".startswith(f"{whole}/"):
             return False
-        if not below.parts:
-            return True
-        inside = [f"{below}/file", f"{below}/folder/file"]
-        excluded = Selection(("**",), self.exclude)
-        return any(path in excluded for path in inside) and any(can_match_below(g, str(below)) for g in self.include)
+        prefix = root.removeprefix(whole).strip("/")
+        wanted = bucket.include_prefix or ("",)
+        # A prefix may be longer than the root, or end within a name.
+        if not any(f"{prefix}/".startswith(start) or start.startswith(f"{prefix}/") for start in wanted):
+            return False
+        include = self.include if bucket.include is None else bucket.include
+        exclude = self.exclude if bucket.exclude is None else bucket.exclude
+        return _may_read(tuple(part for part in prefix.split("/") if part), include, exclude)
 
     @property
     def deletes(self) -> bool:
@@ -197,3 +207,16 @@ class ObjectsConfig(Times):
         if isinstance(self.scan, Schedule):
             return self.scan.count
         return 1 if self.scan == "once" else None
+
+
+def _may_read(below: tuple[str, ...], include: tuple[str, ...], exclude: tuple[str, ...]) -> bool:
+    """Whether files in this folder, relative to what is listed, may be read."""
+    if any(part.startswith((".", "_")) for part in below):
+        return False
+    if not below:
+        return True
+    path = "/".join(below)
+    kept = Selection(("**",), exclude)
+    return any(f"{path}/{file}" in kept for file in ("file", "folder/file")) and any(
+        can_match_below(pattern, path) for pattern in include
+    )

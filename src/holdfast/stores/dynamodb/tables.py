@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from holdfast.errors import SchemaMismatch, StoreError, StoreUnavailable
+from holdfast.errors import NotCreatedYet, SchemaMismatch, StoreError, StoreUnavailable
 from holdfast.stores.dynamodb import DynamodbConfig
 from holdfast.stores.dynamodb.client import DynamodbClient
 from holdfast.stores.dynamodb.items import EXPIRES, INDEX, PIPELINE, PROJECTED, RANK, SHARD, SORT_KEY
@@ -26,7 +26,7 @@ def prepare_table(client: DynamodbClient, config: DynamodbConfig) -> None:
     found = _described(client)
     if found is None:
         if config.skip_table_creation:
-            raise SchemaMismatch(f"{client.location}: there is no such table, and it may not be created here")
+            raise NotCreatedYet(f"{client.location}: there is no such table, and it may not be created here")
         _create(client, config)
     _until_active(client)
     if config.ttl is not None:

@@ -9,7 +9,7 @@ import json
 import uuid
 from collections.abc import Callable
 
-from holdfast.errors import Refused, SchemaMismatch, StoreUnavailable
+from holdfast.errors import NotCreatedYet, Refused, SchemaMismatch, StoreUnavailable
 from holdfast.s3.client import Denied, Unable
 from holdfast.stores.object.objects import Changed, TaggedObjects
 
@@ -99,7 +99,7 @@ def _check_mark(objects: TaggedObjects, *, may_create: bool) -> None:
     found = objects.read(MARK)
     if found is None:
         if not may_create:
-            raise SchemaMismatch(f"there is no store in {objects.location}, and it may not be created here")
+            raise NotCreatedYet(f"there is no store in {objects.location}, and it may not be created here")
         mark = {"holdfast": "leases", "version": VERSION, "oldest": VERSION}
         _written(objects, MARK, json.dumps(mark).encode(), None)
         found = objects.read(MARK)

@@ -1,0 +1,115 @@
+"""How `holdfast run` shows its progress: a live table on a terminal, else an event per pipeline every few seconds."""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+import threading
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, TextIO
+
+from holdfast.errors import HoldfastError
+from holdfast.events import PipelineProgressed
+from holdfast.leases.store import Store
+from holdfast.leases.sums import sums
+from holdfast.observe.consumers import Consumer
+from holdfast.observe.progress import Progress, rounded, shortened
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+EVERY = 10.0
+"""Seconds between two reads of the store, and between two lines without a terminal."""
+REFRESH = 0.5
+_COLUMNS = ("PIPELINE", "PARTITIONS", "RECORDS", "RATE", "LAG", "LEFT", "ERRORS", "FAILED", "DEAD", "NODES")
+
+
+class LogStream(io.TextIOBase):
+    """Writes to whatever stderr is now: the live table replaces it, so that log lines appear above the table."""
+
+    def write(self, text: str) -> int:
+        return sys.stderr.write(text)
+
+    def flush(self) -> None:
+        sys.stderr.flush()
+
+
+class Display:
+    """Shows the progress of pipelines while a node works. `names`: by the pipeline's name in the store, for people."""
+
+    def __init__(self, progress: Progress, names: Mapping[str, str], emit: Consumer, *, live: bool) -> None:
+        self._progress = progress
+        self._names = names
+        self._emit = emit
+        self._live = live
+        self._over = threading.Event()
+
+    @contextmanager
+    def showing(self, store: Store) -> Iterator[None]:
+        """Show progress until the block ends. Errors of the store are left to the node, which reports them."""
+        with self._table() if self._live else _nothing():
+            reader = threading.Thread(target=self._read, args=[store], daemon=True)
+            reader.start()
+            try:
+                yield
+            finally:
+                self._over.set()
+                reader.join(timeout=1.0)
+                self._learn(store)
+
+    def _read(self, store: Store) -> None:
+        while not self._over.wait(EVERY):
+            self._learn(store)
+            if not self._live:
+                for event in self._progress.now(advance=True):
+                    if event.partitions:  # before that, Spark starts and partitions are being found
+                        self._emit(event)
+
+    def _learn(self, store: Store) -> None:
+        with suppress(HoldfastError):
+            self._progress.learn({name: sums(store, name, "") for name in self._names})
+
+    @contextmanager
+    def _table(self) -> Iterator[None]:
+        from rich.console import Console
+        from rich.live import Live
+
+        console = Console(file=sys.stderr, no_color=bool(os.environ.get("NO_COLOR")), highlight=False)
+        shown = Live(console=console, get_renderable=self._rows, refresh_per_second=1 / REFRESH, redirect_stdout=False)
+        with shown:
+            yield
+
+    def _rows(self) -> Table:
+        from rich.table import Table
+
+        table = Table(box=None, pad_edge=False, header_style="bold")
+        for name in _COLUMNS:
+            table.add_column(name, justify="left" if name == _COLUMNS[0] else "right")
+        for event in self._progress.now():
+            table.add_row(*_cells(self._names[event.pipeline], event))
+        return table
+
+
+def _cells(name: str, event: PipelineProgressed) -> Iterable[str]:
+    yield name
+    yield f"{event.completed:,}/{event.partitions:,}"
+    yield rounded(event.records)
+    yield f"{rounded(event.rate)}/s"
+    yield "-" if event.lag is None else rounded(event.lag)
+    yield "-" if event.seconds_left is None else shortened(event.seconds_left)
+    for count in (event.errors, event.failed):
+        yield f"[red]{count:,}[/red]" if count else "0"
+    yield f"[yellow]{event.dead:,}[/yellow]" if event.dead else "0"
+    yield str(event.nodes)
+
+
+@contextmanager
+def _nothing() -> Iterator[None]:
+    yield
+
+
+def is_terminal(stream: TextIO) -> bool:
+    """Whether people watch the stream."""
+    return stream.isatty() and os.environ.get("TERM") != "dumb"

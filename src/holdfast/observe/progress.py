@@ -1,0 +1,143 @@
+"""How far the pipelines of a node are: counted from events, and from one read of the store's sums per interval."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+
+from holdfast.config.units import format_duration
+from holdfast.events import (
+    AttemptFailed,
+    BatchCommitted,
+    Event,
+    LagMeasured,
+    PartitionFailed,
+    PartitionHalted,
+    PipelineProgressed,
+)
+from holdfast.leases.lease import Status
+from holdfast.leases.sums import PartitionSum
+
+
+@dataclass
+class _Counted:
+    """One pipeline: what events have told, and what the store said last."""
+
+    records: int = 0
+    dead: int = 0
+    errors: int = 0
+    failed: set[str] = field(default_factory=set)
+    lags: dict[str, int] = field(default_factory=dict)
+    sums: tuple[PartitionSum, ...] = ()
+    records_at_sums: int = 0
+    """Records of this node when the sums were read."""
+    told: int = 0
+    """Records of this node at the last call of `advance`."""
+    completed_at_start: int | None = None
+
+
+class Progress:
+    """A consumer of events. Thread-safe. Pipelines have their names in the store."""
+
+    def __init__(self, pipelines: Iterable[str], clock: Callable[[], float] = time.monotonic) -> None:
+        self._counted = {name: _Counted() for name in pipelines}
+        self._clock = clock
+        self._begun = self._told_at = clock()
+        self._lock = threading.Lock()
+
+    def __call__(self, event: Event) -> None:
+        """Count the event, if it is about one of the pipelines."""
+        counted = self._counted.get(getattr(event, "pipeline", ""))
+        if counted is None:
+            return
+        with self._lock:
+            if isinstance(event, BatchCommitted):
+                counted.records += event.records
+                counted.dead += event.dead
+            elif isinstance(event, AttemptFailed):
+                counted.errors += 1
+            elif isinstance(event, PartitionFailed | PartitionHalted):
+                counted.failed.add(event.key)
+            elif isinstance(event, LagMeasured) and event.records is not None:
+                counted.lags[event.key] = event.records
+
+    def learn(self, sums: Mapping[str, Iterable[PartitionSum]]) -> None:
+        """Take over the sums of the store, by pipeline."""
+        with self._lock:
+            for name, found in sums.items():
+                counted = self._counted[name]
+                counted.sums, counted.records_at_sums = tuple(found), counted.records
+                if counted.completed_at_start is None:
+                    counted.completed_at_start = _partitions(counted.sums, Status.COMPLETED)
+
+    def now(self, *, advance: bool = False) -> list[PipelineProgressed]:
+        """How far each pipeline is. With `advance`, the next rates are those since this call."""
+        with self._lock:
+            seconds = max(1e-3, self._clock() - self._told_at)
+            found = [self._of(name, counted, seconds) for name, counted in self._counted.items()]
+            if advance:
+                self._told_at = self._clock()
+                for counted in self._counted.values():
+                    counted.told = counted.records
+        return found
+
+    def summary(self) -> str:
+        """One line: what this node has done since it was started."""
+        with self._lock:
+            counts = list(self._counted.values())
+            records, dead = sum(each.records for each in counts), sum(each.dead for each in counts)
+            failed, seconds = sum(len(each.failed) for each in counts), self._clock() - self._begun
+        rate = rounded(records / max(seconds, 1e-3))
+        letters = f", {rounded(dead)} dead letters" if dead else ""
+        return (
+            f"{rounded(records)} records in {shortened(seconds)} ({rate}/s){letters}, {failed} "
+            f"{'partition' if failed == 1 else 'partitions'} failed"
+        )
+
+    def _of(self, name: str, counted: _Counted, seconds: float) -> PipelineProgressed:
+        completed, total = _partitions(counted.sums, Status.COMPLETED), _partitions(counted.sums)
+        stored = sum(each.counts.processed for each in counted.sums)
+        return PipelineProgressed(
+            name,
+            completed,
+            total,
+            stored + counted.records - counted.records_at_sums,
+            round((counted.records - counted.told) / seconds, 1),
+            sum(counted.lags.values()) if counted.lags else None,
+            None if counted.lags else self._left(counted, completed, total),
+            counted.errors,
+            _partitions(counted.sums, Status.FAILED),
+            sum(each.counts.dead for each in counted.sums),
+            len({each.session for each in counted.sums if each.status is Status.ASSIGNED} - {None}),
+        )
+
+    def _left(self, counted: _Counted, completed: int, total: int) -> float | None:
+        done = completed - (counted.completed_at_start or 0)
+        if done <= 0 or total <= completed:
+            return None
+        return round((total - completed) * (self._clock() - self._begun) / done)
+
+
+def rounded(number: float) -> str:
+    """The number for people: three digits count, with thousands separated."""
+    if number >= 100:
+        return f"{number:,.0f}"
+    return f"{number:.3g}"
+
+
+def shortened(seconds: float) -> str:
+    """The duration for people: two units at most, such as 2m 5s."""
+    if seconds < 10:
+        return f"{seconds:.1f}s"
+    whole = round(seconds)
+    for size, smaller in ((86400, 3600), (3600, 60), (60, 1)):
+        if whole >= size:
+            rest = whole % size // smaller * smaller
+            return format_duration(whole // size * size) + (f" {format_duration(rest)}" if rest else "")
+    return f"{whole}s"
+
+
+def _partitions(sums: Iterable[PartitionSum], status: Status | None = None) -> int:
+    return sum(each.partitions for each in sums if status in {None, each.status})

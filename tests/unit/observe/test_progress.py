@@ -1,0 +1,86 @@
+"""Progress as people see it: from events and sums."""
+
+from __future__ import annotations
+
+import pytest
+
+from holdfast.events import AttemptFailed, BatchCommitted, LagMeasured, PartitionFailed, PipelineProgressed
+from holdfast.leases.lease import Counts, Status
+from holdfast.leases.sums import PartitionSum
+from holdfast.observe.progress import Progress, rounded, shortened
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def committed(records: int, dead: int = 0) -> BatchCommitted:
+    return BatchCommitted("orders", "a", 1, records, dead)
+
+
+def test_records_are_those_of_the_store_and_what_this_node_committed_since() -> None:
+    clock = Clock()
+    progress = Progress(["orders"], clock)
+    progress(committed(100))
+    clock.now = 10.0
+    sums = [
+        PartitionSum("", Status.COMPLETED, "b", 3, counts=Counts(processed=900, succeeded=890, dead=10)),
+        PartitionSum("", Status.ASSIGNED, "a", 2, counts=Counts(processed=100, succeeded=100)),
+        PartitionSum("", Status.ASSIGNED, "b", 1),
+        PartitionSum("", Status.FAILED, "b", 1),
+    ]
+    progress.learn({"orders": sums})
+    progress(committed(50))
+    (now,) = progress.now(advance=True)
+    assert now == PipelineProgressed("orders", 3, 7, 1050, 15.0, None, None, 0, 1, 10, 2)
+    clock.now = 20.0
+    assert progress.now()[0].rate == 0.0
+
+
+def test_the_time_left_follows_from_the_partitions_that_were_completed() -> None:
+    clock = Clock()
+    progress = Progress(["orders"], clock)
+    progress.learn(
+        {"orders": [PartitionSum("", Status.COMPLETED, "a", 10), PartitionSum("", Status.ASSIGNED, "a", 90)]}
+    )
+    clock.now = 60.0
+    progress.learn(
+        {"orders": [PartitionSum("", Status.COMPLETED, "a", 40), PartitionSum("", Status.ASSIGNED, "a", 60)]}
+    )
+    assert progress.now()[0].seconds_left == 120
+
+
+def test_a_source_that_measures_its_lag_has_a_lag_and_no_end() -> None:
+    progress = Progress(["orders"])
+    for key, records in (("a", 5), ("b", 7), ("a", 2)):
+        progress(LagMeasured("orders", key, records, None))
+    now = progress.now()[0]
+    assert (now.lag, now.seconds_left) == (9, None)
+
+
+def test_the_last_line_tells_records_duration_rate_and_failures() -> None:
+    clock = Clock()
+    progress = Progress(["orders", "users"], clock)
+    progress(committed(12345, dead=2))
+    progress(AttemptFailed("orders", "x", 1, "bad"))
+    progress(PartitionFailed("orders", "x", "bad"))
+    progress(PartitionFailed("elsewhere", "y", "bad"))
+    clock.now = 125.0
+    assert progress.summary() == "12,345 records in 2m 5s (98.8/s), 2 dead letters, 1 partition failed"
+
+
+@pytest.mark.parametrize(
+    ("number", "text"), [(0, "0"), (0.1234, "0.123"), (98.76, "98.8"), (123.4, "123"), (1234567.8, "1,234,568")]
+)
+def test_numbers_are_rounded(number: float, text: str) -> None:
+    assert rounded(number) == text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(0.123, "0.1s"), (12.4, "12s"), (60, "1m"), (3725, "1h 2m"), (90061, "1d 1h"), (59.7, "1m")]
+)
+def test_durations_are_rounded(seconds: float, text: str) -> None:
+    assert shortened(seconds) == text
