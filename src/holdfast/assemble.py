@@ -15,6 +15,11 @@ from holdfast.audit.sink import FILES, AuditedSink, audited_sinks, keeps_rows
 from holdfast.config.digest import digest_of, parsing_of
 from holdfast.config.models import PipelineSettings, Settings
 from holdfast.config.plugins import NamedSink
+
+# Parts of the composition root that need no more than this; the aliases export them.
+from holdfast.configured_store import fleet as fleet  # noqa: PLC0414
+from holdfast.configured_store import load_settings as load_settings  # noqa: PLC0414
+from holdfast.configured_store import open_store as open_store  # noqa: PLC0414
 from holdfast.errors import UsageError
 from holdfast.events import Event
 from holdfast.flow.batch import Limits, Tolerance
@@ -32,11 +37,6 @@ from holdfast.leases.source_coordinator import SourceCoordinator
 from holdfast.leases.store import Store
 from holdfast.leases.transitions import RetryLimits
 from holdfast.leases.world import World, host_world
-
-# Parts of the composition root that need no more than this; the aliases export them.
-from holdfast.open_store import fleet as fleet  # noqa: PLC0414
-from holdfast.open_store import load_settings as load_settings  # noqa: PLC0414
-from holdfast.open_store import open_store as open_store  # noqa: PLC0414
 from holdfast.registry import Registry
 
 START_PATIENCE = 60.0

@@ -23,7 +23,7 @@ for client in {clients}:
     sys.modules[client] = None
 from holdfast.assemble import build_pipeline
 from holdfast.errors import HoldfastError
-from holdfast.open_store import load_settings, open_store
+from holdfast.configured_store import load_settings, open_store
 from holdfast.registry import Registry
 said = []
 for file in sys.argv[1:]:

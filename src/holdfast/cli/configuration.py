@@ -81,8 +81,8 @@ def validate(
 def _check_further(settings: Settings, *, analyse: bool, connect: bool) -> None:
     """Raise `ConfigError` with what cannot be reached, and else with what does not fit."""
     from holdfast import engines, service
+    from holdfast.configured_store import find_modules_beside
     from holdfast.events import Notice
-    from holdfast.open_store import find_modules_beside
 
     def tell(event: Event) -> None:
         if isinstance(event, Notice):

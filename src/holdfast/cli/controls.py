@@ -84,7 +84,7 @@ def _check_node(settings: Settings, controls: Controls, name: str) -> None:
 
 @contextmanager
 def _controls(file: str) -> Iterator[tuple[Settings, Controls]]:
-    from holdfast.open_store import load_settings
+    from holdfast.configured_store import load_settings
 
     settings = load_settings(file)
     with opened_store(settings) as store:

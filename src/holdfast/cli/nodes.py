@@ -23,8 +23,8 @@ def nodes(file: File, ended: Ended = False, json: AsJson = False) -> None:
     A node is alive while its last heartbeat is recent enough by the store's clock. With --json, each node also has the
     numbers of the partitions that it holds (`shards`, such as "0-3"), like members of a consumer group.
     """
+    from holdfast.configured_store import fleet, load_settings
     from holdfast.observe import insights
-    from holdfast.open_store import fleet, load_settings
 
     settings = load_settings(file)
     pipelines = [settings.identifier(name) for name in settings.pipelines]

@@ -70,7 +70,7 @@ def chosen_pipeline(settings: Settings, wanted: str | None) -> str:
 @contextmanager
 def opened_store(settings: Settings) -> Iterator[Store]:
     """Open the store of the file. Raises `UsageError` for a store that only one process can use."""
-    from holdfast.open_store import open_store
+    from holdfast.configured_store import open_store
 
     store = open_store(settings, create=False)
     try:
@@ -87,8 +87,8 @@ def opened_store(settings: Settings) -> Iterator[Store]:
 
 def controls_of(settings: Settings, store: Store) -> Controls:
     """Return the controls of the file's fleet."""
+    from holdfast.configured_store import fleet
     from holdfast.leases.controls import Controls
-    from holdfast.open_store import fleet
 
     return Controls(store, lambda: uuid.uuid4().hex, fleet(settings))
 

@@ -57,7 +57,7 @@ def run(  # noqa: PLR0913, PLR0917 - each is an option
     these pipelines, such as a reindex, or a rewind that was begun with --detach. Log and progress are written to
     stderr: on a terminal a table, else a line per pipeline every 10 s.
     """
-    from holdfast.open_store import load_settings
+    from holdfast.configured_store import load_settings
 
     ctx.meta[VERBOSE] = verbose or ctx.meta.get(VERBOSE, False)
     settings = load_settings(file)

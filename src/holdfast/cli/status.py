@@ -44,8 +44,8 @@ def status(file: File, watch: Watch = False, json: AsJson = False) -> None:
     Lag and rate are what the nodes have measured last; `holdfast lag` looks them up. With --watch and --json, one
     document per line.
     """
+    from holdfast.configured_store import fleet, load_settings
     from holdfast.observe.overview import overview
-    from holdfast.open_store import fleet, load_settings
 
     settings = load_settings(file)
     pipelines = {name: settings.identifier(name) for name in settings.pipelines}

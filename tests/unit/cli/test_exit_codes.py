@@ -4,7 +4,7 @@ import sqlite3
 
 import pytest
 
-from holdfast import assemble, errors
+from holdfast import configured_store, errors
 from holdfast.cli.exit_codes import CODES, MEANINGS, ExitCode, exit_code
 from holdfast.leases.lease import Partition
 from tests.unit.cli.conftest import Site
@@ -67,7 +67,7 @@ def test_the_keyboard_ends_a_command_with_130(site: Site, monkeypatch: pytest.Mo
     def interrupted(_: object, *, create: bool) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(assemble, "open_store", interrupted)
+    monkeypatch.setattr(configured_store, "open_store", interrupted)
     result = site.invoke("nodes", site.write())
     assert (result.exit_code, result.output) == (130, "")
 
