@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from holdfast.config.settings_file import Fragment
 from holdfast.errors import PlanError
 from holdfast.flow.pipeline import Pipeline
-from holdfast.spark.failures import quieten
+from holdfast.spark.failures import planning, quieten
 from holdfast.spark.job import Planner
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ def analyse(spark: SparkSession, pipeline: Pipeline) -> PlanError | None:
     """
     quieten()
     try:
-        Planner(spark, pipeline, ()).analyse()
+        Planner(spark, pipeline, (), planning).analyse()
     except PlanError as wrong:
         return wrong
     return None

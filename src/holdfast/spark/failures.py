@@ -7,8 +7,8 @@ import os
 import re
 import signal
 import subprocess
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from holdfast.errors import HoldfastError, PlanError, Unavailable
@@ -102,6 +102,10 @@ def quieten() -> None:
 
     for name in ("DataFrameQueryContextLogger", "SQLQueryContextLogger"):
         PySparkLogger.getLogger(name).disabled = True
+
+
+Planning = Callable[..., AbstractContextManager[None]]
+"""Given the path of a part of a pipeline; entered while that part is planned."""
 
 
 @contextmanager

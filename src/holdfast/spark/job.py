@@ -35,10 +35,10 @@ from holdfast.flow.source import (
 from holdfast.flow.staging import ChecksColumns, StagedBatch, Stager, staged_batch
 from holdfast.spark.batch_limits import SizeLimitStep
 from holdfast.spark.columns import RECORD_COLUMN, quoted, with_record
-from holdfast.spark.failures import planning, readable, session_is_gone
+from holdfast.spark.failures import Planning, readable, session_is_gone
 from holdfast.spark.report import REPORT_SCHEMA, JobReport, TaskReport
 from holdfast.spark.routes import routed
-from holdfast.spark.row_counts import ProcessorCounts, ReadCounts, RowCount
+from holdfast.spark.row_counts import ProcessorCounts, ReadCounts, RowCount, unnamed
 from holdfast.spark.task import SinkTask, StageTask, frame_of, run_tasks
 
 if TYPE_CHECKING:
@@ -110,7 +110,11 @@ class Planner:
     sink needs an expression, rows that tasks read themselves never pass through the JVM.
     """
 
-    def __init__(self, spark: SparkSession, pipeline: Pipeline, batches: Sequence[Batch]) -> None:
+    def __init__(
+        self, spark: SparkSession, pipeline: Pipeline, batches: Sequence[Batch], planning: Planning = unnamed
+    ) -> None:
+        """`planning` is entered with the path of each part of the pipeline while that part is planned."""
+        self._planning = planning
         self._spark = spark
         self._pipeline = pipeline
         self._batches = batches
@@ -138,7 +142,7 @@ class Planner:
             self._job_of_expressions(rows)
 
     def _read(self) -> DataFrame | TaskRows:
-        with planning("source"):
+        with self._planning("source"):
             return self._pipeline.source.read(self._spark, self._batches, self._needed_columns())  # type: ignore[no-any-return]
 
     def _needed_columns(self) -> frozenset[str] | None:
@@ -157,7 +161,7 @@ class Planner:
         return self._job_of_expressions(rows)
 
     def _job_of_expressions(self, rows: TaskRows) -> Job:
-        counts = ProcessorCounts(self._spark, self._processors)
+        counts = ProcessorCounts(self._spark, self._processors, self._planning)
         return Job(self._staged(processed(counts, frame_of(self._spark, rows, counts.read))), counts)
 
     def _job_of_frame(self, frame: DataFrame) -> Job:
@@ -165,7 +169,8 @@ class Planner:
 
         if not self._processors:
             return Job(self._staged(frame))
-        counts, size_limit = ProcessorCounts(self._spark, self._processors), SizeLimitStep(self._spark, self._to_stage)
+        counts = ProcessorCounts(self._spark, self._processors, self._planning)
+        size_limit = SizeLimitStep(self._spark, self._to_stage)
         without_sizes = StructType([field for field in frame.schema.fields if field.name != SIZE_COLUMN])
         counted = frame.mapInArrow(_counting(counts.read, size_limit), without_sizes)
         return Job(self._staged(processed(counts, counted)), counts, size_limit)
@@ -178,7 +183,7 @@ class Planner:
             return self._stage_task(dict.fromkeys(self._stagers))
         fields, names = _data_fields(rows.schema), dict[str, Mapping[str, str] | None]()
         for sink, stager in self._stagers.items():
-            with planning("sinks", list(self._stagers).index(sink)):
+            with self._planning("sinks", list(self._stagers).index(sink)):
                 self._check_columns(stager, fields)
                 columns = stager.plain_columns(fields)
             if columns is None:
@@ -193,7 +198,8 @@ class Planner:
         fields = _data_fields(frame.schema)
         wanted = self._sink_columns(fields)
         ours = [name for name in (*SYSTEM_COLUMNS, *OPTIONAL_COLUMNS) if name in frame.columns]
-        routes, route_columns = routed(frame, self._pipeline.routes)
+        has_routes = self._pipeline.has_routes
+        routes, route_columns = routed(frame, self._pipeline.routes, self._planning) if has_routes else ({}, {})
         carried: dict[str, Column] = {name: sql.col(name) for name in ours} | routes
         names: dict[str, dict[str, str] | None]
         if self._steps:
@@ -212,7 +218,7 @@ class Planner:
         """By sink, the columns that it needs."""
         wanted = {}
         for number, (name, stager) in enumerate(self._stagers.items()):
-            with planning("sinks", number):
+            with self._planning("sinks", number):
                 self._check_columns(stager, fields)
                 wanted[name] = stager.columns(fields)
         return wanted

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from holdfast.config.sinks import DEFAULT_ROUTE
 from holdfast.errors import Refused
 from holdfast.flow.pipeline import Routes
-from holdfast.spark.failures import planning, readable
+from holdfast.spark.failures import Planning, readable
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -19,12 +19,12 @@ ROUTE_COLUMN = "_holdfast_to_"
 """Prefix of the columns that are true for the rows of a sink with routes."""
 
 
-def routed(frame: DataFrame, routes: Routes) -> tuple[dict[str, Column], dict[str, str]]:
+def routed(frame: DataFrame, routes: Routes, planning: Planning) -> tuple[dict[str, Column], dict[str, str]]:
     """Columns that are true where a row belongs to a sink, by name; and by sink the name of its column.
 
     Sinks with the same routes share a column. Raises `Refused` for text that is not a condition over these rows.
     """
-    matching = _matching(frame, routes) if routes.by_sink else {}
+    matching = _matching(frame, routes, planning)
     columns: dict[str, Column] = {}
     names: dict[frozenset[str], str] = {}
     for of_sink in map(frozenset, routes.by_sink.values()):
@@ -34,7 +34,7 @@ def routed(frame: DataFrame, routes: Routes) -> tuple[dict[str, Column], dict[st
     return columns, {sink: names[frozenset(of_sink)] for sink, of_sink in routes.by_sink.items()}
 
 
-def _matching(frame: DataFrame, routes: Routes) -> dict[str, Column]:
+def _matching(frame: DataFrame, routes: Routes, planning: Planning) -> dict[str, Column]:
     """By route, whether a row matches; never null."""
     matching = {}
     for name, text in routes.conditions.items():

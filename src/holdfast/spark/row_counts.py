@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -19,12 +20,17 @@ from pyspark import AccumulatorParam
 from holdfast.errors import BatchError
 from holdfast.flow.processor import Processor
 from holdfast.flow.source import BATCH_COLUMN, FAULT_COLUMN
-from holdfast.spark.failures import planning
+from holdfast.spark.failures import Planning
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 OBSERVED = "holdfast_behind_processor_"
+
+
+def unnamed(*_part: str | int) -> AbstractContextManager[None]:
+    """A `Planning` that does not change errors."""
+    return nullcontext()
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,8 +109,9 @@ class ProcessorCounts:
     count, so that most counts follow from what was read and what was staged.
     """
 
-    def __init__(self, spark: SparkSession, processors: Mapping[str, Processor]) -> None:
+    def __init__(self, spark: SparkSession, processors: Mapping[str, Processor], planning: Planning = unnamed) -> None:
         """`processors`: by name, in order."""
+        self._planning = planning
         self.read = ReadCounts(spark)
         self._processors = dict(processors)
         self._rows = _last_of_same([not processor.keeps_rows for processor in self._processors.values()])
@@ -128,7 +135,7 @@ class ProcessorCounts:
     def processed(self, frame: DataFrame) -> DataFrame:
         """The frame after all processors."""
         for border, processor in enumerate(self._processors.values(), 1):
-            with planning("processors", border - 1):
+            with self._planning("processors", border - 1):
                 frame = processor.apply(frame)
             if border in self._observed:
                 frame = _observing(frame, border)
