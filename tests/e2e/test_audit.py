@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import json
 import signal
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import pytest
 from typer.testing import CliRunner
 
 from holdfast import assemble
 from holdfast.cli.root import app as commands
 from tests.e2e.fleet import Node, eventually
 from tests.servers.kafka import KafkaServer
-from tests.servers.processes import running
 from tests.servers.s3 import ACCESS_KEY, REGION, SECRET_KEY, S3Server
 
 CONFIG = """
@@ -29,10 +26,10 @@ spark:
 pipelines:
   backup:
     source:
-      kafka: &orders {{bootstrap_servers: "{kafka}", topics: [orders], upload: {{max_age: 1s, max_bytes: 100KB}}}}
+      kafka: &orders {{bootstrap_servers: "{kafka}", topics: [audited], upload: {{max_age: 1s, max_bytes: 100KB}}}}
     sinks:
       - files:
-          root: s3://lake/backup
+          root: s3://audited/backup
           s3: {{endpoint_url: "{s3}", region: {region}, access_key_id: {key}, secret_access_key: {secret},
                path_style: true}}
           format: raw
@@ -44,20 +41,9 @@ pipelines:
     sinks:
       - files: {{root: "{root}/daily", format: {{jsonl: {{compression: gzip}}}}}}
 """
+TOPIC = BUCKET = "audited"
 DAY = 86_400
 MESSAGES = 3000
-
-
-@pytest.fixture
-def kafka() -> Iterator[KafkaServer]:
-    with running(KafkaServer) as server:
-        yield server
-
-
-@pytest.fixture
-def s3() -> Iterator[S3Server]:
-    with running(S3Server) as server:
-        yield server
 
 
 class Archive:
@@ -97,14 +83,16 @@ class Archive:
         return self.positions(pipeline) == [{"offset": MESSAGES}] * 2
 
 
-def test_a_real_archive_is_proven_and_its_messages_are_found(tmp_path: Path, kafka: KafkaServer, s3: S3Server) -> None:
-    s3.create_bucket("lake")
-    kafka.create_topic("orders", partitions=2)
+def test_a_real_archive_is_proven_and_its_messages_are_found(
+    tmp_path: Path, kafka_server: KafkaServer, s3_server: S3Server
+) -> None:
+    s3_server.create_bucket(BUCKET)
+    kafka_server.create_topic(TOPIC, partitions=2)
     for partition in range(2):
         # Every hundredth has no time and becomes a dead letter of the daily files.
         messages = [{"id": n, **({"ts": 1_700_000_000 + n % 3 * DAY} if n % 100 else {})} for n in range(MESSAGES)]
-        kafka.produce("orders", [json.dumps(message).encode() for message in messages], partition=partition)
-    archive = Archive(tmp_path, kafka, s3)
+        kafka_server.produce(TOPIC, [json.dumps(message).encode() for message in messages], partition=partition)
+    archive = Archive(tmp_path, kafka_server, s3_server)
     node = Node(tmp_path, archive.config, "replica1")
     try:
         for reached in (archive.has_begun, archive.is_complete):
@@ -123,19 +111,19 @@ def test_a_real_archive_is_proven_and_its_messages_are_found(tmp_path: Path, kaf
     assert [(proof["rows"], proof["absent"], proof["exact"]) for proof in backup] == [(MESSAGES, 0, True)] * 2
     assert [(proof["rows"], proof["dead_letters"], proof["absent"]) for proof in daily] == [(MESSAGES - 30, 30, 0)] * 2
 
-    command = ("locate", "--topic", "orders", "--partition", "1", "--offset", "1234")
+    command = ("locate", "--topic", TOPIC, "--partition", "1", "--offset", "1234")
     code, (found,) = archive.command(*command, "--pipeline", "backup")
     assert (code, found["place"]) == (0, "file")
-    (raw,) = [key for key in keys_in(s3) if key == f"backup/{found['file']}"]
+    (raw,) = [key for key in keys_in(s3_server) if key == f"backup/{found['file']}"]
     _, candidates = archive.command(*command, "--pipeline", "daily")
     _, behind = archive.command("locate", "--pipeline", "daily", "--in", "backup", "--files", candidates[0]["file"])
     assert found["file"] in [row["file"] for row in behind]
 
-    s3.client().delete_object(Bucket="lake", Key=raw)
+    s3_server.client().delete_object(Bucket=BUCKET, Key=raw)
     code, proofs = archive.command("verify", "--pipeline", "backup")
     assert code == 1
     assert any(f"{found['file']} is missing" in doubt for proof in proofs for doubt in proof["doubts"])
 
 
 def keys_in(s3: S3Server) -> list[str]:
-    return [entry["Key"] for entry in s3.client().list_objects_v2(Bucket="lake").get("Contents", [])]
+    return [entry["Key"] for entry in s3.client().list_objects_v2(Bucket=BUCKET).get("Contents", [])]

@@ -22,14 +22,14 @@ import pytest
 
 from tests.e2e.fleet import Node, eventually
 from tests.servers.kafka import KafkaServer
-from tests.servers.processes import running
 from tests.servers.s3 import ACCESS_KEY, REGION, SECRET_KEY, S3Server
 from tests.spark.cluster import Cluster, running_cluster
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 SPARK_SECRET = "nobody else may send tasks"
-PARTITIONS = {"orders": 4, "clicks": 2}
+ORDERS, CLICKS, BUCKET = "shop-orders", "shop-clicks", "shop"
+PARTITIONS = {ORDERS: 4, CLICKS: 2}
 WAVE = 300
 DAY = 86_400_000
 
@@ -54,18 +54,18 @@ pipelines:
     source:
       kafka:
         bootstrap_servers: {kafka}
-        topics: [orders, clicks]
+        topics: [{orders}, {clicks}]
         upload: {{max_age: 1s}}
     processors:
       - parse:
           time:
             json: {{field: at, unit: millis}}
           topics:
-            - match: clicks
+            - match: {clicks}
               python: shop_parsing:by_country
     sinks:
       - files:
-          root: s3://lake/shop
+          root: s3://{bucket}/shop
           s3:
             endpoint_url: {s3}
             region: {region}
@@ -101,7 +101,8 @@ class Shop:
         settings = "".join(f"    {name}: {value}\n" for name, value in cluster.settings.items()).rstrip()
         python = bare_python(folder)
         addresses = {"master": cluster.master, "kafka": kafka.bootstrap, "s3": s3.endpoint, "region": REGION}
-        text = CONFIG.format(folder=folder, settings=settings, python=python, **addresses)
+        names = {"orders": ORDERS, "clicks": CLICKS, "bucket": BUCKET}
+        text = CONFIG.format(folder=folder, settings=settings, python=python, **addresses, **names)
         (folder / "shop.yaml").write_text(text)
 
     def start(self, name: str) -> Node:
@@ -123,20 +124,20 @@ class Shop:
 
     def _message(self, topic: str, number: int) -> tuple[str, str]:
         """Place and text of a message."""
-        if topic == "clicks":
+        if topic == CLICKS:
             country = ("de", "fr", "pt")[number % 3]
-            return f"clicks/country={country}", f"{country} {number}"
+            return f"{CLICKS}/country={country}", f"{country} {number}"
         at = 1_767_225_600_000 + number % 5 * DAY
         day = datetime.fromtimestamp(at / 1000, UTC).date()
-        return f"orders/dt={day}", json.dumps({"id": number, "at": at})
+        return f"{ORDERS}/dt={day}", json.dumps({"id": number, "at": at})
 
     def visible(self) -> Counter[tuple[str, str]]:
         """Place and text of every message in the files that a plain listing shows."""
-        for page in self._s3.get_paginator("list_objects_v2").paginate(Bucket="lake", Prefix="shop/"):
+        for page in self._s3.get_paginator("list_objects_v2").paginate(Bucket=BUCKET, Prefix="shop/"):
             for found in page.get("Contents", ()):
                 key = found["Key"].removeprefix("shop/")
                 if not key.startswith("_") and key not in self._read:
-                    data = self._s3.get_object(Bucket="lake", Key=found["Key"])["Body"].read()
+                    data = self._s3.get_object(Bucket=BUCKET, Key=found["Key"])["Body"].read()
                     self._read[key] = gzip.decompress(data).decode().splitlines()
         return Counter((key.rpartition("/")[0], line) for key, lines in self._read.items() for line in lines)
 
@@ -182,10 +183,10 @@ def bare_python(folder: Path) -> Path:
 
 
 @contextmanager
-def running_shop(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shop]:
+def running_shop(folder: Path, monkeypatch: pytest.MonkeyPatch, kafka: KafkaServer, s3: S3Server) -> Iterator[Shop]:
     monkeypatch.delenv("PYTHONPATH", raising=False)
-    with running(KafkaServer) as kafka, running(S3Server) as s3, running_cluster(secret=SPARK_SECRET) as cluster:
-        s3.create_bucket("lake")
+    with running_cluster(secret=SPARK_SECRET) as cluster:
+        s3.create_bucket(BUCKET)
         shop = Shop(folder, cluster, kafka, s3)
         # Only now, so that the nodes have these and the executors do not: they inherit from the workers.
         given = {"SPARK_SECRET": SPARK_SECRET, "LAKE_KEY": ACCESS_KEY, "LAKE_SECRET": SECRET_KEY}
@@ -198,9 +199,9 @@ def running_shop(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shop
 
 
 def test_two_applications_share_topics_and_their_executors_need_no_holdfast(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kafka_server: KafkaServer, s3_server: S3Server
 ) -> None:
-    with running_shop(tmp_path, monkeypatch) as shop:
+    with running_shop(tmp_path, monkeypatch, kafka_server, s3_server) as shop:
         shop.produce()
         first = shop.start("first")
         eventually(shop.all_is_visible, what="one application has written all")

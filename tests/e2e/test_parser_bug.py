@@ -7,35 +7,26 @@ from __future__ import annotations
 
 import json
 import signal
-from collections.abc import Iterator
 from pathlib import Path
-
-import pytest
 
 from tests.e2e.fleet import Node, eventually
 from tests.e2e.reprocessing import Archive, Seen, folder_files, place, seen
 from tests.servers.kafka import KafkaServer
-from tests.servers.processes import running
 from tests.servers.s3 import ACCESS_KEY, REGION, SECRET_KEY, S3Server
 
 COUNT = 200
 """Messages of each partition to begin with."""
 CLICKS = 300
 SECOND_DAY = "dt=2026-01-02"
+ORDERS, VIEWS, BUCKET = "mended-orders", "mended-views", "mended"
 PATIENCE = 180.0
 
 
-@pytest.fixture(scope="module")
-def kafka() -> Iterator[KafkaServer]:
-    with running(KafkaServer) as server:
-        yield server
-
-
 def test_a_parser_bug_is_mended_from_kafka_and_from_the_backup_and_rolled_out(
-    tmp_path: Path, kafka: KafkaServer
+    tmp_path: Path, kafka_server: KafkaServer
 ) -> None:
-    kafka.create_topic("orders", partitions=2)
-    archive = Archive(tmp_path, kafka, "orders")
+    kafka_server.create_topic(ORDERS, partitions=2)
+    archive = Archive(tmp_path, kafka_server, ORDERS)
     for partition in range(2):
         archive.produce(partition, COUNT)
     with archive.node("old", archive.old) as old:
@@ -122,39 +113,38 @@ def goes_back(archive: Archive, old: Node) -> None:
 
 
 def test_a_backfill_on_s3_whose_node_dies_is_finished_by_another_and_files_are_replaced_there(
-    tmp_path: Path, kafka: KafkaServer
+    tmp_path: Path, kafka_server: KafkaServer, s3_server: S3Server
 ) -> None:
-    kafka.create_topic("clicks", partitions=1)
-    with running(S3Server) as s3:
-        s3.create_bucket("lake")
-        options = (
-            f", s3: {{endpoint_url: '{s3.endpoint}', region: {REGION}, access_key_id: {ACCESS_KEY}, "
-            f"secret_access_key: {SECRET_KEY}, path_style: true}}"
-        )
-        archive = Archive(tmp_path, kafka, "clicks", "s3://lake", options, small=25)
-        archive.produce(0, CLICKS)
-        with archive.node("old", archive.old) as node:
-            eventually(lambda: seen(objects(s3, "daily/")).keys() == archive.everything, PATIENCE, node.log.name)
-            eventually(lambda: len(objects(s3, "backup/clicks/")) >= 3, PATIENCE, "the backup")
-            node.send(signal.SIGTERM)
-            assert node.exit_code() == 0
-        is_finished_by_another_node(archive, s3)
-        with archive.node("fixed", archive.fixed, "--pipeline", "daily") as node:
-            archive.command("generation", "switch", archive.fixed, "2", "--pipeline", "daily")
-            archive.rewind(0, "220", "--replace")
-            eventually(lambda: seen(objects(s3, "daily/")).keys() == archive.everything, PATIENCE, node.log.name)
-            node.send(signal.SIGTERM)
-            assert node.exit_code() == 0
-        found = seen(objects(s3, "daily/"))
-        assert all(at == (place(n), 3) for (_, n), at in found.items() if n >= 220)
-        assert found[0, 0].generation == 1
-        (proof,) = archive.verified("--deep")
-        assert proof["end"] == {"offset": CLICKS}
+    kafka_server.create_topic(VIEWS, partitions=1)
+    s3_server.create_bucket(BUCKET)
+    options = (
+        f", s3: {{endpoint_url: '{s3_server.endpoint}', region: {REGION}, access_key_id: {ACCESS_KEY}, "
+        f"secret_access_key: {SECRET_KEY}, path_style: true}}"
+    )
+    archive = Archive(tmp_path, kafka_server, VIEWS, f"s3://{BUCKET}", options, small=25)
+    archive.produce(0, CLICKS)
+    with archive.node("old", archive.old) as node:
+        eventually(lambda: seen(objects(s3_server, "daily/")).keys() == archive.everything, PATIENCE, node.log.name)
+        eventually(lambda: len(objects(s3_server, f"backup/{VIEWS}/")) >= 3, PATIENCE, "the backup")
+        node.send(signal.SIGTERM)
+        assert node.exit_code() == 0
+    is_finished_by_another_node(archive, s3_server)
+    with archive.node("fixed", archive.fixed, "--pipeline", "daily") as node:
+        archive.command("generation", "switch", archive.fixed, "2", "--pipeline", "daily")
+        archive.rewind(0, "220", "--replace")
+        eventually(lambda: seen(objects(s3_server, "daily/")).keys() == archive.everything, PATIENCE, node.log.name)
+        node.send(signal.SIGTERM)
+        assert node.exit_code() == 0
+    found = seen(objects(s3_server, "daily/"))
+    assert all(at == (place(n), 3) for (_, n), at in found.items() if n >= 220)
+    assert found[0, 0].generation == 1
+    (proof,) = archive.verified("--deep")
+    assert proof["end"] == {"offset": CLICKS}
 
 
 def is_finished_by_another_node(archive: Archive, s3: S3Server) -> None:
     with archive.going_on("backfill", archive.fixed, "--pipeline", "daily", "--from", "backup"):
-        eventually(lambda: objects(s3, "daily-g2/clicks/"), PATIENCE, "backfill.log")
+        eventually(lambda: objects(s3, f"daily-g2/{VIEWS}/"), PATIENCE, "backfill.log")
     half = seen(objects(s3, "daily-g2/"))
     assert len(half) < CLICKS
     (run,) = json.loads(archive.command("runs", "list", archive.fixed, "--pipeline", "daily", "--json"))
@@ -172,11 +162,11 @@ def objects(s3: S3Server, prefix: str) -> dict[str, bytes]:
     """What a reader sees below a prefix of the bucket, by key below it; of `x/y/` the keys begin with `y/`."""
     client, found, base = s3.client(), dict[str, bytes](), prefix.split("/", 1)[0] + "/"
     try:
-        pages = client.get_paginator("list_objects_v2").paginate(Bucket="lake", Prefix=prefix)
+        pages = client.get_paginator("list_objects_v2").paginate(Bucket=BUCKET, Prefix=prefix)
         for entry in (entry for page in pages for entry in page.get("Contents", ())):
             key = entry["Key"].removeprefix(base)
             if not key.startswith("_"):
-                found[key] = client.get_object(Bucket="lake", Key=entry["Key"])["Body"].read()
+                found[key] = client.get_object(Bucket=BUCKET, Key=entry["Key"])["Body"].read()
     finally:
         client.close()
     return found
