@@ -207,7 +207,7 @@ def _run_node(
     stored = {name: StoredPipeline(settings, store, name) for name in built}
     engine, engines = engines_of(settings, built, session, world.emit, store.max_receipt_bytes)
     # Only now: the nodes of the former generation hand over as soon as this one is current.
-    generations = _followed(stored, built, world, engine)
+    generations = _followed(stored, world, engine)
     coordinators = {name: coordinator_of(pipeline, world, session) for name, pipeline in stored.items()}
     loops = [
         PipelineLoop(
@@ -248,15 +248,11 @@ def _measuring_session(
 
 
 def _followed(
-    pipelines: Mapping[str, StoredPipeline], built: Mapping[str, Pipeline], world: World, engine: ReportsBatches
+    pipelines: Mapping[str, StoredPipeline], world: World, engine: ReportsBatches
 ) -> dict[str, FollowedGeneration]:
     """Register the generations of these pipelines, and close the engine if one is refused."""
     try:
-        followed = {name: followed_generation(pipeline, world) for name, pipeline in pipelines.items()}
-        for name in built.keys() - _live(built).keys():
-            # Its runs commit in the generation of the file, and do not seal it.
-            until_answered(world, "store", partial(followed[name].seal, pipelines[name].configured.generation))
-        return followed
+        return {name: followed_generation(pipeline, world) for name, pipeline in pipelines.items()}
     except BaseException:
         engine.close()
         raise

@@ -18,7 +18,7 @@ from tests.simulation.runner import Failure, Summary, run_parallel, run_seed
 from tests.simulation.scenario import SCENARIOS
 
 SHARE = {
-    "micro": 0.41,
+    "micro": 0.42,
     "outputs": 0.01,
     "barred": 0.02,
     "months": 0.02,
@@ -27,7 +27,6 @@ SHARE = {
     "forwarded": 0.02,
     "resharded": 0.01,
     "generations": 0.05,
-    "edit": 0.01,
     "visible": 0.05,
     "finalizer": 0.02,
     "replace": 0.02,

@@ -74,6 +74,3 @@ class Sometimes:
 
     def has_parsing_of(self, number: int) -> bool:
         return number == 1
-
-    def seal(self, number: int) -> bool:
-        return number == 1

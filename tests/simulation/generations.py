@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from holdfast.errors import PartitionError, Refused, StoreUnavailable, UsageError
+from holdfast.errors import PartitionError, StoreUnavailable, UsageError
 from holdfast.flow import commit
 from holdfast.flow.generations import CURRENT, Generation, Generations, follow, generations_of
 from holdfast.leases.lease import Key, Lease
@@ -21,8 +21,6 @@ from tests.simulation.site import NoBatches, Program, Running
 from tests.simulation.store import StoreClient
 
 VERSIONS = (Generation(1, "old"), Generation(2, "newer"))
-EDITED = (Generation(1, "old"), Generation(1, "edited"))
-"""A file that was changed, and its generation was not."""
 ROWS = generations_of(PIPELINE)
 UPGRADES = 0.6
 """How likely a node that is started again during the roll-out has the later version."""
@@ -78,12 +76,11 @@ class RollOut(Fleet):
     """Nodes that have the earlier or the later version each time they start."""
 
     oracle: GenerationsOracle
-    releases = VERSIONS
 
     def files_oracle(self) -> FilesOracle:
         dice = self.kernel.dice
         self.automatic = dice.random() < 0.5
-        self.versions = {name: self.releases[dice.random() < 0.2] for name in self.names}
+        self.versions = {name: VERSIONS[dice.random() < 0.2] for name in self.names}
         self.names.append("person")
         return GenerationsOracle(self.kernel, self.data, self.knobs.max_retries)
 
@@ -102,11 +99,11 @@ class RollOut(Fleet):
 
     def _version(self, name: str) -> Generation:
         """What is started now: while things go wrong as it comes, afterwards what can run the current generation."""
-        wanted = [version for version in self.releases if version.digest == self.oracle.current[1]]
+        wanted = [version for version in VERSIONS if version.digest == self.oracle.current[1]]
         if not self.faults.active and wanted:
             self.versions[name] = wanted[0]
         elif self.kernel.random() < UPGRADES:
-            self.versions[name] = self.releases[1]
+            self.versions[name] = VERSIONS[1]
         return self.versions[name]
 
     def parser_of(self, name: str) -> str:
@@ -118,26 +115,6 @@ class RollOut(Fleet):
             stale = name != "person" and self.versions[name].digest != self.oracle.current[1]
             if stale and running.host.running:
                 self.stop(running.host)
-
-
-class Edit(RollOut):
-    """A file is changed in one generation while nodes start: those with either file race for the first commit.
-
-    Until something is committed, the last one that starts decides; afterwards the other one is refused.
-    """
-
-    releases = EDITED
-
-    def files_oracle(self) -> FilesOracle:
-        made = super().files_oracle()
-        self.versions = {name: self.kernel.dice.choice(EDITED) for name in self.versions}
-        return made
-
-    def _version(self, name: str) -> Generation:
-        if self.faults.active:
-            self.versions[name] = self.kernel.dice.choice(EDITED)
-            return self.versions[name]
-        return super()._version(name)
 
 
 @dataclass(eq=False)
@@ -152,24 +129,15 @@ class Versioned:
 
     def run(self) -> None:
         generations = Generations(self.store, self.host.world.new_id, PIPELINE)
-        try:
-            self._followed = follow(
-                generations, generations, self.version, self.host.world, switch=self.site.automatic, patience=None
-            )
-        except Refused:
-            # As a supervisor does with a process that has ended.
-            self.host.kernel.note(self.host.name, "refused")
-            self.site.stop(self.host)
-            return
+        self._followed = follow(
+            generations, generations, self.version, self.host.world, switch=self.site.automatic, patience=None
+        )
         assert self.program is not None
         self.program.run()
 
     def stop(self) -> None:
         assert self.program is not None
         self.program.stop()
-
-    def seal(self, number: int) -> bool:
-        return self._followed.seal(number)
 
     def current(self) -> int | None:
         return self._followed.current()
@@ -201,6 +169,6 @@ class Person:
 
     def _act(self) -> None:
         if self._host.kernel.random() < 0.5:
-            self._generations.switch(self._site.releases[1].number)
+            self._generations.switch(VERSIONS[1].number)
         else:
             self._generations.back("somebody")

@@ -93,32 +93,6 @@ def a_node_ends_when_the_store_has_lost_the_current_generation(put: Put) -> None
     put(Generations, "remember", remember)
 
 
-@mutant("edit")
-def a_commit_does_not_seal_its_generation(put: Put) -> None:
-    put(FollowedGeneration, "seal", lambda self, number: True)
-
-
-@mutant("edit")
-def a_generation_is_sealed_whatever_its_parsing(put: Put) -> None:
-    def seal(self: Generations, number: int, digest: str) -> bool:
-        original(self, number, digest)
-        return True
-
-    original = Generations.seal
-    put(Generations, "seal", seal)
-
-
-@mutant("edit")
-def the_parsing_of_a_sealed_generation_is_replaced(put: Put) -> None:
-    def replaced(self: Generations, mine: Generation, wanted: dict[str, Json]) -> None:
-        def change(row: Lease, _now: float) -> Lease:
-            return replace(row, progress=replace(row.progress, state=wanted))
-
-        self._changed(f"{mine.number:010d}", change)
-
-    put(Generations, "_replace", replaced)
-
-
 @mutant_of_test(
     killed_by="tests/unit/flow/test_generations.py::test_changed_parsing_under_an_old_number_is_refused",
     because="every version of the simulated parsing has a number of its own, as `holdfast generation` wants it",
@@ -126,7 +100,7 @@ def the_parsing_of_a_sealed_generation_is_replaced(put: Put) -> None:
 def a_number_may_get_another_parsing(put: Put) -> None:
     original = Generations._added
 
-    def added(self: Generations, key: str, state: dict[str, Json], position: Json = None) -> dict[str, Json]:
-        return {**original(self, key, state, position), "digest": state["digest"]}
+    def added(self: Generations, key: str, state: dict[str, Json]) -> dict[str, Json]:
+        return {**original(self, key, state), "digest": state["digest"]}
 
     put(Generations, "_added", added)

@@ -18,7 +18,7 @@ from tests.simulation.barred import Barred
 from tests.simulation.finalizing import FinalizingFleet
 from tests.simulation.fleet import Fleet
 from tests.simulation.floor import ForgetfulSite
-from tests.simulation.generations import Edit, RollOut
+from tests.simulation.generations import RollOut
 from tests.simulation.kernel import Trace
 from tests.simulation.months import Months
 from tests.simulation.outputs import OutputFleet
@@ -49,7 +49,6 @@ SITES: dict[str, type[Site]] = {
     "sourcing": SourcingSite,
     "runs": RunsSite,
     "generations": RollOut,
-    "edit": Edit,
     "rebuilds": RollOut,
     "visible": VisibleFleet,
     "finalizer": FinalizingFleet,

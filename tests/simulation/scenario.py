@@ -59,7 +59,6 @@ INDEX = Scenario("index", nodes=3, partitions=3, items=6, late_partitions=True, 
 SOURCING = Scenario("sourcing", nodes=2, partitions=2, items=2, kinds=LEASE_KINDS)
 RUNS = Scenario("runs", nodes=2, partitions=2, items=3, kinds=LEASE_KINDS)
 GENERATIONS = Scenario("generations", nodes=3, partitions=2, items=8, kinds=ROLL_OUT_KINDS)
-EDIT = Scenario("edit", nodes=3, partitions=2, items=4, kinds=ROLL_OUT_KINDS)
 REBUILDS = Scenario("rebuilds", nodes=2, partitions=2, items=8, kinds=REBUILD_KINDS, losing=True)
 WIDE = Scenario("wide", nodes=3, partitions=2, items=24, kinds=WIDE_KINDS, wide=True)
 REDRIVE = Scenario("redrive", nodes=2, partitions=2, items=5, kinds=LETTER_KINDS)
@@ -75,7 +74,7 @@ TOLERANCE = Scenario("tolerance", nodes=2, partitions=2, items=12, kinds=LETTER_
 TOPIC = Scenario("topic", nodes=2, partitions=2, items=8, kinds=LETTER_KINDS)
 PROMOTION = Scenario("promotion", nodes=1, partitions=1, items=1, kinds=PROMOTION_KINDS)
 STREAMING = (STREAMS, FORWARDED, RESHARDED, OUTPUTS)
-LIVE = (MICRO, MESO, *STREAMING, OBJECTS, INDEX, GENERATIONS, EDIT, REBUILDS, VISIBLE, FINALIZER, WIDE, MONTHS, BARRED)
+LIVE = (MICRO, MESO, *STREAMING, OBJECTS, INDEX, GENERATIONS, REBUILDS, VISIBLE, FINALIZER, WIDE, MONTHS, BARRED)
 BESIDE = (FLOOR, SOURCING, RUNS, REPLACE, REDRIVE, REDRIVEN, TOLERANCE, TOPIC, PROMOTION, SPLITS)
 SCENARIOS = {scenario.name: scenario for scenario in (*LIVE, *BESIDE)}
 

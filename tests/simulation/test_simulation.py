@@ -26,7 +26,6 @@ CHUNKS = {
     "objects": (300, 50),
     "index": (200, 50),
     "generations": (400, 50),
-    "edit": (300, 50),
     "rebuilds": (400, 50),
     "visible": (300, 50),
     "outputs": (300, 50),

@@ -20,7 +20,7 @@ from holdfast.events import (
     Unreachable,
 )
 from holdfast.flow.batch import Batch, Close, Cut, Tolerance
-from holdfast.flow.engine import Advanced, Failed, Report, Staged, waves
+from holdfast.flow.engine import Advanced, Failed, Report, Staged
 from holdfast.flow.generations import NodeGeneration
 from holdfast.flow.holdings import Held, Holdings
 from holdfast.flow.pipeline import Pipeline, describe, timed
@@ -71,7 +71,7 @@ class Committer:
 
     def commit(self, reports: Sequence[Report]) -> None:
         """Commit staged batches, count failed ones. Reports of batches that this node no longer holds are ignored."""
-        for wave in waves([*self._holdings.take_deferred(), *reports]):
+        for wave in _waves([*self._holdings.take_deferred(), *reports]):
             self._commit_wave(wave)
 
     def _commit_wave(self, reports: Sequence[Report]) -> None:
@@ -96,16 +96,8 @@ class Committer:
                 self._restage(held, batch, report)
             elif self._tolerates(held, batch, report):
                 commits.append((held, batch, report))
-        self._commit([commit for commit in commits if self._may_commit(commit[0])])
+        self._commit(commits)
         self._wait_for_outside(away)
-
-    def _may_commit(self, held: Held) -> bool:
-        """Whether the generation of the row has this node's parsing, as nothing else may be committed in it."""
-        generation, session = held.lease.commit.generation, self._coordinator.session
-        if until_answered(self._coordinator.world, "store", lambda: self._generation.seal(generation)):
-            return True
-        self.hand_back_later(held, session.timing.timeout)
-        return False
 
     # --- commit ------------------------------------------------------------------------------------------------
 
@@ -360,6 +352,19 @@ class Committer:
         for held, _ in away:
             # The lease is kept: another node would only wait for the same server.
             held.put_off(world.clock.monotonic() + pause)
+
+
+def _waves(reports: Sequence[Report]) -> list[list[Report]]:
+    """The reports in waves with one report per batch at most: each write is derived from the row of the one before."""
+    waves: list[list[Report]] = []
+    seen: dict[str, int] = {}
+    for report in reports:
+        index = seen.get(report.batch_id, 0)
+        seen[report.batch_id] = index + 1
+        if index == len(waves):
+            waves.append([])
+        waves[index].append(report)
+    return waves
 
 
 def _mended_receipt(sink: Sink, publication: Publication, fresh: Json) -> Json:

@@ -186,16 +186,3 @@ class Engines:
     def close(self) -> None:
         for engine in self._engines:
             engine.close()
-
-
-def waves(reports: Sequence[Report]) -> list[list[Report]]:
-    """The reports in waves with one report per batch at most: each write is derived from the row of the one before."""
-    found: list[list[Report]] = []
-    seen: dict[str, int] = {}
-    for report in reports:
-        index = seen.get(report.batch_id, 0)
-        seen[report.batch_id] = index + 1
-        if index == len(found):
-            found.append([])
-        found[index].append(report)
-    return found

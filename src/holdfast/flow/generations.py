@@ -4,11 +4,6 @@ A generation is a number with the digest of everything that decides what files l
 node runs the current generation only if the digest is that of its own code. So new code can be started beside old code,
 and takes over when the generation is switched; the way back is another generation, with the digest of an earlier one.
 The owner of a partition switches its generation between two commits: every record is in exactly one generation.
-
-Until something is committed in a generation, its parsing may still be replaced: a first attempt that failed costs no
-number. Before its first commit a node seals the row of the generation, under its own digest; a parsing is replaced only
-in a row that is not sealed. Both are writes of the same row by version, so that one of two nodes with different files
-finds the other's write, and nothing is committed under a number that stands for another parsing.
 """
 
 from __future__ import annotations
@@ -26,8 +21,6 @@ from holdfast.leases.world import World
 from holdfast.leases.writes import until_answered
 
 CURRENT = "$current"
-UNSEALED: Json = {"sealed": False}
-"""Position of the row of a generation in which nothing was committed; rows of earlier versions have none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,53 +50,21 @@ class Generations:
     def register(self, mine: Generation, *, switch: bool) -> tuple[int, str]:
         """Add a node's generation, and make it current if it is the first, or if it is later and `switch` is set.
 
-        Returns number and digest of the current one. Raises `Refused` if that number has another digest and is sealed:
-        the parsing was changed, its generation was not, and something was committed in it.
+        Returns number and digest of the current one. Raises `Refused` if that number has another digest: the parsing
+        was changed and its generation was not.
         """
-        wanted = asdict(replace(mine, created_at=self._store.now()))
-        if self._added(_key(mine.number), wanted, UNSEALED)["digest"] != mine.digest:
-            self._replace(mine, wanted)
+        stored = self._added(_key(mine.number), asdict(replace(mine, created_at=self._store.now())))
+        if stored["digest"] != mine.digest:
+            raise Refused(
+                f"generation {mine.number} was made by other processors, formats or code: its digest is "
+                f"{stored['digest'][:12]}, not {mine.digest[:12]}. Raise `generation`, so that files can be "
+                "distinguished"
+            )
         candidate = {"number": mine.number, "digest": mine.digest}
-
-        def later(present: dict[str, Json]) -> dict[str, Json]:
-            follows = switch and present["number"] < mine.number
-            return candidate if follows or present["number"] == mine.number else present
-
         current = self._added(CURRENT, candidate)
-        if later(current) != current:
-            current = self._switched(later)
+        if switch and mine.number > current["number"]:
+            current = self._switched(lambda present: candidate if mine.number > present["number"] else present)
         return current["number"], current["digest"]
-
-    def _replace(self, mine: Generation, wanted: dict[str, Json]) -> None:
-        """Give the number another parsing. Raises `Refused` if something was, or may have been, committed in it."""
-
-        def change(row: Lease, _now: float) -> Lease:
-            stored = row.progress.state["digest"]
-            if stored != mine.digest and row.progress.position != UNSEALED:
-                raise Refused(
-                    f"generation {mine.number} was made by other processors, formats or code: its digest is "
-                    f"{stored[:12]}, not {mine.digest[:12]}. Raise `generation`, so that files can be distinguished"
-                )
-            return row if stored == mine.digest else replace(row, progress=replace(row.progress, state=wanted))
-
-        self._changed(_key(mine.number), change)
-
-    def seal(self, number: int, digest: str) -> bool:
-        """Fix the parsing of a generation, before anything is committed in it. Returns whether it has that digest.
-
-        If it has another one, the current generation is made to say so, too: the node that replaced the parsing may
-        have died between its two writes.
-        """
-
-        def change(row: Lease, _now: float) -> Lease:
-            sealed = row.progress.state["digest"] != digest or row.progress.position != UNSEALED
-            return row if sealed else replace(row, progress=replace(row.progress, position=None))
-
-        stored: str = self._changed(_key(number), change).progress.state["digest"]
-        if stored != digest:
-            of_row = {"number": number, "digest": stored}
-            self._switched(lambda present: of_row if present["number"] == number else present)
-        return stored == digest
 
     def remember(self, mine: Generation, current: tuple[int, str]) -> None:
         """Restore rows that the store has lost: a node's generation, and the current one as that node last read it."""
@@ -160,20 +121,16 @@ class Generations:
         def change(row: Lease, _now: float) -> Lease:
             return replace(row, progress=replace(row.progress, state=later(row.progress.state)))
 
-        state: dict[str, Json] = self._changed(CURRENT, change).progress.state
-        return state
-
-    def _changed(self, key: str, change: Callable[[Lease, float], Lease]) -> Lease:
         try:
-            return self._rows.change(key, change)
+            state: dict[str, Json] = self._rows.change(CURRENT, change).progress.state
         except PartitionNotFound:
             raise _not_kept() from None
+        return state
 
-    def _added(self, key: str, state: dict[str, Json], position: Json = None) -> dict[str, Json]:
+    def _added(self, key: str, state: dict[str, Json]) -> dict[str, Json]:
         """The state of the row, which is added if it was not there."""
         never_due = Ownership(Status.UNASSIGNED, due_at=None, write_id=self._new_id())
-        progress = Progress(position=position, state=state)
-        self._store.add([Lease(self._rows.pipeline, key, ownership=never_due, progress=progress)])
+        self._store.add([Lease(self._rows.pipeline, key, ownership=never_due, progress=Progress(state=state))])
         try:
             stored: dict[str, Json] = self._rows.show(key).progress.state
         except PartitionNotFound:
@@ -190,9 +147,6 @@ class NodeGeneration(Protocol):
     def has_parsing_of(self, number: int) -> bool:
         """Whether this node has the parsing of that generation. Raises `StoreUnavailable`."""
 
-    def seal(self, number: int) -> bool:
-        """Called before every commit: whether this node may commit in that generation. Raises `StoreUnavailable`."""
-
 
 @dataclass(frozen=True, slots=True)
 class FixedGeneration:
@@ -206,9 +160,6 @@ class FixedGeneration:
     def has_parsing_of(self, number: int) -> bool:
         return number == self.number
 
-    def seal(self, number: int) -> bool:  # noqa: ARG002 - what is always current was sealed when it was registered
-        return True
-
 
 class FollowedGeneration:
     """The current generation in the store, as one node follows it; made by `follow`."""
@@ -220,7 +171,6 @@ class FollowedGeneration:
         self._recent = recent
         self._mine = mine
         self._latest = latest
-        self._sealed: set[int] = set()
 
     def current(self) -> int | None:
         with suppress(StoreUnavailable):  # the last one read holds; a commit tests the generation of the row
@@ -229,23 +179,13 @@ class FollowedGeneration:
             except PartitionNotFound:  # the store has lost writes; this node restores the last state that it read
                 self._generations.remember(self._mine, self._latest)
         number, digest = self._latest
-        if digest == self._mine.digest:
-            return number
-        with suppress(StoreUnavailable):  # the row of the generation decides where the two differ, see `seal`
-            if number == self._mine.number and self.has_parsing_of(number):
-                return number
-        return None
+        return number if digest == self._mine.digest else None
 
     def has_parsing_of(self, number: int) -> bool:
         try:
             return self._generations.show(number).digest == self._mine.digest
         except UsageError:
             return number == self._mine.number
-
-    def seal(self, number: int) -> bool:
-        if number not in self._sealed and self._generations.seal(number, self._mine.digest):
-            self._sealed.add(number)
-        return number in self._sealed
 
 
 def follow(

@@ -31,8 +31,6 @@ def register_next(generations: Generations, mine: Generation) -> int:
     """Register this parsing under its own number if that comes next, else under the next one. Returns the number."""
     number = _free_number(generations, mine.number, mine.digest)
     generations.register(replace(mine, number=number), switch=False)
-    if not generations.seal(number, mine.digest):
-        raise Refused(f"another node has given generation {number} another parsing at this moment; start the run again")
     return number
 
 

@@ -46,9 +46,6 @@ class Switched:
     def has_parsing_of(self, number: int) -> bool:
         return number == self.number
 
-    def seal(self, number: int) -> bool:
-        return self.has_parsing_of(number)
-
 
 def loop_of(
     node: TestNode,
