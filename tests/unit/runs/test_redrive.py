@@ -29,7 +29,7 @@ from holdfast.leases.lease import Commit, Lease, Ownership, Partition, Progress,
 from holdfast.leases.store import Store
 from holdfast.registry import Registry
 from holdfast.runs import letter_selection as limits
-from holdfast.runs.letter_selection import Choice, Waiting
+from holdfast.runs.letter_selection import Choice, Waiting, fence
 from holdfast.runs.redrive import _prepared, look, mark_sent, redrive, run_pipeline
 from holdfast.stores.memory import MemoryStore
 
@@ -250,6 +250,18 @@ def test_a_node_of_a_former_run_cannot_commit_any_more_when_the_next_has_begun(s
     (after,) = site.store.get([row.id])
     assert after is not None
     assert (after.status, after.version > before.version) == (Status.FAILED, True)
+
+
+def test_a_partition_that_its_node_completes_while_it_is_fenced_stays_completed(site: Site) -> None:
+    settings = site.settings()
+    site.read(settings, "a")
+    site.bury("a", b"1", b"2")
+    (read_before,) = site.begin(settings, "redrive-1")
+    site.move(settings, read_before, 2, ownership=Ownership(Status.COMPLETED, None, 7, read_before.version))
+    fence(site.stored(settings).operator("redrive-1"), read_before, None, "files", "another redrive has begun")
+    (after,) = site.store.get([read_before.id])
+    assert after is not None
+    assert after.status is Status.COMPLETED
 
 
 def test_what_a_former_run_has_committed_and_not_published_is_published_first(
