@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from holdfast.cli import output
-from holdfast.cli.options import AsJson, File, PipelineName, chosen_pipeline, opened_pipeline
-from holdfast.cli.reprocess import Detach, log, tell_detached
+from holdfast.cli.options import AsJson, File, PipelineName, arguments_of, chosen_pipeline, opened_pipeline
+from holdfast.cli.reprocess import Detach, log, tell_detached, tell_next
 from holdfast.errors import UsageError
 
 if TYPE_CHECKING:
@@ -117,15 +117,16 @@ def redrive(
 
     complete = True
     with opened_pipeline(file, pipeline) as opened:
+        arguments = arguments_of(file, opened)
         for name in _sinks(opened.settings, opened.name, sink):
             choice = Choice(name, partition, reason)
             taken = look(opened, choice)
             _tell_taken(name, taken, dry_run=dry_run)
             if taken.number and not dry_run:
                 run = send_again(opened, choice, log(), by=getpass.getuser(), detached=detach)
-                complete = (detach or _end(name, run, file)) and complete
+                complete = (detach or _end(name, run, arguments)) and complete
                 if detach:
-                    tell_detached(run, file)
+                    tell_detached(run, arguments)
     if not complete:
         raise typer.Exit(1)
 
@@ -193,12 +194,13 @@ def _tell_taken(sink: str, taken: Taken, *, dry_run: bool) -> None:
         output.say(f"sink {sink}: {taken.number} letters of {partitions} partitions wait to be sent again")
 
 
-def _end(sink: str, run: Run, file: str) -> bool:
+def _end(sink: str, run: Run, arguments: str) -> bool:
     counts = run.counts
     output.say(
         f"sink {sink}: run {run.id} is {run.status.value}: {counts.processed} letters sent again, "
         f"{counts.failed} of them became dead letters again"
     )
-    if run.status.value in {"RUNNING", "READY"}:
-        output.tell(f"it has not ended; continue it with `holdfast runs join {file} {run.id}`")
+    if counts.failed:
+        output.tell(f"`holdfast deadletters list {arguments}` counts the letters by reason")
+    tell_next(run, arguments)
     return run.status.value == "COMPLETED"

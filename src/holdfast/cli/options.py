@@ -101,6 +101,11 @@ def node_names(pipeline: StoredPipeline) -> dict[str, str]:
     return {node.session: node.name for node in nodes(pipeline.store, fleet(pipeline.settings), ())}
 
 
+def arguments_of(file: str, pipeline: StoredPipeline) -> str:
+    """Return what a command needs after its name to work on this pipeline, for messages that name the next command."""
+    return file if len(pipeline.settings.pipelines) == 1 else f"{file} --pipeline {pipeline.name}"
+
+
 @contextmanager
 def opened_pipeline(file: str, pipeline: str | None) -> Iterator[StoredPipeline]:
     """Open a pipeline of the file with its store. Raises `UsageError` like `chosen_pipeline` and `opened_store`."""

@@ -42,6 +42,10 @@ ReopenedStatus = Annotated[
         help="Reopen all partitions that are FAILED, CLOSED or COMPLETED, instead of those with the given keys.",
     ),
 ]
+OfRun = Annotated[
+    str,
+    typer.Option("--run", metavar="RUN", help="Partitions of this run, instead of those of the live pipeline."),
+]
 Limit = Annotated[
     int | None, typer.Option("--limit", min=1, metavar="N", help="Show at most this many; all unless given.")
 ]
@@ -72,18 +76,23 @@ REOPENABLE = (Status.FAILED, Status.CLOSED, Status.COMPLETED)
 
 
 def list_partitions(
-    file: File, pipeline: PipelineName = None, status: Statuses = None, limit: Limit = None, json: AsJson = False
+    file: File,
+    pipeline: PipelineName = None,
+    status: Statuses = None,
+    run: OfRun = "",
+    limit: Limit = None,
+    json: AsJson = False,
 ) -> None:
     """List the partitions of a pipeline in order of their keys."""
     from holdfast.observe import insights
 
-    with _operator(file, pipeline) as operator:
+    with _operator(file, pipeline, run) as operator:
         rows = islice(operator.rows(tuple(status or ())), limit)
         if json:
             output.say_json_rows(insights.partition(row) for row in rows)
         else:
             output.say_table(COLUMNS, map(_cells, rows))
-            _print_counts(insights.counts(operator.store, operator.pipeline))
+            _print_counts(insights.counts(operator.store, operator.pipeline, run))
 
 
 def show(file: File, key: Key, pipeline: PipelineName = None, json: AsJson = False) -> None:
@@ -180,9 +189,9 @@ def _in_chunks(rows: Iterator[Lease], change: Callable[[list[Lease]], int]) -> i
 
 
 @contextmanager
-def _operator(file: str, pipeline: str | None) -> Iterator[Operator]:
+def _operator(file: str, pipeline: str | None, run: str = "") -> Iterator[Operator]:
     with opened_pipeline(file, pipeline) as opened:
-        yield opened.operator()
+        yield opened.operator(run)
 
 
 def _change(file: str, pipeline: str | None, keys: list[str], change: Callable[[Operator, str], Lease]) -> None:

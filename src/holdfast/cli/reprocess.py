@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from holdfast.cli import output
-from holdfast.cli.options import File, PipelineName, opened_pipeline
+from holdfast.cli.options import File, PipelineName, arguments_of, opened_pipeline
 from holdfast.errors import UsageError
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ def rewind(  # noqa: PLR0913, PLR0917 - each is an option
         if replace:
             _replace(opened, request, dry_run=dry_run)
             return
-        end(write_again(opened, request, log(), root=root, by=getpass.getuser(), detached=detach), file)
+        end(write_again(opened, request, log(), root=root, by=getpass.getuser(), detached=detach), arguments_of(file, opened))
 
 
 def backfill(  # noqa: PLR0913, PLR0917 - each is an option
@@ -111,7 +111,7 @@ def backfill(  # noqa: PLR0913, PLR0917 - each is an option
         pipelines = opened.settings.pipelines
         if backup not in pipelines:
             raise UsageError(f"there is no pipeline {backup!r} in this file; it has {', '.join(pipelines)}")
-        end(write_again(opened, request, log(), root=root, by=getpass.getuser(), detached=detach), file)
+        end(write_again(opened, request, log(), root=root, by=getpass.getuser(), detached=detach), arguments_of(file, opened))
 
 
 def _replace(pipeline: StoredPipeline, request: Rewind, *, dry_run: bool) -> None:
@@ -140,20 +140,46 @@ def log() -> Emit:
     return Reporter([Log(sys.stderr, form="text", level="info")])
 
 
-def tell_detached(run: Run, file: str) -> None:
+def tell_detached(run: Run, arguments: str) -> None:
     """Print where to see how a run goes on that is left to nodes."""
-    output.say(f"run {run.id} is left to the nodes that run the pipeline; see `holdfast runs show {file} {run.id}`")
+    output.say(
+        f"run {run.id} is left to the nodes that run the pipeline; see `holdfast runs show {arguments} {run.id}`"
+    )
 
 
-def end(run: Run, file: str) -> None:
+def tell_next(run: Run, arguments: str) -> None:
+    """Print the next command for a run that is not complete. `arguments`: from `arguments_of`."""
+    status = run.status.value
+    if status in {"RUNNING", "READY"}:
+        output.tell(f"it has not ended; continue it with `holdfast runs join {arguments} {run.id}`")
+    elif status in {"STOPPING", "STOPPED"}:
+        output.tell(
+            f"it was stopped; `holdfast runs resume {arguments} {run.id}` lets it go on, on nodes that run the "
+            f"pipeline or with `holdfast runs join {arguments} {run.id}`"
+        )
+    elif status in {"COMPLETED_WITH_ERRORS", "FAILED"}:
+        failed = f"holdfast partitions list {arguments} --run {run.id} --status FAILED"
+        output.tell(f"{run.error or 'some partitions are FAILED'}; `{failed}` shows which and why")
+        output.tell(f"when the cause is mended, {_again(run, arguments)}")
+
+
+def _again(run: Run, arguments: str) -> str:
+    kind = (run.configuration or {}).get("kind")
+    if kind == "redrive":
+        return f"`holdfast deadletters redrive {arguments}` sends what was not sent yet"
+    if kind == "reindex":
+        return f"`holdfast reindex start {arguments}` begins another run"
+    return f"give the command of this {kind} with a --root that has no files of these partitions yet"
+
+
+def end(run: Run, arguments: str) -> None:
     """Print how a run has ended, or how to continue it, and exit: with 0 only if it is complete."""
     counts = run.counts
     if run.status.value == "INITIALIZING":
-        tell_detached(run, file)
+        tell_detached(run, arguments)
         return
     output.say(f"run {run.id} is {run.status.value}: {counts.succeeded} of {counts.processed} records written again")
     for name, root in (run.configuration or {}).get("roots", {}).items():
         output.tell(f"sink {name}: {root}")
-    if run.status.value in {"RUNNING", "READY"}:
-        output.tell(f"it has not ended; continue it with `holdfast runs join {file} {run.id}`")
+    tell_next(run, arguments)
     raise typer.Exit(0 if run.status.value == "COMPLETED" else 1)

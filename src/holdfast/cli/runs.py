@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from holdfast.cli import output
-from holdfast.cli.options import AsJson, File, PipelineName, Rate, node_names, opened_pipeline, rate_of
+from holdfast.cli.options import AsJson, File, PipelineName, Rate, arguments_of, node_names, opened_pipeline, rate_of
 from holdfast.cli.reprocess import end, log
 from holdfast.errors import PartitionNotFound, UsageError
 
@@ -80,7 +80,7 @@ def join(file: File, run: RunId, pipeline: PipelineName = None) -> None:
     Needs the file with which the run was started. Several nodes may join one run.
     """
     with opened_pipeline(file, pipeline) as opened, _existing(run):
-        end(_join(opened, run), file)
+        end(_join(opened, run), arguments_of(file, opened))
 
 
 def _join(pipeline: StoredPipeline, run_id: str) -> Run:

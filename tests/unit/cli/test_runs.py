@@ -6,8 +6,12 @@ import json
 from collections.abc import Iterator
 
 import pytest
+import typer
 
 from holdfast import assemble
+from holdfast.cli.options import arguments_of, opened_pipeline
+from holdfast.cli.reprocess import end
+from holdfast.flow.run import Run, RunStatus
 from holdfast.flow.runs import Runs
 from holdfast.leases.lease import Partition
 from holdfast.leases.store import Store
@@ -119,3 +123,50 @@ def test_a_pipeline_is_paused_and_a_node_drained_until_that_is_taken_back(site: 
     for verb in ("drain", "undrain"):
         result = site.invoke(verb, file, "nobody")
         assert (result.exit_code, "there is no node 'nobody'" in result.stderr) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("kind", "status", "wanted"),
+    [
+        ("backfill", RunStatus.RUNNING, "continue it with `holdfast runs join f.yaml --pipeline orders r1`"),
+        ("rewind", RunStatus.STOPPED, "`holdfast runs resume f.yaml --pipeline orders r1` lets it go on"),
+        ("rewind", RunStatus.COMPLETED_WITH_ERRORS, "--pipeline orders --run r1 --status FAILED` shows which and why"),
+        ("backfill", RunStatus.FAILED, "give the command of this backfill with a --root that has no files"),
+        ("redrive", RunStatus.FAILED, "`holdfast deadletters redrive f.yaml --pipeline orders` sends what was not"),
+        ("reindex", RunStatus.FAILED, "`holdfast reindex start f.yaml --pipeline orders` begins another run"),
+    ],
+)
+def test_a_run_that_is_not_complete_names_the_next_command(
+    kind: str, status: RunStatus, wanted: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(typer.Exit) as ended:
+        end(Run("r1", status, {"kind": kind}), "f.yaml --pipeline orders")
+    assert ended.value.exit_code == 1
+    assert wanted in capsys.readouterr().err
+
+
+def test_a_complete_run_names_no_command(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(typer.Exit) as ended:
+        end(Run("r1", RunStatus.COMPLETED, {"kind": "rewind", "roots": {"files": "out-g2"}}), "f.yaml")
+    assert ended.value.exit_code == 0
+    assert capsys.readouterr().err == "sink files: out-g2\n"
+
+
+@pytest.mark.usefixtures("runs")
+def test_the_failed_partitions_of_a_run_are_listed_with_their_errors(site: Site, file: str, store: Store) -> None:
+    pipeline = assemble.StoredPipeline(assemble.load_settings(file), store, "orders")
+    pipeline.operator("backfill-1").fail("orders|0", "its file is damaged")
+    assert site.json("partitions", "list", file, "--status", "FAILED") == []
+    (row,) = site.json("partitions", "list", file, "--run", "backfill-1", "--status", "FAILED")
+    assert row["sourcePartitionKey"] == "orders|0"
+    shown = site.invoke("partitions", "list", file, "--run", "backfill-1")
+    assert "its file is damaged" in shown.stdout
+    assert "1 partition in total: 1 FAILED" in shown.stderr
+
+
+def test_a_command_that_is_named_carries_the_pipeline_only_if_the_file_has_several(site: Site) -> None:
+    for pipelines, wanted in ((["orders"], ""), (["orders", "users"], " --pipeline orders")):
+        file = site.write(*pipelines)
+        site.store(file).close()
+        with opened_pipeline(file, "orders") as opened:
+            assert arguments_of(file, opened) == f"{file}{wanted}"

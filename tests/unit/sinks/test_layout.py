@@ -22,8 +22,9 @@ def test_the_default_sorts_by_offset_and_tells_which_file_holds_a_message() -> N
     assert placed == "orders/dt=2026-01-01/hr=05/2_3_00000000000000000042.txt.gz"
 
 
-def test_the_preset_of_secor_has_no_zeros() -> None:
-    assert Layout(check_layout("secor")).key(NAME, 1, 42, "seq", "dt=1") == "orders/dt=1/1_3_42.seq"
+def test_the_preset_of_secor_names_files_as_secor_does() -> None:
+    key = Layout(check_layout("secor")).key(NAME, 1, 42, "seq", "dt=1")
+    assert key == "orders/dt=1/1_3_00000000000000000042.seq"
 
 
 def test_a_template_may_order_the_parts_in_another_way() -> None:

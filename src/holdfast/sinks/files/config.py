@@ -182,7 +182,7 @@ class FilesConfig(Options):
         DEFAULT_LAYOUT,
         description=(
             "Names of files below the root: a template of {topic}, {place} (the output folder), {generation}, "
-            "{partition}, {offset} and {ext}, or `secor` for names without leading zeros."
+            "{partition}, {offset} and {ext}. The default is also what `secor` stands for: Secor names its files so."
         ),
     )
     max_files: PositiveCount = Field(

@@ -10,7 +10,8 @@ from holdfast.flow.batch import Name
 from holdfast.flow.names import OURS, folder_path, segment
 
 DEFAULT_LAYOUT = "{topic}/{place}/{generation}_{partition}_{offset:020}.{ext}"
-PRESETS = {"holdfast": DEFAULT_LAYOUT, "secor": "{topic}/{place}/{generation}_{partition}_{offset}.{ext}"}
+PRESETS = {"holdfast": DEFAULT_LAYOUT, "secor": DEFAULT_LAYOUT}
+"""Secor names its files alike, offsets with 20 digits included."""
 _REQUIRED = {"topic", "place", "generation", "partition", "offset", "ext"}
 
 
