@@ -86,7 +86,8 @@ def rewind(  # noqa: PLR0913, PLR0917 - each is an option
         if replace:
             _replace(opened, request, dry_run=dry_run)
             return
-        end(write_again(opened, request, log(), root=root, by=getpass.getuser(), detached=detach), arguments_of(file, opened))
+        run = write_again(opened, request, log(), root=root, by=getpass.getuser(), detached=detach)
+        end(run, arguments_of(file, opened))
 
 
 def backfill(  # noqa: PLR0913, PLR0917 - each is an option
@@ -111,7 +112,8 @@ def backfill(  # noqa: PLR0913, PLR0917 - each is an option
         pipelines = opened.settings.pipelines
         if backup not in pipelines:
             raise UsageError(f"there is no pipeline {backup!r} in this file; it has {', '.join(pipelines)}")
-        end(write_again(opened, request, log(), root=root, by=getpass.getuser(), detached=detach), arguments_of(file, opened))
+        run = write_again(opened, request, log(), root=root, by=getpass.getuser(), detached=detach)
+        end(run, arguments_of(file, opened))
 
 
 def _replace(pipeline: StoredPipeline, request: Rewind, *, dry_run: bool) -> None:
