@@ -6,6 +6,7 @@ import uuid
 from dataclasses import dataclass, field
 
 from holdfast.buckets.s3 import S3Bucket
+from holdfast.config.aws import AwsIdentity
 from holdfast.config.secrets import Secret
 from holdfast.s3.access import S3Access, Staging
 from tests.servers.s3 import ACCESS_KEY, REGION, SECRET_KEY, S3Server
@@ -15,7 +16,8 @@ PART = 5 << 20
 
 
 def access(port: int, bucket: str = BUCKET, secret: str = SECRET_KEY) -> S3Access:
-    return S3Access(bucket, f"http://127.0.0.1:{port}", REGION, Secret(ACCESS_KEY), Secret(secret), path_style=True)
+    keys = AwsIdentity(Secret(ACCESS_KEY), Secret(secret))
+    return S3Access(bucket, f"http://127.0.0.1:{port}", REGION, keys, path_style=True)
 
 
 @dataclass

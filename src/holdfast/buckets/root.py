@@ -154,12 +154,9 @@ def access_of(root: str, options: S3Reach, patience: float = PATIENCE) -> tuple[
         bucket,
         options.endpoint_url,
         options.region,
-        options.access_key_id,
-        options.secret_access_key,
-        options.session_token,
+        AwsIdentity.of(options),
         options.path_style,
         patience,
-        identity=AwsIdentity.of(options),
         owner=options.expected_bucket_owner,
         written=options.written() if isinstance(options, S3Options) else ObjectSettings(),
     )

@@ -56,7 +56,8 @@ class AwsIdentity:
     def session(self, region: str | None) -> Any:
         """Return a boto3 session. Sends nothing; a role is assumed with the first request that needs credentials.
 
-        Raises what botocore raises for an unknown profile, and for a role if there are no credentials to assume it.
+        Raises what botocore raises for an unknown profile. A request raises `NoCredentialsError` if there are no
+        credentials, also if there are none to assume a role with; a later one looks for them anew.
         """
         import boto3
         from botocore.session import Session
@@ -75,21 +76,22 @@ class AwsIdentity:
         from botocore.exceptions import NoCredentialsError
         from botocore.session import Session
 
-        ours = core.get_credentials()
-        if ours is None:
-            raise NoCredentialsError
-
         def new_client(service: str, **arguments: Any) -> Any:
             return core.create_client(service, region_name=region, **arguments)
 
         named = {"RoleSessionName": SESSION_NAME}
         if self.external_id is not None:
             named["ExternalId"] = self.external_id
-        fetcher = AssumeRoleCredentialFetcher(
-            client_creator=new_client, source_credentials=ours, role_arn=str(self.role_arn), extra_args=named
-        )
+
+        def fetched() -> Any:
+            # Looked up here and not before, so that a request without them fails and can be repeated.
+            ours = core.get_credentials()
+            if ours is None:
+                raise NoCredentialsError
+            return AssumeRoleCredentialFetcher(new_client, ours, str(self.role_arn), named).fetch_credentials()
+
         assumed = Session(profile=self.profile)
-        credentials = DeferredRefreshableCredentials(method="assume-role", refresh_using=fetcher.fetch_credentials)
+        credentials = DeferredRefreshableCredentials(method="assume-role", refresh_using=fetched)
         # botocore has no other way to hand in credentials that renew themselves.
         vars(assumed)["_credentials"] = credentials
         return assumed

@@ -8,7 +8,6 @@ from typing import Any, Literal, TypeAlias
 from urllib.parse import urlencode
 
 from holdfast.config.aws import AwsIdentity
-from holdfast.config.secrets import Secret
 
 Staging: TypeAlias = Literal["auto", "multipart", "copy"]
 SCHEME = "s3://"
@@ -40,27 +39,22 @@ class ObjectSettings:
 
 @dataclass(frozen=True, slots=True)
 class S3Access:
-    """How to reach a bucket. Without keys, the usual chain is used: environment, profile, role of the machine."""
+    """How to reach a bucket. Equal ones share a client."""
 
     bucket: str
     endpoint_url: str | None = None
     region: str | None = None
-    access_key_id: Secret | None = None
-    secret_access_key: Secret | None = None
-    session_token: Secret | None = None
+    identity: AwsIdentity = AwsIdentity()
     path_style: bool = False
     patience: float = PATIENCE
     """Seconds to wait for a response. A request is not repeated after that many seconds either."""
-    identity: AwsIdentity | None = None
-    """Who the client is; None: the keys above, or the usual chain."""
     owner: str | None = None
     """Account that must own the bucket."""
     written: ObjectSettings = ObjectSettings()
 
     def session(self) -> Any:
         """Return a boto3 session with the credentials of this access."""
-        keys = AwsIdentity(self.access_key_id, self.secret_access_key, self.session_token)
-        return (self.identity or keys).session(self.region)
+        return self.identity.session(self.region)
 
 
 @dataclass(frozen=True, slots=True)

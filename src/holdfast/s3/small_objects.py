@@ -24,12 +24,13 @@ def fetch(access: S3Access, key: str, etag: str) -> bytes | None:
     Blocks for a request or two, and may be called by several threads.
     """
     import obstore
+    from botocore.exceptions import BotoCoreError
     from obstore.exceptions import BaseError
 
-    store = _store_of(access)
     try:
+        store = _store_of(access)
         return None if store is None else obstore.get(store, key, options={"if_match": etag}).bytes().to_bytes()
-    except (BaseError, OSError):
+    except (BaseError, BotoCoreError, OSError, ValueError):  # ValueError: there are no credentials
         return None
 
 
@@ -60,12 +61,12 @@ def _connect(access: S3Access) -> S3Store:
     }
     if access.endpoint_url is not None:
         settings["endpoint"] = access.endpoint_url
-    assumed = access.identity is not None and access.identity.role_arn is not None
-    if access.access_key_id is not None and access.secret_access_key is not None and not assumed:
-        settings["access_key_id"] = access.access_key_id.reveal()
-        settings["secret_access_key"] = access.secret_access_key.reveal()
-        if access.session_token is not None:
-            settings["session_token"] = access.session_token.reveal()
+    identity = access.identity
+    if identity.access_key_id is not None and identity.secret_access_key is not None and identity.role_arn is None:
+        settings["access_key_id"] = identity.access_key_id.reveal()
+        settings["secret_access_key"] = identity.secret_access_key.reveal()
+        if identity.session_token is not None:
+            settings["session_token"] = identity.session_token.reveal()
     else:
         settings["credential_provider"] = _provider(access)
     patience = f"{access.patience:g}s"

@@ -15,8 +15,11 @@ from pydantic import ValidationError
 from holdfast.buckets.root import S3Options, access_of
 from holdfast.config.aws import AwsIdentity
 from holdfast.config.secrets import Secret
+from holdfast.errors import SinkUnavailable, SourceUnavailable, Unavailable
 from holdfast.s3 import client as s3_client
-from holdfast.sinks.opensearch.access import AwsAccess
+from holdfast.s3 import small_objects
+from holdfast.s3.access import S3Access
+from holdfast.sinks.opensearch.access import Access, AwsAccess
 from holdfast.sources.kinesis.client import KinesisClient, StreamAccess
 from holdfast.stores.dynamodb import DynamodbConfig
 from holdfast.stores.dynamodb.client import connect
@@ -101,6 +104,44 @@ def test_keys_of_the_settings_assume_the_role(sent: list[Any]) -> None:
     identity.session("eu-west-1").client("s3").list_buckets()
     first, second = (header(request, "Authorization") for request in sent)
     assert ("Credential=GIVEN/" in first, "Credential=ASSUMED/" in second) == (True, True)
+
+
+@pytest.fixture
+def without_credentials(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An environment whose usual chain finds nothing."""
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE", "AWS_CONTAINER_CREDENTIALS_FULL_URI"):
+        monkeypatch.delenv(name, raising=False)
+    for name in ("AWS_SHARED_CREDENTIALS_FILE", "AWS_CONFIG_FILE"):
+        monkeypatch.setenv(name, str(tmp_path / "missing"))
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+
+
+@pytest.mark.usefixtures("sent", "without_credentials")
+def test_missing_credentials_for_a_role_are_waited_for_as_a_server_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    identity = AwsIdentity(role_arn=ROLE)
+    shards = KinesisClient(StreamAccess("s", "eu-west-1", None, identity))
+    objects = s3_client.client_of(S3Access("lake", region="eu-west-1", identity=identity))
+    search = Access(("http://127.0.0.1:9",), aws=AwsAccess("eu-west-1", identity=identity))
+    documents = search.connect()
+    with pytest.raises(SourceUnavailable, match="Unable to locate credentials"):
+        shards.shards()
+    with pytest.raises(Unavailable, match="Unable to locate credentials"):
+        objects.call("list_objects_v2")
+    with pytest.raises(SinkUnavailable, match="Unable to locate credentials"):
+        search.call(documents.info)
+    assert small_objects.fetch(objects.access, "a", '"etag"') is None
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "found")
+    objects.call("list_objects_v2")
+
+
+@pytest.mark.usefixtures("without_credentials")
+def test_small_objects_are_left_to_the_client_if_there_are_no_credentials() -> None:
+    assert small_objects.fetch(S3Access("lake", region="nowhere"), "a", '"etag"') is None
+
+
+def test_settings_without_an_identity_share_the_client_of_the_usual_chain() -> None:
+    assert access_of("s3://lake", S3Options())[0] == S3Access("lake")
 
 
 def test_a_profile_is_that_of_the_shared_files(

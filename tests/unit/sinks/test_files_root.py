@@ -36,9 +36,9 @@ def test_what_the_settings_say_reaches_the_client() -> None:
     assert isinstance(bucket, S3Bucket)
     access = bucket._access
     assert (access.bucket, access.endpoint_url, access.region, access.path_style) == ("lake", *list(given.values())[:3])
-    revealed = [
-        secret.reveal() for secret in (access.access_key_id, access.secret_access_key, access.session_token) if secret
-    ]
+    identity = access.identity
+    keys = (identity.access_key_id, identity.secret_access_key, identity.session_token)
+    revealed = [secret.reveal() for secret in keys if secret]
     assert revealed == ["AKIA", "hush", "t"]
     assert (bucket._wanted, bucket._part_size) == ("copy", 16 << 20)
 
@@ -50,7 +50,7 @@ def test_secrets_are_shown_nowhere_and_still_reach_tasks() -> None:
     assert "hush" not in shown
     assert "AKIA" not in shown
     reopened = pickle.loads(pickle.dumps(bucket))  # noqa: S301 - our own bytes
-    assert reopened._access.secret_access_key.reveal() == "hush"
+    assert reopened._access.identity.secret_access_key.reveal() == "hush"
 
 
 @pytest.mark.parametrize(
