@@ -11,9 +11,11 @@ import hashlib
 import sys
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from http.client import HTTPException
 from pathlib import Path
 from urllib.error import HTTPError, URLError
+from urllib.parse import SplitResult, unquote, urlsplit
 from urllib.request import Request, urlopen
 from xml.etree import ElementTree as ET
 
@@ -85,18 +87,19 @@ JARS = (
 
 @dataclass(frozen=True, slots=True)
 class Repository:
-    """A Maven repository. `user` and `password` are those of the user's settings, if they have some."""
+    """A Maven repository. `user` and `password` come from the user's settings or from the URL, which keeps neither."""
 
     url: str
     user: str = ""
-    password: str = ""
+    password: str = field(default="", repr=False)
 
     def fetch(self, jar: Jar) -> bytes:
         """Return the bytes of a file. Raises `Unavailable` if it cannot be had."""
         request = Request(f"{self.url.rstrip('/')}/{jar.path}")  # noqa: S310 - the scheme is checked
         if self.user:
             credentials = base64.b64encode(f"{self.user}:{self.password}".encode()).decode()
-            request.add_header("Authorization", f"Basic {credentials}")
+            # The host of a redirect must not get them.
+            request.add_unredirected_header("Authorization", f"Basic {credentials}")
         try:
             with urlopen(request, timeout=PATIENCE) as response:  # noqa: S310 - as above
                 content: bytes = response.read()
@@ -105,6 +108,8 @@ class Repository:
             raise Unavailable(f"{self.url} has no {jar.coordinates}: {error.code} {error.reason}") from error
         except (URLError, OSError) as error:
             raise Unavailable(f"{self.url} does not respond: {error}") from error
+        except HTTPException as error:
+            raise Unavailable(f"{self.url} does not respond as HTTP requires: {error!r}") from error
 
 
 def jar_folder() -> Path:
@@ -160,12 +165,26 @@ def _write(file: Path, content: bytes) -> None:
 def repository_of(url: str | None, settings: Path | None = None) -> Repository:
     """Return the repository of that URL; without one, the mirror of Maven Central in the user's settings, or Central.
 
-    Raises `UsageError` for a URL that is neither http nor https, and for settings that cannot be read.
+    A user and password in the URL are used if the settings have none. Raises `UsageError` for a URL that is malformed
+    or neither http nor https, and for settings that cannot be read.
     """
     found = Repository(url) if url else _mirror(settings or Path.home() / ".m2" / "settings.xml")
-    if not found.url.startswith(("https://", "http://")):
-        raise UsageError(f"{found.url!r} is not a URL of a Maven repository; it begins with https:// or http://")
-    return found
+    parts = _split(found.url)
+    address = parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
+    if found.user:
+        return Repository(address, found.user, found.password)
+    return Repository(address, unquote(parts.username or ""), unquote(parts.password or ""))
+
+
+def _split(url: str) -> SplitResult:
+    try:
+        parts = urlsplit(url)
+        if parts.scheme in {"https", "http"} and parts.hostname and parts.port != 0:
+            return parts
+    except ValueError:
+        pass  # its message may show the password
+    shown = url.rpartition("@")[2]
+    raise UsageError(f"{shown!r} is not a URL of a Maven repository; write https://host/path or http://host/path")
 
 
 def _mirror(settings: Path) -> Repository:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import socket
 import sys
 import threading
 import xml.etree.ElementTree as ET
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -30,30 +32,42 @@ class Maven:
 
     url: str = ""
     files: dict[str, bytes] = field(default_factory=dict)
+    moved_to: str = ""
+    """The repository to which every request is redirected; none if empty."""
     requests: list[tuple[str, str | None]] = field(default_factory=list)
 
 
-@pytest.fixture
-def maven(monkeypatch: pytest.MonkeyPatch) -> Iterator[Maven]:
+@contextmanager
+def running() -> Iterator[Maven]:
     repository = Maven(files={f"/m2/{jar.path}": CONTENT[jar.artifact] for jar in FAKES})
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             repository.requests.append((self.path, self.headers.get("Authorization")))
             found = repository.files.get(self.path)
-            self.send_response(404 if found is None else 200)
+            if repository.moved_to:
+                self.send_response(302)
+                self.send_header("Location", repository.moved_to + self.path.removeprefix("/m2/"))
+            else:
+                self.send_response(404 if found is None else 200)
             self.end_headers()
             self.wfile.write(found or b"")
 
         def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - as above
             pass
 
-    monkeypatch.setattr(connector, "JARS", FAKES)
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         repository.url = f"http://127.0.0.1:{server.server_port}/m2/"
         yield repository
         server.shutdown()
+
+
+@pytest.fixture
+def maven(monkeypatch: pytest.MonkeyPatch) -> Iterator[Maven]:
+    monkeypatch.setattr(connector, "JARS", FAKES)
+    with running() as repository:
+        yield repository
 
 
 def test_jars_are_fetched_once_and_checked(maven: Maven, tmp_path: Path) -> None:
@@ -105,6 +119,59 @@ def test_the_mirror_of_the_users_settings_is_used_with_its_password(maven: Maven
     install_connector(repository_of(None, settings), tmp_path / "jars", print)
     expected = f"Basic {base64.b64encode(b'me:secret').decode()}"
     assert {authorization for _, authorization in maven.requests} == {expected}
+
+
+def test_the_password_is_not_sent_to_where_the_repository_redirects(maven: Maven, tmp_path: Path) -> None:
+    with running() as elsewhere:
+        maven.moved_to = elsewhere.url
+        assert install_connector(Repository(maven.url, "me", "s3cret"), tmp_path, print) == 2
+    assert [authorization for _, authorization in elsewhere.requests] == [None, None]
+    assert None not in [authorization for _, authorization in maven.requests]
+
+
+def test_a_password_in_the_url_is_sent_and_never_shown(maven: Maven, tmp_path: Path) -> None:
+    repository = repository_of(maven.url.replace("://", "://me:s3%40cret@"))
+    assert repository == Repository(maven.url, "me", "s3@cret")
+    assert "cret" not in repr(repository)
+    install_connector(repository, tmp_path / "jars", print)
+    expected = f"Basic {base64.b64encode(b'me:s3@cret').decode()}"
+    assert {authorization for _, authorization in maven.requests} == {expected}
+    maven.files.clear()
+    with pytest.raises(Unavailable, match="has no") as caught:
+        install_connector(repository, tmp_path / "other", print)
+    assert "cret" not in str(caught.value)
+
+
+def test_a_password_in_the_mirrors_url_is_used_if_the_settings_have_none(tmp_path: Path) -> None:
+    settings = tmp_path / "settings.xml"
+    settings.write_text(SETTINGS.format(url="https://me:s3cret@repo.example/").replace("<id>house</id><user", "<user"))
+    assert repository_of(None, settings) == Repository("https://repo.example/", "me", "s3cret")
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["ftp://me:s3cret@repo/maven", "me:s3cret@repo/maven", "https://me:s3cret/@repo/maven", "https://me:s3cret@[repo/"],
+)
+def test_a_wrong_url_is_refused_without_its_password(url: str) -> None:
+    with pytest.raises(UsageError, match=r"repo/.* is not a URL of a Maven repository") as caught:
+        repository_of(url)
+    assert "s3cret" not in str(caught.value)
+
+
+def test_a_response_that_is_not_http_or_too_short_is_reported(tmp_path: Path) -> None:
+    for response in (b"SSH-2.0-OpenSSH_9.6\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nshort"):
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            threading.Thread(target=respond, args=(server, response), daemon=True).start()
+            url = f"http://127.0.0.1:{server.getsockname()[1]}/"
+            with pytest.raises(Unavailable, match=f"{url} does not respond as HTTP"):
+                install_connector(Repository(url), tmp_path, print)
+
+
+def respond(server: socket.socket, response: bytes) -> None:
+    connection, _ = server.accept()
+    with connection:
+        connection.recv(65536)
+        connection.sendall(response)
 
 
 def test_which_repository_is_used(tmp_path: Path) -> None:
