@@ -97,14 +97,18 @@ serviceAccount: {annotations: {eks.amazonaws.com/role-arn: "arn:aws:iam::1234567
 """
 
 
-def rendered(folder: Path, values: str, *options: str) -> list[dict[str, Any]]:
+def template(folder: Path, values: str, *options: str) -> subprocess.CompletedProcess[str]:
     helm = cache_folder() / "bin" / HELM
     if not helm.is_file():
         pytest.fail(f"there is no {helm}; {HOW_TO_INSTALL}")
     (folder / "values.yaml").write_text(values)
     values_file = str(folder / "values.yaml")
     command = [str(helm), "template", "live", str(CHART), "-f", values_file, "--kube-version", KUBERNETES, *options]
-    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    return subprocess.run(command, check=False, capture_output=True, text=True)
+
+
+def rendered(folder: Path, values: str, *options: str) -> list[dict[str, Any]]:
+    done = template(folder, values, *options)
     assert done.returncode == 0, done.stderr
     return [document for document in yaml.safe_load_all(done.stdout) if document]
 
@@ -156,6 +160,40 @@ def test_the_mounted_file_is_valid_and_serves_the_probes(
     node = load(tmp_path / "pipeline.yaml", Registry.installed()).node
     assert (node.metrics_port, node.metrics_address, node.log) == (9464, "0.0.0.0", "json")  # noqa: S104 - that of a pod
     assert node.session_timeout == (20.0 if file == "archive" else 30.0)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        "files: {archive: {replicas: 0, maxUnavailable: 0, config: {pipelines: {}}}}",
+        "files: {archive: {replicas: 0, config: {pipelines: {}}}}\npodDisruptionBudget: {maxUnavailable: 0}",
+    ],
+)
+def test_zero_is_zero(tmp_path: Path, values: str) -> None:
+    specs = {one["kind"]: one.get("spec", {}) for one in rendered(tmp_path, values)}
+    assert (specs["Deployment"]["replicas"], specs["PodDisruptionBudget"]["maxUnavailable"]) == (0, 0)
+
+
+def test_a_number_that_is_left_empty_is_the_default(tmp_path: Path) -> None:
+    values = "files: {archive: {replicas: null, maxUnavailable: null, config: {pipelines: {}}}}"
+    specs = {one["kind"]: one.get("spec", {}) for one in rendered(tmp_path, values)}
+    assert (specs["Deployment"]["replicas"], specs["PodDisruptionBudget"]["maxUnavailable"]) == (1, 1)
+
+
+@pytest.mark.parametrize(
+    ("config", "reason"),
+    [
+        ('"pipelines: {a: [1, 2}"', "files.archive.config is not valid YAML: .*did not find expected"),
+        ('"- pipelines"', "files.archive.config is not valid YAML"),
+        ('""', "files.archive.config must be"),
+        ("null", "files.archive.config must be"),
+        ("[pipelines]", "files.archive.config must be"),
+    ],
+)
+def test_a_file_that_is_not_one_is_not_installed(tmp_path: Path, config: str, reason: str) -> None:
+    done = template(tmp_path, f"files: {{archive: {{config: {config}}}}}")
+    assert done.returncode != 0, done.stdout
+    assert re.search(reason, done.stderr), done.stderr
 
 
 def test_another_file_makes_other_pods(tmp_path: Path) -> None:
