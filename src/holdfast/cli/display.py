@@ -6,22 +6,25 @@ import io
 import os
 import sys
 import threading
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext, suppress
 from typing import TYPE_CHECKING, TextIO
 
-from holdfast.errors import HoldfastError
 from holdfast.events import PipelineProgressed
 from holdfast.leases.store import Store
 from holdfast.leases.sums import sums
 from holdfast.observe.consumers import Consumer
+from holdfast.observe.partition_counts import COSTLY_EVERY, SHARE
 from holdfast.observe.progress import Progress, rounded, shortened
 
 if TYPE_CHECKING:
     from rich.table import Table
 
 EVERY = 10.0
-"""Seconds between two reads of the store, and between two lines without a terminal."""
+"""Least seconds between two reads of the store, and seconds between two lines without a terminal."""
+LAST_READ = 1.0
+"""Seconds that a read may take from the time that a node has for stopping."""
 REFRESH = 0.5
 _COLUMNS = ("PIPELINE", "PARTITIONS", "RECORDS", "RATE", "LAG", "LEFT", "ERRORS", "FAILED", "DEAD", "NODES")
 
@@ -39,37 +42,59 @@ class LogStream(io.TextIOBase):
 class Display:
     """Shows the progress of pipelines while a node works. `names`: by the pipeline's name in the store, for people."""
 
-    def __init__(self, progress: Progress, names: Mapping[str, str], emit: Consumer, *, live: bool) -> None:
+    def __init__(
+        self,
+        progress: Progress,
+        names: Mapping[str, str],
+        emit: Consumer,
+        *,
+        live: bool,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._progress = progress
         self._names = names
         self._emit = emit
         self._live = live
+        self._clock = clock
         self._over = threading.Event()
 
     @contextmanager
     def showing(self, store: Store) -> Iterator[None]:
         """Show progress until the block ends. Errors of the store are left to the node, which reports them."""
-        with self._table() if self._live else _nothing():
+        with self._table() if self._live else nullcontext():
             reader = threading.Thread(target=self._read, args=[store], daemon=True)
             reader.start()
             try:
                 yield
             finally:
                 self._over.set()
-                reader.join(timeout=1.0)
-                self._learn(store)
+                reader.join(timeout=LAST_READ)
 
     def _read(self, store: Store) -> None:
+        due = self._clock()
         while not self._over.wait(EVERY):
-            self._learn(store)
+            if self._clock() >= due:
+                due = self._learn(store)
             if not self._live:
-                for event in self._progress.now(advance=True):
-                    if event.partitions:  # before that, Spark starts and partitions are being found
-                        self._emit(event)
+                self._report()
+        if self._live:
+            self._learn(store)
 
-    def _learn(self, store: Store) -> None:
-        with suppress(HoldfastError):
-            self._progress.learn({name: sums(store, name, "") for name in self._names})
+    def _report(self) -> None:
+        for event in self._progress.now(advance=True):
+            if event.partitions or event.records:  # before that, Spark starts and partitions are being found
+                self._emit(event)
+
+    def _learn(self, store: Store) -> float:
+        """Read the sums of the store, and return when they may be read next."""
+        started, empty = self._clock(), False
+        with suppress(Exception):  # the store may be closed meanwhile, and progress never fails a node
+            found = {name: sums(store, name, "") for name in self._names}
+            empty = not any(found.values())
+            self._progress.learn(found)
+        ended = self._clock()
+        least = EVERY if store.has_clock or empty else COSTLY_EVERY  # without rows, a read costs next to nothing
+        return ended + max(least, SHARE * (ended - started))
 
     @contextmanager
     def _table(self) -> Iterator[None]:
@@ -103,11 +128,6 @@ def _cells(name: str, event: PipelineProgressed) -> Iterable[str]:
         yield f"[red]{count:,}[/red]" if count else "0"
     yield f"[yellow]{event.dead:,}[/yellow]" if event.dead else "0"
     yield str(event.nodes)
-
-
-@contextmanager
-def _nothing() -> Iterator[None]:
-    yield
 
 
 def is_terminal(stream: TextIO) -> bool:

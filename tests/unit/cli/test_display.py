@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,12 +16,16 @@ import pytest
 
 from holdfast.cli import display
 from holdfast.cli.display import Display, is_terminal
-from holdfast.events import Event, PartitionFailed, PipelineProgressed
+from holdfast.errors import StoreUnavailable
+from holdfast.events import BatchCommitted, Event, PartitionFailed, PipelineProgressed
 from holdfast.leases.lease import Lease
+from holdfast.leases.query import Query
+from holdfast.observe.partition_counts import COSTLY_EVERY, SHARE
 from holdfast.observe.progress import Progress
 from holdfast.stores.memory import MemoryStore
 
 ROOT = Path(__file__).parents[3]
+NAMES = {"prod|orders": "orders"}
 SHOW = """
 import sys
 from holdfast.cli.display import LogStream, Display
@@ -47,6 +52,42 @@ with service.stopped_by_signals(Node(), HostClock()):
     while True:
         time.sleep(60)
 """
+
+
+class ReadStore(MemoryStore):
+    """Counts its reads; each takes `seconds` of its clock."""
+
+    def __init__(self, *keys: str, seconds: float = 0.0) -> None:
+        super().__init__()
+        self.open()
+        self.add([Lease("prod|orders", key) for key in keys])
+        self.seconds = seconds
+        self.clock = 0.0
+        self.reads = 0
+
+    def find(self, query: Query) -> list[Lease]:
+        self.reads += 1
+        self.clock += self.seconds
+        return super().find(query)
+
+
+class Lines:
+    """Consumes the lines of the display, and lets a test wait for the next ones."""
+
+    def __init__(self) -> None:
+        self._emitted = 0
+        self._changed = threading.Condition()
+
+    def __call__(self, _event: Event) -> None:
+        with self._changed:
+            self._emitted += 1
+            self._changed.notify_all()
+
+    def wait(self) -> None:
+        """Wait for two lines: the store was or was not read before the second, not only before this call."""
+        with self._changed:
+            enough = self._emitted + 2
+            assert self._changed.wait_for(lambda: self._emitted >= enough, timeout=60)
 
 
 def on_terminal(code: str, **environ: str) -> str:
@@ -101,6 +142,101 @@ def test_without_a_terminal_each_pipeline_is_reported_now_and_then(monkeypatch: 
     assert (events[0].pipeline, events[0].partitions) == ("prod|orders", 2)
     progress(PartitionFailed("prod|orders", "a", "bad"))
     assert "1 partition failed" in progress.summary()
+
+
+@pytest.mark.parametrize(
+    ("has_clock", "seconds", "pause"),
+    [(False, 0.0, COSTLY_EVERY), (False, 1.0, COSTLY_EVERY), (True, 1.0, SHARE * 1.0)],
+    ids=["reads cost money", "reads cost money and time", "reads take long"],
+)
+def test_lines_between_two_costly_reads_come_from_events(
+    monkeypatch: pytest.MonkeyPatch, has_clock: bool, seconds: float, pause: float
+) -> None:
+    monkeypatch.setattr(display, "EVERY", 0.001)
+    store, lines = ReadStore("a", "b", seconds=seconds), Lines()
+    monkeypatch.setattr(store, "has_clock", has_clock)
+    shown = Display(Progress(["prod|orders"]), NAMES, lines, live=False, clock=lambda: store.clock)
+    with shown.showing(store):
+        lines.wait()
+        assert store.reads == 1
+        store.clock += pause - 0.1
+        lines.wait()
+        assert store.reads == 1
+        store.clock += 0.2
+        lines.wait()
+        assert store.reads == 2
+
+
+def test_a_costly_store_is_read_until_it_has_partitions(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(display, "EVERY", 0.001)
+    store, lines = ReadStore(), Lines()
+    monkeypatch.setattr(store, "has_clock", False)
+    with Display(Progress(["prod|orders"]), NAMES, lines, live=False).showing(store):
+        store.add([Lease("prod|orders", "a")])
+        lines.wait()
+
+
+def test_a_costly_read_that_fails_is_not_repeated_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(display, "EVERY", 0.001)
+    store, lines, reads = ReadStore("a"), Lines(), list[Query]()
+
+    def find(query: Query) -> list[Lease]:
+        reads.append(query)
+        raise StoreUnavailable("throttled")
+
+    monkeypatch.setattr(store, "has_clock", False)
+    monkeypatch.setattr(store, "find", find)
+    progress = Progress(["prod|orders"])
+    progress(BatchCommitted("prod|orders", "a", 1, 10, 0))
+    with Display(progress, NAMES, lines, live=False).showing(store):
+        lines.wait()
+        lines.wait()
+    assert len(reads) == 1
+
+
+def test_without_a_terminal_nothing_is_read_at_the_end() -> None:
+    store = ReadStore("a")
+    with Display(Progress(["prod|orders"]), NAMES, Lines(), live=False).showing(store):
+        pass
+    assert store.reads == 0
+
+
+def test_the_table_ends_with_what_the_store_says(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(display, "LAST_READ", 60.0)
+    with Display(Progress(["prod|orders"]), NAMES, Lines(), live=True).showing(ReadStore("a", "b")):
+        pass
+    assert "0/2" in capsys.readouterr().err
+
+
+def test_a_failure_of_the_last_read_does_not_fail_the_node(monkeypatch: pytest.MonkeyPatch) -> None:
+    store, failed = ReadStore("a"), threading.Event()
+
+    def find(_query: Query) -> list[Lease]:
+        failed.set()
+        raise RuntimeError("the client is closed")
+
+    monkeypatch.setattr(store, "find", find)
+    with Display(Progress(["prod|orders"]), NAMES, Lines(), live=True).showing(store):
+        pass
+    assert failed.wait(60)
+
+
+def test_a_store_that_hangs_does_not_delay_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    store, begun, freed, returned = ReadStore("a"), threading.Event(), threading.Event(), list[bool]()
+
+    def find(_query: Query) -> list[Lease]:
+        begun.set()
+        returned.append(freed.wait(20))
+        return []
+
+    monkeypatch.setattr(store, "find", find)
+    with Display(Progress(["prod|orders"]), NAMES, Lines(), live=True).showing(store):
+        pass
+    assert begun.wait(60)
+    assert not returned
+    freed.set()
 
 
 def test_a_file_is_not_a_terminal(tmp_path: Path) -> None:
