@@ -19,6 +19,7 @@ from holdfast.events import (
 )
 from holdfast.leases.lease import Status
 from holdfast.leases.sums import PartitionSum
+from holdfast.observe.alert_kinds import LAGGING, subject_of
 
 
 @dataclass
@@ -37,6 +38,18 @@ class _Counted:
     """Records of this node at the last call of `advance`."""
     completed_at_start: int | None = None
 
+    def count(self, event: Event) -> None:
+        """Count an event of this pipeline."""
+        if isinstance(event, BatchCommitted):
+            self.records += event.records
+            self.dead += event.dead
+        elif isinstance(event, AttemptFailed):
+            self.errors += 1
+        elif isinstance(event, PartitionFailed | PartitionHalted):
+            self.failed.add(event.key)
+        elif isinstance(event, LagMeasured) and event.records is not None:
+            self.lags[event.key] = event.records
+
 
 class Progress:
     """A consumer of events. Thread-safe. Pipelines have their names in the store."""
@@ -48,20 +61,20 @@ class Progress:
         self._lock = threading.Lock()
 
     def __call__(self, event: Event) -> None:
-        """Count the event, if it is about one of the pipelines."""
-        counted = self._counted.get(getattr(event, "pipeline", ""))
-        if counted is None:
-            return
+        """Count the event if it is about one of the pipelines, or ends the session that holds their partitions."""
+        pipeline, key = subject_of(event)
         with self._lock:
-            if isinstance(event, BatchCommitted):
-                counted.records += event.records
-                counted.dead += event.dead
-            elif isinstance(event, AttemptFailed):
-                counted.errors += 1
-            elif isinstance(event, PartitionFailed | PartitionHalted):
-                counted.failed.add(event.key)
-            elif isinstance(event, LagMeasured) and event.records is not None:
-                counted.lags[event.key] = event.records
+            if isinstance(event, LAGGING.ended_by):
+                self._no_longer_held(pipeline, key)
+            if (counted := self._counted.get(pipeline or "")) is not None:
+                counted.count(event)
+
+    def _no_longer_held(self, pipeline: str | None, key: str | None) -> None:
+        for name, counted in self._counted.items():
+            if key is None:
+                counted.lags.clear()  # the session has ended, and nothing is held any more
+            elif name == pipeline:
+                counted.lags.pop(key, None)
 
     def learn(self, sums: Mapping[str, Iterable[PartitionSum]]) -> None:
         """Take over the sums of the store, by pipeline."""

@@ -4,7 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.events import AttemptFailed, BatchCommitted, LagMeasured, PartitionFailed, PipelineProgressed
+from holdfast.events import (
+    AttemptFailed,
+    BatchCommitted,
+    Event,
+    LagMeasured,
+    NodeLeft,
+    PartitionFailed,
+    PartitionLost,
+    PipelineProgressed,
+    SessionEnded,
+)
 from holdfast.leases.lease import Counts, Status
 from holdfast.leases.sums import PartitionSum
 from holdfast.observe.progress import Progress, rounded, shortened
@@ -59,6 +69,25 @@ def test_a_source_that_measures_its_lag_has_a_lag_and_no_end() -> None:
         progress(LagMeasured("orders", key, records, None))
     now = progress.now()[0]
     assert (now.lag, now.seconds_left) == (9, None)
+
+
+@pytest.mark.parametrize(
+    ("end", "lags"),
+    [
+        (PartitionLost("orders", "a", "another owner"), [7, 1]),
+        (PartitionFailed("orders", "a", "bad"), [7, 1]),
+        (PartitionLost("elsewhere", "a", "another owner"), [12, 1]),
+        (SessionEnded("s", "silent"), [None, None]),
+        (NodeLeft("n", "s"), [None, None]),
+    ],
+    ids=["lost", "failed", "of another pipeline", "session ended", "node left"],
+)
+def test_the_lag_is_that_of_partitions_that_are_held(end: Event, lags: list[int | None]) -> None:
+    progress = Progress(["orders", "users"])
+    for pipeline, key, records in (("orders", "a", 5), ("orders", "b", 7), ("users", "a", 1)):
+        progress(LagMeasured(pipeline, key, records, None))
+    progress(end)
+    assert [each.lag for each in progress.now()] == lags
 
 
 def test_the_last_line_tells_records_duration_rate_and_failures() -> None:
