@@ -55,14 +55,34 @@ def documents_whose_rows_are_gone_stay(put: Put) -> None:
     put(Promotion, "reconcile", lambda self, entity, target: 0)
 
 
-@mutant("promotion")
+@mutant("promotion", start=323)
 def writes_of_a_run_are_never_closed(put: Put) -> None:
     put(Promotion, "close_writes", lambda self, targets: None)
 
 
-@mutant_of_test("tests/unit/runs/test_reindex.py", "a late write must arrive after the next run has compared keys")
+LATE = "a late write must arrive after the next run has compared keys"
+WRITE_ALIASES = "tests/unit/runs/test_write_alias.py"
+
+
+@mutant_of_test(WRITE_ALIASES, LATE)
 def writes_of_a_run_that_was_stopped_stay_open(put: Put) -> None:
     put(IndexHistory, "left_open", lambda self, entity: [])
+
+
+@mutant_of_test(WRITE_ALIASES, LATE)
+def writes_are_closed_only_if_they_were_in_place(put: Put) -> None:
+    original = IndexHistory.left_open
+
+    def left_open(self: Any, entity: str) -> list[str]:
+        staged = {index.writes for _, _, index in self._of(entity)}
+        return [alias for alias in original(self, entity) if alias not in staged]
+
+    put(IndexHistory, "left_open", left_open)
+
+
+@mutant_of_test(WRITE_ALIASES, "a run that was stopped is not resumed there")
+def a_resumed_run_writes_an_index_that_is_not_live(put: Put) -> None:
+    put(Promotion, "check_live", lambda self, targets: None)
 
 
 @mutant("promotion")
@@ -80,7 +100,7 @@ def the_index_is_searched_before_its_documents_are_visible(put: Put) -> None:
     put(Promotion, "shortfall", lambda self, targets, min_ratio, spare: None)
 
 
-@mutant("promotion", start=524)
+@mutant("promotion", start=388)
 def the_swap_is_not_recorded_beforehand(put: Put) -> None:
     original = Promotion.swap
 
@@ -90,7 +110,7 @@ def the_swap_is_not_recorded_beforehand(put: Put) -> None:
     put(Promotion, "swap", swap)
 
 
-@mutant("promotion", start=9)
+@mutant("promotion", start=151)
 def indexes_of_runs_that_were_given_up_stay(put: Put) -> None:
     put(Promotion, "remove_abandoned", lambda self, entity, history: None)
 

@@ -74,11 +74,25 @@ class Promotion:
             if target.writes:
                 self.indexes.close_writes(target.writes)
 
+    def close_left_open(self, entity: str, history: IndexHistory) -> None:
+        """Refuse whatever nodes of ended runs have sent and is not there yet: the next run may write the same index."""
+        for alias in history.left_open(entity):
+            self.indexes.close_writes(alias)
+
     def check(self, targets: Mapping[str, EntityIndex]) -> None:
         """Raises `Refused` if a staged index is not the one that was created: a later run removes it, for example."""
         for target in targets.values():
             if self.indexes.owner(target.index) != IndexOwner(self.pipeline, target.run):
                 raise Refused(f"the staged index {target.index} was removed, so that nothing was promoted; start anew")
+
+    def check_live(self, targets: Mapping[str, EntityIndex]) -> None:
+        """Raises `Refused` if an index that was live is not any more: it was replaced or taken back meanwhile."""
+        for target in targets.values():
+            found = self.indexes.alias(target.alias).indexes
+            # Runs of earlier versions in place do not know which index they have written.
+            if target.written and found != target.written:
+                written, live = ", ".join(target.written), ", ".join(found) or "nothing"
+                raise Refused(f"{written} is not live any more, the alias {target.alias} names {live}; start anew")
 
     def restore(self, targets: Mapping[str, EntityIndex]) -> None:
         """Give the indexes the settings for searching, and make their documents visible. Raises `Refused` as `check`"""
@@ -135,14 +149,9 @@ class Promotion:
                 self.indexes.finish(target.index, self._plan(entity))
 
     def remove_abandoned(self, entity: str, history: IndexHistory) -> None:
-        """Remove the indexes of ended runs that were not promoted, so that a late swap or write of theirs fails.
-
-        Writes to the live index are closed.
-        """
+        """Remove the indexes of ended runs that were not promoted, so that a late swap of theirs fails."""
         for target in history.abandoned(entity):
             self.remove(target)
-        for alias in history.left_open(entity):
-            self.indexes.close_writes(alias)
 
     def remove_former(self, entity: str, history: IndexHistory, current: EntityIndex) -> None:
         """Remove the indexes of promoted runs, all but the current one and those that are kept."""

@@ -66,9 +66,10 @@ class ReindexDriver(RunDriver):
         promotion, entities = self._promotion, configuration.entities
         # Before anything is read: whatever is not visible now is found by a catch-up since this mark.
         mark = self._tables.watermark()
+        for entity in entities:
+            promotion.close_left_open(entity, history)
         if configuration.continues is not None:
-            state = self._continued(configuration.continues)
-            return self._writable(run, state).encode()
+            return self._writable(run, self._continued(configuration.continues)).encode()
         for entity in entities:
             promotion.remove_abandoned(entity, history)
         if not configuration.recreate_index:
@@ -85,9 +86,11 @@ class ReindexDriver(RunDriver):
         return replace(state, indexes=opened)
 
     def resume(self, run: Run) -> None:
-        state = decode_state(run.state)
-        if decode_configuration(run.configuration).recreate_index:
+        state, is_staged = decode_state(run.state), decode_configuration(run.configuration).recreate_index
+        if is_staged:
             self._promotion.check(state.indexes)
+        if not is_staged or state.step in {SWAPPED, LAST_PASS}:
+            self._promotion.check_live(state.indexes)
         for target in state.indexes.values():
             if target.writes:
                 self._promotion.open_writes(run.id, target)

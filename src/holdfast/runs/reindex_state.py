@@ -118,12 +118,12 @@ class IndexHistory:
         ]
 
     def left_open(self, entity: str) -> list[str]:
-        """The write aliases of runs that have written this entity in place and have ended without closing them."""
+        """The write aliases for this entity of runs that may have ended without closing them."""
         found = ((run, state.indexes.get(entity)) for run, state in self._runs)
         return [
             index.writes
             for run, index in found
-            if index is not None and index.in_place and index.writes and run.status in ENDED - {RunStatus.COMPLETED}
+            if index is not None and index.writes and run.status in ENDED - {RunStatus.COMPLETED}
         ]
 
     def up_to_date(self, entities: Iterable[str]) -> ReindexState | None:

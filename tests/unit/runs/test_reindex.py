@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.errors import Refused, SinkUnavailable
+from holdfast.errors import SinkUnavailable
 from holdfast.flow.run import GroupStats, NodeStats, Run, RunStatus
 from holdfast.flow.run_driver import End, Extend
 from holdfast.flow.search_index import AliasState
@@ -207,36 +207,6 @@ def test_a_run_whose_indexes_are_gone_cannot_be_promoted_later(gone: str) -> Non
     run = arena.finish()
     assert (run.status, run.state) == (RunStatus.FAILED, None)
     assert "start anew" in str(run.error)
-
-
-def test_a_stopped_run_whose_index_was_removed_meanwhile_is_not_resumed() -> None:
-    arena = Arena()
-    arena.store(replace(arena.run, state=arena.driver().prepare(arena.run)))
-    arena.driver().resume(arena.run)
-    del arena.server.indexes["staged_people_r1"]
-    with pytest.raises(Refused, match="was removed"):
-        arena.driver().resume(arena.run)
-
-
-@pytest.mark.parametrize("in_place", [False, True])
-def test_a_run_that_was_stopped_writes_again_after_another_run_has_closed_its_writes(in_place: bool) -> None:
-    arena = Arena(recreate_index=not in_place)
-    arena.store(replace(arena.run, state=arena.driver().prepare(arena.run)))
-    (target,) = decode_state(arena.run.state).indexes.values()
-    arena.server.close_writes(target.writes)
-    assert not arena.server.write(target.writes, "x", 1, "{}")
-    arena.driver().resume(arena.run)
-    assert arena.server.write(target.writes, "x", 1, "{}")
-
-
-def test_writes_of_a_stopped_run_in_place_are_closed_by_the_next_run() -> None:
-    arena = Arena(recreate_index=False)
-    arena.store(replace(arena.run, state=arena.driver().prepare(arena.run), status=RunStatus.STOPPED))
-    (target,) = decode_state(arena.run.state).indexes.values()
-    assert arena.server.write(target.writes, "x", 1, "{}")
-    arena.new_run("r2")
-    arena.driver().prepare(arena.run)
-    assert not arena.server.write(target.writes, "x", 1, "{}")
 
 
 def test_an_index_with_too_few_documents_is_not_promoted() -> None:
