@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import replace
 from functools import partial
 from types import FrameType
@@ -53,6 +53,9 @@ from holdfast.registry import Registry
 
 STOP_WITHIN = 9.0
 """Seconds after a signal within which a node hands back its leases: orchestrators kill after ten."""
+SAME_SIGNAL = 0.5
+"""Seconds within which a second signal is the first one: a terminal and a wrapper such as make may both send it."""
+SHOW_CURSOR = b"\x1b[?25h\n"
 
 
 T = TypeVar("T")
@@ -275,13 +278,16 @@ def stopped_by_signals(node: Node, clock: HostClock) -> Iterator[None]:
 
     Restores the previous handlers.
     """
-    stopping = False
+    stopping_since: float | None = None
 
     def stop(number: int) -> None:
-        nonlocal stopping
-        if stopping:
-            _end_at_once(number)
-        stopping = True
+        nonlocal stopping_since
+        now = clock.monotonic()
+        if stopping_since is not None:
+            if now - stopping_since >= SAME_SIGNAL:
+                _end_at_once(number)
+            return
+        stopping_since = now
         # Not through the log: the thread that is interrupted here may be writing to it.
         os.write(sys.stderr.fileno(), b"\nstopping, at most 10 s; a second signal ends the node at once\n")
         clock.ask_to_stop(STOP_WITHIN)
@@ -310,6 +316,9 @@ def _end_at_once(number: int) -> None:
         from holdfast.spark.session import kill_jvm
 
         kill_jvm()
+    with suppress(OSError):
+        if os.isatty(2):
+            os.write(2, SHOW_CURSOR)  # the table of `holdfast run` has hidden it
     os._exit(128 + number)
 
 

@@ -10,16 +10,20 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
+from holdfast import service
 from holdfast.cli import display
 from holdfast.cli.display import Display, is_terminal
 from holdfast.errors import StoreUnavailable
 from holdfast.events import BatchCommitted, Event, PartitionFailed, PipelineProgressed
+from holdfast.flow.node import Node
 from holdfast.leases.lease import Lease
 from holdfast.leases.query import Query
+from holdfast.leases.world import HostClock
 from holdfast.observe.partition_counts import COSTLY_EVERY, SHARE
 from holdfast.observe.progress import Progress
 from holdfast.stores.memory import MemoryStore
@@ -44,6 +48,7 @@ WORK = """
 import time
 from holdfast import service
 from holdfast.leases.world import HostClock
+service.SAME_SIGNAL = 0.0
 class Node:
     def stop(self):
         pass
@@ -69,6 +74,25 @@ class ReadStore(MemoryStore):
         self.reads += 1
         self.clock += self.seconds
         return super().find(query)
+
+
+class SteppedClock(HostClock):
+    """Stands still unless a test moves it."""
+
+    now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+class StoppedNode(Node):
+    """Counts how often it is stopped."""
+
+    def __init__(self) -> None:
+        self.stops = 0
+
+    def stop(self) -> None:
+        self.stops += 1
 
 
 class Lines:
@@ -244,15 +268,50 @@ def test_a_file_is_not_a_terminal(tmp_path: Path) -> None:
         assert not is_terminal(file)
 
 
-def test_the_first_interrupt_says_how_long_it_takes_and_the_second_ends_at_once() -> None:
-    with subprocess.Popen(
-        [sys.executable, "-c", WORK], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as process:
+@contextmanager
+def working(stderr: int) -> Iterator[subprocess.Popen[str]]:
+    """A node that works, and does not end by itself when it is stopped."""
+    command = [sys.executable, "-c", WORK]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=stderr, text=True) as process:
         assert process.stdout is not None
-        assert process.stderr is not None
         assert process.stdout.readline() == "working\n"
+        yield process
+
+
+def test_the_first_interrupt_says_how_long_it_takes_and_the_second_ends_at_once() -> None:
+    with working(subprocess.PIPE) as process:
+        assert process.stderr is not None
         process.send_signal(signal.SIGINT)
         assert process.stderr.readline() == "\n"
         assert process.stderr.readline().startswith("stopping, at most 10 s")
         process.send_signal(signal.SIGINT)
         assert process.wait(60) == 128 + signal.SIGINT
+        assert not process.stderr.read(), "escapes are for terminals"
+
+
+def test_a_node_that_ends_at_once_gives_the_cursor_back() -> None:
+    ours, theirs = pty.openpty()
+    with working(theirs) as process:
+        os.close(theirs)
+        process.send_signal(signal.SIGINT)
+        shown = b""
+        while b"ends the node at once" not in shown:
+            shown += os.read(ours, 65536)
+        process.send_signal(signal.SIGINT)
+        assert b"\x1b[?25h" in b"".join(_chunks(ours))
+        assert process.wait(60) == 128 + signal.SIGINT
+    os.close(ours)
+
+
+def test_a_signal_that_comes_twice_is_one_signal(monkeypatch: pytest.MonkeyPatch) -> None:
+    ended, clock, node = list[int](), SteppedClock(), StoppedNode()
+    monkeypatch.setattr(service, "_end_at_once", ended.append)
+    with Path(os.devnull).open("w") as nowhere, service.stopped_by_signals(node, clock):
+        monkeypatch.setattr(sys, "stderr", nowhere)
+        signal.raise_signal(signal.SIGINT)
+        clock.now += 0.4
+        signal.raise_signal(signal.SIGINT)
+        assert not ended
+        clock.now += 0.2
+        signal.raise_signal(signal.SIGINT)
+    assert (ended, node.stops) == ([signal.SIGINT], 1)
