@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeAlias
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 from pydantic_core import PydanticCustomError
@@ -51,6 +51,10 @@ def _checked_endpoint(url: str) -> str:
     return url
 
 
+# Objects of the archive classes cannot be read before they are restored.
+StorageClass: TypeAlias = Literal[
+    "STANDARD", "STANDARD_IA", "ONEZONE_IA", "INTELLIGENT_TIERING", "GLACIER_IR", "REDUCED_REDUNDANCY"
+]
 Root = Annotated[str, BeforeValidator(_as_text), AfterValidator(_checked_root)]
 
 
@@ -91,8 +95,10 @@ class S3Options(S3Reach):
     part_size: Annotated[ByteSize, Field(ge=SMALLEST_PART, le=5 << 30)] = Field(
         PART_SIZE, description="Size of the parts of an upload; an open file keeps up to three of them in memory."
     )
-    storage_class: Annotated[str | None, Field(pattern=r"^[A-Z_]+$"), AddedLater] = Field(
-        None, description="Storage class of written objects, such as STANDARD_IA; that of the bucket unless given."
+    storage_class: Annotated[StorageClass | None, AddedLater] = Field(
+        None,
+        description="Storage class of written files, one that can be read at once; the server's default unless given, "
+        "and always for objects below `_holdfast/`.",
     )
     server_side_encryption: Annotated[Literal["AES256", "aws:kms", "aws:kms:dsse"] | None, AddedLater] = Field(
         None, description="How S3 encrypts written objects; as the bucket is set up unless given."

@@ -16,6 +16,7 @@ from datetime import datetime
 from typing import Any, TypeVar
 
 from holdfast.errors import Unavailable
+from holdfast.flow.names import OURS
 from holdfast.s3 import small_objects
 from holdfast.s3.access import S3Access
 
@@ -174,6 +175,8 @@ def _complete(access: S3Access, params: dict[str, Any], model: Any, **_: Any) ->
         added |= {name: access.owner for name in owners if name in known}
     if model.name in _CREATING:
         added |= access.written.parameters()
+        if f"/{OURS}/" in f"/{params['Key']}":
+            added.pop("StorageClass", None)  # holdfast reads and deletes these soon, which colder classes charge for
         if access.written.tags and "TaggingDirective" in known:
             added["TaggingDirective"] = "REPLACE"  # a copy has the tags of its source otherwise
     return {**added, **params}

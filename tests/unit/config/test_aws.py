@@ -183,6 +183,20 @@ def test_written_objects_have_class_encryption_and_tags_and_reads_send_none_of_i
         assert not [name for name in expected if name in request.headers]
 
 
+@pytest.mark.parametrize("prefix", ["", "raw/"])
+def test_objects_of_holdfast_have_encryption_and_tags_but_no_storage_class(sent: list[Any], prefix: str) -> None:
+    client = s3(storage_class="ONEZONE_IA", server_side_encryption="AES256", tags={"team": "data"})
+    hidden, visible = prefix + "_holdfast/staging/orders/0", prefix + "orders/not_holdfast/0"
+    client.put_object(Bucket="lake", Key=hidden, Body=b"")
+    client.create_multipart_upload(Bucket="lake", Key=hidden)
+    client.copy_object(Bucket="lake", Key=hidden, CopySource={"Bucket": "lake", "Key": visible})
+    client.copy_object(Bucket="lake", Key=visible, CopySource={"Bucket": "lake", "Key": hidden})
+    assert [request.headers.get("x-amz-storage-class") for request in sent] == [None, None, None, b"ONEZONE_IA"]
+    for request in sent:
+        assert header(request, "x-amz-server-side-encryption") == "AES256"
+        assert header(request, "x-amz-tagging") == "team=data"
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -190,6 +204,8 @@ def test_written_objects_have_class_encryption_and_tags_and_reads_send_none_of_i
         ({"kms_key_id": "k"}, "kms_key_id needs server_side_encryption"),
         ({"expected_bucket_owner": "me"}, "should match pattern"),
         ({"sts_role_arn": "archive"}, "should match pattern"),
+        ({"storage_class": "GLACIER"}, "should be 'STANDARD'"),
+        ({"storage_class": "DEEP_ARCHIVE"}, "should be 'STANDARD'"),
     ],
 )
 def test_settings_that_do_not_fit_are_refused(options: dict[str, str], message: str) -> None:
