@@ -225,6 +225,57 @@ def test_the_first_commit_of_a_partition_may_be_old_as_long_as_brokers_would_rem
     sink.close()
 
 
+class Settings:
+    """An admin client of brokers with these settings, or with this error."""
+
+    def __init__(self, found: dict[str, Any] | int) -> None:
+        self._found = found
+
+    def list_topics(self, **_: Any) -> Any:
+        return SimpleNamespace(brokers={1: "broker"})
+
+    def describe_configs(self, resources: list[Any], **_: Any) -> dict[Any, Any]:
+        return dict.fromkeys(resources, self)
+
+    def result(self) -> dict[str, Any]:
+        if isinstance(self._found, int):
+            raise KafkaException(KafkaError(self._found))
+        return self._found
+
+
+@pytest.mark.parametrize(
+    ("found", "hours"),
+    [
+        ({"offsets.retention.minutes": SimpleNamespace(value="120")}, 2),
+        ({"offsets.retention.minutes": SimpleNamespace(value=None)}, 24),
+        ({}, 24),
+        (KafkaError.CLUSTER_AUTHORIZATION_FAILED, 24),
+        (KafkaError.UNSUPPORTED_VERSION, 24),
+    ],
+)
+def test_offsets_are_kept_as_long_as_brokers_show_or_else_as_long_as_is_usual(
+    monkeypatch: pytest.MonkeyPatch, found: Any, hours: int
+) -> None:
+    monkeypatch.setattr(producers, "AdminClient", lambda _: Settings(found))
+    assert CommitProducer({}, "totals", "test")._remembered() == hours * 3600
+
+
+@pytest.mark.parametrize("error", [KafkaError._TIMED_OUT, KafkaError._TRANSPORT, KafkaError.REQUEST_TIMED_OUT])
+def test_brokers_that_do_not_respond_are_waited_for_before_an_old_commit_is_judged(
+    monkeypatch: pytest.MonkeyPatch, error: int
+) -> None:
+    monkeypatch.setattr(producers, "AdminClient", lambda _: Settings(error))
+    with pytest.raises(SinkUnavailable, match="how long offsets are kept"):
+        CommitProducer({}, "totals", "test")._remembered()
+
+
+def test_brokers_that_are_away_are_waited_for_before_an_old_commit_is_judged() -> None:
+    producer = CommitProducer({"bootstrap.servers": "127.0.0.1:9"}, "totals", "test")
+    producer.patience = 0.2
+    with pytest.raises(SinkUnavailable, match="how long offsets are kept"):
+        producer._remembered()
+
+
 def test_brokers_that_hang_are_waited_for_within_one_step(monkeypatch: pytest.MonkeyPatch) -> None:
     now, signs = [0.0], [0.0]
 

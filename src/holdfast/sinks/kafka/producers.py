@@ -42,6 +42,8 @@ IDLE_AFTER = 60.0
 """Seconds without a commit after which a producer may be forgotten for the sake of another one."""
 SHORTEST_MEMORY, USUAL_MEMORY = 60.0, 86_400.0
 """Seconds for which brokers remember offsets: the least that can be set, and the least that was ever the default."""
+NOT_SHOWN = ("CLUSTER_AUTHORIZATION_FAILED", "UNSUPPORTED_VERSION", "_UNSUPPORTED_FEATURE")
+"""Errors of brokers that do not show their settings, to this user or to anyone."""
 CONSUMERS = 16
 """Consumers that connect at the same time."""
 MOVING = ("COORDINATOR_LOAD_IN_PROGRESS", "COORDINATOR_NOT_AVAILABLE", "NOT_COORDINATOR")
@@ -166,15 +168,18 @@ class CommitProducer:
             )
 
     def _remembered(self) -> float:
-        """Seconds for which brokers remember the offset of a group without members."""
+        """Seconds for which brokers remember the offset of a group without members. Raises `SinkUnavailable`."""
         admin = AdminClient(self._properties)
         try:
-            broker = str(next(iter(admin.list_topics(timeout=self.patience).brokers)))
-            resource = ConfigResource(ResourceType.BROKER, broker)
+            brokers = iter(admin.list_topics(timeout=self.patience).brokers)
+            resource = ConfigResource(ResourceType.BROKER, str(next(brokers, 0)))  # no broker: the next request fails
             (future,) = admin.describe_configs([resource], request_timeout=self.patience).values()
-            return float(future.result()["offsets.retention.minutes"].value) * 60.0
-        except KafkaException:  # they do not tell everyone
+            found = future.result().get("offsets.retention.minutes")
+        except KafkaException as error:
+            if error.args[0].name() not in NOT_SHOWN:
+                raise SinkUnavailable(f"cannot read how long offsets are kept: {error.args[0].str()}") from error
             return USUAL_MEMORY
+        return USUAL_MEMORY if found is None or found.value is None else float(found.value) * 60.0
 
     def close(self) -> None:
         """Forget all producers. Never raises."""
