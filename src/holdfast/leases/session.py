@@ -163,8 +163,8 @@ class Session:
         session, started = self._joined_row, self._world.clock.monotonic()
         now = self._store_now()
         self._require_current(session)
-        counter = self._info.counter + 1
-        self._info = replace(self._info, counter=counter, last_heartbeat=now, measured=self.measured())
+        measured = self.measured()  # before the info is read: other threads may change that meanwhile
+        self._info = replace(self._info, counter=self._info.counter + 1, last_heartbeat=now, measured=measured)
         self._write(lambda row: self._renew(row, now))
         self._renewed(started)
         self._world.emit(Heartbeat(self.id, self._info.counter, self._usable_until - started))

@@ -104,6 +104,21 @@ def test_draining_is_told_with_the_next_heartbeat_and_over_with_the_next_session
     assert not node_info(session_row(rig, node)).draining
 
 
+def test_draining_that_begins_while_a_heartbeat_is_measured_is_not_undone() -> None:
+    rig = Rig()
+    node = rig.node()
+
+    def measured() -> dict[str, int]:
+        node.session.drain()
+        node.session.take_part("refunds", taking=True)
+        return {"lag": 7}
+
+    node.session.measured = measured
+    node.session.heartbeat()
+    info = node_info(session_row(rig, node))
+    assert (info.draining, "refunds" in info.pipelines, info.measured) == (True, True, {"lag": 7})
+
+
 def test_leaving_ends_the_session_at_once_and_may_be_repeated() -> None:
     rig = Rig()
     node = rig.node()
