@@ -195,8 +195,13 @@ class Slots:
 
     @property
     def jobs(self) -> list[Kill]:
-        """What ends the jobs that are under way."""
-        return [Kill(slot.number, slot.attempt) for slot in self._slots if slot.running]
+        """What ends the jobs that are under way, also those whose next one has begun."""
+        replaced = [
+            Kill(slot.number, slot.worker.attempt)
+            for slot in self._slots
+            if slot.worker is not None and not slot.worker.ended and slot.worker.attempt != slot.attempt
+        ]
+        return [*replaced, *(Kill(slot.number, slot.attempt) for slot in self._slots if slot.running)]
 
     @property
     def running(self) -> Iterator[Shard]:

@@ -157,6 +157,18 @@ def test_a_worker_that_closed_its_connection_and_does_not_end_is_killed_when_its
     assert assigned([act.message for act in actions if isinstance(act, Send) and act.connection == following]) == ["s0"]
 
 
+def test_a_job_that_was_replaced_before_it_ended_is_ended_at_close_too() -> None:
+    driver = Driver(1)
+    worker = driver.hello(0)
+    driver.slots.received(worker, messages.Beat(1, "", 0))
+    driver.slots.lost(worker, by_worker=True)
+    driver.hello(0, 2)
+    driver.slots.close(1.0)
+    assert set(driver.slots.jobs) == {Kill(0, 1), Kill(0, 2)}
+    driver.slots.ended(0, 1, "")
+    assert driver.slots.jobs == [Kill(0, 2)]
+
+
 def test_shards_wait_as_unavailable_while_no_worker_comes_up() -> None:
     driver = Driver(1)
     driver.submit(0)
