@@ -155,7 +155,8 @@ class HandlerCaller:
                 continue
             handled += 1
             try:
-                result = call(context, new_event(record, origin))
+                event = new_event(record, origin)
+                result = call(context, event)
                 is_silent = result.__class__ in _SILENT
                 result = result if is_silent else self._function.finish(result)
             except KeyboardInterrupt:
@@ -168,7 +169,7 @@ class HandlerCaller:
                 quiet += 1
                 if is_implicit:
                     acks.ack(record.offset)
-            elif self._returned(shard, Call([record]), result) is not None:
+            elif self._returned(shard, Call([record]), event, result) is not None:
                 break
         shard.counts += Counts(processed=quiet, succeeded=quiet)
         return handled
@@ -185,7 +186,7 @@ class HandlerCaller:
         except BaseException as error:  # noqa: BLE001 (as above)
             self._failed(shard, call, _in_words(error))
         else:
-            self._returned(shard, call, result)
+            self._returned(shard, call, argument, result)
 
     async def _step_async(self, shards: Sequence[ShardCalls], until: float) -> int:
         places = asyncio.Semaphore(self._config.concurrency)
@@ -231,28 +232,24 @@ class HandlerCaller:
         except BaseException as error:  # noqa: BLE001 (as above)
             self._failed(shard, call, _in_words(error))
         else:
-            self._returned(shard, call, result)
+            self._returned(shard, call, argument, result)
 
     def _begin(self, shard: ShardCalls, call: Call) -> FunctionEvent | EventBatch:
         """What the handler gets."""
         self.busy = shard.id
         if self.began is not None:
             self.began(shard.id, call.records[0].offset)
-        events = self._events(shard, call)
+        new_event, origin = self._function.event_class, shard.origin
         if self._config.batch is None:
-            return events[0]
+            return new_event(call.records[0], origin)
+        events = EventBatch.of(call.records, lambda record: new_event(record, origin))
         events[-1].last_in_batch = True
         return events
 
-    def _events(self, shard: ShardCalls, call: Call) -> EventBatch:
-        new_event, origin = self._function.event_class, shard.origin
-        return EventBatch.of(call.records, lambda record: new_event(record, origin))
-
-    def _returned(self, shard: ShardCalls, call: Call, result: Any) -> str | None:
+    def _returned(self, shard: ShardCalls, call: Call, given: FunctionEvent | EventBatch, result: Any) -> str | None:
         self._apply_acks()
-        # Not the batch that the handler got: it may have taken events out of it.
-        events, offset = self._events(shard, call), call.records[0].offset
-        reason = shard.returned(call, events, result, self._clock(), self._wall_clock())
+        offset = call.records[0].offset
+        reason = shard.returned(call, given, result, self._clock(), self._wall_clock())
         if reason is not None:
             self._log_failure(shard, offset, reason)
         return reason

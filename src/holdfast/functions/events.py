@@ -140,14 +140,21 @@ class EventBatch(UserList[FunctionEvent]):
     _make: Callable[[StreamRecord], FunctionEvent]
     _made: dict[int, FunctionEvent]
     """By index, the events that were used."""
+    _all: Sequence[FunctionEvent] = ()
+    """All events, once all were made: the handler may take some out of the list."""
 
     @cached_property
     def data(self) -> list[FunctionEvent]:  # type: ignore[override]
         """All events: what the methods of a list work on."""
-        made, self._made = self._made, {}
-        if not made:
-            return [*map(self._make, self._records)]
-        return [made.get(index) or self._make(record) for index, record in enumerate(self._records)]
+        self._all = self.originals()
+        self._made = {}
+        return [*self._all]
+
+    def originals(self) -> Sequence[FunctionEvent]:
+        """The event of each record in their order, regardless of what was changed in the list."""
+        if self._all or not self._made:
+            return self._all or [*map(self._make, self._records)]
+        return [self._made.get(index) or self._make(record) for index, record in enumerate(self._records)]
 
     @property
     def _is_lazy(self) -> bool:
@@ -178,6 +185,12 @@ class EventBatch(UserList[FunctionEvent]):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.data,)
+
+
+def record_names(event: FunctionEvent) -> tuple[str, str]:
+    """Id and offset of the event's record, regardless of what the handler has assigned to the event."""
+    record, origin = event._record, event._origin  # noqa: SLF001 - not for handlers
+    return _COMPUTED["id"](record, origin), str(record.offset)
 
 
 def _header_value(value: bytes | None) -> str | bytes | None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from holdfast.functions.contexts import NO_ACK_HEADER
-from holdfast.functions.events import FunctionEvent
+from holdfast.functions.events import FunctionEvent, record_names
 
 FAILED_STATUS = 500
 """Responses with this status or a higher one are failures, as an exception is in Nuclio."""
@@ -40,8 +40,9 @@ def batch_failures(result: Any, events: Sequence[FunctionEvent]) -> dict[int, st
     """By index in the batch, why these events failed, as the result of a batch handler says.
 
     A handler returns the events that failed as a list, or responses whose `event_id` is the event's `id`, or
-    `{"batchItemFailures": [{"itemIdentifier": …}]}` with ids or offsets, as functions of AWS Lambda do. A result that
-    names an event that is not in the batch fails the whole batch.
+    `{"batchItemFailures": [{"itemIdentifier": …}]}` with ids or offsets, as functions of AWS Lambda do. An id is
+    that of the record, or one that the handler has assigned to an event. A result that names an event that is not in
+    the batch fails the whole batch.
     """
     if isinstance(result, Mapping) and _LAMBDA_FAILURES in result:
         return _named([(item["itemIdentifier"], _REPORTED) for item in result[_LAMBDA_FAILURES]], events)
@@ -49,7 +50,9 @@ def batch_failures(result: Any, events: Sequence[FunctionEvent]) -> dict[int, st
         return dict.fromkeys(range(len(events)), refused)
     if not isinstance(result, list | UserList):
         return {}
-    failures: list[tuple[Any, str]] = [(item.id, _REPORTED) for item in result if isinstance(item, FunctionEvent)]
+    failures: list[tuple[Any, str]] = [
+        (record_names(item)[0], _REPORTED) for item in result if isinstance(item, FunctionEvent)
+    ]
     responses = ((getattr(item, "event_id", None), refusal(item)) for item in result)
     failures += [(event_id, refused) for event_id, refused in responses if refused is not None]
     return _named(failures, events)
@@ -61,16 +64,24 @@ def batch_no_acks(result: Any, events: Sequence[FunctionEvent]) -> set[int]:
         return set(range(len(events)))
     if not isinstance(result, list | UserList):
         return set()
-    ids = {getattr(item, "event_id", None) for item in result if wants_no_ack(item)}
-    return {index for index, event in enumerate(events) if event.id in ids}
+    ids = {str(getattr(item, "event_id", None)) for item in result if wants_no_ack(item)}
+    indexes = _indexes(events) if ids else {}
+    return {index for name in ids for index in indexes.get(name, ())}
 
 
 def _named(failures: Sequence[tuple[Any, str]], events: Sequence[FunctionEvent]) -> dict[int, str]:
-    indexes: dict[Any, int] = {}
-    for index, event in enumerate(events):
-        indexes |= {event.id: index, event.offset: index, str(event.offset): index}
-    unknown = [name for name, _ in failures if name not in indexes]
+    indexes = _indexes(events) if failures else {}
+    unknown = [name for name, _ in failures if str(name) not in indexes]
     if unknown:
         reason = f"the handler reported {unknown[0]!r} as failed, which is not an event of the batch"
         return dict.fromkeys(range(len(events)), reason)
-    return {indexes[name]: reason for name, reason in failures}
+    return {index: reason for name, reason in failures for index in indexes[str(name)]}
+
+
+def _indexes(events: Sequence[FunctionEvent]) -> dict[str, set[int]]:
+    """By each name that an event may have in a result, the events that it may mean."""
+    indexes: dict[str, set[int]] = {}
+    for index, event in enumerate(events):
+        for name in (*record_names(event), str(event.id)):
+            indexes.setdefault(name, set()).add(index)
+    return indexes

@@ -13,7 +13,7 @@ from typing import Any
 
 from holdfast.flow.shards import StreamRecord
 from holdfast.functions.acks import Positions, Range, ShardAcks
-from holdfast.functions.events import EventOrigin, FunctionEvent
+from holdfast.functions.events import EventBatch, EventOrigin, FunctionEvent
 from holdfast.functions.outcomes import batch_failures, batch_no_acks, refusal, wants_no_ack
 from holdfast.functions.output import Output, Records, ShardOutput, without
 from holdfast.functions.settings import FunctionConfig
@@ -164,9 +164,9 @@ class ShardCalls:
     # --- what became of a call ----------------------------------------------------------------------------------------
 
     def returned(
-        self, call: Call, events: Sequence[FunctionEvent], result: Any, now: float, today: float
+        self, call: Call, given: FunctionEvent | EventBatch, result: Any, now: float, today: float
     ) -> str | None:
-        """The handler has returned. Returns why records failed, if its result says so."""
+        """The handler has returned from what it was `given`. Returns why records failed, if its result says so."""
         if isinstance(result, Records):
             reason = self.keep_output(call.records[-1].offset, result)
             if reason is not None:
@@ -178,13 +178,14 @@ class ShardCalls:
             self.counts += Counts(processed=len(call.records), succeeded=len(call.records))
             return None
         self._track(call)
-        if self.config.batch is None:
+        if not isinstance(given, EventBatch):
             reason = refusal(result)
             if reason is not None:
                 self.failed(call, reason, now, today)
                 return reason
             self._succeeded(call.records, {0} if wants_no_ack(result) else set())
             return None
+        events = given.originals()
         failures = batch_failures(result, events)
         no_acks = batch_no_acks(result, events)
         good = [index for index in range(len(call.records)) if index not in failures]

@@ -350,10 +350,29 @@ def test_bisect_finds_the_record_that_fails(tmp_path: Path) -> None:
         "{'batchItemFailures': [{'itemIdentifier': event.id} for event in events if event.offset in failing]}",
         "type(events)(event for event in events if event.offset in failing)",
         "[events.reverse(), [event for event in events if event.offset in failing]][1]",
+        "[event for event in renamed(events) if event.key in failing]",
+        "[Response(event) for event in renamed(events) if event.key in failing]",
+        "[Response(event) for event in taken(renamed(events)) if event.key in failing]",
+        "{'batchItemFailures': [{'itemIdentifier': event.id} for event in renamed(events) if event.key in failing]}",
     ],
 )
 def test_only_the_records_that_the_handler_reports_are_tried_again(tmp_path: Path, result: str) -> None:
     code = f"""
+class Response:
+    status_code = 500
+
+    def __init__(self, event):
+        self.event_id = event.id
+
+def renamed(events):
+    for event in events:
+        event.key = event.offset
+        event.id, event.offset = f"order-{{event.key}}", None
+    return events
+
+def taken(events):
+    return [events.pop() for _ in list(events)]
+
 def handler(context, events):
     context.user_data.seen.append([event.offset for event in events])
     failing = {{1, 2}} if len(context.user_data.seen) == 1 else {{2}}
@@ -367,6 +386,44 @@ def handler(context, events):
         site.settle()
         assert site.seen == [[0, 1, 2, 3], [1, 2], [2], [4]]
         assert (site.row(), site.letters) == ((5, ()), [(2, 3)])
+
+
+def test_a_response_by_an_id_that_the_handler_has_assigned_keeps_its_record_from_being_acknowledged(
+    tmp_path: Path,
+) -> None:
+    code = """
+class Response:
+    status_code, headers = 200, {"x-nuclio-stream-no-ack": True}
+
+    def __init__(self, event_id):
+        self.event_id = event_id
+
+def handler(context, events):
+    event = events[1]
+    event.id = "order-1"
+    return [Response(event.id)]
+"""
+    with rig(tmp_path, code, batch={"size": 3}, ack="enable", worker_allocation="static") as site:
+        site.assign(0)
+        site.feed_offsets(0, 1, 2)
+        site.settle()
+        assert site.row() == (1, ((2, 3),))
+
+
+def test_an_event_of_another_shard_is_not_an_event_of_the_batch(tmp_path: Path) -> None:
+    code = """
+first = []
+
+def handler(context, events):
+    first.extend(events)
+    return first[:1]
+"""
+    with rig(tmp_path, code, batch={"size": 1}, on_error={"max_retries": 0}) as site:
+        site.assign(0, 1)
+        site.feed_offsets(0, shard=0)
+        site.feed_offsets(0, shard=1)
+        site.settle()
+        assert len([line for line in site.log if "not an event of the batch" in str(line)]) == 1
 
 
 def test_a_failure_that_is_not_in_the_batch_fails_the_batch(tmp_path: Path) -> None:
