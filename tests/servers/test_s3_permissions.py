@@ -15,6 +15,7 @@ from botocore.exceptions import ClientError
 
 from holdfast.buckets.bucket import Published
 from holdfast.buckets.s3 import S3Bucket
+from holdfast.config.aws import AwsIdentity
 from holdfast.config.secrets import Secret
 from holdfast.errors import Refused
 from holdfast.flow.names import staging_folder
@@ -61,7 +62,7 @@ def node(server: S3Server) -> Iterator[S3Bucket]:
 
 
 def bucket_of(server: S3Server, staging: Staging = "auto") -> S3Bucket:
-    reached = replace(access(server.port), access_key_id=Secret(NODE), secret_access_key=Secret("nodesecret"))
+    reached = replace(access(server.port), identity=AwsIdentity(Secret(NODE), Secret("nodesecret")))
     return S3Bucket(reached, PREFIX, staging, PART)
 
 
