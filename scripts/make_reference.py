@@ -356,7 +356,7 @@ def _python() -> Iterator[str]:
         "every other module, name and attribute is private and may change at any time. Importing `holdfast` loads no "
         "Spark: each name is loaded from its module when it is first used."
     )
-    yield "```python\nfrom holdfast import Source, load_settings, run\nfrom holdfast.testing import SinkBehaviour\n```"
+    yield "```python\nfrom holdfast import Source, load, run\nfrom holdfast.testing import SinkBehaviour\n```"
     for package in (holdfast, holdfast.testing):
         yield f"## `{package.__name__}`"
         yield _table(["where the contract is written", "names"], _public_names(vars(package)["_PUBLIC"]))

@@ -38,6 +38,7 @@ _PUBLIC = {
         "TaskRows UsesSourceCoordination UsesStoreClock WeighsPartitions"
     ),
     "holdfast.flow.staging": "Room StagedBatch Stager Staging",
+    "holdfast.from_python": "Pipeline load run",
     "holdfast.functions.contexts": "FunctionContext FunctionResponse",
     "holdfast.functions.events": "FunctionEvent QualifiedOffset",
     "holdfast.functions.output": "Records",
@@ -49,8 +50,9 @@ _PUBLIC = {
     "holdfast.leases.split": "Split",
     "holdfast.leases.store": "ClaimRequest ClaimingStore Outcome Snapshot Store Swap",
     "holdfast.leases.world": "World host_world",
+    "holdfast.observe.progress": "Summary",
     "holdfast.registry": "Plugin Registry",
-    "holdfast.service": "run",
+    "holdfast.spark.columns": "fault",
 }
 """Public names by module."""
 

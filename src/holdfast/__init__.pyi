@@ -79,6 +79,7 @@ from holdfast.flow.source import (
     WeighsPartitions,
 )
 from holdfast.flow.staging import Room, StagedBatch, Stager, Staging
+from holdfast.from_python import Pipeline, load, run
 from holdfast.functions.contexts import FunctionContext, FunctionResponse
 from holdfast.functions.events import FunctionEvent, QualifiedOffset
 from holdfast.functions.output import Records
@@ -90,8 +91,9 @@ from holdfast.leases.source_coordinator import SourceCoordinator
 from holdfast.leases.split import Split
 from holdfast.leases.store import ClaimingStore, ClaimRequest, Outcome, Snapshot, Store, Swap
 from holdfast.leases.world import World, host_world
+from holdfast.observe.progress import Summary
 from holdfast.registry import Plugin, Registry
-from holdfast.service import run
+from holdfast.spark.columns import fault
 
 __all__ = [
     "BATCH_COLUMN",
@@ -148,6 +150,7 @@ __all__ = [
     "PartitionNotFound",
     "PartitionNotOwned",
     "PartitionUpdateFailed",
+    "Pipeline",
     "Plan",
     "Plugin",
     "PositiveCount",
@@ -198,6 +201,7 @@ __all__ = [
     "Store",
     "StoreError",
     "StoreUnavailable",
+    "Summary",
     "SupplierFailed",
     "Swap",
     "TaskRows",
@@ -215,7 +219,9 @@ __all__ = [
     "batch_fault",
     "cut_fault",
     "damage_fault",
+    "fault",
     "host_world",
+    "load",
     "load_settings",
     "new_letters",
     "new_session",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import replace
@@ -46,7 +47,7 @@ from holdfast.leases.session import Session
 from holdfast.leases.store import Store
 from holdfast.leases.world import HostClock, World, host_world
 from holdfast.leases.writes import until_answered
-from holdfast.observe.consumers import Reporter
+from holdfast.observe.consumers import Consumer, Reporter
 from holdfast.observe.measurements import Measurements
 from holdfast.observe.partition_counts import PartitionCounts
 from holdfast.registry import Registry
@@ -58,6 +59,8 @@ SAME_SIGNAL = 0.5
 SHOW_CURSOR = b"\x1b[?25h\n"
 
 
+_STDERR = 2
+"""Not that of `sys.stderr`, which in a notebook has none."""
 T = TypeVar("T")
 Watch = Callable[[Store], AbstractContextManager[None]]
 Beside = Callable[[StoredPipeline, Coordinator, Pipeline, Engines], Companion]
@@ -78,7 +81,8 @@ def run(
     `beside` makes what a node does beside each pipeline, such as its runs; functions have no runs. `watch` is entered
     with the store before the node joins, and left when it has ended.
     Returns 0, or 1 if they are finished and partitions are FAILED. SIGTERM and SIGINT hand all leases back within ten
-    seconds and return 0; while the node is starting they raise `SystemExit` with 128 plus the signal's number.
+    seconds and return 0; while the node is starting they raise `SystemExit` with 128 plus the signal's number. They are
+    handled in the main thread only.
     """
     names = _chosen(settings, pipelines)
     clock = HostClock()
@@ -100,6 +104,26 @@ def run(
             for pipeline in built.values():
                 pipeline.close()
             store.close()
+
+
+@contextmanager
+def observed(settings: Settings, consumers: Sequence[Consumer], node_name: str) -> Iterator[Emit]:
+    """Serve metrics and send alerts while the block runs, if the settings say so.
+
+    What is returned passes every event to these consumers, to the metrics and to the alerts; it never raises.
+    """
+    from holdfast.observe.alerts import alerting
+    from holdfast.observe.metrics import Metrics
+
+    metrics = Metrics({settings.identifier(name): name for name in settings.pipelines})
+    port = settings.node.metrics_port
+    endpoint = None if port is None else metrics.serve(port, settings.node.metrics_address)
+    try:
+        with alerting(settings.alerts, node_name, [*consumers, metrics]) as alerts:
+            yield Reporter([*consumers, metrics, alerts])
+    finally:
+        if endpoint is not None:
+            endpoint.stop()
 
 
 def _chosen(settings: Settings, wanted: Sequence[str]) -> list[str]:
@@ -289,7 +313,7 @@ def stopped_by_signals(node: Node, clock: HostClock) -> Iterator[None]:
             return
         stopping_since = now
         # Not through the log: the thread that is interrupted here may be writing to it.
-        os.write(sys.stderr.fileno(), b"\nstopping, at most 10 s; a second signal ends the node at once\n")
+        os.write(_STDERR, b"\nstopping, at most 10 s; a second signal ends the node at once\n")
         clock.ask_to_stop(STOP_WITHIN)
         node.stop()
 
@@ -299,6 +323,10 @@ def stopped_by_signals(node: Node, clock: HostClock) -> Iterator[None]:
 
 @contextmanager
 def _on_signal(handle: Callable[[int], None]) -> Iterator[None]:
+    if threading.current_thread() is not threading.main_thread():
+        yield  # Python lets no other thread handle signals
+        return
+
     def handler(number: int, _frame: FrameType | None) -> None:
         handle(number)
 

@@ -89,32 +89,18 @@ def _run_node(
 ) -> int:
     from holdfast import service
     from holdfast.cli.display import Display, LogStream, is_terminal
-    from holdfast.observe.alerts import alerting
-    from holdfast.observe.consumers import Consumer, Reporter
     from holdfast.observe.log import Log
-    from holdfast.observe.metrics import Metrics
     from holdfast.observe.progress import Progress
     from holdfast.runs.pickup import RunPickup
 
     names = {settings.identifier(name): name for name in pipelines or settings.pipelines}
     counted = Progress(names)
-    metrics = Metrics({settings.identifier(name): name for name in settings.pipelines})
-    consumers: list[Consumer] = [
-        Log(LogStream(), form=form, level=level, node=node or settings.node.name),
-        metrics,
-        counted,
-    ]
-    port = settings.node.metrics_port
-    endpoint = None if port is None else metrics.serve(port, settings.node.metrics_address)
-    try:
-        with alerting(settings.alerts, node or settings.node.name, consumers) as alerts:
-            emit = Reporter([*consumers, alerts])
-            display = Display(counted, names, emit, live=is_terminal(sys.stderr) and form == "text")
-            watch = display.showing if progress else None
-            code = service.run(settings, emit, node_name=node, pipelines=pipelines, beside=RunPickup, watch=watch)
-    finally:
-        if endpoint is not None:
-            endpoint.stop()
+    node_name = node or settings.node.name
+    log = Log(LogStream(), form=form, level=level, node=node_name)
+    with service.observed(settings, [log, counted], node_name) as emit:
+        display = Display(counted, names, emit, live=is_terminal(sys.stderr) and form == "text")
+        watch = display.showing if progress else None
+        code = service.run(settings, emit, node_name=node, pipelines=pipelines, beside=RunPickup, watch=watch)
     if level != "warning" and form == "text":
-        output.tell(counted.summary())
+        output.tell(str(counted.summary()))
     return code

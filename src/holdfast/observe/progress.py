@@ -22,6 +22,28 @@ from holdfast.leases.sums import PartitionSum
 from holdfast.observe.alert_kinds import LAGGING, subject_of
 
 
+@dataclass(frozen=True)
+class Summary:
+    """What a node has done since it was started. As text, a line for people."""
+
+    records: int
+    """Records that it has committed, dead letters included."""
+    dead_letters: int
+    failed_partitions: int
+    """Partitions that it has seen fail; other nodes may have seen others."""
+    seconds: float
+    complete: bool = True
+    """False if its pipelines are finished and partitions of them are FAILED, whichever node saw them fail."""
+
+    def __str__(self) -> str:
+        rate = rounded(self.records / max(self.seconds, 1e-3))
+        letters = f", {rounded(self.dead_letters)} dead letters" if self.dead_letters else ""
+        return (
+            f"{rounded(self.records)} records in {shortened(self.seconds)} ({rate}/s){letters}, "
+            f"{self.failed_partitions} {'partition' if self.failed_partitions == 1 else 'partitions'} failed"
+        )
+
+
 @dataclass
 class _Counted:
     """One pipeline: what events have told, and what the store said last."""
@@ -96,18 +118,16 @@ class Progress:
                     counted.told = counted.records
         return found
 
-    def summary(self) -> str:
-        """One line: what this node has done since it was started."""
+    def summary(self) -> Summary:
+        """What this node has done since it was started."""
         with self._lock:
             counts = list(self._counted.values())
-            records, dead = sum(each.records for each in counts), sum(each.dead for each in counts)
-            failed, seconds = sum(len(each.failed) for each in counts), self._clock() - self._begun
-        rate = rounded(records / max(seconds, 1e-3))
-        letters = f", {rounded(dead)} dead letters" if dead else ""
-        return (
-            f"{rounded(records)} records in {shortened(seconds)} ({rate}/s){letters}, {failed} "
-            f"{'partition' if failed == 1 else 'partitions'} failed"
-        )
+            return Summary(
+                sum(each.records for each in counts),
+                sum(each.dead for each in counts),
+                sum(len(each.failed) for each in counts),
+                self._clock() - self._begun,
+            )
 
     def _of(self, name: str, counted: _Counted, seconds: float) -> PipelineProgressed:
         completed, total = _partitions(counted.sums, Status.COMPLETED), _partitions(counted.sums)

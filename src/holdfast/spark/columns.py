@@ -45,6 +45,23 @@ def with_faults(frame: DataFrame, reason: Column) -> DataFrame:
     return frame.withColumn(FAULT_COLUMN, sql.when(fails, _fault(frame, reason)).otherwise(fault))
 
 
+def fault(reason: str | Column, when: Column | None = None) -> Column:
+    """Return what a `python` processor sets as `_fault`: where `when` is true the record becomes a dead letter.
+
+        frame.withColumn("_fault", holdfast.fault("amount is missing", when=sql.col("amount").isNull()))
+
+    Without `when`, a record fails where the reason is not null. Rows that have a fault keep it. The letter has the
+    record as it was read if the source can read it a second time, as Kafka, objects and archives can; else it has the
+    reason and the origin alone.
+    """
+    from pyspark.sql import functions as sql
+
+    why = sql.lit(reason) if isinstance(reason, str) else reason
+    fails = why.isNotNull() if when is None else why.isNotNull() & when
+    said = sql.to_json(sql.struct(sql.lit(RECORD).alias("kind"), sql.substring(why, 1, MAX_REASON).alias("reason")))
+    return sql.coalesce(sql.col(FAULT_COLUMN), sql.when(fails, said))
+
+
 def _record(frame: DataFrame) -> Column:
     from pyspark.sql import functions as sql
     from pyspark.sql.types import BinaryType, StringType

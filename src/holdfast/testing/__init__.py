@@ -12,6 +12,7 @@ _PUBLIC = {
     "holdfast.testing.flows": "HandEngine MemoryBucket NumbersSource",
     "holdfast.testing.formats": "FormatBehaviour",
     "holdfast.testing.functions": "RecordingContext call_handler stream_event",
+    "holdfast.testing.processing": "Processed run_processor spark_session",
     "holdfast.testing.processors": "ProcessorBehaviour",
     "holdfast.testing.proxy": "TcpProxy",
     "holdfast.testing.sinks": "SinkBehaviour",

@@ -2,6 +2,7 @@ from holdfast.testing.buckets import BucketBehaviour
 from holdfast.testing.flows import HandEngine, MemoryBucket, NumbersSource
 from holdfast.testing.formats import FormatBehaviour
 from holdfast.testing.functions import RecordingContext, call_handler, stream_event
+from holdfast.testing.processing import Processed, run_processor, spark_session
 from holdfast.testing.processors import ProcessorBehaviour
 from holdfast.testing.proxy import TcpProxy
 from holdfast.testing.sinks import SinkBehaviour
@@ -19,6 +20,7 @@ __all__ = [
     "MemoryBucket",
     "NumbersSource",
     "OutageBehaviour",
+    "Processed",
     "ProcessorBehaviour",
     "RecordingContext",
     "SampleRecord",
@@ -30,5 +32,7 @@ __all__ = [
     "TcpProxy",
     "TurnableClock",
     "call_handler",
+    "run_processor",
+    "spark_session",
     "stream_event",
 ]

@@ -27,8 +27,8 @@ from holdfast.flow.processor import Processor
 from holdfast.flow.source import BATCH_COLUMN, FAULT_COLUMN, ITEM_COLUMN, OUTPUT_FOLDER_COLUMN, SYSTEM_COLUMNS
 from holdfast.flow.staging import StagedBatch
 from holdfast.spark.columns import RECORD_COLUMN, data_columns, with_record
+from holdfast.testing.processing import SYSTEM
 
-SYSTEM = f"{BATCH_COLUMN} STRING, {ITEM_COLUMN} BIGINT, {FAULT_COLUMN} STRING"
 FIRST_FAULTY = 1000
 Row = dict[str, Any]
 

@@ -165,7 +165,7 @@ def test_without_a_terminal_each_pipeline_is_reported_now_and_then(monkeypatch: 
     assert isinstance(events[0], PipelineProgressed)
     assert (events[0].pipeline, events[0].partitions) == ("prod|orders", 2)
     progress(PartitionFailed("prod|orders", "a", "bad"))
-    assert "1 partition failed" in progress.summary()
+    assert "1 partition failed" in str(progress.summary())
 
 
 @pytest.mark.parametrize(

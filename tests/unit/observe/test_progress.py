@@ -98,7 +98,7 @@ def test_the_last_line_tells_records_duration_rate_and_failures() -> None:
     progress(PartitionFailed("orders", "x", "bad"))
     progress(PartitionFailed("elsewhere", "y", "bad"))
     clock.now = 125.0
-    assert progress.summary() == "12,345 records in 2m 5s (98.8/s), 2 dead letters, 1 partition failed"
+    assert str(progress.summary()) == "12,345 records in 2m 5s (98.8/s), 2 dead letters, 1 partition failed"
 
 
 @pytest.mark.parametrize(
