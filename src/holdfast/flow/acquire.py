@@ -76,6 +76,7 @@ class Acquirer:
         self._coordinator = coordinator
         self._world = coordinator.world
         self._source = source = pipeline.source
+        self._splits = isinstance(source, SplitsPartitions)
         self._witnesses = [sink for sink in pipeline.sinks.values() if isinstance(sink, Witness)]
         self._keeping = {name: sink for name, sink in pipeline.sinks.items() if isinstance(sink, KeepsStaged)}
         self._holdings = holdings
@@ -143,7 +144,7 @@ class Acquirer:
         self._hand_off.choose(look.shed_to)
         self.eager, self.shared = look.short, look.shared
         # Where partitions are split, there may be a new one at any time.
-        is_eager = look.short or isinstance(self._source, SplitsPartitions)
+        is_eager = look.short or self._splits
         pause = self._eager_pause if is_eager else self._coordinator.session.timing.heartbeat
         if not look.taken and room > 0:
             self._next_look = now + self._world.jittered(pause)

@@ -64,6 +64,7 @@ class Committer:
         self._coordinator = coordinator
         self._completes_at_once = not isinstance(pipeline.source, AfterPublish)
         self._sinks = pipeline.sinks
+        self._showing = {name: sink for name, sink in pipeline.sinks.items() if isinstance(sink, VisibleWhenStaged)}
         self._holdings = holdings
         self._publisher = publisher
         self._generation = generation
@@ -118,9 +119,8 @@ class Committer:
         except StoreError as refused:
             self._commit_each(commits, refused)
             return
-        rows = [
-            self._committed(held, report, result) for (held, _, report), result in zip(commits, results, strict=True)
-        ]
+        end, made = self._coordinator.world.clock.monotonic(), zip(commits, results, strict=True)
+        rows = [self._committed(held, report, result, end) for (held, _, report), result in made]
         if visible := [row for row in rows if row is not None]:
             self._publisher.notify_source(visible)
 
@@ -148,26 +148,23 @@ class Committer:
         # A long-lived batch may have made commits: the next one begins where the last one ended.
         is_first = lease.commit.sequence == batch.lease.commit.sequence
         receipts = _receipts(batch, report, batch.cut.start if is_first else lease.progress.position)
-        return {} if all(self._is_visible(name, receipt) for name, receipt in receipts.items()) else receipts
+        showing = self._showing
+        visible = (name in showing and showing[name].is_visible(receipt) for name, receipt in receipts.items())
+        return {} if all(visible) else receipts
 
-    def _is_visible(self, name: str, receipt: Json) -> bool:
-        sink: object = self._sinks.get(name)
-        return isinstance(sink, VisibleWhenStaged) and sink.is_visible(receipt)
-
-    def _committed(self, held: Held, report: Staged | Advanced, result: Lease | LeaseLost) -> Lease | None:
+    def _committed(self, held: Held, report: Staged | Advanced, result: Lease | LeaseLost, end: float) -> Lease | None:
         """The row if everything before its position is visible, else None."""
         if isinstance(result, LeaseLost):
             self._let_go(held)
             return None
-        window, held.lease = _window(held.lease, report), result
+        before, held.lease = held.lease, result
         self._holdings.acknowledge(held, result)
         counts: Counts = report.counts
-        took = self._coordinator.world.clock.monotonic() - held.sent_at
-        size, seconds = (report.size, took) if isinstance(report, Staged) else (0, None)
+        size, seconds = (report.size, end - held.sent_at) if isinstance(report, Staged) else (0, None)
         done = (result.pipeline, result.key, result.commit.sequence, counts.processed, counts.dead, size, seconds)
         self._coordinator.world.emit(BatchCommitted(*done))
         if counts.dead:
-            self._warn_of_letters(result, window)
+            self._warn_of_letters(result, _window(before, report))
         if isinstance(report, Staged):
             for processor, rows in report.dropped.items():
                 self._coordinator.world.emit(RowsDropped(result.pipeline, processor, rows))

@@ -108,7 +108,8 @@ class Planner:
         except Unavailable as away:
             self._committer.put_off(idle, "source", away)
             return []
-        self._complete([held for held, plan in zip(idle, plans, strict=True) if isinstance(plan, Done)])
+        if done := [held for held, plan in zip(idle, plans, strict=True) if isinstance(plan, Done)]:
+            self._complete(done)
         # Before partitions are halted: what is reported of one afterwards would stay for ever, such as its lag.
         self._emit_noticed()
         return [
@@ -142,6 +143,8 @@ class Planner:
         return True
 
     def _worth_reading(self, held: Held, plan: Plan | Exception) -> bool:
+        if isinstance(plan, Cut):
+            return True
         if isinstance(plan, Halt):
             self._coordinator.halt(held.lease, str(plan), plan.lost)
             self._holdings.drop(held)
@@ -153,7 +156,7 @@ class Planner:
             self._committer.close(held, plan)
         elif isinstance(plan, Wait):
             held.put_off(self._world.clock.monotonic() + plan.seconds)
-        return isinstance(plan, Cut)
+        return False
 
     def _complete(self, done: Sequence[Held]) -> None:
         errors: Sequence[Exception | None] = [None] * len(done)
@@ -225,16 +228,16 @@ class Rounds:
 
     def _submit(self, group: Sequence[Planned]) -> None:
         cancel_at, now = self._deadline_of_round(), self._coordinator.world.clock.monotonic()
-        batches = [self._batch(held, cut) for held, cut in group]
+        planned_at = self._coordinator.session.store_time
+        batches = [self._batch(held, cut, planned_at) for held, cut in group]
         for (held, _), batch in zip(group, batches, strict=True):
             self._holdings.send(held, batch, cancel_at)
             held.sent_at = now
         self._engine.submit(self._coordinator.pipeline, batches)
         self._coordinator.world.emit(RoundSubmitted(self._coordinator.pipeline, len(batches)))
 
-    def _batch(self, held: Held, cut: Cut) -> Batch:
+    def _batch(self, held: Held, cut: Cut, planned_at: float) -> Batch:
         restages = held.lease.commit.commit_id if held.pending else None
-        planned_at = self._coordinator.session.store_time
         return Batch(self._coordinator.world.new_id(), held.lease, held.name, cut, restages, planned_at)
 
     # --- deadlines ---------------------------------------------------------------------------------------------

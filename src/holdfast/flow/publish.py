@@ -17,7 +17,7 @@ from holdfast.flow.sink import KeepsStaged, Publication, PublishesFiles, Publish
 from holdfast.flow.source import PublishingListener
 from holdfast.leases import transitions
 from holdfast.leases.coordinator import Coordinator
-from holdfast.leases.lease import Json, Lease, Status
+from holdfast.leases.lease import Lease, Status
 from holdfast.leases.writes import Change
 
 COMMITS_PER_STEP = 100
@@ -34,6 +34,8 @@ class Publisher:
         self._coordinator = coordinator
         self._listener = pipeline.source if isinstance(pipeline.source, PublishingListener) else None
         self._sinks = pipeline.sinks
+        self._filing = {name: sink for name, sink in pipeline.sinks.items() if isinstance(sink, PublishesFiles)}
+        self._keeping = {name: sink for name, sink in pipeline.sinks.items() if isinstance(sink, KeepsStaged)}
         self._reporters = [sink for sink in pipeline.sinks.values() if isinstance(sink, ReportsEvents)]
         self._holdings = holdings
 
@@ -90,7 +92,7 @@ class Publisher:
 
     def _files(self, held: Held) -> int:
         receipts = held.lease.commit.receipts or {}
-        return sum(_files_in(self._sinks.get(name), receipt) for name, receipt in receipts.items())
+        return sum(sink.files_in(receipts[name]) for name, sink in self._filing.items() if name in receipts)
 
     def publication(self, held: Held, sink: str) -> Publication | None:
         """The publication of that sink for the lease; None if the sink staged nothing."""
@@ -160,17 +162,13 @@ class Publisher:
             self._holdings.drop(held)
 
     def _discard_leftovers(self, cleared: Sequence[Held]) -> None:
-        for name, sink in self._sinks.items():
+        for name, sink in self._keeping.items():
             done = [made for held in cleared if (made := self.publication(held, name)) is not None]
-            if done and isinstance(sink, KeepsStaged):
+            if done:
                 with reported(
                     self._coordinator.world.emit, f"{self._coordinator.pipeline}: `discard_staged` of sink {name!r}"
                 ):
                     sink.discard_staged(done)
-
-
-def _files_in(sink: object, receipt: Json) -> int:
-    return sink.files_in(receipt) if isinstance(sink, PublishesFiles) else 0
 
 
 def _receipts_cleared(held: Held, now: float) -> Change:

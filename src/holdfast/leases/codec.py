@@ -153,7 +153,9 @@ _HISTORY = tuple(History.__dataclass_fields__)
 _PROGRESS = ("acked", "state", "counts", "dropped", "letter_window", "forwarded")
 _OPTIONAL = (*_PROGRESS, "commit_id", "receipts", *_ORDER, *_HISTORY)
 _BODY_KEYS = frozenset(("v", "spec", "write_id", "position", "sequence", "generation", "incarnation", *_OPTIONAL))
-_NO_COUNTS = Progress().counts
+_PROGRESS_KEYS = frozenset(_PROGRESS)
+_NO_PROGRESS = Progress()
+_NO_COUNTS = _NO_PROGRESS.counts
 _NO_WINDOW = LetterWindow()
 _STATUSES = {status.value: status for status in Status}
 
@@ -199,8 +201,10 @@ def _row_of_owner(row: Columns, claim: ClaimRequest, now: float) -> Columns:
 
 def _note_deaths(parts: dict[str, Json], taken: Columns, deaths: int) -> None:
     """Update `takeovers` and `begun` in a body after that many takes, each from an owner that died."""
-    deadline = taken.due_at is not None
-    before, begun = parts.get("takeovers", 0), parts.get("begun")
+    begun = parts.get("begun")
+    if not deaths and begun is None:
+        return
+    deadline, before = taken.due_at is not None, parts.get("takeovers", 0)
     count = before
     for _ in range(deaths):
         count = blamed(count, begun, deadline=deadline)
@@ -256,18 +260,26 @@ def _read(row: Columns, body: Mapping[str, Json]) -> Lease:
         body["spec"],
         Ownership(_STATUSES[row.status], row.owner, row.token, row.version, body["write_id"], row.due_at),
         Order(row.priority, row.ordinal, *map(get, _ORDER, _ORDER_DEFAULTS)),
-        Progress(
-            body["position"],
-            _spans(get("acked", ())),
-            get("state"),
-            _counts(get("counts"), get("dropped", 0)),
-            _window(get("letter_window")),
-            _spans(get("forwarded", ())),
-        ),
+        _progress(body["position"], body),
         Commit(body["sequence"], body["generation"], body["incarnation"], get("commit_id", ""), get("receipts")),
         History(*map(get, _HISTORY, _HISTORY_DEFAULTS)),
         None,
         {} if body.keys() <= _BODY_KEYS else {name: body[name] for name in body.keys() - _BODY_KEYS},
+    )
+
+
+def _progress(position: Json, body: Mapping[str, Json]) -> Progress:
+    if _PROGRESS_KEYS.isdisjoint(body):
+        # Most rows that are claimed are new, or have a position only.
+        return _NO_PROGRESS if position is None else Progress(position)
+    get = body.get
+    return Progress(
+        position,
+        _spans(get("acked", ())),
+        get("state"),
+        _counts(get("counts"), get("dropped", 0)),
+        _window(get("letter_window")),
+        _spans(get("forwarded", ())),
     )
 
 

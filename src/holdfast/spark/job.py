@@ -246,7 +246,10 @@ class Planner:
         sinks = {
             name: SinkTask(self._task_stagers[name], names[name], route_columns.get(name)) for name in self._stagers
         }
-        return StageTask([replace(batch, together=together) for batch in self._to_stage], sinks, self._steps)
+        batches = self._to_stage
+        if self._several_rows:
+            batches = [replace(batch, together=together) for batch in batches]
+        return StageTask(batches, sinks, self._steps)
 
     @property
     def _several_rows(self) -> bool:

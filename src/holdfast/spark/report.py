@@ -57,11 +57,15 @@ class TaskReport:
     """Why one of the rows became a dead letter, without values of the record."""
 
     def encode(self) -> str:
-        return json.dumps(self.__dict__)
+        """The report as JSON, without what is as in an empty report: a round may have thousands of reports."""
+        return json.dumps({name: value for name, value in self.__dict__.items() if value != _NOTHING[name]})
 
     @classmethod
     def decode(cls, text: str) -> TaskReport:
         return cls(**json.loads(text))
+
+
+_NOTHING = TaskReport().__dict__
 
 
 @dataclass(frozen=True)

@@ -111,8 +111,8 @@ class _Attempt:
         """Stage a portion, in which rows of several batches may be mixed."""
         for batch_id, batch_rows in by_batch(with_faults(rows), self._batch_ids):
             report = self._reports.setdefault(batch_id, TaskReport())
-            count = _count(batch_rows)
-            report.rows_in, report.faults_in = report.rows_in + count.rows, report.faults_in + count.faults
+            report.rows_in += batch_rows.num_rows
+            report.faults_in += batch_rows.num_rows - batch_rows.column(FAULT_COLUMN).null_count
             if report.error is None:
                 self._guarded(batch_id, report, partial(self._stage, batch_id, batch_rows))
 
@@ -190,6 +190,8 @@ class _Attempt:
 
     def _dead(self, refused: Mapping[str, int], most: int) -> int:
         """How many rows are dead letters, from how many each sink refused; `most` is an upper bound."""
+        if not any(refused.values()):
+            return 0
         by_route = Counter[str | None]()
         for name, count in refused.items():
             # The same rows came to every sink with the same routes: what one refuses, another may have refused too.
