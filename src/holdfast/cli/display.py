@@ -131,5 +131,10 @@ def _cells(name: str, event: PipelineProgressed) -> Iterable[str]:
 
 
 def is_terminal(stream: TextIO) -> bool:
-    """Whether people watch the stream."""
-    return stream.isatty() and os.environ.get("TERM") != "dumb"
+    """Whether people watch the stream: it is a terminal, and this process is not one of its background jobs."""
+    if not stream.isatty() or os.environ.get("TERM") == "dumb":
+        return False
+    try:
+        return os.tcgetpgrp(stream.fileno()) == os.getpgrp()
+    except OSError:  # the process has left the terminal, for example by setsid
+        return False

@@ -58,6 +58,20 @@ with service.stopped_by_signals(Node(), HostClock()):
         time.sleep(60)
 """
 
+JOBS = """
+import fcntl, os, sys, termios
+from holdfast.cli.display import is_terminal
+print("no job of it", is_terminal(sys.stderr), flush=True)
+os.setsid()
+fcntl.ioctl(2, termios.TIOCSCTTY, 0)
+print("foreground", is_terminal(sys.stderr), flush=True)
+if not (child := os.fork()):
+    os.setpgid(0, 0)
+    print("background", is_terminal(sys.stderr), flush=True)
+    os._exit(0)
+os.waitpid(child, 0)
+"""
+
 
 class ReadStore(MemoryStore):
     """Counts its reads; each takes `seconds` of its clock."""
@@ -266,6 +280,10 @@ def test_a_store_that_hangs_does_not_delay_the_end(monkeypatch: pytest.MonkeyPat
 def test_a_file_is_not_a_terminal(tmp_path: Path) -> None:
     with (tmp_path / "log").open("w") as file:
         assert not is_terminal(file)
+
+
+def test_a_background_job_has_no_table() -> None:
+    assert on_terminal(JOBS).split("\r\n")[:3] == ["no job of it False", "foreground True", "background False"]
 
 
 @contextmanager
