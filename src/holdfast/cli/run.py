@@ -79,7 +79,9 @@ def _tell_of_start(settings: Settings, form: str) -> None:
 
     java = java_release()
     on = "" if java is None else f" on Java {java}"
-    text = f"starting Spark {version('pyspark')}{on} ({settings.spark.master or 'local[2]'}) …"
+    # Unless given, the master follows from the workers of functions, which are not loaded yet.
+    at = "" if settings.spark.master is None else f" ({settings.spark.master})"
+    text = f"starting Spark {version('pyspark')}{on}{at} …"
     if form == "text":
         output.tell(text)
 

@@ -134,7 +134,8 @@ class SparkSettings(Options):
     master: str | None = Field(
         None,
         min_length=1,
-        description="Spark's master URL, such as spark://host:7077 or yarn; local[2] unless given.",
+        description="Spark's master URL, such as spark://host:7077 or yarn. Unless given, local with a core for each "
+        "worker of a function, and two cores for the pipelines without functions.",
     )
     conf: dict[str, ConfValue] = Field(
         default_factory=dict, description="Spark settings; a value that comes from a reference is kept secret."

@@ -256,10 +256,17 @@ def test_run_one_pipeline_under_a_name(site: Site, run_call: dict[str, Any]) -> 
 def test_run_logs_to_stderr_without_debug_events(site: Site) -> None:
     first, line, alert, last = site.invoke("run", site.write()).stderr.splitlines()
 
-    assert re.fullmatch(r"starting Spark 4\.\S+( on Java \d+)? \(local\[2\]\) …", first)
+    assert re.fullmatch(r"starting Spark 4\.\S+( on Java \d+)? …", first)
     assert re.fullmatch(r"0 records in \S+ \(0/s\), 1 partition failed", last)
     assert line.endswith('error   partition failed: pipeline prod|orders, key a, error "no more retries"')
     assert "error   alert raised: kind partition_failed, pipeline prod|orders, key a, message " in alert
+
+
+@pytest.mark.usefixtures("run_call")
+def test_run_names_the_master_that_is_given(site: Site) -> None:
+    file = Path(site.write())
+    file.write_text(file.read_text() + "spark: {master: 'local[3]'}\n")
+    assert site.invoke("run", str(file)).stderr.splitlines()[0].endswith(" (local[3]) …")
 
 
 @pytest.mark.usefixtures("run_call")
