@@ -59,7 +59,7 @@ def engines_of(
     rounds = {name: built for name, built in pipelines.items() if name not in functions}
     master = _master(settings, functions.values(), rounds=bool(rounds))
     spark = _start_spark(settings, rounds, emit, master, "holdfast.functions.engine" if functions else "")
-    check_plans(spark, settings, rounds)
+    check_plans(spark, settings, rounds, emit)
     _warm_up(spark, rounds)
     engines: dict[str, Engine] = {}
     for name, sink in functions.items():
@@ -82,13 +82,19 @@ def _master(settings: Settings, functions: Collection[RunsWorkers], *, rounds: b
     return master
 
 
-def check_plans(spark: SparkSession, settings: Settings, pipelines: Mapping[str, Pipeline]) -> None:
-    """Analyse these pipelines without reading anything. Raises `ConfigError` with what does not fit, and where."""
-    from holdfast.spark.analysis import analyse, explained, fragment_of
+def check_plans(spark: SparkSession, settings: Settings, pipelines: Mapping[str, Pipeline], emit: Emit) -> None:
+    """Analyse these pipelines without reading anything. Raises `ConfigError` with what does not fit, and where.
+
+    A pipeline whose source cannot be read without batches is not analysed, which a `Notice` says.
+    """
+    from holdfast.spark.analysis import analyse, explained, fragment_of, needs_batches
 
     problems = []
     for name, built in pipelines.items():
-        if (wrong := analyse(spark, built)) is not None:
+        wrong = analyse(spark, built)
+        if wrong is not None and needs_batches(wrong):
+            emit(Notice(f"pipeline {name!r} is not analysed: its source cannot be read without batches ({wrong})"))
+        elif wrong is not None:
             path = settings.path_of(name, wrong.part)
             problems.append(SettingProblem(path, explained(wrong), fragment_of(wrong)))
     if problems:
@@ -104,7 +110,7 @@ def analyse(settings: Settings, emit: Emit) -> None:
     rounds = {name: pipeline for name, pipeline in built.items() if not functions_of([pipeline])}
     spark = _start_spark(settings, rounds, emit, "local[1]")
     try:
-        check_plans(spark, settings, rounds)
+        check_plans(spark, settings, rounds, emit)
     finally:
         stop_session(spark)
 

@@ -48,7 +48,7 @@ def shown(spark: SparkSession, folder: Path, **given: str) -> str | None:
     settings = load_text(FILE.format(folder=folder, **parts), "shop.yaml", Registry.installed())
     built = {name: build_pipeline(chosen, Registry.installed()) for name, chosen in settings.pipelines.items()}
     try:
-        check_plans(spark, settings, built)
+        check_plans(spark, settings, built, lambda _event: None)
     except ConfigError as error:
         ((mark, message),) = error.problems
         assert mark is not None

@@ -76,15 +76,17 @@ class Ranges(Source):
         # Imported here, so that `holdfast validate` and `--help` load no Spark.
         from pyspark.sql import functions as sql
 
-        def rows(batch: Batch) -> Any:
-            return spark.range(batch.cut.start, batch.cut.end, numPartitions=1).select(
-                sql.lit(batch.id).alias(BATCH_COLUMN),
+        def rows(batch_id: str, start: int, end: int) -> Any:
+            return spark.range(start, end, numPartitions=1).select(
+                sql.lit(batch_id).alias(BATCH_COLUMN),
                 sql.col("id").alias(ITEM_COLUMN),
                 sql.lit(None).cast("string").alias(FAULT_COLUMN),
                 sql.col("id").alias("number"),
             )
 
-        return reduce(lambda frame, other: frame.union(other), map(rows, batches))
+        frames = [rows(batch.id, batch.cut.start, batch.cut.end) for batch in batches]
+        # Before a node joins, its pipelines are analysed on the columns of a read without batches.
+        return reduce(lambda frame, other: frame.union(other), frames or [rows("", 0, 0)])
 
 
 PLUGIN = Plugin("ranges", RangesConfig, Ranges, "Numbers from 0 up to a limit.")

@@ -9,9 +9,9 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from holdfast.config.settings_file import Fragment
-from holdfast.errors import PlanError
+from holdfast.errors import HoldfastError, PlanError
 from holdfast.flow.pipeline import Pipeline
-from holdfast.spark.failures import planning, quieten
+from holdfast.spark.failures import is_of_spark, planning, quieten
 from holdfast.spark.job import Planner
 
 if TYPE_CHECKING:
@@ -34,6 +34,12 @@ def analyse(spark: SparkSession, pipeline: Pipeline) -> PlanError | None:
     except PlanError as wrong:
         return wrong
     return None
+
+
+def needs_batches(error: PlanError) -> bool:
+    """Return whether the code of a source has failed because there were no batches, as far as its error shows."""
+    cause = error.__cause__
+    return error.part == ("source",) and not isinstance(cause, HoldfastError) and not is_of_spark(cause)
 
 
 def explained(error: PlanError) -> str:

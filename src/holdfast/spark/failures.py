@@ -124,11 +124,15 @@ def planning(*part: str | int) -> Iterator[None]:
         raise PlanError(part, _reason(error)) from error
 
 
+def is_of_spark(error: BaseException | None) -> bool:
+    """Whether Spark has raised this error, or the bridge to it."""
+    return type(error).__module__.startswith(("pyspark.", "py4j."))
+
+
 def _reason(error: Exception) -> str:
     if isinstance(error, HoldfastError):
         return str(error)
-    of_spark = type(error).__module__.startswith(("pyspark.", "py4j."))
-    return readable(error) if of_spark else f"{type(error).__name__}: {error}"
+    return readable(error) if is_of_spark(error) else f"{type(error).__name__}: {error}"
 
 
 def _raised_in_worker(text: str) -> str:

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
-import pytest
-from pyspark.errors import ParseException
+from dataclasses import replace
+from typing import Any
 
+import pytest
+from pyspark.errors import AnalysisException, ParseException
+
+from holdfast.assemble import build_pipeline
+from holdfast.config import load_text
 from holdfast.config.settings_file import Fragment
-from holdfast.errors import PlanError, Refused, SinkUnavailable
+from holdfast.engines import check_plans
+from holdfast.errors import ConfigError, PlanError, Refused, SinkUnavailable
+from holdfast.events import Event, Notice
+from holdfast.registry import Registry
 from holdfast.spark.analysis import explained, fragment_of
 from holdfast.spark.failures import planning
 
@@ -61,3 +69,44 @@ def test_an_error_of_a_function_has_its_type() -> None:
 def test_a_server_that_does_not_respond_is_not_a_wrong_setting() -> None:
     with pytest.raises(SinkUnavailable), planning("sinks", 0):
         raise SinkUnavailable("away")
+
+
+# --- sources ---------------------------------------------------------------------------------------------------------
+
+FILE = """\
+pipelines:
+  orders:
+    source: {objects: {folder: in}}
+    sinks: [files: {root: out}]
+"""
+
+
+class FailsToRead:
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+
+    def read(self, *_: Any) -> Any:
+        raise self.error
+
+
+def notices_of(error: Exception) -> list[Event]:
+    """What is emitted if the source raises this without batches."""
+    settings, emitted = load_text(FILE, "shop.yaml", Registry.installed()), list[Event]()
+    built = build_pipeline(settings.pipelines["orders"], Registry.installed())
+    source: Any = FailsToRead(error)
+    spark: Any = None
+    check_plans(spark, settings, {"orders": replace(built, source=source)}, emitted.append)
+    return emitted
+
+
+def test_a_source_that_cannot_be_read_without_batches_does_not_keep_the_node_from_starting() -> None:
+    (notice,) = notices_of(TypeError("reduce() of empty iterable with no initial value"))
+    assert isinstance(notice, Notice)
+    assert notice.message.startswith("pipeline 'orders' is not analysed")
+    assert "TypeError: reduce() of empty iterable" in notice.message
+
+
+@pytest.mark.parametrize("error", [Refused("no such schema"), AnalysisException(COLUMN)], ids=["ours", "of Spark"])
+def test_what_a_source_or_spark_refuses_keeps_the_node_from_starting(error: Exception) -> None:
+    with pytest.raises(ConfigError, match=r"shop.yaml:3:14"):
+        notices_of(error)
