@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -132,14 +131,12 @@ def _start_spark(
     from holdfast.spark.connector import connector_jars
     from holdfast.spark.java import unused_java_home
     from holdfast.spark.session import is_unprotected, redaction, start_session
-    from holdfast.spark.worker_daemon import PRELOAD
 
     needs_jars = any(isinstance(built.source, ReadsByConnector) for built in pipelines.values())
     jars = connector_jars() if needs_jars else []
     configured = settings.spark
     py_files = [Path(name) for name in configured.py_files]
-    _let_workers_find(settings.folder)
-    conf = ({f"spark.executorEnv.{PRELOAD}": preload} if preload else {}) | configured.plain_conf()
+    conf = _worker_environment(settings.folder, preload) | configured.plain_conf()
     secrets = secret_names(settings)
     conf |= redaction(secrets, conf)
     # Before Spark starts: it is given a JAVA_HOME of its own.
@@ -153,11 +150,15 @@ def _start_spark(
     return spark
 
 
-def _let_workers_find(folder: Path | None) -> None:
-    """Let the Python workers of this machine import modules beside the file; those of a cluster need `py_files`."""
-    paths = os.environ.get("PYTHONPATH", "").split(os.pathsep)
-    if folder is not None and str(folder) not in paths:
-        os.environ["PYTHONPATH"] = os.pathsep.join([*filter(None, paths), str(folder)])
+def _worker_environment(folder: Path | None, preload: str) -> dict[str, str]:
+    """Spark's settings for Python workers of this machine, which find modules in the folder of the file, too.
+
+    Those of a cluster have another daemon, and need `py_files`.
+    """
+    from holdfast.spark.worker_daemon import MODULES, PRELOAD
+
+    values = {MODULES: "" if folder is None else str(folder), PRELOAD: preload}
+    return {f"spark.executorEnv.{name}": value for name, value in values.items() if value}
 
 
 def _warm_up(spark: SparkSession, pipelines: Mapping[str, Pipeline]) -> None:

@@ -26,11 +26,14 @@ def test_a_function_beside_the_file_is_found_here_and_by_workers(
 ) -> None:
     monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.setenv("PYTHONPATH", "elsewhere")
+    started = dict[str, str]()
+    monkeypatch.setattr("holdfast.spark.session.start_session", lambda _name, conf, *_: started.update(conf))
+    monkeypatch.setattr("holdfast.spark.session.is_unprotected", lambda _spark: False)
     (tmp_path / "beside_the_file.py").write_text("def clean(frame):\n    return frame\n")
     (tmp_path / "shop.yaml").write_text(TEXT)
     settings = load_settings(tmp_path / "shop.yaml")
     assert build_pipeline(settings.pipelines["orders"], Registry.installed()).processors
-    for _ in range(2):
-        engines._let_workers_find(settings.folder)
-    assert os.environ["PYTHONPATH"] == os.pathsep.join(["elsewhere", str(tmp_path)])
+    engines._start_spark(settings, {}, lambda _event: None, "local[1]")
+    assert started["spark.executorEnv.HOLDFAST_WORKER_MODULES"] == str(tmp_path)
+    assert os.environ["PYTHONPATH"] == "elsewhere", "modules there would hide those of the standard library"
     assert sys.path[-1] == str(tmp_path), "installed modules come first"

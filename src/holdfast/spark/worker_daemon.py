@@ -1,4 +1,4 @@
-"""pyspark's daemon of Python workers, with four differences. Spark runs this module with `python -m`.
+"""pyspark's daemon of Python workers, with five differences. Spark runs this module with `python -m`.
 
 When a session stops, the JVM closes the socket of an idle worker and sends it a signal. A worker that notices the
 socket first would print a traceback about a broken pipe, although nothing was lost. This traceback is not printed;
@@ -13,6 +13,9 @@ operating system would end the JVM or another process.
 
 Modules that are named in the environment are imported before workers are forked, which then begin with them: a worker
 of a function that has died is replaced half a second earlier.
+
+Modules of a folder that is named in the environment are found behind all others. In PYTHONPATH the folder would come
+before the standard library, and a file `secrets.py` in it would hide the module that numpy needs.
 """
 
 from __future__ import annotations
@@ -33,6 +36,8 @@ MEMORY = "HOLDFAST_WORKER_MEMORY"
 """The environment variable with the limit of memory, in bytes."""
 PRELOAD = "HOLDFAST_WORKER_PRELOAD"
 """The environment variable with the names of modules to import, separated by commas."""
+MODULES = "HOLDFAST_WORKER_MODULES"
+"""The environment variable with a folder of further modules."""
 MANY = 10_000
 """Number of objects that the collector traverses in a millisecond or two."""
 FREEZES = 8
@@ -84,6 +89,12 @@ def limit_memory() -> None:
         resource.setrlimit(resource.RLIMIT_DATA, (limit if hard == resource.RLIM_INFINITY else min(limit, hard), hard))
 
 
+def find_modules() -> None:
+    """Let this process and those that it forks import modules of the folder that the environment names."""
+    if MODULES in os.environ:
+        sys.path.append(os.environ[MODULES])
+
+
 def preload() -> None:
     """Import the modules that the environment names. Those that cannot be are left to the workers, which report it."""
     for name in filter(None, os.environ.get(PRELOAD, "").split(",")):
@@ -93,6 +104,7 @@ def preload() -> None:
 
 if __name__ == "__main__":
     limit_memory()
+    find_modules()
     preload()
     daemon.worker = freezing_what_stays(daemon.worker)
     traceback.print_exc = quiet_on_hangup(traceback.print_exc)

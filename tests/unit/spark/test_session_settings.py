@@ -115,6 +115,18 @@ def test_workers_are_forked_with_the_modules_that_the_environment_names() -> Non
     assert found.stdout.split() == ["True"]
 
 
+def test_workers_find_modules_of_the_folder_that_the_environment_names_behind_all_others(tmp_path: Path) -> None:
+    for name in ("secrets", "beside_the_file"):
+        (tmp_path / f"{name}.py").write_text("")
+    code = (
+        "from holdfast.spark.worker_daemon import find_modules; find_modules()\n"
+        "import beside_the_file, secrets; print(beside_the_file.__file__, hasattr(secrets, 'randbits'))"
+    )
+    folder = {**os.environ, "HOLDFAST_WORKER_MODULES": str(tmp_path)}
+    found = subprocess.run([sys.executable, "-c", code], env=folder, capture_output=True, text=True, check=True)
+    assert found.stdout.split() == [str(tmp_path / "beside_the_file.py"), "True"]
+
+
 @pytest.mark.parametrize("master", ["local[2]", *CLUSTERS])
 def test_an_error_of_java_in_a_task_ends_the_task_and_not_the_jvm_unless_the_user_wants_that(master: str) -> None:
     name = "spark.executor.killOnFatalError.depth"
@@ -179,7 +191,7 @@ def test_a_node_gives_spark_its_settings_and_warns_of_a_cluster_that_is_open(mon
     events: list[Event] = []
     loaded = load_text(text, "shop.yaml", Registry.installed(), {"DSN": "sesame"})
     engine_of(loaded, {}, events.append).close()
-    conf = {"spark.executor.cores": "2"}
+    conf = {"spark.executor.cores": "2", "spark.executorEnv.HOLDFAST_WORKER_MODULES": str(Path.cwd())}
     # Spark redacts what came from references, whatever its name is.
     conf |= {"spark.executorEnv.LAKE_DSN": "sesame"} | redaction(["spark.executorEnv.LAKE_DSN"], {})
     assert given == ["holdfast", conf, "yarn", [], [Path("parsing.py")], {"spark.executorEnv.LAKE_DSN"}, 3 * GIB]
