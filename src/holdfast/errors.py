@@ -232,8 +232,8 @@ class BeyondRepair(BatchError):
 class PlanError(HoldfastError):
     """A part of a pipeline cannot be planned: a column, type or expression does not fit the rows that it gets.
 
-    `part` is the path of its settings below those of the pipeline, such as `("processors", 0)`; the error that the part
-    has raised is the cause.
+    `part` is the path of its settings below those of the pipeline, such as `("processors", 0)`, and empty for the whole
+    pipeline; the error that the part has raised is the cause.
     """
 
     def __init__(self, part: tuple[str | int, ...], reason: str) -> None:

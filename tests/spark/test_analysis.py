@@ -12,6 +12,7 @@ from holdfast.config import load_text
 from holdfast.engines import check_plans
 from holdfast.errors import ConfigError
 from holdfast.registry import Registry
+from holdfast.sinks.files.staging import FilesStager
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -85,6 +86,7 @@ def shown(spark: SparkSession, folder: Path, **given: str) -> str | None:
             "8:14 route 'bad' must be true or false",
         ),
         ({"schema": "id BIGINTT"}, '6:20 Unsupported data type "BIGINTT"'),
+        ({"processors": "[sql: {select: ['*', status AS id]}]"}, "2:3 two columns have the same name"),
         ({"sink": SEARCH}, "10:63 a template names 'tenant', and there is no such column"),
     ],
     ids=str,
@@ -94,3 +96,14 @@ def test_what_does_not_fit_is_shown_where_it_is(
 ) -> None:
     found = shown(spark, tmp_path, **given)
     assert found == begins if begins is None or found is None else found.startswith(begins), found
+
+
+def test_an_expression_of_a_sink_that_does_not_fit_is_a_problem_of_the_pipeline(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from pyspark.sql import functions as sql
+
+    monkeypatch.setattr(FilesStager, "columns", lambda *_: {"total": sql.col("prize")})
+    found = shown(spark, tmp_path, processors="[filter: {where: id > 3}]")
+    assert found is not None
+    assert found.startswith("2:3 A column, variable, or function parameter with name `prize`"), found

@@ -370,13 +370,16 @@ class Settings(Options):
         return None if self._file is None else Path(self._file.name).resolve().parent
 
     def path_of(self, pipeline: str, part: tuple[str | int, ...]) -> tuple[str | int, ...]:
-        """Return the path of a part of a pipeline, such as `("sinks", 0)`, with the name of its plugin."""
+        """Return the path of a part of a pipeline, such as `("sinks", 0)`, with the name of its plugin.
+
+        An empty part is the whole pipeline.
+        """
         chosen, plugin = self.pipelines[pipeline], tuple[str, ...]()
-        if part[0] == "source":
+        if part[:1] == ("source",):
             plugin = (chosen.source.name,)
-        elif part[0] == "processors":
+        elif part[:1] == ("processors",):
             plugin = (chosen.processors[int(part[1])].name,)
-        elif part[0] == "sinks":
+        elif part[:1] == ("sinks",):
             plugin = (chosen.sinks[int(part[1])].use.name,)
         return ("pipelines", pipeline, *part, *plugin)
 

@@ -141,7 +141,7 @@ def functions_fit(sinks: tuple[NamedSink, ...], source: PluginUse, *, processed:
     """Refuse a function whose source has no shards, or whose rows would be processed, and a source for functions alone.
 
     The settings of a sink that calls handlers have `reads_shards`; those of a source say what it is by `has_shards` and
-    `only_for_functions`. A source of a plugin that says nothing is judged when the pipeline is built.
+    `only_for_functions`. A source that does not say whether it has shards is judged when the pipeline is built.
     """
     functions = [index for index, sink in enumerate(sinks) if getattr(sink.use.config, "reads_shards", False)]
     if not functions and getattr(source.config, "only_for_functions", False):

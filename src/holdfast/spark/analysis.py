@@ -9,7 +9,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from holdfast.config.settings_file import Fragment
-from holdfast.errors import HoldfastError, PlanError
+from holdfast.errors import HoldfastError, PlanError, Refused
 from holdfast.flow.pipeline import Pipeline
 from holdfast.spark.failures import is_of_spark, planning, quieten
 from holdfast.spark.job import Planner
@@ -30,10 +30,21 @@ def analyse(spark: SparkSession, pipeline: Pipeline) -> PlanError | None:
     """
     quieten()
     try:
-        Planner(spark, pipeline, (), planning).analyse()
+        _plan(spark, pipeline)
     except PlanError as wrong:
         return wrong
     return None
+
+
+def _plan(spark: SparkSession, pipeline: Pipeline) -> None:
+    """Plan a round without batches. What is refused in no single part is an error of the whole pipeline."""
+    try:
+        Planner(spark, pipeline, (), planning).analyse()
+    except Exception as error:
+        if isinstance(error, Refused) or is_of_spark(error):
+            with planning():
+                raise
+        raise
 
 
 def needs_batches(error: PlanError) -> bool:
