@@ -29,7 +29,7 @@ pipelines:
       kafka: &orders {{bootstrap_servers: "{kafka}", topics: [audited], upload: {{max_age: 1s, max_bytes: 100KB}}}}
     sinks:
       - files:
-          root: s3://audited/backup
+          root: s3://proven-archive/backup
           s3: {{endpoint_url: "{s3}", region: {region}, access_key_id: {key}, secret_access_key: {secret},
                path_style: true}}
           format: raw
@@ -41,7 +41,7 @@ pipelines:
     sinks:
       - files: {{root: "{root}/daily", format: {{jsonl: {{compression: gzip}}}}}}
 """
-TOPIC = BUCKET = "audited"
+TOPIC, BUCKET = "audited", "proven-archive"
 DAY = 86_400
 MESSAGES = 3000
 

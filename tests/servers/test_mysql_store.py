@@ -249,7 +249,7 @@ def test_the_plugin_builds_a_store_from_settings(mariadb_server: MariadbServer) 
 
 def test_a_missing_driver_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "holdfast.stores.mysql.store", None)
-    with pytest.raises(UsageError, match=r"install holdfast\[mysql\]"):
+    with pytest.raises(UsageError, match=r"pip install 'holdfast\[mysql\]'"):
         PLUGIN.build(PLUGIN.config())
 
 

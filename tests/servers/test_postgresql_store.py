@@ -212,7 +212,7 @@ def test_the_plugin_builds_a_store_from_settings(postgresql_server: PostgresqlSe
 
 def test_a_missing_driver_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "holdfast.stores.postgresql.store", None)
-    with pytest.raises(UsageError, match=r"install holdfast\[postgresql\]"):
+    with pytest.raises(UsageError, match=r"pip install 'holdfast\[postgresql\]'"):
         PLUGIN.build(PLUGIN.config())
 
 
