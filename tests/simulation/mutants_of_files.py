@@ -231,16 +231,16 @@ def _send_and_give_up(self: Any, pending: list[Any]) -> None:
             self._read_back([write])
 
 
-def _cleaning_up_what_is_lost() -> Callable[..., None]:
+def _cleaning_up_what_is_lost() -> Callable[..., Lease | None]:
     original = Committer._committed
 
-    def committed(self: Committer, held: Held, report: Any, result: Lease | LeaseLost) -> None:
+    def committed(self: Committer, held: Held, report: Any, result: Lease | LeaseLost, end: float) -> Lease | None:
         if isinstance(result, LeaseLost):
             for name, receipt in report.receipts.items():
                 sink: Any = self._sinks[name]
                 with suppress(Unavailable):
                     sink._bucket.discard([file["staged"] for file in receipt["files"]])
-        original(self, held, report, result)
+        return original(self, held, report, result, end)
 
     return committed
 

@@ -20,7 +20,7 @@ from tests.simulation.mutation import Put, mutant
 def one_visible_sink_stands_for_all(put: Put) -> None:
     def to_publish(self: Committer, lease: Lease, batch: Batch, report: Staged) -> dict[str, Any]:
         receipts = commit._receipts(batch, report, batch.cut.start)
-        visible = (self._is_visible(name, receipt) for name, receipt in receipts.items())
+        visible = (sink.is_visible(receipts[name]) for name, sink in self._showing.items() if name in receipts)
         return {} if any(visible) else receipts
 
     put(Committer, "_to_publish", to_publish)

@@ -148,6 +148,13 @@ class Slot:
         """Shards that its worker has."""
         return len(self.worker.shards) if self.worker is not None else 0
 
+    @property
+    def attempts_under_way(self) -> list[int]:
+        """The attempts whose jobs have not ended: the last one, and that of a worker which is being replaced."""
+        replaced = self.worker is not None and not self.worker.ended and self.worker.attempt != self.attempt
+        before = [self.worker.attempt] if self.worker is not None and replaced else []
+        return [*before, *([self.attempt] if self.running else [])]
+
     def has(self, connection: int) -> bool:
         """Whether this is the connection of its worker."""
         return self.worker is not None and self.worker.connection == connection

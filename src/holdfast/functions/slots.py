@@ -196,12 +196,7 @@ class Slots:
     @property
     def jobs(self) -> list[Kill]:
         """What ends the jobs that are under way, also those whose next one has begun."""
-        replaced = [
-            Kill(slot.number, slot.worker.attempt)
-            for slot in self._slots
-            if slot.worker is not None and not slot.worker.ended and slot.worker.attempt != slot.attempt
-        ]
-        return [*replaced, *(Kill(slot.number, slot.attempt) for slot in self._slots if slot.running)]
+        return [Kill(slot.number, attempt) for slot in self._slots for attempt in slot.attempts_under_way]
 
     @property
     def running(self) -> Iterator[Shard]:
