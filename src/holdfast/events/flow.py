@@ -24,7 +24,7 @@ class PipelineProgressed(Event):
     lag: int | None
     """Records that wait, where the source measures that."""
     seconds_left: float | None
-    """Until all partitions are complete, at the present speed; None if that cannot be told."""
+    """Until all partitions are complete, at the present speed; None if that is not known."""
     errors: int
     """Failed attempts on this node."""
     failed: int

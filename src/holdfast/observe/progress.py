@@ -46,7 +46,7 @@ class Summary:
 
 @dataclass
 class _Counted:
-    """One pipeline: what events have told, and what the store said last."""
+    """One pipeline: counts from events, and the sums that were read from the store last."""
 
     records: int = 0
     dead: int = 0
@@ -56,7 +56,7 @@ class _Counted:
     sums: tuple[PartitionSum, ...] = ()
     records_at_sums: int = 0
     """Records of this node when the sums were read."""
-    told: int = 0
+    advanced_records: int = 0
     """Records of this node at the last call of `advance`."""
     completed_at_start: int | None = None
 
@@ -79,7 +79,7 @@ class Progress:
     def __init__(self, pipelines: Iterable[str], clock: Callable[[], float] = time.monotonic) -> None:
         self._counted = {name: _Counted() for name in pipelines}
         self._clock = clock
-        self._begun = self._told_at = clock()
+        self._begun = self._advanced_at = clock()
         self._lock = threading.Lock()
 
     def __call__(self, event: Event) -> None:
@@ -110,12 +110,12 @@ class Progress:
     def now(self, *, advance: bool = False) -> list[PipelineProgressed]:
         """How far each pipeline is. With `advance`, the next rates are those since this call."""
         with self._lock:
-            seconds = max(1e-3, self._clock() - self._told_at)
+            seconds = max(1e-3, self._clock() - self._advanced_at)
             found = [self._of(name, counted, seconds) for name, counted in self._counted.items()]
             if advance:
-                self._told_at = self._clock()
+                self._advanced_at = self._clock()
                 for counted in self._counted.values():
-                    counted.told = counted.records
+                    counted.advanced_records = counted.records
         return found
 
     def summary(self) -> Summary:
@@ -137,7 +137,7 @@ class Progress:
             completed,
             total,
             stored + counted.records - counted.records_at_sums,
-            round((counted.records - counted.told) / seconds, 1),
+            round((counted.records - counted.advanced_records) / seconds, 1),
             sum(counted.lags.values()) if counted.lags else None,
             None if counted.lags else self._left(counted, completed, total),
             counted.errors,
