@@ -253,7 +253,7 @@ def first_run(site: Site) -> None:
 def one_run(site: Site, faults: Sequence[Callable[[], None]], point: CrashPoint | None, seed: int) -> Verdict:
     """A run during which these faults happen, and whose driver is killed at a step of the promotion."""
     reader, writer = Reader(site.tables, site.search.endpoint), Writer(site.tables, seed)
-    with reader.reading(), writer.writing():
+    with reader, writer:
         site.point, site.writer = point, writer
         run_id = site.begin(partitionSize=max(100, site.tables.rows // 20))
         site.throttle(run_id, site.tables.rows * len(ENTITIES) * SLOW)

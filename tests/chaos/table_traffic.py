@@ -16,6 +16,7 @@ from uuid import UUID
 from opensearchpy import OpenSearch, OpenSearchException
 
 from tests.servers.databases import Database, Postgresql
+from tests.servers.traffic import Traffic
 
 ENTITIES = ("accounts", "devices", "items", "events")
 STABLE = 50
@@ -124,37 +125,28 @@ class Tables:
         return self.database.connect()
 
 
-class Writer:
+class Writer(Traffic):
     """Inserts, updates and deletes rows until it is stopped. A transaction is committed later than its time says."""
 
     def __init__(self, tables: Tables, seed: int) -> None:
+        super().__init__()
         self._tables = tables
         self._dice = Random(seed)
-        self._stop, self._holds = threading.Event(), threading.Event()
-        self._thread = threading.Thread(target=self._write)
+        self._holds = threading.Event()
         self._now = 0
         self.changes = 0
 
-    @contextmanager
-    def writing(self) -> Iterator[None]:
-        self._thread.start()
-        try:
-            yield
-        finally:
-            self._stop.set()
-            self._thread.join()
-
     def stop(self) -> None:
         """Return when only one transaction is left, which has changed rows and is committed some time later."""
-        self._stop.set()
+        self.stopping.set()
         self._holds.wait(60)
 
     def wait(self) -> None:
         """Wait until the last transaction has ended."""
-        self._thread.join()
+        self.thread.join()
 
-    def _write(self) -> None:
-        while not self._stop.is_set():
+    def work(self) -> None:
+        while not self.stopping.is_set():
             with suppress(Exception):  # the server is away; what became of the transaction is seen in the table
                 self._with_a_connection()
         with suppress(Exception), self._connected() as connection:
@@ -163,7 +155,7 @@ class Writer:
 
     def _with_a_connection(self) -> None:
         with self._connected() as connection:
-            while not self._stop.is_set():
+            while not self.stopping.is_set():
                 self._transaction(connection)
 
     @contextmanager
@@ -184,7 +176,7 @@ class Writer:
             self._holds.set()
             time.sleep(HELD)
         else:
-            self._stop.wait(self._dice.random() * COMMIT_AFTER)
+            self.stopping.wait(self._dice.random() * COMMIT_AFTER)
         connection.commit()
         self.changes += 1
 
@@ -202,31 +194,20 @@ class Writer:
             cursor.execute(tables.insert(entity), tables.row(entity, number, name, now))
 
 
-class Reader:
+class Reader(Traffic):
     """Searches for the rows that are never changed, through the aliases, all the time."""
 
     def __init__(self, tables: Tables, endpoint: str) -> None:
+        super().__init__()
         self._client = OpenSearch(hosts=[endpoint], timeout=30, max_retries=0)
         self._wanted = {entity: [tables.document_id(entity, number) for number in range(STABLE)] for entity in ENTITIES}
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._read)
         self.searches = 0
         self.outages = 0
         """Searches that failed as a whole, which they may while the server restarts."""
         self.gaps: list[str] = []
 
-    @contextmanager
-    def reading(self) -> Iterator[None]:
-        self._thread.start()
-        try:
-            yield
-        finally:
-            self._stop.set()
-            self._thread.join()
-            self._client.close()
-
-    def _read(self) -> None:
-        while not self._stop.wait(0.01):
+    def work(self) -> None:
+        while not self.stopping.wait(0.01):
             for entity, ids in self._wanted.items():
                 try:
                     found = self._found(entity, ids)
@@ -236,6 +217,7 @@ class Reader:
                 self.searches += 1
                 if found < len(ids):
                     self.gaps.append(f"{entity}: {found} of {len(ids)} found")
+        self._client.close()
 
     def _found(self, entity: str, ids: Sequence[str]) -> int:
         query = {"size": len(ids), "_source": False, "query": {"ids": {"values": ids}}}

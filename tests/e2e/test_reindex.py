@@ -85,7 +85,7 @@ def test_nodes_pick_up_runs_and_no_change_or_search_is_lost_when_one_is_killed(
         assert wait_for(tmp_path, "COMPLETED", "FAILED")["status"] == "COMPLETED"
 
         reader, writer = Reader(opensearch_server), Writer(tmp_path / "app.db", opensearch_server)
-        with reader.reading(), writer.writing():
+        with reader, writer:
             assert holdfast(tmp_path, "start", "--configuration", str(tmp_path / "run.json")).returncode == 0
             wait_for(tmp_path, "RUNNING", "COMPLETED")
             victim.kill()

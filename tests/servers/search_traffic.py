@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import sqlite3
-import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from random import Random
 
 from tests.servers.opensearch import OpenSearchServer
+from tests.servers.traffic import Traffic
 
 ROWS = 400
 STABLE = [str(number) for number in range(100)]
@@ -27,29 +25,19 @@ def create_users(path: Path, rows: int = ROWS) -> None:
         database.executemany("insert into users values (?, ?, ?)", users)
 
 
-class Writer:
+class Writer(Traffic):
     """An application that changes rows all the time, and writes each change to the index, too."""
 
     def __init__(self, path: Path, server: OpenSearchServer) -> None:
+        super().__init__()
         self._path = path
         self._client = server.client()
         self._dice = Random(7)
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._write)
         self.changes = 0
 
-    @contextmanager
-    def writing(self) -> Iterator[None]:
-        self._thread.start()
-        try:
-            yield
-        finally:
-            self._stop.set()
-            self._thread.join()
-
-    def _write(self) -> None:
+    def work(self) -> None:
         database = sqlite3.connect(self._path, timeout=30)
-        while not self._stop.is_set():
+        while not self.stopping.is_set():
             key = self._dice.randrange(100, ROWS + 50)
             now = int(time.time() * 1000)
             with database:
@@ -59,7 +47,7 @@ class Writer:
                 else:
                     database.execute("insert or replace into users values (?, ?, ?)", (key, f"n{now}", now))
                 # The transaction is committed later than its time says.
-                self._stop.wait(self._dice.random() * 0.03)
+                self.stopping.wait(self._dice.random() * 0.03)
             versioned = {"version": now, "version_type": "external_gte", "ignore": [404, 409]}
             if gone:
                 self._client.delete("people", str(key), params=versioned)
@@ -69,28 +57,18 @@ class Writer:
         database.close()
 
 
-class Reader:
+class Reader(Traffic):
     """Searches for the rows that never change, all the time."""
 
     def __init__(self, server: OpenSearchServer) -> None:
+        super().__init__()
         self._client = server.client()
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._read)
         self.searches = 0
         self.misses: list[str] = []
 
-    @contextmanager
-    def reading(self) -> Iterator[None]:
-        self._thread.start()
-        try:
-            yield
-        finally:
-            self._stop.set()
-            self._thread.join()
-
-    def _read(self) -> None:
+    def work(self) -> None:
         query = {"size": len(STABLE), "_source": False, "query": {"ids": {"values": STABLE}}}
-        while not self._stop.is_set():
+        while not self.stopping.is_set():
             try:
                 found = self._client.search(query, "people")["hits"]["hits"]
             except Exception as error:  # noqa: BLE001 - any error is a miss

@@ -169,7 +169,7 @@ def test_the_driver_dies_at_every_step_and_neither_a_search_nor_a_change_is_lost
     reader, writer = Reader(opensearch_server), Writer(tmp_path / "app.db", opensearch_server)
     passed: set[tuple[str, str]] = set()
     site.new_run("second")
-    with reader.reading(), writer.writing():
+    with reader, writer:
         while site.goes_on():
             with suppress(Killed):
                 site.drive(passed)
