@@ -158,7 +158,7 @@ WRONG: list[tuple[type[ToyStore], Callable[[ToyOutages], None]]] = [
     (Conflicting, lambda suite: suite.test_a_write_without_a_response_is_unknown_never_a_conflict(True, 1 << 16)),
     (Emptying, ToyOutages.test_a_read_without_a_response_is_never_an_empty_result),
     (Doubting, ToyOutages.test_a_server_that_refuses_connections_is_unavailable_and_then_works_again),
-    (Silent, lambda suite: suite.test_a_claim_without_a_response_is_told_and_found_afterwards(True)),
+    (Silent, lambda suite: suite.test_a_claim_without_a_response_is_reported_and_found_afterwards(True)),
 ]
 
 

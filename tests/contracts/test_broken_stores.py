@@ -9,7 +9,8 @@ from datetime import UTC, datetime
 
 import pytest
 
-from holdfast.leases.lease import Key, Lease
+from holdfast.leases.columns import OutlineRow
+from holdfast.leases.lease import UNFINISHED, Key, Lease
 from holdfast.leases.query import Query
 from holdfast.leases.store import Outcome, Snapshot, Store, Swap
 from holdfast.stores.memory import MemoryStore
@@ -30,6 +31,9 @@ class Suite(StoreBehaviour):
 
     def pass_time(self, seconds: float) -> None:
         self.clock.turn(seconds)
+
+    def corrupt(self, store: Store, key: Key) -> None:
+        self.corrupt_bytes(store, key, b"{not json")
 
     def corrupt_bytes(self, store: Store, key: Key, body: bytes) -> None:
         table = self.table._tables[key.pipeline, key.run]
@@ -93,6 +97,38 @@ class ShuffledSnapshot(MemoryStore):
         return Snapshot(seen.sessions[::-1], seen.leases[::-1], seen.consistent)
 
 
+class ShuffledOutline(MemoryStore):
+    """Outlines in order of run, as a table has them whose primary key begins with the run."""
+
+    def outline(self, pipeline: str, run: str | None = "") -> list[OutlineRow]:
+        return sorted(super().outline(pipeline, run), key=lambda row: (row.run, row.key))
+
+
+class StaleOutline(MemoryStore):
+    """Outlines are read once and kept."""
+
+    kept: list[OutlineRow] | None = None
+
+    def outline(self, pipeline: str, run: str | None = "") -> list[OutlineRow]:
+        self.kept = self.kept or super().outline(pipeline, run)
+        return self.kept
+
+
+class CuratedOutline(MemoryStore):
+    """Rows that cannot be decoded are left out, as if they did not exist."""
+
+    def outline(self, pipeline: str, run: str | None = "") -> list[OutlineRow]:
+        readable = {row.key for row in self.find(Query(pipeline, run)) if row.unreadable is None}
+        return [row for row in super().outline(pipeline, run) if row.key in readable]
+
+
+class UnfinishedOutline(MemoryStore):
+    """Only what an index of unfinished rows holds."""
+
+    def outline(self, pipeline: str, run: str | None = "") -> list[OutlineRow]:
+        return [row for row in super().outline(pipeline, run) if row.status in UNFINISHED]
+
+
 class LosesBytes(MemoryStore):
     """What is not UTF-8 is replaced when the row is written back."""
 
@@ -115,6 +151,10 @@ BROKEN: list[tuple[type[MemoryStore], Callable[[Suite], None]]] = [
     (Shuffled, Suite.test_due_rows_of_any_status_come_in_order_of_claim_finished_ones_last),
     (Shuffled, Suite.test_rows_of_all_runs_come_by_key_and_then_by_run),
     (ShuffledSnapshot, Suite.test_snapshots_come_by_key_and_then_by_run),
+    (ShuffledOutline, Suite.test_outlines_are_of_one_run_or_of_all_by_key_and_then_by_run),
+    (StaleOutline, Suite.test_outlines_follow_every_change),
+    (CuratedOutline, Suite.test_a_row_that_cannot_be_decoded_is_in_the_outline),
+    (UnfinishedOutline, Suite.test_an_outline_has_the_columns_of_every_row),
     (LosesBytes, Suite.test_a_body_that_is_not_utf8_is_failed_and_kept_byte_by_byte),
 ]
 

@@ -13,7 +13,8 @@ from holdfast.flow.tables import Sizing
 from holdfast.leases.lease import Partition
 from holdfast.sources.database.source import DatabaseSource
 from holdfast.testing.sources import SourceBehaviour
-from tests.servers.live_tables import LiveTablesCases, SqliteFile, TableServer
+from tests.servers.live_tables import SqliteFile, TableServer
+from tests.servers.tombstones import TombstoneCases
 
 
 @pytest.fixture
@@ -48,7 +49,7 @@ class TestDatabaseSource(SourceBehaviour):
         return list(source.copy_partitions(["a", "b"], Sizing(rows=5)))
 
 
-class TestSqliteTables(LiveTablesCases):
+class TestSqliteTables(TombstoneCases):
     @pytest.fixture
     def server(self, tmp_path: Path) -> TableServer:
         return SqliteFile(tmp_path)

@@ -228,7 +228,7 @@ def test_the_clock_is_that_of_the_file_system(store: ObjectStore) -> None:
 
 
 class Watched(FolderObjects):
-    """Tells what is asked of it, and may be told to show a listing of some time ago."""
+    """Records its requests; a test may make it show an old listing."""
 
     def __init__(self, root: Path) -> None:
         super().__init__(root)
@@ -423,6 +423,7 @@ def test_the_plugin_builds_a_store_from_settings(tmp_path: Path) -> None:
     store.open()
     assert store.add([make_row("a")]) == [Outcome.OK]
     assert (store.durable, store.shared, store.has_clock) == (True, True, False)
+    assert not store.charges_for_reads, "a folder costs nothing"
     assert {path.name for path in tmp_path.iterdir()} == {"_holdfast"}, "readers of the root see nothing of it"
     store.close()
 

@@ -15,44 +15,13 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from holdfast.errors import RowTooLarge
+from holdfast.leases.columns import Columns
 from holdfast.leases.lease import Commit, Counts, History, Json, Lease, LetterWindow, Order, Ownership, Progress, Status
 from holdfast.leases.store import ClaimRequest
-from holdfast.leases.transitions import blamed
+from holdfast.leases.suspicion import blamed
+from holdfast.leases.tenures import with_lapsed
 
 BODY_VERSION = 1
-
-
-class Columns(NamedTuple):
-    """The columns that every store can search by, in the order of its table."""
-
-    pipeline: str
-    run: str
-    key: str
-    group: str
-    status: str
-    owner: str | None
-    token: int
-    version: int
-    due_at: float | None
-    priority: int
-    ordinal: int
-
-
-def columns(lease: Lease) -> Columns:
-    owned, order = lease.ownership, lease.order
-    return Columns(
-        lease.pipeline,
-        lease.run,
-        lease.key,
-        lease.group,
-        owned.status.value,
-        owned.owner,
-        owned.token,
-        owned.version,
-        owned.due_at,
-        order.priority,
-        order.ordinal,
-    )
 
 
 def encode_body(lease: Lease) -> str:
@@ -106,13 +75,15 @@ class Taken(NamedTuple):
 
 
 def take_stored(row: Columns, body: str, claim: ClaimRequest, now: float) -> Taken:
-    """The row that `claim.take` makes of a stored row that can be claimed; an unreadable row is returned as it is.
+    """The row that `claim.take` makes from a stored row that can be claimed; an unreadable row is returned as it is.
 
     The same as decode, take and encode, at half the cost: a node claims hundreds of leases in a call.
     """
     try:
         parts = json.loads(body)
         parts.pop("write_id")
+        if row.status == _ASSIGNED:
+            _note_lapsed(parts, Former(row.token, row.owner, None), now)
         parts.update(write_id=claim.write_id, claimed_at=now, updated_at=now)
         if parts.get("started_at") is None:
             parts["started_at"] = now
@@ -131,14 +102,30 @@ def decode(row: Columns, body: str) -> Lease:
         return _unread(row, body)
 
 
-def decode_claimed(row: Columns, body: str, changes: Mapping[str, Json], deaths: int) -> Lease:
+class Former(NamedTuple):
+    """An owner whose deadline has passed and whose lease a claim has taken, as the row named it before."""
+
+    token: int
+    owner: str | None
+    since: float | None
+    """None if the body has it, because no claim came after it."""
+
+
+def decode_claimed(
+    row: Columns, body: str, changes: Mapping[str, Json], deaths: int, former: Sequence[Former] = ()
+) -> Lease:
     """Like `decode`, for a store whose claims leave the body unchanged and store their changes in columns.
 
-    `deaths` is the body's `takeovers` plus one for each claim since that took the row from another owner.
+    `deaths` is the body's `takeovers` plus one for each claim since that took the row from another owner. `former`
+    are the owners since the body was written, from which claims took the lease, one after the other.
     """
     try:
         parts = json.loads(body)
         parts.pop("write_id")
+        if former:
+            taken_at: list[Json] = [*(each.since for each in former[1:]), changes["claimed_at"]]
+            for each, now in zip(former, taken_at, strict=True):
+                _note_lapsed(parts, each, now)
         parts.update(changes)
         _note_deaths(parts, row, deaths - parts.get("takeovers", 0))
         return _read(row, parts)
@@ -193,10 +180,16 @@ _HISTORY_DEFAULTS = _history_parts(History())
 
 
 def _row_of_owner(row: Columns, claim: ClaimRequest, now: float) -> Columns:
-    due_at = None if claim.ownership_timeout is None else now + claim.ownership_timeout
     token, version = row.token + 1, row.version + 1
-    rest = (row.priority, row.ordinal)
-    return Columns(row.pipeline, row.run, row.key, row.group, _ASSIGNED, claim.owner, token, version, due_at, *rest)
+    rest = (claim.due_at(now), row.priority, row.ordinal)
+    return Columns(row.pipeline, row.run, row.key, row.group, _ASSIGNED, claim.owner, token, version, *rest)
+
+
+def _note_lapsed(parts: dict[str, Json], former: Former, now: float) -> None:
+    """Record in a body the tenure of an owner whose deadline has passed, and whose lease is taken now."""
+    since = parts.get("claimed_at") if former.since is None else former.since
+    known, sequence = parts.get("tenures", ()), parts["sequence"]
+    parts["tenures"] = with_lapsed(known, former.token, former.owner, since, now, sequence)
 
 
 def _note_deaths(parts: dict[str, Json], taken: Columns, deaths: int) -> None:

@@ -311,7 +311,7 @@ class Coordinator:
         return ensure_rows(self.store, self.world, rows)
 
     def _without_waiting(self, partitions: list[Partition]) -> list[Partition]:
-        """The partitions without those that follow others which are not complete."""
+        """The partitions without those that must wait until others are complete."""
         first = sorted({key for partition in partitions for key in partition.after})
         if not first:
             return partitions

@@ -22,7 +22,7 @@ from holdfast.leases.lease import Key, Lease, Partition, Status
 Supplier: TypeAlias = Callable[[dict[str, Any]], Iterable[Partition | None]]
 """Given the global state, which it may change, yields partitions in the order in which they should be taken.
 
-None is a sign of life, for a search that finds nothing for minutes.
+A search that finds nothing for minutes yields None as a sign of life.
 """
 
 PATIENCE = 600.0

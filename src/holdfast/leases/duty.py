@@ -61,7 +61,7 @@ class Duty(ABC):
         return True
 
     def run_soon(self) -> None:
-        """Let the next `turn` start a run, whatever the interval."""
+        """Let the next `turn` start a run, regardless of the interval."""
         self._next_turn = 0.0
 
     def _run_beside(self) -> None:

@@ -16,7 +16,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias, TypeVar
+
+Part = TypeVar("Part")
 
 Json: TypeAlias = Any
 """A value that survives a round trip through JSON."""
@@ -118,7 +120,7 @@ class Counts:
 
 
 class LetterWindow(NamedTuple):
-    """Records of the last commits, and how many of them are dead letters: what the tolerance of letters looks at."""
+    """Records of the last commits, and how many of them are dead letters: the tolerance applies to these numbers."""
 
     records: int = 0
     letters: int = 0
@@ -141,7 +143,7 @@ class Progress:
 
     @property
     def acknowledged(self) -> Ranges:
-        """The ranges that no owner may hand to a handler, whoever has acknowledged them."""
+        """The ranges that no owner may hand to a handler, regardless of which node has acknowledged them."""
         return joined([*self.acked, *self.forwarded]) if self.forwarded else self.acked
 
     def forwarded_without(self, taken: Ranges) -> Ranges:
@@ -185,6 +187,8 @@ class History:
     """The owner that has died at this position, until a batch is begun again."""
     done_by: str | None = None
     """The session that finished the partition; None while it is not finished."""
+    tenures: Sequence[Sequence[Json]] = ()
+    """Who held the lease before, the last tenures in order; see `holdfast.leases.tenures`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,6 +258,30 @@ def new_lease(
         commit=Commit(incarnation=partition.incarnation),
         history=History(created_at=now),
     )
+
+
+def changed(part: Part, **changes: Any) -> Part:
+    """A copy of a lease or of a part of it with these fields changed: `replace` in half the time.
+
+    Every heartbeat, claim and commit changes rows. Raises `KeyError` if there is no such field.
+    """
+    kind: type[Any] = type(part)
+    members = _MEMBERS.get(kind) or _MEMBERS.setdefault(kind, _members(kind))
+    made: Part = object.__new__(kind)
+    for get, put in members.values():
+        put(made, get(part))
+    for name, value in changes.items():
+        members[name][1](made, value)
+    return made
+
+
+def _members(kind: type[Any]) -> Mapping[str, tuple[Any, Any]]:
+    """How the slots of a class are read and written, by name; a frozen class has no other way that is quick."""
+    slots = {name: getattr(kind, name) for name in kind.__slots__}
+    return {name: (member.__get__, member.__set__) for name, member in slots.items()}
+
+
+_MEMBERS: dict[type[Any], Mapping[str, tuple[Any, Any]]] = {}
 
 
 def facts(lease: Lease) -> dict[str, Json]:

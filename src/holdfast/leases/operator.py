@@ -31,6 +31,10 @@ class Operator:
     run: str = ""
     rest: float = REST
     """Seconds from purging a row until it may be forgotten; `holdfast.leases.token_floor` depends on it."""
+    by: str | None = None
+    """The person who acts; a tenure that ends by the action names them."""
+    check: Callable[[Lease], object] = lambda _row: None
+    """Called with the row that a change is derived from, each time; may raise, and nothing is changed then."""
 
     def rows(self, statuses: tuple[Status, ...] = ()) -> Iterator[Lease]:
         """All rows in order of key, page by page."""
@@ -55,14 +59,14 @@ class Operator:
 
     def release(self, key: str) -> Lease:
         """Take a partition away from its owner, so that any node may claim it. Late writes of its owner are refused."""
-        return self.change(key, transitions.release)
+        return self.change(key, lambda row, now: transitions.release(row, now, by=self.by))
 
     def fail(self, key: str, reason: str) -> Lease:
         """Stop work on a partition until a person reopens it."""
-        return self.change(key, lambda row, now: transitions.halt(_unfinished(row), reason, now))
+        return self.change(key, lambda row, now: transitions.halt(_unfinished(row), reason, now, by=self.by))
 
     def purgeable(self, older_than: float) -> Iterator[Lease]:
-        """COMPLETED rows without receipts that were completed that long ago and are not purged yet."""
+        """COMPLETED rows without receipts that were completed at least that long ago and are not purged yet."""
         limit = self.store.now() - older_than
         for row in self.rows((Status.COMPLETED,)):
             if row.commit.receipts is None and row.unreadable is None and _completed_by(row, limit):
@@ -102,8 +106,16 @@ class Operator:
         self._swap(key, lambda row, _: _with_token(row, max(row.token, token)))
 
     def change(self, key: str, change: Callable[[Lease, float], Lease]) -> Lease:
-        """Change a row by version; the change is derived again if the row has changed. Raises `PartitionNotFound`."""
-        return self._swap(Key(self.pipeline, self.run, key), change)
+        """Change a row by version; the change is derived again if the row has changed. Raises `PartitionNotFound`.
+
+        Nothing is written if `change` returns the row itself. Raises `PartitionUpdateFailed` if others are too fast.
+        """
+
+        def checked(row: Lease, now: float) -> Lease:
+            self.check(row)
+            return change(row, now)
+
+        return self._swap(Key(self.pipeline, self.run, key), checked)
 
     def _swap(self, key: Key, change: Callable[[Lease, float], Lease]) -> Lease:
         write_id = self.new_id()
@@ -113,10 +125,13 @@ class Operator:
                 raise PartitionNotFound(key.key, "there is no such partition")
             if row.ownership.write_id == write_id:
                 return row
-            wanted = stamped(row, change(row, self.store.now()), write_id)
+            made = change(row, self.store.now())
+            if made is row:
+                return row
+            wanted = stamped(row, made, write_id)
             if self.store.swap([Swap(row.version, wanted)]) == [Outcome.OK]:
                 return wanted
-        raise PartitionUpdateFailed(key.key, "its row changes all the time")
+        raise PartitionUpdateFailed(key.key, "its row keeps changing")
 
 
 def _unfinished(row: Lease) -> Lease:

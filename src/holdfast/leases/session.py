@@ -10,13 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Any
 
 from holdfast.errors import LeaseLost, SessionExpired, StoreError, StoreUnavailable, TransitionRefused
 from holdfast.events import Heartbeat, NodeExpired, NodeJoined, NodeLeft, SessionEnded
 from holdfast.leases.checkouts import Checkouts
-from holdfast.leases.lease import Json, Lease, Ownership, Progress, Status
+from holdfast.leases.lease import Json, Lease, Ownership, Progress, Status, changed
 from holdfast.leases.query import Query
 from holdfast.leases.session_watch import SessionWatch
 from holdfast.leases.store import Outcome, Store, Swap
@@ -54,6 +55,20 @@ class NodeInfo:
     last_heartbeat: float = 0.0
     measured: Json = field(default_factory=dict)
     """By pipeline, what the node has measured and the store does not hold, such as lag; small, as it is sent often."""
+    file_digest: str | None = None
+    """What tells the text of the file that the node has read from another one; None if nobody knows."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Beat:
+    """What a heartbeat adds to the row of its node."""
+
+    counter: int = 0
+    at: float = 0.0
+    measured: Json = field(default_factory=dict)
+
+
+_announced = attrgetter(*NodeInfo.__slots__)
 
 
 def node_info(row: Lease) -> NodeInfo:
@@ -68,11 +83,6 @@ def was_planned(ended: Lease) -> bool:
     """Whether the node of this ended session was asked to stop, and was draining."""
     state = ended.progress.state
     return isinstance(state, dict) and state.get("draining") is True
-
-
-def _state_of(info: NodeInfo) -> dict[str, Json]:
-    # `asdict` copies deeply and takes ten times as long; this is written with every heartbeat.
-    return {name: getattr(info, name) for name in NodeInfo.__slots__}
 
 
 def nodes_of(prefix: str) -> str:
@@ -90,6 +100,8 @@ class Session:
         self._fleet = fleet
         self._writes = FencedWrites(store, world)
         self._info = info
+        """What the node announces. Never changed by `heartbeat`, whose thread would undo changes of another one."""
+        self._beat = _Beat()
         self._process = info.session
         self._row: Lease | None = None
         self._usable_until = 0.0
@@ -112,7 +124,7 @@ class Session:
         return self._info.name
 
     def ended_by(self, reason: str) -> str:
-        """This node, as rows of partitions name it if it ends for that reason."""
+        """The name of this node in rows of partitions if it ends for that reason."""
         return ended_node(self._info.name, self.id, reason)
 
     @property
@@ -130,7 +142,10 @@ class Session:
         return max(0.0, self._usable_until - self._world.clock.monotonic())
 
     def checkouts(self, pipeline: str, run: str) -> Checkouts:
-        """The leases of that pipeline and run that threads of this process work on. Always the same object."""
+        """The leases of that pipeline and run that threads of this process work on.
+
+        Returns the same object each time.
+        """
         return self._checkouts.setdefault((pipeline, run), Checkouts(self._world))
 
     @property
@@ -145,10 +160,11 @@ class Session:
 
     def join(self) -> None:
         """Begin a session with a new id and add its row. Blocks until the store has responded."""
-        self._info = replace(self._info, session=self._new_session_id(), counter=0, draining=False)
+        self._info = changed(self._info, session=self._new_session_id(), draining=False)
         self._unreported[self.id] = True
         started = self._world.clock.monotonic()
         now = self._store_now()
+        self._beat = _Beat(0, now)
         self._row = self._first_row(now)
         ensure_rows(self._store, self._world, lambda: [self._joined_row])
         self._forget_long_gone(now)
@@ -156,22 +172,21 @@ class Session:
         self._world.emit(NodeJoined(self._info.name, self.id))
 
     def heartbeat(self) -> None:
-        """Renew. Blocks while the store does not respond. Raises `SessionExpired` when it is too late.
+        """Renew the session. Blocks while the store does not respond. Raises `SessionExpired` when it is too late.
 
         A heartbeat that began before the node joined again belongs to the old session and does not renew the new one.
         """
         session, started = self._joined_row, self._world.clock.monotonic()
         now = self._store_now()
         self._require_current(session)
-        measured = self.measured()  # before the info is read: other threads may change that meanwhile
-        self._info = replace(self._info, counter=self._info.counter + 1, last_heartbeat=now, measured=measured)
+        self._beat = _Beat(self._beat.counter + 1, now, self.measured())
         self._write(lambda row: self._renew(row, now))
         self._renewed(started)
-        self._world.emit(Heartbeat(self.id, self._info.counter, self._usable_until - started))
+        self._world.emit(Heartbeat(self.id, self._beat.counter, self._usable_until - started))
 
     def drain(self) -> None:
         """Announce with the next heartbeat that this node takes no more work."""
-        self._info = replace(self._info, draining=True)
+        self._info = changed(self._info, draining=True)
 
     def announce(self) -> None:
         """Write now what other nodes should know, and renew. Blocks and raises like `heartbeat`."""
@@ -184,14 +199,14 @@ class Session:
         """Announce with the next heartbeat whether this node takes a share of that pipeline."""
         if taking != (pipeline in self._info.pipelines):
             others = tuple(name for name in self._info.pipelines if name != pipeline)
-            self._info = replace(self._info, pipelines=(*others, pipeline) if taking else others)
+            self._info = changed(self._info, pipelines=(*others, pipeline) if taking else others)
 
     def leave(self) -> None:
         """End the session at once, so that no node waits for its timeout. Does not raise if it has ended already."""
         self._usable_until = 0.0
         try:
             now = self._store_now()
-            self._write(lambda row: replace(_ended(row, now), progress=Progress(state=_state_of(self._info))))
+            self._write(lambda row: changed(_ended(row, now), progress=Progress(state=self._state)))
         except SessionExpired as expired:
             self.tell_ended(self.id, str(expired))
             return
@@ -220,6 +235,14 @@ class Session:
         if self._row is None:
             raise SessionExpired("the session has not joined")
         return self._row
+
+    @property
+    def _state(self) -> dict[str, Json]:
+        """The state of the session's row."""
+        info, beat = self._info, self._beat
+        # `asdict` copies deeply and takes ten times as long; this is written with every heartbeat.
+        announced = dict(zip(NodeInfo.__slots__, _announced(info), strict=True))
+        return announced | {"counter": beat.counter, "last_heartbeat": beat.at, "measured": beat.measured}
 
     def _new_session_id(self) -> str:
         # A restarted process has another session, and so has one that joins again.
@@ -256,13 +279,12 @@ class Session:
         ownership = Ownership(
             Status.ASSIGNED, self.id, token=1, version=1, write_id=self.id, due_at=now + self.timing.timeout
         )
-        info = replace(self._info, last_heartbeat=now)
-        return Lease(self._fleet, self.id, ownership=ownership, progress=Progress(state=_state_of(info)))
+        return Lease(self._fleet, self.id, ownership=ownership, progress=Progress(state=self._state))
 
     def _renew(self, row: Lease, now: float) -> Lease:
         _require_live(row)
-        ownership = replace(row.ownership, due_at=now + self.timing.timeout)
-        return replace(row, ownership=ownership, progress=Progress(state=_state_of(self._info)))
+        ownership = changed(row.ownership, due_at=now + self.timing.timeout)
+        return changed(row, ownership=ownership, progress=Progress(state=self._state))
 
 
 def _require_live(row: Lease) -> None:
@@ -273,8 +295,8 @@ def _require_live(row: Lease) -> None:
 
 def _ended(row: Lease, now: float) -> Lease:
     _require_live(row)
-    ownership = replace(row.ownership, status=Status.COMPLETED, due_at=None)
-    return replace(row, ownership=ownership, history=replace(row.history, completed_at=now))
+    ownership = changed(row.ownership, status=Status.COMPLETED, due_at=None)
+    return changed(row, ownership=ownership, history=changed(row.history, completed_at=now))
 
 
 def expire_silent_sessions(

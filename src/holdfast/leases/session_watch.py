@@ -37,7 +37,7 @@ class SessionWatch:
         """Of all live sessions in the store, those that have been silent for their whole timeout.
 
         `now` is the observer's monotonic clock. Sessions that are missing from `sessions` are forgotten. A row that was
-        read late does no harm: a session is ended by its version.
+        read late does no harm: a session is ended only if its row still has the version that was read.
         """
         before = self._watched
         after = {row.key: _looked(before.get(row.key), row, now) for row in sessions}

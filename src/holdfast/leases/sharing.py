@@ -15,6 +15,9 @@ from holdfast.leases.query import by_claim, claim_statuses
 from holdfast.leases.session import node_info
 from holdfast.leases.transitions import claimable
 
+SILENT = 2.0
+"""Heartbeats after which a session that was not renewed is about to end. A snapshot may be half of one old."""
+
 
 @dataclass(frozen=True, slots=True)
 class Look:
@@ -24,7 +27,7 @@ class Look:
     shed_to: Sequence[str] = ()
     """Sessions that should each get one of this node's leases."""
     short: bool = False
-    """Whether the node holds less than its share: others will hand it leases, and it should look soon."""
+    """Whether the node holds less than its share, or is about to get one: it should look soon."""
     shared: bool = False
     """Whether other nodes take part."""
 
@@ -54,7 +57,7 @@ class FairShare:
     """Hold an equal part of the leases: for partitions that live long, such as those of a topic."""
 
     def __init__(self, coordinator: Coordinator, replicas: int = 0) -> None:
-        """`replicas`: number of nodes that share the leases, even while fewer are running; 0: the running ones."""
+        """`replicas`: number of nodes that share the leases, whether fewer or more are running; 0: the running ones."""
         self._coordinator = coordinator
         self._replicas = replicas
         self._rank = by_claim(claim_statuses(closed_last=coordinator.policy.closed_last))
@@ -75,7 +78,8 @@ class FairShare:
         # The node itself knows better than a snapshot what it holds.
         wanted = set(plan.claims[: max(0, min(room, plan.quota - held))])
         taken = coordinator.claim_rows([row for row in free if row.key in wanted])
-        return Look(taken, plan.shed_to[: max(0, held - plan.quota)], held + len(taken) < plan.quota, len(members) > 1)
+        short = held + len(taken) < plan.quota or (plan.spare and self._place_becomes_free(seen.sessions, members, now))
+        return Look(taken, plan.shed_to[: max(0, held - plan.quota)], short, len(members) > 1)
 
     def _members(self, sessions: Sequence[Lease]) -> list[str]:
         """Sessions that take part: those renewed at least once, so that a short-lived node causes no moves.
@@ -93,6 +97,12 @@ class FairShare:
             return list(able)
         return [session for session, node in able.items() if node.counter > 0]
 
+    def _place_becomes_free(self, sessions: Sequence[Lease], members: Sequence[str], now: float) -> bool:
+        """Whether the session of another member seems to be dead, and will end soon."""
+        late = now - SILENT * self._coordinator.session.timing.heartbeat
+        others = {*members} - {self._coordinator.session.id}
+        return any(node_info(row).last_heartbeat < late for row in sessions if row.key in others)
+
 
 def sharing_of(coordinator: Coordinator, replicas: int, *, lives_long: bool) -> Sharing:
     """How a node gets its leases. Nodes of a run pull: a run ends, and shares no leases with the live pipeline."""
@@ -109,30 +119,36 @@ class SharePlan:
     """Keys of the free leases that the node takes."""
     shed_to: tuple[str, ...] = ()
     """Sessions that should each get one of the node's leases; the node chooses which."""
+    spare: bool = False
+    """Whether the node has no share because enough others are there."""
 
 
 def share(me: str, members: Sequence[str], owners: Sequence[str], free: Sequence[str], replicas: int = 0) -> SharePlan:
     """The plan of session `me` for a fair share, by Plan-Shed-Claim. Pure: all nodes compute it from the same snapshot.
 
     A node claims only what the plan gives it and hands off only what it owns, so that moves never compete. Every move
-    goes from a node above its quota to a node below it: there are no cycles, no moves when all is balanced, and no
-    fewer moves are possible for the chosen quotas.
+    goes from a node above its quota to a node below it: there are no cycles, no moves when all is balanced, and as few
+    moves as the chosen quotas allow.
 
     `members` are the sessions that take part, `owners` names the owner of each lease that is held, by a member or not,
     and `free` has the keys of leases that can be taken now, in order of claim. With `replicas`, the share is that of
-    this many nodes even while fewer are running.
+    this many nodes even while fewer are running, and sessions beyond them get none. So nothing moves while the session
+    of a killed node counts beside that of its successor, which waits for exactly the leases of that session.
     """
     held = Counter(owners)
-    base, extra = divmod(len(owners) + len(free), max(len(members), replicas))
+    places = replicas or len(members)
+    base, extra = divmod(len(owners) + len(free), places)
     # The nodes that hold most get the larger quotas, so that less must move.
     by_holding = sorted(members, key=lambda member: (-held[member], _lot(member)))
-    quota = {member: base + (rank < extra) for rank, member in enumerate(by_holding)}
+    quota = dict.fromkeys(members, 0)
+    quota |= {member: base + (rank < extra) for rank, member in enumerate(by_holding[:places])}
     in_turn = sorted(members, key=_lot)
     wanting = [member for member in in_turn for _ in range(quota[member] - held[member])]
     claims = tuple(key for key, member in zip(free, wanting, strict=False) if member == me)
     surplus = [member for member in in_turn for _ in range(held[member] - quota[member])]
     moves = zip(surplus, wanting[len(free) :], strict=False)
-    return SharePlan(quota.get(me, 0), claims, tuple(target for source, target in moves if source == me))
+    targets = tuple(target for source, target in moves if source == me)
+    return SharePlan(quota.get(me, 0), claims, targets, spare=me in by_holding[places:])
 
 
 def _lot(member: str) -> bytes:

@@ -88,7 +88,7 @@ class SourceCoordinator:
         return lease
 
     def supplied(self) -> bool:
-        """Whether any node has completed a run of the supplier: only then, no free partition means that all are done.
+        """Whether any node has completed a run of the supplier: before that, there may be more partitions to find.
 
         Blocks while the store does not respond.
         """

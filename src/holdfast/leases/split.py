@@ -1,7 +1,7 @@
 """A split: the rest of a partition is shared with new partitions, so that other nodes help with it. Pure.
 
 It takes three steps. `split` shortens the row and names the new partitions in it, in one write: from then on the rest
-belongs to them. Then their rows are added, which may be repeated. `split_done` removes the names. Whoever owns the row
+belongs to them. Then their rows are added, which may be repeated. `split_done` removes the names. The owner of the row
 finishes an interrupted split before it reads on, so that a node that dies in between loses nothing.
 """
 
@@ -18,7 +18,7 @@ NOTE = "split"
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """What the owner keeps of a partition, and what becomes new partitions. Together they are what was left."""
+    """What the owner keeps of a partition, and what becomes new partitions. Together they cover what was left."""
 
     spec: Mapping[str, Json]
     estimated_count: int
@@ -49,7 +49,7 @@ def split(lease: Lease, made: Split, expected: Lease, now: float) -> Lease:
 
 
 def split_done(lease: Lease, now: float) -> Lease:
-    """The rows of the new partitions exist. May be repeated."""
+    """Record that the rows of the new partitions exist. May be repeated."""
     if not unfinished_split(lease):
         return lease
     note = {"number": _note(lease)["number"]}

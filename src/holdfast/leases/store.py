@@ -20,6 +20,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
+from holdfast.leases.columns import OutlineRow, columns, outline_of
 from holdfast.leases.lease import Key, Lease, Status
 from holdfast.leases.query import Query, claim_statuses
 from holdfast.leases.transitions import take_stamped
@@ -51,8 +52,11 @@ class ClaimRequest:
 
     def take(self, row: Lease, now: float) -> Lease:
         """The row as this claim leaves it."""
-        due_at = None if self.ownership_timeout is None else now + self.ownership_timeout
-        return take_stamped(row, self.owner, now, due_at, self.write_id)
+        return take_stamped(row, self.owner, now, self.due_at(now), self.write_id)
+
+    def due_at(self, now: float) -> float | None:
+        """The deadline of a lease that is taken now; None if it has none."""
+        return None if self.ownership_timeout is None else now + self.ownership_timeout
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +76,7 @@ class Snapshot:
     consistent: bool
 
 
+OUTLINE_PAGE = 1000
 SMALLEST_BODY = 256 * 1024
 """Every store holds bodies of this size."""
 
@@ -88,6 +93,8 @@ class Store(ABC):
     has_clock: bool = True
     """False if `now()` is exact enough for `due_at`, but not to decide that a session has ended; nodes then watch each
     other, see `holdfast.leases.session_watch`."""
+    charges_for_reads: bool = False
+    """True if every read costs money: displays then read less often."""
     max_body_bytes: int = 1 << 20
     """Largest body of a row, at least `SMALLEST_BODY`. A larger one raises `RowTooLarge` before anything is written."""
 
@@ -132,6 +139,24 @@ class Store(ABC):
         `ALL_STATUSES` if it names none; within a status by `CLAIM_COLUMNS`.
         """
 
+    def outline(self, pipeline: str, run: str | None = "") -> list[OutlineRow]:
+        """All rows of a pipeline and run without their bodies, ordered by key and run; of all runs if `run` is None.
+
+        A row that cannot be decoded is included. A store that can read columns alone overrides this: here, whole rows
+        are read, page by page.
+        """
+        found: list[OutlineRow] = []
+        after, limit = None, OUTLINE_PAGE
+        while len(page := self.find(Query(pipeline, run, after_key=after, limit=limit))) == limit:
+            # Further runs may have a row with the last key.
+            whole = [row for row in page if row.key != page[-1].key]
+            if whole:
+                found += [outline_of(columns(row)) for row in whole]
+                after, limit = whole[-1].key, OUTLINE_PAGE
+            else:
+                limit *= 2
+        return [*found, *(outline_of(columns(row)) for row in page)]
+
     @abstractmethod
     def snapshot(self, pipeline: str, sessions: str, run: str = "") -> Snapshot:
         """All rows of `sessions` (the pipeline that holds node rows), and the unfinished ones of the pipeline.
@@ -157,7 +182,7 @@ class Store(ABC):
 
 
 class ClaimingStore(Store):
-    """A store that can claim in one step, without a find and a swap. The result means the same."""
+    """A store that can claim in one step, without a find and a swap. The result is the same."""
 
     @abstractmethod
     def claim(self, request: ClaimRequest) -> list[Lease]:

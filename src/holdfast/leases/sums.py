@@ -38,7 +38,7 @@ class SumsRows(ABC):
 
     @abstractmethod
     def sums(self, pipeline: str, run: str) -> list[PartitionSum]:
-        """The same as `summed` returns for these rows, in any order. Raises `StoreUnavailable`."""
+        """The same sums as `summed` returns for these rows, in any order. Raises `StoreUnavailable`."""
 
 
 def sums(store: Store, pipeline: str, run: str) -> list[PartitionSum]:

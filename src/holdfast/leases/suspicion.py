@@ -1,10 +1,10 @@
-"""What a row says of a batch that may have ended its node. Pure text, for the last error of the row."""
+"""What a row says about a batch that may have ended its node: the counts, and the text for its last error. Pure."""
 
 from __future__ import annotations
 
 import json
 
-from holdfast.leases.lease import Json, Lease
+from holdfast.leases.lease import History, Json, Lease, changed
 
 MAX_NAME = 600
 MAX_POSITION = 100
@@ -17,7 +17,7 @@ def ended_node(name: str | None, session: str, reason: str = "") -> str:
 
 
 def was_out(lease: Lease, node: str, end: Json, most: int) -> str:
-    """The node ended while it worked on a batch from the lease's position to `end`; the take-over comes next.
+    """The text for a node that ended while a batch up to `end` was out; it counts the take-over that follows.
 
     `most`: how many take-overs at one position are allowed.
     """
@@ -25,7 +25,7 @@ def was_out(lease: Lease, node: str, end: Json, most: int) -> str:
 
 
 def may_have_been_out(lease: Lease, node: str, end: Json, most: int) -> str:
-    """The node ended while it held the lease; whether a batch was out is not recorded. Now one up to `end` is sent."""
+    """The text if a node ended while it held the lease: the batch up to `end`, sent next, may be the cause."""
     count = _count(max(1, lease.history.takeovers), most)
     return f"{node} ended while it held this partition, perhaps by {_batch(lease, end)}; {count}"
 
@@ -54,3 +54,19 @@ def _offset(position: Json) -> int | None:
 
 def _shown(position: Json) -> str:
     return json.dumps(position, ensure_ascii=False)[:MAX_POSITION]
+
+
+def blamed(takeovers: int, begun: bool | None, *, deadline: bool) -> int:
+    """The count of take-overs after another owner has died: only a death that a batch may have caused counts.
+
+    With a `deadline` the owner works on the lease from the moment it took it, so that the death counts. Otherwise it
+    counts if the owner had recorded with `begin` that a batch was out. The first death at a position is counted later,
+    by `begin`: a partition without a begun batch has not killed its node.
+    """
+    innocent = not deadline and (begun is False or (begun is None and takeovers == 0))
+    return takeovers if innocent else takeovers + 1
+
+
+def at_rest(history: History) -> History:
+    """The history of a lease of which no batch is out any more."""
+    return changed(history, begun=False) if history.begun else history

@@ -7,10 +7,11 @@ does not allow the change. Version and write id are stamped by the writer, not h
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from holdfast.errors import TransitionRefused, storable
+from holdfast.leases import tenures
 from holdfast.leases.lease import (
     FINISHED,
     Commit,
@@ -22,8 +23,10 @@ from holdfast.leases.lease import (
     Ownership,
     Progress,
     Status,
+    changed,
 )
-from holdfast.leases.suspicion import may_have_been_out, was_out
+from holdfast.leases.suspicion import at_rest, blamed, may_have_been_out, was_out
+from holdfast.leases.tenures import ended
 
 MOST_DOUBLINGS = 20
 SET_ASIDE = "set_aside"
@@ -88,33 +91,27 @@ def take_stamped(lease: Lease, owner: str, now: float, due_at: float | None, wri
     return _with(lease, ownership, _taken(lease, ownership, now))
 
 
-def blamed(takeovers: int, begun: bool | None, *, deadline: bool) -> int:
-    """The count of take-overs after another owner has died: only a death that a batch may have caused counts.
-
-    With a `deadline` the owner works on the lease from the moment it took it, so that the death counts. Otherwise it
-    counts if the owner had recorded with `begin` that a batch was out. The first death at a position is counted later,
-    by `begin`: a partition without a begun batch has not killed its node.
-    """
-    innocent = not deadline and (begun is False or (begun is None and takeovers == 0))
-    return takeovers if innocent else takeovers + 1
-
-
 def begin(lease: Lease, end: Json, limits: RetryLimits) -> Lease:
-    """A batch up to `end` is about to be sent. Changes, and so writes, nothing unless an owner has died here."""
+    """Record that a batch up to `end` is sent. Changes nothing unless an owner has died at this position."""
     _require_owned(lease)
     past = lease.history
     if past.begun is not False:
         return lease
     error = past.last_error if past.died is None else may_have_been_out(lease, past.died, end, limits.max_takeovers)
-    begun = replace(past, begun=True, out=end, died=None, takeovers=max(1, past.takeovers), last_error=error)
-    return replace(lease, history=begun)
+    begun = changed(past, begun=True, out=end, died=None, takeovers=max(1, past.takeovers), last_error=error)
+    return changed(lease, history=begun)
+
+
+def come_back(lease: Lease) -> Lease:
+    """Record that a batch which was sent has ended without a commit, so that it is not blamed if the owner dies now."""
+    return changed(lease, history=at_rest(lease.history))
 
 
 def accuse(lease: Lease, end: Json, died: str, limits: RetryLimits) -> Lease:
-    """The owner ends because of an error while a batch up to `end` is out; the next owner counts a take-over."""
+    """Record that the owner ends with an error while a batch up to `end` is out; that will be a take-over."""
     _require_owned(lease)
     error = was_out(lease, died, end, limits.max_takeovers)
-    return replace(lease, history=replace(lease.history, begun=True, out=end, died=died, last_error=error))
+    return changed(lease, history=changed(lease.history, begun=True, out=end, died=died, last_error=error))
 
 
 def commit(lease: Lease, advance: Advance, expected: Lease, now: float) -> Lease:
@@ -142,9 +139,9 @@ def commit(lease: Lease, advance: Advance, expected: Lease, now: float) -> Lease
         window=reached.window if advance.window is None else advance.window,
         forwarded=reached.forwarded_without(advance.forwarded) if reached.forwarded else (),
     )
-    made = replace(was, sequence=was.sequence + 1, commit_id=advance.commit_id, receipts=advance.receipts or None)
+    made = changed(was, sequence=was.sequence + 1, commit_id=advance.commit_id, receipts=advance.receipts or None)
     moved = advance.position != reached.position
-    history = _moved(lease.history, now) if moved else replace(lease.history, updated_at=now)
+    history = _moved(lease.history, now) if moved else changed(lease.history, updated_at=now)
     return _with(lease, lease.ownership, history, progress, made)
 
 
@@ -153,112 +150,114 @@ def restage(lease: Lease, commit_id: str, receipts: Mapping[str, Json], now: flo
     _require_owned(lease)
     if lease.commit.commit_id != commit_id or lease.commit.receipts is None:
         raise TransitionRefused(f"commit {commit_id} of {lease.key!r} is not pending")
-    return replace(
-        lease,
-        commit=replace(lease.commit, receipts=receipts),
-        history=replace(lease.history, updated_at=now),
-    )
+    made = changed(lease.commit, receipts=receipts)
+    return _with(lease, lease.ownership, changed(lease.history, updated_at=now), made=made)
 
 
 def published(lease: Lease, commit_id: str, now: float) -> Lease:
     """Record that the commit is published. Needs no owner and may be repeated."""
     if lease.commit.commit_id != commit_id or lease.commit.receipts is None:
         return lease
-    history = replace(lease.history, updated_at=now)
-    return replace(lease, commit=replace(lease.commit, receipts=None), history=history)
+    made = changed(lease.commit, receipts=None)
+    return _with(lease, lease.ownership, changed(lease.history, updated_at=now), made=made)
 
 
 def save_state(lease: Lease, state: Json, now: float, due_at: float | None = None) -> Lease:
     """Save the state of the source, and renew the lease's deadline if it has one."""
     _require_owned(lease)
-    return replace(
+    return changed(
         lease,
-        ownership=replace(lease.ownership, due_at=due_at),
-        progress=replace(lease.progress, state=state),
-        history=replace(lease.history, updated_at=now) if state == lease.progress.state else _moved(lease.history, now),
+        ownership=changed(lease.ownership, due_at=due_at),
+        progress=changed(lease.progress, state=state),
+        history=changed(lease.history, updated_at=now) if state == lease.progress.state else _moved(lease.history, now),
     )
 
 
-def release(lease: Lease, now: float, not_before: float = 0.0, priority: int | None = None) -> Lease:
-    """Hand the lease back; the next owner continues at the committed position. Does not count an attempt.
+def release(
+    lease: Lease, now: float, not_before: float = 0.0, priority: int | None = None, by: str | None = None
+) -> Lease:
+    """Hand the lease back; the next owner continues at the committed position. Does not count as an attempt.
 
-    `priority`, if given, replaces the priority of the lease.
+    `priority`, if given, replaces the priority of the lease. `by` is the person who has released it.
     """
     _require_owned(lease)
     if priority is not None:
-        lease = replace(lease, order=replace(lease.order, priority=priority))
-    return _free(lease, Status.UNASSIGNED, not_before, now)
+        lease = changed(lease, order=changed(lease.order, priority=priority))
+    return _free(lease, Status.UNASSIGNED, not_before, now, ended(lease, now, tenures.RELEASED, by))
 
 
 def fail_attempt(lease: Lease, error: str, limits: RetryLimits, now: float) -> Lease:
     """Count an error: the lease is handed back with a backoff, or FAILED when the retries are used up."""
     _require_owned(lease)
     attempts = lease.history.attempts + 1
-    noted = replace(lease, history=replace(lease.history, attempts=attempts, last_error=storable(error)))
+    noted = changed(lease, history=changed(lease.history, attempts=attempts, last_error=storable(error)))
     if attempts > limits.max_retries:
-        return _free(noted, Status.FAILED, None, now)
-    return _free(noted, Status.UNASSIGNED, now + limits.delay(attempts), now)
+        return _free(noted, Status.FAILED, None, now, ended(lease, now, tenures.ATTEMPT_FAILED))
+    return _free(noted, Status.UNASSIGNED, now + limits.delay(attempts), now, ended(lease, now, tenures.ATTEMPT_FAILED))
 
 
-def halt(lease: Lease, reason: str, now: float, lost: tuple[int, int] | None = None) -> Lease:
+def halt(lease: Lease, reason: str, now: float, lost: tuple[int, int] | None = None, by: str | None = None) -> Lease:
     """Set the lease to FAILED with an alert: evidence disagrees, or it kills its owners. Pending receipts stay.
 
     `lost`: items [from, to) that its source deleted before they were read, if that is why.
     """
     if lease.unreadable is None:
         short = storable(reason)
-        lease = replace(lease, history=replace(lease.history, halt_reason=short, last_error=short, lost=lost))
-    return _free(lease, Status.FAILED, None, now)
+        lease = changed(lease, history=changed(lease.history, halt_reason=short, last_error=short, lost=lost))
+    return _free(lease, Status.FAILED, None, now, ended(lease, now, tenures.HALTED, by))
 
 
 def close(lease: Lease, now: float, reopen_at: float, max_closed: int | None = None) -> Lease:
     """Close the lease until `reopen_at`; COMPLETED when it has been closed `max_closed` times."""
     _require_owned(lease)
     count = lease.history.closed_count + 1
-    closed = replace(lease, history=replace(_moved(lease.history, now), closed_count=count))
+    closed = changed(lease, history=changed(_moved(lease.history, now), closed_count=count))
     if max_closed is not None and count >= max_closed:
         return complete(closed, now)
-    return _free(closed, Status.CLOSED, reopen_at, now)
+    return _free(closed, Status.CLOSED, reopen_at, now, ended(lease, now, tenures.CLOSED))
 
 
 def complete(lease: Lease, now: float) -> Lease:
-    """All of the partition is done and published."""
+    """Record that all of the partition is done and published."""
     _require_owned(lease)
     if lease.commit.receipts is not None:
         raise TransitionRefused(f"{lease.key!r} has a commit that is not published yet")
-    return _free(lease, Status.COMPLETED, None, now, completed_at=now)
+    return _free(lease, Status.COMPLETED, None, now, ended(lease, now, tenures.COMPLETED), completed_at=now)
 
 
 def switch_generation(lease: Lease, generation: int, now: float) -> Lease:
-    """From the committed position on, everything belongs to that generation; nodes of older ones cannot commit."""
+    """Switch to that generation from the committed position on; nodes of older generations cannot commit any more."""
     _require_owned(lease)
     if lease.commit.receipts is not None or generation < lease.commit.generation:
         raise TransitionRefused(f"{lease.key!r} is at generation {lease.commit.generation}")
-    commit_now = replace(lease.commit, generation=generation)
-    return replace(lease, commit=commit_now, history=replace(lease.history, updated_at=now))
+    commit_now = changed(lease.commit, generation=generation)
+    return changed(lease, commit=commit_now, history=changed(lease.history, updated_at=now))
 
 
 def hand_off(lease: Lease, target: str, now: float) -> Lease:
     """Hand the lease off to another session under the next token, in one write."""
     _require_owned(lease)
     # The giver may have been ended meanwhile and its leases set free; from now on the target's session keeps it.
-    ownership = replace(lease.ownership, owner=target, token=lease.token + 1, due_at=None)
-    return replace(lease, ownership=ownership, history=replace(_at_rest(lease.history), claimed_at=now, updated_at=now))
+    ownership = changed(lease.ownership, owner=target, token=lease.token + 1, due_at=None)
+    held = ended(lease, now, tenures.HANDED_OFF)
+    past = changed(at_rest(lease.history), claimed_at=now, updated_at=now, tenures=held)
+    return changed(lease, ownership=ownership, history=past)
 
 
 def orphan(lease: Lease, now: float, died: str, limits: RetryLimits) -> Lease:
     """Make the lease claimable because its owner's session has ended. The row keeps the owner until it is claimed.
 
-    A batch that was out is named as the last error; if that is not recorded, `begin` names the next one.
+    A batch that was out is named as the last error; if that is not recorded, `begin` names the next batch.
     """
     _require_owned(lease)
     past = lease.history
     if past.begun:
         error = was_out(lease, past.died or died, past.out, limits.max_takeovers)
-        past = replace(past, died=None, last_error=error)
+        past = changed(past, died=None, last_error=error)
     elif past.begun is None:
-        past = replace(past, died=died)
-    return replace(lease, ownership=replace(lease.ownership, due_at=now), history=past)
+        past = changed(past, died=died)
+    past = changed(past, tenures=ended(lease, now, tenures.DIED))
+    return changed(lease, ownership=changed(lease.ownership, due_at=now), history=past)
 
 
 def reopen(lease: Lease, now: float) -> Lease:
@@ -266,11 +265,13 @@ def reopen(lease: Lease, now: float) -> Lease:
     if lease.status is Status.ASSIGNED:
         raise TransitionRefused(f"{lease.key!r} is being worked on by {lease.owner}; release it first")
     if set_aside_for(lease) is not None:
-        raise TransitionRefused(f"{lease.key!r} is being replaced; `holdfast rewind --replace` goes on with it")
+        raise TransitionRefused(
+            f"{lease.key!r} is being replaced; `holdfast rewind --replace` continues the replacement"
+        )
     if is_stripped(lease):
         raise TransitionRefused(f"{lease.key!r} was purged: its row no longer has the data to read it")
-    fresh = replace(lease.history, **_INNOCENT, halt_reason=None, completed_at=None, lost=None)
-    reopened = replace(lease, history=fresh, progress=replace(lease.progress, window=LetterWindow()))
+    fresh = changed(lease.history, **_INNOCENT, halt_reason=None, completed_at=None, lost=None)
+    reopened = changed(lease, history=fresh, progress=changed(lease.progress, window=LetterWindow()))
     return _free(reopened, Status.UNASSIGNED, 0.0, now)
 
 
@@ -285,11 +286,11 @@ def set_aside(lease: Lease, why: Json, reason: str, now: float) -> Lease:
         raise TransitionRefused(f"{lease.key!r} is {lease.status}: {lease.history.halt_reason or 'nothing to replace'}")
     if lease.commit.receipts is not None:
         raise TransitionRefused(f"{lease.key!r} has a commit that is not published yet")
-    aside = replace(
+    aside = changed(
         lease,
-        ownership=replace(lease.ownership, token=lease.token + 1),
-        progress=replace(lease.progress, state={SET_ASIDE: why}),
-        history=replace(lease.history, halt_reason=storable(reason)),
+        ownership=changed(lease.ownership, token=lease.token + 1),
+        progress=changed(lease.progress, state={SET_ASIDE: why}),
+        history=changed(lease.history, halt_reason=storable(reason), tenures=ended(lease, now, tenures.SET_ASIDE)),
     )
     return _free(aside, Status.FAILED, None, now)
 
@@ -309,11 +310,11 @@ def restart(lease: Lease, position: Json, generation: int, now: float) -> Lease:
         raise TransitionRefused(f"{lease.key!r} was not set aside")
     if generation <= lease.commit.generation:
         raise TransitionRefused(f"{lease.key!r} is at generation {lease.commit.generation} already")
-    restarted = replace(
+    restarted = changed(
         lease,
         progress=Progress(position=position, counts=lease.progress.counts),
-        commit=replace(lease.commit, generation=generation),
-        history=replace(_moved(lease.history, now), halt_reason=None, lost=None),
+        commit=changed(lease.commit, generation=generation),
+        history=changed(_moved(lease.history, now), halt_reason=None, lost=None),
     )
     return _free(restarted, Status.UNASSIGNED, 0.0, now)
 
@@ -329,7 +330,7 @@ def strip(lease: Lease, now: float) -> Lease:
         raise TransitionRefused(f"{lease.key!r} is {lease.status}; only COMPLETED rows without receipts are purged")
     history = History(completed_at=lease.history.completed_at, updated_at=now)
     kept = Ownership(status=Status.COMPLETED, token=lease.token, version=lease.version, due_at=None)
-    commit_kept = replace(lease.commit, commit_id="")
+    commit_kept = changed(lease.commit, commit_id="")
     return Lease(lease.pipeline, lease.key, lease.run, lease.group, ownership=kept, commit=commit_kept, history=history)
 
 
@@ -354,9 +355,10 @@ def _taken(lease: Lease, ownership: Ownership, now: float) -> History:
         updated_at=now,
         completed_at=past.completed_at,
         lost=past.lost,
-        begun=False if died and not deadline else _at_rest(past).begun,
+        begun=False if died and not deadline else at_rest(past).begun,
         out=past.out,
         died=past.died,
+        tenures=tenures.taken(lease, now),
     )
 
 
@@ -368,7 +370,7 @@ def _require_owned(lease: Lease) -> None:
 def _with(
     lease: Lease, ownership: Ownership, history: History, progress: Progress | None = None, made: Commit | None = None
 ) -> Lease:
-    # By position: `replace` takes three times as long, and a node claims and commits hundreds of leases in a call.
+    # By position: `changed` takes longer, and a node claims and commits hundreds of leases in a call.
     return Lease(
         lease.pipeline,
         lease.key,
@@ -386,14 +388,11 @@ def _with(
 
 
 def _moved(history: History, now: float) -> History:
-    return replace(history, **_INNOCENT, last_error=None, updated_at=now)
+    return changed(history, **_INNOCENT, last_error=None, updated_at=now)
 
 
-def _at_rest(history: History) -> History:
-    return replace(history, begun=False) if history.begun else history
-
-
-def _free(lease: Lease, status: Status, due_at: float | None, now: float, **noted: Any) -> Lease:
+def _free(lease: Lease, status: Status, due_at: float | None, now: float, held: Json = None, **noted: Any) -> Lease:
     was, by = lease.ownership, lease.owner if status in FINISHED else None
     ownership = Ownership(status, None, was.token, was.version, was.write_id, due_at)
-    return _with(lease, ownership, replace(_at_rest(lease.history), updated_at=now, done_by=by, **noted))
+    noted["tenures"] = lease.history.tenures if held is None else held
+    return _with(lease, ownership, changed(at_rest(lease.history), updated_at=now, done_by=by, **noted))

@@ -51,7 +51,7 @@ class Dice(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """Everything that is not deterministic, handed in."""
+    """Everything that is not deterministic, passed in by the caller."""
 
     clock: Clock
     new_id: Callable[[], str]

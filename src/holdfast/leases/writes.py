@@ -129,9 +129,9 @@ def ensure_rows(store: Store, world: World, make: Callable[[], Sequence[Lease]])
 
 
 def still_held(row: Lease, held: Lease) -> bool:
-    """Whether the stored row has the token and owner of the held lease, and is not behind it.
+    """Whether the stored row has the token and owner of the held lease, and is not older.
 
-    A row that is behind the lease has lost writes that were acknowledged: no change may be derived from it.
+    A row that is older than the lease has lost writes that were acknowledged: no change may be derived from it.
     """
     behind = row.version < held.version or row.commit.sequence < held.commit.sequence
     return row.token == held.token and row.owner == held.owner and not behind

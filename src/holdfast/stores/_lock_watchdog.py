@@ -22,7 +22,7 @@ from contextlib import contextmanager
 
 SLOTS = 64
 """Maximum number of locks of one process that are watched."""
-AGAIN_AFTER = 60.0
+REPEAT_AFTER = 60.0
 """Seconds until the next attempt to start the watchdog process, after one has failed."""
 _SLOT = struct.Struct("d")
 
@@ -85,7 +85,7 @@ class LockWatchdog:
 
     def _start(self) -> None:
         self._pid, self._table, self._free, self._process = os.getpid(), None, [], None
-        self._try_at = time.monotonic() + AGAIN_AFTER
+        self._try_at = time.monotonic() + REPEAT_AFTER
         if sys.platform != "linux":
             return
         size = SLOTS * _SLOT.size

@@ -14,7 +14,8 @@ from contextlib import contextmanager
 from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 from holdfast.errors import NotCreatedYet, SchemaMismatch
-from holdfast.leases.codec import Columns, columns, decode, encode_within
+from holdfast.leases.codec import decode, encode_within
+from holdfast.leases.columns import Columns, OutlineRow, columns
 from holdfast.leases.lease import UNFINISHED, Counts, Key, Lease, Status
 from holdfast.leases.query import CLAIM_COLUMNS, Query, Rank, claim_rank
 from holdfast.leases.sums import PartitionSum
@@ -33,6 +34,7 @@ SELECT_KEY = f"SELECT {', '.join(_KEY_NAMES)} FROM lease"
 SELECT_ONE = f"{SELECT} WHERE {_THIS_ROW}"
 UPDATE_ONE = f'UPDATE lease SET {", ".join(f"{name} = ?" for name in _NAMES[3:])} WHERE {_THIS_ROW} AND "version" = ?'
 DELETE_ONE = f'DELETE FROM lease WHERE {_THIS_ROW} AND "version" = ?'
+_OUTLINE = "SELECT {} FROM lease".format(", ".join(f'"{name}"' for name in OutlineRow._fields))
 SUMMED = ("estimated_count", "work_units", "counts[0]", "counts[1]", "counts[2]", "counts[3]")
 """Numbers of the body that are summed."""
 COUNT = 'SELECT "status", count(*) FROM lease WHERE "pipeline" = ? AND "run" = ? GROUP BY "status"'
@@ -51,7 +53,7 @@ def sums_text(value: Callable[[str], str], joined: str = "") -> str:
 
 
 def sum_of(row: Row) -> PartitionSum:
-    """A row of that statement."""
+    """The sum in a row that the statement of `sums_text` returns."""
     group, status, session, *numbers = row
     partitions, expected, units, *counts = map(int, numbers)
     return PartitionSum(group, Status(status), session, partitions, expected, units, Counts(*counts))
@@ -100,6 +102,13 @@ def _search(query: Query, status: Status | None, now: float) -> Statement:
     if query.limit is None:
         return Statement(text, parameters)
     return Statement(f"{text} LIMIT ?", [*parameters, query.limit])
+
+
+def outline_search(pipeline: str, run: str | None) -> Statement:
+    """The statement for the fields of `OutlineRow` of all rows."""
+    conditions = _conditions(Query(pipeline, run), 0.0)
+    text = f'{_OUTLINE} WHERE {" AND ".join(text for text, _ in conditions)} ORDER BY "key", "run"'
+    return Statement(text, [value for _, values in conditions for value in values])
 
 
 def has(status: Status) -> str:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Self
+from typing import Annotated, ClassVar, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from holdfast.config.plugins import PLAIN_ERROR
-from holdfast.config.secrets import Secret
+from holdfast.config.plugins import PLAIN_ERROR, problem_at
+from holdfast.config.secrets import Secret, SecretUrl
 from holdfast.config.units import Duration
 
 Timeout = Annotated[Duration, Field(gt=0)]
@@ -21,7 +21,8 @@ class SqlServerOptions(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    url: Secret | None = None
+    SCHEMES: ClassVar[tuple[str, ...]]
+    url: SecretUrl | None = None
     host: str = Field(default="localhost", description="Name or address of the server.")
     port: int
     database: str = Field(default="holdfast", description="Name of the database.")
@@ -40,6 +41,10 @@ class SqlServerOptions(BaseModel):
 
     @model_validator(mode="after")
     def _server_is_named_once(self) -> Self:
+        address = "" if self.url is None else self.url.reveal()
+        if ":" in address and not address.startswith(self.SCHEMES) and "=" not in address.partition(":")[0]:
+            # The URL is not repeated: it may hold the password.
+            raise problem_at(("url",), PLAIN_ERROR, f"url must begin with {self.SCHEMES[0]}")
         parts = self.model_fields_set & _PARTS_OF_URL
         if self.url is not None and parts:
             raise PydanticCustomError(PLAIN_ERROR, f"url already says what {', '.join(sorted(parts))} would say")

@@ -18,6 +18,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict
 
 from holdfast.leases.codec import encode_within
+from holdfast.leases.columns import OutlineRow, columns, outline_of
 from holdfast.leases.lease import FINISHED, UNFINISHED, Commit, Json, Key, Lease, Status
 from holdfast.leases.query import Query, Rank, by_claim, by_key, claim_rank
 from holdfast.leases.store import ClaimingStore, ClaimRequest, Outcome, Snapshot, Swap
@@ -63,6 +64,11 @@ class MemoryStore(ClaimingStore):
         with self._lock:
             rows = self._find(query)
         return [_isolated(row) for row in rows]
+
+    def outline(self, pipeline: str, run: str | None = "") -> list[OutlineRow]:
+        with self._lock:
+            rows = [row for table in self._tables_of(Query(pipeline, run)) for row in table.rows.values()]
+        return sorted(outline_of(columns(row)) for row in rows)
 
     def snapshot(self, pipeline: str, sessions: str, run: str = "") -> Snapshot:
         with self._lock:

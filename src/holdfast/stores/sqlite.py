@@ -23,7 +23,8 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from holdfast.config.units import LocalPath
 from holdfast.errors import AnswerLost, NotCreatedYet, SchemaMismatch, StoreError, StoreUnavailable
-from holdfast.leases.codec import Columns, take_stored
+from holdfast.leases.codec import take_stored
+from holdfast.leases.columns import Columns, OutlineRow
 from holdfast.leases.lease import UNFINISHED, Key, Lease, Status
 from holdfast.leases.query import Query
 from holdfast.leases.store import ClaimingStore, ClaimRequest, Outcome, Snapshot, Swap
@@ -56,15 +57,8 @@ OLDEST_USABLE = 1
 
 _PASSING = frozenset(
     (
-        sqlite3.SQLITE_BUSY,
-        sqlite3.SQLITE_LOCKED,
-        sqlite3.SQLITE_NOMEM,
-        sqlite3.SQLITE_IOERR,
-        sqlite3.SQLITE_FULL,
-        sqlite3.SQLITE_PROTOCOL,
-        sqlite3.SQLITE_CANTOPEN,
-        sqlite3.SQLITE_READONLY,
-        sqlite3.SQLITE_PERM,
+        *(sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_NOMEM, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_FULL),
+        *(sqlite3.SQLITE_PROTOCOL, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM),
     )
 )
 """Errors that may pass with time, including those of the host: a disk that is full, failing or read-only."""
@@ -117,6 +111,9 @@ class SqliteStore(ClaimingStore, SumsRows):
     def find(self, query: Query) -> list[Lease]:
         rows = self._read(lambda db: _found(db, query, self._now()))
         return [_lease_of(row) for row in rows]
+
+    def outline(self, pipeline: str, run: str | None = "") -> list[OutlineRow]:
+        return self._read(lambda db: list(map(OutlineRow._make, db.execute(*_sql.outline_search(pipeline, run)))))
 
     def snapshot(self, pipeline: str, sessions: str, run: str = "") -> Snapshot:
         nodes, leases = self._read(
@@ -291,7 +288,7 @@ class SqliteStore(ClaimingStore, SumsRows):
 
 
 def _decoding(work: Callable[[sqlite3.Connection], T], db: sqlite3.Connection) -> T:
-    """The result of `work`, also where a row holds text that is not UTF-8: the driver then refuses all rows.
+    """The result of `work`, also where a row holds text that is not UTF-8: the driver alone would refuse all rows.
 
     `work` must raise that error before it changes anything. From then on text is decoded here, which takes longer.
     """
@@ -328,7 +325,7 @@ def _lease_of(row: _sql.Row) -> Lease:
 
 
 def _migrate(db: sqlite3.Connection, found: _sql.Tables) -> None:
-    for statement in (one for step in MIGRATIONS[found.version :] for one in step):
+    for statement in (each for step in MIGRATIONS[found.version :] for each in step):
         db.execute(statement)
     db.execute("DROP TABLE IF EXISTS schema_version")
     db.execute("CREATE TABLE schema_version (version INTEGER NOT NULL, oldest INTEGER NOT NULL)")

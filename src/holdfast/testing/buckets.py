@@ -1,4 +1,4 @@
-"""The behaviour that every bucket must show. Subclass to prove one.
+"""The behaviour that every bucket must show. Subclass it to test your own.
 
 class TestMyBucket(BucketBehaviour):
     def make_bucket(self) -> Bucket:
@@ -136,14 +136,14 @@ class BucketBehaviour:
         assert bucket.publish([file]) == [Published.DONE]
         assert bucket.read(KEY) == b"x"
 
-    def test_what_is_gone_is_told(self, bucket: Bucket) -> None:
+    def test_what_is_gone_is_reported(self, bucket: Bucket) -> None:
         file = staged(bucket, b"x")
         bucket.discard([file.handle])
         assert bucket.has_staged([file]) == [False]
         assert bucket.publish([file]) == [Published.GONE]
         assert bucket.read(KEY) is None
 
-    def test_another_object_at_the_key_is_told_and_not_touched(self, bucket: Bucket) -> None:
+    def test_another_object_at_the_key_is_reported_and_not_touched(self, bucket: Bucket) -> None:
         file = staged(bucket, b"mine")
         bucket.create(KEY, b"somebody else's")
         assert bucket.publish([file]) == [Published.FOREIGN]
@@ -169,7 +169,7 @@ class BucketBehaviour:
         assert bucket.read(KEY) == b"x"
         assert list(bucket.staged_under(staging_folder(NAME))) == []
 
-    def test_staged_objects_are_listed_by_place(self, bucket: Bucket) -> None:
+    def test_staged_objects_are_listed_by_folder(self, bucket: Bucket) -> None:
         files = {
             staging_key(NAME, token, batch, part): staged(bucket, b"x", token=token, batch=batch, part=part)
             for token, batch, part in [(1, "b1", "0"), (1, "b1", "1"), (12, "b2", "0")]
@@ -180,7 +180,7 @@ class BucketBehaviour:
         bucket.discard([found[key] for key in list(found)[:2]])
         assert bucket.has_staged([files[key] for key in found]) == [False, False, True]
 
-    def test_a_place_can_be_used_again_after_everything_around_it_was_discarded(self, bucket: Bucket) -> None:
+    def test_a_folder_can_be_used_again_after_everything_in_it_was_discarded(self, bucket: Bucket) -> None:
         file = staged(bucket, b"x")
         bucket.discard([file.handle])
         restaged = staged(bucket, b"y", batch="b2")

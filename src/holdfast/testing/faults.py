@@ -32,7 +32,7 @@ class LossyTable(Store):
     def __init__(self, inner: Store) -> None:
         self.inner = inner
         self.durable, self.shared, self.max_body_bytes = inner.durable, inner.shared, inner.max_body_bytes
-        self.has_clock = inner.has_clock
+        self.has_clock, self.charges_for_reads = inner.has_clock, inner.charges_for_reads
         self._ordered: dict[Verb, deque[Fault | None]] = defaultdict(deque)
         self._under_way: list[Callable[[], object]] = []
 
@@ -122,7 +122,7 @@ class PlainStore(Store):
     def __init__(self, inner: Store) -> None:
         self.inner = inner
         self.durable, self.shared, self.max_body_bytes = inner.durable, inner.shared, inner.max_body_bytes
-        self.has_clock = inner.has_clock
+        self.has_clock, self.charges_for_reads = inner.has_clock, inner.charges_for_reads
 
     def open(self) -> None:
         self.inner.open()

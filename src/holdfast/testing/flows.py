@@ -87,7 +87,7 @@ class HandEngine(Engine):
     def stage(self, key: str, buckets: Mapping[str, Bucket], letters: int = 0) -> None:
         """Stage the partition's batch in each bucket, one file of numbers each, and report it.
 
-        The report counts so many of its records as dead letters.
+        The report counts `letters` of its records as dead letters.
         """
         batch = self.batch_of(key)
         receipts = {sink: {"files": [stage_numbers(bucket, batch)]} for sink, bucket in buckets.items()}

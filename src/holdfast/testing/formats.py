@@ -1,4 +1,4 @@
-"""The behaviour that every format must show. Subclass to prove one.
+"""The behaviour that every format must show. Subclass it to test your own.
 
 class TestMyFormat(FormatBehaviour):
     def make_format(self) -> Format:
@@ -172,7 +172,7 @@ class FormatBehaviour:
         return self.make_format()
 
     def rows(self, form: Format, values: Sequence[bytes | None] = VALUES) -> pa.RecordBatch:
-        """Rows with the columns that the format keeps, without those that it cannot hold."""
+        """Rows with the columns that the format keeps, without rows that it cannot hold."""
         every = kafka_rows(values)
         return _sound(form, every.select([name for name in every.schema.names if name in form.keeps]))
 

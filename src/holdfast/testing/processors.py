@@ -1,4 +1,4 @@
-"""The behaviour that every processor must show. Subclass to prove one.
+"""The behaviour that every processor must show. Subclass it to test your own.
 
 class TestMyProcessor(ProcessorBehaviour):
     schema = "id BIGINT, note STRING"                  # the data columns that it is given

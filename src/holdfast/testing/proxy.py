@@ -80,7 +80,7 @@ class TcpProxy:
         self._flows.set()
 
     def cut(self, request: bytes = b"", *, delivered: bool = True, withheld: int = CHUNK) -> None:
-        """Break the connection at the next such request."""
+        """Break the connection at the next request that contains `request`."""
         self._cut = Cut(request, delivered, withheld)
 
     @property

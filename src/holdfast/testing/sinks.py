@@ -1,4 +1,4 @@
-"""The behaviour that every sink must show. Subclass to prove one.
+"""The behaviour that every sink must show. Subclass it to test your own.
 
 class TestMySink(SinkBehaviour):
     def make_sink(self) -> Sink:

@@ -170,7 +170,7 @@ def finished(source: Source, batch: Batch, rows: list[dict[str, Any]]) -> ReadBa
 
 
 def letters_of(batch: StagedBatch, items: Sequence[int]) -> list[Letter]:
-    """The letters that a sink would keep of these records, which are small."""
+    """The letters that a sink would keep for these records, which are small."""
     sent = pickle.loads(pickle.dumps(batch))  # noqa: S301 - our own bytes
     made = new_letters(sent, [(item, record_fault("bad", b"")) for item in items])
     lines = [dead_letter(batch.pipeline, batch.key, letter.item, letter.fault, letter.more) for letter in made]

@@ -1,4 +1,4 @@
-"""The behaviour that every source must show. Subclass to prove one.
+"""The behaviour that every source must show. Subclass it to test your own.
 
 class TestMySource(SourceBehaviour):
     records = 12                         # in all partitions together

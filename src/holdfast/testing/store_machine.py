@@ -132,6 +132,10 @@ class StoreMachine(RuleBasedStateMachine):
     def count(self, pipeline: str, run: str) -> None:
         self._alike(self.store.count(pipeline, run), self.model.count(pipeline, run))
 
+    @rule(pipeline=PIPELINES, run=st.none() | RUNS)
+    def outline(self, pipeline: str, run: str | None) -> None:
+        self._alike(self.store.outline(pipeline, run), self.model.outline(pipeline, run))
+
     @rule(pipeline=PIPELINES, sessions=PIPELINES, run=RUNS)
     def snapshot(self, pipeline: str, sessions: str, run: str) -> None:
         ours, theirs = self.store.snapshot(pipeline, sessions, run), self.model.snapshot(pipeline, sessions, run)

@@ -1,4 +1,4 @@
-"""What a store on a server must do when the server is down, hangs, or does not respond. Subclass it to prove one.
+"""What a store on a server must do when the server is down, hangs, or does not respond. Subclass it to test your own.
 
     class TestMyStoreWithoutItsServer(OutageBehaviour):
         commit = b"COMMIT"
@@ -171,7 +171,7 @@ class OutageBehaviour:
                     write(store)  # for the next one
 
     @pytest.mark.parametrize("delivered", [True, False])
-    def test_a_claim_without_a_response_is_told_and_found_afterwards(self, delivered: bool) -> None:
+    def test_a_claim_without_a_response_is_reported_and_found_afterwards(self, delivered: bool) -> None:
         with self.through_a_proxy() as (store, proxy):
             if not isinstance(store, ClaimingStore):
                 return  # its claims are swaps

@@ -226,7 +226,7 @@ class PolicyBehaviour(StoreSetting):
         assert self.row("k") == written
 
     @pytest.mark.parametrize("fault", [fault for fault in Fault if fault is not Fault.LATE])
-    def test_a_claim_whose_answer_is_lost_is_found_again(self, fault: Fault) -> None:
+    def test_a_claim_whose_response_is_lost_is_found_afterwards(self, fault: Fault) -> None:
         store = self.lossy()
         a = self.member("a", store=store)
         a.leases.create([Partition("k")])

@@ -42,7 +42,7 @@ class StreamSetting:
         """Append records to a shard of the stream that was made last; returns once they are readable."""
 
     def make_continuing_factory(self) -> ReaderFactory | None:
-        """A factory for the stream that was made last, whose readers continue after a loss; None if it cannot."""
+        """A factory for the stream that was made last, whose readers continue after a loss; None if impossible."""
         return None
 
     def delete_records(self, shard: str) -> bool:

@@ -1,4 +1,4 @@
-"""The behaviour that every sharded stream must show. Subclass to prove one.
+"""The behaviour that every sharded stream must show. Subclass it to test your own.
 
 class TestMyStream(StreamBehaviour):
     def make_stream(self) -> ShardedStream:

@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.errors import RowTooLarge
-from holdfast.leases.codec import Columns, columns, decode, encode_body, encode_within, take_stored
+from holdfast.leases.codec import decode, encode_body, encode_within, take_stored
+from holdfast.leases.columns import Columns, columns
 from holdfast.leases.lease import Commit, Counts, History, Lease, Progress, Status
 from holdfast.leases.store import ClaimRequest
 from holdfast.testing.rows import make_row

@@ -1,5 +1,10 @@
 from __future__ import annotations
 
+import dataclasses
+import sys
+from types import FrameType
+from typing import Any
+
 import pytest
 
 from holdfast.errors import Interrupted, SessionExpired
@@ -7,7 +12,7 @@ from holdfast.events import Heartbeat, HeartbeatWithheld, NodeExpired, NodeJoine
 from holdfast.leases.keeper import Keeper
 from holdfast.leases.lease import Lease, Status
 from holdfast.leases.query import Query
-from holdfast.leases.session import expire_silent_sessions, node_info, nodes_of
+from holdfast.leases.session import Session, expire_silent_sessions, node_info, nodes_of
 from holdfast.testing.faults import Fault
 from tests.unit.leases.rig import Node, Rig
 
@@ -117,6 +122,31 @@ def test_draining_that_begins_while_a_heartbeat_is_measured_is_not_undone() -> N
     node.session.heartbeat()
     info = node_info(session_row(rig, node))
     assert (info.draining, "refunds" in info.pipelines, info.measured) == (True, True, {"lag": 7})
+
+
+@pytest.mark.parametrize("step", range(1, 30))
+def test_what_other_threads_announce_during_any_step_of_a_heartbeat_is_not_undone(step: int) -> None:
+    rig = Rig()
+    node = rig.node()
+    traced, lines = {Session.heartbeat.__code__, dataclasses.replace.__code__}, list[int]()
+
+    def drain_at_step(frame: FrameType, event: str, _argument: Any) -> Any:
+        if frame.f_code not in traced:
+            return None
+        if event == "line":
+            lines.append(frame.f_lineno)
+            if len(lines) == step:
+                node.session.drain()
+        return drain_at_step
+
+    before = sys.gettrace()
+    sys.settrace(drain_at_step)
+    try:
+        node.session.heartbeat()
+    finally:
+        sys.settrace(before)
+    node.session.heartbeat()
+    assert node_info(session_row(rig, node)).draining == (len(lines) >= step), f"undone at line {lines[-1]}"
 
 
 def test_leaving_ends_the_session_at_once_and_may_be_repeated() -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from holdfast.errors import TransitionRefused
 from holdfast.leases import transitions
-from holdfast.leases.lease import Commit, Counts, Lease, Ownership, Partition, Status, new_lease
+from holdfast.leases.lease import Commit, Counts, Lease, Ownership, Partition, Status, changed, new_lease
 from holdfast.leases.transitions import Advance, RetryLimits
 from holdfast.testing.rows import assigned_row, make_row
 
@@ -363,7 +363,7 @@ def test_one_that_is_set_aside_belongs_to_nobody_and_its_owner_can_commit_no_mor
     assert transitions.set_aside(aside, PLAN, "again", NOW) == aside
     with pytest.raises(TransitionRefused):
         transitions.commit(aside, Advance("c", {"offset": 9}, {}), row, NOW)
-    with pytest.raises(TransitionRefused, match="goes on with it"):
+    with pytest.raises(TransitionRefused, match="continues the replacement"):
         transitions.reopen(aside, NOW)
 
 
@@ -392,3 +392,12 @@ def test_work_begins_again_at_an_earlier_position_under_a_later_generation() -> 
 def held(*, committed: bool = False) -> Lease:
     row = transitions.take(new_lease("p", Partition("orders|0"), "w", now=NOW), "a", NOW)
     return transitions.commit(row, Advance("c0", {"offset": 5}, {}), row, NOW) if committed else row
+
+
+def test_a_changed_row_equals_one_that_was_replaced_and_the_row_stays_as_it_was() -> None:
+    before = replace(HELD)
+    assert changed(HELD, group="g", spec={"a": 1}) == replace(HELD, group="g", spec={"a": 1}) != HELD
+    assert changed(HELD.history, attempts=3, begun=True) == replace(HELD.history, attempts=3, begun=True)
+    assert before == HELD
+    with pytest.raises(KeyError, match="no_such_field"):
+        changed(HELD, no_such_field=1)

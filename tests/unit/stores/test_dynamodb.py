@@ -1,4 +1,4 @@
-"""What of the DynamoDB store can be told without a server: settings, keys, and who we are."""
+"""What the DynamoDB store does without a server: settings, keys, and credentials."""
 
 from __future__ import annotations
 

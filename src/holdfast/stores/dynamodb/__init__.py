@@ -30,7 +30,7 @@ class SpillConfig(Options):
 
     root: Root = Field(
         description="Folder that all nodes share, which must exist, or `s3://bucket/prefix`. The receipts are below "
-        "`_holdfast/receipts/`, so that it may also be the root of a sink. The same on all nodes."
+        "`_holdfast/receipts/`, so that it may also be the root of a sink. It must be the same on all nodes."
     )
     s3: S3Reach | None = Field(None, description="How to reach S3, for a root there.")
 

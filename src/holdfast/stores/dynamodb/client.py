@@ -22,7 +22,7 @@ from botocore.exceptions import (
     ProxyConnectionError,
 )
 
-from holdfast.config.aws import AwsIdentity
+from holdfast.config.aws import AwsIdentity, aws_client
 from holdfast.errors import AnswerLost, SchemaMismatch, StoreError, StoreUnavailable
 from holdfast.stores._server_clock import ServerClock
 from holdfast.stores.dynamodb import DynamodbConfig
@@ -148,7 +148,10 @@ class DynamodbClient:
             return ConditionFailed()
         message = f"{self.location}: {verb} failed: {_reason(error)}"
         if code in _THROTTLED:
-            return StoreUnavailable(f"{message}; it throttles, so we wait. More capacity helps, or billing: on_demand")
+            return StoreUnavailable(
+                f"{message}; it throttles requests, which are repeated later. More capacity "
+                f"helps, or billing: on_demand"
+            )
         if isinstance(error, _NEVER_SENT) or code in _EXPIRED or "Credential" in type(error).__name__:
             return StoreUnavailable(message)
         if code == "ResourceNotFoundException":
@@ -211,21 +214,12 @@ def _reason(error: Exception) -> str:
 
 def connect(config: DynamodbConfig, connections: int) -> Any:
     """Create a client. Sends nothing to DynamoDB. Raises what botocore raises if there are no credentials."""
-    from botocore.config import Config
-
-    return (
-        AwsIdentity.of(config)
-        .session(config.region)
-        .client(
-            "dynamodb",
-            region_name=config.region,
-            endpoint_url=config.endpoint_url,
-            config=Config(
-                retries={"total_max_attempts": 1, "mode": "standard"},
-                connect_timeout=CONNECT_TIMEOUT,
-                read_timeout=READ_TIMEOUT,
-                max_pool_connections=connections,
-                tcp_keepalive=True,
-            ),
-        )
+    return aws_client(
+        AwsIdentity.of(config).session(config.region),
+        "dynamodb",
+        endpoint_url=config.endpoint_url,
+        connect_timeout=CONNECT_TIMEOUT,
+        read_timeout=READ_TIMEOUT,
+        connections=connections,
+        tcp_keepalive=True,
     )

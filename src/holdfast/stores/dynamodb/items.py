@@ -14,7 +14,8 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple, TypeAlias
 
 from holdfast.errors import RowTooLarge, RowUnreadable
-from holdfast.leases.codec import Columns, columns, decode, encode_within
+from holdfast.leases.codec import decode, encode_within
+from holdfast.leases.columns import Columns, columns
 from holdfast.leases.lease import FINISHED, Key, Lease, Status
 from holdfast.leases.query import claim_rank
 
@@ -25,6 +26,8 @@ INDEX, SHARD, RANK = "source-status", "sourceStatusCombinationKey", "partitionPr
 STATUS, OWNER, VERSION, EXPIRES = "sourcePartitionStatus", "partitionOwner", "version", "expirationTime"
 PROJECTED = ("run", "key", STATUS, OWNER, VERSION, "due_at", "group")
 """Attributes that index entries hold beside the keys."""
+COLUMNS = ("pipeline", "run", "key", "group", STATUS, OWNER, "token", VERSION, "due_at", "priority", "ordinal")
+"""Attributes that hold the columns of a row."""
 
 SHARDS = 4
 """Keys of the index per pipeline and run. The number is part of the table's format and must be the same on every node.
@@ -110,7 +113,7 @@ def sortable(number: float | str) -> str:
 
 
 def just_above(number: float) -> str:
-    """Text that sorts after that of the number and after every text that begins with it."""
+    """Text that sorts after the text of the number, and after all texts that begin with that text."""
     return f"{_ordered_bits(number) + 1:016x}"
 
 
@@ -164,8 +167,20 @@ def lease_of(item: Mapping[str, Any]) -> Lease:
     try:
         return decode(_columns_of(item), _text(item, "body") if "body" in item else "")
     except (KeyError, ValueError) as error:
-        named = {name: item.get(name) for name in (PIPELINE, SORT_KEY)}
-        raise RowUnreadable(f"the item {named} was not written by holdfast: {error!r}") from error
+        raise _foreign(item, error) from error
+
+
+def columns_of(item: Mapping[str, Any]) -> Columns:
+    """The columns of an item. Raises `RowUnreadable` if holdfast did not write it."""
+    try:
+        return _columns_of(item)
+    except (KeyError, ValueError) as error:
+        raise _foreign(item, error) from error
+
+
+def _foreign(item: Mapping[str, Any], error: Exception) -> RowUnreadable:
+    named = {name: item.get(name) for name in (PIPELINE, SORT_KEY)}
+    return RowUnreadable(f"the item {named} was not written by holdfast: {error!r}")
 
 
 def _columns_of(item: Mapping[str, Any]) -> Columns:

@@ -30,7 +30,7 @@ SPILL_FROM = 100_000
 LARGEST = 64 << 20
 MARK = "$spilled"
 """A key that no sink's name can be."""
-KNOWN_ROWS, KNOWN_BYTES = 10_000, 32 << 20
+CACHED_ROWS, CACHED_BYTES = 10_000, 32 << 20
 _NAME = re.compile(r"[0-9a-f]{32}/[0-9]{20}-[0-9a-f]{32}")
 
 
@@ -183,13 +183,13 @@ class Receipts:
         with self._lock:
             self._usable.pop(key, None)
             self._usable[key] = (version, reference)
-            if len(self._usable) > KNOWN_ROWS:
+            if len(self._usable) > CACHED_ROWS:
                 self._usable.pop(next(iter(self._usable)))
 
     def _keep(self, sha256: str, text: bytes) -> None:
         with self._lock:
             self._texts[sha256] = text
-            while len(self._texts) > 1 and sum(map(len, self._texts.values())) > KNOWN_BYTES:
+            while len(self._texts) > 1 and sum(map(len, self._texts.values())) > CACHED_BYTES:
                 self._texts.pop(next(iter(self._texts)))
 
     @property

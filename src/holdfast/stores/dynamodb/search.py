@@ -10,10 +10,12 @@ import heapq
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from holdfast.leases.columns import OutlineRow, outline_of
 from holdfast.leases.lease import Key, Lease, Status
 from holdfast.leases.query import Query, matches, select
 from holdfast.stores.dynamodb.client import DynamodbClient
 from holdfast.stores.dynamodb.items import (
+    COLUMNS,
     DUE_ASSIGNED,
     HEAD,
     INDEX,
@@ -28,6 +30,7 @@ from holdfast.stores.dynamodb.items import (
     UNASSIGNED,
     Hint,
     Item,
+    columns_of,
     hint_of,
     just_above,
     pipeline_key,
@@ -86,11 +89,21 @@ def _rows(client: DynamodbClient, receipts: Receipts, items: Iterable[Item]) -> 
 
 def statuses(client: DynamodbClient, pipeline: str, run: str) -> Iterator[str]:
     """The status of each row of the run."""
-    for item in _items(client, Query(pipeline, run), ProjectionExpression="#status"):
+    for item in _items(client, Query(pipeline, run), attributes=(STATUS,)):
         yield item[STATUS]["S"]
 
 
-def _items(client: DynamodbClient, query: Query, limit: int | None = None, **more: Any) -> Iterator[Item]:
+def outlines(client: DynamodbClient, pipeline: str, run: str | None) -> list[OutlineRow]:
+    """All rows of the run, or of all runs, without their bodies."""
+    items = _items(client, Query(pipeline, run), attributes=COLUMNS)
+    return sorted(outline_of(columns_of(item)) for item in items)
+
+
+def _items(
+    client: DynamodbClient, query: Query, limit: int | None = None, attributes: Sequence[str] = ()
+) -> Iterator[Item]:
+    """Items of the query's run and statuses; if attributes are given, with these only."""
+    more: dict[str, Any] = {}
     names, values = {"#pipeline": PIPELINE}, {":pipeline": {"S": pipeline_key(query.pipeline)}}
     condition = "#pipeline = :pipeline"
     if query.run is not None:
@@ -100,12 +113,16 @@ def _items(client: DynamodbClient, query: Query, limit: int | None = None, **mor
         # Nothing is between the prefix with its last character raised by one and the rows of the next run.
         after = (query.after_key or "")[:HEAD]
         values |= {":first": {"S": prefix + after}, ":last": {"S": prefix[:-1] + chr(ord(prefix[-1]) + 1)}}
-    if query.statuses or "ProjectionExpression" in more:
+    if query.statuses:
         names["#status"] = STATUS
     if query.statuses:
         wanted = {f":s{number}": {"S": status.value} for number, status in enumerate(dict.fromkeys(query.statuses))}
         values |= wanted
         more["FilterExpression"] = f"#status IN ({', '.join(wanted)})"
+    if attributes:
+        projected = {f"#a{number}": name for number, name in enumerate(attributes)}
+        names |= projected
+        more["ProjectionExpression"] = ", ".join(projected)
     if limit is not None:
         more["Limit"] = limit + PAGE_SLACK
     request = {

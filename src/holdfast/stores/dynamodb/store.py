@@ -3,21 +3,32 @@
 Every write is one PutItem of the whole row on condition of its version. Reads that decide are consistent reads of the
 table; the index only yields candidates. There is no transaction and no exact clock: sessions are watched, see
 `holdfast.leases.session_watch`, and `now()` comes from the dates of the server's responses.
+
+DynamoDB may delete rows by its TTL. Only a COMPLETED row without receipts expires, `ttl` after its last write; a row
+that is reopened has no expiry time. Administrative rows of a pipeline (`$floor`, `$runs`, `$generations` and so on)
+never expire; ended sessions do, because their keys are never used again. A row that is added after such a deletion must
+not begin with a token or version that was used before. Hence the pipeline's token floor is raised above a row *before*
+that row is written with a time to expire. Between the two and the deletion lies `ttl`, which is at least
+`holdfast.leases.token_floor.REST`; so the proof there holds, with this write instead of the purge.
 """
 
 from __future__ import annotations
 
 import itertools
+import uuid
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 from holdfast.errors import AnswerLost, RowTooLarge, StoreUnavailable
-from holdfast.leases.lease import FINISHED, UNFINISHED, Key, Lease, Status
+from holdfast.leases.columns import OutlineRow
+from holdfast.leases.lease import FINISHED, UNFINISHED, Key, Lease, Ownership, Status
 from holdfast.leases.query import Query, select
 from holdfast.leases.store import Outcome, Snapshot, Store, Swap
+from holdfast.leases.token_floor import floor_of, height
+from holdfast.leases.transitions import stamped
 from holdfast.stores.dynamodb import DynamodbConfig
 from holdfast.stores.dynamodb.client import ConditionFailed, DynamodbClient
-from holdfast.stores.dynamodb.expiry import Floors, may_expire
 from holdfast.stores.dynamodb.items import (
     BODY_BYTES,
     PIPELINE,
@@ -28,19 +39,23 @@ from holdfast.stores.dynamodb.items import (
     table_key,
 )
 from holdfast.stores.dynamodb.receipts import LARGEST, Outgoing, Receipts
-from holdfast.stores.dynamodb.search import due_hints, get_rows, owned_hints, search, statuses
+from holdfast.stores.dynamodb.search import due_hints, get_rows, outlines, owned_hints, search, statuses
 from holdfast.stores.dynamodb.tables import prepare_table
 
 REMEMBERED = 20_000
 """Maximum number of rows whose owner is cached; far more than a node ever holds."""
 _NO_ROW = "attribute_not_exists(#name)"
 _THIS_VERSION = "#name = :version"
+STEP = 100
+"""Floors go up in steps: of rows that were added at the same time, only the first to complete raises the floor."""
+_NODES = "$nodes"
 
 
 class DynamodbStore(Store):
     """Rows in a table of DynamoDB. Sends up to eight requests at a time."""
 
     has_clock = False
+    charges_for_reads = True
     max_body_bytes = BODY_BYTES
 
     def __init__(self, config: DynamodbConfig, clock: Callable[[], float] | None = None) -> None:
@@ -98,6 +113,10 @@ class DynamodbStore(Store):
         if query.statuses == (Status.ASSIGNED,) and (query.owner is not None or query.without_owners is not None):
             return self._find_owned(query, now)
         return search(self._client, self._receipts, query, now)
+
+    def outline(self, pipeline: str, run: str | None = "") -> list[OutlineRow]:
+        """Reads every row of the pipeline, but returns no bodies over the network."""
+        return outlines(self._client, pipeline, run)
 
     def snapshot(self, pipeline: str, sessions: str, run: str = "") -> Snapshot:
         """Not consistent: sessions are read first, then leases."""
@@ -232,3 +251,43 @@ def _at_version(condition: str, version: int) -> dict[str, object]:
         "ExpressionAttributeNames": {"#name": VERSION},
         "ExpressionAttributeValues": {":version": {"N": str(version)}},
     }
+
+
+def may_expire(lease: Lease) -> bool:
+    """Whether this row may be deleted by the TTL without loss."""
+    is_done = lease.status is Status.COMPLETED and lease.commit.receipts is None and lease.unreadable is None
+    return is_done and (is_indexed(lease.pipeline) or _is_session(lease))
+
+
+def _is_session(lease: Lease) -> bool:
+    return lease.pipeline == _NODES or lease.pipeline.endswith(f"|{_NODES}")
+
+
+class Floors:
+    """Token floors that this process has read. Floors never sink, so cached values stay valid."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._seen: dict[str, int] = {}
+
+    def raise_above(self, leases: Sequence[Lease]) -> None:
+        """Raise the floors of the pipelines above the rows that may expire. Raises `StoreUnavailable`."""
+        needed: dict[str, int] = {}
+        for lease in leases:
+            if may_expire(lease) and not _is_session(lease):
+                needed[lease.pipeline] = max(height(lease), needed.get(lease.pipeline, 0))
+        for pipeline, floor in needed.items():
+            if self._seen.get(pipeline, 0) < floor:
+                self._seen[pipeline] = self._raise(floor_of(pipeline), -(-floor // STEP) * STEP)
+
+    def _raise(self, key: Key, floor: int) -> int:
+        while True:
+            (row,) = self._store.get([key])
+            if row is None:
+                ownership = Ownership(Status.COMPLETED, write_id=uuid.uuid4().hex, due_at=None)
+                self._store.add([Lease(key.pipeline, key.key, ownership=ownership)])
+            elif row.token >= floor:
+                return row.token
+            else:
+                higher = replace(row, ownership=replace(row.ownership, token=floor))
+                self._store.swap([Swap(row.version, stamped(row, higher, uuid.uuid4().hex))])

@@ -6,13 +6,13 @@ server: a Galera cluster keeps row locks on the node that took the request, so s
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, Self
+from typing import TYPE_CHECKING, ClassVar, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from holdfast.config.plugins import PLAIN_ERROR
-from holdfast.config.secrets import Secret
+from holdfast.config.secrets import SecretUrl
 from holdfast.config.units import LocalPath, Port
 from holdfast.registry import Plugin, needing
 from holdfast.stores._sql_settings import SqlServerOptions, Timeout
@@ -54,7 +54,8 @@ class MysqlTls(BaseModel):
 class MysqlConfig(SqlServerOptions):
     """Address of the server, how to log in, and how long to wait."""
 
-    url: Secret | None = Field(
+    SCHEMES: ClassVar[tuple[str, ...]] = ("mysql://", "mariadb://")
+    url: SecretUrl | None = Field(
         default=None, description="mysql://user:password@host:port/database, instead of the next five settings."
     )
     port: Port = Field(default=3306, description="TCP port of the server.")

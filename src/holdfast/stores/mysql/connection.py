@@ -143,7 +143,7 @@ def _connect(server: _Server, config: MysqlConfig) -> Connection[Any]:
 
 
 def _limits_of_silence(patience: int) -> str:
-    """How long the server waits for the client, so that one that hangs in a transaction does not keep its locks.
+    """How long the server waits for the client, so that a client that hangs in a transaction loses its locks.
 
     MariaDB has a limit for transactions. MySQL has only a limit for idle connections, which is longer than a heartbeat
     here, because reconnecting takes time.

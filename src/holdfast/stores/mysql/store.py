@@ -1,8 +1,8 @@
 """The store in MariaDB and MySQL.
 
 Every write is one transaction in READ COMMITTED: in the default isolation a locking scan also locks the gaps between
-rows, and others could insert nothing there, and a plain SELECT returns outdated rows. Whatever fails before the COMMIT
-was not applied, because all of it is rolled back; only the outcome of a COMMIT without a response is unknown. Rows are
+rows, where others then cannot insert, and a plain SELECT returns outdated rows. Whatever fails before the COMMIT was
+not applied, because all of it is rolled back; only the outcome of a COMMIT without a response is unknown. Rows are
 checked by `WHERE version = …`, never by what was read before. The store's clock is the server's.
 """
 
@@ -18,7 +18,8 @@ from pymysql.cursors import Cursor
 
 from holdfast.errors import AnswerLost
 from holdfast.flow.run_views import HasRunViews, ViewedRuns
-from holdfast.leases.codec import Columns, take_stored
+from holdfast.leases.codec import take_stored
+from holdfast.leases.columns import Columns, OutlineRow
 from holdfast.leases.lease import Key, Lease, Status
 from holdfast.leases.query import Query
 from holdfast.leases.store import ClaimingStore, ClaimRequest, Outcome, Snapshot, Swap
@@ -100,6 +101,10 @@ class MysqlStore(ClaimingStore, SumsRows, HasRunViews):
 
         return [_sql.lease_of(row) for row in _sql.in_order(self._read(work), query)]
 
+    def outline(self, pipeline: str, run: str | None = "") -> list[OutlineRow]:
+        rows = self._read(lambda cursor: self._rows(cursor, _sql.outline_search(pipeline, run)))
+        return list(map(OutlineRow._make, rows))
+
     def snapshot(self, pipeline: str, sessions: str, run: str = "") -> Snapshot:
         rows = self._read(lambda cursor: self._rows(cursor, _sql.parts_of_snapshot(pipeline, sessions, run)))
         nodes, leases = _sql.snapshot_of(rows, pipeline, sessions, run)
@@ -166,10 +171,10 @@ class MysqlStore(ClaimingStore, SumsRows, HasRunViews):
         # It may have been set back meanwhile.
         due = [row for row in rows if row[8] <= now]
         taken = [take_stored(Columns(*row[:-1]), row[-1], request, now) for row in due]
-        changed = [(*one.row, one.body) for one in taken if one.lease.unreadable is None]
+        changed = [(*each.row, each.body) for each in taken if each.lease.unreadable is None]
         # They are locked, so that each of them is there and has the version that was read.
         cursor.executemany(_sql.for_server(_CLAIM_MANY, self._table), [_bound(row) for row in changed])
-        return [one.lease for one in taken]
+        return [each.lease for each in taken]
 
     def _candidates(self, status: Status, request: ClaimRequest, limit: int) -> _sql.Statement:
         unassigned = status is Status.UNASSIGNED

@@ -68,7 +68,7 @@ def prepare_tables(db: Connection[Any], config: MysqlConfig) -> None:
 
 def _migrate(db: Connection[Any], names: dict[str, str], found: Tables) -> None:
     cursor = db.cursor()
-    for statement in (one for step in MIGRATIONS[found.version :] for one in step):
+    for statement in (each for step in MIGRATIONS[found.version :] for each in step):
         cursor.execute(statement.format(**names))
     versions = 'CREATE TABLE IF NOT EXISTS {versions} ("version" INT NOT NULL, "oldest" INT NOT NULL) ENGINE = InnoDB'
     cursor.execute(versions.format(**names))

@@ -28,8 +28,11 @@ class Changed(Exception):
 class TaggedObjects(ABC):
     """Objects with tags. All calls block and may be made by several threads at once.
 
-    Reads and `list` raise `StoreUnavailable` when there is no response, and never return an empty result for it.
+    Reads and `list` raise `StoreUnavailable` when there is no response, and never return an empty result instead.
     """
+
+    charges_for_reads: bool = False
+    """Whether every request costs money."""
 
     @property
     @abstractmethod

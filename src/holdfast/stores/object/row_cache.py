@@ -18,7 +18,7 @@ READ_ANEW = ""
 
 
 class _Listing:
-    """Tags by name, by the pipeline's folder."""
+    """For each pipeline's folder, the tags of its objects by name."""
 
     def __init__(self, began: float, tags: dict[str, str]) -> None:
         self.began = began

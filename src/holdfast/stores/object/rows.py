@@ -12,7 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from holdfast.leases.codec import Columns, columns, decode, encode_within
+from holdfast.leases.codec import decode, encode_within
+from holdfast.leases.columns import Columns, columns
 from holdfast.leases.lease import Key, Lease, Status
 from holdfast.leases.query import Query, Rank, claim_rank
 from holdfast.stores.object.objects import Found

@@ -20,6 +20,8 @@ PROBES = "probes/"
 class S3TaggedObjects(TaggedObjects):
     """Objects below a prefix of a bucket, which must exist."""
 
+    charges_for_reads = True
+
     def __init__(self, access: S3Access, prefix: str) -> None:
         self._access = access
         self._prefix = prefix

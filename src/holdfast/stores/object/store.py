@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TypeAlias
 
 from holdfast.errors import AnswerLost, StoreUnavailable
+from holdfast.leases.columns import OutlineRow, outline_of
 from holdfast.leases.lease import UNFINISHED, Key, Lease, Status
 from holdfast.leases.query import Query
 from holdfast.leases.store import Outcome, Snapshot, Store, Swap
@@ -42,6 +43,7 @@ class ObjectStore(Store):
     ) -> None:
         """`now` replaces the clock of the storage."""
         self._objects = objects
+        self.charges_for_reads = objects.charges_for_reads
         self._skip_table_creation = skip_table_creation
         self._clock = now or objects.now
         self._now = now
@@ -78,6 +80,9 @@ class ObjectStore(Store):
 
     def find(self, query: Query) -> list[Lease]:
         return [row.lease() for row in self._found(query)]
+
+    def outline(self, pipeline: str, run: str | None = "") -> list[OutlineRow]:
+        return [outline_of(stored.row) for stored in self._found(Query(pipeline, run))]
 
     def snapshot(self, pipeline: str, sessions: str, run: str = "") -> Snapshot:
         nodes = self.find(Query(sessions, run=None))
@@ -168,9 +173,9 @@ class ObjectStore(Store):
 
     def _of_version(self, name: str, version: int) -> Stored | None:
         """The cached row if it has that version, else the current one."""
-        known = self._rows.cached(name)
-        if known is not None and known.row.version == version and not known.gone:
-            return known
+        cached = self._rows.cached(name)
+        if cached is not None and cached.row.version == version and not cached.gone:
+            return cached
         return self._rows.read([name])[0]
 
     def _wrote(self, name: str, row: Stored, present: Stored | None) -> bool:

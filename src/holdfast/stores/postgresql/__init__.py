@@ -6,11 +6,11 @@ session mode: statements are prepared once per connection.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from holdfast.config.secrets import Secret
+from holdfast.config.secrets import SecretUrl
 from holdfast.config.units import LocalPath, Port
 from holdfast.registry import Plugin, needing
 from holdfast.stores._sql_settings import SqlServerOptions, Timeout
@@ -39,7 +39,8 @@ class PostgresqlTls(BaseModel):
 class PostgresqlConfig(SqlServerOptions):
     """Address of the server, how to log in, and how long to wait."""
 
-    url: Secret | None = Field(
+    SCHEMES: ClassVar[tuple[str, ...]] = ("postgresql://", "postgres://")
+    url: SecretUrl | None = Field(
         default=None,
         description="postgresql://user:password@host:port/database, instead of the next five settings.",
     )

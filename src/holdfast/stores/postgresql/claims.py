@@ -12,10 +12,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from holdfast.leases.codec import Columns
+from holdfast.leases.columns import Columns
 from holdfast.leases.lease import FINISHED, Lease, Status
 from holdfast.leases.query import Rank, claim_rank
 from holdfast.leases.store import ClaimRequest
+from holdfast.leases.tenures import MOST_TENURES
 from holdfast.stores import _sql
 from holdfast.stores.postgresql.connection import PatientConnection
 from holdfast.stores.postgresql.statements import claim_id_of, lease_after_claim
@@ -24,14 +25,24 @@ from holdfast.stores.postgresql.tables import seal_of
 _UNASSIGNED = Status.UNASSIGNED.value
 _ASSIGNED = Status.ASSIGNED.value
 
+# Who held a lease past its deadline is known to this statement alone, as the body stays as it is: `claim_id` has those
+# since the body was written, the last few, and a line break before the id.
+_FORMER = """CASE WHEN l."claim_id" LIKE '"[[%'
+        THEN split_part(l."claim_id"::json #>> ARRAY[]::text[], E'\\n', 1)::jsonb ELSE '[]'::jsonb END"""
+_CLAIM_ID = f"""CASE WHEN l."status" = '{_ASSIGNED}' THEN to_json((
+        CASE WHEN jsonb_array_length({_FORMER}) < {MOST_TENURES} THEN {_FORMER} ELSE {_FORMER} - 0 END
+        || jsonb_build_array(jsonb_build_array(l."token", l."owner",
+            CASE WHEN l."claim_id" IS NOT NULL THEN l."claimed_at" END))
+        )::text || E'\\n' || $6)::text ELSE $6 END"""
+
 _TAKE = f"""
 UPDATE {{table}} AS l SET "status" = '{_ASSIGNED}', "owner" = $4, "token" = l."token" + 1, "version" = l."version" + 1,
-    "due_at" = candidate.now + $5::double precision, "claim_id" = $6, "claimed_at" = candidate.now,
+    "due_at" = candidate.now + $5::double precision, "claim_id" = {{claim_id}}, "claimed_at" = candidate.now,
     "started_at" = coalesce(l."started_at", l."claimed_at"),
     "takeovers" = l."takeovers" + (l."status" = '{_ASSIGNED}' AND l."owner" IS DISTINCT FROM $4)::int
 FROM candidate WHERE l.ctid = candidate.ctid AND l."seal" = {seal_of('l."body"')}
 RETURNING candidate."status", candidate."due_at", l."key", l."group", l."token", l."version", l."due_at",
-    l."priority", l."ordinal", l."claimed_at", l."started_at", l."takeovers", l."body"
+    l."priority", l."ordinal", l."claim_id", l."claimed_at", l."started_at", l."takeovers", l."body"
 """
 
 
@@ -42,10 +53,12 @@ class ClaimTexts:
         self._table = table
         self._clock = clock
         self._statement_clock = statement_clock
-        self.head = self._claim([self._arm(Status.UNASSIGNED, '"priority" = $7 AND ("ordinal", "key") > ($8, $9)')])
+        unclaimed = self._arm(Status.UNASSIGNED, '"priority" = $7 AND ("ordinal", "key") > ($8, $9)')
+        # Nobody holds these. PostgreSQL prepares every expression for each claim, also one that it never evaluates.
+        self.head = self._claim([unclaimed], claim_id="$6")
 
     def look(self, order: Sequence[Status]) -> str:
-        """The statement that claims from the beginning, in that order of statuses."""
+        """The statement that claims from the beginning of the queue, in that order of statuses."""
         return self._claim([self._arm(status) for status in order])
 
     def _arm(self, status: Status, further: str = "true") -> str:
@@ -56,10 +69,11 @@ class ClaimTexts:
             f"ORDER BY {_sql.claim_order(status)} LIMIT $3::bigint FOR UPDATE SKIP LOCKED) AS {status.value.lower()}"
         )
 
-    def _claim(self, arms: Sequence[str]) -> str:
+    def _claim(self, arms: Sequence[str], claim_id: str = _CLAIM_ID) -> str:
+        take = _TAKE.format(table=self._table, claim_id=claim_id)
         return (
             f"WITH candidate AS MATERIALIZED (SELECT found.*, {self._clock} AS now "
-            f"FROM ({' UNION ALL '.join(arms)}) AS found LIMIT $3::bigint) {_TAKE.format(table=self._table)}"
+            f"FROM ({' UNION ALL '.join(arms)}) AS found LIMIT $3::bigint) {take}"
         )
 
 
@@ -94,7 +108,7 @@ def _lease(row: _sql.Row, request: ClaimRequest) -> Lease:
     columns = Columns(
         request.pipeline, request.run, key, group, _ASSIGNED, request.owner, token, version, due_at, priority, ordinal
     )
-    return lease_after_claim(columns, body, request.write_id, *claimed)
+    return lease_after_claim(columns, body, *claimed)
 
 
 def _rank(row: _sql.Row, order: Sequence[Status]) -> tuple[int, Rank]:
@@ -155,7 +169,10 @@ class Head:
         self.went_on(number, last)
 
     def went_on(self, number: int, last: QueuePosition | None) -> None:
-        """Note a claim of `number` leases after the remembered position. Without `last`, the next one searches all."""
+        """Note a claim of `number` leases after the remembered position.
+
+        Without `last`, the next claim searches all.
+        """
         self._claimed += number
         self._last = last
 

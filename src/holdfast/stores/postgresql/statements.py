@@ -10,9 +10,11 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
-from holdfast.leases.codec import Columns, decode, decode_claimed
+from holdfast.leases.codec import Former, decode, decode_claimed
+from holdfast.leases.columns import Columns
 from holdfast.leases.lease import Lease
 from holdfast.stores import _sql
 from holdfast.stores.postgresql.tables import seal_of
@@ -120,13 +122,14 @@ def arrays(rows: Sequence[Sequence[Any]]) -> list[list[Any]]:
 def lease_of(row: _sql.Row) -> Lease:
     """The lease of a row, as the last write or claim left it."""
     columns, body, (claim_id, *claim) = Columns(*row[:11]), row[11], row[12:]
-    return decode(columns, body) if claim_id is None else lease_after_claim(columns, body, json.loads(claim_id), *claim)
+    return decode(columns, body) if claim_id is None else lease_after_claim(columns, body, claim_id, *claim)
 
 
 def lease_after_claim(
-    columns: Columns, body: str, write_id: str, claimed_at: float, started_at: float | None, deaths: int
+    columns: Columns, body: str, claim_id: str, claimed_at: float, started_at: float | None, deaths: int
 ) -> Lease:
-    """The lease of a row whose last change was a claim; the body is of the write before."""
+    """The lease of a row whose last change was a claim; the body is that of the write before the claim."""
+    former, write_id = _former_and_id(claim_id)
     return decode_claimed(
         columns,
         body,
@@ -137,7 +140,17 @@ def lease_after_claim(
             "started_at": claimed_at if started_at is None else started_at,
         },
         deaths,
+        former,
     )
+
+
+@lru_cache(maxsize=16)  # the rows of one claim have the same id
+def _former_and_id(stored: str) -> tuple[Sequence[Former], str]:
+    claim_id: str = json.loads(stored)
+    if not claim_id.startswith("[["):
+        return (), claim_id
+    former, _, write_id = claim_id.partition("\n")
+    return tuple(Former(*each) for each in json.loads(former)), json.loads(write_id)
 
 
 def claim_id_of(write_id: str) -> str:

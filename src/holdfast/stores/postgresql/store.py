@@ -18,6 +18,7 @@ import psycopg
 
 from holdfast.errors import AnswerLost, StoreError, StoreUnavailable
 from holdfast.flow.run_views import HasRunViews, ViewedRuns
+from holdfast.leases.columns import OutlineRow
 from holdfast.leases.lease import Key, Lease, Status
 from holdfast.leases.query import Query
 from holdfast.leases.store import ClaimingStore, ClaimRequest, Outcome, Snapshot, Swap
@@ -90,6 +91,9 @@ class PostgresqlStore(ClaimingStore, SumsRows, HasRunViews):
         rows = self._search(_sql.combined(_sql.searches(query, now)))
         return [lease_of(row) for row in _sql.in_order(rows, query)]
 
+    def outline(self, pipeline: str, run: str | None = "") -> list[OutlineRow]:
+        return list(map(OutlineRow._make, self._search(_sql.outline_search(pipeline, run))))
+
     def snapshot(self, pipeline: str, sessions: str, run: str = "") -> Snapshot:
         rows = self._search(_sql.parts_of_snapshot(pipeline, sessions, run))
         nodes, leases = _sql.snapshot_of(rows, pipeline, sessions, run)
@@ -156,7 +160,9 @@ class PostgresqlStore(ClaimingStore, SumsRows, HasRunViews):
         try:
             now = self.now()
             query = Query(request.pipeline, request.run, request.order, due=True, limit=request.limit)
-            unsealed = [one._replace(text=one.text.replace("WHERE", _UNSEALED, 1)) for one in _sql.searches(query, now)]
+            unsealed = [
+                search._replace(text=search.text.replace("WHERE", _UNSEALED, 1)) for search in _sql.searches(query, now)
+            ]
             rows = [lease_of(row) for row in _sql.in_order(self._search(_sql.combined(unsealed)), query)]
             readable = [row for row in rows if row.unreadable is None]
             taken = [request.take(row, now) for row in readable]

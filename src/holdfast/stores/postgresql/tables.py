@@ -2,8 +2,10 @@
 
 Next to the columns that every store has, a row has those that a claim changes (`claim_id`, `claimed_at`, `started_at`,
 `takeovers`): a claim then does not change the body, however large it is. They count only while `claim_id` is set, that
-is until the next write of the whole row. `seal` shows that holdfast itself has written the body and can read it: a
-claim, which never reads the body, takes only such rows.
+is until the next write of the whole row. `claim_id` is a JSON string: the id of the claim, after a line with the owners
+since, whose deadlines have passed (token, name, time of claim), if there are any. Nodes of earlier versions take all of
+it for the id. `seal` shows that holdfast itself has written the body and can read it: a claim, which never reads the
+body, takes only such rows.
 """
 # ruff: noqa: S608 - the texts are made of constants and a checked prefix
 
@@ -64,7 +66,7 @@ def prepare_tables(db: PatientConnection, config: PostgresqlConfig) -> None:
 
 
 def _migrate(db: PatientConnection, names: dict[str, str], found: Tables) -> None:
-    for statement in (one for step in MIGRATIONS[found.version :] for one in step):
+    for statement in (each for step in MIGRATIONS[found.version :] for each in step):
         db.execute(statement.format(**names))
     db.execute("CREATE TABLE IF NOT EXISTS {versions} (version int NOT NULL, oldest int NOT NULL)".format(**names))
     db.execute("DELETE FROM {versions}".format(**names))
