@@ -26,18 +26,18 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.assemble import StoredPipeline, load_settings, open_store
-from holdfast.leases.lease import Lease
+from holdfast.leases.lease import Lease, Status
+from holdfast.leases.query import Query
+from holdfast.leases.session import nodes_of, was_planned
 from holdfast.sources.stream.frames import NewRecord
 from holdfast.sources.stream.stream import Stream, StreamSettings
+from tests.chaos.effort import Effort
 from tests.chaos.handled import HANDLER, Handled
-from tests.e2e.fleet import eventually
 from tests.e2e.freezing import descendants, freeze, freeze_descendants, thaw
 from tests.servers.kafka import KafkaServer
 from tests.servers.processes import running
 
 SHARDS = 12
-UP_WITHIN = 900.0
-"""Seconds that nodes have to come up: on a machine with other work, Spark alone may need some minutes."""
 CONFIG = """
 source_coordination:
   store: {{sqlite: {{path: {folder}/leases.db}}}}
@@ -118,6 +118,7 @@ class Site:
         self.handled = Handled(self.folder / "handled")
         self._over = threading.Event()
         self._producer = threading.Thread(target=self._produce)
+        self._families: dict[int, set[int]] = {}
         self._write_config()
         settings = load_settings(self.folder / "pipeline.yaml")
         self._store = open_store(settings)
@@ -139,15 +140,16 @@ class Site:
         command = [sys.executable, "-m", "holdfast", "run", "pipeline.yaml", "--node", name, "--log", "json"]
         if not self.spark:
             command = [sys.executable, "-m", "tests.chaos.sparkless", "pipeline.yaml", name]
-        environment = {**os.environ, "HANDLED": str(self.folder / "handled"), "PYTHONPATH": str(Path.cwd())}
+        here = os.pathsep.join([str(Path.cwd() / "src"), str(Path.cwd())])
+        environment = {**os.environ, "HANDLED": str(self.folder / "handled"), "PYTHONPATH": here}
         with (self.folder / f"{name}.log").open("ab") as log:
             self.nodes[name] = subprocess.Popen(command, stdout=log, stderr=log, cwd=self.folder, env=environment)
 
     def stop(self, name: str) -> None:
         node = self.nodes.pop(name)
         node.send_signal(signal.SIGTERM)
-        code = node.wait(120)
-        assert code == 0, f"{name} ended with {code}"
+        self._wait(lambda: node.poll() is not None, lambda: f"the end of {name}", node)
+        assert node.returncode == 0, f"{name} ended with {node.returncode}"
 
     def next_generation(self) -> None:
         """Give the nodes that are started from now on another generation."""
@@ -158,6 +160,14 @@ class Site:
         """Note that these processes and what they have started may leave records in the middle."""
         for process in processes:
             self.handled.struck |= {process, *descendants(process)}
+
+    def expired(self) -> list[int]:
+        """Processes of nodes whose session has ended although they were not leaving, by the rows of the store.
+
+        A machine that stands still for longer than a session ends it as a strike does.
+        """
+        ended = self._store.find(Query(nodes_of(""), statuses=(Status.COMPLETED,)))
+        return [int(row.key.split(":")[-2]) for row in ended if not was_planned(row)]
 
     # --- shards --------------------------------------------------------------------------------------------------
 
@@ -181,7 +191,7 @@ class Site:
 
     def wait_for_shares(self, nodes: int) -> None:
         """Wait until so many nodes hold all shards, in equal parts."""
-        eventually(lambda: self._is_shared(nodes), UP_WITHIN, f"{nodes} nodes with equal shares: {self.owners()}")
+        self._wait(lambda: self._is_shared(nodes), lambda: f"{nodes} nodes with equal shares: {self.owners()}")
 
     def _is_shared(self, nodes: int) -> bool:
         shares = sorted(map(len, self.owners().values()))
@@ -193,13 +203,29 @@ class Site:
 
     def wait_until_handled(self, number: int) -> None:
         """Wait until each shard has handled so many records."""
-        eventually(lambda: min(map(self._highest, range(self.shards))) >= number - 1, UP_WITHIN, f"{number} records")
+        self._wait(lambda: min(self._all_highest()) >= number - 1, lambda: f"{number} records: {self._all_highest()}")
+
+    def _all_highest(self) -> list[int]:
+        return list(map(self._highest, range(self.shards)))
+
+    def _wait(self, true: Callable[[], bool], what: Callable[[], str], *leaving: subprocess.Popen[bytes]) -> None:
+        """Wait until that is so. Fails if a node ends that is not leaving, or if all work for long, or do nothing."""
+        effort = Effort()
+        while not true():
+            gone = {name: node.returncode for name, node in self.nodes.items() if node.poll() is not None}
+            assert not gone, f"nodes have ended, with {gone}: {what()}"
+            effort.check([node.pid for node in (*self.nodes.values(), *leaving)], what)
+            for node in self.nodes.values():
+                self._families.setdefault(node.pid, set()).update(descendants(node.pid))
+            time.sleep(0.05)
 
     def _highest(self, shard: int) -> int:
         return max((line.offset for line in self.handled.lines(shard, last=2000) if line.kind == "end"), default=-1)
 
     def wrong(self) -> list[str]:
         """What is wrong when all that was put is handled and all nodes are stopped."""
+        for process in self.expired():
+            self.handled.struck |= {process, *self._families.get(process, ())}
         wrong = [text for shard in range(self.shards) for text in self.handled.wrong(shard, self.put)]
         return wrong + [
             f"shard {shard}: committed up to {position} of {self.put}"

@@ -34,7 +34,7 @@ from tests.e2e.fleet import Node, eventually
 from tests.servers.databases import Database, Mariadb, Postgresql
 from tests.servers.http_proxy import Fault, HttpProxy
 from tests.servers.live_tables import ServerTables
-from tests.servers.opensearch import OpenSearchServer
+from tests.servers.opensearch import OpenSearchServer, RoomyServer
 from tests.servers.processes import PASSWORD, MariadbServer, PostgresqlServer, running
 
 NODES = ("n1", "n2", "n3")
@@ -64,7 +64,7 @@ pipelines:
           events: {{table: events, key: id, append_only: at}}
     sinks:
       - opensearch: {{hosts: ["http://127.0.0.1:{search}"], mode: staged}}
-    # What is done to nodes and servers is no fault of a batch: none may be FAILED by it.
+    # What is done to nodes and servers is not a fault of a batch: none may be FAILED by it.
     retries: {{max_retries: 3, backoff: 500ms, max_backoff: 2s, max_takeovers: 100}}
 """
 
@@ -285,7 +285,7 @@ def chaotic_site(kind: str, rows: int) -> Iterator[Site]:
     folder = Path(tempfile.mkdtemp(prefix="holdfast-chaos-"))
     with ExitStack() as stack:
         database = stack.enter_context(database_of(kind))
-        yield Site(folder, database, stack.enter_context(running(OpenSearchServer)), stack, rows)
+        yield Site(folder, database, stack.enter_context(running(RoomyServer)), stack, rows)
     shutil.rmtree(folder)
 
 
@@ -326,6 +326,7 @@ def chaos(site: Site, seconds: float, seed: int) -> list[str]:
             flush=True,
         )
         if wrong:
+            print(*(f"WRONG: {what}" for what in wrong[:20]), sep="\n", flush=True)
             return wrong
         site.struck.clear()
         site.revive()
@@ -350,8 +351,6 @@ def main(arguments: list[str]) -> int:
             if found:
                 shutil.copytree(site.folder, f"{site.folder}-logs")
                 print(f"logs in {site.folder}-logs")
-    for what in wrong[:20]:
-        print(f"WRONG: {what}")
     print(f"{len(wrong)} wrong")
     return 1 if wrong else 0
 

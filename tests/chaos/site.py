@@ -51,7 +51,7 @@ pipelines:
           s3: {{endpoint_url: "http://127.0.0.1:{s3}", region: {region}, access_key_id: {key},
                secret_access_key: {secret}, path_style: true}}
           format: {{text: {{compression: gzip}}}}
-    # What is done to nodes and servers is no fault of a batch: none may be FAILED by it.
+    # What is done to nodes and servers is not a fault of a batch: none may be FAILED by it.
     retries: {{max_retries: 5, backoff: 500ms, max_backoff: 2s, max_takeovers: 100}}
 """
 

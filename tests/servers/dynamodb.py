@@ -147,5 +147,5 @@ def opened_store(config: DynamodbConfig) -> Iterator[PolicedStore]:
 
 def refusal(code: str, operation: str, status: int = 400) -> ClientError:
     """An answer of the server that is an error."""
-    answer: Any = {"Error": {"Code": code, "Message": "told by a test"}, "ResponseMetadata": {"HTTPStatusCode": status}}
+    answer: Any = {"Error": {"Code": code, "Message": "made by a test"}, "ResponseMetadata": {"HTTPStatusCode": status}}
     return ClientError(answer, operation)

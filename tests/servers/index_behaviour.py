@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 from abc import ABC, abstractmethod
+from typing import Any, cast
 
 import pytest
 
@@ -143,6 +144,34 @@ class IndexBehaviour(ABC):
         with pytest.raises(Refused):
             indexes.open_writes(index, alias)
 
+    def test_writes_that_are_suspended_are_reopened_and_those_that_are_closed_are_not(
+        self, indexes: SearchIndexes
+    ) -> None:
+        index = self.staged(indexes)
+        alias = f"{index}{WRITE_ALIAS}"
+        indexes.open_writes(index, alias)
+        assert indexes.writes(alias) == (index,)
+        for _ in range(2):
+            indexes.suspend_writes(alias)
+        self.write(indexes, alias, "a", 1, "{}")
+        assert (indexes.writes(alias), list(indexes.find(index, ["a"]))) == ((index,), [])
+        for _ in range(2):
+            assert indexes.reopen_writes(alias)
+        self.write(indexes, alias, "b", 1, "{}")
+        assert (indexes.writes(alias), list(indexes.find(index, ["b"]))) == ((index,), ["b"])
+        indexes.suspend_writes(alias)
+        indexes.close_writes(alias)
+        indexes.suspend_writes(alias)
+        assert not indexes.reopen_writes(alias)
+        self.write(indexes, alias, "c", 1, "{}")
+        assert (indexes.writes(alias), list(indexes.find(index, ["c"]))) == ((), [])
+
+    def test_an_index_with_suspended_writes_is_removed(self, indexes: SearchIndexes) -> None:
+        index = self.staged(indexes)
+        indexes.open_writes(index, f"{index}{WRITE_ALIAS}")
+        indexes.suspend_writes(f"{index}{WRITE_ALIAS}")
+        assert indexes.remove(index, OWNER)
+
     def test_only_an_index_of_the_run_without_an_alias_is_removed(self, indexes: SearchIndexes) -> None:
         alias, index, plain = f"alias{next(_numbers)}", self.staged(indexes), f"plain{next(_numbers)}"
         self.write(indexes, plain, "a", 1, "{}")
@@ -154,6 +183,29 @@ class IndexBehaviour(ABC):
         assert indexes.remove(other, OWNER)
         assert not indexes.remove(other, OWNER)
         assert (indexes.owner(index), indexes.owner(other)) == (OWNER, None)
+
+    def test_an_index_that_somebody_has_begun_to_remove_is_not_promoted(self, indexes: SearchIndexes) -> None:
+        alias, index, steps = f"alias{next(_numbers)}", self.staged(indexes), cast("Any", indexes)
+        assert steps._retired(index)
+        assert not indexes.swap(alias, AliasState(), index)
+        assert steps._retired(index)  # whoever finds it so may finish the removal
+        assert indexes.remove(index, OWNER)
+        assert not steps._retired(self.live(indexes, alias))
+
+    def test_a_former_index_can_be_promoted_again_until_it_is_removed(self, indexes: SearchIndexes) -> None:
+        alias, second = f"alias{next(_numbers)}", self.staged(indexes)
+        first = self.live(indexes, alias)
+        assert indexes.swap(alias, indexes.alias(alias), second)
+        assert indexes.swap(alias, indexes.alias(alias), first)
+        assert not indexes.remove(first, OWNER)
+        assert indexes.remove(second, OWNER)
+        assert indexes.alias(alias).indexes == (first,)
+
+    def live(self, indexes: SearchIndexes, alias: str) -> str:
+        """A new index under that alias."""
+        index = self.staged(indexes)
+        assert indexes.swap(alias, AliasState(), index)
+        return index
 
     def test_versions_of_deleted_documents_are_forgotten_only_when_the_run_has_finished(
         self, indexes: SearchIndexes

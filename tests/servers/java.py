@@ -34,7 +34,7 @@ def server_options(jars: Path) -> Sequence[str]:
 def short_lived(jars: Path) -> Sequence[str]:
     """Options of a JVM with these jars on its class path that lives for seconds."""
     archive = archive_of(jars)
-    # An archive that does not fit any more is no reason for a warning on the program's output.
+    # An archive that does not fit any more is not a reason for a warning on the program's output.
     return (*QUICK, f"-XX:SharedArchiveFile={archive}", "-Xlog:cds*=off") if archive.exists() else QUICK
 
 

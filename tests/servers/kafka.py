@@ -274,7 +274,7 @@ def _until(holds: Callable[[], bool]) -> None:
     give_up_at = time.monotonic() + ANSWER_WITHIN
     while not _quietly(holds):
         if time.monotonic() > give_up_at:
-            raise TimeoutError("the broker did what it was told, but does not show it")
+            raise TimeoutError("the broker has accepted the change, but does not show it")
         time.sleep(0.02)
 
 

@@ -353,7 +353,9 @@ class LiveTablesCases:
         found = copied(source, "e", 2)
         assert found["2"]["document_version"] == 1577836802250
         assert (found["3"]["deleted"], found["3"]["document"], found["2"]["deleted"]) == (True, None, False)
-        assert source.counts(["e"]) == {"e": 5}
+        assert source.counts(["e"]) == source.counts(["e"], mark) == {"e": 5}
+        server.run(f"UPDATE {table} SET updated = '{now}' WHERE id < 2")
+        assert (source.counts(["e"]), source.counts(["e"], mark)) == ({"e": 5}, {"e": 3})
         assert set(source.present("e", ["2", "3"])) == {"2"}
         assert source.present("e", ["2"]) == {"2": 1577836802250}
 

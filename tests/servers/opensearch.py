@@ -119,6 +119,18 @@ class OpenSearchServer(Server):
         }
 
 
+class RoomyServer(OpenSearchServer):
+    """One that counts what requests hold, and not what its collector has yet to free.
+
+    Else it refuses some requests with 429 where much is written.
+    """
+
+    heap = "2g"
+
+    def __init__(self, folder: Path, settings: Mapping[str, str]) -> None:
+        super().__init__(folder, {"indices.breaker.total.use_real_memory": "false", **settings})
+
+
 def opensearch_jars() -> Path:
     """Where scripts/install_servers.sh puts the server."""
     return cache_folder() / f"opensearch-{VERSION}"

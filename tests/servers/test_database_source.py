@@ -13,8 +13,9 @@ from holdfast.flow.tables import Sizing
 from holdfast.sources.database import PLUGIN
 from holdfast.sources.database.source import DatabaseSource
 from tests.servers.databases import Database, Mariadb, Postgresql
-from tests.servers.live_tables import LiveTablesCases, ServerTables, TableServer, changed, copied
+from tests.servers.live_tables import ServerTables, TableServer, changed, copied
 from tests.servers.processes import MariadbServer, PostgresqlServer, free_port
+from tests.servers.tombstones import TombstoneCases
 
 
 @pytest.fixture(scope="module", params=["postgresql", "mariadb"])
@@ -30,7 +31,7 @@ def built(url: str, entity: dict[str, Any]) -> DatabaseSource:
     return DatabaseSource(PLUGIN.config.model_validate({"url": url, "entities": {"e": entity}}))
 
 
-class TestServerTables(LiveTablesCases):
+class TestServerTables(TombstoneCases):
     @pytest.fixture
     def server(self, database: Database) -> TableServer:
         return ServerTables(database)

@@ -192,7 +192,7 @@ def test_a_commit_whose_answer_is_lost_is_made_exactly_once(far: PolicedStore, p
     assert far.get([lease.id]) == [written]
 
 
-def test_a_claim_whose_answer_is_lost_is_found_again(far: PolicedStore, proxy: HttpProxy) -> None:
+def test_a_claim_whose_response_is_lost_is_found_afterwards(far: PolicedStore, proxy: HttpProxy) -> None:
     node = node_on(far)
     node.create([Partition("k")])
     lost: list[str] = []

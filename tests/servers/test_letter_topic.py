@@ -21,11 +21,15 @@ from holdfast.flow.batch import Name
 from holdfast.flow.fault import Fault, record_fault
 from holdfast.flow.kafka_columns import message_source
 from holdfast.flow.letter import SourceRecord
+from holdfast.flow.shards import StreamRecord
 from holdfast.flow.sink import Publication
 from holdfast.flow.staging import StagedBatch
+from holdfast.functions.shard_calls import DeadRecord
 from holdfast.leases.lease import Commit, Lease
 from holdfast.registry import Registry
 from holdfast.sinks.files import PLUGIN
+from holdfast.sinks.function.config import FunctionSinkConfig
+from holdfast.sinks.function.sink import FunctionSink
 from tests.servers.kafka import KafkaServer
 from tests.servers.opensearch import OpenSearchServer
 from tests.servers.opensearch_desk import Desk
@@ -201,3 +205,34 @@ def test_letters_of_an_index_arrive_once_although_a_response_was_lost_and_the_ba
     (lost,) = published({**receipt, "letters": ["gone"]})
     assert isinstance(lost, Halt)
     assert desk.sink.is_visible(desk.sink.receipt([desk.write([{"n": 5}], first=9).part])), "without letters"
+
+
+def test_letters_of_a_function_arrive_once_though_a_worker_dies_before_it_has_reported_them(
+    letters: Letters, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = {"file": str(tmp_path / "letters"), **letters.settings["dead_letters"]}
+    config = FunctionSinkConfig.model_validate({"handler": "orders:handler", "dead_letters": settings})
+    sink = FunctionSink("function", config)
+    assert letters.topic in sink.open("p", durable=True)
+    origin = {"pipeline": "p", "stream": "orders", "label": "0", "generation": 1, "key": "orders|0"}
+    dead = [
+        DeadRecord(StreamRecord("orders|0", offset, 5, sent["key"], tuple(sent["headers"]), sent["value"]), "bad", 1)
+        for offset, sent in MESSAGES.items()
+    ]
+    commit = KafkaAttempt.commit
+
+    def die_behind_it(attempt: KafkaAttempt) -> None:
+        commit(attempt)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(KafkaAttempt, "commit", die_behind_it)
+    with pytest.raises(KeyboardInterrupt):
+        sink.stager_for(()).letters.keep(origin, dead[:2])
+    monkeypatch.setattr(KafkaAttempt, "commit", commit)
+    sink.stager_for(()).letters.keep(origin, dead)
+    found = letters.read()
+    assert sorted(value or b"" for _, value, _ in found) == sorted(sent["value"] or b"" for sent in MESSAGES.values())
+    by_key = {key: headers for key, _, headers in found}
+    assert by_key[b"\xff\x00"][:3] == HEADERS
+    assert {dict(headers)["holdfast.reason"] for headers in by_key.values()} == {b"failed 1 times: bad"}
+    sink.close()

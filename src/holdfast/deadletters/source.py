@@ -23,6 +23,7 @@ MAX_BATCH_LETTERS = 1000
 """Maximum number of letters in a batch: they are sent along with the task."""
 MAX_BATCH_BYTES = 64 << 20
 """Bytes of large records in a batch, if it has more than one of them: as many as its other letters may have."""
+MAX_ITEM = (1 << 63) - 1
 
 
 @dataclass(frozen=True)
@@ -134,7 +135,7 @@ class LettersSource(Source, OffsetPositions, RereadsRecords):
         fetched = {batch.id: self._fetched(batch) for batch in batches}
         rows = [letter_rows(batch_id, letters, self._rebuilder, fields) for batch_id, letters in fetched.items()]
         ids = {
-            batch_id: {letter.item: letter.id for letter in reversed(letters)}
+            batch_id: {item: letter.id for item, letter in reversed([*zip(row_items(letters), letters, strict=True)])}
             for batch_id, letters in fetched.items()
             if not isinstance(letters, BatchError)
         }
@@ -154,7 +155,7 @@ class LettersSource(Source, OffsetPositions, RereadsRecords):
 
 
 def _within_bytes(spilled: Sequence[Sequence[int]], start: int, end: int) -> int:
-    """Where a batch ends that begins at `start` and whose large records fit into memory; it has at least one letter."""
+    """The end of a batch that begins at `start` and whose large records fit into memory; it has at least one letter."""
     size = 0
     for number, record_size in spilled:
         if start <= number < end:
@@ -190,7 +191,7 @@ class LettersRead:
 
 @dataclass(frozen=True)
 class LetterReader:
-    """A `RecordReader`: a record that fails once more is in the letter that it comes from."""
+    """A `RecordReader` that takes the record of a repeated fault from the letter that it comes from."""
 
     box: LetterBox
     ids: Mapping[str, Mapping[int, LetterId]]
@@ -215,7 +216,15 @@ def letter_rows(batch_id: str, letters: Sequence[Letter] | BatchError, rebuilder
     data = to_arrow_schema(fields, timezone="UTC")
     if isinstance(letters, BatchError):
         return _table(batch_id, [(0, batch_fault(str(letters)).encode(), _null_row(data))], data)
-    return _table(batch_id, [(letter.item, *_rebuilt(letter, rebuilder, data)) for letter in letters], data)
+    items = row_items(letters)
+    rows = [(item, *_rebuilt(letter, rebuilder, data)) for item, letter in zip(items, letters, strict=True)]
+    return _table(batch_id, rows, data)
+
+
+def row_items(letters: Sequence[Letter]) -> list[int]:
+    """The items of the letters' rows, which have 64 bits. Larger ones, as Kinesis has, become negative numbers."""
+    count = len(letters)
+    return [letter.item if letter.item <= MAX_ITEM else number - count for number, letter in enumerate(letters)]
 
 
 def _rebuilt(letter: Letter, rebuilder: Rebuilder, data: Any) -> tuple[str | None, Any]:

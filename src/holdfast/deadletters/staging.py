@@ -45,8 +45,8 @@ class LetterFiles(LetterStaging):
     """Letters as lines of files below a root.
 
     A file is named by its first item, which must be known when the file is opened. So letters wait in memory to be
-    sorted, and a letter that is lower than the first item of its file begins another file. Large records are in a file
-    beside it, of which the letters name their parts.
+    sorted, and a letter whose item is lower than the first one of the open file begins another file. Large records are
+    in a file beside it, and each letter names its part of that file.
     """
 
     def __init__(
@@ -55,9 +55,9 @@ class LetterFiles(LetterStaging):
         max_waiting_bytes: int,
         opening: Callable[[StagedBatch], None] = lambda _batch: None,
     ) -> None:
-        """`max_waiting_bytes` of each batch may wait in memory from one portion of rows to the next.
+        """At most `max_waiting_bytes` of each batch wait in memory from one portion of rows to the next.
 
-        `opening` is called before a file is opened, and raises where the receipt has no room for it.
+        `opening` is called before a file is opened, and raises if the receipt has no room for it.
         """
         self._attempt = attempt
         self._max_waiting_bytes = max_waiting_bytes

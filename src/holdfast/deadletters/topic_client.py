@@ -24,7 +24,7 @@ MAX_QUEUED_KILOBYTES = 32_768
 
 
 class TopicClient:
-    """Connects to the brokers for each attempt: letters are rare, and a producer is fenced for ever."""
+    """Connects to the brokers for each attempt: letters are rare, and a producer that was fenced stays fenced."""
 
     def __init__(self, properties: Mapping[str, str], topic: str, max_message_bytes: int) -> None:
         self._properties: dict[str, Any] = dict(properties)
@@ -120,7 +120,7 @@ class KafkaAttempt:
             except BufferError:
                 self._producer.poll(0.1)
             if time.monotonic() > give_up:
-                raise SinkUnavailable(f"the brokers take no letters: topic {self._topic}")
+                raise SinkUnavailable(f"the brokers accept no dead letters for topic {self._topic}")
 
     def _produce(self, message: Message) -> None:
         self._producer.produce(
@@ -157,7 +157,7 @@ class KafkaAttempt:
 def _read_to(consumer: Any, left: dict[int, int], commit: str, progress: Callable[[], None]) -> Iterator[str]:
     """Read each partition to its end; yields letters of the commit.
 
-    Messages behind an open transaction, perhaps of another producer, are waited for.
+    Waits for messages behind an open transaction, which may be another producer's.
     """
     give_up, reason, messages = time.monotonic() + READ_PATIENCE, "a transaction is open, or no broker responds", 0
     while left:

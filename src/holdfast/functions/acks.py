@@ -14,7 +14,7 @@ Range = tuple[int, int]
 
 
 class Positions(Protocol):
-    """Makes the positions of a stream from offsets that were fetched; a reader of shards does."""
+    """Makes the positions of a stream from offsets that were fetched, as a `ShardReader` does."""
 
     def position_at(self, offset: int) -> Json: ...
 
@@ -54,7 +54,7 @@ class ShardAcks:
 
     @property
     def acked(self) -> tuple[Range, ...]:
-        """Ranges beyond the position that are acknowledged. Two records without another between them share a range."""
+        """Ranges beyond the position that are acknowledged. Records with no other record between them share a range."""
         return joined([*self._runs(), *self._ahead])
 
     @property
@@ -79,7 +79,7 @@ class ShardAcks:
     def deliver(self, offset: int) -> bool:
         """Note the next record of the shard. Returns whether it must be handled: False if it is acknowledged already.
 
-        Records come in the order of the shard, without leaving out any; a record that came before is not handled.
+        Records come in the order of the shard, and none is left out; a record that came before is not handled again.
         """
         if self.last is not None and offset <= self.last:
             return False
@@ -98,7 +98,7 @@ class ShardAcks:
     def ack(self, offset: int) -> bool:
         """Acknowledge a record; may be repeated. Returns False if it could not be remembered.
 
-        That is so for a record that was not delivered yet when too many such are remembered; it will be delivered.
+        That happens if the record was not delivered yet and too many such acks are remembered; it will be delivered.
         """
         out = self._out
         if offset not in out:
@@ -123,7 +123,7 @@ class ShardAcks:
         return True
 
     def _was_acked_ahead(self, offset: int) -> bool:
-        """Whether a range holds the offset. Forgets ranges up to it: a record in them is in `_out` or was passed."""
+        """Whether a range of acks holds the offset. Drops earlier ranges, whose records were delivered since."""
         ahead = self._ahead
         while ahead and ahead[0][1] <= offset:
             del ahead[0]

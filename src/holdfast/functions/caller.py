@@ -7,7 +7,7 @@ import threading
 import time
 import traceback
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -43,14 +43,14 @@ class HandlerDurations:
         self._records, self._seconds = [0] * (len(DURATION_BOUNDS) + 1), 0.0
 
     def add(self, records: int, seconds: float) -> None:
-        """Count records that took so long in all; each counts as the average."""
+        """Count records that took this long in total; each counts as the average."""
         if records:
             with self._lock:
                 self._records[bisect_left(DURATION_BOUNDS, seconds / records)] += records
                 self._seconds += seconds
 
     def take(self) -> tuple[tuple[int, ...], float]:
-        """Return the counts and the seconds of all, and begin anew; no counts if there was no record."""
+        """Return the counts and the seconds of all records, and reset them; no counts if there was no record."""
         with self._lock:
             taken = (tuple(self._records) if any(self._records) else (), self._seconds)
             self._records, self._seconds = [0] * len(self._records), 0.0
@@ -58,7 +58,7 @@ class HandlerDurations:
 
 
 class HandlerCaller:
-    """Calls one function for shards. `apply_acks` lets explicit acks count that were made since the last call."""
+    """Calls one function for shards. `apply_acks` applies the explicit acks that were made since its last call."""
 
     def __init__(
         self, function: Function, clock: WorkerClock, watchdog: CallWatchdog, apply_acks: Callable[[], None]
@@ -84,7 +84,8 @@ class HandlerCaller:
         try:
             if self._function.handler.is_async:
                 return self._function.loop.run_until_complete(self._step_async(shards, until))
-            return sum(self._turn(shard, until) for shard in shards)
+            # Most shards are idle most of the time, and there may be many.
+            return sum(self._turn(shard, until) for shard in shards if shard.has_records)
         finally:
             self.busy = ""
             self._watchdog.end()
@@ -126,8 +127,6 @@ class HandlerCaller:
                     break
                 last = record
                 handled += 1
-        except KeyboardInterrupt:
-            raise
         except BaseException as raised:  # noqa: BLE001 (SystemExit of a handler is an error like any other)
             error = _in_words(raised)
         finally:
@@ -139,7 +138,7 @@ class HandlerCaller:
         return handled
 
     def _refused(self, shard: ShardCalls, record: StreamRecord, result: Any) -> str | None:
-        """Why a result says that the call failed; rows for other sinks are kept."""
+        """Why the call failed according to its result, if it did; rows for other sinks are kept."""
         result = self._function.finish(result)
         return shard.keep_output(record.offset, result) if isinstance(result, Records) else refusal(result)
 
@@ -159,8 +158,6 @@ class HandlerCaller:
                 result = call(context, event)
                 is_silent = result.__class__ in _SILENT
                 result = result if is_silent else self._function.finish(result)
-            except KeyboardInterrupt:
-                raise
             except BaseException as error:  # noqa: BLE001 (as above)
                 self._failed(shard, Call([record]), _in_words(error))
                 break
@@ -181,31 +178,29 @@ class HandlerCaller:
         self._watchdog.begin(self._clock())
         try:
             result = self._function.finish(self._function.handler.call(self._function.context, argument))
-        except KeyboardInterrupt:
-            raise
         except BaseException as error:  # noqa: BLE001 (as above)
             self._failed(shard, call, _in_words(error))
         else:
             self._returned(shard, call, argument, result)
 
     async def _step_async(self, shards: Sequence[ShardCalls], until: float) -> int:
-        places = asyncio.Semaphore(self._config.concurrency)
+        slots = asyncio.Semaphore(self._config.concurrency)
         ticking = asyncio.ensure_future(self._tick())
         try:
-            return sum(await asyncio.gather(*(self._turn_async(shard, until, places) for shard in shards)))
+            return sum(await asyncio.gather(*(self._turn_async(shard, until, slots) for shard in shards)))
         finally:
             ticking.cancel()
 
     async def _tick(self) -> None:
-        """Show the watchdog that the loop runs: a handler that blocks it is ended."""
+        """Show the watchdog that the event loop runs; it ends a process whose handler blocks the loop."""
         while self._config.timeout is not None:
             self._watchdog.begin(self._clock())
             await asyncio.sleep(min(0.5, self._config.timeout))
 
-    async def _turn_async(self, shard: ShardCalls, until: float, places: asyncio.Semaphore) -> int:
+    async def _turn_async(self, shard: ShardCalls, until: float, slots: asyncio.Semaphore) -> int:
         handled = 0
         while handled < self._config.read_batch_size:
-            async with places:
+            async with slots:
                 self._apply_acks()
                 call = shard.next_call(self._clock()) if self._clock() < until else None
                 if call is None:
@@ -220,12 +215,14 @@ class HandlerCaller:
         argument = self._begin(shard, call)
         try:
             coroutine = self._function.handler.call(self._function.context, argument)
-            result = await asyncio.wait_for(coroutine, self._config.timeout)
-        except (KeyboardInterrupt, asyncio.CancelledError) as error:
+            result = await asyncio.wait_for(_contained(coroutine), self._config.timeout)
+        except asyncio.CancelledError as error:
             task = asyncio.current_task()
-            if isinstance(error, KeyboardInterrupt) or (task is not None and task.cancelling()):
+            if task is not None and task.cancelling():
                 raise
             self._failed(shard, call, _in_words(error))
+        except _Exit as ended:
+            self._failed(shard, call, _in_words(ended.error))
         except TimeoutError as error:
             took = f"the handler took longer than {self._config.timeout} s" if not str(error) else _in_words(error)
             self._failed(shard, call, took)
@@ -262,6 +259,22 @@ class HandlerCaller:
 
     def _log_failure(self, shard: ShardCalls, offset: int, error: str) -> None:
         self._function.logger.warn_with("Handler failed", shard_id=shard.origin.shard_id, offset=offset, error=error)
+
+
+class _Exit(Exception):
+    """A handler has raised what asks the process to end."""
+
+    def __init__(self, error: BaseException) -> None:
+        super().__init__(error)
+        self.error = error
+
+
+async def _contained(coroutine: Awaitable[Any]) -> Any:
+    """The result of the coroutine. Raises `_Exit` for the two exceptions with which asyncio ends its loop."""
+    try:
+        return await coroutine
+    except (KeyboardInterrupt, SystemExit) as error:
+        raise _Exit(error) from error
 
 
 def _in_words(error: BaseException) -> str:

@@ -120,7 +120,7 @@ class Channel:
 
 
 def dial(address: Address, patience: float = HANDSHAKE_PATIENCE) -> Channel:
-    """Connect to the driver and prove each side to the other. Raises `ChannelLost` or `ChannelRefused`."""
+    """Connect to the driver, and authenticate both sides. Raises `ChannelLost` or `ChannelRefused`."""
     deadline = time.monotonic() + patience
     try:
         connection = socket.create_connection((address.host, address.port), timeout=patience)
@@ -144,7 +144,7 @@ def accept(
     context: ssl.SSLContext | None = None,
     patience: float = HANDSHAKE_PATIENCE,
 ) -> Channel:
-    """Prove each side to the other on a connection that was just accepted. Raises like `dial`, and closes it then."""
+    """Authenticate both sides of a connection that was just accepted. Raises like `dial`, after closing it."""
     deadline = time.monotonic() + patience
     try:
         if context is not None:

@@ -21,7 +21,10 @@ Callback = Callable[[], Any]
 
 
 class FunctionResponse:
-    """What a handler may return. Only the header that keeps a record from being acknowledged and the status count."""
+    """What a handler may return.
+
+    Only its status and the header that keeps a record from being acknowledged have an effect.
+    """
 
     def __init__(
         self,
@@ -38,7 +41,7 @@ class FunctionResponse:
         self.event_id = event_id
 
     def ensure_no_ack(self) -> None:
-        """Keep the record from being acknowledged because its handler returned."""
+        """Keep the record from being acknowledged when its handler returns."""
         self.headers[NO_ACK_HEADER] = True
 
 

@@ -32,7 +32,7 @@ from holdfast.functions.record_letters import letter_origin
 from holdfast.functions.settings import FunctionConfig
 from holdfast.functions.shard_lags import ShardLags
 from holdfast.functions.shard_reports import CoalescedReports, LetterStore
-from holdfast.functions.slot_state import Action, HangUp, Kill, Launch, Send, Shard, SlotRules, home_of
+from holdfast.functions.slot_state import Action, HangUp, Kill, Launch, Send, Shard, SlotRules, home_of, worker_states
 from holdfast.functions.slots import Slots
 from holdfast.functions.task import TaskSettings, boot_time, run_worker
 from holdfast.leases.lease import Json, Ranges
@@ -86,7 +86,7 @@ class FunctionEngine(Engine):
         emit: Callable[[Event], None] = lambda _event: None,
         rules: SlotRules | None = None,
     ) -> None:
-        """Starts the workers. Raises `Refused` if their connections would leave this host unprotected."""
+        """Starts the workers. Raises `Refused` if their connections would leave this host without encryption."""
         if parts.host not in LOCAL and parts.tls is None and not parts.plain_text:
             raise Refused(
                 f"workers would connect to {parts.host} without encryption: give certificate and key of this node, "
@@ -121,7 +121,7 @@ class FunctionEngine(Engine):
             threading.Thread(target=work, daemon=True).start()
 
     def wait_until_up(self, patience: float = UP_WITHIN) -> None:
-        """Block until each slot has a worker, or its first one has failed, or for so long.
+        """Block until each slot has a worker, or its first one has failed, or for `patience` seconds.
 
         A node that joined before would be given shards that nobody handles until its workers are up.
         """
@@ -180,6 +180,9 @@ class FunctionEngine(Engine):
             taken, self._foreign = self._foreign, {}
             return taken
 
+    def workers(self) -> dict[str, int]:
+        return worker_states(self._slots.slots)
+
     def published(self, batch_ids: Sequence[str]) -> None:
         if self._parts.sinks:
             with self._changed:
@@ -217,7 +220,7 @@ class FunctionEngine(Engine):
         self._changed.notify_all()
 
     def _with_receipts(self, report: Report) -> Report:
-        """The report with a receipt of every sink, so that each commit has its manifest; it comes with their parts."""
+        """The report with a receipt of every sink, made from its parts: each commit has a manifest in each sink."""
         if isinstance(report, Failed):
             return report
         parts, receipts = report.receipts, dict[str, Json]()
@@ -312,7 +315,7 @@ class FunctionEngine(Engine):
             self._carry_out()
 
     def _pass_on(self, ack: messages.Acked) -> None:
-        """Give an ack to the worker of this node that has the shard, or to the node that does."""
+        """Pass an ack to the worker of this node that has the shard, or else to the node that has it."""
         stream, ranges = ack.stream.strip("/"), ((ack.offset, ack.offset + 1),)
         for shard in self._slots.running:
             is_meant = str(shard.spec["number"]) == ack.shard and stream in {shard.spec["stream"], ""}

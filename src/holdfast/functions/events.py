@@ -59,9 +59,9 @@ class QualifiedOffset:
 class FunctionEvent:
     """One record with the attributes of Nuclio's events.
 
-    Attributes are computed when they are first read, and may be assigned. `body` is bytes, or what JSON holds if the
-    record's header `content-type` is `application/json` (bytes if it is not JSON); None if the record has no body.
-    `timestamp` is in UTC without a time zone, as in Nuclio.
+    Attributes are computed when they are first read, and may be assigned. `body` is bytes, or the decoded JSON if the
+    record's header `content-type` is `application/json` (bytes if it cannot be decoded); None if the record has no
+    body. `timestamp` is in UTC without a time zone, as in Nuclio.
     """
 
     body: Any
@@ -123,7 +123,7 @@ class FunctionEvent:
 
 
 class EventBatch(UserList[FunctionEvent]):
-    """The events of a batch, each made when it is first used: most of the cost of a large batch are its events.
+    """The events of a batch, each made when it is first used: most of the cost of a large batch is that of its events.
 
     It has all methods and operators of a list, and compares with lists, but is not an instance of `list`. What is
     changed in it stays: an event is the same object each time.
@@ -131,7 +131,7 @@ class EventBatch(UserList[FunctionEvent]):
 
     @classmethod
     def of(cls, records: Sequence[StreamRecord], make: Callable[[StreamRecord], FunctionEvent]) -> Self:
-        """The events that `make` makes of these records, which must not change."""
+        """The events that `make` makes from these records, which must not change."""
         batch = cls.__new__(cls)
         vars(batch).update(_records=records, _make=make, _made={})
         return batch

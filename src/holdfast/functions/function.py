@@ -1,4 +1,4 @@
-"""A function in this process: its handler from its name on, its context and its event loop, and single calls of it."""
+"""A function in this process: loading its handler by name, its context and its event loop, and single calls of it."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ class Function:
     """A function that is ready to be called. It belongs to the thread that made it; close it there.
 
     The event loop is the thread's current one and does not run while a handler that is not async is called, so that
-    such a handler may use `run_until_complete`. Raises `UsageError` if the handler cannot be imported, or if what is
-    called before it fails.
+    such a handler may use `run_until_complete`. Raises `UsageError` if the handler cannot be imported, or if its init
+    function fails.
     """
 
     def __init__(
@@ -74,15 +74,16 @@ class Function:
             raise UsageError(f"{name} of {self.handler.name} failed: {type(error).__name__}: {error}") from error
 
     def finish(self, result: Any) -> Any:
-        """Return the result of a call; one that must be awaited is awaited. Only while the loop does not run."""
+        """Return the result of a call; one that must be awaited is awaited.
+
+        Call it only while the loop does not run.
+        """
         return self.loop.run_until_complete(result) if inspect.isawaitable(result) else result
 
     def signal(self, callback_type: str) -> None:
         """Call the user's `drain` or `termination` callback. An error is logged and not raised."""
         try:
             self.finish(self.platform.on_signal(callback_type))
-        except KeyboardInterrupt:
-            raise
         except BaseException as error:  # noqa: BLE001 (sys.exit in a callback must not end the worker either)
             self.logger.error_with("The callback failed", callback=callback_type, error=repr(error))
 
@@ -114,7 +115,7 @@ class Handler:
 
 
 def load_handler(name: str, init: str | None = None) -> Handler:
-    """Import the handler and what is called before it; the user's modules run. Raises `UsageError` if it cannot be.
+    """Import the handler and its init function; the user's modules run. Raises `UsageError` if that fails.
 
     `name` is `module:function`, `file.py` or `file.py:function`.
     """

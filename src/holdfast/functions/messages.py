@@ -64,7 +64,7 @@ class Began(Message, frozen=True):
 
 
 class Failed(Message, frozen=True):
-    """The batch cannot go on in this worker, and has ended there."""
+    """The batch cannot continue in this worker, and has ended there."""
 
     id: str
     error: str
@@ -73,7 +73,7 @@ class Failed(Message, frozen=True):
 
 
 class Drained(Message, frozen=True):
-    """The batch has ended as it was asked to, or because its shard has ended (`last`); nothing of it is in hand."""
+    """The batch has ended as requested, or because its shard has ended (`last`); no record of it is being handled."""
 
     id: str
     position: Json
@@ -85,7 +85,7 @@ class Drained(Message, frozen=True):
 
 
 class Dropped(Message, frozen=True):
-    """The worker has let go of a revoked batch: no record of it is in hand."""
+    """The worker has let go of a revoked batch: no record of it is being handled."""
 
     id: str
 
@@ -99,7 +99,7 @@ class Acked(Message, frozen=True):
 
 
 class Lost(Message, frozen=True):
-    """Records of a shard were deleted before they were read, from `start` up to `end`; the shard goes on after them."""
+    """Records of a shard were deleted before they were read, from `start` up to `end`; reading continues after them."""
 
     shard: str
     start: int
@@ -107,7 +107,7 @@ class Lost(Message, frozen=True):
 
 
 class Notice(Message, frozen=True):
-    """What a person may want to know."""
+    """A message for people."""
 
     text: str
 
@@ -148,14 +148,14 @@ class Revoke(Message, frozen=True):
 
 
 class Ack(Message, frozen=True):
-    """Others have acknowledged records of this batch. May be repeated."""
+    """Records of this batch were acknowledged elsewhere. May be repeated."""
 
     id: str
     ranges: Ranges
 
 
 class Published(Message, frozen=True):
-    """Everything that was reported of this batch is visible; the next progress may be reported."""
+    """Everything that was reported about this batch is visible; the next progress may be reported."""
 
     id: str
 
@@ -182,7 +182,7 @@ def decode_up(payload: bytes) -> Up:
     try:
         return _up.decode(payload)
     except msgspec.MsgspecError as error:
-        raise ChannelRefused(f"a worker sent a message that is not one: {error}") from None
+        raise ChannelRefused(f"a worker sent an invalid message: {error}") from None
 
 
 def decode_down(payload: bytes) -> Down:
@@ -190,4 +190,4 @@ def decode_down(payload: bytes) -> Down:
     try:
         return _down.decode(payload)
     except msgspec.MsgspecError as error:
-        raise ChannelRefused(f"the driver sent a message that is not one: {error}") from None
+        raise ChannelRefused(f"the driver sent an invalid message: {error}") from None

@@ -45,8 +45,8 @@ def response_class() -> type[Any]:
 def provide_nuclio() -> None:
     """Make `import nuclio` work, with `QualifiedOffset` in it. May be repeated.
 
-    Nuclio's documentation uses that module, but no package has the class in it. A package of that name keeps all that
-    it has.
+    Nuclio's documentation uses that module, but no package has that class in it. If a package `nuclio` is installed, it
+    keeps its other contents.
     """
     sdk = nuclio_sdk()
     if "nuclio" in sys.modules or find_spec("nuclio"):

@@ -19,7 +19,8 @@ from holdfast.functions.settings import FunctionConfig
 _SAME_NAME = ("seekTo", "readBatchSize", "pollingIntervalMs", "workerAllocationMode", "explicitAckMode")
 _DURATIONS = ("sessionTimeout", "heartbeatInterval", "sequenceNumberCommitInterval")
 _IGNORED = ("workerAvailabilityTimeoutMilliseconds", "partitions", "username", "workerAllocatorName")
-_STREAMS = {"v3ioStream", "v3io-stream", "kafka", "kafka-cluster"}
+_STREAMS = {"v3ioStream", "v3io-stream", "kafka", "kafka-cluster", "kinesis"}
+_KEYS = ("accessKeyID", "secretAccessKey")
 # Read elsewhere, or without meaning here.
 _SPEC = {
     "handler",
@@ -52,10 +53,19 @@ class Conversion:
         for name, trigger in streams.items():
             pipeline = _plain(self.name if len(streams) == 1 else f"{self.name}-{name}").replace(".", "-")
             self.made.pipelines[pipeline] = self._pipeline(f"spec.triggers.{name}", pipeline, trigger)
+        self._code()
         for name in sorted(self.spec.keys() - _SPEC):
             self.made.note(f"spec.{name}", "not converted: it belongs to the way in which Nuclio deploys")
         for name in sorted(self.annotations.keys() - ANNOTATIONS.keys()):
             self.made.note(f"metadata.annotations.{name}", "not converted")
+
+    def _code(self) -> None:
+        """Note where to put source code that is in the file itself, as for a function that was edited online."""
+        if "functionSourceCode" in _mapping(self.spec.get("build")):
+            module = str(self.spec["handler"]).partition(":")[0].removesuffix(".py")
+            self.made.note(
+                "spec.build.functionSourceCode", f"decode it (base64) and save it as {module}.py beside this file"
+            )
 
     def _pipeline(self, path: str, pipeline: str, trigger: Mapping[str, Any]) -> dict[str, Any]:
         function = self._function(path, pipeline, trigger)
@@ -82,12 +92,21 @@ class Conversion:
             brokers = attributes.get("brokers") or [trigger.get("url", "")]
             source = {"bootstrap_servers": ",".join(map(str, brokers)), "topics": list(attributes.get("topics", []))}
             return {"kafka": source | ({"group": attributes["consumerGroup"]} if "consumerGroup" in attributes else {})}
+        if kind == "kinesis":
+            return {"kinesis": self._kinesis(path, attributes)}
         try:
             stream = stream_address(trigger.get("url")).stream
         except ValueError:
             stream = f"{attributes.get('containerName', '')}/{str(attributes.get('streamPath', '')).strip('/')}"
         self.made.note(f"{path}.url", "the records of this stream must be put into the stream that source names")
         return {"stream": {"name": _plain(stream.strip("/").replace("/", "."))}}
+
+    def _kinesis(self, path: str, attributes: Mapping[str, Any]) -> dict[str, Any]:
+        for name in [name for name in _KEYS if name in attributes]:
+            self.made.note(f"{path}.attributes.{name}", "not copied: nodes and workers use the usual chain of AWS")
+        if "shards" in attributes:
+            self.made.note(f"{path}.attributes.shards", "not needed: all shards are read, also those of a split")
+        return {"stream": str(attributes.get("streamName", "")), "region": str(attributes.get("regionName", ""))}
 
     def _function(self, path: str, pipeline: str, trigger: Mapping[str, Any]) -> dict[str, Any]:
         attributes = _mapping(trigger.get("attributes"))
@@ -124,6 +143,8 @@ class Conversion:
         for name in [name for name in _IGNORED if name in given]:
             self.made.note(f"{path}.{name}", "ignored: Nuclio has deprecated it")
         sources = {"containerName", "streamPath", "consumerGroup", "brokers", "topics", "initialOffset"}
+        if trigger["kind"] == "kinesis":
+            sources |= {"streamName", "regionName", "shards", *_KEYS}
         done = {*_SAME_NAME, *_DURATIONS, *_IGNORED, *_TRIGGER, *sources}
         for name in sorted(given.keys() - done):
             self.made.note(f"{path}.{name if name in trigger else f'attributes.{name}'}", "not converted")
@@ -153,7 +174,9 @@ def convert_nuclio(text: str, file_name: str) -> str:
     conversion = _read(text, file_name)
     conversion.run()
     if not conversion.made.pipelines:
-        raise UsageError(f"{file_name} has no trigger for a stream; of Kafka and v3io streams a pipeline can be made")
+        raise UsageError(
+            f"{file_name} has no trigger for a stream; a pipeline can be made from Kafka, Kinesis and v3io streams only"
+        )
     return conversion.made.text()
 
 

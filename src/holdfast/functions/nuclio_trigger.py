@@ -31,7 +31,7 @@ class StreamAddress:
 
     @property
     def stream(self) -> str:
-        """Container and path, joined by dots as names of streams and topics are: the stream's name."""
+        """The stream's name: container and path, joined by dots as in names of streams and topics."""
         return f"{self.container}/{self.path}".replace("/", ".")
 
     @property
@@ -62,12 +62,12 @@ def stream_address(value: Any) -> Any:
 
 
 def seek_word(value: Any) -> Any:
-    """Nuclio writes Earliest and Latest."""
+    """The word in our spelling: Nuclio writes `Earliest` and `Latest`."""
     return value.lower() if isinstance(value, str) else value
 
 
 def ack_mode(value: Any) -> Any:
-    """Nuclio writes explicitOnly."""
+    """The mode in our spelling: Nuclio writes `explicitOnly`."""
     return "explicit_only" if value == "explicitOnly" else value
 
 

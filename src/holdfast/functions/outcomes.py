@@ -79,7 +79,7 @@ def _named(failures: Sequence[tuple[Any, str]], events: Sequence[FunctionEvent])
 
 
 def _indexes(events: Sequence[FunctionEvent]) -> dict[str, set[int]]:
-    """By each name that an event may have in a result, the events that it may mean."""
+    """For each name by which a result may refer to events, the indexes of these events."""
     indexes: dict[str, set[int]] = {}
     for index, event in enumerate(events):
         for name in (*record_names(event), str(event.id)):

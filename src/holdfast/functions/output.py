@@ -9,17 +9,17 @@ from __future__ import annotations
 
 import uuid
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 from holdfast.flow.batch import Batch, Name
+from holdfast.flow.shards import item_of
 from holdfast.flow.staging import StagedBatch, Stager, Staging
 from holdfast.leases.lease import Json
 
 MAX_WAITING_BYTES = 16 << 20
 """A shard pauses while rows of this size wait to be staged."""
-MAX_ITEM = 2**63 - 1
 ColumnType: TypeAlias = Literal["string", "binary", "long", "double", "boolean", "timestamp", "date"]
 Range: TypeAlias = tuple[int, int]
 
@@ -46,6 +46,8 @@ class Output(NamedTuple):
     offset: int
     """Of the record that made them; of a batch, the last one."""
     rows: Any
+    item: int
+    """The number of that record, by which sinks know the rows."""
 
 
 class StagedOutput(NamedTuple):
@@ -62,6 +64,8 @@ class OutputSinks:
     columns: Mapping[str, ColumnType]
     stagers: Mapping[str, tuple[Stager, tuple[str, ...]]]
     """By sink, how it stages, and the columns that it needs."""
+    item_of: Callable[[int], int | None] = item_of
+    """The item of a record, by its offset; None if it has none."""
 
     def rows_of(self, records: Records) -> Any:
         """The rows as an Arrow record batch. Raises `ValueError` or `TypeError` if they do not fit the columns."""
@@ -74,16 +78,12 @@ class OutputSinks:
         return pa.RecordBatch.from_pylist(rows, pa.schema(list(_arrow_types(self.columns).items())))
 
     def stage(self, batch: StagedBatch, made: Sequence[Output]) -> StagedOutput:
-        """Stage the rows in every sink. Raises `Unavailable`, or what else a sink raises; nothing is left then."""
+        """Stage the rows in every sink. Raises `Unavailable`, or what else a sink raises; nothing stays staged then."""
         stagings: dict[str, Staging] = {}
         try:
             for name, (stager, _) in self.stagers.items():
                 stagings[name] = stager.begin()
-            items, rows = _joined(made)
-            refused = []
-            for name, staging in stagings.items():
-                staging.expect(batch, {""})
-                refused.append(staging.write(batch, items, rows.select(self.stagers[name][1])))
+            refused = self.write(stagings, batch, made)
             parts = {name: staging.finish(batch) for name, staging in stagings.items()}
             late = [staging.late_unfit(batch) for staging in stagings.values()]
             return StagedOutput(parts, max(map(sum, zip(refused, late, strict=True))))
@@ -95,6 +95,15 @@ class OutputSinks:
             for staging in stagings.values():
                 staging.close()
 
+    def write(self, stagings: Mapping[str, Staging], batch: StagedBatch, made: Sequence[Output]) -> list[int]:
+        """Write the rows to all stagings, and return how many each has refused. Raises what they raise."""
+        items, rows = _joined(made)
+        refused = []
+        for name, staging in stagings.items():
+            staging.expect(batch, {""})
+            refused.append(staging.write(batch, items, rows.select(self.stagers[name][1])))
+        return refused
+
 
 @dataclass(slots=True)
 class ShardOutput:
@@ -105,17 +114,22 @@ class ShardOutput:
     """Whether the last report is not published yet; nothing is reported until then."""
     size: int = 0
     _made: deque[Output] = field(default_factory=deque)
+    _last: int | None = None
+    """The item of the last record that made rows."""
 
     def add(self, offset: int, records: Records) -> str | None:
-        """Keep what a call has made, in the order of offsets. Returns why it cannot be kept; None if it is."""
-        if offset > MAX_ITEM:
-            return "rows for other sinks need offsets of 64 bits, which this stream does not have"
+        """Keep what a call has made, in the order of offsets. Returns why it cannot be kept; None if it can."""
+        item = self.sinks.item_of(offset)
+        if item is None or (self._last is not None and item <= self._last):
+            # Sinks would take the rows of two records for those of one.
+            return f"rows for other sinks need numbers of 64 bits that grow, which offset {offset} does not have"
         try:
             rows = self.sinks.rows_of(records)
         except (ValueError, TypeError, AttributeError, OverflowError) as error:
             return f"the handler returned rows that do not fit output_columns: {error}"
         if rows.num_rows:
-            self._made.append(Output(offset, rows))
+            self._made.append(Output(offset, rows, item))
+            self._last = item
             self.size += rows.nbytes
         return None
 
@@ -173,10 +187,10 @@ def batch_to_stage(batch_id: str, spec: Json) -> StagedBatch:
 
 
 def _joined(made: Sequence[Output]) -> tuple[Any, Any]:
-    """The items and the rows of all, each as one array."""
+    """The items and the rows of all outputs, each as one array."""
     import pyarrow as pa
 
-    items = pa.array([output.offset for output in made for _ in range(output.rows.num_rows)], pa.int64())
+    items = pa.array([output.item for output in made for _ in range(output.rows.num_rows)], pa.int64())
     table = pa.Table.from_batches([output.rows for output in made]).combine_chunks()
     return items, table.to_batches()[0]
 

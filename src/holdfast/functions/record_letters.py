@@ -13,6 +13,9 @@ from typing import Any
 import msgspec
 
 from holdfast.buckets.bucket import Bucket
+from holdfast.deadletters.letter_files import FileLetters
+from holdfast.deadletters.letter_topic import LetterTopic
+from holdfast.errors import BatchError
 from holdfast.flow.batch import Batch, Name
 from holdfast.flow.fault import RECORD, Fault, dead_letter
 from holdfast.flow.letter import Letter, SourceRecord, decoded_bytes, encoded_bytes, new_letters
@@ -20,19 +23,18 @@ from holdfast.flow.names import dead_letter_key, letter_records_key
 from holdfast.flow.shards import StreamRecord
 from holdfast.flow.staging import StagedBatch
 from holdfast.functions.shard_calls import DeadRecord
-from holdfast.leases.lease import Json
+from holdfast.leases.lease import Json, Lease
 
 MAX_REASON = 2000
 RECORD_COLUMN = "record"
-MAX_ITEM = (1 << 63) - 1
-"""Rows of a redrive carry the offset as their item, in 64 bits."""
 
 
 @dataclass(frozen=True, slots=True)
 class RecordLetters:
-    """Keeps letters in the bucket of a sink. Picklable; used inside a task."""
+    """Keeps letters in the bucket of a sink, and sends copies to a topic. Picklable; used inside a task."""
 
     bucket: Bucket
+    topic: LetterTopic | None = None
 
     def keep(self, origin: Json, letters: Sequence[DeadRecord]) -> None:
         """Write the letters that are not there yet, and return when they are durable. Raises `Unavailable`.
@@ -42,26 +44,41 @@ class RecordLetters:
         self.keep_of_batch(_batch_of(origin), letters)
 
     def keep_of_batch(self, batch: StagedBatch, letters: Sequence[DeadRecord]) -> None:
-        """The same for letters of this batch."""
+        """Like `keep`, for letters of this batch."""
         records = {letter.record.offset: letter.record for letter in letters}
         faults = [(letter.record.offset, Fault(RECORD, _reason(letter))) for letter in letters]
         self.bury(replace(batch, reader=_Records(records)), faults)
 
     def bury(self, batch: StagedBatch, faults: Sequence[tuple[int, Fault]]) -> None:
-        """The same for records that the batch's reader reads, each given by its item."""
+        """Like `keep`, for records that the batch's reader reads, each given by its item."""
+        files = []
         for letter in new_letters(batch, faults):
-            more = letter.more
+            # In a redrive, the item of a row is not an offset that has more than 64 bits.
+            more, offset = letter.more, letter.more.get("source", {}).get("offset", letter.item)
             if letter.spill is not None:
-                large = letter_records_key(batch.name, batch.generation, letter.item)
+                large = letter_records_key(batch.name, batch.generation, offset)
                 self.bucket.create(large, letter.spill)
                 more = letter.spilled({"file": large, "start": 0})
-            line = dead_letter(batch.pipeline, batch.key, letter.item, letter.fault, more)
-            self.bucket.create(dead_letter_key(batch.name, batch.generation, letter.item), line)
+            line = dead_letter(batch.pipeline, batch.key, offset, letter.fault, more)
+            files.append(dead_letter_key(batch.name, batch.generation, offset))
+            self.bucket.create(files[-1], line)
+        if self.topic is not None and files:
+            self._send_copies(self.topic, batch, files)
+
+    def _send_copies(self, topic: LetterTopic, batch: StagedBatch, files: Sequence[str]) -> None:
+        box = FileLetters(self.bucket)
+        letters = [letter for file in files for letter in box.of_file(file)]
+        # A redrive has a label of its own, so that it does not fence the worker of the shard.
+        shard = Lease(batch.pipeline, batch.key, run=batch.name.label)
+        try:
+            topic.send(box, letters, shard)
+        except ValueError as altered:
+            raise BatchError(f"a dead letter cannot be sent to topic {topic.topic}: {altered}") from altered
 
 
 @dataclass(frozen=True, slots=True)
 class _Records:
-    """A `RecordReader` of records that are at hand."""
+    """A `RecordReader` of records that are in memory."""
 
     by_offset: Mapping[int, StreamRecord]
 
@@ -101,20 +118,21 @@ class StreamRecordRebuilder:
     def refusal(self, letter: Letter) -> str | None:
         if letter.source is None or "offset" not in letter.source:
             return "it was not written by a function, and does not have the offset of its record"
-        if letter.item > MAX_ITEM:
-            return "its offset has more than 64 bits, as those of Kinesis have; put the record into the stream again"
         return None
 
     def row(self, letter: Letter) -> Any:
         import pyarrow as pa
 
-        data = msgspec.msgpack.encode(_stream_record(letter))
+        record = _stream_record(letter)
+        # The offset apart, as text: msgpack holds no more than 64 bits.
+        data = msgspec.msgpack.encode((str(record.offset), msgspec.structs.replace(record, offset=0)))
         return pa.RecordBatch.from_arrays([pa.array([data], pa.binary())], names=[RECORD_COLUMN])
 
 
 def record_of_row(data: bytes) -> StreamRecord:
     """The record that a rebuilder has encoded."""
-    return msgspec.msgpack.decode(data, type=StreamRecord)
+    offset, record = msgspec.msgpack.decode(data, type=tuple[str, StreamRecord])
+    return msgspec.structs.replace(record, offset=int(offset))
 
 
 def _stream_record(letter: Letter) -> StreamRecord:

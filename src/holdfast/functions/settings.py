@@ -58,12 +58,12 @@ class BatchSettings(Options):
     timeout: Duration = Field(
         "1s",
         validate_default=True,
-        description="A batch that is not full is handled when its first record waited this.",
+        description="A batch that is not full is handled once its first record has waited this long.",
     )
 
 
 class ErrorSettings(Options):
-    """What happens when a handler fails: it raises, exits, returns a status of 500 or more, or takes too long."""
+    """What happens when a handler fails, that is, raises, exits, returns a status of 500 or more, or takes too long."""
 
     max_retries: Count | None = Field(
         3, description="How often a record is tried again; null: until it succeeds or is older than max_record_age."
@@ -78,7 +78,8 @@ class ErrorSettings(Options):
     )
     after_retries: Literal["dead_letter", "stop"] = Field(
         "dead_letter",
-        description="Then the record becomes a dead letter and the shard goes on, or the shard stops at this record.",
+        description="When no retries are left: the record becomes a dead letter and the shard continues, or the "
+        "shard stops at this record.",
     )
     bisect: bool = Field(
         False,
@@ -87,7 +88,7 @@ class ErrorSettings(Options):
 
 
 def _with_other_names(schema: dict[str, Any]) -> None:
-    """Let editors know Nuclio's names, too."""
+    """Add Nuclio's names to the schema, for editors."""
     properties = schema["properties"]
     for names in FunctionConfig.names().values():
         properties |= dict.fromkeys(names[1:], properties[names[0]])
@@ -136,8 +137,8 @@ class FunctionConfig(Options):
     ack: Annotated[Literal["disable", "enable", "explicit_only"], BeforeValidator(ack_mode)] = Field(
         "disable",
         validation_alias=AliasChoices("ack", "explicitAckMode"),
-        description="Explicit acks: disable (a record is acknowledged when its handler returns), enable (unless the "
-        "handler returns a response that says otherwise), explicit_only.",
+        description="Explicit acks: disable (a record is acknowledged when its handler returns), enable (the same, "
+        "unless the handler returns a response that says otherwise), explicit_only.",
     )
     max_unacked: PositiveCount = Field(
         4096, description="A shard pauses while this many records wait behind its first unacknowledged one."
@@ -171,7 +172,7 @@ class FunctionConfig(Options):
     url: Annotated[StreamAddress, BeforeValidator(stream_address), WithJsonSchema({"type": "string"})] | None = Field(
         None,
         description="Nuclio's http://host:port/container/stream path@consumer group. The source must read this stream, "
-        "as container.path or path; the group is that of a source `kafka` unless the source has one.",
+        "as container.path or path; a source `kafka` that names no group uses this one.",
     )
     password: Secret | None = Field(
         None, description="Nuclio's access key for the stream. Not used: the source has the credentials of its stream."

@@ -18,9 +18,9 @@ from holdfast.functions.settings import FunctionConfig
 def function_settings(
     text: str, file_name: str, pipeline: str | None = None, model: type[FunctionConfig] = FunctionConfig
 ) -> FunctionConfig:
-    """The function of a pipeline file, or of a function.yaml of Nuclio. Raises `UsageError` if there is not one.
+    """The function of a pipeline file, or of a function.yaml of Nuclio. Raises `UsageError` if there is none.
 
-    Only the sink `function` is read, as `model` has it: the rest may use plugins that are not installed here.
+    Only the sink `function` is read and validated as `model`: the rest may use plugins that are not installed here.
     """
     functions = _functions(text, file_name)
     if pipeline is not None and pipeline not in functions:

@@ -1,4 +1,4 @@
-"""Lags of the shards that a node handles, measured on the node: also those of a worker that hangs are seen."""
+"""Lags of the shards that a node handles, measured on the node, so that those of a hanging worker are seen, too."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class ShardLags:
         lock: threading.Condition,
         emit: Callable[[Event], None],
     ) -> None:
-        """`running` is called under the lock, and events are emitted under it: none follows the end of a batch.
+        """`running` is called under the lock, as is `emit`: no event follows the end of its batch.
 
         Without a source nothing is measured.
         """
@@ -46,7 +46,7 @@ class ShardLags:
             time.sleep(EVERY)
 
     def measure(self) -> None:
-        """Emit the lag of each shard. Blocks for the stream; one that does not respond is left for the next time."""
+        """Emit the lag of each shard. Blocks on the stream; if it does not respond, it is tried the next time."""
         with self._lock:
             leases = [_at(self._leases[shard.key], shard) for shard in self._running()]
         try:

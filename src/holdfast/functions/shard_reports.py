@@ -22,7 +22,7 @@ class LetterStore(Protocol):
     """Keeps records that failed for the last time. Picklable; used inside a task."""
 
     def keep(self, origin: Json, letters: tuple[DeadRecord, ...]) -> None:
-        """Store them for good, each once. Raises `Unavailable`; anything else ends the worker."""
+        """Store these letters durably, each exactly once. Raises `Unavailable`; anything else ends the worker."""
         ...
 
 
@@ -55,7 +55,7 @@ class ShardReports:
         self._letters = letters
 
     def progress(self, held: HeldShard) -> Progress | None:
-        """What is new of the shard; None if nothing is, or if the last report is not published yet.
+        """What is new of the shard; None if nothing is new, or if the last report is not published yet.
 
         Raises `Unavailable` if a sink does not respond; the same is reported later. Raises `BatchError` if the rows of
         the handler cannot be staged; the shard must then be given up.
@@ -75,7 +75,10 @@ class ShardReports:
         return Progress(held.id, taken.position, taken.acked, counts, taken.forwarded, staged.parts)
 
     def drained(self, held: HeldShard, *, last: bool, gives_up: bool) -> Drained:
-        """The last report of the shard. Raises as `progress` does, unless it `gives_up` on sinks that are away."""
+        """The last report of the shard.
+
+        Raises as `progress` does; with `gives_up`, sinks that do not respond are skipped.
+        """
         if held.calls.output is not None:
             held.calls.output.waits = False  # the node commits one report after the other
         try:

@@ -1,8 +1,10 @@
-"""What the driver keeps of each worker slot, worker and shard, and the actions that it may take."""
+"""What the driver keeps about each worker slot, worker and shard, and the actions that it may take."""
 
 from __future__ import annotations
 
 import zlib
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import TypeAlias
@@ -13,7 +15,7 @@ from holdfast.leases.lease import Json, Ranges
 
 @dataclass(frozen=True, slots=True)
 class SlotRules:
-    """Numbers that the account needs; all durations are in seconds."""
+    """The limits by which slots are managed; all durations are in seconds."""
 
     static: bool = False
     """Whether a shard always goes to the same slot; otherwise to the one with the fewest shards."""
@@ -96,7 +98,7 @@ class Shard:
     since: float = 0.0
     deadline: float = float("inf")
     moves: bool = False
-    """Whether it is drained because its worker is replaced, and goes on in another one."""
+    """Whether the shard is drained because its worker is being replaced; it continues in another worker."""
     crashes: int = 0
     careful: bool = False
 
@@ -122,7 +124,7 @@ class Worker:
     """Whether it gets no more shards."""
 
     def is_over(self, now: float) -> bool:
-        """Whether it certainly has no record in hand any more."""
+        """Whether the worker certainly handles no record any more."""
         return self.connection is None and ((self.ended and self.closed) or now >= self.until)
 
 
@@ -144,8 +146,18 @@ class Slot:
         return self.worker is not None and self.worker.connection is not None and not self.worker.leaving
 
     @property
+    def doing(self) -> str:
+        """What the slot's worker does: `busy` if it has shards, `idle`, `leaving`, or `starting` if it is not up."""
+        worker = self.worker  # once: heartbeats look without a lock
+        if worker is None or worker.connection is None:
+            return "starting"
+        if worker.leaving:
+            return "leaving"
+        return "busy" if worker.shards else "idle"
+
+    @property
     def load(self) -> int:
-        """Shards that its worker has."""
+        """Number of shards that the slot's worker has."""
         return len(self.worker.shards) if self.worker is not None else 0
 
     @property
@@ -156,10 +168,15 @@ class Slot:
         return [*before, *([self.attempt] if self.running else [])]
 
     def has(self, connection: int) -> bool:
-        """Whether this is the connection of its worker."""
+        """Whether this is the connection of the slot's worker."""
         return self.worker is not None and self.worker.connection == connection
 
 
+def worker_states(slots: Iterable[Slot]) -> dict[str, int]:
+    """Number of slots by what their worker does; states without slots are left out."""
+    return dict(Counter(slot.doing for slot in slots))
+
+
 def home_of(key: str, number: int | None) -> int:
-    """The number from which the static slot of a shard follows: the same on every node and after every restart."""
+    """The number that determines the static slot of a shard: the same on every node and after every restart."""
     return number if number is not None else zlib.crc32(key.encode())

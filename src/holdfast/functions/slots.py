@@ -46,13 +46,13 @@ _NOTHING = Counts()
 
 
 class Slots:
-    """The account. Every method may be called in any order and with stale or unknown ids."""
+    """The driver's view of its slots. Methods may be called in any order and with stale or unknown ids."""
 
     def __init__(
         self, number: int, clock: Callable[[], float], usable: Callable[[], float], rules: SlotRules = _RULES
     ) -> None:
         """`usable` returns the seconds for which the node's session can still be relied on."""
-        self._slots = [Slot(index) for index in range(number)]
+        self.slots = self._slots = [Slot(index) for index in range(number)]
         self._clock = clock
         self._usable = usable
         self._rules = rules
@@ -100,7 +100,7 @@ class Slots:
         return True
 
     def published(self, ids: Iterable[str]) -> None:
-        """Let workers know that what they have reported of these batches is visible."""
+        """Let workers know that what they have reported about these batches is visible."""
         for shard in self._known(ids):
             if (worker := self._worker_of(shard)) is not None:
                 self._send(worker, messages.Published(shard.id))
@@ -145,7 +145,7 @@ class Slots:
                 self._about(worker, shard, message)
 
     def lost(self, connection: int, *, by_worker: bool) -> None:
-        """The connection has ended; `by_worker` if its side has closed it, as the end of a process does."""
+        """The connection has ended; `by_worker` if the worker has closed it, as happens when its process ends."""
         for slot in self._slots:
             if slot.waiting is not None and slot.waiting[0] == connection:
                 attempt, slot.waiting = slot.waiting[1], None
@@ -195,7 +195,7 @@ class Slots:
 
     @property
     def jobs(self) -> list[Kill]:
-        """What ends the jobs that are under way, also those whose next one has begun."""
+        """The actions that end all running jobs, also those of slots whose next job has begun."""
         return [Kill(slot.number, attempt) for slot in self._slots for attempt in slot.attempts_under_way]
 
     @property
@@ -226,7 +226,7 @@ class Slots:
             self._stop_if_empty(worker)
 
     def _look_at(self, slot: Slot, worker: Worker, now: float) -> None:
-        """End the connection of a worker that is silent or an orphan, and the process of one that does not let go."""
+        """Hang up on a worker that is silent or an orphan; end the process of one that keeps a shard too long."""
         if now < min(worker.hang_up_at, max(worker.until, worker.heard + self._rules.silence)):
             if any(now >= shard.deadline for shard in worker.shards.values()) and not worker.ended:
                 worker.leaving = True
@@ -239,7 +239,7 @@ class Slots:
         worker.connection = None
 
     def _settle(self, slot: Slot) -> None:
-        """Free what a worker had that is over, and admit the worker that waits."""
+        """Free the shards of a worker that is over, and admit the worker that waits."""
         now = self._clock()
         if slot.worker is not None and slot.worker.is_over(now):
             worker, slot.worker = slot.worker, None

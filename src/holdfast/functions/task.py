@@ -1,4 +1,4 @@
-"""The task of a worker slot: it connects to the driver, reads its shards and lets the handler have their records.
+"""The task of a worker slot: it connects to the driver, reads its shards and gives their records to the handler.
 
 Three threads. The main one reads records and calls the handler. One receives: grants count at once, everything else
 waits for the main thread. One beats: it asks for the next grant and keeps a watchdog that ends the process when a call
@@ -13,15 +13,12 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
-from itertools import groupby
-from operator import attrgetter
-from typing import Any
 
 from holdfast.errors import BatchError, ChannelLost, SourceUnavailable, Unavailable
-from holdfast.flow.shards import ReaderFactory, RecordsMissing, ShardEnded, ShardReport
+from holdfast.flow.shards import ReaderFactory, RecordsMissing, ShardEnded, ShardReport, StreamRecord
 from holdfast.functions import messages
 from holdfast.functions.caller import WorkerClock
 from holdfast.functions.channel import Address, Channel, dial
@@ -65,7 +62,6 @@ class TaskSettings:
 # Read before each record: a function around the call would take longer than the call.
 boot_time = partial(time.clock_gettime, time.CLOCK_BOOTTIME)
 """Seconds that also pass while the host is suspended, so that a grant ends on a laptop that sleeps."""
-_SHARD = attrgetter("shard")
 
 
 def run_worker(settings: TaskSettings) -> None:
@@ -114,7 +110,7 @@ class WorkerTask:
             clock=WorkerClock(monotonic=self._clock),
             watchdog=CallWatchdog(config.timeout, self._watch_call, self._forget_call),
         )
-        self._worker.sinks = settings.sinks
+        self._worker.sinks = settings.sinks and replace(settings.sinks, item_of=self._reader.item_of)
         self._reports = ShardReports(self._reader, settings.sinks, settings.letters)
 
     def run(self) -> None:
@@ -216,7 +212,7 @@ class WorkerTask:
             time.sleep(min(wait, 0.01) or 0.001)
             return
         try:
-            records = self._reader.fetch(self._settings.config.read_batch_size, wait)
+            fetched = self._reader.fetch_by_shard(self._settings.config.read_batch_size, wait)
         except SourceUnavailable as error:
             self._note_once(f"the shards wait for their stream: {error}")
             time.sleep(FETCH_WAIT)  # the shards are kept: another node would wait for the same stream
@@ -225,17 +221,17 @@ class WorkerTask:
             self._note_once("the stream responds")
             self._noted = ""
         self._read_at = self._clock() + self._settings.config.polling_interval
-        for shard, part in groupby(records, _SHARD):
+        for shard, records in fetched:
             if (held := self._held.get(shard)) is not None:
-                self._worker.feed(shard, self._until_end(held, list(part)))
+                self._worker.feed(shard, self._until_end(held, records))
 
     def _note_once(self, text: str) -> None:
         if text != self._noted:
             self._noted = text
             self._send(messages.Notice(text))
 
-    def _until_end(self, held: HeldShard, records: list[Any]) -> list[Any]:
-        """The records before the end of a batch that is staged once more; all records of any other."""
+    def _until_end(self, held: HeldShard, records: Sequence[StreamRecord]) -> Sequence[StreamRecord]:
+        """The records before the end of a batch that is staged once more; all records of any other batch."""
         if held.until is None:
             return records
         for number, record in enumerate(records):
@@ -312,14 +308,14 @@ class WorkerTask:
     def _finish_drained(self, now: float) -> None:
         for held in list(self._held.values()):
             calls = held.calls
-            through = calls.settled and not calls.waiting
             if calls.stopped is not None:
                 self._report()
                 self._let_go(held, messages.Failed(held.id, calls.stopped))
-            elif held.last and held.drain_until is None and through:
+            elif held.drain_until is not None:
+                if calls.settled or now >= held.drain_until:
+                    self._let_go_drained(held, last=False)
+            elif held.last and calls.settled and not calls.waiting:
                 self._let_go_drained(held, last=True)
-            elif held.drain_until is not None and (calls.settled or now >= held.drain_until):
-                self._let_go_drained(held, last=False)
 
     def _let_go_drained(self, held: HeldShard, *, last: bool) -> None:
         now = self._clock()
@@ -334,7 +330,7 @@ class WorkerTask:
             self._let_go(held, messages.Failed(held.id, str(error)))
 
     def _let_go(self, held: HeldShard, message: Up) -> None:
-        """Part with the shard, unless that was done while it was reported."""
+        """Release the shard, unless that happened while it was being reported."""
         if self._held.get(held.shard) is not held:
             return
         del self._held[held.shard]

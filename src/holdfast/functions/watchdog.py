@@ -19,7 +19,7 @@ def _end_process_after(seconds: float) -> None:
 class CallWatchdog:
     """Ends the process when one call has taken `timeout` seconds and at most one second more.
 
-    Arming it costs too much for every call; it is armed anew twice per second.
+    Arming it costs too much for every call; it is armed again twice per second.
     """
 
     def __init__(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from holdfast.errors import UsageError
@@ -72,7 +72,7 @@ class FunctionWorker:
         if calls.output is not None:
             calls.output.waits = True
 
-    def feed(self, shard: str, records: Iterable[StreamRecord]) -> None:
+    def feed(self, shard: str, records: Sequence[StreamRecord]) -> None:
         """Add records of a shard that were read, in order. Records of a shard that was dropped are ignored."""
         if shard in self.shards:
             self.shards[shard].feed(records, self._clock())
@@ -90,7 +90,7 @@ class FunctionWorker:
         self.apply_acks()
 
     def close(self) -> None:
-        """Call the termination callback, and end what the handler left running. Its acks count; take `progress` after.
+        """Call the termination callback, and end what the handler left running. `progress` then has its acks.
 
         May be repeated.
         """
@@ -105,7 +105,7 @@ class FunctionWorker:
         return [progress for shard in self.shards.values() if (progress := shard.progress(positions))]
 
     def wake_at(self) -> float | None:
-        """When there is something to handle, by the worker's clock; None if nothing before more is fed."""
+        """When there is something to handle, by the worker's clock; None until there are more records."""
         now = self._clock()
         return min((due for shard in self.shards.values() if (due := shard.wake_at(now)) is not None), default=None)
 
@@ -127,7 +127,7 @@ class FunctionWorker:
         self._forward(QualifiedOffset(str(offset.topic), partition, number))
 
     def apply_acks(self) -> None:
-        """Let the acks count that were made since the last call."""
+        """Apply the acks that were made since the last call."""
         while self._acks:
             shard_id, offset = self._acks.popleft()
             shard = self.shards.get(shard_id)

@@ -23,11 +23,10 @@ from holdfast.functions.engine import FunctionEngine, FunctionParts
 from holdfast.functions.events import TriggerInfo
 from holdfast.functions.record_letters import RecordLetters
 from holdfast.functions.shard_calls import DeadRecord
-from holdfast.functions.shard_source import ShardSource
 from holdfast.leases.lease import Commit, Lease, Progress
 from holdfast.registry import Registry
 from holdfast.sinks.function.config import FunctionSinkConfig
-from holdfast.sinks.function.sink import FunctionSink
+from holdfast.sinks.function.sink import FunctionSink, ShardSource
 from holdfast.sources.kafka.source import KafkaSource
 from holdfast.sources.stream.frames import NewRecord
 from holdfast.sources.stream.reader import EmbeddedReaderFactory
@@ -94,7 +93,7 @@ def built_with(folder: Path, source: str, url: str = URL) -> Source:
     [
         "{stream: {name: users.test-stream-0}}",
         "{stream: {name: test-stream-0}}",
-        "{kafka: {bootstrap_servers: b, topics: [test-stream-0]}}",
+        "{kafka: {bootstrap_servers: 'b:1', topics: [test-stream-0]}}",
         "{kinesis: {stream: test-stream-0, region: r}}",
     ],
 )
@@ -106,7 +105,7 @@ def test_the_url_of_a_trigger_names_the_stream_that_the_source_reads(tmp_path: P
 
 @pytest.mark.parametrize(("given", "group"), [("", "cg0"), (", group: mine", "mine")])
 def test_the_group_of_the_url_is_that_of_kafka(tmp_path: Path, given: str, group: str) -> None:
-    source = built_with(tmp_path, f"{{kafka: {{bootstrap_servers: b, topics: [test-stream-0]{given}}}}}")
+    source = built_with(tmp_path, f"{{kafka: {{bootstrap_servers: 'b:1', topics: [test-stream-0]{given}}}}}")
     assert isinstance(source, ShardSource)
     assert isinstance(source._source, KafkaSource)
     assert source._source._config.group == group

@@ -141,6 +141,73 @@ def handler(context, event):
     assert context.user_data.my_db_connection == 'my_connection'
     return (200, {"worker": context.worker_id, "trigger": context.trigger.kind})
 """,
+    """
+def handler(context, event):
+  if event.path == "/do_something":
+    return "I'm doing something..."
+""",
+    """
+import os
+
+
+def handler(context, event):
+
+	# use the logger, outputting the event body
+	context.logger.info_with('Got invoked',
+		trigger_kind=event.trigger.kind,
+		event_body=event.body,
+		some_env=os.environ.get('MY_ENV_VALUE'))
+
+	# check if the event came from cron
+	if event.trigger.kind == 'cron':
+
+		# log something
+		context.logger.info('Invoked from cron')
+
+	else:
+
+		# return a response
+		return 'A string response'
+""",
+    """
+class my_db:
+    create_connection = staticmethod(lambda: my_db)
+    query = staticmethod(print)
+
+def handler(context, event):
+    context.user_data.my_db_connection.query(...)
+
+
+def init_context(context):
+
+    # Create the DB connection under "context.user_data"
+    setattr(context.user_data, 'my_db_connection', my_db.create_connection())
+""",
+    """
+def handler(context, event):
+    body = event.body.decode('utf-8')
+    context.logger.debug_with('Analyzing ', 'sentence', body)
+    return str({"neu": 1.0})
+""",
+    """
+import os
+
+
+def handler(context, event):
+	context.logger.info('Using secret to encrypt body')
+
+	# get the encryption key
+	encryption_key = os.environ.get('ENCRYPT_KEY', 'some-default-key')
+
+	# encrypt the body
+	encrypted_body = event.body[::-1]
+
+	# return the encrypted body, and some hard-coded header
+	return context.Response(body=str(encrypted_body),
+							headers={'x-encrypt-algo': 'aes256'},
+							content_type='text/plain',
+							status_code=200)
+""",
 ]
 
 
@@ -152,6 +219,38 @@ def test_handlers_of_the_documentation(tmp_path: Path, code: str) -> None:
         site.settle()
         assert site.row() == (2, ())
         assert [line for line in site.log if line["message"] == "Handler failed"] == []
+
+
+DOCUMENTED_BATCH = """
+import nuclio_sdk
+
+def handler(context, batch: list[nuclio_sdk.Event]):
+    context.logger.info_with('Got batched event!')
+    batched_response = []
+    response = process_batch(batch)
+    for item in batch:
+        event_id = item.id
+        batched_response.append(nuclio_sdk.Response(
+            body=response,
+            headers={},
+            content_type="text/plain",
+            status_code=200,
+            event_id=event_id,
+        ))
+    return batched_response
+
+def process_batch(event: list[nuclio_sdk.Event]):
+    return "Hello"
+"""
+
+
+def test_the_batch_handler_of_the_documentation(tmp_path: Path) -> None:
+    with rig(tmp_path, DOCUMENTED_BATCH, batch={"size": 3, "timeout": "1s"}) as site:
+        site.assign(0)
+        site.feed_offsets(*range(6))
+        site.settle()
+        assert site.row() == (6, ())
+        assert [line["message"] for line in site.log] == ["Got batched event!"] * 2
 
 
 BATCHED = """

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,8 @@ from holdfast.functions.messages import Drained, Progress
 from holdfast.functions.output import Output, OutputSinks, Records, batch_to_stage
 from holdfast.functions.shard_reports import HeldShard, ShardReports
 from holdfast.sinks.files.staging import FilesStager
-from tests.unit.functions.rig import Numbers, Rig, rig
+from holdfast.sources.kinesis.shard_reader import record_number
+from tests.unit.functions.rig import Numbers, Rec, Rig, rig
 
 TWO_ROWS = """
 from holdfast import Records
@@ -224,9 +226,31 @@ def test_what_one_sink_has_begun_is_closed_when_another_cannot_begin(tmp_path: P
         "second": (Away(files, [Unavailable("the bucket is away")]), ("value",)),
     }
     sinks = OutputSinks({"value": "string"}, stagers)
-    made = [Output(0, sinks.rows_of(Records(["one"])))]
+    made = [Output(0, sinks.rows_of(Records(["one"])), 0)]
     batch = batch_to_stage("b", ["p", "0", "s", "0", 1, 1, ""])
     with pytest.raises(Unavailable):
         sinks.stage(batch, made)
     assert len(closed) == 1
     assert set(sinks.stage(batch, made).parts) == {"first", "second"}
+
+
+KINESIS = [49590338271490256608559692538361571095921575989136588898 + (number << 80) for number in (0, 1, 5)]
+
+
+def test_rows_of_offsets_with_56_digits_have_the_numbers_of_their_records(tmp_path: Path) -> None:
+    with desk(tmp_path, TWO_ROWS.replace('"id": event.offset, ', "")) as made:
+        made.rig.worker.sinks = replace(made.rig.worker.sinks, item_of=record_number)  # type: ignore[type-var]
+        made.assign()
+        made.rig.feed(*(Rec(offset) for offset in KINESIS))
+        made.rig.settle()
+        assert [first_and_last(made.progress())] == [[(1734642199, 1734642204, 6)]]
+
+
+@pytest.mark.parametrize("item_of", [lambda _offset: None, lambda _offset: 7])
+def test_rows_of_records_without_numbers_that_grow_are_a_failure_of_the_handler(tmp_path: Path, item_of: Any) -> None:
+    with desk(tmp_path, on_error={"max_retries": 0}) as made:
+        made.rig.worker.sinks = replace(made.rig.worker.sinks, item_of=item_of)  # type: ignore[type-var]
+        made.assign()
+        made.handle(0, 1)
+        errors = [line["more"] for line in made.rig.log if line["message"] == "Handler failed"]
+        assert "numbers of 64 bits that grow, which offset 1 does not have" in errors[-1]

@@ -7,7 +7,7 @@ import pytest
 from holdfast.flow.engine import Advanced, Failed, Report, Staged
 from holdfast.functions import messages
 from holdfast.functions.messages import Down
-from holdfast.functions.slot_state import Action, HangUp, Kill, Launch, Send, Shard, SlotRules, home_of
+from holdfast.functions.slot_state import Action, HangUp, Kill, Launch, Send, Shard, SlotRules, home_of, worker_states
 from holdfast.functions.slots import Slots
 from holdfast.leases.lease import Counts
 
@@ -73,6 +73,21 @@ def test_a_worker_that_comes_up_late_gets_its_share() -> None:
     assert [message.position for message in driver.sent(second) if isinstance(message, messages.Assign)] == [7]
     # The node sees progress, and not the end of the batch.
     assert driver.reports() == [Advanced(drain.id, 7, (), Counts())]
+
+
+def test_workers_are_counted_by_what_they_do() -> None:
+    driver = Driver(3)
+    assert worker_states(driver.slots.slots) == {"starting": 3}
+    driver.hello(0)
+    driver.hello(1)
+    driver.submit(0)
+    assert worker_states(driver.slots.slots) == {"busy": 1, "idle": 1, "starting": 1}
+    (held,) = [slot.worker for slot in driver.slots.slots if slot.load]
+    assert held is not None
+    held.leaving = True
+    assert worker_states(driver.slots.slots) == {"leaving": 1, "idle": 1, "starting": 1}
+    held.connection = None
+    assert worker_states(driver.slots.slots) == {"idle": 1, "starting": 2}
 
 
 def test_a_node_waits_until_each_slot_has_a_worker_or_has_failed_to_start_one() -> None:

@@ -13,6 +13,7 @@ import pytest
 from holdfast.errors import UsageError
 from holdfast.functions.events import QualifiedOffset
 from holdfast.functions.settings import FunctionConfig
+from holdfast.functions.shard_calls import ShardCalls
 from holdfast.functions.watchdog import CallWatchdog
 from holdfast.functions.worker import FunctionWorker
 from tests.unit.functions.rig import EPOCH_2026, Numbers, Rec, rig
@@ -38,6 +39,21 @@ def test_records_are_handled_in_order_and_acked(tmp_path: Path) -> None:
         assert [offset for shard, offset in site.seen if shard == 0] == [5, 6, 9]
         counts = site.taken["0"].counts
         assert (counts.processed, counts.succeeded, counts.failed, counts.dead) == (3, 3, 0, 0)
+
+
+def test_shards_without_records_cost_nothing_in_a_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with rig(tmp_path, RECORDS) as site:
+        site.assign(*range(20))
+        site.feed_offsets(5, shard=7)
+        turns, turn = list[str](), site.worker.caller._turn
+
+        def counted(shard: ShardCalls, until: float) -> int:
+            turns.append(shard.id)
+            return turn(shard, until)
+
+        monkeypatch.setattr(site.worker.caller, "_turn", counted)
+        assert [site.worker.step(), site.worker.step()] == [1, 0]
+        assert (turns, site.seen) == (["7"], [(7, 5)])
 
 
 def test_nothing_new_reports_nothing(tmp_path: Path) -> None:
@@ -132,6 +148,7 @@ def test_a_record_that_fails_is_not_tried_again_when_it_is_too_old(tmp_path: Pat
     [
         "sys.exit(3)",
         "raise SystemExit",
+        "raise KeyboardInterrupt",
         "raise asyncio.CancelledError",
         "raise GeneratorExit",
         "return context.Response(status_code=503, body='later')",
@@ -139,10 +156,11 @@ def test_a_record_that_fails_is_not_tried_again_when_it_is_too_old(tmp_path: Pat
         "return object().missing",
     ],
 )
-def test_everything_that_fails_is_an_error_like_any_other(tmp_path: Path, line: str) -> None:
+@pytest.mark.parametrize("settings", [{}, {"timeout": "60s"}, {"ack": "enable", **STATIC}], ids=repr)
+def test_everything_that_fails_is_an_error_like_any_other(tmp_path: Path, line: str, settings: dict[str, str]) -> None:
     for keyword in ("def", "async def"):
         code = f"import asyncio, sys\n{keyword} handler(context, event):\n    {line}\n"
-        with rig(tmp_path, code, on_error={"max_retries": 1}) as site:
+        with rig(tmp_path, code, on_error={"max_retries": 1}, **settings) as site:
             site.assign(0)
             site.feed_offsets(0, 1)
             site.settle()
@@ -528,14 +546,18 @@ def test_acks_of_the_drain_callback_count_and_unhandled_records_are_left(tmp_pat
         assert site.seen == ["drain", "termination"]
 
 
-def test_a_callback_that_fails_or_exits_ends_nothing(tmp_path: Path) -> None:
+@pytest.mark.parametrize("callback", ["sys.exit", "interrupt"])
+def test_a_callback_that_fails_or_exits_ends_nothing(tmp_path: Path, callback: str) -> None:
     code = """
 import sys
 def init_context(context):
-    context.platform.set_drain_callback(sys.exit)
+    context.platform.set_drain_callback(CALLBACK)
     context.platform.set_termination_callback(lambda: 1 / 0)
 def handler(context, event): pass
+def interrupt():
+    raise KeyboardInterrupt
 """
+    code = code.replace("CALLBACK", callback)
     with rig(tmp_path, code) as site:
         site.assign(0)
         site.worker.drain(["0"])

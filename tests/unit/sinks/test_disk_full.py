@@ -48,8 +48,7 @@ def _rows(batch: StagedBatch, count: int) -> Any:
 
 def _stage(bucket: LocalBucket, form: Format, *rows: Any) -> dict[str, TaskReport]:
     task = StageTask([SMALL, LARGE], {"files": SinkTask(FilesStager(bucket, form), {"value": "value"})})
-    (reports,) = task(iter(rows))
-    return {row["batch"]: TaskReport.decode(row["report"]) for row in reports.to_pylist()}
+    return {batch_id: TaskReport.decode(report) for batch_id, report in task(iter(rows))}
 
 
 def _fill(disk: Path) -> Path:

@@ -13,11 +13,11 @@ from holdfast.errors import UsageError
 from holdfast.finalize.output import FinalFolder, FinalTime
 from holdfast.finalize.rules import FolderView
 from holdfast.flow.batch import Batch, Cut, Name
+from holdfast.flow.names import Layout
 from holdfast.leases.lease import Lease
 from holdfast.sinks.files.config import FilesConfig, FinalizeConfig
 from holdfast.sinks.files.finalizing import FilesFinalizing
 from holdfast.sinks.files.hooks import add_partition_statement
-from holdfast.sinks.files.layout import Layout
 from holdfast.testing.flows import MemoryBucket
 
 HERE = "tests.unit.sinks.test_finalizing"

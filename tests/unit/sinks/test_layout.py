@@ -8,10 +8,9 @@ from hypothesis import strategies as st
 
 from holdfast.flow.batch import Name
 from holdfast.flow.format import Formats
-from holdfast.flow.names import folder_path, folder_refusal
+from holdfast.flow.names import DEFAULT_LAYOUT, Layout, check_layout, folder_path, folder_refusal
 from holdfast.formats.jsonl import Jsonl
 from holdfast.formats.parquet import Parquet
-from holdfast.sinks.files.layout import DEFAULT_LAYOUT, Layout, check_layout
 
 NAME = Name("orders", "3")
 

@@ -17,7 +17,7 @@ from holdfast.leases.lease import Json, Progress, new_lease
 from holdfast.sources.kinesis import shard_reader
 from holdfast.sources.kinesis.client import IteratorExpired, StreamAccess, StreamSummary, Throttled
 from holdfast.sources.kinesis.config import KinesisConfig
-from holdfast.sources.kinesis.shard_reader import KinesisReader, KinesisReaderFactory
+from holdfast.sources.kinesis.shard_reader import KinesisReader, KinesisReaderFactory, record_number
 from holdfast.sources.kinesis.source import KinesisSource
 
 NOW = datetime(2026, 1, 2, tzinfo=UTC).timestamp()
@@ -249,3 +249,14 @@ def test_a_stored_position_counts(kinesis: FakeKinesis) -> None:
     (partition,) = source(kinesis).discover({})
     lease = replace(new_lease("p", partition, "w", now=0.0), progress=Progress({"after": "7"}))
     assert source(kinesis).begin([lease]) == [Cut({"after": "7"}, None)]
+
+
+def test_the_number_of_a_record_is_taken_out_of_its_sequence_number() -> None:
+    """Two of a real stream, and one of another form."""
+    earlier, later = (
+        49590338271490256608559692538361571095921575989136588898,
+        49590338271490256608559692540925702759324208523137515618,
+    )
+    assert (record_number(earlier), record_number(later)) == (1734642199, 1734644320)
+    assert record_number(49545115243490985018280067714973144582180062593244200961) is None
+    assert record_number(7) is None

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.sources.objects import listing_cache
+from holdfast.sources.objects import listing
 from holdfast.sources.objects.source import ObjectsSource
 from tests.unit.sources.shelf import Shelf
 
@@ -32,7 +32,7 @@ def test_what_was_found_is_not_offered_again_and_a_new_object_is() -> None:
     shelf.put("02500x")
     offered = scan(source, state)
     assert "landing|02500x" in offered
-    assert len(offered) <= listing_cache.LONGEST_RUN
+    assert len(offered) <= listing.LONGEST_RUN
     assert scan(source, state) == []
 
 
@@ -71,8 +71,8 @@ def test_whatever_comes_and_goes_every_object_was_offered_in_a_scan_that_ended_w
     scans: list[set[int]], fails: list[bool]
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(listing_cache, "RUN", 4)
-        patch.setattr(listing_cache, "LONGEST_RUN", 6)
+        patch.setattr(listing, "RUN", 4)
+        patch.setattr(listing, "LONGEST_RUN", 6)
         shelf, state, offered = Shelf(), dict[str, Any](), set[str]()
         source = shelf.source(scan="follow")
         for there, failed in zip(scans, fails, strict=False):

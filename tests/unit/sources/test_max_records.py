@@ -140,8 +140,8 @@ def test_what_the_source_left_is_no_dead_letter_and_ends_the_batch(tmp_path: Pat
     read = ObjectRows([source.splits(batch)], codec_of("jsonl", SCHEMA, 1 << 20), "auto", None)
     columns = {"value": "note"}
     task = StageTask([staged_batch(batch)], {"files": SinkTask(FilesStager(MemoryBucket(), Text()), columns)})
-    (report_rows,) = task(read.rows(0))
-    report = TaskReport.decode(report_rows.column("report")[0].as_py())
+    ((_, encoded),) = task(read.rows(0))
+    report = TaskReport.decode(encoded)
     assert report.error is None
     assert (report.rows, report.dead, report.end) == (MOST - 2, 2, None)
     assert report.source_end is not None

@@ -70,7 +70,7 @@ def split(number: int, data: bytes, ending: str = "", *, vanished: bool = False)
 
 
 def rows_of(read: ObjectRows) -> list[Any]:
-    """All rows of all tasks, each as it is told of its batch."""
+    """All rows of all tasks, each with its batch."""
     found = [row for task in range(read.tasks) for portion in read.rows(task) for row in portion.to_pylist()]
     return sorted(found, key=lambda row: (row["_batch"], row["_item"]))
 

@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 def build(name: str, config: FilesConfig, formats: Registry) -> FilesSink:
     """The sink of that name; its format is looked up in the registry."""
     from holdfast.buckets.root import bucket_of
+    from holdfast.flow.names import Layout
     from holdfast.formats.choice import chosen_formats
     from holdfast.sinks.files.finalizing import FilesFinalizing
-    from holdfast.sinks.files.layout import Layout
     from holdfast.sinks.files.sink import FilesSink
     from holdfast.sinks.files.staging import FilesStager
 
@@ -37,7 +37,7 @@ def build(name: str, config: FilesConfig, formats: Registry) -> FilesSink:
 
 
 def topic_of(name: str, config: FilesConfig) -> LetterTopic | None:
-    """The topic to which this sink sends its dead letters, if it does."""
+    """The topic to which this sink sends copies of its dead letters; None if it sends none."""
     if config.dead_letters.kafka is None:
         return None
     from holdfast.buckets.root import root_identity

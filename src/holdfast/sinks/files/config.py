@@ -14,9 +14,8 @@ from holdfast.config import ByteSize, Duration, Options, PositiveCount
 from holdfast.config.kafka_client import LetterTopicOptions
 from holdfast.config.plugins import PLAIN_ERROR
 from holdfast.config.units import VALUE_ERROR
-from holdfast.flow.names import OURS
+from holdfast.flow.names import DEFAULT_LAYOUT, OURS, Layout, check_layout
 from holdfast.formats.choice import FormatUse, TopicFormat
-from holdfast.sinks.files.layout import DEFAULT_LAYOUT, Layout, check_layout
 from holdfast.sinks.files.periods import USUAL, check_template
 
 _FUNCTION = r"[A-Za-z_][\w.]*:[A-Za-z_]\w*"
@@ -81,7 +80,8 @@ class Hook(Options):
         "arguments are filled in. Its standard input is the statement, or without `hive` a JSON object.",
     )
     python: Annotated[str, AfterValidator(_function)] | None = Field(
-        None, description="Your function as module:name, called with the statement, or without `hive` with a dict."
+        None,
+        description="Your function as module:name. It is called with the statement, or, without `hive`, with a dict.",
     )
     hive: HiveTable | None = Field(
         None, description="Make an `ALTER TABLE … ADD IF NOT EXISTS PARTITION` statement for this table."
@@ -92,7 +92,7 @@ class Hook(Options):
     timeout: Annotated[Duration, Field(gt=0)] = Field(
         "5m",
         validate_default=True,
-        description="How long a command may run. A function is not interrupted, but should end in this time.",
+        description="How long a command may run. A function is not interrupted, but should end within this time.",
     )
 
     @model_validator(mode="after")
@@ -108,7 +108,7 @@ class FinalizeConfig(Options):
     lateness: Duration = Field(
         "1h",
         validate_default=True,
-        description="How far all partitions must be past the end of an output folder until it is final.",
+        description="How far all partitions must be past the end of an output folder before it is final.",
     )
     idle_after: Annotated[Duration, Field(gt=0)] = Field(
         "1h",
@@ -130,7 +130,8 @@ class FinalizeConfig(Options):
     )
     late: Literal["same", "dead_letter", "place"] = Field(
         "same",
-        description="Where records go whose output folder is final already: to that folder all the same (same), to the "
+        description="Where records go whose output folder is final already: to that folder nevertheless (same), to "
+        "the "
         "dead letters (dead_letter), or below `late_place` (place).",
     )
     late_place: Annotated[str, AfterValidator(_late_folder)] = Field(
@@ -182,7 +183,7 @@ class FilesConfig(Options):
         DEFAULT_LAYOUT,
         description=(
             "Names of files below the root: a template of {topic}, {place} (the output folder), {generation}, "
-            "{partition}, {offset} and {ext}. The default is also what `secor` stands for: Secor names its files so."
+            "{partition}, {offset} and {ext}. The default is also the preset `secor`: Secor names its files this way."
         ),
     )
     max_files: PositiveCount = Field(
@@ -200,9 +201,9 @@ class FilesConfig(Options):
     max_ahead: Duration | None = Field(
         "1d",
         validate_default=True,
-        description="How long after the store's time an output folder may begin that `parse`, or `template` of "
-        "`finalize`, names after a time. Records of folders that begin later, which is a mistake of a producer, are "
-        "dead letters; with null, none are.",
+        description="How far in the future, by the store's clock, an output folder may begin whose name contains a "
+        "time, as `parse` or `template` of `finalize` writes it. Records of folders that begin later become dead "
+        "letters, because such a time is a mistake of a producer; null: no limit.",
     )
     finalize: FinalizeConfig | None = Field(
         None, description="Declare output folders final when all partitions have passed them; not done unless given."

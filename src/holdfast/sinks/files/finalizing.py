@@ -12,11 +12,10 @@ from holdfast.finalize.output import FinalFolder, FinalizableOutput, FinalTime
 from holdfast.finalize.rules import Period, Rules
 from holdfast.flow.batch import Batch, Name
 from holdfast.flow.manifest import Manifest, decode_manifest
-from holdfast.flow.names import manifest_key
+from holdfast.flow.names import Layout, manifest_key
 from holdfast.sinks.files.config import FinalizeConfig
 from holdfast.sinks.files.hooks import BuiltHook
 from holdfast.sinks.files.late_records import LateRule
-from holdfast.sinks.files.layout import Layout
 from holdfast.sinks.files.periods import Periods
 
 SUCCESS = "_SUCCESS"

@@ -20,10 +20,9 @@ import pyarrow as pa
 
 from holdfast.flow.batch import Name
 from holdfast.flow.fault import Fault
-from holdfast.flow.names import OURS, folder_refusal
+from holdfast.flow.names import OURS, Layout, folder_refusal
 from holdfast.flow.staging import RefusesRecords, Room, StagedBatch, Stager
 from holdfast.leases.lease import Json
-from holdfast.sinks.files.layout import Layout
 from holdfast.sinks.files.periods import FolderTimes, Periods
 from holdfast.sinks.files.staging import FilesStager, FilesStaging
 

@@ -17,11 +17,10 @@ import pyarrow.compute as pc
 from holdfast.buckets.bucket import Bucket, OpenFile, StagingAttempt
 from holdfast.errors import BatchError
 from holdfast.flow.format import Format
-from holdfast.flow.names import dead_letter_key, letter_records_key, staging_key
+from holdfast.flow.names import Layout, dead_letter_key, letter_records_key, staging_key
 from holdfast.flow.source import ITEM_COLUMN
 from holdfast.flow.staging import Room, StagedBatch
 from holdfast.leases.lease import Json
-from holdfast.sinks.files.layout import Layout
 
 BLOCK_ROWS = 8192
 BLOCK_BYTES = 32 << 20
@@ -56,7 +55,7 @@ class OutputFiles:
 
     @property
     def fits(self) -> bool:
-        """Whether more rows need no further file."""
+        """Whether more rows can be added without another file."""
         return self._file is None or not self._is_large(self._file)
 
     @property
@@ -250,7 +249,7 @@ class ReceiptBudget:
         self._reserve(self.entry_size(output_folder))
 
     def reserve_letters(self) -> None:
-        """Reserve room for another file of dead letters. For the first one there always is room."""
+        """Reserve room for another file of dead letters. There is always room for the first one."""
         self._letter_files += 1
         if self._letter_files > 1:
             self._check_files(self._files + self._letter_files - 1)

@@ -88,8 +88,8 @@ class FolderTimes:
     @cached_property
     def expressions(self) -> list[tuple[int, re.Pattern[str], str]]:
         """For each pattern the number of its names, a regular expression that matches them, and the time zone."""
-        known = [(text, zone) for text, zone in self.patterns if {"Y", "G"} & set(_DIRECTIVE.findall(text))]
-        return [(text.count("/") + 1, re.compile(_expression(text), re.ASCII), zone) for text, zone in known]
+        with_year = [(text, zone) for text, zone in self.patterns if {"Y", "G"} & set(_DIRECTIVE.findall(text))]
+        return [(text.count("/") + 1, re.compile(_expression(text), re.ASCII), zone) for text, zone in with_year]
 
 
 @lru_cache(maxsize=_REMEMBERED)

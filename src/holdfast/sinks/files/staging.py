@@ -20,11 +20,10 @@ from holdfast.deadletters.staging import LetterFiles
 from holdfast.errors import Refused, Unavailable
 from holdfast.flow.fault import Fault, record_fault
 from holdfast.flow.format import Format, Formats
-from holdfast.flow.names import folder_refusal
+from holdfast.flow.names import Layout, folder_refusal
 from holdfast.flow.staging import RefusesRecords, Room, StagedBatch, Stager
 from holdfast.formats._json_objects import raw_records
 from holdfast.leases.lease import Json
-from holdfast.sinks.files.layout import Layout
 from holdfast.sinks.files.output_files import OutputFiles, ReceiptBudget
 
 MAX_BUFFERED_BYTES = 128 << 20

@@ -10,6 +10,7 @@ from pydantic_core import PydanticCustomError
 
 from holdfast.buckets.root import Root, S3Options, check_together, root_identity
 from holdfast.config import ByteSize, Duration, Options
+from holdfast.config.kafka_client import LetterTopicOptions
 from holdfast.config.plugins import PLAIN_ERROR
 from holdfast.functions.channel import Tls
 from holdfast.functions.output import ColumnType
@@ -24,6 +25,7 @@ class FunctionLetterOptions(Options):
         "pipeline alone, and every worker must reach it."
     )
     s3: S3Options | None = Field(None, description="How to reach S3, for a folder there.")
+    kafka: LetterTopicOptions | None = Field(None, description="A Kafka topic that gets a copy of each dead letter.")
 
     @model_validator(mode="after")
     def _reachable(self) -> Self:
@@ -32,7 +34,7 @@ class FunctionLetterOptions(Options):
 
 
 class FunctionSinkConfig(FunctionConfig):
-    """A handler that is called for each record of a stream, in order per shard, by workers that live."""
+    """A handler that is called for each record of a stream, in order per shard, by long-lived workers."""
 
     code_by_generation: ClassVar[bool] = True
     """Only another generation keeps nodes with other code from the work, see `holdfast.config.digest`."""
@@ -44,7 +46,7 @@ class FunctionSinkConfig(FunctionConfig):
     )
     max_memory: Annotated[ByteSize, Field(gt=0)] | None = Field(
         None,
-        description="Memory at which a worker is replaced: its shards are drained, and another worker goes on.",
+        description="Memory at which a worker is replaced: its shards are drained, and another worker continues.",
     )
     output_columns: dict[str, ColumnType] = Field(
         {"value": "string"},

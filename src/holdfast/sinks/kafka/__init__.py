@@ -1,4 +1,4 @@
-"""The sink `kafka`: each row becomes a message of a topic, once for consumers that read committed messages."""
+"""The sink `kafka`: each row becomes a message of a topic, exactly once for consumers that read committed messages."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def build(name: str, config: KafkaSinkConfig, formats: Registry) -> KafkaSink:  # noqa: ARG001 - it has no formats
-    """The sink of that name, not yet connected. Raises `UsageError` where the client is missing."""
+    """The sink of that name, not yet connected. Raises `UsageError` if the client is missing."""
     with needing("the sink kafka", "confluent-kafka", "kafka"):
         from holdfast.sinks.kafka.sink import build_sink
     return build_sink(name, config)

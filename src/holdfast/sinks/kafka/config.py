@@ -8,14 +8,16 @@ from pydantic import Field, model_validator
 
 from holdfast.buckets.root import Root, S3Options, check_together, root_identity
 from holdfast.config import ByteSize, Options
-from holdfast.config.kafka_client import Security
+from holdfast.config.kafka_client import Brokers, Security
 from holdfast.config.secrets import Secret
 
 
 class KafkaSinkConfig(Options):
     """Messages of one topic."""
 
-    bootstrap_servers: str = Field(description="Brokers to connect to first: `host:port`, several separated by commas.")
+    bootstrap_servers: Brokers = Field(
+        description="Brokers to connect to first: `host:port`, several separated by commas."
+    )
     topic: str = Field(min_length=1, pattern=r"^[A-Za-z0-9._-]+$", description="The topic. It must exist.")
     root: Root = Field(
         description="Folder or s3://bucket/prefix where rows wait until their commit is sent, and where dead letters "
@@ -47,11 +49,12 @@ class KafkaSinkConfig(Options):
     max_message_bytes: Annotated[ByteSize, Field(gt=0)] = Field(
         "1MB",
         validate_default=True,
-        description="Maximum size of a message, at most `max.message.bytes` of the topic. Larger: dead letters.",
+        description="Maximum size of a message, at most `max.message.bytes` of the topic. Larger messages become "
+        "dead letters.",
     )
     security: Security = Field(default_factory=Security, description="TLS and SASL.")
     client_properties: dict[str, str | Secret] = Field(
-        default_factory=dict, description="Further properties of librdkafka, such as compression.type."
+        default_factory=dict, description="Additional properties of librdkafka, such as compression.type."
     )
 
     def owned_roots(self) -> dict[tuple[str, ...], str]:

@@ -40,7 +40,7 @@ class MessageColumns:
     max_bytes: int = 1_000_000
 
     def needed(self, names: list[str]) -> dict[str, None]:
-        """The columns of these that are needed. Raises `Refused` if one that the settings name is missing."""
+        """The columns among these that are needed. Raises `Refused` if one that the settings name is missing."""
         for setting in ("value", "key", "headers", "partition"):
             column = getattr(self, setting)
             if column is not None and column not in names:

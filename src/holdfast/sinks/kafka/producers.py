@@ -1,9 +1,9 @@
 """Producers of the sink `kafka`: transactions that hold the messages of a commit, and messages that are sent at once.
 
 A transaction also holds an offset of a consumer group that belongs to one partition of the pipeline: the number of the
-commit, with its id as metadata. The group has no members; its offset says which commit was sent last. Whoever publishes
-a commit fences all others by the transactional id of the partition, which ends their transactions, and then reads that
-offset: the commit is in the topic, or it never will be unless it is sent now.
+commit, with its id as metadata. The group has no members; its offset says which commit was sent last. A node that
+publishes a commit fences all others by the transactional id of the partition, which ends their transactions, and then
+reads that offset: the commit is in the topic, or it never will be unless it is sent now.
 
 A consumer of the group reads the offset. An `AdminClient` could read those of all groups, but librdkafka (2.16 and
 before) then ends the process with a segmentation fault if the broker is not, or not yet, the coordinator of the group.
@@ -62,7 +62,10 @@ class SentCommit(NamedTuple):
 
 @dataclass
 class _PartitionProducer:
-    """Has fenced all others of its partition. While it can commit, nobody else has sent anything."""
+    """A producer that has fenced all others of its partition.
+
+    As long as it can commit, no other producer has sent anything since then.
+    """
 
     client: Any
     group: Any
@@ -99,7 +102,7 @@ class CommitProducer:
         self._producers: OrderedDict[str, _PartitionProducer] = OrderedDict()
 
     def partitions(self) -> int:
-        """As `partition_count`."""
+        """The number of the topic's partitions, see `partition_count`."""
         return partition_count(self._properties, self._topic, self.patience)
 
     def last_commits(self, names: Sequence[Name]) -> list[SentCommit | None]:
@@ -128,7 +131,8 @@ class CommitProducer:
 
         Raises `SinkUnavailable`, also if another node sends the same commit, and `Halt` if the topic has another commit
         of that number, or if nobody can tell whether it has this one. What was sent is not visible then, unless the
-        brokers have committed it without saying so. `progress` is called at least every `SEND_PATIENCE` seconds.
+        brokers have committed it and their response was lost. `progress` is called at least every `SEND_PATIENCE`
+        seconds.
         """
         group = self._group(name)
         if group not in self._producers and is_sent(commit, self.last_commits([name])[0]):
@@ -213,9 +217,9 @@ class CommitProducer:
         return self._producers[group]
 
     def _keep(self, group: str, producer: _PartitionProducer) -> None:
-        """Keep the producer for the next commit. Where all are in use the new one is forgotten, and not one of them.
+        """Keep the producer for the next commit. If there are too many and none is idle, this one is closed instead.
 
-        Partitions take turns: to forget the one that was used longest ago would make every commit begin with a new one.
+        Partitions take turns: if the least recently used one were closed, every commit would begin with a new producer.
         """
         producer.used_at = time.monotonic()
         self._producers.move_to_end(group)
@@ -240,11 +244,11 @@ class DirectProducer:
         self._refusals: list[str] = []
 
     def send(self, message: Message) -> None:
-        """May return before the message has arrived. Raises `SinkUnavailable`."""
+        """Send a message; it may not have arrived when this returns. Raises `SinkUnavailable`."""
         _produce(self._producer, self._topic, message, self._refusals)
 
     def flush(self) -> None:
-        """Raises `SinkUnavailable` if a message has not arrived."""
+        """Wait until all messages have arrived. Raises `SinkUnavailable` if one has not."""
         left = self._producer.flush(SEND_PATIENCE)
         if left or self._refusals:
             reason = self._refusals[0] if self._refusals else f"{left} messages are not acknowledged"
@@ -256,7 +260,10 @@ class DirectProducer:
 
 
 def partition_count(properties: Mapping[str, Any], topic: str, patience: float = PATIENCE) -> int:
-    """Raises `Refused` if the topic does not exist, `SinkUnavailable` if no broker responds."""
+    """Return the number of partitions.
+
+    Raises `Refused` if the topic does not exist, `SinkUnavailable` if no broker responds.
+    """
     admin = AdminClient(dict(properties))
     (future,) = admin.describe_topics(TopicCollection([topic]), request_timeout=patience).values()
     try:
@@ -268,7 +275,7 @@ def partition_count(properties: Mapping[str, Any], topic: str, patience: float =
 
 
 def is_sent(commit: SentCommit, last: SentCommit | None) -> bool:
-    """Whether the commit is in the topic, of which `last` is the last one.
+    """Whether the commit is in the topic, whose last commit is `last`.
 
     Raises `Halt` if the topic has another commit of that number.
     """
@@ -309,9 +316,9 @@ def _produce(producer: Any, topic: str, message: Message, refusals: list[str], p
         except BufferError:
             producer.poll(0.1)
         except KafkaException as error:
-            raise SinkUnavailable(f"topic {topic} does not take a message: {error.args[0].str()}") from error
+            raise SinkUnavailable(f"topic {topic} does not accept a message: {error.args[0].str()}") from error
         if time.monotonic() > give_up:
-            raise SinkUnavailable(f"the brokers take no messages: topic {topic}")
+            raise SinkUnavailable(f"the brokers accept no messages for topic {topic}")
 
 
 def _committed(producer: Any, offset: Any, group: Any, refusals: Sequence[str], budget: _Budget) -> None:

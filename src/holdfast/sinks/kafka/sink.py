@@ -1,4 +1,4 @@
-"""The sink `kafka` on the node: sends each commit in one transaction, whoever publishes it, and however often."""
+"""The sink `kafka` on the node: sends each commit in one transaction and only once, however often it is published."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ class KafkaSink(Sink, KeepsStaged, PublishesFiles, Restages, KeepsLetters):
             yield (Message(*fields) for fields in _decoder.decode(data))
 
     def mend(self, publication: Publication, fresh: Json) -> Json:
-        """The fresh rows: nothing of the commit was sent, or its data would not have been missed."""
+        """The receipt of the fresh rows: nothing of the commit was sent, or its staged data would not be needed."""
         return {**fresh, "token": publication.receipt["token"]}
 
     def discard_staged(self, publications: Sequence[Publication]) -> None:

@@ -51,7 +51,7 @@ class KafkaStager(Stager):
 
 @dataclass
 class _Waiting:
-    """What one batch has in this task."""
+    """The entries and messages of one batch in this task."""
 
     entries: list[dict[str, Json]] = field(default_factory=list)
     messages: list[Message] = field(default_factory=list)
@@ -90,7 +90,10 @@ class KafkaStaging(Staging):
         return len(refused)
 
     def _lacks(self, partition: int) -> str | None:
-        """Why a message cannot go to this partition, for which the brokers would be waited for in vain."""
+        """Why a message cannot go to this partition; None if it can.
+
+        The producer would wait in vain for a missing one.
+        """
         if partition >= self._partitions and not self._is_counted:
             self._partitions = partition_count(self._stager.properties, self._stager.topic)
             self._is_counted = True

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def build(name: str, config: OpenSearchConfig, formats: Registry) -> OpenSearchSink:  # noqa: ARG001 - has no formats
-    """The sink of that name, not yet connected. Raises `UsageError` where the client is missing."""
+    """The sink of that name, not yet connected. Raises `UsageError` if the client is missing."""
     with needing("the opensearch sink", "opensearch-py", "opensearch"):
         import opensearchpy  # noqa: F401 - a missing client fails here, not in a task
     if config.mode == "staged":

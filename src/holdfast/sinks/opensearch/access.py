@@ -22,7 +22,10 @@ _Result = TypeVar("_Result")
 
 @dataclass(frozen=True)
 class AwsAccess:
-    """Signing of requests for a region. Without keys: those of the environment, the profile or the machine's role."""
+    """Signing of requests for a region.
+
+    Without keys, those of the environment, the profile or the machine's role are used.
+    """
 
     region: str
     service: str = "es"
@@ -73,7 +76,7 @@ class Access:
 
     @property
     def label(self) -> str:
-        """The cluster, in messages."""
+        """The cluster's name in messages."""
         return f"the cluster at {', '.join(self.hosts)}"
 
     def connect(self, connections: int = 1, *, verbatim: bool = False) -> Any:

@@ -1,4 +1,4 @@
-"""The body of a bulk request: entries of an action and mostly a document, each on a line, in contiguous memory.
+"""The body of a bulk request: action lines, mostly followed by a document line, in contiguous memory.
 
 Also the ids of documents, which are derived from the origin of their records.
 """
@@ -216,7 +216,7 @@ class RecordNumbers:
     def add_ascending(self, items: list[int]) -> bool:
         """Add the items if each is higher than the one before: then `of` would return just the items as text.
 
-        Returns whether that is so. Faster than `of` for a few items.
+        Returns whether they were added. Faster than `of` for a few items.
         """
         if any(later <= earlier for earlier, later in pairwise([self._last, *items])):
             return False

@@ -170,5 +170,5 @@ def _text(value: Any) -> str:
 
 
 def _plain(reason: str) -> str:
-    """A reason that can be printed: JSON may hold half of a character."""
+    """A reason that can be printed: JSON may hold half of a surrogate pair."""
     return reason[:MAX_REASON].encode("utf-8", "backslashreplace").decode()

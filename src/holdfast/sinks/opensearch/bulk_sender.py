@@ -56,7 +56,10 @@ class BatchState:
 
 
 class BulkSender:
-    """The sender of one task, whose thread calls `send` to `close`; deliveries call the rest on threads of the pool."""
+    """The sender of one task.
+
+    The task's thread calls the methods from `send` to `close`; deliveries call the others on threads of the pool.
+    """
 
     def __init__(
         self,
@@ -245,7 +248,7 @@ class _Delivery:
         self._give_up_at = time.monotonic() + sender.patience
 
     def run(self) -> Sequence[Body]:
-        """Returns when every document is decided, or returns smaller bodies to be sent instead."""
+        """Send until the outcome of every document is known. Returns smaller bodies if they must be sent instead."""
         while len(self._body):
             outcome = self._sender.post(self._body)
             if isinstance(outcome, RequestRefused):

@@ -55,7 +55,7 @@ def _checked_id(text: str) -> str:
     if text in ID_KINDS:
         return text
     if Template(_checked_template(text)).constant is not None:
-        raise PydanticCustomError(VALUE_ERROR, "is neither origin, server, nor a template such as {id}")
+        raise PydanticCustomError(VALUE_ERROR, "is not origin, server or a template such as {id}")
     return text
 
 
@@ -84,7 +84,10 @@ TemplateText = Annotated[str, Field(min_length=1), AfterValidator(_checked_templ
 
 
 class AwsOptions(AwsRoleOptions):
-    """Sign requests for Amazon's services. Without keys: those of the environment, the profile or the machine."""
+    """Sign requests for Amazon's services.
+
+    Without keys, those of the environment, the profile or the machine's role are used.
+    """
 
     region: str = Field(min_length=1, description="Region of the cluster.")
     service: Literal["es", "aoss"] = Field("es", description="`es` for a domain, `aoss` for a serverless collection.")
@@ -101,7 +104,9 @@ class TlsOptions(Options):
     )
     client_cert: str | None = Field(None, description="Client certificate (PEM); a path on every executor.")
     client_key: str | None = Field(None, description="Key of the client certificate (PEM); a path on every executor.")
-    verify: bool = Field(True, description="Verify the server's certificate; without it, others can read along.")
+    verify: bool = Field(
+        True, description="Verify the server's certificate; otherwise others can intercept the connection."
+    )
     allow_http_login: bool = Field(
         False, description="Send the password or API key unencrypted to addresses with `http://` on other hosts."
     )
@@ -176,8 +181,8 @@ class OpenSearchConfig(Options):
     max_ahead: Duration | None = Field(
         "1d",
         validate_default=True,
-        description="How long after the store's time a record's time may be, if `index` is named after it. Records of "
-        "later times, which is a mistake of a producer, are dead letters; with null, none are.",
+        description="How far in the future, by the store's clock, a time in the name of the index may be. Records "
+        "with a later time become dead letters, because it is a mistake of a producer; null: no limit.",
     )
     data_stream: bool = Field(False, description="The index is a data stream; records are created in it.")
     action: Annotated[str, AfterValidator(_checked_action)] | None = Field(
@@ -270,6 +275,11 @@ class OpenSearchConfig(Options):
             )
         return self
 
+    @property
+    def stages_indexes(self) -> bool:
+        """Whether the sink is for reindex runs."""
+        return self.mode == "staged"
+
     @model_validator(mode="after")
     def _mode_has_its_settings(self) -> Self:
         if self.mode == "direct" and self.index is None:
@@ -298,7 +308,7 @@ class OpenSearchConfig(Options):
             raise PydanticCustomError(PLAIN_ERROR, "versions are possible only with the actions index and delete")
         if self.document_id == "server" and self.acts not in {"index", "create"}:
             raise PydanticCustomError(
-                PLAIN_ERROR, "ids by the server are possible only with the actions index and create"
+                PLAIN_ERROR, "ids assigned by the server are possible only with the actions index and create"
             )
         if self.index_template is not None and (self.mappings or self.settings):
             raise PydanticCustomError(PLAIN_ERROR, "with index_template, put mappings and settings into its body")

@@ -262,7 +262,7 @@ class IndexLetters(CommittedLetters):
         return [doc["_source"] if doc.get("found") else None for doc in found] or [None] * len(ids)
 
     def _noted(self, identity: str, document: Any, client: Any) -> bool:
-        """Whether the document was created now."""
+        """Create the document. Returns False if it exists already."""
         from opensearchpy.exceptions import ConflictError
 
         try:
@@ -272,7 +272,7 @@ class IndexLetters(CommittedLetters):
         return True
 
     def _created(self, body: Any, client: Any) -> bool:
-        """Whether the index was created now."""
+        """Create the index. Returns False if it exists already."""
         from opensearchpy.exceptions import RequestError
 
         try:

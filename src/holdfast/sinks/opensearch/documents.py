@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 
 from holdfast.flow.fault import Fault, record_fault
 from holdfast.flow.staging import StagedBatch
-from holdfast.formats._arrays import beside, binary, content, has_byte, is_bytes
+from holdfast.formats._arrays import begins_with, beside, binary, content, has_byte, is_bytes
 from holdfast.formats._json_objects import json_objects
 from holdfast.sinks.opensearch.bulk_body import Entries, RecordNumbers, origin_prefix
 from holdfast.sinks.opensearch.fields import VALUE, Fields, are_objects, document_column
@@ -43,7 +43,7 @@ Faults = list[tuple[int, Fault]]
 
 @dataclass(frozen=True)
 class EntryBuilder:
-    """Makes entries of records. Picklable."""
+    """Makes entries from records. Picklable."""
 
     index: IndexName
     action: Template = Template("index")
@@ -131,10 +131,13 @@ class _Portion:
     # --- documents ---------------------------------------------------------------------------------------------
 
     def _as_objects(self, values: Any) -> Any:
-        """The values, each on one line. A value that is not an object becomes `text_field` of one, or is refused."""
+        """The values, each on one line.
+
+        A value that is not an object becomes the field `text_field` of one, or is refused.
+        """
         if values.null_count:
             values = values.fill_null(b"")
-        others = np.flatnonzero(~looks_like_object(values))
+        others = np.flatnonzero(~begins_with(values, b"{"))
         if len(others):
             values = self._wrapped(values, others)
         return pc.replace_substring(values, _LINE, b" ") if has_byte(values, _LINE) else values
@@ -294,16 +297,6 @@ def _documents(rows: Any) -> Any:
     """The rows as documents, not yet checked."""
     column = document_column(rows.schema)
     return binary(json_objects(rows) if column is None else rows.column(column))
-
-
-def looks_like_object(values: Any) -> Any:
-    """Whether the first byte of each value is a brace; false for an empty value."""
-    starts = np.frombuffer(values.buffers()[1], np.int32)[values.offset : values.offset + len(values) + 1]
-    data = np.frombuffer(values.buffers()[2] or b"", np.uint8)
-    if not len(data):
-        return np.zeros(len(values), bool)
-    first = data[np.minimum(starts[:-1], len(data) - 1)]
-    return (first == ord("{")) & (starts[1:] > starts[:-1])
 
 
 def beside_each_other(count: int, *pieces: Any) -> Any:

@@ -96,7 +96,7 @@ class IndexSetup:
         return given | {GC_DELETES: GC_DELETES_DEFAULT}
 
     def _deletes(self, client: Any) -> str:
-        """How long the existing indexes remember a deleted version, for people."""
+        """A text for people: how long the existing indexes remember the versions of deleted documents."""
         from opensearchpy.exceptions import TransportError
 
         names = ",".join(() if self.index is None else self.index.patterns)

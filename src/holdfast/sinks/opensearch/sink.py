@@ -166,7 +166,10 @@ class OpenSearchSink(
         return None
 
     def mend(self, publication: Publication, fresh: Json) -> Json:
-        """Documents were written again under the same ids. Letters that are published already are never overwritten."""
+        """The receipt after documents were written again under the same ids.
+
+        Published letters are never overwritten.
+        """
         return {**fresh, "token": publication.receipt["token"]}
 
     def discard_staged(self, publications: Sequence[Publication]) -> None:

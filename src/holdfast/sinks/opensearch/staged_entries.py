@@ -6,6 +6,7 @@ irrelevant: of two writes of a document, the one with the higher version stays.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -18,8 +19,8 @@ from holdfast.flow.fault import Fault, record_fault
 from holdfast.flow.search_index import WRITE_ALIAS
 from holdfast.flow.staging import StagedBatch
 from holdfast.flow.tables import DELETED, DOCUMENT, DOCUMENT_ID, DOCUMENT_VERSION, ENTITY, TABLE_COLUMNS
-from holdfast.formats._arrays import binary, content, has_byte
-from holdfast.formats._json_objects import json_objects
+from holdfast.formats._arrays import begins_with, beside, binary, content, has_byte
+from holdfast.formats._json_objects import json_objects, json_texts
 from holdfast.sinks.opensearch.bulk_body import Entries, RecordNumbers
 from holdfast.sinks.opensearch.documents import (
     LARGEST_PORTION,
@@ -27,17 +28,17 @@ from holdfast.sinks.opensearch.documents import (
     NOT_AN_OBJECT,
     Faults,
     beside_each_other,
-    looks_like_object,
 )
 
 VERSION_TYPE = "external_gte"
 NO_INDEX = "no index is known for its entity"
+_VERSION_TYPE = f',"version_type":"{VERSION_TYPE}"'.encode()
 _LINE = b"\n"
 
 
 @dataclass(frozen=True)
 class StagedEntryBuilder:
-    """Makes entries of rows. Picklable."""
+    """Makes entries from rows. Picklable."""
 
     indexes: Mapping[str, str] = field(default_factory=dict)
     """By batch, the index of its rows: the staged index of their entity in this run, or a write alias of the index."""
@@ -46,7 +47,7 @@ class StagedEntryBuilder:
 
     @property
     def names(self) -> frozenset[str]:
-        """The columns that it uses."""
+        """The columns that the builder uses."""
         return frozenset(TABLE_COLUMNS)
 
     @property
@@ -94,8 +95,8 @@ class StagedEntryBuilder:
         if index is not None:
             return pa.repeat(pa.scalar(index, pa.string()), rows.num_rows)
         encoded = rows.column(ENTITY).dictionary_encode()
-        known = pa.array([self.aliases.get(entity) for entity in encoded.dictionary.to_pylist()], pa.string())
-        return known.take(encoded.indices)
+        aliases = pa.array([self.aliases.get(entity) for entity in encoded.dictionary.to_pylist()], pa.string())
+        return aliases.take(encoded.indices)
 
 
 class StagedEntries(Entries):
@@ -115,8 +116,8 @@ def _reasons(rows: Any, indexes: Any) -> dict[int, str]:
     ids = pc.binary_length(rows.column(DOCUMENT_ID)).fill_null(0)
     versions = rows.column(DOCUMENT_VERSION).cast(pa.int64()).fill_null(0)
     alive = ~np.asarray(rows.column(DELETED).fill_null(False))
-    documents = binary(rows.column(DOCUMENT)).fill_null(b"")
-    is_object = looks_like_object(documents)
+    documents = _documents(rows)
+    is_object = begins_with(documents, b"{")
     for row in np.flatnonzero(alive & ~is_object).tolist():
         is_object[row] = documents[row].as_py().lstrip()[:1] == b"{"
     wrong = {
@@ -134,23 +135,38 @@ def _reasons(rows: Any, indexes: Any) -> dict[int, str]:
 
 
 def _entries(rows: Any, indexes: Any) -> Any:
-    versions = rows.column(DOCUMENT_VERSION).cast(pa.int64())
-    kinds = pc.if_else(versions.is_valid(), VERSION_TYPE, pa.scalar(None, pa.string()))
-    target = {
-        "_index": indexes,
-        "_id": rows.column(DOCUMENT_ID),
-        "version": versions,
-        "version_type": kinds,
-        # Without it, a request that arrives after the alias was removed creates an index of that name. The server
-        # does not look at it in deletes, which leave an empty index then.
-        "require_alias": pc.if_else(pc.ends_with(indexes, WRITE_ALIAS), True, pa.scalar(None, pa.bool_())),
-    }
-    metadata = json_objects(pa.RecordBatch.from_pydict(target)).cast(pa.binary())
-    documents = binary(rows.column(DOCUMENT)).fill_null(b"")
+    target = _target(rows, indexes)
+    documents = _documents(rows)
     if has_byte(documents, _LINE):
         documents = pc.replace_substring(documents, _LINE, b" ")
-    written = beside_each_other(rows.num_rows, b'{"index":', metadata, b"}\n", documents, _LINE)
+    written = beside_each_other(rows.num_rows, b'{"index":', *target, documents, _LINE)
     deleted = rows.column(DELETED).fill_null(False)
     if not pc.any(deleted).as_py():
         return written
-    return pc.if_else(deleted, beside_each_other(rows.num_rows, b'{"delete":', metadata, b"}\n"), written)
+    return pc.if_else(deleted, beside_each_other(rows.num_rows, b'{"delete":', *target), written)
+
+
+def _target(rows: Any, indexes: Any) -> list[Any]:
+    """The pieces of what follows the action: index, id and version of each row."""
+    encoded = indexes.dictionary_encode()
+    heads = pa.array(map(_head, encoded.dictionary.to_pylist()), pa.binary())
+    head = heads[0].as_py() if len(heads) == 1 else heads.take(encoded.indices)
+    versions = rows.column(DOCUMENT_VERSION).cast(pa.int64())
+    numbers = binary(versions.cast(pa.string()))
+    pieces = [head, binary(json_texts(rows.column(DOCUMENT_ID)))]
+    if not versions.null_count:
+        return [*pieces, b',"version":', numbers, _VERSION_TYPE, b"}}\n"]
+    named = beside(pa.scalar(b',"version":'), numbers, pa.scalar(_VERSION_TYPE))
+    return [*pieces, pc.if_else(versions.is_valid(), named, b""), b"}}\n"]
+
+
+def _head(index: str) -> bytes:
+    # Without the alias required, a request that arrives after the alias was removed creates an index of that name. The
+    # server does not look at it in deletes, which leave an empty index then.
+    required = {"require_alias": True} if index.endswith(WRITE_ALIAS) else {}
+    return json.dumps({"_index": index, **required}).removesuffix("}").encode() + b',"_id":'
+
+
+def _documents(rows: Any) -> Any:
+    documents = binary(rows.column(DOCUMENT))
+    return documents.fill_null(b"") if documents.null_count else documents

@@ -1,7 +1,8 @@
 """Indexes of a cluster as a reindex run needs them, see `holdfast.flow.search_index`.
 
 An alias is swapped by `must_exist`, which makes the server compare before it changes anything. Documents are deleted by
-sequence number, so that one that was written since it was found stays.
+sequence number, so that one that was written since it was found stays. Indexes from versions without spare aliases are
+removed if none of their aliases is live at that moment.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from urllib.parse import quote
 
 from holdfast.errors import Refused, SinkUnavailable
 from holdfast.flow.search_index import (
+    SPARE_ALIAS,
+    SUSPENDED,
     WRITE_ALIAS,
     AliasState,
     IndexedDocument,
@@ -44,8 +47,12 @@ class OpenSearchIndexes(SearchIndexes):
         self._client: Any = None
 
     def create(self, index: str, owner: IndexOwner, plan: IndexPlan) -> None:
-        meta = {**plan.mappings.get("_meta", {}), META: owner._asdict()}
-        body = {"settings": _flat(plan.settings) | FILLING, "mappings": {**plan.mappings, "_meta": meta}}
+        meta = {**plan.mappings.get("_meta", {}), META: owner._asdict() | {"spare_alias": True}}
+        body = {
+            "settings": _flat(plan.settings) | FILLING,
+            "mappings": {**plan.mappings, "_meta": meta},
+            "aliases": {index + SPARE_ALIAS: {}},
+        }
         created = self._unless(400, "PUT", _path(index), body, only="resource_already_exists_exception")
         if created is None and self.owner(index) != owner:
             raise Refused(f"{self._access.label}: the index {index!r} exists already and does not belong to this run")
@@ -74,9 +81,18 @@ class OpenSearchIndexes(SearchIndexes):
         return int(response["count"])
 
     def owner(self, index: str) -> IndexOwner | None:
+        meta = self._meta(index)
+        return IndexOwner(meta["pipeline"], meta["run"]) if meta else None
+
+    def _meta(self, index: str) -> Mapping[str, Any]:
+        """What the run that has created the index has noted in it; empty if there is no such index or note."""
         found = self._unless(404, "GET", f"{_path(index)}/_mapping")
         meta = ((found or {}).get(index) or {}).get("mappings", {}).get("_meta", {}).get(META)
-        return IndexOwner(meta["pipeline"], meta["run"]) if isinstance(meta, dict) else None
+        return meta if isinstance(meta, dict) else {}
+
+    def _spare(self, index: str) -> dict[str, str] | None:
+        """The spare alias that the index has while it is not live; None if it never has one."""
+        return {"index": index, "alias": index + SPARE_ALIAS} if self._meta(index).get("spare_alias") else None
 
     def alias(self, alias: str) -> AliasState:
         found = self._unless(404, "GET", f"{_path(alias)}/_alias") or {}
@@ -93,7 +109,10 @@ class OpenSearchIndexes(SearchIndexes):
             else {"remove": {"index": name, "alias": alias, "must_exist": True}}
             for name in former.indexes
         ]
-        body = {"actions": [*removed, {"add": given}]}
+        spares = [] if former.concrete else [{"add": spare} for name in former.indexes if (spare := self._spare(name))]
+        if taken := self._spare(index):
+            removed.append({"remove": {**taken, "must_exist": True}})
+        body = {"actions": [*removed, *spares, {"add": given}]}
         if former.concrete and self.alias(alias) != former:
             return False
         return self._unless(404, "POST", "/_aliases", body) is not None
@@ -103,9 +122,32 @@ class OpenSearchIndexes(SearchIndexes):
         if self._unless(404, "POST", "/_aliases", body) is None:
             raise Refused(f"{self._access.label}: the index {index!r} is gone")
 
-    def close_writes(self, alias: str) -> None:
+    def suspend_writes(self, alias: str) -> None:
+        self._rename(alias, SUSPENDED + alias)
+
+    def reopen_writes(self, alias: str) -> bool:
+        self._rename(SUSPENDED + alias, alias)
+        return bool(self.alias(alias).indexes)
+
+    def _rename(self, alias: str, name: str) -> None:
+        """Give the alias another name, in one action, unless it has that name or is gone."""
         for index in self.alias(alias).indexes:
-            self._unless(404, "DELETE", f"{_path(index)}/_alias/{quote(alias, safe='')}")
+            given = {"index": index, "alias": name}
+            removed = {"index": index, "alias": alias, "must_exist": True}
+            self._unless(404, "POST", "/_aliases", {"actions": [{"remove": removed}, {"add": given}]})
+
+    def writes(self, alias: str) -> tuple[str, ...]:
+        # In one request: a rename in between would hide it.
+        names = f"{quote(alias, safe='')},{quote(SUSPENDED + alias, safe='')}"
+        # The server responds with 404 also if only one of them is there, and names the indexes of the other one.
+        found = self._request("GET", f"/_alias/{names}", params={"ignore": 404})
+        return tuple(name for name, state in found.items() if isinstance(state, dict) and "aliases" in state)
+
+    def close_writes(self, alias: str) -> None:
+        while indexes := self.writes(alias):
+            for index in indexes:
+                for name in (alias, SUSPENDED + alias):
+                    self._unless(404, "DELETE", f"{_path(index)}/_alias/{quote(name, safe='')}")
 
     def pages(self, index: str, *, texts: bool = False) -> Iterator[Sequence[IndexedDocument]]:
         body = {
@@ -130,9 +172,10 @@ class OpenSearchIndexes(SearchIndexes):
         return list(page["hits"]["hits"])
 
     def find(self, index: str, ids: Sequence[str]) -> Mapping[str, IndexedDocument]:
-        if not ids:
+        named = [id_ for id_ in ids if id_]  # the server refuses the whole request for an empty id
+        if not named:
             return {}
-        found = self._request("POST", f"{_path(index)}/_mget", {"ids": list(ids)})["docs"]
+        found = self._request("POST", f"{_path(index)}/_mget", {"ids": named})["docs"]
         for hit in found:
             if "error" in hit:
                 raise SinkUnavailable(f"{self._access.label} cannot read {hit['_id']}: {reason_of(hit)}")
@@ -160,13 +203,24 @@ class OpenSearchIndexes(SearchIndexes):
         return bool(status < 300)
 
     def remove(self, index: str, owner: IndexOwner) -> bool:
-        if self.owner(index) != owner:
-            return False
-        found = self._unless(404, "GET", f"{_path(index)}/_alias") or {}
-        if any(not name.endswith(WRITE_ALIAS) for state in found.values() for name in state["aliases"]):
+        if self.owner(index) != owner or self._named_by(index, WRITE_ALIAS, SPARE_ALIAS) or not self._retired(index):
             return False
         self._unless(404, "DELETE", _path(index))
         return True
+
+    def _named_by(self, index: str, *except_ends: str) -> list[str]:
+        """The aliases of the index, except those that end with one of these texts."""
+        found = self._unless(404, "GET", f"{_path(index)}/_alias") or {}
+        return [name for state in found.values() for name in state["aliases"] if not name.endswith(except_ends)]
+
+    def _retired(self, index: str) -> bool:
+        """Take the spare alias of the index. Returns whether nobody can promote the index any more."""
+        spare = self._spare(index)
+        if spare is None:
+            return True
+        body = {"actions": [{"remove": {**spare, "must_exist": True}}]}
+        # Without a spare alias it is either live, or somebody else has begun to remove it.
+        return self._unless(404, "POST", "/_aliases", body) is not None or not self._named_by(index, WRITE_ALIAS)
 
     # --- requests ----------------------------------------------------------------------------------------------
 

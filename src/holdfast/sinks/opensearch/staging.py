@@ -59,6 +59,8 @@ class OpenSearchStager(Stager, ChecksColumns):
     until: Mapping[str, float] = field(default_factory=dict)
     """By batch: no index is named after a time later than this. For other batches it may be any time."""
 
+    task_modules = ("opensearchpy",)
+
     def columns(self, fields: Any) -> Mapping[str, Any]:
         """The document, and the columns that templates use."""
         from pyspark.sql import functions as sql

@@ -154,10 +154,14 @@ class IndexName:
         for pattern in self.allowed:
             if not _INDEX_PATTERN.fullmatch(pattern):
                 raise ValueError(f"{pattern!r} is not a pattern of index names: lower case, with * for any characters")
-        name = self.template.constant
+        name, prefix = self.template.constant, self.template.prefix
+        if "%{" in self.template.text:
+            raise ValueError("times are written as {FIELD:%Y.%m.%d} here, with the field that holds the time")
         if name is not None and not is_index_name(name):
             raise ValueError(f"{name!r} is not an index name: lower case letters, digits, '.', '_' and '-'")
-        if name is None and not self.allowed and not is_index_name(self.template.prefix):
+        if name is None and prefix and not is_index_name(prefix):
+            raise ValueError(f"{prefix!r} cannot begin an index name: lower case letters, digits, '.', '_' and '-'")
+        if name is None and not self.allowed and not prefix:
             raise ValueError("begins with a field, so that records could name any index; set allowed_indexes")
 
     @property

@@ -158,7 +158,7 @@ def _kafka_rows(batch: ArchivedBatch, file: ArchivedFile, rows: Any, before: int
 
 
 def _faulty(batch: ArchivedBatch, fault: Fault) -> Any:
-    """One row that fails the whole batch."""
+    """A record batch of one row, whose fault makes the whole batch fail."""
     system = [
         pa.array([batch.id]),
         pa.array([batch.start], pa.int64()),

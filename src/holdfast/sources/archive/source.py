@@ -27,7 +27,7 @@ class ChosenFormats(Protocol):
 
 
 class ArchiveSource(Source, OffsetPositions, RereadsRecords):
-    """Files that a pipeline from Kafka has published, as the records that they were made of.
+    """Files that a pipeline from Kafka has published, as the records that they were made from.
 
     `start` and `end` bound the offsets of every topic partition; by default all of them.
     """

@@ -46,7 +46,7 @@ class Part:
 
 
 def partition_rows(totals: Mapping[str, int], complexity: Mapping[str, float], sizing: Sizing) -> dict[str, int]:
-    """By entity, the rows of its partitions. Raises `Refused` if a given size leads beyond the limits. Pure."""
+    """By entity, how many rows its partitions have. Raises `Refused` if a given size leads beyond the limits. Pure."""
     limits = sizing.limits
     if sizing.rows is not None:
         return _as_given(totals, sizing.rows, limits)
@@ -61,7 +61,10 @@ def partition_rows(totals: Mapping[str, int], complexity: Mapping[str, float], s
 
 
 def _rows(share: float, complexity: float, rate: float | None) -> int:
-    """Rows of a partition, of which each slot gets some dozens of `share` units; `rate` is that of an earlier run."""
+    """Rows of a partition, so that each slot gets dozens of partitions; `rate` is that of an earlier run.
+
+    `share` is in rows of an ordinary entity.
+    """
     if rate is None:
         return max(1, round(min(max(share, SMALLEST), LARGEST) / complexity))
     # Shorter ones cost more than they are worth, and longer ones leave the last slots alone for long.
@@ -73,21 +76,24 @@ def _as_given(totals: Mapping[str, int], rows: int, limits: PartitionLimits) -> 
     for entity, total in totals.items():
         if total / rows > limits.per_group:
             raise Refused(
-                f"{total} rows of {entity} in partitions of {rows} rows are more than {limits.per_group}; "
-                f"make them of {math.ceil(total / limits.per_group)} rows or more"
+                f"{total} rows of {entity} in partitions of {rows} rows would be more than {limits.per_group} "
+                f"partitions; make them of {math.ceil(total / limits.per_group)} rows or more"
             )
     if (number := sum(math.ceil(total / rows) for total in totals.values())) > limits.in_all:
-        raise Refused(f"partitions of {rows} rows would be {number}, and a run may have {limits.in_all}; enlarge them")
+        raise Refused(
+            f"partitions of {rows} rows would be {number} partitions, and a run may have {limits.in_all}; "
+            f"make them larger"
+        )
     return dict.fromkeys(totals, rows)
 
 
 def estimated_rows(table: EntityTable, connection: Connection) -> int:
     """About how many rows there are: by statistics if there are any, else counted."""
-    known = None
+    estimate = None
     if table.config.table is not None:
-        known = table.dialect.estimated_rows(connection, table_name(table.config))
-    if known is not None:
-        return known
+        estimate = table.dialect.estimated_rows(connection, table_name(table.config))
+    if estimate is not None:
+        return estimate
     with connection.snapshot():
         ((count,),) = connection.rows(*table.count(KeyRange()))
     return int(count)
@@ -99,7 +105,8 @@ def estimated_rows(table: EntityTable, connection: Connection) -> int:
 def parts(table: EntityTable, connection: Connection, rows: int, since: Json = None) -> Iterator[Part]:
     """Ranges of about `rows` rows that cover all rows, also those that are added at either end later.
 
-    With `since`, those that were changed since the mark. Raises `Refused` if a row has no place in the order.
+    With `since`, ranges of the rows that were changed since the mark. Raises `Refused` if a row has NULL in a column of
+    the order.
     """
     if any(connection.rows(*statement) for statement in table.without_order(since)):
         names = ", ".join(column.name for column in table.order(since))
@@ -170,7 +177,7 @@ def in_claim_order(made: Sequence[Partition]) -> list[Partition]:
 
 
 def middle_of(table: EntityTable, connection: Connection, rest: KeyRange) -> tuple[Sequence[Any], int, int] | None:
-    """The middle of the range, and the rows before and after it; None if it has too few rows to share."""
+    """The middle of the range, and how many rows are before and after it; None if there are too few to share."""
     ((left,),) = connection.rows(*table.count(rest, limit=MOST_COUNTED))
     if left < SMALLEST_SPLIT:
         return None
@@ -180,7 +187,10 @@ def middle_of(table: EntityTable, connection: Connection, rest: KeyRange) -> tup
 
 
 def split_at(lease: Lease, middle: Sequence[Any], kept: int, given: int) -> Split:
-    """The split of a lease that keeps and gives away that many rows, those that it has read included. Pure."""
+    """The split of a lease into that many rows to keep, those already read included, and that many to give away.
+
+    Pure.
+    """
     boundary, order = to_json(middle), lease.order
     units = order.work_units / max(1, order.estimated_count or 1)
     start = (order.range_start if isinstance(order.range_start, int) else 0) + kept

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
-from urllib.parse import urlsplit
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
@@ -13,31 +13,29 @@ from pydantic_core import PydanticCustomError
 
 from holdfast.config import Duration, Options
 from holdfast.config.plugins import PLAIN_ERROR, Name, problem_at
-from holdfast.config.secrets import Secret
+from holdfast.config.secrets import SecretUrl
 from holdfast.config.units import VALUE_ERROR
 from holdfast.flow.tables import Entity
 from holdfast.registry import did_you_mean
 
+
+def _checked_column(name: Any) -> Any:
+    if isinstance(name, bool):
+        raise PydanticCustomError(VALUE_ERROR, "is not the name of a column")
+    return name
+
+
+Column = Annotated[str, BeforeValidator(_checked_column)]
 Columns = Annotated[tuple[str, ...], Field(min_length=1)]
 
 
-def _without_password(url: Any) -> Any:
-    """A URL that holds no password is not a secret: it may be written as it is."""
-    if not isinstance(url, str):
-        return url
-    try:
-        return url if urlsplit(url).password is not None or "password=" in url else Secret(url)
-    except ValueError:
-        return url
-
-
-Url = Annotated[Secret, BeforeValidator(_without_password)]
 SCHEMES = ("postgresql", "postgres", "mysql", "mariadb", "sqlite")
 
 
 class DatabaseTls(Options):
     """How the connection to a server is encrypted, in the terms of libpq."""
 
+    EXAMPLE: ClassVar[str] = "{mode: verify-full}"
     mode: Literal["disable", "require", "verify-ca", "verify-full"] | None = Field(
         None,
         description="verify-full for a server on another host unless given; on this host, TLS is optional. require "
@@ -50,32 +48,56 @@ class DatabaseTls(Options):
     key: Path | None = Field(None, description="The key of the certificate.")
 
 
+class Tombstones(Options):
+    """Where the keys of deleted rows are noted, with the time at which the row was deleted."""
+
+    table: str | None = Field(None, description="The table, or `schema.table`.")
+    query: str | None = Field(None, description="A SELECT instead of a table.")
+    deleted_at: str = Field(
+        description="The column with the time of the delete: a time, or an integer as `updated_at_unit` of the entity "
+        "says, set by the clock that sets `updated_at`. Give it an index."
+    )
+
+    @model_validator(mode="after")
+    def _is_clear(self) -> Self:
+        if (self.table is None) == (self.query is None):
+            raise PydanticCustomError(PLAIN_ERROR, "tombstones have either a table or a query")
+        return self
+
+
 class EntityConfig(Options):
     """Rows of a table or of a query, each of which becomes a document."""
 
+    EXAMPLE: ClassVar[str] = "{table: users, key: id}"
     table: str | None = Field(None, description="The table, or `schema.table`. Its key must be unique.")
     query: str | None = Field(
         None,
         description="A SELECT instead of a table, for joins and conditions. It has the columns that the other settings "
-        "name, and each key once. The database must be able to find rows by the key without running all of it.",
+        "name, and each key once. The database must be able to find rows by the key without running the whole query.",
     )
     key: str | Columns = Field(
         description="The column, or columns, that identify a row: integers, UUIDs, text, or several of them together. "
         "An index must begin with them. Rows must have no NULL there."
     )
-    updated_at: str | None = Field(
+    updated_at: Column | None = Field(
         None,
         description="A column with the time of the last change: a time, or an integer as `updated_at_unit` says. It "
         "is the version of the document, and finds what changed during a run. Without it all rows are read again; on "
         "PostgreSQL, a table is searched by its transaction ids instead.",
     )
     updated_at_unit: Literal["s", "ms", "us"] = Field("ms", description="Unit of an `updated_at` that is an integer.")
-    deleted: str | None = Field(
+    deleted: Column | None = Field(
         None,
         description="A column that marks deleted rows: a boolean or number that is not zero, or a time or text that is "
-        "not NULL. Without it deleted rows are found by comparing keys.",
+        "not NULL. Without it deleted rows are found by `tombstones`, or by comparing keys.",
     )
-    append_only: str | None = Field(
+    tombstones: Tombstones | None = Field(
+        None,
+        description="A table or query with the keys of deleted rows, under the names of `key` (of `document_id` if it "
+        "is given). Keys may be there several times, and also after their row was added again. Without it, and without "
+        "`deleted`, all keys are compared.",
+    )
+    append_only: Column | None = Field(
         None,
         description="For rows that are added and never change: the column with the time of the row. Partitions are "
         "ranges of time, and only new rows are read again. An index must begin with this column.",
@@ -109,6 +131,10 @@ class EntityConfig(Options):
             raise PydanticCustomError(
                 PLAIN_ERROR, "rows of an append_only entity never change: updated_at and deleted do not belong to it"
             )
+        if self.tombstones is not None and self.deleted is not None:
+            raise problem_at(
+                ("tombstones",), PLAIN_ERROR, "deleted rows are either marked by `deleted` or noted in `tombstones`"
+            )
         return self
 
     @property
@@ -116,7 +142,7 @@ class EntityConfig(Options):
         return (self.key,) if isinstance(self.key, str) else self.key
 
     def entity(self, name: str) -> Entity:
-        """The entity as others see it."""
+        """The entity as runs see it."""
         return Entity(
             name,
             self.index or name,
@@ -126,13 +152,45 @@ class EntityConfig(Options):
             self.complexity,
             has_versions=self.updated_at is not None or self.append_only is not None,
             has_deleted_flag=self.deleted is not None,
+            has_tombstones=self.tombstones is not None,
             append_only=self.append_only is not None,
         )
+
+    def noted(self) -> EntityConfig | None:
+        """The keys of deleted rows as an entity of their own, whose time of change is that of the delete."""
+        if self.tombstones is None:
+            return None
+        return EntityConfig(
+            table=self.tombstones.table,
+            query=self.tombstones.query,
+            key=self.key if self.document_id is None else self.document_id,
+            updated_at=self.tombstones.deleted_at,
+            updated_at_unit=self.updated_at_unit,
+        )
+
+    def notes(self) -> list[str]:
+        """What runs cost because a setting is missing."""
+        costs = []
+        if self.updated_at is None and self.append_only is None:
+            costs.append("without updated_at, all rows are read again after the copy (in a PostgreSQL table: searched)")
+        if self.deleted is None and self.tombstones is None:
+            costs.append("without deleted or tombstones, all keys are compared to find deleted rows")
+        elif self.tombstones is not None:
+            costs.append(f"tombstones must be kept until the next run; {self.tombstones.deleted_at} needs an index")
+        return costs
+
+
+CRON_FIELDS = ("minute", "hour", "day of month", "month", "day of week")
 
 
 def _checked_cron(text: str) -> str:
     from cronsim import CronSim, CronSimError
 
+    if len(text.split()) != len(CRON_FIELDS):
+        reason = (
+            f"is not a cron expression such as 0 3 * * *: it has {len(CRON_FIELDS)} parts, {', '.join(CRON_FIELDS)}"
+        )
+        raise PydanticCustomError(VALUE_ERROR, reason)
     try:
         CronSim(text, datetime(2000, 1, 1, tzinfo=UTC))
     except CronSimError as error:
@@ -147,6 +205,10 @@ def _checked_zone(name: str) -> str:
     except (ValueError, OSError, ZoneInfoNotFoundError):
         raise PydanticCustomError(VALUE_ERROR, "is not a time zone such as Europe/Berlin") from None
     return name
+
+
+def _checked_zone_or_offset(name: str) -> str:
+    return name if re.fullmatch(r"[+-]\d\d:\d\d", name) else _checked_zone(name)
 
 
 class ScheduleOptions(Options):
@@ -174,14 +236,15 @@ class DatabaseConfig(Options):
     """Tables of PostgreSQL, MariaDB, MySQL or SQLite. Rows are read by runs, such as `holdfast reindex start`."""
 
     has_shards: ClassVar[bool] = False
-    url: Url = Field(
+    only_for_reindex: ClassVar[bool] = True
+    url: SecretUrl = Field(
         description="postgresql://user:password@host:port/database, mysql://… or mariadb://… in the same form, or "
         "sqlite:///path/of/file. A URL with a password must be, or contain, a reference."
     )
     tls: DatabaseTls = Field(default=DatabaseTls(), description="How the connection is encrypted.")
     entities: dict[Name, EntityConfig] = Field(min_length=1, description="What is read, by a name of your choice.")
     schedule: ScheduleOptions | None = Field(None, description="When reindex runs begin by themselves.")
-    time_zone: str = Field(
+    time_zone: Annotated[str, AfterValidator(_checked_zone_or_offset)] = Field(
         "UTC", description="Zone of times that are stored without one: a name such as Europe/Berlin, or +01:00."
     )
     clock_skew: Duration = Field(
@@ -203,11 +266,11 @@ class DatabaseConfig(Options):
     def _has_a_known_scheme(self) -> Self:
         if self.scheme not in SCHEMES:
             # The URL is not repeated: it may hold the password.
-            raise PydanticCustomError(
-                PLAIN_ERROR, "url must begin with postgresql://, mysql://, mariadb:// or sqlite:///"
-            )
+            message = "url must begin with postgresql://, mysql://, mariadb:// or sqlite:///"
+            raise problem_at(("url",), PLAIN_ERROR, message)
         if self.scheme == "sqlite" and not self.url.reveal().startswith("sqlite:///"):
-            raise PydanticCustomError(PLAIN_ERROR, "write sqlite:///path, and sqlite:////path for an absolute path")
+            message = "write sqlite:///path, and sqlite:////path for an absolute path"
+            raise problem_at(("url",), PLAIN_ERROR, message)
         return self
 
     @model_validator(mode="after")
@@ -217,6 +280,10 @@ class DatabaseConfig(Options):
                 hint = did_you_mean(name, self.entities)
                 raise problem_at(("schedule", "entities", index), VALUE_ERROR, f"is not one of the entities{hint}")
         return self
+
+    def notes(self) -> list[str]:
+        """What runs of the entities cost or need, for `validate`."""
+        return [f"entities.{name}: {note}" for name, entity in self.entities.items() for note in entity.notes()]
 
     @property
     def scheme(self) -> str:

@@ -1,4 +1,4 @@
-"""What differs between databases: connecting, kinds of columns, expressions, and what is known of open transactions.
+"""What differs between databases: connecting, kinds of columns, expressions, and what is known about open transactions.
 
 All ordering and comparing of keys is done by the database, in the collation of the column, so that the order of pages
 is the order of their conditions. No key is ever compared by this program.
@@ -62,7 +62,7 @@ class Connection(ABC):
 
     @abstractmethod
     def describe(self, text: str) -> list[Column]:
-        """The columns of a statement that reads nothing."""
+        """The columns of a statement's result; the statement must be one that reads no rows."""
 
     @abstractmethod
     @contextmanager
@@ -90,7 +90,10 @@ class Dialect(ABC):
 
     @abstractmethod
     def connect(self) -> Connection:
-        """Raises `SourceUnavailable`, or `Refused` for a login or database that the server refuses."""
+        """Open a connection.
+
+        Raises `SourceUnavailable`, or `Refused` for a login or database that the server refuses.
+        """
 
     @contextmanager
     def connected(self) -> Iterator[Connection]:
@@ -118,7 +121,7 @@ class Dialect(ABC):
         return Condition(f"({', '.join(column.quoted for column in columns)}) {operator} ({marks})", values)
 
     def can_be_bound(self, value: Any) -> bool:
-        """Whether a value can be a parameter at all; one that cannot is in no row."""
+        """Whether a value can be a parameter at all; a value that cannot is in no row."""
         return not isinstance(value, int) or -(1 << 63) <= value < 1 << 63
 
     # --- expressions -------------------------------------------------------------------------------------------
@@ -137,7 +140,7 @@ class Dialect(ABC):
 
     @abstractmethod
     def changed_since(self, column: Column, unit: str, time: float) -> Condition | None:
-        """The condition for a time or integer at or after that time; None if the values cannot be compared."""
+        """The condition that a time, or an integer in this unit, is at or after `time`; None if that is impossible."""
 
     @abstractmethod
     def is_deleted(self, column: Column) -> str:
@@ -156,7 +159,7 @@ class Dialect(ABC):
         """Whether the database guarantees that the column holds JSON."""
 
     def changed_rows(self, mark: Json) -> Condition | None:  # noqa: ARG002 - for those whose rows tell it
-        """The condition for rows of a table that were changed since the mark; None if rows do not tell."""
+        """The condition for rows that were changed since the mark; None if rows do not record when they changed."""
         return None
 
     # --- transactions and statistics ---------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Values of key columns as JSON, and ids of documents made of them. Pure."""
+"""Values of key columns as JSON, and ids of documents made from them. Pure."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def to_json(values: Sequence[Any]) -> list[Json]:
 
 
 def from_json(stored: Sequence[Json]) -> list[Any]:
-    """The values, exactly as they were. Raises `BatchError` if that is not what `to_json` has returned."""
+    """The values, exactly as they were. Raises `BatchError` if `stored` does not come from `to_json`."""
     return [_from_json(value) for value in stored]
 
 
@@ -29,7 +29,7 @@ def document_id(parts: Sequence[str]) -> str:
 
 
 def key_of(id_: str, columns: int) -> list[str] | None:
-    """The texts of the key columns that an id was made of; None if it was not made by `document_id`."""
+    """The texts of the key columns that an id was made from; None if it was not made by `document_id`."""
     if columns == 1:
         return [id_]
     parts = id_.split(_SEPARATOR)

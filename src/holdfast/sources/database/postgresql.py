@@ -198,7 +198,7 @@ class Postgresql(Dialect):
 
 
 def _zone(name: str) -> str:
-    """An offset in the form of POSIX, where the sign has the other meaning; a name as it is."""
+    """The zone for PostgreSQL: an offset in the form of POSIX, where the sign is reversed; a name unchanged."""
     if name[:1] not in "+-":
         return name
     return f"<{name}>{'-' if name[0] == '+' else '+'}{name[1:]}"

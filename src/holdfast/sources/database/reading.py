@@ -1,24 +1,31 @@
 """Reads batches of tables in tasks: page by page from the last key, each page in a transaction of its own.
 
-A batch ends after some seconds, so that a node that dies costs its successor no more than that. Where it ends is known
-only then: a row with the fault `cut` says it. Pages grow until they have some megabytes, so that rows of any size fit.
+A task reads several batches, one after the other, so that rows of the next are read while those of the last are sent.
+Batches end after some seconds, so that a node that dies costs its successor no more than that. Where they end is known
+only then: a row with the fault `cut` marks it. Pages grow until they have some megabytes, so that rows of any size fit.
 """
 
 from __future__ import annotations
 
+import json
 import time
-from collections.abc import Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from heapq import heappop, heappush
 from typing import Any
 
 import msgspec
+import numpy as np
 import pyarrow as pa
 
 from holdfast.errors import BatchError, Refused, SourceUnavailable
 from holdfast.flow.batch import Batch
-from holdfast.flow.fault import Fault, batch_fault, cut_fault, record_fault, unavailable_fault
+from holdfast.flow.fault import COLUMNS, Fault, batch_fault, cut_fault, record_fault, unavailable_fault
+from holdfast.flow.letter import Letter
 from holdfast.flow.source import BATCH_COLUMN, FAULT_COLUMN, ITEM_COLUMN
 from holdfast.flow.tables import DELETED, DOCUMENT, DOCUMENT_ID, DOCUMENT_VERSION, ENTITY
+from holdfast.formats._arrays import begins_with, has_byte
 from holdfast.leases.lease import Json
 from holdfast.sources.database.dialect import Connection
 from holdfast.sources.database.keys import from_json, to_json
@@ -53,7 +60,7 @@ _JSON = msgspec.json.Decoder(msgspec.Raw)
 
 
 def position_after(values: Sequence[Any], row: int) -> Json:
-    """The position behind the row with these values of the order; `row` rows of the partition come before it."""
+    """The position after the row with these values of the order; `row` rows of the partition come before it."""
     return {"after": to_json(values), "row": row}
 
 
@@ -83,16 +90,25 @@ class PageSize:
         self.rows = FIRST_PAGE
 
     def learn(self, rows: int, size: int) -> None:
-        """A page had that many rows and bytes."""
+        """Note that a page had that many rows and bytes."""
         fitting = int(PAGE_BYTES * rows / max(1, size))
         self.rows = max(1, min(fitting, PAGE_GROWTH * self.rows, MAX_PAGE))
 
 
 def pages(
-    table: EntityTable, connection: Connection, wanted: KeyRange, most: int | None = None, *, live_only: bool = False
+    table: EntityTable,
+    connection: Connection,
+    wanted: KeyRange,
+    most: int | None = None,
+    *,
+    live_only: bool = False,
+    size: PageSize | None = None,
 ) -> Iterator[Page]:
-    """The range page by page, at most `most` rows of it. The last page may be empty, and no page is there twice."""
-    size, left = PageSize(), most
+    """The range page by page, at most `most` rows of it. The last page may be empty, and no page is yielded twice.
+
+    `size` has adapted to earlier pages of the table, and adapts to these.
+    """
+    size, left = size or PageSize(), most
     while True:
         limit = size.rows if left is None else min(size.rows, left)
         page = table.read(connection.rows(*table.page(wanted, limit, live_only=live_only)), wanted.since)
@@ -116,57 +132,103 @@ class TableRange:
     max_records: int | None
     max_bytes: int
     seconds: float | None
-    """None for a batch that must be read to its end."""
+    """How long after the begin of its task it is read; None for a batch that must be read to its end."""
 
 
 @dataclass(frozen=True)
 class DatabaseRows:
-    """The batches of a round, each read by one task in order. A `TaskRows`."""
+    """The batches of a round: each is read by one task, and a task reads several, one after the other. A `TaskRows`."""
 
-    ranges: Sequence[TableRange]
+    packed: Sequence[Sequence[TableRange]]
     schema: Any
 
     @property
     def tasks(self) -> int:
-        return len(self.ranges)
+        return len(self.packed)
 
     def rows(self, task: int) -> Iterator[Any]:
-        wanted = self.ranges[task]
+        reader, left = TaskReader(time.monotonic()), list(self.packed[task])
         try:
-            with wanted.table.dialect.connected() as connection:
-                yield from _read(wanted, connection)
+            while left:
+                yield from reader.rows(left.pop(0))
+        except SourceUnavailable as error:
+            # The others would wait for the same server.
+            for wanted in left:
+                yield _mark(wanted, wanted.row, unavailable_fault(str(error)))
+        finally:
+            reader.close()
+
+
+class TaskReader:
+    """Reads the batches of one task through one connection. `began`: when the task began."""
+
+    def __init__(self, began: float) -> None:
+        self._began = began
+        self._connection: Connection | None = None
+        self._sizes: defaultdict[str, PageSize] = defaultdict(PageSize)
+
+    def rows(self, wanted: TableRange) -> Iterator[Any]:
+        """The rows of a batch, or what is wrong with it.
+
+        In an outage, a row with a fault comes before `SourceUnavailable` is raised.
+        """
+        try:
+            if self._connection is None:
+                self._connection = wanted.table.dialect.connect()
+            yield from self._read(wanted, self._connection)
         except (BatchError, Refused) as error:
+            self.close()
             yield _mark(wanted, wanted.row, batch_fault(f"entity {wanted.table.name}: {error}"))
         except SourceUnavailable as error:
             yield _mark(wanted, wanted.row, unavailable_fault(str(error)))
+            raise
+
+    def _read(self, wanted: TableRange, connection: Connection) -> Iterator[Any]:
+        number, size = wanted.row, 0
+        # A batch that begins late ends after a page: a short one.
+        learned = None if self._is_late(wanted) else self._sizes[wanted.table.name]
+        for page in pages(wanted.table, connection, wanted.wanted, wanted.max_records, size=learned):
+            if not len(page):
+                return
+            yield _portion(wanted, number, page)
+            number, size = number + len(page), size + page.size
+            if self._is_late(wanted) or size >= wanted.max_bytes or number - wanted.row == wanted.max_records:
+                # Perhaps nothing follows; the next batch finds that out.
+                yield _mark(wanted, number, cut_fault(position_after(page.last, number)))
+                return
+
+    def _is_late(self, wanted: TableRange) -> bool:
+        return wanted.seconds is not None and time.monotonic() - self._began >= wanted.seconds
+
+    def close(self) -> None:
+        """Close the connection; the next batch makes another."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
 
 
-def _read(wanted: TableRange, connection: Connection) -> Iterator[Any]:
-    began, number, size = time.monotonic(), wanted.row, 0
-    for page in pages(wanted.table, connection, wanted.wanted, wanted.max_records):
-        if not len(page):
-            return
-        yield _portion(wanted, number, page)
-        number, size = number + len(page), size + page.size
-        is_late = wanted.seconds is not None and time.monotonic() - began >= wanted.seconds
-        if is_late or size >= wanted.max_bytes or number - wanted.row == wanted.max_records:
-            # Perhaps nothing follows; the next batch finds that out.
-            yield _mark(wanted, number, cut_fault(position_after(page.last, number)))
-            return
+def packed(
+    batches: Sequence[Batch], tables: Mapping[str, EntityTable], seconds: float, tasks: int
+) -> list[list[TableRange]]:
+    """The batches of each task: at most `tasks` tasks, with about the same work."""
+    made: list[list[TableRange]] = [[] for _ in range(min(tasks, len(batches)))]
+    loads = [(0, task) for task in range(len(made))]
+    # The largest first, so that the small ones fill the gaps.
+    for batch in sorted(batches, key=lambda batch: -batch.cut.size):
+        load, task = heappop(loads)
+        made[task].append(_range(batch, tables, seconds))
+        heappush(loads, (load + batch.cut.size, task))
+    return made
 
 
-def ranges(batches: Sequence[Batch], tables: dict[str, EntityTable], seconds: float) -> list[TableRange]:
-    """What to read of each batch."""
-    found = []
-    for batch in batches:
-        spec, cut = batch.lease.spec, batch.cut
-        wanted, last = range_of(spec, cut.start), cut.end.get("after")
-        if last is not None:
-            wanted = replace(wanted, last=from_json(last))
-        row, limit = int((cut.start or {}).get("row", 0)), seconds if last is None else None
-        most = cut.max_records if last is None else None
-        found.append(TableRange(batch.id, tables[spec["entity"]], wanted, row, most, BATCH_BYTES, limit))
-    return found
+def _range(batch: Batch, tables: Mapping[str, EntityTable], seconds: float) -> TableRange:
+    spec, cut = batch.lease.spec, batch.cut
+    wanted, last = range_of(spec, cut.start), cut.end.get("after")
+    if last is not None:
+        wanted = replace(wanted, last=from_json(last))
+    row, limit = int((cut.start or {}).get("row", 0)), seconds if last is None else None
+    most = cut.max_records if last is None else None
+    return TableRange(batch.id, tables[spec["entity"]], wanted, row, most, BATCH_BYTES, limit)
 
 
 # --- rows -----------------------------------------------------------------------------------------------------------
@@ -174,33 +236,33 @@ def ranges(batches: Sequence[Batch], tables: dict[str, EntityTable], seconds: fl
 
 def _portion(wanted: TableRange, first: int, page: Page) -> Any:
     count, table = len(page), wanted.table
-    documents, faults = page.documents, pa.nulls(count, pa.string())
-    if table.config.json_column is not None and not (table.has_valid_json and _are_plain(page.documents)):
+    documents, faults = pa.array(page.documents, pa.string()), pa.nulls(count, pa.string())
+    if table.config.json_column is not None and not (table.has_valid_json and _are_plain(documents)):
         checked = [
             (None, None) if deleted else _checked(document, table.has_valid_json)
             for document, deleted in zip(page.documents, page.deleted, strict=True)
         ]
-        documents = [document for document, _ in checked]
+        documents = pa.array([document for document, _ in checked], pa.string())
         faults = pa.array([None if fault is None else fault.encode() for _, fault in checked], pa.string())
     arrays = [
         _batch_column(wanted, count),
-        pa.array(range(first, first + count), pa.int64()),
+        pa.array(np.arange(first, first + count)),
         faults,
-        pa.array([table.name] * count, pa.string()),
+        pa.repeat(table.name, count),
         pa.array(page.ids, pa.string()),
         pa.array(page.versions, pa.int64()),
         pa.array(map(bool, page.deleted), pa.bool_(), size=count),
-        pa.array(documents, pa.string()),
+        documents,
     ]
     return pa.RecordBatch.from_arrays(arrays, schema=SCHEMA)
 
 
-def _are_plain(documents: Sequence[str | None]) -> bool:
-    """Whether all are JSON objects on one line, if they are JSON at all; most pages are, and need no further look."""
-    return all(
-        document is not None and document[:1] == "{" and "\n" not in document and "\r" not in document
-        for document in documents
-    )
+def _are_plain(documents: Any) -> bool:
+    """Whether all documents that are JSON are objects on one line.
+
+    Most pages are like that and need no further check.
+    """
+    return bool(begins_with(documents, b"{").all()) and not any(has_byte(documents, byte) for byte in (b"\n", b"\r"))
 
 
 def _checked(document: str | None, is_valid: bool) -> tuple[str | None, Fault | None]:
@@ -226,4 +288,31 @@ def _mark(wanted: TableRange, item: int, fault: Fault) -> Any:
 
 
 def _batch_column(wanted: TableRange, count: int) -> Any:
-    return pa.DictionaryArray.from_arrays(pa.array([0] * count, pa.int32()), pa.array([wanted.batch], pa.string()))
+    return pa.DictionaryArray.from_arrays(pa.array(np.zeros(count, np.int32)), pa.array([wanted.batch], pa.string()))
+
+
+class TableRebuilder:
+    """Makes rows from letters. A `Rebuilder`."""
+
+    @property
+    def keeps(self) -> frozenset[str] | None:
+        return None
+
+    def fields(self) -> Any:
+        from pyspark.sql.pandas.types import from_arrow_schema
+
+        return from_arrow_schema(DATA_SCHEMA)
+
+    def refusal(self, letter: Letter) -> str | None:
+        if letter.form == COLUMNS:
+            return None
+        return "it does not hold its row as it was read; `holdfast reindex verify --repair` writes the row of today"
+
+    def row(self, letter: Letter) -> Any:
+        columns = json.loads(letter.record())
+        if not isinstance(columns, dict):
+            raise ValueError("it is not a row of a table")  # noqa: TRY004 - as the interface says
+        try:
+            return pa.RecordBatch.from_pylist([columns], schema=DATA_SCHEMA)
+        except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
+            raise ValueError(f"it is not a row of a table: {error}") from error

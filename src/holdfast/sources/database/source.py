@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from holdfast.errors import BatchError, Refused
 from holdfast.flow.batch import Batch, Cut, Done, Limits, Name, Plan
-from holdfast.flow.source import FixedColumns, Rebuilds, Source, SplitsPartitions
+from holdfast.flow.source import FixedColumns, Rebuilds, Source, SplitsPartitions, WeighsPartitions
+from holdfast.flow.splitting import rest_of
 from holdfast.flow.tables import Entity, LiveTables, Sizing, TableRow
 from holdfast.leases.lease import Json, Lease, Partition
 from holdfast.leases.split import Split
@@ -29,12 +31,14 @@ from holdfast.sources.database.keys import document_id, key_of
 from holdfast.sources.database.table import EntityTable, KeyRange, resolved
 
 if TYPE_CHECKING:
-    from holdfast.sources.database.letters import TableRebuilder
-    from holdfast.sources.database.reading import DatabaseRows
+    from holdfast.sources.database.reading import DatabaseRows, TableRebuilder
 
 IDS_OF_A_STATEMENT = 500
 CATCH_UP_ROWS = 10_000
+TOMBSTONES_OF_A_PAGE = 500
 GUESSED_BYTES = 1024
+LIGHT_UNITS = 400_000
+"""Work units that a node reads in some seconds: below them, a Spark job for each few partitions would cost too much."""
 
 
 def dialect_of(config: DatabaseConfig) -> Dialect:
@@ -52,7 +56,7 @@ def dialect_of(config: DatabaseConfig) -> Dialect:
     return Sqlite(config)
 
 
-class DatabaseSource(Source, FixedColumns, LiveTables, SplitsPartitions, Rebuilds):
+class DatabaseSource(Source, FixedColumns, LiveTables, SplitsPartitions, WeighsPartitions, Rebuilds):
     """Tables and queries of one database. Partitions are made by runs; a live pipeline has none."""
 
     rediscover_after = 3600.0
@@ -61,11 +65,15 @@ class DatabaseSource(Source, FixedColumns, LiveTables, SplitsPartitions, Rebuild
     def __init__(self, config: DatabaseConfig) -> None:
         self._config = config
         self._dialect = dialect_of(config)
+        self.task_modules = ("holdfast.sources.database.reading", type(self._dialect).__module__)
         self._tables: dict[str, EntityTable] = {}
+        self._tombstones: dict[str, EntityTable] = {}
 
     def open(self) -> None:
         """Check that every entity's table and columns exist."""
         self._resolve(self._config.entities)
+        for name in self._config.entities:
+            self._resolve_tombstones(name)
 
     def discover(self, state: dict[str, Any]) -> Iterable[Partition]:  # noqa: ARG002 - runs make the partitions
         return ()
@@ -93,6 +101,9 @@ class DatabaseSource(Source, FixedColumns, LiveTables, SplitsPartitions, Rebuild
         size = max(1, left) * GUESSED_BYTES
         return Cut(position, END, last=True, size=size, max_records=limits.max_records)
 
+    def is_light(self, leases: Sequence[Lease]) -> bool:
+        return sum(map(rest_of, leases)) < LIGHT_UNITS
+
     def split(self, lease: Lease) -> Split | None:
         from holdfast.sources.database.reading import is_position, range_of
 
@@ -116,19 +127,20 @@ class DatabaseSource(Source, FixedColumns, LiveTables, SplitsPartitions, Rebuild
 
     def read(
         self,
-        spark: Any,  # noqa: ARG002 - Spark only runs it
+        spark: Any,
         batches: Sequence[Batch],
         columns: frozenset[str] | None = None,  # noqa: ARG002 - there are few
     ) -> DatabaseRows:
         from pyspark.sql.pandas.types import from_arrow_schema
 
-        from holdfast.sources.database.reading import SCHEMA, DatabaseRows, ranges
+        from holdfast.sources.database.reading import SCHEMA, DatabaseRows, packed
 
         tables = self._resolve({batch.lease.spec["entity"] for batch in batches})
-        return DatabaseRows(ranges(batches, tables, self._config.batch_time), from_arrow_schema(SCHEMA))
+        tasks = 1 if spark is None else spark.sparkContext.defaultParallelism  # None: the caller reads
+        return DatabaseRows(packed(batches, tables, self._config.batch_time, tasks), from_arrow_schema(SCHEMA))
 
     def rebuilder(self) -> TableRebuilder:
-        from holdfast.sources.database.letters import TableRebuilder
+        from holdfast.sources.database.reading import TableRebuilder
 
         return TableRebuilder()
 
@@ -169,13 +181,26 @@ class DatabaseSource(Source, FixedColumns, LiveTables, SplitsPartitions, Rebuild
                 made += [] if is_empty else partitions(table, found, number, mark)
         return iter(in_claim_order(made))
 
-    def counts(self, entities: Sequence[str]) -> Mapping[str, int]:
+    def removed(self, entity: str, since: Json) -> Iterator[Sequence[str]] | None:
+        table = self._resolve_tombstones(entity)
+        if table is None or since is None or not table.finds_changes(since):
+            return None
+        return self._noted(table, since)
+
+    def _noted(self, table: EntityTable, since: Json) -> Iterator[Sequence[str]]:
+        wanted, width = KeyRange(since=since), len(table.order(since))
+        with self._dialect.connected() as connection, _refusing():
+            if any(connection.rows(*statement) for statement in table.without_order(since)):
+                names = ", ".join(column.name for column in table.order(since))
+                raise Refused(f"entity {table.name}: tombstones have NULL in {names}, so that deletes would be missed")
+            while rows := connection.rows(*table.noted(wanted, TOMBSTONES_OF_A_PAGE)):
+                yield [document_id(row[width:]) for row in rows]
+                wanted = replace(wanted, after=rows[-1][:width])
+
+    def counts(self, entities: Sequence[str], since: Json = None) -> Mapping[str, int]:
         tables = self._resolve(entities)
         with self._dialect.connected() as connection, connection.snapshot():
-            return {
-                name: int(connection.rows(*table.count(KeyRange(), live_only=True))[0][0])
-                for name, table in tables.items()
-            }
+            return {name: _counted(table, connection, since) for name, table in tables.items()}
 
     def present(self, entity: str, document_ids: Sequence[str]) -> Mapping[str, int | None]:
         return {id_: version for id_, (version,) in self._by_ids(entity, document_ids)}
@@ -218,17 +243,39 @@ class DatabaseSource(Source, FixedColumns, LiveTables, SplitsPartitions, Rebuild
                 self._tables |= {name: self._resolved(connection, name) for name in missing}
         return {name: self._tables[name] for name in wanted}
 
+    def _resolve_tombstones(self, name: str) -> EntityTable | None:
+        """The tombstones of an entity; None if it has none."""
+        entity = self._resolve([name])[name]
+        config = entity.config.noted()
+        if config is None:
+            return None
+        if name not in self._tombstones:
+            with self._dialect.connected() as connection:
+                found = resolved(self._dialect, connection, f"{name}.tombstones", config, is_unique=False)
+            if found.time is None or found.time.kind is Kind.OTHER:
+                return found  # SQLite shows the kind of a column by its first value
+            self._tombstones[name] = found
+        return self._tombstones[name]
+
     def _resolved(self, connection: Connection, name: str) -> EntityTable:
         return resolved(self._dialect, connection, name, self._config.entities[name])
 
 
 @contextmanager
 def _refusing() -> Iterator[None]:
-    """A statement that the database refuses means that tables and settings do not match."""
+    """Turn the error of a statement that the database refuses into `Refused`: tables and settings do not match."""
     try:
         yield
     except BatchError as error:
         raise Refused(str(error)) from error
+
+
+def _counted(table: EntityTable, connection: Connection, since: Json) -> int:
+    ((rows,),) = connection.rows(*table.count(KeyRange(), live_only=True))
+    if since is None or not table.finds_changes(since):
+        return int(rows)
+    ((changed,),) = connection.rows(*table.count(KeyRange(since=since), live_only=True))
+    return int(rows) - int(changed)
 
 
 # --- rows by the ids of their documents ------------------------------------------------------------------------------
@@ -249,7 +296,7 @@ def _condition_of(table: EntityTable, ids: Sequence[str]) -> Condition | None:
 
 
 def _exact_ids(ids: Sequence[str], rows: Sequence[Row], parts: int) -> Iterator[tuple[str, Row]]:
-    """The rows by their ids of that many parts. A collation may have found rows whose ids are only similar."""
+    """The rows by their ids, which have that many parts. A collation may have found rows whose ids are only similar."""
     wanted = set(ids)
     for row in rows:
         if (id_ := document_id(row[:parts])) in wanted:
@@ -265,7 +312,7 @@ def _values(dialect: Dialect, columns: Sequence[Column], id_: str) -> list[Any] 
 
 
 def _value(column: Column, text: str) -> Any:
-    """The value of the column that has this text; None if there is none."""
+    """The column's value that has this text; None if there is none."""
     with suppress(ValueError):
         if column.kind is Kind.INTEGER:
             return int(text)

@@ -56,7 +56,10 @@ class SqliteConnection(Connection):
 
     @contextmanager
     def exclusive(self) -> Iterator[None]:
-        """No other connection changes anything inside. Raises `PermissionError` if the file is read-only."""
+        """While the block runs, no other connection changes anything.
+
+        Raises `PermissionError` if the file is read-only.
+        """
         try:
             self._connection.execute("BEGIN IMMEDIATE")
         except sqlite3.Error as error:
@@ -142,7 +145,10 @@ class Sqlite(Dialect):
     # --- transactions and statistics ---------------------------------------------------------------------------
 
     def watermark(self, connection: Connection) -> dict[str, Json]:
-        """Takes the write lock for a moment: nobody else has a change open then. A read-only file gives no time."""
+        """Takes the write lock for a moment: nobody else has a change open then.
+
+        For a read-only file, there is no time.
+        """
         assert isinstance(connection, SqliteConnection)
         try:
             with connection.exclusive():

@@ -21,7 +21,7 @@ ROWS = "_rows"
 
 @dataclass(frozen=True)
 class KeyRange:
-    """A part of the rows in order. Values of the first columns of the order may stand for all of them."""
+    """A part of the rows in order. A boundary may have values for only the first columns of the order."""
 
     start: Sequence[Any] | None = None
     """The first values; None: from the beginning."""
@@ -51,7 +51,7 @@ class Page:
 
     @property
     def size(self) -> int:
-        """Characters of the documents."""
+        """Number of characters in the documents."""
         return sum(map(len, filter(None, self.documents)))
 
 
@@ -116,7 +116,7 @@ class EntityTable:
             return Page((), (), (), (), ())
         order, columns = len(self.order(since)), list(zip(*rows, strict=True))
         keys, parts = columns[:order], columns[order:-3]
-        if len(set(zip(*keys, strict=True))) < len(rows):
+        if len(set(keys[0] if order == 1 else zip(*keys, strict=True))) < len(rows):
             raise BatchError(f"two rows have the same {', '.join(self.config.key_columns)}; a key must be unique")
         if any(None in part for part in parts):
             raise BatchError(f"a row has no id: {', '.join(column.name for column in self.id_columns)} is NULL")
@@ -124,7 +124,7 @@ class EntityTable:
         return Page(rows[-1][:order], ids, *columns[-3:])
 
     def boundary(self, wanted: KeyRange, rows: int, *, depth: int | None = None) -> Statement:
-        """The first `depth` values of the order of the row that comes that many rows after the first of the range."""
+        """The statement for the row that is `rows` after the first one of the range: `depth` values of its order."""
         order = self.order(wanted.since)[:depth]
         return self._select(", ".join(map(self.dialect.key_value, order)), wanted, 1, offset=rows, depth=depth)
 
@@ -147,6 +147,11 @@ class EntityTable:
         live = "" if self.deleted is None else f" AND NOT ({self._is_deleted})"
         text = f"SELECT {', '.join(selected)} FROM {self.relation} WHERE ({condition.text}){live}"
         return text, list(condition.values)
+
+    def noted(self, wanted: KeyRange, limit: int) -> Statement:
+        """The order and the ids of the next tombstones of the range."""
+        selected = [*map(self.dialect.key_value, self.order(wanted.since)), *map(self.dialect.as_text, self.id_columns)]
+        return self._select(", ".join(selected), wanted, limit)
 
     def _select(
         self,
@@ -204,8 +209,13 @@ class EntityTable:
 # --- resolving ------------------------------------------------------------------------------------------------------
 
 
-def resolved(dialect: Dialect, connection: Connection, name: str, config: EntityConfig) -> EntityTable:
-    """The entity with the columns that its table has now. Raises `Refused` if the settings do not match it."""
+def resolved(
+    dialect: Dialect, connection: Connection, name: str, config: EntityConfig, *, is_unique: bool = True
+) -> EntityTable:
+    """The entity with the columns that its table has now. Raises `Refused` if the settings do not match it.
+
+    `is_unique`: the key must be unique in the table.
+    """
     relation = _relation(dialect, config)
     try:
         limit = 1 if dialect.parameter == "?" else 0
@@ -219,7 +229,8 @@ def resolved(dialect: Dialect, connection: Connection, name: str, config: Entity
     document, is_valid = _document(dialect, name, config, columns)
     nullable: set[str] = set()
     if config.table is not None:
-        _check_key(dialect, connection, name, config)
+        if is_unique:
+            _check_key(dialect, connection, name, config)
         nullable = dialect.nullable(connection, table_name(config))
     return EntityTable(
         name,
@@ -267,7 +278,7 @@ def _document(dialect: Dialect, entity: str, config: EntityConfig, columns: dict
 
 
 def _check_key(dialect: Dialect, connection: Connection, entity: str, config: EntityConfig) -> None:
-    """Rows with the same key would be skipped between two pages."""
+    """Raise `Refused` unless the key is unique: rows with the same key would be skipped between two pages."""
     wanted, unique = frozenset(config.key_columns), dialect.unique_keys(connection, table_name(config))
     if not any(columns <= wanted for columns in unique):
         found = "; ".join(", ".join(sorted(columns)) for columns in unique) or "nothing"

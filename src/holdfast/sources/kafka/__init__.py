@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def build(config: KafkaConfig) -> KafkaSource:
-    """Return the source with these settings; connects to nothing yet. Raises `UsageError` without the client."""
+    """Return the source with these settings; connects to nothing yet. Raises `UsageError` if the client is missing."""
     with needing("the source kafka", "confluent-kafka", "kafka"):
         import confluent_kafka  # noqa: F401 - it fails here and not in a task
     from holdfast.sources.kafka.source import KafkaSource

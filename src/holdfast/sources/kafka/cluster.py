@@ -54,7 +54,7 @@ class TopicPartition(NamedTuple):
 
     @property
     def key(self) -> str:
-        """The key of its lease."""
+        """The key of the partition's lease."""
         return f"{self.topic}|{self.partition}"
 
 

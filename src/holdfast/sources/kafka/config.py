@@ -11,7 +11,7 @@ from pydantic import AfterValidator, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from holdfast.config import Count, Duration, Options, Secret
-from holdfast.config.kafka_client import Security, plain, revealed, share_brokers
+from holdfast.config.kafka_client import Brokers, Security, plain, revealed, share_brokers
 from holdfast.config.units import VALUE_ERROR
 from holdfast.flow.upload_policy import Upload, UploadPolicy
 
@@ -22,8 +22,16 @@ def _checked_pattern(text: str) -> str:
     try:
         re.compile(text)
     except re.error as error:
-        raise PydanticCustomError(VALUE_ERROR, f"is not a regular expression: {error}") from None
+        hint = "; write .* for any characters" if text.startswith("*") else ""
+        raise PydanticCustomError(VALUE_ERROR, f"is not a regular expression: {error}{hint}") from None
     return text
+
+
+def _checked_topic(name: str) -> str:
+    if not re.fullmatch(r"[A-Za-z0-9._-]{1,249}", name):
+        hint = "for several topics, write topics_pattern with a regular expression such as orders-.*"
+        raise PydanticCustomError(VALUE_ERROR, f"is not the name of a topic; {hint}")
+    return name
 
 
 Pattern = Annotated[str, AfterValidator(_checked_pattern)]
@@ -38,8 +46,10 @@ class TopicUpload(Upload):
 class KafkaConfig(Options):
     """Topics of one Kafka cluster."""
 
-    bootstrap_servers: str = Field(description="Brokers to connect to first: `host:port`, several separated by commas.")
-    topics: tuple[str, ...] = Field((), description="Names of topics.")
+    bootstrap_servers: Brokers = Field(
+        description="Brokers to connect to first: `host:port`, several separated by commas."
+    )
+    topics: tuple[Annotated[str, AfterValidator(_checked_topic)], ...] = Field((), description="Names of topics.")
     topics_pattern: Pattern | None = Field(None, description="Regular expression that matches whole names of topics.")
     exclude: Pattern | None = Field(
         None, description="Regular expression; topics whose whole name matches are left out."
@@ -81,11 +91,11 @@ class KafkaConfig(Options):
     headers: bool = Field(True, description="Read the headers of records.")
     security: Security = Field(default_factory=Security, description="TLS and SASL.")
     client_properties: dict[str, str | Secret] = Field(
-        default_factory=dict, description="Further properties of librdkafka, which reads topics and offsets."
+        default_factory=dict, description="Additional properties of librdkafka, which reads topics and offsets."
     )
     spark_properties: dict[str, str | Secret] = Field(
         default_factory=dict,
-        description="Further properties of the Java client in Spark, without the prefix `kafka.`.",
+        description="Additional properties of the Java client in Spark, without the prefix `kafka.`.",
     )
 
     @model_validator(mode="after")

@@ -243,13 +243,13 @@ class Reports:
         self._emit(LagMeasured(lease.pipeline, lease.key, max(records, 0), seconds, kept))
 
     def lost(self, lease: Lease, start: int, end: int) -> None:
-        """Offsets from `start` up to `end` were deleted before they were read."""
+        """Report that offsets from `start` up to `end` were deleted before they were read."""
         if (lease.key, end) not in self._reported_lost:
             self._reported_lost.add((lease.key, end))
             self._emit(RecordsLost(lease.pipeline, lease.key, start, end))
 
     def deleted(self, lease: Lease, position: int | None) -> None:
-        """The topic was deleted, and no unread record is known to be lost."""
+        """Report that the topic was deleted, and that no unread record is known to be lost."""
         if lease.key not in self._reported_deleted:
             self._reported_deleted.add(lease.key)
             read = "no record of it was ever seen"
@@ -262,7 +262,7 @@ class Reports:
             self._emit(TopicDenied(lease.pipeline, lease.key, error))
 
     def transaction(self, lease: Lease, offset: int, stood: float, waited: float) -> None:
-        """For `stood` seconds everything readable has been read, and records wait behind an open transaction."""
+        """Report that records wait behind an open transaction; for `stood` seconds nothing new could be read."""
         if stood >= REPORT_EVERY and self._is_due(WaitsBehindTransaction, lease):
             since = datetime.fromtimestamp(self._now() - waited, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
             self._emit(WaitsBehindTransaction(lease.pipeline, lease.key, offset, since, round(waited, 1)))

@@ -124,7 +124,7 @@ class Planner:
         return None
 
     def _without_end(self, look: Look) -> Plan:
-        """Plan for a task that reads on its own; it compares the topic's id with that of the position."""
+        """Plan for a task that reads on its own, and compares the topic's id with that of the position."""
         assert look.position is not None
         assert look.log is not None
         plan = self._live(look, look.position, look.log, Limits())
@@ -170,8 +170,8 @@ class Planner:
             return self._later()
         # The row stores this message, and it is compared below: its words must not change.
         halt = Halt(
-            f"the log of {look.topic_partition.topic} was truncated below offset {look.position} and written anew, "
-            f"since the leader of epoch {doubt.epoch}: the brokers lost records"
+            f"the log of {look.topic_partition.topic} was truncated below offset {look.position} and written again "
+            f"after the leader of epoch {doubt.epoch}: the brokers lost records"
         )
         if look.lease.history.last_error != str(halt):
             return halt

@@ -135,7 +135,7 @@ _SINGLE_MESSAGES: Mapping[str, Any] = {
 
 
 class MessageReader:
-    """A `RecordReader`: reads messages by their offsets. Ordinary messages never need it.
+    """A `RecordReader`: reads messages by their offsets. Only messages of dead letters need it.
 
     The consumer of the last partition stays open until the task ends: letters of a batch come in many portions.
     """
@@ -227,7 +227,7 @@ class _Messages:
 
 
 def _source_record(topic_partition: TopicPartition, offset: int, message: Any, missing: str) -> SourceRecord:
-    """The record of a message; without one it is missing for this reason."""
+    """The record of a message; without a message, a record that is missing for this reason."""
     source: dict[str, Any] = {TOPIC: topic_partition.topic, PARTITION: topic_partition.partition, OFFSET: offset}
     if message is None:
         return SourceRecord(source, missing=missing)

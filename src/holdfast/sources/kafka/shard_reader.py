@@ -8,18 +8,18 @@ again has another id; ids are looked up once per second, in the background.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import groupby, repeat
 from operator import is_not
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 import msgspec
 
 from holdfast.errors import SourceUnavailable
-from holdfast.flow.fair_queues import FairQueues
-from holdfast.flow.shards import Headers, Lag, RecordsMissing, ShardFailed, ShardReader, ShardReport, StreamRecord
+from holdfast.flow.fair_queues import QueuedReader, RecordQueue
+from holdfast.flow.shards import Headers, Lag, RecordsMissing, ShardFailed, ShardRecords, StreamRecord
 from holdfast.leases.lease import Json
 from holdfast.sources.kafka.cluster import DENIED, TRUNCATED, Topic, TopicPartition
 from holdfast.sources.kafka.topic_watch import PATIENCE, TopicWatch
@@ -99,6 +99,37 @@ class HeaderlessRecord(KafkaRecord, frozen=True, gc=False):
         return ()
 
 
+class MessageRecords(Sequence[StreamRecord]):
+    """The records of messages of one partition, each made when it is read."""
+
+    __slots__ = ("_messages", "_new_record", "_shard")
+
+    def __init__(self, shard: str, messages: Sequence[Message], new_record: Any) -> None:
+        self._shard, self._messages, self._new_record = shard, messages, new_record
+
+    def __len__(self) -> int:
+        return len(self._messages)
+
+    def __iter__(self) -> Iterator[StreamRecord]:
+        from confluent_kafka import Message
+
+        messages = self._messages
+        # Loops of C, as below.
+        return map(self._new_record, repeat(self._shard), map(Message.offset, messages), messages)
+
+    @overload
+    def __getitem__(self, index: int) -> StreamRecord: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> MessageRecords: ...
+
+    def __getitem__(self, index: int | slice) -> Any:
+        if isinstance(index, slice):
+            return MessageRecords(self._shard, self._messages[index], self._new_record)
+        message = self._messages[index]
+        return self._new_record(self._shard, message.offset(), message)
+
+
 @dataclass
 class _Reading:
     """One partition that is being read."""
@@ -114,10 +145,11 @@ class _Reading:
     """Whether the brokers have refused its offset, and it is not known yet why."""
 
 
-class KafkaReader(ShardReader):
+class KafkaReader(QueuedReader):
     """Reads partitions of one cluster; they are assigned by hand, without a consumer group."""
 
     def __init__(self, factory: KafkaReaderFactory, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__()
         self._factory, self._clock = factory, clock
         self._opened: Consumer | None = None
         self._watch = TopicWatch(factory.properties, clock)
@@ -130,8 +162,6 @@ class KafkaReader(ShardReader):
         self._topics: set[str] = set()
         """Topics of which messages may come."""
         self._new_record: Any = KafkaRecord if factory.headers else HeaderlessRecord
-        self._queues = FairQueues()
-        self._reports: list[ShardReport] = []
 
     def add(self, shard: str, position: Json) -> None:
         self.remove(shard)
@@ -145,13 +175,7 @@ class KafkaReader(ShardReader):
             self._unsettled.discard(at)
             self._unassign(reading)
 
-    def pause(self, shard: str) -> None:
-        self._queues.paused.add(shard)
-
-    def resume(self, shard: str) -> None:
-        self._queues.paused.discard(shard)
-
-    def fetch(self, limit: int, timeout: float) -> Sequence[StreamRecord]:
+    def fetch_by_shard(self, limit: int, timeout: float) -> Sequence[ShardRecords]:
         deadline = self._clock() + timeout
         while True:
             if self._added or self._unsettled or self._clock() >= self._look_at:
@@ -167,10 +191,6 @@ class KafkaReader(ShardReader):
                     raise SourceUnavailable(self._watch.away)
                 return records
 
-    def reports(self) -> list[ShardReport]:
-        reports, self._reports = self._reports, []
-        return reports
-
     def lag(self, shard: str) -> Lag:
         at = _topic_partition(shard)
         reading = None if at is None else self._readings.get(at)
@@ -178,7 +198,7 @@ class KafkaReader(ShardReader):
             return Lag(None, None)
         _, high = self._consumer().get_watermark_offsets(_assigned(reading), cached=True)
         waiting = self._queues.waiting(shard)
-        return Lag(None if high < 0 else max(0, high - (waiting[0].offset if waiting else reading.next)), None)
+        return Lag(None if high < 0 else max(0, high - (waiting.first.offset if waiting else reading.next)), None)
 
     def position_at(self, offset: int) -> Json:
         return {"offset": offset}
@@ -204,11 +224,11 @@ class KafkaReader(ShardReader):
         return self._opened
 
     def _prepare(self) -> None:
-        """Begin what was added, and look after partitions whose offset or topic is not what it was."""
+        """Begin to read partitions that were added, and handle those whose offset or topic has changed."""
         self._look_at = self._clock() + LONG_WAIT
         added = (at.topic for shard in self._added if (at := _topic_partition(shard)) is not None)
         self._watch.look({*added, *(at.topic for at in self._readings)}, self._added_at)
-        if self._watch.known_at > self._added_at:
+        if self._watch.current_at > self._added_at:
             self._begin()
         for reading in list(self._readings.values()):
             topic = self._watch.topics.get(reading.at.topic)
@@ -308,16 +328,12 @@ class KafkaReader(ShardReader):
 
     def _keep(self, reading: _Reading, messages: Sequence[Message]) -> None:
         """Put messages of one partition, which are in order, into the queue of its shard."""
-        from confluent_kafka import Message
-
-        offsets: list[int] = [*map(Message.offset, messages)]  # type: ignore[list-item]
-        if offsets[0] < reading.next:
-            skipped = sum(offset < reading.next for offset in offsets)
-            offsets, messages = offsets[skipped:], messages[skipped:]
-            if not offsets:
+        if _offset(messages[0]) < reading.next:
+            messages = [message for message in messages if _offset(message) >= reading.next]
+            if not messages:
                 return
-        reading.next = offsets[-1] + 1
-        self._queues.put(reading.shard, [*map(self._new_record, repeat(reading.shard), offsets, messages)])
+        reading.next = _offset(messages[-1]) + 1
+        self._queues.put(reading.shard, MessageRecords(reading.shard, messages, self._new_record))
         if not reading.held and reading.shard in self._queues.paused and _is_much(self._queues.waiting(reading.shard)):
             self._hold(reading, held=True)
 
@@ -334,7 +350,13 @@ class KafkaReader(ShardReader):
         # Other errors are temporary: librdkafka tries again.
 
 
-def _is_much(records: Sequence[StreamRecord]) -> bool:
+def _offset(message: Message) -> int:
+    offset = message.offset()
+    assert offset is not None
+    return offset
+
+
+def _is_much(records: RecordQueue) -> bool:
     return len(records) >= KEPT or sum(len(record.body or b"") for record in records) >= KEPT_BYTES
 
 

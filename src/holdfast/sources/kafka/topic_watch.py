@@ -20,7 +20,7 @@ class TopicWatch:
         self._admin: Any = None
         self._futures: dict[str, Any] = {}
         self._due = self._requested_at = 0.0
-        self.known_at = 0.0
+        self.current_at = 0.0
         """When the last request was sent to which the brokers responded."""
         self.topics: dict[str, Topic | None] = {}
         """What was found last; None for a topic that does not exist."""
@@ -34,7 +34,7 @@ class TopicWatch:
                 return
             self._learn()
         now = self._clock()
-        if now >= self._due or (self.known_at <= since and self.away is None):
+        if now >= self._due or (self.current_at <= since and self.away is None):
             self._due, self._requested_at = now + LOOK_EVERY, now
             self._request(names)
 
@@ -46,7 +46,7 @@ class TopicWatch:
             self._admin = AdminClient(dict(self._properties))
         if names:
             self._futures = dict(self._admin.describe_topics(TopicCollection(sorted(names)), request_timeout=PATIENCE))
-        elif not self.known_at:
+        elif not self.current_at:
             self._futures = {"": self._admin.describe_cluster(request_timeout=PATIENCE)}
 
     def _learn(self) -> None:
@@ -67,4 +67,4 @@ class TopicWatch:
                     self.topics[name] = Topic(name, str(found.topic_id), numbers)
         self._futures = {}
         if self.away is None:
-            self.known_at = self._requested_at
+            self.current_at = self._requested_at

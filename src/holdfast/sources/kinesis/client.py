@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from holdfast.config.aws import AwsIdentity
+from holdfast.config.aws import AwsIdentity, aws_client
 from holdfast.errors import BatchError, SourceUnavailable
 from holdfast.leases.lease import Json
 
@@ -66,19 +66,14 @@ class KinesisClient:
     """A client of one stream. Thread-safe; a forked process must make its own."""
 
     def __init__(self, access: StreamAccess, connections: int = 10) -> None:
-        from botocore.config import Config
-
         self._access = access
-        self._client: Any = access.identity.session(access.region).client(
+        self._client: Any = aws_client(
+            access.identity.session(access.region),
             "kinesis",
-            region_name=access.region,
             endpoint_url=access.endpoint_url,
-            config=Config(
-                retries={"total_max_attempts": 1, "mode": "standard"},
-                connect_timeout=CONNECT_TIMEOUT,
-                read_timeout=READ_TIMEOUT,
-                max_pool_connections=connections,
-            ),
+            connect_timeout=CONNECT_TIMEOUT,
+            read_timeout=READ_TIMEOUT,
+            connections=connections,
         )
 
     def summary(self) -> StreamSummary:
@@ -117,7 +112,7 @@ class KinesisClient:
         return self._call("get_records", ShardIterator=iterator, Limit=limit)
 
     def near_end(self, shard: str, now: float, time: int | None = None) -> Json:
-        """The position of the first record at or after a time of this second or later; behind the newest if none is.
+        """The position of the first record at or after `time`, which is about now; if there is none, after the newest.
 
         `now` is that of Kinesis, which refuses a time in the future. An iterator of the type LATEST cannot be stored.
         """

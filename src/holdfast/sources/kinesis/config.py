@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
-from typing import Annotated, ClassVar, Literal, Self
+from typing import Annotated, ClassVar, Literal
 
-from pydantic import Field, model_validator
-from pydantic_core import PydanticCustomError
+from pydantic import Field
 
 from holdfast.config import Duration
 from holdfast.config.aws import AwsRoleOptions
-from holdfast.config.units import VALUE_ERROR
-from holdfast.flow.shards import Seek
+from holdfast.config.options import StartOptions
 
 
-class KinesisConfig(AwsRoleOptions):
+class KinesisConfig(AwsRoleOptions, StartOptions):
     """A data stream of Amazon Kinesis.
 
     Credentials come from the usual chain: environment, profile, role of the machine.
@@ -31,9 +28,6 @@ class KinesisConfig(AwsRoleOptions):
         description="Where a shard begins when the pipeline starts for the first time; shards that are found later, "
         "because others were split or merged, begin at their first record.",
     )
-    start_time: datetime | None = Field(
-        None, description="With `start: time`: the first record at or after this time; UTC unless it names an offset."
-    )
     on_loss: Literal["halt", "record"] = Field(
         "halt",
         description="What happens when retention deleted records before they were read: the shard halts, or reading "
@@ -48,17 +42,3 @@ class KinesisConfig(AwsRoleOptions):
     discovery_interval: Annotated[Duration, Field(gt=0)] = Field(
         "10s", validate_default=True, description="How often new shards are looked for."
     )
-
-    @model_validator(mode="after")
-    def _complete(self) -> Self:
-        if (self.start == "time") != (self.start_time is not None):
-            raise PydanticCustomError(VALUE_ERROR, "start_time belongs to `start: time`; give both or none")
-        return self
-
-    def seek(self) -> Seek:
-        """Where a shard begins."""
-        if self.start != "time":
-            return self.start
-        assert self.start_time is not None
-        time = self.start_time if self.start_time.tzinfo else self.start_time.replace(tzinfo=UTC)
-        return int(time.timestamp() * 1000)

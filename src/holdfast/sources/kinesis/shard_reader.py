@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from holdfast.errors import HoldfastError, SourceUnavailable
-from holdfast.flow.fair_queues import FairQueues
-from holdfast.flow.shards import Lag, RecordsMissing, ShardEnded, ShardFailed, ShardReader, ShardReport, StreamRecord
+from holdfast.flow.fair_queues import QueuedReader
+from holdfast.flow.shards import MAX_ITEM, Lag, RecordsMissing, ShardEnded, ShardFailed, ShardRecords, StreamRecord
 from holdfast.leases.lease import Json
 from holdfast.sources.kinesis.client import (
     IteratorExpired,
@@ -72,7 +72,7 @@ class _Reading:
     ended: bool = False
 
     def begin_at(self, position: Json) -> None:
-        """Make the next iterator at this position, beginning with the record before it to see that it still exists."""
+        """Let the next iterator begin at this position: with the record before it, to see that it still exists."""
         number = position.get("at", position.get("after")) if isinstance(position, dict) else None
         self.iterator, self.position, self.expected = None, position, None
         if isinstance(number, str) and number.isdecimal():
@@ -84,10 +84,11 @@ class _Reading:
         return self.position if self.expected is None else {"at": str(self.expected)}
 
 
-class KinesisReader(ShardReader):
+class KinesisReader(QueuedReader):
     """Reads shards of one stream."""
 
     def __init__(self, factory: KinesisReaderFactory, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__()
         self._factory, self._clock = factory, clock
         self._opened: KinesisClient | None = None
         self._pool: ThreadPoolExecutor | None = None
@@ -96,8 +97,6 @@ class KinesisReader(ShardReader):
         self._check_at = 0.0
         self._away: str | None = None
         self._readings: dict[str, _Reading] = {}
-        self._queues = FairQueues()
-        self._reports: list[ShardReport] = []
 
     def add(self, shard: str, position: Json) -> None:
         self.remove(shard)
@@ -108,13 +107,7 @@ class KinesisReader(ShardReader):
         self._readings.pop(shard, None)
         self._queues.drop(shard)
 
-    def pause(self, shard: str) -> None:
-        self._queues.paused.add(shard)
-
-    def resume(self, shard: str) -> None:
-        self._queues.paused.discard(shard)
-
-    def fetch(self, limit: int, timeout: float) -> Sequence[StreamRecord]:
+    def fetch_by_shard(self, limit: int, timeout: float) -> Sequence[ShardRecords]:
         deadline = self._clock() + timeout
         while True:
             self._look_after_stream()
@@ -131,10 +124,6 @@ class KinesisReader(ShardReader):
                 return records
             self._wait(deadline - now)
 
-    def reports(self) -> list[ShardReport]:
-        reports, self._reports = self._reports, []
-        return reports
-
     def lag(self, shard: str) -> Lag:
         reading = self._readings.get(shard)
         return Lag(None, None if reading is None else reading.behind)
@@ -144,6 +133,9 @@ class KinesisReader(ShardReader):
 
     def position_after(self, offset: int) -> Json:
         return {"after": str(offset)}
+
+    def item_of(self, offset: int) -> int | None:
+        return record_number(offset)
 
     def close(self) -> None:
         pool, self._pool, client, self._opened = self._pool, None, self._opened, None
@@ -166,7 +158,7 @@ class KinesisReader(ShardReader):
         return self._pool
 
     def _look_after_stream(self) -> None:
-        """Look from time to time whether the stream is the same; shards are read once that is known."""
+        """Check from time to time that the stream is still the same; shards are read only once that is known."""
         if self._check is not None and self._check.done():
             check, self._check = self._check, None
             try:
@@ -181,7 +173,7 @@ class KinesisReader(ShardReader):
             self._check = self._threads().submit(self._client().summary)
 
     def _send(self) -> None:
-        """Read the shards whose time has come, and of which little is kept."""
+        """Read the shards that are due and of which few records are queued."""
         now = self._clock()
         for reading in self._readings.values() if self._summary is not None else ():
             if self._is_wanted(reading) and now >= reading.due_at:
@@ -241,7 +233,7 @@ class KinesisReader(ShardReader):
         reading.iterator, reading.ended = following, following is None
 
     def _goes_on(self, reading: _Reading, records: list[StreamRecord]) -> bool:
-        """Look whether a shard goes on where it was left, and drop the record that was read; False if it halts."""
+        """Check that a shard continues where it was left, and drop the record read before; False if it halts."""
         expected, reading.expected = reading.expected, None
         first = records[0]
         if first.offset == expected:
@@ -268,6 +260,17 @@ class KinesisReader(ShardReader):
     def _fail(self, shard: str, error: str, *, halt: bool = False) -> None:
         self.remove(shard)
         self._reports.append(ShardFailed(shard, error, halt))
+
+
+def record_number(offset: int) -> int | None:
+    """The number of a record in its shard, which is a part of its sequence number; None if that has another form.
+
+    In hexadecimal digits: 2, nine of the shard's age, one of its number, sixteen of the record, nineteen more, and 2.
+    """
+    digits = f"{offset:x}"
+    number = offset >> 80 & (1 << 64) - 1
+    is_known = len(digits) == 47 and digits[0] == digits[-1] == "2" and number <= MAX_ITEM
+    return number if is_known else None
 
 
 def _words(error: Exception) -> str:

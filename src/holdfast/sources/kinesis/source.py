@@ -1,8 +1,11 @@
-"""The source `kinesis` on the node: finds shards, and gives them to functions. Files cannot be made of it yet."""
+"""The source `kinesis` on the node: finds shards, and gives them to functions.
+
+Its records cannot be written to files yet.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from holdfast.config.aws import AwsIdentity
@@ -15,7 +18,7 @@ from holdfast.flow.source import Source
 from holdfast.leases.lease import Json, Lease, Partition
 from holdfast.sources.kinesis.client import KinesisClient, StreamAccess, StreamSummary
 from holdfast.sources.kinesis.config import KinesisConfig
-from holdfast.sources.kinesis.shard_reader import KinesisReaderFactory
+from holdfast.sources.kinesis.shard_reader import KinesisReaderFactory, record_number
 
 EARLIEST: Json = {"earliest": True}
 
@@ -51,7 +54,7 @@ class KinesisSource(Source, ShardedStream, ReportsEvents):
     # --- partitions ------------------------------------------------------------------------------------------------
 
     def discover(self, state: dict[str, Any]) -> Iterator[Partition]:
-        """Yield all shards. A shard that was made of others follows them: they must be complete first.
+        """Yield all shards. A shard that was made from others is read after them: they must be complete first.
 
         `start` applies to the shards of the first complete discovery. A stream that was created again is left out.
         """
@@ -145,9 +148,12 @@ class KinesisSource(Source, ShardedStream, ReportsEvents):
         iterator = self._client().iterator(_kinesis_id(lease.key), start)
         return Lag(None, self._client().records(iterator, 1).get("MillisBehindLatest"))
 
+    def item_of(self) -> Callable[[int], int | None]:
+        return record_number
+
     def reader_factory(self) -> KinesisReaderFactory:
-        known = self._id or self._client().summary().id
-        return KinesisReaderFactory(self._access, known, self._config.on_loss, self._config.read_interval)
+        stream_id = self._id or self._client().summary().id
+        return KinesisReaderFactory(self._access, stream_id, self._config.on_loss, self._config.read_interval)
 
     def noticed(self) -> list[Event]:
         events, self._events = self._events, []

@@ -101,7 +101,7 @@ class BucketSource(ObjectsSource, WeighsPartitions):
             return error
         if version is None:
             self._notices.append(
-                Notice(f"{lease.key} was overwritten before it was read; its newer version is read by itself")
+                Notice(f"{lease.key} was overwritten before it was read; its newer version is a partition of its own")
             )
             return Done()
         position = _without_version(lease.progress.position)

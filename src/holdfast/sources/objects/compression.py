@@ -1,6 +1,6 @@
 """Compressed objects: how an object is recognised as compressed, and its decompressed bytes, in little memory.
 
-The content before the damage of an object is returned before the damage is raised.
+Content before the damage is returned before the damage is raised.
 """
 
 from __future__ import annotations

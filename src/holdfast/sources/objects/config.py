@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
 from holdfast.buckets.root import S3Reach, root_identity
 from holdfast.config import ByteSize, LocalPath, PositiveCount
 from holdfast.config.plugins import PLAIN_ERROR
+from holdfast.config.units import VALUE_ERROR
 from holdfast.s3.access import SCHEME
 from holdfast.sources.objects.scan_config import (
     AfterSuccess,
@@ -73,7 +74,8 @@ class ObjectsConfig(Times):
         "deletes the objects of a prefix, and then closes it until the next scan.",
     )
     prefix_depth: PositiveCount = Field(
-        1, description="Number of folders below include_prefix that make a prefix, when partition_by is prefix."
+        1,
+        description="Number of folder levels below include_prefix that make up a prefix, when partition_by is prefix.",
     )
     # --- how they are read
     codec: CodecName = Field(
@@ -111,6 +113,14 @@ class ObjectsConfig(Times):
         validate_default=True,
         description="Size of the splits of a large object; each is read by a task and written to files of its own.",
     )
+
+    @field_validator("folder", mode="before")
+    @classmethod
+    def _folder_is_of_this_host(cls, folder: Any) -> Any:
+        if isinstance(folder, str) and "://" in folder:
+            hint = "for a bucket, write 'buckets: [{bucket: NAME, include_prefix: [PREFIX/]}]' instead"
+            raise PydanticCustomError(VALUE_ERROR, f"is not a folder of this host; {hint}")
+        return folder
 
     @model_validator(mode="after")
     def _folder_or_buckets(self) -> Self:

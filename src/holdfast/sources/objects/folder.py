@@ -55,7 +55,7 @@ class FolderSource(ObjectsSource, WeighsPartitions):
         if state.setdefault("folder", folder) != folder:
             raise Refused(
                 f"this pipeline has read {state['folder']}; in {folder} objects of the same name would count as done. "
-                "Give it another name, or another partition_prefix"
+                "Give the pipeline another name, or another partition_prefix"
             )
         yield from self._scan(state, self._candidates(time.time()))
 

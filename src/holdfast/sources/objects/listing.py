@@ -1,16 +1,19 @@
 """Listings of buckets, page by page, and the order in which listed objects become partitions.
 
-By time, objects are sorted on disk: memory holds one run of them at most.
+To be read in the order of time, objects are sorted on disk: memory holds one run of them at most.
 """
 
 from __future__ import annotations
 
+import hashlib
 import heapq
 import itertools
 import json
 import re
 import tempfile
 import time
+import uuid
+import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -33,6 +36,11 @@ MAX_SORT_RUNS = 64
 """Files that are open at a time while sorting; beyond it they are merged into one."""
 _INTERNAL = re.compile(r"(?:^|/)_holdfast/")
 _WILDCARD = re.compile(r"[*?\[]")
+RUN = 500
+"""Objects of a run, on average."""
+LONGEST_RUN = 4 * RUN
+SCAN_ID = "scan"
+"""In the state of discovery: the id of the last scan whose rows were all created."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +90,7 @@ class BucketListing:
                         yield None
 
     def below(self, prefix: str, *, deep: bool) -> Iterator[ListedObject]:
-        """The selected objects below a prefix, as of now; without `deep` not those in folders below it."""
+        """The selected objects below a prefix, as of now; those in folders below it only with `deep`."""
         start, end = self._times.window(time.time())
         for listed in objects_below(self.access, prefix, deep=deep):
             if self._selects(listed) and start <= listed.modified < end:
@@ -124,7 +132,7 @@ class BucketListings:
 
 
 def objects_below(access: S3Access, prefix: str, *, deep: bool = True) -> Iterator[ListedObject]:
-    """The objects below a prefix, sorted, page by page; without `deep` not those in folders below it."""
+    """The objects below a prefix, sorted, page by page; those in folders below it only with `deep`."""
     delimiter = {} if deep else {"Delimiter": "/"}
     for entry in client_of(access).pages("list_objects_v2", "Contents", Prefix=prefix, **delimiter):
         yield ListedObject(entry["Key"], entry["Size"], entry["ETag"], entry["LastModified"].timestamp())
@@ -145,7 +153,7 @@ def prefixes_below(access: S3Access, prefix: str, depth: int) -> Iterator[tuple[
 
 
 def outermost(prefixes: Sequence[str]) -> list[str]:
-    """The prefixes, sorted, without those that begin with another of them."""
+    """The prefixes, sorted, without those that begin with another prefix among them."""
     kept: list[str] = []
     for prefix in sorted(prefixes):
         if not kept or not prefix.startswith(kept[-1]):
@@ -170,7 +178,7 @@ class Candidate:
 
 
 def by_time(found: Iterable[Candidate | None], *, newest: bool) -> Iterator[Candidate | None]:
-    """The candidates, oldest or newest first; those of the same time by key. None is a sign of life."""
+    """The candidates, oldest or newest first; those of the same time by key. Yields None as a sign of life."""
     sign = -1.0 if newest else 1.0
     with ExitStack() as files:
         runs: list[IO[str]] = []
@@ -213,3 +221,47 @@ def _read(run: IO[str]) -> Iterator[list[Any]]:
     run.seek(0)
     for line in run:
         yield json.loads(line)
+
+
+class ListingCache:
+    """Digests of the last scan of this process, so that the next one does not offer every object to the store.
+
+    A listing is cut into runs of some hundred objects, at borders that depend on the keys alone: when an object is
+    added or deleted, one run changes and the others stay the same. A run is remembered by its digest, so a million
+    objects take a few thousand digests. Runs that are not in the cache, because another node did the last scan or this
+    one has restarted, are offered to the store, which has rows for their objects already. Used by one scan at a time.
+    """
+
+    def __init__(self) -> None:
+        self._confirmed: set[bytes] = set()
+        self._listed: set[bytes] = set()
+        self._scan_id = ""
+
+    def begin(self, state: dict[str, Any]) -> None:
+        """Begin a scan. The digests of the last scan are used if all its rows were created, according to the state."""
+        is_confirmed = self._scan_id and state.get(SCAN_ID) == self._scan_id
+        self._confirmed = self._listed if is_confirmed else set()
+        self._listed = set()
+        state[SCAN_ID] = self._scan_id = uuid.uuid4().hex
+
+    def without(self, found: Iterable[Candidate | None]) -> Iterator[Candidate | None]:
+        """The candidates without the runs of the last scan; each such run is replaced by None, a sign of life."""
+        run: list[Candidate] = []
+        for candidate in found:
+            if candidate is None:
+                yield None
+                continue
+            run.append(candidate)
+            if len(run) == LONGEST_RUN or zlib.crc32(candidate.key.encode()) % RUN == 0:
+                yield from self._unless_listed(run)
+                run = []
+        yield from self._unless_listed(run)
+
+    def _unless_listed(self, run: list[Candidate]) -> Iterator[Candidate | None]:
+        # No key contains a NUL, so no two runs have the same bytes.
+        digest = hashlib.sha256(b"\0".join(candidate.key.encode() for candidate in run)).digest()
+        self._listed.add(digest)
+        if digest in self._confirmed:
+            yield None
+        else:
+            yield from run

@@ -46,7 +46,7 @@ class ObjectRef(Protocol):
 
     @property
     def path(self) -> str:
-        """For messages: /folder/x.jsonl or s3://bucket/key."""
+        """The object in messages, such as /folder/x.jsonl or s3://bucket/key."""
 
     @property
     def size(self) -> int:
@@ -60,10 +60,10 @@ class ObjectRef(Protocol):
 
     @property
     def is_remote(self) -> bool:
-        """Whether reading it waits for a server."""
+        """Whether reading the object waits for a server."""
 
     def fetched(self) -> bytes:
-        """All its bytes, read in the fastest way. Raises like `opened`. Thread-safe."""
+        """All bytes of the object, read in the fastest way. Raises like `opened`. Thread-safe."""
 
     def opened(self) -> AbstractContextManager[RandomBytes]:
         """The object's bytes, which can be read until the block ends.

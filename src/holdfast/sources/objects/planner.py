@@ -58,7 +58,7 @@ class ObjectPlanner:
         return _cut(position, start, end, size, limits)
 
     def splits(self, batch_id: str, ref: ObjectRef, cut: Cut) -> list[Split]:
-        """The byte ranges of a batch of one object, for as many tasks."""
+        """The byte ranges of a batch of one object, one for each task."""
         if is_counted(cut.end):
             return [self._counted_split(batch_id, ref, cut)]
         start, end, split_bytes = cut.start["offset"], cut.end["offset"], self._config.split_bytes

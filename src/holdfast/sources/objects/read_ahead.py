@@ -112,7 +112,7 @@ def _requested(pool: ThreadPoolExecutor, group: Sequence[Split]) -> list[Split]:
 
 
 def _fetch_group(refs: Sequence[ObjectRef]) -> list[bytes | Exception]:
-    """The bytes or the error of each object. After one that cannot be reached, no others are requested."""
+    """The bytes or the error of each object. After an object that cannot be reached, no others are requested."""
     results: list[bytes | Exception] = []
     for ref in refs:
         is_down = results and isinstance(results[-1], Unavailable)

@@ -1,4 +1,4 @@
-"""Reads single records of objects a second time, for dead letters, and makes rows of them again for redrives.
+"""Reads single records of objects a second time, for dead letters, and turns them into rows again for redrives.
 
 The text of a record is kept as it is in the object. A row of Parquet, Avro or SequenceFile has no text: it is kept as
 JSON of its columns, for people, and as Arrow's bytes, which have the types.
@@ -123,7 +123,7 @@ class _Forward:
 
 
 class _SplitRows:
-    """Rows are numbered through their object: which split has a row is seen by the first row of each."""
+    """Finds the split that has a row: rows are numbered across the object, and each split knows its first row."""
 
     def __init__(self, splits: Sequence[_Forward]) -> None:
         self._splits = splits

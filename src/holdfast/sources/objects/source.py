@@ -13,8 +13,7 @@ from holdfast.flow.pipeline import ReportsEvents
 from holdfast.flow.source import CountsScans, CutsShort, Rebuilds, RereadsRecords, SalvagesDamage, Source
 from holdfast.leases.lease import Json, Lease, Partition
 from holdfast.sources.objects.config import ObjectsConfig
-from holdfast.sources.objects.listing import Candidate, by_time
-from holdfast.sources.objects.listing_cache import ListingCache
+from holdfast.sources.objects.listing import Candidate, ListingCache, by_time
 from holdfast.sources.objects.planner import ObjectPlanner, cut_short, damaged
 from holdfast.sources.objects.splits import Split
 

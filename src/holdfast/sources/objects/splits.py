@@ -1,7 +1,7 @@
 """Splits: the byte ranges that tasks read, and how splits are packed into tasks.
 
-How a batch is split depends on the batch alone. No task reads two splits of one batch, or one task reads all of them in
-order; so a batch that is staged a second time, beside other batches, gives the same files.
+How a batch is split depends on the batch alone. Either no task reads two splits of one batch, or one task reads all of
+them in order; so a batch that is staged a second time, beside other batches, gives the same files.
 """
 
 from __future__ import annotations
@@ -61,7 +61,10 @@ def divide(whole: Split, split_bytes: int) -> list[Split]:
 
 
 def pack(batches: Sequence[Sequence[Split]], cores: int) -> list[list[Split]]:
-    """Tasks with about equal work. Each element of `batches` has the splits of one batch, all for different tasks."""
+    """Tasks with about equal work.
+
+    Each element of `batches` has the splits of one batch, which go to different tasks.
+    """
     splits = [split for batch in batches for split in batch]
     if not splits:
         return []

@@ -1,4 +1,4 @@
-"""Where a reader is in one shard of an embedded stream, and how it goes on from there."""
+"""Where a reader is in one shard of an embedded stream, and how it continues from there."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Cursor:
             return self._read()
 
     def skip(self, gap: Gap) -> None:
-        """Go on after a gap."""
+        """Continue after a gap."""
         self.next, self._segment = gap.end, None
 
     def _read(self) -> list[StreamRecord] | Gap:
@@ -89,7 +89,7 @@ class Cursor:
         return found[self.next - frame.base :] if self.next > frame.base else found
 
     def _behind_frames(self, end: int | None) -> list[StreamRecord] | Gap:
-        """Go on where no whole frame follows: there is nothing yet, another segment, a gap or damage."""
+        """Decide what follows after the last whole frame: nothing yet, another segment, a gap or damage."""
         assert self._segment is not None
         if end == self.next:
             return []
@@ -106,7 +106,7 @@ class Cursor:
         raise BatchError(f"{self._segment.path} is damaged at byte {self._position}, offset {self.next}")
 
     def _locate(self) -> Gap | None:
-        """Find the segment that holds the next record; returns the gap if it begins later."""
+        """Find the segment that holds the next record; returns the gap if that segment begins later."""
         found = segments(self._folder)
         holding = [segment for segment in found if segment.base <= self.next]
         if not holding:

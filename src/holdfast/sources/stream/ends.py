@@ -27,7 +27,7 @@ _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 @cache
 def boot() -> int:
-    """A number that differs from boot to boot of this host, never 0; 1 where the host does not tell."""
+    """A number that differs from boot to boot of this host, never 0; 1 if the host does not provide one."""
     try:
         text = _BOOT_ID.read_bytes()
     except OSError:
@@ -58,7 +58,7 @@ class Ends:
         self.shards = self._words[1]
 
     def get(self, shard: int) -> int | None:
-        """The offset after the last record of the shard; None if only the checksums in its segments tell."""
+        """The offset after the last record of the shard; None if only the checksums in its segments can show it."""
         at = _HEADER_WORDS + 2 * shard
         return self._words[at] if self._words[at + 1] == boot() else None
 

@@ -89,7 +89,10 @@ def frame_at(data: bytes, at: int) -> Frame | None:
 
 
 def decode(data: bytes, frame: Frame, shard: str) -> list[StreamRecord]:
-    """Return the records of a whole frame. Raises `BatchError` if another program has written it, and not rightly."""
+    """Return the records of a whole frame.
+
+    Raises `BatchError` for an invalid frame, which another program has written.
+    """
     offsets = range(frame.base, frame.end)
     try:
         bodies, keys, headers = _COLUMNS.decode(memoryview(data)[frame.start + FRAME_HEADER.size : frame.stop])

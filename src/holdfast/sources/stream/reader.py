@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 
 from holdfast.errors import BatchError, Halt, SourceUnavailable
@@ -96,6 +97,10 @@ class EmbeddedReader(ShardReader):
             self._picture = b""
 
     def fetch(self, limit: int, timeout: float) -> list[StreamRecord]:
+        found = [records for _, records in self.fetch_by_shard(limit, timeout)]
+        return found[0] if len(found) == 1 else [*chain.from_iterable(found)]
+
+    def fetch_by_shard(self, limit: int, timeout: float) -> list[tuple[str, list[StreamRecord]]]:
         deadline = self._clock() + timeout
         while True:
             ends = self._opened()
@@ -148,7 +153,7 @@ class EmbeddedReader(ShardReader):
         return self._ends
 
     def _check(self, now: float) -> None:
-        """Look whether this is still the same stream. Raises `SourceUnavailable` if it is away."""
+        """Check that this is still the same stream. Raises `SourceUnavailable` if the stream cannot be opened."""
         stream = Stream.open(self._factory.folder, self._factory.name)
         self._checked_at = now
         if stream.id != self._factory.id:
@@ -180,17 +185,18 @@ class EmbeddedReader(ShardReader):
 
     # --- records ---------------------------------------------------------------------------------------------------
 
-    def _collected(self, limit: int) -> list[StreamRecord]:
-        """Records of all shards that have some, an equal share of each first."""
+    def _collected(self, limit: int) -> list[tuple[str, list[StreamRecord]]]:
+        """Records of all shards that have some, beginning with an equal share of each."""
         reading = ((shard, found) for shard, found in self._readings.items() if shard not in self._paused)
         ready = [shard for shard, found in reading if found.has_more()]
-        records: list[StreamRecord] = []
-        while ready and len(records) < limit:
-            share = max(1, (limit - len(records)) // len(ready))
-            served = {shard: self._taken(shard, share) for shard in ready[: limit - len(records)]}
+        records: list[tuple[str, list[StreamRecord]]] = []
+        while ready and limit > 0:
+            share = max(1, limit // len(ready))
+            served = {shard: self._taken(shard, share) for shard in ready[:limit]}
             for shard, taken in served.items():
                 if taken:
-                    records = records + taken if records else taken
+                    records.append((shard, taken))
+                    limit -= len(taken)
                     # A shard that was served comes last the next time.
                     self._readings[shard] = self._readings.pop(shard)
             ready = [shard for shard in ready if served.get(shard, True) and self._readings[shard].has_more()]

@@ -1,6 +1,6 @@
 """The segments of a shard: files of frames in one folder, each named by the offset of its first record.
 
-Beside a segment lies a sparse index: every so many bytes, the offset, timestamp and byte position of a frame. It only
+Beside a segment lies a sparse index: at regular distances, the offset, timestamp and byte position of a frame. It only
 speeds up seeking. An entry counts only if the frame is really there; without an index the segment is scanned.
 """
 
@@ -45,7 +45,7 @@ class Segment:
 
     @cached_property
     def path(self) -> Path:
-        return self.folder / f"{self.base:020d}{SUFFIX}"
+        return self.folder / segment_name(self.base)
 
     @property
     def index_path(self) -> Path:
@@ -113,6 +113,11 @@ class Segment:
         self.index_path.unlink(missing_ok=True)
 
 
+def segment_name(base: int) -> str:
+    """The name of the file of a segment."""
+    return f"{base:020d}{SUFFIX}"
+
+
 def segments(folder: Path) -> list[Segment]:
     """The segments of a shard in order. Raises `OSError`."""
     names = [entry.name for entry in os.scandir(folder) if entry.name.endswith(SUFFIX)]
@@ -152,7 +157,7 @@ def _first_at(found: list[Segment], timestamp: int, end: int) -> int:
 
 
 def _retried(look: Callable[[], int]) -> int:
-    """Repeat what found that a segment was removed while it was read."""
+    """Repeat the call if a segment was removed while it was being read."""
     while True:
         try:
             return look()

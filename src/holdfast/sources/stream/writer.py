@@ -1,7 +1,7 @@
 """Appends to one shard. Several processes may do so: each append holds the lock of the shard's folder.
 
-An append writes a frame behind the committed records, makes it durable, and only then moves the shard's end. A writer
-that is killed in between leaves bytes behind the end, which no reader delivers and which the next append cuts off.
+An append writes a frame after the committed records, makes it durable, and only then moves the shard's end. A writer
+that is killed in between leaves bytes after the end, which no reader delivers and which the next append cuts off.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import fcntl
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,7 +25,15 @@ from holdfast.sources.stream.frames import (
     NewRecord,
     encode,
 )
-from holdfast.sources.stream.segments import FIRST_FRAME, INDEX_EVERY, Segment, index_entry, last_whole, segments
+from holdfast.sources.stream.segments import (
+    FIRST_FRAME,
+    INDEX_EVERY,
+    Segment,
+    index_entry,
+    last_whole,
+    segment_name,
+    segments,
+)
 
 SEGMENTS_PER_RETENTION = 8
 """A segment covers at most this part of the retention, so that records go soon after their time."""
@@ -59,21 +67,23 @@ class ShardWriter:
     def append(self, records: Sequence[NewRecord]) -> tuple[int, int]:
         """Append records in this order, and return their offsets [first, end) once they are durable.
 
-        Records of 1 MiB together are there as a whole or not at all; larger appends may be cut between records if this
-        process is killed. Blocks while another process appends to the shard. Raises `UsageError` for a record that is
-        too large, and `SourceUnavailable`; the records may then be there or not.
+        Records of up to 1 MiB in total are appended as a whole or not at all; larger appends may be cut between records
+        if this process is killed. Blocks while another process appends to the shard. Raises `UsageError` for a record
+        that is too large, and `SourceUnavailable`; the records may then be there or not.
         """
         portions = list(_portions(records))
-        with self._exclusive():
-            try:
-                self._catch_up()
-                first = self._end
-                for portion in portions:
-                    self._write(portion)
-                return first, self._end
-            except OSError as error:
-                self._end = -1  # what is in the file is unknown now
-                raise SourceUnavailable(f"{self._folder} cannot be written: {error.strerror}") from error
+        self._exclude_others()
+        try:
+            self._catch_up()
+            first = self._end
+            for portion in portions:
+                self._write(portion)
+            return first, self._end
+        except OSError as error:
+            self._end = -1  # what is in the file is unknown now
+            raise SourceUnavailable(f"{self._folder} cannot be written: {error.strerror}") from error
+        finally:
+            fcntl.flock(self._lock, fcntl.LOCK_UN)
 
     def close(self) -> None:
         for descriptor in (self._file, self._lock):
@@ -81,21 +91,16 @@ class ShardWriter:
                 os.close(descriptor)
         self._file = self._lock = -1
 
-    @contextmanager
-    def _exclusive(self) -> Iterator[None]:
+    def _exclude_others(self) -> None:
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX)
         except OSError as error:
             raise SourceUnavailable(f"{self._folder} cannot be locked: {error.strerror}") from error
-        try:
-            yield
-        finally:
-            fcntl.flock(self._lock, fcntl.LOCK_UN)
 
     # --- where the shard ends --------------------------------------------------------------------------------------
 
     def _catch_up(self) -> None:
-        """Find the end of the shard, which another process may have moved, and cut off what is behind it."""
+        """Find the end of the shard, which another process may have moved, and cut off what is after it."""
         end = self._ends.get(self._number)
         if end is None or end != self._end or self._was_rolled_in_vain():
             self._look_up(end)
@@ -110,11 +115,11 @@ class ShardWriter:
     def _was_rolled_in_vain(self) -> bool:
         """Whether a writer created the next segment and was killed before it committed a frame there.
 
-        By its clock the current segment was full, by ours it may not be. What it has left in the next segment must not
-        be read as ours later.
+        By that writer's clock the current segment was full; by this one's it may not be. What that writer has left in
+        the next segment must not be read as this writer's later.
         """
-        following = Segment(self._end, self._folder)
-        return following != self._segment and os.access(following.path.name, os.F_OK, dir_fd=self._lock)
+        # By its name alone: a path for every append would take as long as all the rest.
+        return self._end != self._segment.base and os.access(segment_name(self._end), os.F_OK, dir_fd=self._lock)
 
     def _look_up(self, end: int | None) -> None:
         """Find the last committed record: from what this writer knows, or in the last segment that holds one."""

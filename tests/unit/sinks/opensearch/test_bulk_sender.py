@@ -32,7 +32,7 @@ def no_long_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Server:
-    """Answers as it is told, request by request; then takes everything."""
+    """Returns the given responses, one for each request; then takes everything."""
 
     def __init__(self, *answers: BulkOutcome | Callable[[Body], BulkOutcome]) -> None:
         self._answers = list(answers)

@@ -31,7 +31,7 @@ _LOGICAL, _SLOT, _LIST, _DICT = 256, 100, 96, 256
 
 
 class Cost(NamedTuple):
-    """What one value takes, without the items of arrays and maps in it."""
+    """The memory, reads and depth of one value, without the items of arrays and maps in it."""
 
     memory: int
     reads: int
@@ -140,13 +140,13 @@ class SchemaCost:
 
 
 class Meter:
-    """Counts what one row takes."""
+    """Counts how much one row takes."""
 
     def __init__(self) -> None:
         self.spent = self._depth = 0
 
     def begin(self, memory: int) -> None:
-        """A row begins, whose values outside of arrays and maps take that much."""
+        """Begin a row whose values outside of arrays and maps take that much memory."""
         self.spent, self._depth = memory, 0
 
     def spend(self, memory: int) -> None:
@@ -164,7 +164,7 @@ class Meter:
 
 
 class MeteredBytes(BytesIO):
-    """The bytes of a block. Each read counts as the most that an item of an array or map takes for it."""
+    """The bytes of a block. Each read counts as the maximum that an item of an array or map can take."""
 
     def __init__(self, data: bytes, meter: Meter, per_read: int) -> None:
         super().__init__(data)

@@ -99,7 +99,7 @@ def _header(line: bytes, wanted: list[str]) -> list[str]:
     if twice:
         raise BatchError(f"the header has the column {twice[0]} more than once")
     if not set(names) & set(wanted):
-        raise BatchError(f"the header has none of the columns of the schema, but {', '.join(names)[:200]}")
+        raise BatchError(f"the header has none of the columns of the schema; it has {', '.join(names)[:200]}")
     return names
 
 

@@ -70,7 +70,7 @@ class Parquet(BlockCodec):
 
 
 def _prefixes(path: Path) -> Iterator[str]:
-    """By which names Arrow selects a column: all beginnings of its path, and dots in names separate names too."""
+    """The names by which Arrow selects a column: every prefix of its path. Dots within names separate names, too."""
     return accumulate(".".join(path).split("."), "{}.{}".format)
 
 
@@ -202,7 +202,7 @@ class _Footer(Struct):
     elements: Sequence[_SchemaNode] = ()
 
     def leaves(self) -> list[tuple[Path, int]]:
-        """The path of each column of values, and how many lists are inside each other in it."""
+        """The path of each column of values, and how deeply lists are nested in it."""
         found: list[tuple[Path, int]] = []
         # The groups that are open: how many elements are left in each, its path, and the lists around.
         open_groups: list[tuple[int, Path, int]] = [(self.elements[0].children if self.elements else 0, (), 0)]

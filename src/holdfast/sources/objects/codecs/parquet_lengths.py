@@ -1,4 +1,4 @@
-"""What the levels and lengths in a page of Parquet say of its rows and values, without decoding the values.
+"""What the levels and lengths in a page of Parquet say about its rows and values, without decoding the values.
 
 No library offers this without making the values, which is what must not happen before their size is known.
 """
@@ -23,7 +23,7 @@ class RowSizes:
         """Values so far of the row that may go on in the next page."""
 
     def begin(self, starts: Any, count: int) -> int:
-        """How many rows begin in a page with so many values. `starts` are the values that begin one."""
+        """Return how many rows begin in a page with `count` values; `starts` are the indices at which they begin."""
         if not len(starts):
             self._open += max(count, 0)
             self.longest = max(self.longest, self._open)
@@ -36,7 +36,7 @@ class RowSizes:
 
 
 def row_starts(levels: bytes, repetition: int, count: int) -> Any:
-    """Which values of a page begin a row, by their repetition levels; none, which is safe, if there are too many."""
+    """Indices of the values in a page that begin a row, by repetition levels; empty, which is safe, for large pages."""
     if len(levels) > _LONGEST_LEVELS or not 0 < count <= _MOST_LEVELS:
         return np.empty(0, np.int64)
     return np.flatnonzero(_are_zero(levels, repetition.bit_length(), count))
@@ -95,7 +95,7 @@ def decoded_lengths(data: Any) -> Lengths:
 
 
 def _differences(data: Any, width: int, count: int) -> Any:
-    """The first differences of a part of a block, as floating-point numbers: sums of hostile ones do not overflow."""
+    """The first differences of a part of a block, as floats, so that sums of hostile values do not overflow."""
     if not width:
         return np.zeros(count)
     bits = _packed(bytes(data[: -(-count * width // 8)]), width)[:count]

@@ -3,7 +3,8 @@
 The headers of the pages are decoded as Arrow fetches them, before it decompresses any. They tell how much a batch of
 rows can take, so that batches are smaller where values are long. A row of a list has any number of values: where the
 lists of a row group are large, the repetition levels of their pages tell in which pages rows begin. A value that is
-encoded by its difference from the one before it may repeat all of that one: then the lengths of what is repeated count.
+encoded by its difference from the one before it may repeat all of that one: then the lengths of the repeated parts
+count, too.
 """
 
 from __future__ import annotations
@@ -109,7 +110,7 @@ class Chunk(NamedTuple):
 
 
 class _Page(NamedTuple):
-    """What is known of a page of values."""
+    """What is known about a page of values."""
 
     rows: int
     """How many rows begin in it."""
@@ -131,11 +132,11 @@ class _Column(NamedTuple):
     """The most bytes that a value of a list repeats, if the pages say it."""
 
     def taken(self, rows: int) -> int:
-        """The most bytes of so many consecutive rows."""
+        """The maximum number of bytes that `rows` consecutive rows take."""
         return self._taken(rows, max(self.entry, self.difference))
 
     def taken_at_least(self) -> int:
-        """The bytes of one row, as far as they are certain: a value by differences is at most as long as its page."""
+        """The bytes of one row, as far as certain: a value encoded by differences is no longer than its page."""
         return self._taken(1, self.entry)
 
     def _taken(self, rows: int, longest: int) -> int:
@@ -152,7 +153,7 @@ class PageBounds:
     """How many rows of a row group fit into one batch, as far as its chunks have been fetched."""
 
     def __init__(self, chunks: Sequence[Chunk], rows: int) -> None:
-        """`rows` are wanted in one batch."""
+        """`rows`: how many rows are wanted in one batch."""
         self.rows = rows
         self._wanted = rows
         self._left = list(chunks)
@@ -227,7 +228,7 @@ class PageBounds:
         return column._replace(pages=found, difference=0, **lists)
 
     def _longest_entry(self, chunk: Chunk, header: _PageHeader, packed: memoryview) -> int:
-        """The length of the longest value of a dictionary, or more where that is short enough."""
+        """The length of the longest value of a dictionary, or an upper bound where that is small enough."""
         count = header.entries.count if header.entries else 0
         if chunk.kind != _BYTE_ARRAY:
             return int(header.size // max(count, 1)) if chunk.kind > _BYTE_ARRAY else 0
@@ -242,7 +243,7 @@ class PageBounds:
 
 
 def _longest(data: Any) -> int:
-    """The length of the longest of values that each follow their length."""
+    """The length of the longest value, where each value is preceded by its length."""
     index, longest, end, unpack = 0, 0, len(data) - _LENGTH.size, _LENGTH.unpack_from
     while index <= end:
         (length,) = unpack(data, index)
@@ -253,7 +254,7 @@ def _longest(data: Any) -> int:
 
 
 def _largest_window(pages: list[_Page], field: int, rows_between: int) -> int:
-    """The largest sum of a field of consecutive pages, with at most so many rows between the first and the last."""
+    """The largest sum of a field of consecutive pages, with at most that many rows between the first and the last."""
     largest = summed = held = first = 0
     for page in pages:
         summed += page[field]
@@ -280,7 +281,7 @@ class _Contents(NamedTuple):
 
 
 def _contents(chunk: Chunk, header: _PageHeader, data: memoryview) -> _Contents | None:
-    """The page, decompressed; None if that is not known how."""
+    """The page, decompressed; None if its compression or encoding is not supported."""
     values = _values(header)
     if chunk.codec and chunk.codec not in _CODECS:
         return None
@@ -301,7 +302,7 @@ def _unpacked(chunk: Chunk, data: memoryview, size: int) -> Any:
 
 
 def _after_length(page: Any) -> Any:
-    """The bytes that follow their length at the beginning of the page."""
+    """The bytes at the beginning of the page, without the length before them."""
     if len(page) < _LENGTH.size:
         return b""
     (length,) = _LENGTH.unpack_from(page)
@@ -309,7 +310,7 @@ def _after_length(page: Any) -> Any:
 
 
 def _behind(page: Any, parts: int) -> Any:
-    """The rest of the page behind that many parts that follow their lengths."""
+    """The rest of the page after that many parts, each preceded by its length."""
     for _ in range(parts):
         page = page[_LENGTH.size + len(_after_length(page)) :]
     return page

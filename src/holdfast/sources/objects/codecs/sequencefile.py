@@ -101,7 +101,7 @@ def _decoder(header: AnyHeader) -> Callable[[Any, Any], Any]:
 def _writable_decoder(class_name: str) -> Callable[[Any], Any] | None:
     """Decodes a binary array of writables into a column; None for a class that is not supported.
 
-    It raises `ValueError` if one of them is not such a writable.
+    The decoder raises `ValueError` if a value is not a writable of that class.
     """
     decoders: dict[str, Callable[[Any], Any]] = {
         "BytesWritable": payloads,
